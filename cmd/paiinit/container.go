@@ -1,0 +1,438 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rdma"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/sshd"
+)
+
+// controlChannel is the SSH channel type of the connection from rank 0 that carries the commit and the outcome.
+const controlChannel = "control@paiinit"
+
+// container is this container during one launch: what it found out, and what it holds open. Whatever is nil does not
+// exist yet.
+type container struct {
+	settings
+	agent   pid1.Agent
+	log     *slog.Logger
+	begin   time.Time
+	signals *signals
+
+	host    string
+	job     envspec.Job
+	nonce   string
+	keys    *jobkey.Keys
+	command string // path of the command, "" when this container has none
+	fabric  rdma.Report
+
+	state  *state
+	port   *rendezvous.Port
+	node   *rendezvous.Node
+	server *sshd.Server
+	pool   *rsh.Pool
+
+	stop  context.CancelFunc // of the two that serve
+	serve sync.WaitGroup
+
+	mu     sync.Mutex
+	roster rendezvous.Roster // empty before the commit
+}
+
+func newContainer(s settings, agent pid1.Agent) *container {
+	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals)}
+}
+
+// identify reads the environment and derives the keys.
+func (c *container) identify(ctx context.Context) error {
+	if err := launch.Limits(); err != nil {
+		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("finding the host name: %w", err)
+	}
+	c.host = host
+	in, err := envInput(c.agent.Environ, c.settings.job, host)
+	if err != nil {
+		return err
+	}
+	if c.job, err = envspec.Read(ctx, in); err != nil {
+		return err
+	}
+	for _, w := range c.job.Warnings {
+		c.log.Warn(w, "phase", "identify")
+	}
+	c.nonce = rendezvous.NewNonce()
+	source, err := c.deriveKeys()
+	if err != nil {
+		return err
+	}
+	c.log = c.log.With("self", c.job.Alias)
+	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
+		"rank", rankText(c.job.Rank), "size", c.job.Size, "slots", c.job.Slots, "secret", source, "fingerprint", c.keys.Fingerprint(), "version", version)
+	if c.rdma != "off" {
+		c.fabric = probeRDMA(os.DirFS("/"))
+		c.log.Info("verbs devices", "phase", "identify", "rdma", c.fabric.Summary().String())
+	}
+	return nil
+}
+
+func rankText(rank int) string {
+	if rank < 0 {
+		return "to be agreed"
+	}
+	return fmt.Sprint(rank)
+}
+
+func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
+	in := envspec.Input{Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: resolver{}, Hostname: host, CPUs: runtime.NumCPU()}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return in, fmt.Errorf("listing the own addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLoopback() {
+				in.Addrs = append(in.Addrs, ip.Unmap())
+			}
+		}
+	}
+	return in, nil
+}
+
+// secretError says that there is no secret, or none that can be used.
+type secretError struct{ err error }
+
+func (e *secretError) Error() string { return e.err.Error() }
+func (e *secretError) Unwrap() error { return e.err }
+
+// deriveKeys takes the first secret that there is; which one it was, is logged, never what it is.
+func (c *container) deriveKeys() (source string, err error) {
+	secret, source, err := c.findSecret()
+	switch {
+	case err != nil:
+		return "", &secretError{err}
+	case secret != nil:
+		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
+		clear(secret)
+		if err != nil {
+			return "", &secretError{fmt.Errorf("secret of %s: %w", source, err)}
+		}
+		return source, nil
+	case c.job.Size == 1:
+		secret = make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails, by its documentation
+		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
+		return "random, for a single container", err
+	case c.insecure:
+		c.keys = jobkey.Insecure(c.job.ID, c.job.Attempt)
+		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
+		return "none (--insecure)", nil
+	}
+	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
+}
+
+func (c *container) findSecret() (secret []byte, source string, err error) {
+	files := []string{c.secretFile}
+	if c.secretFile == "" {
+		if s, ok := c.agent.Secrets[secretVariable]; ok && len(s) > 0 {
+			return slices.Clone(s), secretVariable, nil
+		}
+		files = nil
+		for _, s := range c.job.Secrets {
+			files = append(files, s.Name)
+		}
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, "", fmt.Errorf("reading the secret: %w", err)
+		}
+		b, err := io.ReadAll(io.LimitReader(f, 1<<16))
+		_ = f.Close()
+		if err != nil {
+			return nil, "", fmt.Errorf("reading the secret: %w", err)
+		}
+		return []byte(strings.TrimRight(string(b), "\r\n")), name, nil
+	}
+	return nil, "", nil
+}
+
+// findCommand looks the command up. A container that is certain to be rank 0 needs one.
+func (c *container) findCommand() error {
+	if len(c.settings.command) == 0 {
+		if c.job.Rank == 0 || c.job.First {
+			return &usageError{errors.New("this container is rank 0 and has no COMMAND to run")}
+		}
+		return nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("finding the working directory: %w", err)
+	}
+	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
+	if err != nil && c.job.Rank > 0 {
+		c.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
+		c.command = ""
+		return nil
+	}
+	return err
+}
+
+// listen opens everything that others may come to: the port with its SSH server and gossip, and the agent's socket.
+func (c *container) listen(ctx context.Context) error {
+	var err error
+	if c.state, err = openState(c.stateDir); err != nil {
+		return err
+	}
+	port, err := rendezvous.Listen(ctx, c.job.Port, c.log)
+	if err != nil {
+		return err
+	}
+	c.port = port
+	if port.Number() != c.job.Port {
+		c.log.Warn("the port is taken, using another one", "phase", "listen", "port", c.job.Port, "instead", port.Number())
+	}
+	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
+	c.pool = rsh.New(rsh.Config{
+		User:   c.keys.User(),
+		Host:   func(id string) ssh.PublicKey { return c.keys.Host(id).PublicKey() },
+		Label:  c.keys.Label(),
+		Logger: c.log,
+	})
+	if c.node, err = rendezvous.Start(c.rendezvousConfig(id)); err != nil {
+		return err
+	}
+	c.server, err = sshd.New(sshd.Config{
+		HostKey:    c.keys.Host(id),
+		Comment:    c.keys.Label() + " " + id,
+		Authorized: []ssh.PublicKey{c.keys.User().PublicKey()},
+		Environ:    c.sessionEnviron(),
+		Grace:      time.Second,
+		Channels:   map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: c.node.Accept},
+		Logger:     quieter(c.log),
+	})
+	if err != nil {
+		return err
+	}
+	serving, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.serve.Go(func() {
+		if err := c.server.Serve(c.port.SSH()); err != nil && !errors.Is(err, sshd.ErrServerClosed) {
+			c.log.Error("the SSH server ended", "err", err)
+		}
+	})
+	c.serve.Go(func() {
+		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Names: c.names})
+		if err != nil {
+			c.log.Error("the agent ended", "err", err)
+		}
+	})
+	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
+	return nil
+}
+
+func (c *container) rendezvousConfig(id string) rendezvous.Config {
+	cfg := rendezvous.Config{
+		Self: rendezvous.Record{
+			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
+			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version, Fabric: c.fabric.Summary().Encode(),
+		},
+		Size: c.job.Size, Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
+		Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+	}
+	if c.job.First {
+		cfg.Self.Rank = 0
+	}
+	for _, p := range c.job.Peers {
+		if p.Role == c.job.Role && p.Index == c.job.Index {
+			if a, err := netip.ParseAddr(p.Host); err == nil {
+				cfg.Self.Addr = netip.AddrPortFrom(a, 0)
+			}
+			continue
+		}
+		if p.Host != "" && p.Port > 0 {
+			cfg.Peers = append(cfg.Peers, rendezvous.Peer{ID: rendezvous.MakeID(p.Role, p.Index, ""), Rank: p.Rank, Host: p.Host, Port: p.Port})
+		}
+	}
+	for _, s := range c.job.Seeds {
+		cfg.Seeds = append(cfg.Seeds, rendezvous.Seed{Host: s.Host, Port: s.Port})
+	}
+	return cfg
+}
+
+// dialControl is how the rendezvous reaches a container: over the connection that mpirun's agent will use later.
+func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+	rwc, err := c.pool.Control(ctx, rsh.Target{Name: id, ID: id, Addr: addr})
+	switch {
+	case err == nil:
+		return rwc, nil
+	case errors.Is(err, rsh.ErrOtherSecret):
+		return nil, fmt.Errorf("%s %w", claimedName(id, err), rendezvous.ErrOtherSecret)
+	case errors.Is(err, rsh.ErrOtherJob):
+		return nil, fmt.Errorf("what answers %w", rendezvous.ErrOtherJob)
+	}
+	var dial *rsh.DialError
+	if errors.As(err, &dial) {
+		return nil, fmt.Errorf("%s: %w", dial.Stage, dial.Err)
+	}
+	return nil, err
+}
+
+func claimedName(id string, err error) string {
+	var dial *rsh.DialError
+	if id == "" && errors.As(err, &dial) && dial.Target.ID != "" {
+		return dial.Target.ID
+	}
+	if id == "" {
+		return "what answers"
+	}
+	return id
+}
+
+// gather waits for all ranks; a signal ends the wait, here and, through rank 0, everywhere.
+func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.signals.to(func(sig os.Signal) {
+		if n := terminating(sig); n > 0 {
+			err := &stoppedError{signal: n, name: c.job.Alias}
+			// Rank 0 answers by ending the job; without rank 0, or when asked twice, there is nothing to wait for.
+			if !c.node.RequestStop(n, err.Error()) || !c.signals.first() {
+				cancel(err)
+			}
+		}
+	})
+	defer c.signals.to(nil)
+	roster, err := c.node.Gather(ctx)
+	if err != nil {
+		return roster, err
+	}
+	self := c.self(roster)
+	c.mu.Lock()
+	c.roster = roster
+	c.mu.Unlock()
+	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
+		"hash", roster.Hash[:12], "elapsed", c.elapsed())
+	return roster, nil
+}
+
+func (c *container) self(r rendezvous.Roster) rendezvous.Member {
+	m, _ := r.Self(c.nonce) // a roster without this start of the container is refused by the rendezvous
+	return m
+}
+
+func (c *container) elapsed() time.Duration { return time.Since(c.begin).Round(time.Microsecond) }
+
+// stoppedError says that this container was told to stop before the launch.
+type stoppedError struct {
+	signal int
+	name   string
+}
+
+func (e *stoppedError) Error() string {
+	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
+}
+
+// giveUp ends the job on all ranks that are there: it will not be launched.
+func (c *container) giveUp(err error) (int, error) {
+	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	var ended *rendezvous.EndedError
+	if errors.As(err, &ended) {
+		o = ended.Outcome
+	}
+	if ferr := c.node.Finish(context.Background(), o); ferr != nil {
+		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+	}
+	return o.Status, err
+}
+
+// wait is the part of every rank but 0: until rank 0 says how the job ended.
+func (c *container) wait(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.signals.to(func(sig os.Signal) {
+		if n := terminating(sig); n > 0 {
+			err := &stoppedError{signal: n, name: c.job.Alias}
+			if !c.node.RequestStop(n, err.Error()) || !c.signals.first() {
+				cancel(err)
+			}
+		}
+	})
+	defer c.signals.to(nil)
+	o, err := c.node.Wait(ctx)
+	if err != nil {
+		return statusOf(err), err
+	}
+	c.sayEnd(o)
+	return o.Status, nil
+}
+
+// finish is rank 0's last act: every rank learns the outcome, and only then it leaves.
+func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
+	if err := c.node.Finish(ctx, o); err != nil {
+		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
+	}
+	c.sayEnd(o)
+	return o.Status, nil
+}
+
+func (c *container) sayEnd(o rendezvous.Outcome) {
+	level := slog.LevelInfo
+	if o.Status != 0 {
+		level = slog.LevelError
+	}
+	c.log.Log(context.Background(), level, "the job has ended", "phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed())
+}
+
+// close gives back everything, in the reverse order of listen.
+func (c *container) close() {
+	if c.server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		if err := c.server.Shutdown(ctx); err != nil {
+			c.log.Debug("sessions were ended by force", "err", err)
+		}
+		cancel()
+	}
+	if c.stop != nil {
+		c.stop()
+	}
+	if c.node != nil {
+		if err := c.node.Close(); err != nil {
+			c.log.Debug("leaving the rendezvous", "err", err)
+		}
+	}
+	if c.pool != nil {
+		_ = c.pool.Close() // its connections end either way
+	}
+	c.serve.Wait()
+	if c.port != nil {
+		_ = c.port.Close() // the process ends
+	}
+	if c.state != nil {
+		c.state.close()
+	}
+	c.signals.close()
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/rendezvous"
+)
+
+func members(hosts ...string) []rendezvous.Member {
+	var out []rendezvous.Member
+	for i, h := range hosts {
+		m := rendezvous.Member{Alias: "worker-" + string(rune('0'+i))}
+		m.Host = h
+		out = append(out, m)
+	}
+	return out
+}
+
+func TestHostNames(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		in, want []string
+	}{
+		{"plain and unique", []string{"a1", "b2"}, []string{"a1", "b2"}},
+		{"two containers on one host", []string{"node", "node", "other"}, []string{"worker-0", "worker-1", "other"}},
+		{"a dot would be cut off", []string{"a.example.org", "b"}, []string{"worker-0", "b"}},
+		{"a number would be an address", []string{"123456789012", "b"}, []string{"worker-0", "b"}},
+		{"the name of the own role and index", []string{"worker-0", "worker-1"}, []string{"worker-0", "worker-1"}},
+		{"the name of another's role and index", []string{"worker-1", "x"}, []string{"worker-0", "x"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, hostNames(members(tt.in...))) })
+	}
+}
+
+func TestLiterals(t *testing.T) {
+	env := []string{"NODE_RANK=0", "AZUREML_MPI_HOSTFILE=/run/h"}
+	in := []string{"NODE_RANK", "--hostfile", "AZUREML_MPI_HOSTFILE", "--x=NODE_RANK", "MASTER_ADDR"}
+	require.Equal(t, []string{"NODE_RANK", "--hostfile", "/run/h", "--x=NODE_RANK", "MASTER_ADDR"}, literals(in, env, slog.New(slog.DiscardHandler)))
+	require.Equal(t, "AZUREML_MPI_HOSTFILE", in[2], "the caller's words stay")
+}
+
+// A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.
+func TestSignalsBetweenTwoPhases(t *testing.T) {
+	in := make(chan os.Signal)
+	s := watchSignals(in)
+	defer s.close()
+	got := make(chan os.Signal, 2)
+	in <- syscall.SIGUSR1
+	in <- syscall.SIGTERM
+	s.to(func(sig os.Signal) { got <- sig })
+	require.Equal(t, syscall.SIGTERM, <-got)
+	in <- syscall.SIGUSR1
+	require.Equal(t, syscall.SIGUSR1, <-got)
+	require.True(t, s.first())
+	require.False(t, s.first())
+}
+
+func TestCommandOf(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"paiinit"}, "run"},
+		{[]string{"paiinit", "env"}, "env"},
+		{[]string{"paiinit", "--", "env"}, "run"},
+		{[]string{"paiinit", "--role", "worker"}, "run"},
+		{[]string{"paiinit", "mpirun"}, "run"},
+		{[]string{"paiinit", "-h"}, "help"},
+		{[]string{"paiinit", "--version"}, "version"},
+	} {
+		require.Equal(t, tt.want, commandOf(tt.args), "%q", tt.args)
+	}
+}

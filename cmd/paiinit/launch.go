@@ -1,0 +1,276 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/rdma"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
+)
+
+// check is what rank 0 asks of a complete roster before anything is launched.
+func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
+	for i := range r.Members {
+		if m := &r.Members[i]; m.Version != version {
+			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
+				"the ranks run different versions of paiinit: %s has %s, %s has %s", r.Members[0].Alias, r.Members[0].Version, m.Alias, m.Version)}
+		}
+	}
+	if c.rdma == "require" {
+		var bad []rendezvous.Missing
+		for i := range r.Members {
+			m := &r.Members[i]
+			if s, err := rdma.DecodeSummary(m.Fabric); err != nil || !s.Usable() {
+				bad = append(bad, rendezvous.Missing{Rank: m.Rank, Name: m.Alias, Reason: s.String()})
+			}
+		}
+		if len(bad) > 0 {
+			return &rendezvous.Outcome{Status: statusUnmendable, Reason: "RDMA is required, but not usable on " + rendezvous.Fold(bad)}
+		}
+	}
+	if c.command == "" && r.Members[0].Nonce == c.nonce {
+		return &rendezvous.Outcome{Status: statusUsage, Reason: fmt.Sprintf("%s became rank 0 and has no COMMAND to run", r.Members[0].Alias)}
+	}
+	return nil
+}
+
+// launch runs the command on rank 0 and says how the job ended.
+func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.Outcome {
+	environ, err := c.launcherEnviron(r)
+	if err != nil {
+		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return rendezvous.Outcome{Status: statusBug, Reason: fmt.Sprintf("finding the working directory: %v", err)}
+	}
+	cmd := launch.Command{
+		Path: c.command, Args: literals(c.settings.command, environ, c.log), Environ: environ, Dir: dir,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace,
+	}
+	in := make(chan os.Signal, 64)
+	cmd.Signals = in
+	pass := func(sig os.Signal) {
+		select {
+		case in <- sig:
+		default: // sixty-four signals that the command has not taken say enough
+		}
+	}
+	c.signals.to(pass)
+	defer c.signals.to(nil)
+
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan string, 1)
+	go func() { watched <- c.watch(ctx, pass) }()
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
+	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
+	cancel()
+	lost := <-watched
+	o := rendezvous.Outcome{Status: result.Status(), Reason: describe(cmd.Args[0], result)}
+	switch {
+	case err != nil:
+		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	case lost != "":
+		o = rendezvous.Outcome{Status: statusRetry, Reason: lost}
+	}
+	c.log.Info("the command has ended", "phase", "wait", "command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
+	return o
+}
+
+// watch passes on what other ranks want while the command runs. It returns why the command was stopped when a rank was lost.
+func (c *container) watch(ctx context.Context, pass func(os.Signal)) (lost string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return lost
+		case s := <-c.node.Stops():
+			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
+			pass(stopSignal(s.Signal))
+		case l := <-c.node.Losses():
+			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
+			if lost == "" {
+				lost = fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+				pass(stopSignal(0))
+			}
+		}
+	}
+}
+
+func describe(name string, r launch.Result) string {
+	switch {
+	case r.Signal != 0:
+		return fmt.Sprintf("rank 0's command %s was ended by %s", name, signalName(int(r.Signal)))
+	case r.Forwarded != 0 && r.Code == 0:
+		return fmt.Sprintf("rank 0's command %s ended with status 0 after %s was passed on to it", name, signalName(int(r.Forwarded)))
+	}
+	return fmt.Sprintf("rank 0's command %s ended with status %d", name, r.Code)
+}
+
+// launcherEnviron writes the host lists and returns the environment of the command.
+func (c *container) launcherEnviron(r rendezvous.Roster) ([]string, error) {
+	var hosts []hostfile.Host
+	names := hostNames(r.Members)
+	for i, m := range r.Members {
+		if m.Slots > 0 {
+			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: m.Slots})
+		}
+	}
+	if err := c.state.writeHostfiles(hosts); err != nil {
+		return nil, err
+	}
+	l := launch.Launcher{
+		Hostfile: c.state.path("hostfile"), HydraHostfile: c.state.path("hostfile.hydra"),
+		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
+		Interface: interfaceOf(c.node.Self().Addr.Addr()), Root: os.Geteuid() == 0, Grace: c.grace,
+	}
+	for i := range r.Members {
+		s, err := rdma.DecodeSummary(r.Members[i].Fabric)
+		if err != nil || !s.Usable() {
+			l.Fabric = "tcp"
+		}
+	}
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	environ := c.agent.Environ
+	for _, v := range launch.Leftovers(environ) {
+		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
+	}
+	environ = launch.Without(environ, launch.Leftovers(environ))
+	environ, kept := launch.Merge(environ, append(c.jobVars(r), launch.Environment(l)...))
+	for _, v := range kept {
+		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
+	}
+	return environ, nil
+}
+
+// sessionEnviron is the environment of commands that other ranks start here.
+func (c *container) sessionEnviron() []string {
+	environ, _ := launch.Merge(c.agent.Environ, c.jobVars(rendezvous.Roster{}))
+	return environ
+}
+
+// jobVars tells the command about the job. What is not known before the commit is left out then.
+func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
+	vars := []launch.Var{
+		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
+		{Name: "PAIINIT_AGENT", Value: c.state.path(socketName), Reason: "how paiinit rsh finds the paiinit of this container"},
+		{Name: "PAIINIT_JOB", Value: c.job.ID}, {Name: "PAIINIT_ROLE", Value: c.job.Role}, {Name: "PAIINIT_SIZE", Value: strconv.Itoa(c.job.Size)},
+		{Name: "PAIINIT_HOSTFILE", Value: c.state.path("hostfile")},
+		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.path("hostfile")},
+	}
+	if c.job.Index >= 0 {
+		vars = append(vars, launch.Var{Name: "PAIINIT_INDEX", Value: strconv.Itoa(c.job.Index)})
+	}
+	rank := c.job.Rank
+	if len(r.Members) > 0 {
+		rank = c.self(r).Rank
+		master := r.Members[0].Addr.Addr().String()
+		vars = append(vars,
+			launch.Var{Name: "PAIINIT_MASTER", Value: master},
+			launch.Var{Name: "MASTER_ADDR", Value: master},
+			launch.Var{Name: "MASTER_PORT", Value: "29500"}) // torchrun's own default
+	}
+	if rank >= 0 {
+		vars = append(vars,
+			launch.Var{Name: "PAIINIT_RANK", Value: strconv.Itoa(rank)},
+			launch.Var{Name: "NODE_RANK", Value: strconv.Itoa(rank)})
+	}
+	return vars
+}
+
+var plainHost = regexp.MustCompile(`^[A-Za-z0-9_-]*[A-Za-z_][A-Za-z0-9_-]*$`)
+
+// hostNames are the names in the host lists. A launcher knows itself by its host name, so that is the name where it is
+// plain and nobody else's; two containers on one host share theirs and go by role and index.
+func hostNames(members []rendezvous.Member) []string {
+	count := make(map[string]int)
+	for _, m := range members {
+		count[m.Host]++
+		count[m.Alias]++
+	}
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Alias
+		if plainHost.MatchString(m.Host) && (count[m.Host] == 1 || count[m.Host] == 2 && m.Host == m.Alias) {
+			names[i] = m.Host
+		}
+	}
+	return names
+}
+
+// resolve finds the container that a launcher or a person calls by one of its names.
+func (c *container) resolve(host string) (rsh.Target, bool) {
+	c.mu.Lock()
+	members := c.roster.Members
+	c.mu.Unlock()
+	target := func(m rendezvous.Member) (rsh.Target, bool) {
+		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
+	}
+	if host == "localhost" || host == "127.0.0.1" || host == "::1" {
+		host = c.job.Alias
+	}
+	names := hostNames(members)
+	for i, m := range members {
+		if host == names[i] || host == m.Alias || host == m.ID {
+			return target(m)
+		}
+	}
+	for _, p := range c.job.Peers {
+		if slices.Contains(p.Names, host) || host == p.Host {
+			for _, m := range members {
+				if m.Role == p.Role && m.Index == p.Index {
+					return target(m)
+				}
+			}
+		}
+	}
+	addr, err := netip.ParseAddr(host)
+	short, _, _ := strings.Cut(host, ".")
+	var found []rendezvous.Member
+	for i, m := range members {
+		if err == nil && m.Addr.Addr() == addr.Unmap() || err != nil && (m.Host == host || m.Host == short || names[i] == short) {
+			found = append(found, m)
+		}
+	}
+	if len(found) == 1 { // two containers on one address cannot be told apart by it
+		return target(found[0])
+	}
+	return rsh.Target{}, false
+}
+
+func (c *container) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return hostNames(c.roster.Members)
+}
+
+// interfaceOf is the name of the network interface that has this address, "" for loopback or when there is none.
+func interfaceOf(addr netip.Addr) string {
+	ifs, err := net.Interfaces()
+	if err != nil || addr.IsLoopback() {
+		return ""
+	}
+	for _, i := range ifs {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(addr.AsSlice()) {
+				return i.Name
+			}
+		}
+	}
+	return ""
+}

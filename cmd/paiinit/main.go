@@ -1,0 +1,69 @@
+// Command paiinit starts distributed jobs: baked into every image as its ENTRYPOINT, or put in front of the job's
+// command, it is the init of its container, finds its peers, and has rank 0 run the command once all ranks are there.
+//
+// main.go is the story of a launch; the other files of this package are its details, and the packages beside it hide one
+// thing each.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/paiinit/paiinit/pid1"
+)
+
+var version = "devel" // set by the build
+
+func main() {
+	os.Exit(start(os.Args, os.Environ()))
+}
+
+// start decides what this process is: a remote shell, one of the commands that only ask, or the init of a container.
+func start(args, environ []string) int {
+	switch command := commandOf(args); {
+	case isRemoteShell(args):
+		return remoteShell(args, environ)
+	case command != "run":
+		return ask(args, environ)
+	case nested(environ) != "":
+		return passThrough(args, environ)
+	}
+	return pid1.Main(pid1.Config{Args: args, Environ: environ, Secrets: []string{secretVariable}, Stderr: os.Stderr},
+		func(agent pid1.Agent) int { return run(args, agent) })
+}
+
+// launchJob is a launch from its beginning to its end. It returns the exit status of the container.
+func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, err error) {
+	c := newContainer(s, agent)
+	defer c.close()
+
+	if err := c.identify(ctx); err != nil { // who am I, who are the others, what do we share?
+		return 0, err
+	}
+	if err := c.findCommand(); err != nil { // a typo is found now, not after the wait
+		return 0, err
+	}
+	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
+		return 0, err
+	}
+	roster, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
+	if err != nil {
+		return c.giveUp(err)
+	}
+	if c.self(roster).Rank != 0 {
+		return c.wait(ctx)
+	}
+	result := c.launch(ctx, roster)
+	return c.finish(ctx, result)
+}
+
+func isRemoteShell(args []string) bool {
+	name := filepath.Base(args[0])
+	return name == "ssh" || name == "rsh" || len(args) > 1 && args[1] == "rsh"
+}
+
+func complain(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "paiinit: "+format+"\n", args...)
+}

@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rendezvous"
+)
+
+// Exit statuses of paiinit's own, after sysexits.h.
+const (
+	statusUsage      = 64
+	statusUnmendable = 69
+	statusBug        = 70
+	statusRetry      = 75
+	statusSecret     = 77
+	statusConfig     = 78
+)
+
+// run is the agent: it reads the command line, launches, and says why it ends.
+func run(args []string, agent pid1.Agent) int {
+	status := 0
+	var s settings
+	err := newApp(agent.Environ, func(got settings) error {
+		s = got
+		var err error
+		status, err = launchJob(context.Background(), s, agent)
+		return err
+	}).Run(runArgs(args))
+	if err == nil {
+		return status
+	}
+	if status == 0 {
+		status = statusOf(err)
+	}
+	line := []any{"phase", "exit", "status", status}
+	if h := hint(err); h != "" {
+		line = append(line, "hint", h)
+	}
+	s.logger(os.Stderr).Error(err.Error(), line...)
+	return status
+}
+
+// statusOf maps an error to the exit status that schedulers act on.
+func statusOf(err error) int {
+	var (
+		usage    *usageError
+		variable *envspec.VarError
+		look     *launch.LookError
+		secret   *secretError
+		missing  *rendezvous.MissingError
+		conflict *rendezvous.ConflictError
+		ended    *rendezvous.EndedError
+		lost     *rendezvous.LostError
+		stopped  *stoppedError
+	)
+	switch {
+	case errors.As(err, &usage):
+		return statusUsage
+	case errors.As(err, &variable), errors.As(err, &conflict):
+		return statusConfig
+	case errors.As(err, &look):
+		return look.Status
+	case errors.As(err, &secret):
+		return statusSecret
+	case errors.As(err, &missing):
+		if missing.OtherSecret() {
+			return statusSecret
+		}
+		return statusRetry
+	case errors.As(err, &ended):
+		return ended.Outcome.Status
+	case errors.As(err, &lost):
+		return statusRetry
+	case errors.As(err, &stopped):
+		return 128 + stopped.signal
+	}
+	return statusUnmendable
+}
+
+// hint says what a person can do about an error.
+func hint(err error) string {
+	var (
+		usage   *usageError
+		secret  *secretError
+		missing *rendezvous.MissingError
+		look    *launch.LookError
+	)
+	switch {
+	case errors.As(err, &usage):
+		return "see paiinit run --help"
+	case errors.As(err, &secret):
+		return "give every container the same secret of at least 16 bytes: --secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
+			"PAIINIT_SECRET in the environment; or a key that the scheduler shares already (OpenPAI's job ssh plugin). " +
+			"Without one, --insecure lets everybody take part who reaches the port"
+	case errors.As(err, &missing) && missing.OtherSecret():
+		return "the containers of one job must be given the same secret; the fingerprint in the first log line of each container tells them apart"
+	case errors.As(err, &missing):
+		return "look at the logs of the missing containers first; --timeout sets how long to wait"
+	case errors.As(err, &look) && look.Status == 127:
+		return "the command is looked up in this container's PATH before anything is launched"
+	}
+	return ""
+}
+
+// nested returns the variable that says that this process is inside a launched rank already, or "".
+func nested(environ []string) string { return envspec.Nested(environ) }
+
+// passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
+func passThrough(args, environ []string) int {
+	var s settings
+	if err := newApp(environ, func(got settings) error { s = got; return nil }).Run(runArgs(args)); err != nil {
+		complain("%v", err)
+		return statusOf(err)
+	}
+	if len(s.command) == 0 {
+		complain("%s is set, so this is inside a launched rank, and there is no COMMAND to run", nested(environ))
+		return statusUsage
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		complain("finding the working directory: %v", err)
+		return statusUnmendable
+	}
+	path, err := launch.Look(s.command[0], environ, dir)
+	if err != nil {
+		complain("%v", err)
+		return statusOf(err)
+	}
+	var kept []string
+	for _, kv := range environ {
+		if !strings.HasPrefix(kv, secretVariable+"=") {
+			kept = append(kept, kv)
+		}
+	}
+	err = syscall.Exec(path, s.command, kept)
+	complain("running %s: %v", path, err)
+	return 126
+}
+
+// signals hands every signal to whoever is responsible for it at the moment.
+type signals struct {
+	set  chan func(os.Signal)
+	done chan struct{}
+	end  chan struct{}
+	seen chan bool
+}
+
+func watchSignals(in <-chan os.Signal) *signals {
+	s := &signals{set: make(chan func(os.Signal)), done: make(chan struct{}), end: make(chan struct{}), seen: make(chan bool, 1)}
+	s.seen <- false
+	go s.loop(in)
+	return s
+}
+
+// loop keeps a terminating signal that comes while nobody is responsible: between two phases none may be lost.
+func (s *signals) loop(in <-chan os.Signal) {
+	defer close(s.end)
+	var handle func(os.Signal)
+	var kept []os.Signal
+	for {
+		select {
+		case <-s.done:
+			return
+		case f := <-s.set:
+			handle = f
+			if handle != nil {
+				for _, sig := range kept {
+					handle(sig)
+				}
+				kept = nil
+			}
+		case sig := <-in:
+			switch {
+			case handle != nil:
+				handle(sig)
+			case terminating(sig) > 0:
+				kept = append(kept, sig)
+			}
+		}
+	}
+}
+
+// to makes f responsible; nil = nobody. When it returns, the former one is not running any more.
+func (s *signals) to(f func(os.Signal)) { s.set <- f }
+
+// first reports whether no terminating signal had been seen before.
+func (s *signals) first() bool {
+	seen := <-s.seen
+	s.seen <- true
+	return !seen
+}
+
+func (s *signals) close() {
+	close(s.done)
+	<-s.end
+}
+
+// terminating gives the number of a signal that asks to end, else 0.
+func terminating(sig os.Signal) int {
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP:
+		return int(sig.(syscall.Signal))
+	}
+	return 0
+}
+
+func stopSignal(n int) os.Signal {
+	if n <= 0 {
+		return syscall.SIGTERM
+	}
+	return syscall.Signal(n)
+}
+
+func signalName(n int) string {
+	if name := unix.SignalName(syscall.Signal(n)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", n)
+}

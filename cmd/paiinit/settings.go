@@ -1,0 +1,225 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+const secretVariable = "PAIINIT_SECRET"
+
+// settings are what the command line and its environment twins say about this program itself. What they say about the
+// job goes to envspec by the names of its variables.
+type settings struct {
+	command []string // COMMAND ARG...
+
+	job map[string]string // flags about the job, by PAIINIT_ variable
+
+	secretFile string
+	insecure   bool
+	timeout    time.Duration
+	grace      time.Duration
+	rdma       string
+	logFormat  string
+	logLevel   slog.Level
+	stateDir   string
+}
+
+// jobFlags are the flags that envspec understands, with the variables that are their twins.
+func jobFlags() []cli.Flag {
+	var flags []cli.Flag
+	for _, f := range [][2]string{
+		{"system", "`NAME` of the scheduler, when the detected one is wrong"},
+		{"job", "`ID` of the job, the same in all its containers"},
+		{"attempt", "`ID` of this attempt of the job, the same in all its containers"},
+		{"role", "`NAME` of this container's role, such as worker"},
+		{"index", "`NUMBER` of this container within its role, from 0"},
+		{"rank", "`NUMBER` of this container within the job, from 0"},
+		{"size", "`NUMBER` of containers of the job"},
+		{"peers", "`LIST` of containers: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME"},
+		{"slots", "`NUMBER` of processes that a launcher may start here"},
+		{"port", "`NUMBER` of the one port for SSH and gossip, TCP and UDP (default: the scheduler's ssh port, else 12345)"},
+	} {
+		flags = append(flags, &cli.StringFlag{Name: f[0], Usage: f[1] + " (PAIINIT_" + strings.ToUpper(f[0]) + ")"})
+	}
+	return flags
+}
+
+func runFlags() []cli.Flag {
+	return append(jobFlags(),
+		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret, at least 16 bytes (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
+		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
+		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},
+		&cli.StringFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL for the command (PAIINIT_GRACE; default 8s)"},
+		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
+		&cli.StringFlag{Name: "log-format", Usage: "text or json (PAIINIT_LOG_FORMAT; default text)"},
+		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error (PAIINIT_LOG_LEVEL; default info)"},
+		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for the host list and the agent's socket (PAIINIT_STATE_DIR; default /run/paiinit or the first writable place)"},
+	)
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// newSettings reads the flags of c, and for those that are not given their twins in environ.
+func newSettings(c *cli.Context, environ []string) (settings, error) {
+	s := settings{command: c.Args().Slice(), job: make(map[string]string)}
+	for _, f := range jobFlags() {
+		name := f.Names()[0]
+		if c.IsSet(name) {
+			s.job[twin(name)] = c.String(name)
+		}
+	}
+	get := func(name, fallback string) string {
+		if c.IsSet(name) {
+			return c.String(name)
+		}
+		if v := lookup(environ, twin(name)); v != "" {
+			return v
+		}
+		return fallback
+	}
+	var errs []error
+	duration := func(name, fallback string) time.Duration {
+		v := get(name, fallback)
+		d, err := time.ParseDuration(v)
+		if err != nil || d < 0 {
+			if v == "0" {
+				return 0
+			}
+			errs = append(errs, fmt.Errorf("--%s (%s) is %q: want a time such as 90s or 10m", name, twin(name), v))
+		}
+		return d
+	}
+	oneOf := func(name string, values ...string) string {
+		v := get(name, values[0])
+		if !slices.Contains(values, v) {
+			errs = append(errs, fmt.Errorf("--%s (%s) is %q: want one of %s", name, twin(name), v, strings.Join(values, ", ")))
+		}
+		return v
+	}
+	s.secretFile = get("secret-file", "")
+	s.timeout = duration("timeout", "10m")
+	s.grace = duration("grace", "8s")
+	s.rdma = oneOf("rdma", "auto", "require", "off")
+	s.logFormat = oneOf("log-format", "text", "json")
+	s.stateDir = get("state-dir", "")
+	if err := s.logLevel.UnmarshalText([]byte(oneOf("log-level", "info", "debug", "warn", "error"))); err != nil {
+		errs = append(errs, err)
+	}
+	s.insecure = c.Bool("insecure")
+	if v := lookup(environ, twin("insecure")); v != "" && !c.IsSet("insecure") {
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("PAIINIT_INSECURE is %q: want true or false", v))
+		}
+		s.insecure = b
+	}
+	if err := errors.Join(errs...); err != nil {
+		return settings{}, &usageError{err}
+	}
+	return s, nil
+}
+
+// logger writes to standard error only: standard output belongs to the job.
+func (s *settings) logger(w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: s.logLevel}
+	if s.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+func twin(flag string) string {
+	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// lookup gives the first value of a variable, as getenv does.
+func lookup(environ []string, name string) string {
+	for _, kv := range environ {
+		if k, v, _ := strings.Cut(kv, "="); k == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// commandOf tells which command of this program is meant; without one, and for everything after "--", it is run.
+func commandOf(args []string) string {
+	if len(args) > 1 {
+		switch args[1] {
+		case "rsh", "env", "rdma", "version", "help":
+			return args[1]
+		case "--help", "-h", "-help":
+			return "help"
+		case "--version", "-v", "-version":
+			return "version"
+		}
+	}
+	return "run"
+}
+
+// runArgs is the command line with the command spelled out, so that COMMAND is never taken for a command of ours.
+func runArgs(args []string) []string {
+	if len(args) > 1 && args[1] == "run" {
+		return args
+	}
+	return append([]string{args[0], "run"}, args[1:]...)
+}
+
+func newApp(environ []string, action func(settings) error) *cli.App {
+	return &cli.App{
+		Name:            "paiinit",
+		Usage:           "start a distributed job when all of its containers are there, and end them all with the same status",
+		UsageText:       "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\npaiinit rsh HOST COMMAND...\npaiinit env | rdma [--json] | version",
+		Version:         version,
+		HideVersion:     true,
+		HideHelpCommand: true,
+		Writer:          os.Stdout,
+		ErrWriter:       os.Stderr,
+		ExitErrHandler:  func(*cli.Context, error) {},
+		OnUsageError:    func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
+		Commands: []*cli.Command{
+			{
+				Name:            "run",
+				Usage:           "gather all ranks; rank 0 then runs COMMAND, the others wait (the default command)",
+				ArgsUsage:       "[--] COMMAND [ARG...]",
+				Flags:           runFlags(),
+				HideHelpCommand: true,
+				OnUsageError:    func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
+				Action: func(c *cli.Context) error {
+					s, err := newSettings(c, environ)
+					if err != nil {
+						return err
+					}
+					return action(s)
+				},
+			},
+			{Name: "rsh", Usage: "run a command on another rank, as mpirun does; also when called by the name ssh or rsh", ArgsUsage: "[OPTIONS] HOST COMMAND..."},
+			{
+				Name: "env", Usage: "what was detected about the job, and from which variables", HideHelpCommand: true,
+				Flags:        append(jobFlags(), &cli.BoolFlag{Name: "json", Usage: "for programs"}),
+				OnUsageError: func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
+				Action:       func(c *cli.Context) error { return showEnv(c, environ) },
+			},
+			{
+				Name: "rdma", Usage: "the verbs devices of this container, and what is wrong with them", HideHelpCommand: true,
+				Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.StringFlag{Name: "root", Usage: "`DIR` with sys/, dev/ and proc/ of another container", Value: "/"}},
+				OnUsageError: func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
+				Action:       showRDMA,
+			},
+			{Name: "version", Usage: "version and Go version", Action: showVersion},
+		},
+	}
+}

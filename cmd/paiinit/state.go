@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/paiinit/paiinit/hostfile"
+)
+
+const socketName = "agent.sock"
+
+// A Unix socket's path is at most this long (unix(7), sun_path).
+const maxSocketPath = 107
+
+// state is the directory for what launchers and tools read: the host lists, the agent's socket, and a link that makes this
+// program the container's ssh.
+type state struct {
+	dir   string
+	self  string // path of this program
+	agent *net.UnixListener
+}
+
+// stateDirs are the places to try, best first.
+func stateDirs() []string {
+	return []string{"/run/paiinit", "/dev/shm/paiinit-" + strconv.Itoa(os.Geteuid()), filepath.Join(os.TempDir(), "paiinit-"+strconv.Itoa(os.Geteuid()))}
+}
+
+func openState(dir string) (*state, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding this program's own path: %w", err)
+	}
+	places := []string{dir}
+	if dir == "" {
+		places = stateDirs()
+	}
+	var errs []error
+	for _, d := range places {
+		s := &state{dir: d, self: self}
+		if err := s.open(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return s, nil
+	}
+	return nil, fmt.Errorf("no directory for the state can be used (--state-dir): %w", errors.Join(errs...))
+}
+
+func (s *state) open() error {
+	if len(s.path(socketName)) > maxSocketPath {
+		return fmt.Errorf("%s: longer than the %d bytes of a socket's path", s.path(socketName), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Join(s.dir, "bin"), 0o755); err != nil {
+		return err
+	}
+	info, err := os.Lstat(s.dir)
+	if err != nil {
+		return err
+	}
+	if err := owned(s.dir, info); err != nil {
+		return err
+	}
+	link := s.path("bin/ssh")
+	if err := replaceLink(s.self, link); err != nil {
+		return err
+	}
+	if err := os.Remove(s.path(socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	// Only this user may use it: it runs commands on all hosts of the job.
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(socketName), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(s.path(socketName), 0o600); err != nil {
+		_ = ln.Close()
+		return err
+	}
+	s.agent = ln
+	return nil
+}
+
+func replaceLink(target, link string) error {
+	tmp := link + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, link)
+}
+
+func (s *state) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *state) writeHostfiles(hosts []hostfile.Host) error {
+	for name, dialect := range map[string]hostfile.Dialect{"hostfile": hostfile.OpenMPI, "hostfile.hydra": hostfile.Hydra} {
+		var b bytes.Buffer
+		if err := hostfile.Write(&b, dialect, hosts); err != nil {
+			return err
+		}
+		tmp := s.path(name + ".new")
+		if err := os.WriteFile(tmp, b.Bytes(), 0o644); err != nil {
+			return fmt.Errorf("writing the host list: %w", err)
+		}
+		if err := os.Rename(tmp, s.path(name)); err != nil {
+			return fmt.Errorf("writing the host list: %w", err)
+		}
+	}
+	return nil
+}
+
+// close removes what must not be used any more; the host lists stay for whoever looks.
+func (s *state) close() {
+	_ = s.agent.Close()
+	_ = os.Remove(s.path(socketName))
+}

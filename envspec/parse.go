@@ -1,0 +1,131 @@
+package envspec
+
+import (
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// hostPort is where a container is found; port 0 is not given.
+type hostPort struct {
+	host string
+	port int
+}
+
+var (
+	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
+	digits   = regexp.MustCompile(`^[0-9.]+$`)
+	roleName = regexp.MustCompile(`^[A-Za-z0-9._~][A-Za-z0-9._~-]*$`)
+)
+
+// checkHost returns what is wrong with a host, or "". Digits and dots that are no address are refused: resolvers take
+// 010.0.0.4 as octal, and 10.0.4 as 10.0.0.4.
+func checkHost(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	switch {
+	case host == "":
+		return "an item has no host"
+	case digits.MatchString(host):
+		return quote(host) + " is not an IP address"
+	case !hostName.MatchString(host):
+		return quote(host) + " is neither a host name nor an IP address"
+	}
+	return ""
+}
+
+// parsePort returns a port, or what is wrong with it.
+func parsePort(s string) (int, string) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, "port " + quotePlain(s) + " is not in 1..65535"
+	}
+	return int(n), ""
+}
+
+// quotePlain leaves a number bare.
+func quotePlain(s string) string {
+	if s != "" && len(s) < 20 && digits.MatchString(s) {
+		return s
+	}
+	return quote(s)
+}
+
+// parseHostPort reads host, host:port, [v6], [v6]:port or a bare v6 address. The problem is "" if it is well-formed.
+func parseHostPort(s string) (hp hostPort, problem string) {
+	host, port, hasPort := s, "", false
+	switch {
+	case strings.HasPrefix(s, "["):
+		inside, rest, ok := strings.Cut(s[1:], "]")
+		if addr, err := netip.ParseAddr(inside); !ok || err != nil || !addr.Is6() {
+			return hp, quote(s) + " is not an IPv6 address in brackets"
+		}
+		host = inside
+		if rest != "" {
+			port, hasPort = strings.CutPrefix(rest, ":")
+			if !hasPort {
+				return hp, quote(s) + " has something other than a port after the bracket"
+			}
+		}
+	case strings.Count(s, ":") > 1:
+		if _, err := netip.ParseAddr(s); err != nil {
+			return hp, quote(s) + " is not host:port (an IPv6 address with a port needs brackets)"
+		}
+	default:
+		host, port, hasPort = strings.Cut(s, ":")
+	}
+	if problem = checkHost(host); problem != "" {
+		return hp, problem
+	}
+	hp.host = host
+	if hasPort {
+		hp.port, problem = parsePort(port)
+	}
+	return hp, problem
+}
+
+// items splits a list. Items are trimmed; empty ones at the end are dropped with a warning, elsewhere they are an error,
+// because they would shift all that follow.
+func (r *reader) items(v variable, sep string) ([]string, error) {
+	list := strings.Split(v.value, sep)
+	for i := range list {
+		list[i] = clean(list[i])
+	}
+	n := len(list)
+	for n > 0 && list[n-1] == "" {
+		n--
+	}
+	if n < len(list) {
+		r.warn("%s=%s ends with %q", v.name, quote(v.value), sep)
+	}
+	list = list[:n]
+	if len(list) == 0 {
+		return nil, r.bad(v, "", "has no items")
+	}
+	if len(list) > maxTasks {
+		return nil, r.bad(v, "", "has %d items, more than %d", len(list), maxTasks)
+	}
+	for i, item := range list {
+		if item == "" {
+			return nil, r.wrong(v, "", "item %d of %d is empty", i+1, len(list))
+		}
+	}
+	return list, nil
+}
+
+// splitAlias splits "role-index" at the last dash.
+func splitAlias(s string) (role string, index int, ok bool) {
+	i := strings.LastIndexByte(s, '-')
+	if i < 1 || !roleName.MatchString(s[:i]) {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(s[i+1:], 10, 31)
+	if err != nil || n >= maxTasks || strconv.FormatUint(n, 10) != s[i+1:] {
+		return "", 0, false
+	}
+	return s[:i], int(n), true
+}
+
+func alias(role string, index int) string { return role + "-" + strconv.Itoa(index) }

@@ -1,0 +1,241 @@
+package envspec
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// launcherNames are the role names that jobs in the wild give the container that runs mpirun (OpenPAI's examples and
+// marketplace, Kubeflow, Vertex AI).
+var launcherNames = []string{"master", "main", "launcher", "chief", "mpi", "head", "scheduler", "leader", "workerpool0"}
+
+// serverNames are roles that serve the others and never take part in an MPI job.
+var serverNames = []string{"ps", "psserver", "server", "parameterserver", "evaluator"}
+
+// rankClass sorts roles: launchers first, servers last, the others between.
+func rankClass(role string) int {
+	switch {
+	case launcherLike(role):
+		return 0
+	case slices.Contains(serverNames, mangle(role)):
+		return 2
+	}
+	return 1
+}
+
+func launcherLike(role string) bool { return slices.Contains(launcherNames, strings.ToLower(role)) }
+
+// rankRoles puts job.Roles in rank order, decides which of them compute nothing, and ranks job.Peers. It may be called
+// again.
+func (r *reader) rankRoles(job *Job) {
+	// Roles arrive in the order that the job declares, which breaks ties.
+	slices.SortStableFunc(job.Roles, func(a, b Role) int { return cmp.Compare(rankClass(a.Name), rankClass(b.Name)) })
+	withGPU, compute := false, false
+	for _, role := range job.Roles {
+		withGPU = withGPU || r.gpus[role.Name] > 0
+		compute = compute || rankClass(role.Name) != 2
+	}
+	order := make(map[string]int, len(job.Roles))
+	start := make(map[string]int, len(job.Roles))
+	next := 0
+	for i := range job.Roles {
+		role := &job.Roles[i]
+		gpus, known := r.gpus[role.Name]
+		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2
+		order[role.Name], start[role.Name] = i, next
+		if next >= 0 && role.Count >= 0 {
+			next += role.Count
+		} else {
+			next = -1
+		}
+	}
+	for i := range job.Peers {
+		p := &job.Peers[i]
+		p.Alias = alias(p.Role, p.Index)
+		if p.Names == nil {
+			p.Names = []string{}
+		}
+		p.Rank = -1
+		if start[p.Role] >= 0 {
+			p.Rank = start[p.Role] + p.Index
+		}
+		p.Slots = -1
+		if job.Roles[order[p.Role]].LaunchOnly {
+			p.Slots = 0
+		} else if n := r.gpus[p.Role]; n > 0 {
+			p.Slots = n
+		}
+	}
+	slices.SortStableFunc(job.Peers, func(a, b Peer) int {
+		return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Index, b.Index))
+	})
+}
+
+// settle derives rank and size from roles, index and the explicit values, and refuses contradictions.
+func (r *reader) settle(job *Job) error {
+	r.rankRoles(job)
+	if err := r.settleSize(job); err != nil {
+		return err
+	}
+	start := 0 // of the own role
+	var own Role
+	for i, role := range job.Roles {
+		if role.Name == job.Role {
+			own, job.Order = role, i
+			break
+		}
+		if start < 0 || role.Count < 0 {
+			start = -1
+		} else {
+			start += role.Count
+		}
+	}
+	job.LaunchOnly = own.LaunchOnly
+	if err := r.checkIndex(job, own); err != nil {
+		return err
+	}
+	if start >= 0 && job.Index >= 0 && start+job.Index < job.Size {
+		job.Rank = start + job.Index
+		r.sources["rank"] = r.sources["index"]
+	}
+	rank, v, ok, err := r.number(0, maxTasks, "PAIINIT_RANK")
+	switch {
+	case err != nil:
+		return err
+	case ok && rank >= job.Size:
+		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
+	case ok && job.Rank >= 0 && rank != job.Rank:
+		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank, alias(job.Role, job.Index),
+			job.Rank, r.sources["index"])
+	case ok:
+		job.Rank = rank
+		r.note("rank", v)
+	}
+	job.First = job.Rank == 0
+	job.Alias = r.in.Hostname
+	if job.Index >= 0 {
+		job.Alias = alias(job.Role, job.Index)
+	}
+	return nil
+}
+
+func (r *reader) settleSize(job *Job) error {
+	total, known := 0, len(job.Roles) > 0
+	for _, role := range job.Roles {
+		known = known && role.Count >= 0
+		total += max(role.Count, 0)
+	}
+	size, v, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
+	switch {
+	case err != nil:
+		return err
+	case ok && known && size != total:
+		return r.fail(v, "leave it out or make them equal", "%s=%d but %s gives %d", v.name, size, r.sources["size"], total)
+	case ok:
+		job.Size = size
+		r.note("size", v)
+	case known:
+		job.Size = total
+	default:
+		return r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
+			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", r.evidence())
+	}
+	if job.Size > maxTasks {
+		return r.fail(variable{name: r.sources["size"]}, "", "%s gives %d containers, more than %d", r.sources["size"],
+			job.Size, maxTasks)
+	}
+	return nil
+}
+
+// evidence names a variable that says that there is more than one container.
+func (r *reader) evidence() string {
+	for _, name := range []string{"PAIINIT_PEERS", "PAIINIT_ROLE", "PAIINIT_INDEX", "PAIINIT_RANK"} {
+		if v, ok := r.get(name); ok {
+			return v.name + "=" + quote(v.value)
+		}
+	}
+	return r.sources["system"]
+}
+
+// checkIndex holds the own index against what is known of its range.
+func (r *reader) checkIndex(job *Job, own Role) error {
+	switch {
+	case job.Index < 0:
+		return nil
+	case own.Count >= 0 && job.Index >= own.Count:
+		v := r.counts[job.Role]
+		if own.Count == 0 {
+			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role, r.sources["role"], v.name,
+				quotePlain(v.value))
+		}
+		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
+			quotePlain(v.value))
+	case own.Count < 0 && job.Index >= job.Size:
+		if v, ok := r.get("PAIINIT_INDEX"); ok {
+			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
+		}
+		r.warn("%s is number %d of %d containers (%s): its rank is agreed with the others", r.sources["index"], job.Index+1,
+			job.Size, r.sources["size"])
+	}
+	return nil
+}
+
+// checkPeers refuses two containers at one place. One host with two ports is normal: host networking.
+func (r *reader) checkPeers(job *Job) error {
+	seen := make(map[hostPort]Peer, len(job.Peers))
+	for _, p := range job.Peers {
+		if p.Host == "" || p.Port == 0 {
+			continue
+		}
+		at := hostPort{strings.ToLower(p.Host), p.Port}
+		if q, dup := seen[at]; dup {
+			v := r.origin[peerKey{p.Role, p.Index}]
+			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias, p.Host, p.Port)
+		}
+		seen[at] = p
+	}
+	return nil
+}
+
+// choosePort sets the own port: the explicit one, the one where the others look for this container, or the default.
+func (r *reader) choosePort(job *Job) error {
+	self := -1
+	for i, p := range job.Peers {
+		if p.Role == job.Role && p.Index == job.Index {
+			self = i
+			job.Peers[i].Slots = job.Slots
+		}
+	}
+	port, v, ok, err := r.port()
+	switch {
+	case err != nil:
+		return err
+	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
+		from := r.origin[peerKey{job.Role, job.Index}]
+		if r.has("PAIINIT_PEERS") {
+			return r.fail(v, "leave one of them out", "%s=%d but %s gives %s port %d", v.name, port, from.name, job.Alias,
+				job.Peers[self].Port)
+		}
+		r.warn("%s=%d, but the others look for %s at port %d (%s)", v.name, port, job.Alias, job.Peers[self].Port, from.name)
+		fallthrough
+	case ok:
+		job.Port = port
+		r.note("port", v)
+	case self >= 0 && job.Peers[self].Port != 0:
+		job.Port = job.Peers[self].Port
+		if r.sources["port"] == "" {
+			r.note("port", r.origin[peerKey{job.Role, job.Index}])
+		}
+	case job.Port == 0:
+		job.Port = DefaultPort
+		r.sources["port"] = "default"
+	}
+	if self >= 0 {
+		job.Peers[self].Port = job.Port
+	}
+	return nil
+}
+
+// port returns the explicit port.
+func (r *reader) port() (int, variable, bool, error) { return r.number(1, 65535, "PAIINIT_PORT") }

@@ -1,0 +1,181 @@
+package envspec
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxTasks bounds counts and lists. Linux limits one variable to 128 KiB and the whole environment to about 2 MiB, which
+// is full at 10,000 tasks.
+const maxTasks = 1 << 16
+
+// reader looks up variables and remembers what it saw.
+type reader struct {
+	ctx      context.Context // of the one Read that the reader lives for
+	in       Input
+	system   string
+	vars     map[string]string
+	again    map[string]string // a later, different value of the same name
+	files    map[string]string // the file that a variable came from
+	sources  map[string]string
+	warnings []string
+	warned   map[string]bool
+
+	gpus    map[string]int       // GPUs of each container of a role, where the scheduler says
+	ownGPUs int                  // GPUs of this container by the scheduler's word
+	counts  map[string]variable  // where the count of a role came from
+	origin  map[peerKey]variable // where the place of a peer came from
+}
+
+type peerKey struct {
+	role  string
+	index int
+}
+
+func newReader(ctx context.Context, in Input) *reader {
+	r := &reader{
+		ctx: ctx, in: in,
+		vars: make(map[string]string, len(in.Environ)), again: make(map[string]string), files: make(map[string]string),
+		sources: make(map[string]string), warnings: []string{}, warned: make(map[string]bool),
+		gpus: make(map[string]int), counts: make(map[string]variable), origin: make(map[peerKey]variable),
+	}
+	for _, entry := range in.Environ {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok || name == "" {
+			continue
+		}
+		if first, dup := r.vars[name]; !dup {
+			r.vars[name] = value
+		} else if clean(first) != clean(value) {
+			r.again[name] = value
+		}
+	}
+	return r
+}
+
+// clean removes what shells, YAML and editors leave around a value.
+func clean(s string) string {
+	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(s), "\ufeff"))
+}
+
+// serviceLink matches what Kubernetes puts into NAME_PORT for every Service of the namespace.
+var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+
+// get returns the first of names that is set. Blank is not set, and neither is a service link in place of a port.
+func (r *reader) get(names ...string) (variable, bool) {
+	for _, name := range names {
+		if value := clean(r.in.Flags[name]); value != "" && strings.HasPrefix(name, "PAIINIT_") {
+			flag := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "PAIINIT_")), "_", "-")
+			return variable{name: "--" + flag, value: value}, true
+		}
+		value := clean(r.vars[name])
+		if value == "" {
+			continue
+		}
+		if service, isPort := strings.CutSuffix(name, "_PORT"); isPort && serviceLink.MatchString(value) {
+			service = strings.ReplaceAll(strings.ToLower(service), "_", "-")
+			r.warn("%s=%s is a Kubernetes service link (Service %q), ignored", name, quote(value), service)
+			continue
+		}
+		if other, ok := r.again[name]; ok {
+			r.warn("%s is set twice, to %s and to %s; the first one counts", name, quote(value), quote(clean(other)))
+		}
+		return variable{name: name, value: value, file: r.files[name]}, true
+	}
+	return variable{}, false
+}
+
+func (r *reader) has(names ...string) bool {
+	for _, name := range names {
+		if clean(r.in.Flags[name]) != "" || clean(r.vars[name]) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// number returns the first of names that is set as a number in low..high; ok says whether one is set.
+func (r *reader) number(low, high int, names ...string) (n int, v variable, ok bool, err error) {
+	v, ok = r.get(names...)
+	if !ok {
+		return 0, v, false, nil
+	}
+	n, err = r.parseNumber(v, low, high)
+	return n, v, true, err
+}
+
+func (r *reader) parseNumber(v variable, low, high int) (int, error) {
+	n, err := strconv.Atoi(v.value)
+	if err != nil {
+		return 0, r.bad(v, "", "is not a number")
+	}
+	if n < low || n > high {
+		return 0, r.bad(v, "", "is outside %d..%d", low, high)
+	}
+	return n, nil
+}
+
+// hint is number for a value that can be done without: what does not parse is a warning.
+func (r *reader) hint(v variable, text string) (int, bool) {
+	n, err := strconv.Atoi(clean(text))
+	if err != nil || n < 0 || n > maxTasks {
+		r.warn("%s=%s: %s is not a count, ignored", v.name, quote(v.value), quote(text))
+		return 0, false
+	}
+	return n, true
+}
+
+func (r *reader) note(field string, v variable) { r.sources[field] = v.source() }
+
+// warn records a warning once.
+func (r *reader) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if !r.warned[text] {
+		r.warned[text] = true
+		r.warnings = append(r.warnings, text)
+	}
+}
+
+// file reads an absolute path; ok is false if it cannot be read.
+func (r *reader) file(path string) (string, bool) {
+	name := strings.TrimPrefix(path, "/")
+	if r.in.Files == nil || !fs.ValidPath(name) {
+		return "", false
+	}
+	b, err := fs.ReadFile(r.in.Files, name)
+	return string(b), err == nil
+}
+
+// entries returns the names in the directory with an absolute path, sorted; nil if there is none.
+func (r *reader) entries(path string) []string {
+	name := strings.TrimPrefix(path, "/")
+	if r.in.Files == nil || !fs.ValidPath(name) {
+		return nil
+	}
+	list, err := fs.ReadDir(r.in.Files, name)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(list))
+	for i, e := range list {
+		names[i] = e.Name()
+	}
+	slices.Sort(names)
+	return names
+}
+
+// exists says whether there is a file, which need not be readable, at an absolute path. Directories do not count, nor do
+// links to them, such as ..data in a mounted Kubernetes Secret.
+func (r *reader) exists(path string) bool {
+	name := strings.TrimPrefix(path, "/")
+	if r.in.Files == nil || !fs.ValidPath(name) {
+		return false
+	}
+	info, err := fs.Stat(r.in.Files, name)
+	return err == nil && !info.IsDir()
+}

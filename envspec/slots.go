@@ -1,0 +1,162 @@
+package envspec
+
+import (
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// countSlots decides how many processes belong into this container: what is explicit, the scheduler's GPUs, the device
+// nodes, else the CPUs.
+func (r *reader) countSlots(job *Job) error {
+	devices, from := r.nvidia()
+	if devices == 0 {
+		if amd, amdFrom := r.amd(); amd > 0 {
+			devices, from = amd, amdFrom
+		}
+	}
+	job.GPUs = devices
+	if n := r.ownGPUs; n > 0 {
+		if r.entries("/dev") != nil && devices != n {
+			r.warn("%s gives %d GPUs, but this container sees %d (%s)", r.sources["gpus"], n, devices, from)
+		}
+		job.GPUs = n
+	} else {
+		r.sources["gpus"] = from
+	}
+	slots, v, ok, err := r.number(0, maxTasks, "PAIINIT_SLOTS")
+	switch {
+	case err != nil:
+		return err
+	case ok:
+		job.Slots, job.LaunchOnly = slots, slots == 0
+		r.note("slots", v)
+	case job.LaunchOnly:
+		job.Slots = 0
+		r.sources["slots"] = "launch-only"
+	case job.GPUs > 0:
+		job.Slots = job.GPUs
+		r.sources["slots"] = r.sources["gpus"]
+	default:
+		job.Slots, r.sources["slots"] = r.cpus()
+	}
+	return nil
+}
+
+var nvidiaNode = regexp.MustCompile(`^nvidia[0-9]+$`) // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
+
+// nvidia counts the NVIDIA devices that a process in this container can use. The nodes decide; the variables may only
+// narrow, because the container toolkit may have ignored them, and images carry NVIDIA_VISIBLE_DEVICES=all anywhere.
+func (r *reader) nvidia() (int, string) {
+	nodes := 0
+	for _, name := range r.entries("/dev") {
+		if nvidiaNode.MatchString(name) {
+			nodes++
+		}
+	}
+	from := "/dev/nvidia*"
+	if nodes == 0 {
+		return 0, from
+	}
+	// Unset, blank and "void" give no information; "all" is the nodes; numbers are the host's.
+	if v, ok := r.get("NVIDIA_VISIBLE_DEVICES"); ok && v.value != "void" && v.value != "all" {
+		n, mig := 0, false
+		for _, token := range strings.Split(v.value, ",") {
+			token = clean(token)
+			mig = mig || strings.HasPrefix(token, "MIG-") || strings.Contains(token, ":")
+			if token != "" && token != "none" {
+				n++
+			}
+		}
+		// One device may be cut into several MIG instances, each a device to CUDA.
+		if mig || n < nodes {
+			nodes, from = n, v.source()
+		}
+	}
+	return r.narrow(nodes, from, "CUDA_VISIBLE_DEVICES")
+}
+
+var renderNode = regexp.MustCompile(`^renderD[0-9]+$`)
+
+// amd counts AMD devices. Other drivers make render nodes too, /dev/kfd is AMD's alone.
+func (r *reader) amd() (int, string) {
+	from := "/dev/dri/renderD*"
+	if !slices.Contains(r.entries("/dev"), "kfd") {
+		return 0, from
+	}
+	nodes := 0
+	for _, name := range r.entries("/dev/dri") {
+		if renderNode.MatchString(name) {
+			nodes++
+		}
+	}
+	for _, name := range []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "PAI_AMD_VISIBLE_DEVICES"} {
+		nodes, from = r.narrow(nodes, from, name)
+	}
+	return nodes, from
+}
+
+// narrow applies a list of visible devices to n devices. The list ends at its first entry that is no device.
+func (r *reader) narrow(n int, from, name string) (int, string) {
+	value, set := r.vars[name]
+	if !set {
+		return n, from
+	}
+	valid := 0
+	for _, token := range strings.Split(value, ",") {
+		token = clean(token)
+		// "", "-1" and, from old Slurm, "NoDevFiles" are no device; others are numbers or UUIDs.
+		i, err := strconv.Atoi(token)
+		if err == nil && (i < 0 || i >= n && name != "PAI_AMD_VISIBLE_DEVICES") || err != nil && !strings.Contains(token, "-") {
+			break
+		}
+		valid++
+	}
+	if valid < n {
+		return valid, name
+	}
+	return n, from
+}
+
+// cpus returns how many CPUs this container may use, at least 1: the affinity, cut by the cgroup's quota.
+func (r *reader) cpus() (int, string) {
+	n, from := r.in.CPUs, "CPU affinity"
+	quota, file := r.quota()
+	if quota > 0 && (n <= 0 || quota < n) {
+		n, from = quota, file
+	}
+	if n <= 0 {
+		return 1, "default"
+	}
+	return n, from
+}
+
+// quota returns the cgroup's CPU quota, rounded up to whole CPUs; 0 means none.
+// Sources: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max), Documentation/scheduler/sched-bwc.rst (v1).
+func (r *reader) quota() (int, string) {
+	const v2 = "/sys/fs/cgroup/cpu.max"
+	if text, ok := r.file(v2); ok {
+		limit, period, _ := strings.Cut(clean(text), " ")
+		return ceilDiv(limit, period), v2
+	}
+	for _, dir := range []string{"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"} {
+		limit, ok := r.file(dir + "/cpu.cfs_quota_us")
+		period, ok2 := r.file(dir + "/cpu.cfs_period_us")
+		if ok && ok2 {
+			return ceilDiv(clean(limit), clean(period)), dir + "/cpu.cfs_quota_us"
+		}
+	}
+	return 0, ""
+}
+
+// ceilDiv returns limit/period rounded up, 0 if either is not a positive number ("max", "-1").
+func ceilDiv(limit, period string) int {
+	l, err := strconv.ParseInt(limit, 10, 64)
+	p, err2 := strconv.ParseInt(period, 10, 64)
+	if err != nil || err2 != nil || l <= 0 || p <= 0 {
+		return 0
+	}
+	return int(min((l-1)/p+1, math.MaxInt32))
+}

@@ -1,0 +1,100 @@
+package envspec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// VarError says that an environment is contradictory or incomplete: which variable, what it holds, what is wrong with
+// that, and what to do.
+type VarError struct {
+	// System is the scheduler's name, empty if none had been chosen yet.
+	System string
+	// Var is the variable, or the flag ("--role").
+	Var string
+	// Value is what it holds, empty if it is not set.
+	Value string
+	// Problem is a sentence that names the variable and shows the value.
+	Problem string
+	// Advice is what to do about it; may be empty.
+	Advice string
+}
+
+// Error returns "system: problem; advice" on one line.
+func (e *VarError) Error() string {
+	s := e.Problem
+	if e.System != "" {
+		s = e.System + ": " + s
+	}
+	if e.Advice != "" {
+		s += "; " + e.Advice
+	}
+	return s
+}
+
+// variable is a value and where it was found.
+type variable struct {
+	name  string // as the user knows it: "PAIINIT_ROLE" or "--role"
+	value string // trimmed
+	file  string // the file that sets it, if it is not in the environment
+}
+
+func (v variable) source() string {
+	if v.file != "" {
+		return v.name + " (" + v.file + ")"
+	}
+	return v.name
+}
+
+// fail returns an error with a sentence of its own, which must show v's name and value.
+func (r *reader) fail(v variable, advice, problem string, args ...any) *VarError {
+	return &VarError{System: r.system, Var: v.name, Value: v.value, Problem: fmt.Sprintf(problem, args...), Advice: advice}
+}
+
+// bad returns an error that v "is" or "has" something: problem goes on from the value.
+func (r *reader) bad(v variable, advice, problem string, args ...any) *VarError {
+	return r.fail(v, advice, "%s=%s %s", v.name, quotePlain(v.value), fmt.Sprintf(problem, args...))
+}
+
+// wrong returns an error about a part of the value of v.
+func (r *reader) wrong(v variable, advice, problem string, args ...any) *VarError {
+	return r.fail(v, advice, "%s=%s: %s", v.name, quote(v.value), fmt.Sprintf(problem, args...))
+}
+
+// missing returns an error about variables of which none is set. names[0] is the one to name first.
+func (r *reader) missing(advice string, names ...string) *VarError {
+	problem := names[0] + " is not set"
+	if others := names[1:]; len(others) > 0 {
+		problem += " (" + strings.Join(others, ", ") + " neither)"
+	}
+	return r.fail(variable{name: names[0]}, advice, "%s", problem)
+}
+
+// shownBytes is how much of a value a message shows: a host list may be 128 KiB long.
+const shownBytes = 160
+
+// quote shows a value on one line.
+func quote(s string) string {
+	if len(s) > shownBytes {
+		return strconv.Quote(strings.ToValidUTF8(s[:shownBytes], "")) + "..."
+	}
+	return strconv.Quote(s)
+}
+
+// quoteAll shows a list, as much of it as helps.
+func quoteAll(list []string) string {
+	const shown = 12
+	var quoted []string
+	for i, s := range list {
+		if i == shown {
+			quoted = append(quoted, "...")
+			break
+		}
+		quoted = append(quoted, quote(s))
+	}
+	return strings.Join(quoted, ",")
+}
+
+func isControl(r rune) bool { return unicode.IsControl(r) || r == unicode.ReplacementChar }

@@ -1,0 +1,299 @@
+// Package hostfile writes and reads MPI host lists.
+//
+// Every launcher has its own grammar for "these hosts, so many processes on each", and each of them fails in its own
+// way on what the others accept: Open MPI rejects "name:2", MPICH rejects "name slots=2", horovodrun dies of a blank
+// line. The package hides these grammars behind a slice of [Host] and writes only the part of a grammar that every
+// version of its launcher reads alike: one line per host, LF line ends, ASCII names, no comments, no further options.
+//
+// It refuses what a launcher would misread: names that are not plain, words that a grammar reserves, counts below one,
+// the same host twice, an empty list (hydra reads an empty file as "run everything here"). It does not resolve names,
+// does not sort, and does not touch files: callers bring the reader or the writer.
+package hostfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// MaxSize is the largest host list that [Parse] reads, in bytes. Ten thousand hosts with names of the greatest length
+// that DNS allows stay below it.
+const MaxSize = 4 << 20
+
+// maxName is the greatest length of a host name, in bytes (RFC 1035, section 2.3.4, without the root's dot).
+const maxName = 253
+
+// maxSlots keeps counts far away from the 32-bit integers that the launchers parse them into.
+const maxSlots = 1 << 20
+
+// Dialect names the grammar of one launcher's host list. The values are those of `paiinit hostfile --format`.
+type Dialect string
+
+// The dialects.
+const (
+	// OpenMPI is "name slots=n", read by mpirun of Open MPI 4 and 5.
+	OpenMPI Dialect = "openmpi"
+	// Hydra is "name:n", read by mpiexec of MPICH (-f) and of Intel MPI (-machinefile).
+	Hydra Dialect = "hydra"
+	// Horovod is "name slots=n" and nothing else: horovodrun splits every line at the first "=" without looking.
+	Horovod Dialect = "horovod"
+	// DeepSpeed is "name slots=n"; blank lines and comments are allowed.
+	DeepSpeed Dialect = "deepspeed"
+)
+
+// Host is one line of a host list.
+type Host struct {
+	// Name is what the launcher hands to its remote-shell agent.
+	Name string
+	// Slots is the number of processes that the launcher may start there.
+	Slots int
+}
+
+// Write writes hosts in the grammar of d, one line per host, in their order.
+//
+// A host with 0 slots is left out: no launcher has a line that means "none" (Open MPI says that all nodes are filled,
+// MPICH exits without a word). Nothing is written when a host cannot be expressed: a name that d cannot hold, a
+// negative count, the same name twice, or no host with slots at all.
+func Write(w io.Writer, d Dialect, hosts []Host) error {
+	g, err := grammarOf(d)
+	if err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	seen := make(map[string]bool, len(hosts))
+	for _, h := range hosts {
+		if h.Slots == 0 {
+			continue
+		}
+		if err := g.check(h, seen); err != nil {
+			return fmt.Errorf("hostfile: writing %s host list: %w", d, err)
+		}
+		buf.WriteString(h.Name + g.sep + strconv.Itoa(h.Slots) + "\n")
+	}
+	if buf.Len() == 0 {
+		return fmt.Errorf("hostfile: writing %s host list: no host with slots", d)
+	}
+	if _, err := w.Write(buf.Bytes()); err != nil {
+		return fmt.Errorf("hostfile: writing %s host list: %w", d, err)
+	}
+	return nil
+}
+
+// Parse reads a host list in the grammar of d.
+//
+// It reads everything that [Write] writes and, where the launcher does, comments ("#", for Open MPI also "//"), blank
+// lines, a missing line end at the end, MPICH's "name" for one slot and Open MPI's spellings of slots= and
+// max_slots= (the latter is dropped). It refuses what a [Host] cannot hold (port=, user=, "user@host", "^host") and, in
+// the Open MPI dialect, a host without a count: mpirun would take the number of cores of that host, which the file does
+// not tell. Errors name the line, counted from 1.
+func Parse(r io.Reader, d Dialect) ([]Host, error) {
+	g, err := grammarOf(d)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("hostfile: reading %s host list: %w", d, err)
+	}
+	if len(data) > MaxSize {
+		return nil, fmt.Errorf("hostfile: reading %s host list: larger than %d bytes", d, MaxSize)
+	}
+	var hosts []Host
+	seen := map[string]bool{}
+	lines := strings.Split(string(data), "\n")
+	if lines[len(lines)-1] == "" {
+		lines = lines[:len(lines)-1]
+	}
+	for i, line := range lines {
+		h, ok, err := g.line(line)
+		if err == nil && ok {
+			err = g.check(h, seen)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hostfile: line %d: %w", i+1, err)
+		}
+		if ok {
+			hosts = append(hosts, h)
+		}
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("hostfile: reading %s host list: no hosts", d)
+	}
+	return hosts, nil
+}
+
+// grammar is what differs between dialects.
+type grammar struct {
+	dialect  Dialect
+	sep      string          // between name and count
+	comments []string        // what starts a comment; none: neither comments nor blank lines are allowed
+	extra    string          // letters of a name beyond ASCII letters, digits, "-" and "."
+	reserved map[string]bool // words that the launcher's lexer does not take as a name
+	numeric  bool            // a name of digits only reaches the agent unchanged
+	keys     map[string]bool // true: the count; false: known and dropped
+	bare     int             // slots of a name without a count; 0: refused
+}
+
+func grammarOf(d Dialect) (grammar, error) {
+	switch d {
+	case OpenMPI:
+		return grammar{
+			dialect: d, sep: " slots=", comments: []string{"#", "//"}, reserved: openMPIReserved,
+			keys: map[string]bool{
+				"slots": true, "slot": true, "count": true, "cpu": true,
+				"max_slots": false, "max-slots": false, "slots_max": false, "slots-max": false,
+				"cpu_max": false, "cpu-max": false, "count_max": false, "count-max": false,
+			},
+		}, nil
+	case Hydra:
+		return grammar{dialect: d, sep: ":", comments: []string{"#"}, extra: "_", numeric: true, bare: 1}, nil
+	case Horovod:
+		return grammar{dialect: d, sep: " slots=", extra: "_", numeric: true, keys: map[string]bool{"slots": true}}, nil
+	case DeepSpeed:
+		return grammar{dialect: d, sep: " slots=", comments: []string{"#"}, extra: "_", numeric: true, keys: map[string]bool{"slots": true}}, nil
+	}
+	return grammar{}, fmt.Errorf("hostfile: unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra, Horovod, DeepSpeed)
+}
+
+// openMPIReserved are the words that mpirun 4.1.4 reports as a parse error in the place of a name, and "rank", which it
+// reads as the number 1.
+var openMPIReserved = map[string]bool{
+	"slot": true, "slots": true, "slots_max": true, "slots-max": true, "max_slots": true, "max-slots": true,
+	"cpu": true, "cpu_max": true, "cpu-max": true, "count": true, "count_max": true, "count-max": true,
+	"port": true, "username": true, "user_name": true, "user-name": true, "rank": true,
+	"boards": true, "sockets": true, "cores": true, "sockets_per_board": true, "cores_per_socket": true,
+}
+
+// line parses one line without its line end. ok is false for a line without a host.
+func (g grammar) line(line string) (h Host, ok bool, err error) {
+	if strings.Contains(line, "\r") {
+		return Host{}, false, errors.New("carriage return: line ends must be LF")
+	}
+	for _, c := range g.comments {
+		if i := strings.Index(line, c); i >= 0 {
+			line = line[:i]
+		}
+	}
+	fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
+	if len(fields) == 0 {
+		if g.comments == nil {
+			return Host{}, false, fmt.Errorf("blank line: %s stops reading there with an error", g.dialect)
+		}
+		return Host{}, false, nil
+	}
+	if g.dialect == Hydra {
+		return g.colonLine(fields)
+	}
+	h.Name = fields[0]
+	counted := false
+	for _, f := range fields[1:] {
+		key, value, has := strings.Cut(f, "=")
+		isCount, known := g.keys[key]
+		switch {
+		case !has || !known:
+			return Host{}, false, fmt.Errorf("%q: not understood, want NAME slots=N", f)
+		case isCount && counted:
+			return Host{}, false, fmt.Errorf("%q: the count is given twice", f)
+		}
+		n, err := count(value)
+		if err != nil {
+			return Host{}, false, fmt.Errorf("%s=%s: %w", key, value, err)
+		}
+		if isCount {
+			h.Slots, counted = n, true
+		}
+	}
+	if !counted {
+		return Host{}, false, fmt.Errorf("%q has no slots=N", h.Name)
+	}
+	return h, true, nil
+}
+
+// colonLine parses the fields of a line "name" or "name:n".
+func (g grammar) colonLine(fields []string) (Host, bool, error) {
+	if len(fields) > 1 {
+		return Host{}, false, fmt.Errorf("%q: not understood, want NAME:N", fields[1])
+	}
+	name, value, has := strings.Cut(fields[0], ":")
+	if !has {
+		return Host{Name: name, Slots: g.bare}, true, nil
+	}
+	n, err := count(value)
+	if err != nil {
+		return Host{}, false, fmt.Errorf("%s:%s: %w", name, value, err)
+	}
+	return Host{Name: name, Slots: n}, true, nil
+}
+
+// count parses a number of slots. Signs and leading zeros are refused: launchers disagree on them.
+func count(s string) (int, error) {
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, errors.New("not a number")
+		}
+	}
+	n, err := strconv.Atoi(s)
+	switch {
+	case s == "" || (err != nil && !errors.Is(err, strconv.ErrRange)):
+		return 0, errors.New("not a number")
+	case err != nil || n > maxSlots:
+		return 0, fmt.Errorf("more than %d", maxSlots)
+	case n < 1:
+		return 0, errors.New("less than 1")
+	case s[0] == '0':
+		return 0, errors.New("leading zero")
+	}
+	return n, nil
+}
+
+// check refuses a host that the dialect cannot hold and remembers its name.
+func (g grammar) check(h Host, seen map[string]bool) error {
+	if err := g.name(h.Name); err != nil {
+		return fmt.Errorf("host %q: %w", h.Name, err)
+	}
+	if h.Slots < 1 {
+		return fmt.Errorf("host %q: %d slots: less than 1", h.Name, h.Slots)
+	}
+	if h.Slots > maxSlots {
+		return fmt.Errorf("host %q: %d slots: more than %d", h.Name, h.Slots, maxSlots)
+	}
+	// Host names are case-insensitive (RFC 4343): "A" and "a" would be one machine.
+	key := strings.ToLower(h.Name)
+	if seen[key] {
+		return fmt.Errorf("host %q: given twice", h.Name)
+	}
+	seen[key] = true
+	return nil
+}
+
+func (g grammar) name(s string) error {
+	if s == "" {
+		return errors.New("empty name")
+	}
+	if len(s) > maxName {
+		return fmt.Errorf("name longer than %d bytes", maxName)
+	}
+	digits := true
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && c != '-' && c != '.' && !strings.Contains(g.extra, string(rune(c))) {
+			return fmt.Errorf("a name in the %s host list cannot hold %q", g.dialect, c)
+		}
+		// A leading "-" would be an option of the remote-shell agent; a dot at either end is cut off by Open MPI.
+		if !alnum && (i == 0 || i == len(s)-1) {
+			return fmt.Errorf("a name must begin and end with a letter or digit, not %q", c)
+		}
+		digits = digits && c >= '0' && c <= '9'
+	}
+	if digits && !g.numeric {
+		return fmt.Errorf("a name in the %s host list cannot be a number", g.dialect)
+	}
+	if g.reserved[s] {
+		return fmt.Errorf("the name is a word of the %s host list grammar", g.dialect)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package paiinit_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/paiinit/paiinit"
+
+// everything in a list of imports allows every package.
+const everything = "*"
+
+// imports says what each package may import beyond the standard library, and why no more than that. A package's
+// subpackages follow the row of the package, unless they have a row of their own.
+var imports = map[string]struct {
+	allowed []string
+	reason  string
+}{
+	"cmd/paiinit": {
+		[]string{module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		"the story is the only place that sees all packages, and the only one that knows flags",
+	},
+	"envspec": {
+		nil,
+		"an environment becomes a Job without doing anything: every fixture of every scheduler can be tested as text",
+	},
+	"hostfile": {
+		nil,
+		"text in, text out",
+	},
+	"jobkey": {
+		[]string{"golang.org/x/crypto"},
+		"who derives keys does no I/O, and sees nothing to which a key could leak",
+	},
+	"launch": {
+		[]string{"golang.org/x/sys"},
+		"a launcher is data; hosts and keys come from the story",
+	},
+	"pid1": {
+		[]string{"golang.org/x/sys"},
+		"process 1 must not fail: it stays small enough to be read in one go",
+	},
+	"rdma": {
+		[]string{"golang.org/x/sys"},
+		"reads the kernel's files only, so that a captured tree is as good as a machine",
+	},
+	"rendezvous": {
+		[]string{"github.com/hashicorp/memberlist"},
+		"hides memberlist: everybody else sees a roster and an outcome",
+	},
+	"rsh": {
+		[]string{"golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		"the client knows the protocol and not our server: it is tested against real ones",
+	},
+	"sshd": {
+		[]string{"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/creack/pty", "golang.org/x/sys"},
+		"hides gliderlabs/ssh, and knows nothing of jobs: a logged-in peer is a key",
+	},
+	"sshd/sshdtest": {
+		[]string{module + "/sshd", "golang.org/x/crypto/ssh"},
+		"the test client of the server, for the tests of every package",
+	},
+	"integration": {
+		[]string{everything},
+		"tests and harnesses may use all; nothing imports them",
+	},
+	"tools": {
+		nil,
+		"a tool of the Makefile runs before anything else was built",
+	},
+}
+
+// standard says which packages of the standard library only some packages may import, and why.
+var standard = map[string]struct {
+	only   []string
+	reason string
+}{
+	"os/exec": {
+		[]string{"launch", "pid1", "sshd", "integration"},
+		"who starts a process must know how to end it, its group and what it leaves behind",
+	},
+	"net": {
+		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "integration"},
+		"the others are tested without a network, and stay so",
+	},
+	"net/http": {
+		[]string{"integration"},
+		"nothing here speaks HTTP, and it would add megabytes to a file that goes into every image",
+	},
+	"testing": {
+		[]string{"sshd/sshdtest", "integration"},
+		"tests stay out of the binary",
+	},
+}
+
+type listed struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+}
+
+func TestImports(t *testing.T) {
+	packages := list(t)
+	t.Run("table", func(t *testing.T) {
+		for row := range imports {
+			if !strings.HasPrefix(row, "integration") && packages[module+"/"+row].ImportPath == "" && row != "tools" {
+				t.Errorf("imports has a row for %s, and there is no such package", row)
+			}
+		}
+	})
+	for path, pkg := range packages {
+		if !within(path, module) || pkg.Standard || path == module {
+			continue
+		}
+		name := strings.TrimPrefix(path, module+"/")
+		t.Run(name, func(t *testing.T) {
+			row := rowOf(name)
+			if row == "" {
+				t.Fatalf("%s has no row in imports: add one, with the reason for what it may import", name)
+			}
+			for _, chain := range violations(packages, path, imports[row].allowed) {
+				t.Errorf("%s\n\twhy not: %s", strings.Join(chain, " -> "), imports[row].reason)
+			}
+			for _, imported := range pkg.Imports {
+				rule, ok := standard[imported]
+				if ok && !anyWithin(name, rule.only) {
+					t.Errorf("%s -> %s\n\twhy not: %s", name, imported, rule.reason)
+				}
+			}
+		})
+	}
+}
+
+// violations walks from the package at path through the packages of this module and returns the chain to each import that
+// is neither standard, nor allowed, nor the package itself or below it.
+func violations(packages map[string]listed, path string, allowed []string) [][]string {
+	var found [][]string
+	seen := map[string]bool{path: true}
+	queue := [][]string{{path}}
+	for len(queue) > 0 {
+		chain := queue[0]
+		queue = queue[1:]
+		for _, next := range packages[chain[len(chain)-1]].Imports {
+			if seen[next] || packages[next].Standard || next == "C" {
+				continue
+			}
+			seen[next] = true
+			longer := append(append([]string(nil), chain...), next)
+			switch {
+			case within(next, path):
+				queue = append(queue, longer)
+			case !may(next, allowed):
+				found = append(found, longer)
+			}
+		}
+	}
+	return found
+}
+
+func may(path string, allowed []string) bool {
+	for _, a := range allowed {
+		if a == everything || within(path, a) {
+			return true
+		}
+	}
+	return false
+}
+
+func rowOf(name string) string {
+	for {
+		if _, ok := imports[name]; ok {
+			return name
+		}
+		cut := strings.LastIndexByte(name, '/')
+		if cut < 0 {
+			return ""
+		}
+		name = name[:cut]
+	}
+}
+
+func within(path, parent string) bool {
+	return path == parent || strings.HasPrefix(path, parent+"/")
+}
+
+func anyWithin(name string, parents []string) bool {
+	for _, parent := range parents {
+		if within(name, parent) {
+			return true
+		}
+	}
+	return false
+}
+
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,Imports", "./...")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", cmd, err, stderr.String())
+	}
+	packages := make(map[string]listed)
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		switch err := dec.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return packages
+		case err != nil:
+			t.Fatal(err)
+		}
+		packages[p.ImportPath] = p
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// milestone is a moment of a launch, as a record of paiinit's log tells it.
+type milestone struct {
+	name string
+	last bool // the last such record, not the first
+	is   func(record map[string]string) bool
+}
+
+// milestones are in the order in which they come.
+var milestones = []milestone{
+	{"first heard", false, heard},
+	{"last rank", true, heard},
+	{"launched", false, func(r map[string]string) bool { return r["phase"] == "launch" && r["command"] != "" }},
+	{"done", false, func(r map[string]string) bool { return r["phase"] == "exit" }},
+}
+
+// heard is about another container: the record that all ranks are present names none.
+func heard(r map[string]string) bool { return r["phase"] == "gather" && r["peer"] != "" }
+
+// timeline says when the milestones were reached, after begin. It speaks of the first host that tells of one: all hosts
+// have one clock here. lines are in the order of time.
+func timeline(lines []lab.Line, begin time.Time) string {
+	var parts []string
+	for _, m := range milestones {
+		at := time.Duration(-1)
+		for _, l := range lines {
+			if m.is(parseRecord(l.Text)) && (at < 0 || m.last) {
+				at = l.Time.Sub(begin)
+			}
+		}
+		if at < 0 {
+			parts = append(parts, m.name+" never")
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s %.2fs", m.name, at.Seconds()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// parseRecord reads a line of log/slog's text format: key=value pairs, the values quoted as in Go where they need it.
+// Of other lines it returns whatever looks like that.
+func parseRecord(text string) map[string]string {
+	record := map[string]string{}
+	for text != "" {
+		word, rest, _ := strings.Cut(text, " ")
+		key, value, ok := strings.Cut(word, "=")
+		if ok && strings.HasPrefix(value, `"`) {
+			quoted, err := strconv.QuotedPrefix(text[len(key)+1:])
+			if err == nil {
+				rest = text[len(key)+1+len(quoted):]
+				value, _ = strconv.Unquote(quoted)
+			}
+		}
+		if ok && key != "" {
+			record[key] = value
+		}
+		text = strings.TrimLeft(rest, " ")
+	}
+	return record
+}

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Makes the Debian image on which the compose test runs jobs: Python, mpi4py and Open MPI, and neither ssh nor sshd.
+# Prints its tag. An image made by the same recipe is used again. Needs root, debootstrap and a Docker engine.
+#
+# usage: base.sh [SUITE]
+set -eu
+
+suite=${1:-bookworm}
+recipe=$(sha256sum "$0" | cut -c1-12)
+tag=paiinit-test/base:$suite-$recipe
+if docker image inspect "$tag" >/dev/null 2>&1; then
+	echo "$tag"
+	exit
+fi
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+chmod 755 "$root"
+
+{
+	# The mirror that this machine's apt uses; debootstrap has its own default.
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+	# shellcheck disable=SC2086
+	debootstrap --variant=minbase "$suite" "$root" $mirror
+	cp /etc/resolv.conf "$root/etc/resolv.conf"
+	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
+
+	# openmpi-bin depends on openssh-client | rsh-client. An empty package stands in for both, and keeps ssh out.
+	mkdir -p "$root/stand-in/DEBIAN"
+	cat >"$root/stand-in/DEBIAN/control" <<-EOF
+		Package: no-remote-shell
+		Version: 1
+		Architecture: all
+		Maintainer: paiinit
+		Provides: ssh-client, rsh-client
+		Conflicts: openssh-client, openssh-server
+		Description: stands in for the remote shell that Open MPI asks for
+	EOF
+	chroot "$root" dpkg-deb --build /stand-in /stand-in.deb
+	chroot "$root" dpkg --install /stand-in.deb
+
+	chroot "$root" apt-get update
+	chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+		openmpi-bin python3 python3-mpi4py
+	rm -rf "$root/stand-in" "$root/stand-in.deb" "$root/etc/resolv.conf" \
+		"$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/locale/* "$root"/usr/share/man/*
+
+	tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "$tag"
+} >&2 </dev/null
+echo "$tag"

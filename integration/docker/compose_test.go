@@ -1,0 +1,121 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// launcher gives the launcher another command than the example's.
+const launcher = `
+services:
+  launcher:
+    command: %s
+`
+
+// restricted is what a careful administrator leaves to a container. The user has no passwd entry.
+const restricted = `
+services:
+  launcher: &restricted
+    user: "12345:12345"
+    read_only: true
+    tmpfs: ["/run:mode=1777"]
+    cap_drop: [ALL]
+  worker: *restricted
+`
+
+// shells are the remote shells that a launcher could find.
+var shells = []string{"ssh", "sshd", "rsh", "slogin", "dropbear", "dbclient"}
+
+func TestImageHasNoRemoteShell(t *testing.T) {
+	image := jobImage(t)
+	// apt has methods of these names, which would call the programs.
+	find := "find / -xdev -not -path /usr/lib/apt/methods/* ( -name " + strings.Join(shells, " -o -name ") + " ) -print"
+	args := []string{"run", "--rm", "--network", "none", "--entrypoint", "find", image}
+	out, err := docker(t.Context(), append(args, strings.Fields(find)[1:]...)...)
+	require.NoError(t, err)
+	assert.Empty(t, out)
+}
+
+func TestSum(t *testing.T) {
+	p := newProject(t, jobImage(t), "")
+	ended := p.up(t)
+	requireStatus(t, ended, 0)
+	requireSum(t, p)
+	assert.NotContains(t, p.logs(t), p.secret)
+}
+
+func TestSumRestricted(t *testing.T) {
+	p := newProject(t, jobImage(t), restricted)
+	ended := p.up(t)
+	requireStatus(t, ended, 0)
+	requireSum(t, p)
+}
+
+func TestFailingProgram(t *testing.T) {
+	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirun, python3, /examples/allreduce.py, --fail, "1"]`))
+	requireStatus(t, p.up(t), 3)
+}
+
+func TestUnknownCommand(t *testing.T) {
+	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirum, python3, /examples/allreduce.py]`))
+	requireStatus(t, p.up(t), 127)
+}
+
+func TestStopWorker(t *testing.T) {
+	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	_, err := p.compose(ctx, "up", "--detach", "--no-build", "--scale", "worker=3")
+	require.NoError(t, err)
+	p.follow(ctx, t, p.service(t, "launcher", 1), "sum = ", 1)
+
+	stopped := time.Now()
+	_, err = docker(ctx, "stop", "--time", "30", p.service(t, "worker", 2))
+	require.NoError(t, err)
+	ended := p.wait(ctx, t)
+	assert.Less(t, time.Since(stopped), 20*time.Second, "the job ends soon after one of its containers")
+	var statuses []int
+	for _, c := range ended {
+		statuses = append(statuses, c.State.ExitCode)
+		assert.NotEqual(t, 0, c.State.ExitCode, c.Name)
+	}
+	for _, s := range statuses {
+		assert.Equal(t, statuses[0], s, "exit statuses differ: %v", statuses)
+	}
+}
+
+// requireStatus fails unless every container has ended by itself with the status.
+func requireStatus(t *testing.T, ended map[string]container, status int) {
+	t.Helper()
+	for name, c := range ended {
+		if c.State.ExitCode != status {
+			t.Errorf("%s: exit status %d, not %d", name, c.State.ExitCode, status)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// requireSum fails unless the launcher has printed the right sum, over all four hosts.
+func requireSum(t *testing.T, p *project) {
+	t.Helper()
+	out, err := docker(t.Context(), "logs", p.service(t, "launcher", 1))
+	require.NoError(t, err)
+	for line := range strings.Lines(out) {
+		var ranks, hosts, sum, expected int
+		n, _ := fmt.Sscanf(line, "allreduce over %d ranks on %d hosts: sum = %d, expected %d", &ranks, &hosts, &sum, &expected)
+		if n == 4 {
+			assert.Equal(t, 4, hosts)
+			assert.Equal(t, ranks*(ranks+1)/2, sum)
+			return
+		}
+	}
+	t.Fatal("the launcher has not printed the sum")
+}

@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// launchers are started as a user would start them on one machine: nothing says where the others are.
+var launchers = map[string][]string{
+	"openmpi": {"mpirun"},
+	"mpich":   {"mpiexec.hydra"},
+}
+
+// environments of four hosts with two slots each.
+var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
+	"peers":   func(t *testing.T, l *lab.Lab) []host { return peersHosts(t, l, 4) },
+	"compose": func(t *testing.T, l *lab.Lab) []host { return composeHosts(t, l, 4) },
+	"openpai-0.8": func(t *testing.T, l *lab.Lab) []host {
+		return openPAIHosts(t, l, 4, 4, openPAI08)
+	},
+	"openpai-0.14": func(t *testing.T, l *lab.Lab) []host {
+		return openPAIHosts(t, l, 4, 4, openPAIClassic)
+	},
+	"openpai-1": func(t *testing.T, l *lab.Lab) []host {
+		return openPAIHosts(t, l, 4, 4, openPAIv1)
+	},
+	"openpai-two-on-one-machine": func(t *testing.T, l *lab.Lab) []host {
+		return openPAIHosts(t, l, 4, 2, openPAIClassic)
+	},
+}
+
+func TestSum(t *testing.T) {
+	for environment, hosts := range environments {
+		for launcher, command := range launchers {
+			t.Run(environment+"/"+launcher, func(t *testing.T) {
+				containers := startAll(t, hosts(t, newLab(t)), append(command, "python3", allreduce)...)
+				require.Equal(t, same(4, 0), statuses(t, containers))
+				var out strings.Builder
+				for _, c := range containers {
+					out.WriteString(stdout(c)) // paiinit itself says nothing there
+				}
+				// Containers that share a machine share its host name.
+				require.Regexp(t, `^allreduce over 8 ranks on [24] hosts: sum = 36, expected 36 \(\S+, .*\)\n$`, out.String())
+				require.NotContains(t, out.String()[:len(out.String())-1], "\n")
+			})
+		}
+	}
+}
+
+func TestFailingRank(t *testing.T) {
+	for name, command := range map[string][]string{
+		"openmpi": {"mpirun", "python3", allreduce, "--fail", "5"},
+		"mpich":   {"mpiexec.hydra", "sh", "-c", "exit 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 4), command...)
+			require.Equal(t, same(4, 3), statuses(t, containers))
+		})
+	}
+}
+
+func TestKilledRank(t *testing.T) {
+	for name, command := range launchers {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			waitLine(t, containers[0], "sum = 36")
+			ranks := ranksOf(t, containers[2])
+			require.Len(t, ranks, 2)
+			require.NoError(t, syscall.Kill(ranks[1].PID, syscall.SIGKILL))
+			got := statuses(t, containers)
+			require.NotZero(t, got[0])
+			require.Equal(t, same(4, got[0]), got)
+		})
+	}
+}
+
+// ranksOf returns the processes of a container that an MPI launcher started as ranks.
+func ranksOf(t *testing.T, c *lab.Container) []lab.Process {
+	t.Helper()
+	processes, err := c.Processes()
+	require.NoError(t, err)
+	var ranks []lab.Process
+	for _, p := range processes {
+		if len(p.Args) > 1 && p.Args[0] == "python3" {
+			ranks = append(ranks, p)
+		}
+	}
+	return ranks
+}
+
+func TestStopped(t *testing.T) {
+	for name, command := range launchers {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			waitLine(t, containers[0], "sum = 36")
+			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
+			require.Equal(t, same(4, 128+15), statuses(t, containers))
+		})
+	}
+}
+
+func TestLostHost(t *testing.T) {
+	for name, command := range launchers {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			waitLine(t, containers[0], "sum = 36")
+			containers[3].Kill()
+			require.Equal(t, []int{75, 75, 75, 128 + 9}, statuses(t, containers))
+			require.Contains(t, stderr(containers[0]), "worker-3")
+		})
+	}
+}
+
+func TestMissingHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(*lab.Machine) error
+		reason  string
+	}{
+		"machine is up":  {func(*lab.Machine) error { return nil }, "connection refused"},
+		"machine is off": {(*lab.Machine).CutOff, "no route to host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 4)
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--timeout", "5s")
+			}
+			require.NoError(t, c.prepare(hosts[3].machine))
+			containers := startAll(t, hosts[:3], "mpirun", "python3", allreduce)
+			require.Equal(t, same(3, 75), statuses(t, containers))
+			for _, container := range containers {
+				require.Contains(t, stderr(container), "worker-3")
+				require.Contains(t, stderr(container), c.reason)
+				require.Empty(t, stdout(container))
+			}
+		})
+	}
+}
+
+func TestOtherSecret(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 4)
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--timeout", "10s")
+	}
+	hosts[2].env["PAIINIT_SECRET"] = "another secret, as long as it has to be"
+	containers := startAll(t, hosts, "mpirun", "python3", allreduce)
+	got := statuses(t, containers)
+	require.Equal(t, 77, got[0])
+	require.NotContains(t, got, 0)
+	require.Regexp(t, `worker-2.*secret`, stderr(containers[0]))
+	for _, c := range containers {
+		require.Empty(t, stdout(c))
+	}
+}
+
+func TestNoSecret(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 2)
+	for i := range hosts {
+		delete(hosts[i].env, "PAIINIT_SECRET")
+	}
+	containers := startAll(t, hosts, "mpirun", "python3", allreduce)
+	require.Equal(t, same(2, 77), statuses(t, containers))
+	for _, c := range containers {
+		for _, way := range []string{"--secret-file", "PAIINIT_SECRET", "--insecure"} {
+			require.Contains(t, stderr(c), way)
+		}
+	}
+}
+
+func TestUnknownCommand(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 2)
+	containers := startAll(t, hosts[:1], "mpirunn", "python3", allreduce)
+	require.Equal(t, []int{127}, statuses(t, containers)) // without waiting for the other
+}
+
+// TestSecretIsNowhere looks for the secret where other users of a machine, or of its logs, would see it.
+func TestSecretIsNowhere(t *testing.T) {
+	const canary = "canary-fbe1c2f0a94d4f6f"
+	for name, give := range map[string]func(h *host){
+		"variable": func(h *host) { h.env["PAIINIT_SECRET"] = canary },
+		"file": func(h *host) {
+			delete(h.env, "PAIINIT_SECRET")
+			h.flags = append(h.flags, "--secret-file", "/run/secrets/job")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			file := t.TempDir() + "/secret"
+			require.NoError(t, os.WriteFile(file, []byte(canary), 0o400))
+			hosts := peersHosts(t, l, 2)
+			for i := range hosts {
+				give(&hosts[i])
+				hosts[i].binds = map[string]string{"/run/secrets/job": file}
+				hosts[i].env["PAIINIT_LOG_LEVEL"] = "debug"
+			}
+			containers := startAll(t, hosts, "mpirun", "sh", "-c", "env; python3 "+allreduce+" --sleep 1000")
+			waitLine(t, containers[0], "sum = 10")
+			for _, c := range containers {
+				processes, err := c.Processes()
+				require.NoError(t, err)
+				require.Greater(t, len(processes), 4)
+				for _, p := range processes {
+					require.NotContains(t, strings.Join(p.Args, " "), canary)
+					require.NotContains(t, strings.Join(p.Environ, " "), canary, p.Args)
+				}
+				found, err := c.Exec(t.Context(), "sh", "-c", "grep -rl --devices=skip "+canary+" /run /tmp /dev/shm | grep -v ^/run/secrets/ | cat")
+				require.NoError(t, err)
+				require.Empty(t, string(found))
+			}
+			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
+			statuses(t, containers)
+			for _, c := range containers {
+				require.NotContains(t, c.Output(), canary)
+			}
+			require.Contains(t, containers[0].Output(), "PAIINIT_RANK=") // env did run
+		})
+	}
+}
+
+// TestEveryRankRuns is the launch without a launcher: --exec all.
+func TestEveryRankRuns(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 3)
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--exec", "all")
+	}
+	containers := startAll(t, hosts, "sh", "-c", `echo "rank $PAIINIT_RANK of $PAIINIT_SIZE"; exit "$PAIINIT_RANK"`)
+	got := statuses(t, containers)
+	require.NotContains(t, got, 0)
+	require.Equal(t, same(3, got[0]), got)
+	for i, c := range containers {
+		require.Equal(t, fmt.Sprintf("rank %s of 3\n", strconv.Itoa(i)), stdout(c))
+	}
+}

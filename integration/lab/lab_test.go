@@ -1,0 +1,559 @@
+package lab_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+func TestMain(m *testing.M) {
+	lab.Main()
+	if helper := os.Getenv("LAB_TEST_HELPER"); helper != "" {
+		if err := helpers[helper](os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const shPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+func newLab(t *testing.T) *lab.Lab {
+	t.Helper()
+	if missing := lab.Missing(); len(missing) > 0 {
+		why := strings.Join(missing, "; ")
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	l, err := lab.New(lab.Config{OnLine: func(l lab.Line) { t.Logf("%s: %s", l.Container, l.Text) }})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
+
+func newMachine(t *testing.T, l *lab.Lab, name string) *lab.Machine {
+	t.Helper()
+	m, err := l.Machine(name)
+	require.NoError(t, err)
+	return m
+}
+
+func start(t *testing.T, m *lab.Machine, p lab.Program) *lab.Container {
+	t.Helper()
+	c, err := m.Start(p)
+	require.NoError(t, err)
+	return c
+}
+
+func sh(script string) lab.Program {
+	return lab.Program{Args: []string{"/bin/sh", "-c", script}, Env: []string{shPath}}
+}
+
+// helper is this test program with a job of its own, and with a path that the tmpfs on /tmp would have hidden.
+func helper(t *testing.T, name string, args ...string) lab.Program {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	return lab.Program{
+		Args:  append([]string{"/run/bin/helper"}, args...),
+		Env:   []string{shPath, "LAB_TEST_HELPER=" + name, "GORACE=atexit_sleep_ms=0"},
+		Binds: map[string]string{"/run/bin/helper": exe},
+	}
+}
+
+func wait(t *testing.T, c *lab.Container) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	status, err := c.Wait(ctx)
+	require.NoError(t, err)
+	return status
+}
+
+func waitLine(t *testing.T, c *lab.Container, text string) lab.Line {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	line, err := c.WaitLine(ctx, text)
+	require.NoError(t, err)
+	return line
+}
+
+func TestWhatAContainerSees(t *testing.T) {
+	l := newLab(t)
+	m := newMachine(t, l, "alpha")
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("bound\n"), 0o600))
+	p := sh(`echo "pid $$"
+		hostname
+		tr '\0' '\n' </proc/$$/environ
+		grep -v ^fe80 /etc/hosts
+		cat /etc/resolv.conf
+		ls -A /tmp
+		cat /run/a/b/secret
+		ls /sys/class/net | tr '\n' ' '; echo
+		set -- /proc/[0-9]*; echo "$#"
+		test -x /usr/bin/env || echo hidden
+		pwd
+		echo to-stderr >&2
+		touch /tmp/mine /run/mine /dev/shm/mine /srv/mine`)
+	p.Env = append(p.Env, "A=1", "B=two words")
+	p.Dir = "/usr"
+	p.Tmpfs = []string{"/srv"}
+	p.Binds = map[string]string{"/run/a/b/secret": secret}
+	p.Hosts = map[string]netip.Addr{"beta": netip.MustParseAddr("10.77.0.99")}
+	p.Hide = []string{"/usr/bin/env", "/usr/bin/no-such-program"}
+	c := start(t, m, p)
+	require.Zero(t, wait(t, c))
+	require.Equal(t, `pid 1
+alpha
+`+shPath+`
+A=1
+B=two words
+127.0.0.1	localhost
+::1	localhost ip6-localhost
+10.77.0.10	alpha
+10.77.0.99	beta
+nameserver 10.77.0.1
+options ndots:0
+bound
+eth0 lo 
+1
+hidden
+/usr
+`, strings.ReplaceAll(c.Output(), "to-stderr\n", ""))
+	for _, line := range c.Lines() {
+		require.Equal(t, line.Text == "to-stderr", line.Stderr)
+		require.WithinDuration(t, time.Now(), line.Time, time.Minute)
+	}
+	for _, path := range []string{"/tmp/mine", "/run/mine", "/dev/shm/mine", "/srv/mine"} {
+		require.NoFileExists(t, path)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	for script, status := range map[string]int{
+		"exit 0":            0,
+		"exit 3":            3,
+		"exit 255":          255,
+		"kill -KILL $$":     0, // from inside, PID 1 is immune
+		"kill -TERM $$":     0,
+		"sleep 60 & exit 7": 7,
+	} {
+		require.Equal(t, status, wait(t, start(t, m, sh(script))), script)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+
+	c := start(t, m, sh("trap 'exit 5' TERM; echo ready; while :; do sleep 0.05; done"))
+	waitLine(t, c, "ready")
+	require.NoError(t, c.Signal(syscall.SIGTERM))
+	require.Equal(t, 5, wait(t, c))
+	require.Error(t, c.Signal(syscall.SIGTERM))
+
+	c = start(t, m, sh("sleep 1000 & echo ready; wait"))
+	waitLine(t, c, "ready")
+	processes, err := c.Processes()
+	require.NoError(t, err)
+	require.Len(t, processes, 2)
+	c.Kill()
+	require.Equal(t, 128+9, wait(t, c))
+	for _, p := range processes {
+		require.ErrorIs(t, syscall.Kill(p.PID, 0), syscall.ESRCH)
+	}
+	processes, err = c.Processes()
+	require.NoError(t, err)
+	require.Empty(t, processes)
+}
+
+func TestWaitLineOfAContainerThatEnds(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	c := start(t, m, sh("echo one; printf two; exit 4"))
+	waitLine(t, c, "two")
+	_, err := c.WaitLine(t.Context(), "three")
+	require.ErrorContains(t, err, `container "alpha" ended with status 4 and never wrote "three"`)
+
+	c = start(t, m, sh("sleep 1000"))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = c.WaitLine(ctx, "anything")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err = c.Wait(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestProgramsThatCannotStart(t *testing.T) {
+	l := newLab(t)
+	m := newMachine(t, l, "alpha")
+	for _, c := range []struct {
+		p    lab.Program
+		want string
+	}{
+		{lab.Program{}, `starting container "alpha": no program`},
+		{lab.Program{Args: []string{"no-such-program"}, Env: []string{shPath}}, "look up no-such-program: file does not exist"},
+		{lab.Program{Args: []string{"sh"}}, "look up sh: file does not exist"},
+		{lab.Program{Args: []string{"/etc/passwd"}}, "exec /etc/passwd: permission denied"},
+		{lab.Program{Args: []string{"/bin/true"}, Dir: "/no/such/dir"}, "chdir /no/such/dir: no such file"},
+		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/run/x": "/no/such/file"}}, "open /no/such/file"},
+		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/usr/no-such-file": "/etc/passwd"}}, "/usr/no-such-file does not exist"},
+		{lab.Program{Args: []string{"/bin/true"}, Tmpfs: []string{"/no-such-dir"}}, "tmpfs on /no-such-dir: no such file"},
+	} {
+		_, err := m.Start(c.p)
+		require.ErrorContains(t, err, c.want)
+	}
+	require.Empty(t, l.Containers())
+	require.NoError(t, l.Close())
+	_, err := l.Machine("late")
+	require.ErrorIs(t, err, lab.ErrClosed)
+	_, err = m.Start(sh("true"))
+	require.ErrorIs(t, err, lab.ErrClosed)
+}
+
+func TestPause(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	c := start(t, m, sh("(while :; do sleep 0.02; echo child; done) & while :; do sleep 0.02; echo parent; done"))
+	waitLine(t, c, "child")
+	waitLine(t, c, "parent")
+	require.NoError(t, c.Pause())
+	time.Sleep(100 * time.Millisecond) // what was written before arrives
+	before := len(c.Lines())
+	time.Sleep(200 * time.Millisecond)
+	require.Len(t, c.Lines(), before)
+	require.NoError(t, c.Resume())
+	require.Eventually(t, func() bool { return len(c.Lines()) > before+2 }, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestExec(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	p := sh("sleep 1000 & wait")
+	p.Env = append(p.Env, "COLOUR=red")
+	c := start(t, m, p)
+	out, err := c.Exec(t.Context(), "sh", "-c", "hostname; echo $COLOUR; ls /proc/1/exe; ps -o args= -p 1; cat /proc/net/dev | grep -c eth0")
+	require.NoError(t, err)
+	require.Equal(t, "alpha\nred\n/proc/1/exe\n/bin/sh -c sleep 1000 & wait\n1\n", string(out))
+	_, err = c.Exec(t.Context(), "sh", "-c", "echo wrong >&2; exit 9")
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 9, exit.ExitCode())
+	require.ErrorContains(t, err, "wrong")
+}
+
+func TestTwoContainersOnOneMachine(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	server := helper(t, "echo", "7000")
+	server.Name, server.Hostname = "one", "one"
+	one := start(t, m, server)
+	waitLine(t, one, "listening")
+	client := helper(t, "ping", "127.0.0.1:7000", "1", "1")
+	client.Name = "two"
+	two := start(t, m, client)
+	require.Zero(t, wait(t, two))
+
+	clash := start(t, m, helper(t, "echo", "7000"))
+	require.Equal(t, 1, wait(t, clash))
+	require.Contains(t, clash.Output(), "address already in use")
+
+	out, err := one.Exec(t.Context(), "hostname")
+	require.NoError(t, err)
+	require.Equal(t, "one\n", string(out))
+	processes, err := one.Processes()
+	require.NoError(t, err)
+	require.Len(t, processes, 1)
+	require.Equal(t, []string{"/run/bin/helper", "7000"}, processes[0].Args)
+	require.Contains(t, processes[0].Environ, "LAB_TEST_HELPER=echo")
+}
+
+func TestCutOff(t *testing.T) {
+	l := newLab(t)
+	alpha, beta := newMachine(t, l, "alpha"), newMachine(t, l, "beta")
+	waitLine(t, start(t, alpha, helper(t, "echo", "7000")), "listening")
+	target := alpha.Addr.String() + ":7000"
+	require.Zero(t, wait(t, start(t, beta, helper(t, "ping", target, "1", "1"))))
+	require.NoError(t, alpha.CutOff())
+	require.Equal(t, 1, wait(t, start(t, beta, helper(t, "ping", target, "1", "1"))))
+	require.NoError(t, alpha.Reconnect())
+	require.Zero(t, wait(t, start(t, beta, helper(t, "ping", target, "1", "1"))))
+
+	refused := start(t, beta, helper(t, "ping", alpha.Addr.String()+":7001", "1", "1"))
+	require.Equal(t, 1, wait(t, refused))
+	require.Contains(t, refused.Output(), "connection refused")
+}
+
+func TestSlow(t *testing.T) {
+	l := newLab(t)
+	alpha, beta := newMachine(t, l, "alpha"), newMachine(t, l, "beta")
+	waitLine(t, start(t, alpha, helper(t, "echo", "7000")), "listening")
+	ping := func(rounds, bytes string) time.Duration {
+		c := start(t, beta, helper(t, "ping", alpha.Addr.String()+":7000", rounds, bytes))
+		require.Zero(t, wait(t, c))
+		round, err := time.ParseDuration(strings.TrimSpace(c.Output()))
+		require.NoError(t, err)
+		return round
+	}
+	ping("5", "1")
+	require.Error(t, alpha.Slow(-1, 0))
+	require.Error(t, alpha.Slow(0, 1.5))
+	require.NoError(t, alpha.Slow(20*time.Millisecond, 0))
+	round := ping("5", "1")
+	require.GreaterOrEqual(t, round, 40*time.Millisecond)
+	require.Less(t, round, 200*time.Millisecond)
+	ping("1", "3000000") // many frames larger than the MTU, with checksums left to the hardware
+
+	require.NoError(t, alpha.Slow(time.Millisecond, 1))
+	require.Equal(t, 1, wait(t, start(t, beta, helper(t, "ping", alpha.Addr.String()+":7000", "1", "1"))))
+	require.NoError(t, alpha.CutOff()) // the line survives it
+	require.NoError(t, alpha.Reconnect())
+	require.NoError(t, alpha.Slow(0, 0))
+	ping("5", "1")
+}
+
+func TestNames(t *testing.T) {
+	l := newLab(t)
+	var machines []*lab.Machine
+	for i := range 4 {
+		m := newMachine(t, l, fmt.Sprintf("m%d", i))
+		machines = append(machines, m)
+		l.Name("worker", m.Addr)
+		l.Reverse(m.Addr, fmt.Sprintf("app-worker-%d.app_default.", 4-i))
+	}
+	c := start(t, machines[2], helper(t, "lookup", "worker", machines[1].Addr.String(), "nobody"))
+	require.Zero(t, wait(t, c))
+	require.Equal(t, `[10.77.0.10 10.77.0.11 10.77.0.12 10.77.0.13]
+[app-worker-3.app_default.]
+lookup nobody on 10.77.0.1:53: no such host
+`, c.Output())
+	c = start(t, machines[0], sh("getent ahostsv4 worker | grep -c STREAM; getent ahostsv4 m0 | grep -c STREAM; getent hosts 10.77.0.12"))
+	require.Zero(t, wait(t, c))
+	require.Equal(t, "4\n1\n10.77.0.12      app-worker-2.app_default\n", c.Output())
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	newLab(t) // checks that there is all that it takes
+	before, goroutines := ownNetworks(t), goleak.IgnoreCurrent()
+	l, err := lab.New(lab.Config{})
+	require.NoError(t, err)
+	var pids []int
+	for i := range 3 {
+		m, err := l.Machine(fmt.Sprintf("m%d", i))
+		require.NoError(t, err)
+		require.NoError(t, m.Slow(0, 0))
+		for j := range 2 {
+			p := sh("sleep 1000 & trap '' TERM INT HUP; setsid sleep 1000 & echo started; wait")
+			p.Name = fmt.Sprintf("m%d-%d", i, j)
+			c := start(t, m, p)
+			waitLine(t, c, "started")
+			processes, err := c.Processes()
+			require.NoError(t, err)
+			for _, p := range processes {
+				pids = append(pids, p.PID)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, len(pids), 3*2*2)
+	require.Greater(t, len(ownNetworks(t)), len(before))
+	require.NoError(t, l.Close())
+	require.NoError(t, l.Close())
+	for _, pid := range pids {
+		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+	}
+	// Nobody holds the namespaces any more: they, and the interfaces in them, are gone.
+	require.Equal(t, before, ownNetworks(t))
+	goleak.VerifyNone(t, goroutines)
+}
+
+func TestDeathOfTheMakerLeavesNothing(t *testing.T) {
+	newLab(t)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	maker := exec.Command(exe)
+	maker.Env = append(os.Environ(), "LAB_TEST_HELPER=maker")
+	maker.Stderr = os.Stderr
+	out, err := maker.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, maker.Start())
+	var pids [2]int
+	_, err = fmt.Fscan(out, &pids[0], &pids[1])
+	require.NoError(t, err)
+	require.NoError(t, maker.Process.Kill())
+	_ = maker.Wait()
+	for _, pid := range pids {
+		require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 10*time.Second, 5*time.Millisecond)
+	}
+}
+
+// TestOrdinaryUser runs another test as nobody: Main makes root of it in a user namespace.
+func TestOrdinaryUser(t *testing.T) {
+	newLab(t)
+	if os.Getuid() != 0 {
+		t.Skip("is one already")
+	}
+	exe, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for d := dir; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
+		require.NoError(t, os.Chmod(d, 0o755))
+	}
+	program := filepath.Join(dir, "lab.test")
+	require.NoError(t, os.WriteFile(program, exe, 0o755))
+	cmd := exec.Command(program, "-test.run", "^(TestStatus|TestSlow|TestNames)$", "-test.v")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "TMPDIR=/tmp")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if bytes.Contains(out, []byte("user namespaces for ordinary users, which this kernel refuses")) {
+		t.Skip("this kernel has no user namespaces for ordinary users")
+	}
+	require.NoError(t, err, string(out))
+	require.NotContains(t, string(out), "--- SKIP")
+}
+
+func TestMissing(t *testing.T) {
+	newLab(t)
+	missing := lab.Missing(
+		lab.Need{Try: []string{"/bin/true"}, Package: "coreutils"},
+		lab.Need{Try: []string{"no-such-mpirun"}, Package: "openmpi-bin"},
+		lab.Need{Try: []string{"/bin/sh", "-c", "echo first; echo no module; exit 3"}, Package: "python3-mpi4py"})
+	require.Equal(t, []string{
+		"no-such-mpirun: not found; on Debian or Ubuntu: apt-get install openmpi-bin",
+		"/bin/sh: `/bin/sh -c echo first; echo no module; exit 3` fails (exit status 3: no module); on Debian or Ubuntu: apt-get install python3-mpi4py",
+	}, missing)
+}
+
+// ownNetworks returns the network namespaces that this process is in or holds open, each as often as it does.
+func ownNetworks(t *testing.T) []string {
+	t.Helper()
+	links, err := filepath.Glob("/proc/self/task/*/ns/net")
+	require.NoError(t, err)
+	found := map[string]bool{}
+	for _, link := range links {
+		if ns, err := os.Readlink(link); err == nil { // a thread may end at any time
+			found["in "+ns] = true
+		}
+	}
+	links, err = filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	for _, link := range links {
+		if ns, err := os.Readlink(link); err == nil && strings.HasPrefix(ns, "net:") {
+			found["open "+link+" "+ns] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+var helpers = map[string]func(args []string) error{
+	// echo PORT sends back what it receives.
+	"echo": func(args []string) error {
+		ln, err := net.Listen("tcp", ":"+args[0])
+		if err != nil {
+			return err
+		}
+		fmt.Println("listening")
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return err
+			}
+			go func() { _, _ = io.Copy(conn, conn) }()
+		}
+	},
+	// ping ADDR ROUNDS BYTES prints the median time of a round; it gives up after two seconds without progress.
+	"ping": func(args []string) error {
+		rounds, _ := strconv.Atoi(args[1])
+		size, _ := strconv.Atoi(args[2])
+		conn, err := net.DialTimeout("tcp", args[0], 2*time.Second)
+		if err != nil {
+			return err
+		}
+		sent := bytes.Repeat([]byte("0123456789abcdef"), size/16+1)[:size]
+		var times []time.Duration
+		for range rounds {
+			begin := time.Now()
+			got := make([]byte, size)
+			if err := conn.SetDeadline(begin.Add(10 * time.Second)); err != nil {
+				return err
+			}
+			go func() { _, _ = conn.Write(sent) }()
+			if _, err := io.ReadFull(conn, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(sent, got) {
+				return fmt.Errorf("the echo differs")
+			}
+			times = append(times, time.Since(begin))
+		}
+		slices.Sort(times)
+		fmt.Println(times[len(times)/2])
+		return nil
+	},
+	// lookup NAME ADDR UNKNOWN asks the name server.
+	"lookup": func(args []string) error {
+		orders := map[string]bool{}
+		var addrs []string
+		var err error
+		for len(orders) < 5 { // it ends because the order is random
+			if addrs, err = net.LookupHost(args[0]); err != nil {
+				return err
+			}
+			orders[fmt.Sprint(addrs)] = true
+		}
+		slices.Sort(addrs)
+		fmt.Println(addrs)
+		names, err := net.LookupAddr(args[1])
+		if err != nil {
+			return err
+		}
+		fmt.Println(names)
+		_, err = net.LookupHost(args[2])
+		fmt.Println(err)
+		return nil
+	},
+	// maker makes a lab, prints the PIDs of a container in it and waits for its own death.
+	"maker": func([]string) error {
+		l, err := lab.New(lab.Config{})
+		if err != nil {
+			return err
+		}
+		m, err := l.Machine("alpha")
+		if err != nil {
+			return err
+		}
+		c, err := m.Start(sh("sleep 1000 & echo started; wait"))
+		if err != nil {
+			return err
+		}
+		if _, err := c.WaitLine(context.Background(), "started"); err != nil {
+			return err
+		}
+		processes, err := c.Processes()
+		if err != nil {
+			return err
+		}
+		fmt.Println(processes[0].PID, processes[1].PID)
+		select {}
+	},
+}

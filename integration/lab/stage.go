@@ -1,0 +1,270 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What this program is called, and which files it has open, when it is executed again inside new namespaces.
+const (
+	stageName    = "paiinit-lab-container"
+	rootName     = "paiinit-lab-root"
+	stagePlan    = 3
+	stageFailure = 4
+)
+
+// plan is what the first process of a container needs to know.
+type plan struct {
+	Hostname string
+	Args     []string
+	Env      []string
+	Dir      string
+	Tmpfs    []string
+	Binds    map[string]string // source by target
+	Files    map[string]string // contents by target
+	Hide     []string
+}
+
+func stagePlanOf(p Program, m *Machine) plan {
+	var hosts strings.Builder
+	fmt.Fprintf(&hosts, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n%s\t%s\n", m.Addr, p.Hostname)
+	for _, name := range slices.Sorted(maps.Keys(p.Hosts)) {
+		fmt.Fprintf(&hosts, "%s\t%s\n", p.Hosts[name], name)
+	}
+	dir := p.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	return plan{
+		Hostname: p.Hostname,
+		Args:     p.Args,
+		Env:      p.Env,
+		Dir:      dir,
+		Tmpfs:    append([]string{"/run", "/tmp", "/dev/shm"}, p.Tmpfs...),
+		Binds:    p.Binds,
+		Files: map[string]string{
+			"/etc/hosts":       hosts.String(),
+			"/etc/resolv.conf": fmt.Sprintf("nameserver %s\noptions ndots:0\n", switchAddr),
+		},
+		Hide: p.Hide,
+	}
+}
+
+// Main does the lab's part of a program that is executed again inside new namespaces, and then does not return.
+// In a process of an ordinary user it runs the program again as root of a user namespace, where the kernel allows
+// that, and exits with that status. In all other processes it does nothing. It is called before anything else by
+// every program that makes labs; a command that must not run as another user calls it only when it needs a lab.
+func Main() {
+	switch {
+	case os.Args[0] == stageName:
+		err := stage()
+		_, _ = fmt.Fprint(os.NewFile(stageFailure, "failure"), err)
+		os.Exit(1)
+	case os.Args[0] != rootName && os.Geteuid() != 0:
+		if status, err := runAsRoot(); err == nil {
+			os.Exit(status)
+		} // else Missing says what to do
+	}
+}
+
+// runAsRoot runs this program again in a user namespace in which this user is root.
+func runAsRoot() (int, error) {
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: append([]string{rootName}, os.Args[1:]...),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+			Pdeathsig:   syscall.SIGKILL,
+		},
+	}
+	runtime.LockOSThread() // Pdeathsig speaks of this thread
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return 0, err
+	}
+	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
+		return 128 + int(ws.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// stage furnishes the namespaces that it finds itself in and becomes the program.
+func stage() error {
+	syscall.CloseOnExec(stageFailure)
+	file := os.NewFile(stagePlan, "plan")
+	var p plan
+	if err := json.NewDecoder(file).Decode(&p); err != nil {
+		return fmt.Errorf("reading the plan: %w", err)
+	}
+	_ = file.Close()
+	if err := p.mount(); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+		return fmt.Errorf("setting the host name %q: %w", p.Hostname, err)
+	}
+	if err := os.Chdir(p.Dir); err != nil {
+		return err
+	}
+	path, err := look(p.Args, p.Env)
+	if err != nil {
+		return err
+	}
+	return &fs.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, p.Args, p.Env)}
+}
+
+func (p plan) mount() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	// Sources are opened first: a tmpfs may hide them in a moment.
+	sources := map[string]*os.File{}
+	for target, source := range p.Binds {
+		fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &fs.PathError{Op: "open", Path: source, Err: err}
+		}
+		sources[target] = os.NewFile(uintptr(fd), source)
+	}
+	for _, dir := range p.Tmpfs {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
+			return fmt.Errorf("mounting a tmpfs on %s: %w", dir, err)
+		}
+	}
+	for _, name := range []string{"proc", "sysfs"} {
+		dir := "/" + strings.TrimSuffix(name, "fs")
+		if err := unix.Mount(name, dir, name, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mounting %s: %w", dir, err)
+		}
+	}
+	for _, target := range slices.Sorted(maps.Keys(sources)) { // parents first
+		if err := p.bind(sources[target], target); err != nil {
+			return err
+		}
+	}
+	for target, text := range p.Files {
+		if err := p.bindText(text, target); err != nil {
+			return err
+		}
+	}
+	return p.hide()
+}
+
+func (p plan) hide() error {
+	null, err := os.Open("/dev/null")
+	if err != nil {
+		return err
+	}
+	for _, target := range p.Hide {
+		if _, err := os.Stat(target); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := p.bind(null, target); err != nil {
+			return err
+		}
+	}
+	return null.Close()
+}
+
+// bindText puts a file with that text in the place of target.
+func (p plan) bindText(text, target string) error {
+	f, err := os.CreateTemp("/run", ".lab-*")
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteString(text); err != nil {
+		return err
+	}
+	if err := f.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := p.bind(f, target); err != nil {
+		return err
+	}
+	if err := os.Remove(f.Name()); err != nil { // the mount keeps it
+		return err
+	}
+	return f.Close()
+}
+
+// bind mounts an open file or directory on target.
+func (p plan) bind(source *os.File, target string) error {
+	info, err := source.Stat()
+	if err != nil {
+		return err
+	}
+	target, err = p.mountPoint(target, info.IsDir())
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("binding %s to %s: %w", source.Name(), target, err)
+	}
+	return nil
+}
+
+// mountPoint follows symbolic links, also one that leads nowhere (/etc/resolv.conf often points into /run), and
+// makes what is missing, but only on a tmpfs: all else belongs to this host.
+func (p plan) mountPoint(target string, dir bool) (string, error) {
+	for range 8 {
+		link, err := os.Readlink(target)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(link) {
+			link = filepath.Join(filepath.Dir(target), link)
+		}
+		target = filepath.Clean(link)
+	}
+	if _, err := os.Stat(target); err == nil {
+		return target, nil
+	}
+	if !slices.ContainsFunc(p.Tmpfs, func(t string) bool { return strings.HasPrefix(target, t+"/") }) {
+		return "", fmt.Errorf("mount point %s does not exist, and is on no tmpfs of the container", target)
+	}
+	if dir {
+		return target, os.MkdirAll(target, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return "", err
+	}
+	return target, os.WriteFile(target, nil, 0o644)
+}
+
+// look finds the program in the PATH of its own environment.
+func look(args, env []string) (string, error) {
+	if len(args) == 0 {
+		return "", errors.New("no program")
+	}
+	if strings.Contains(args[0], "/") {
+		return args[0], nil
+	}
+	for _, v := range slices.Backward(env) {
+		list, ok := strings.CutPrefix(v, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(list) {
+			if path := filepath.Join(dir, args[0]); unix.Access(path, unix.X_OK) == nil {
+				return path, nil
+			}
+		}
+		break
+	}
+	return "", &fs.PathError{Op: "look up", Path: args[0], Err: fs.ErrNotExist}
+}

@@ -1,0 +1,192 @@
+// Package launch knows what each launcher wants in its environment, finds the user's command, and runs it.
+//
+// The user's command line is never touched. `mpirun python train.py` stays as it is; which hosts there are and how to
+// reach them is told by environment variables, for every launcher and every version at once, because a shell script
+// around the launcher cannot be looked into. A launcher is one file with one table; [Environment] puts them together.
+//
+// [Run] runs one command to its end in a process group of its own, and answers what became of it: it passes signals on,
+// stops the group when it is told to, and takes away what the command left behind in its group.
+//
+// The package refuses to guess: it does not look for hosts, does not read its own process's environment, writes no
+// files, never runs anything but the given command, and does not reach processes that left the group (that is the
+// init's part).
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+)
+
+// DefaultGrace is the time between SIGTERM and SIGKILL where none is given: below the 10 s of `docker stop`.
+const DefaultGrace = 8 * time.Second
+
+// Launcher says what the launchers' environment is made of. The zero value of a field leaves out what depends on it.
+type Launcher struct {
+	// Hostfile is the path of the host list in the form "name slots=n" (Open MPI). It must exist on this host only.
+	Hostfile string
+	// HydraHostfile is the path of the host list in the form "name:n" (MPICH, Intel MPI).
+	HydraHostfile string
+	// Agent are the words of the remote-shell agent for Open MPI, the first of them an absolute path. The launcher calls it
+	// on every host of its spawn tree, so the path must be the same everywhere.
+	Agent []string
+	// AgentPath is the remote-shell agent for launchers that take one path and no words (MPICH, Intel MPI).
+	AgentPath string
+	// Slots is the number of slots of every host, 0 if hosts differ.
+	Slots int
+	// Interface is the network interface over which the hosts reach each other, under the same name on every host. Only
+	// needed where a host has several and the launchers might choose the wrong one.
+	Interface string
+	// DottedNames says that a name in the host list holds a dot and is not an IP address.
+	DottedNames bool
+	// Fabric is "tcp" to keep MPI off verbs devices on every host, "" to let the launcher's library choose.
+	Fabric string
+	// Root says that the launcher will run as uid 0.
+	Root bool
+	// Grace is the time that a stopped job has from SIGTERM to SIGKILL.
+	Grace time.Duration
+}
+
+// Var is one environment variable and why it is set, or removed.
+type Var struct {
+	Name, Value string
+	// Reason is one line for people: what the variable makes the launcher do.
+	Reason string
+}
+
+// Environment returns the variables for all launchers. [Launcher.Check] says beforehand whether l can be expressed.
+func Environment(l Launcher) []Var {
+	var vars []Var
+	for _, launcher := range []func(Launcher) []Var{openMPI4, openMPI5, mpich, intelMPI} {
+		vars = append(vars, launcher(l)...)
+	}
+	return vars
+}
+
+// Check returns an error if a value of l would not survive its way: Open MPI splits the agent at blanks and colons,
+// without any quoting, and hands it and the host list on to other hosts inside a shell command.
+func (l Launcher) Check() error {
+	for i, w := range l.Agent {
+		if !plain(w) {
+			return fmt.Errorf("launch: agent word %q: only letters, digits and any of %q can be passed through Open MPI", w, plainExtra)
+		}
+		if i == 0 && !path.IsAbs(w) {
+			return fmt.Errorf("launch: agent %q: not an absolute path", w)
+		}
+	}
+	if l.AgentPath != "" && (!path.IsAbs(l.AgentPath) || !plain(l.AgentPath)) {
+		return fmt.Errorf("launch: agent %q: want an absolute path of letters, digits and any of %q", l.AgentPath, plainExtra)
+	}
+	for _, f := range []string{l.Hostfile, l.HydraHostfile} {
+		if f != "" && (!path.IsAbs(f) || !plain(f)) {
+			return fmt.Errorf("launch: hostfile %q: want an absolute path of letters, digits and any of %q", f, plainExtra)
+		}
+	}
+	if l.Interface != "" && (!plain(l.Interface) || strings.ContainsAny(l.Interface, "/,")) {
+		return fmt.Errorf("launch: interface %q: not the name of a network interface", l.Interface)
+	}
+	if l.Fabric != "" && l.Fabric != "tcp" {
+		return fmt.Errorf("launch: fabric %q: want tcp or nothing", l.Fabric)
+	}
+	if l.Slots < 0 || l.Grace < 0 {
+		return errors.New("launch: slots and grace cannot be negative")
+	}
+	return nil
+}
+
+// plainExtra are the characters beside letters and digits that no launcher and no shell gives a meaning.
+const plainExtra = "_./+,=@%-"
+
+func plain(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(plainExtra, c) >= 0 {
+			continue
+		}
+		return false
+	}
+	return s != ""
+}
+
+// Merge adds vars to environ. A variable that environ already has, even with an empty value, stays as the user set it;
+// kept lists those whose value differs from ours, with the user's value and our reason. environ is not modified.
+func Merge(environ []string, vars []Var) (out []string, kept []Var) {
+	have := make(map[string]string, len(environ))
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		// Of a name given twice, getenv takes the first (glibc, musl, Go, Python).
+		if _, twice := have[name]; !twice {
+			have[name] = value
+		}
+	}
+	out = append(make([]string, 0, len(environ)+len(vars)), environ...)
+	for _, v := range vars {
+		user, set := have[v.Name]
+		switch {
+		case !set:
+			out = append(out, v.Name+"="+v.Value)
+			have[v.Name] = v.Value
+		case user != v.Value:
+			kept = append(kept, Var{v.Name, user, v.Reason})
+		}
+	}
+	return out, kept
+}
+
+// Leftovers returns the variables of environ by which a launcher would believe itself inside another scheduler's
+// allocation and ignore our host list. They belong removed from the environment of a launcher, see [Without].
+//
+// Only the few variables that switch a launcher over are listed; the rest of a scheduler's variables stay, programs
+// read them.
+func Leftovers(environ []string) []Var {
+	var found []Var
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		for _, f := range foreign {
+			if name == f.Name {
+				found = append(found, Var{name, value, f.Reason})
+			}
+		}
+	}
+	return found
+}
+
+// foreign: Open MPI 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside
+// Grid Engine; builds with PBS and LSF support switch over by the names below (orte/mca/ras/{tm,lsf} of Open MPI,
+// src/mca/ras of PRRTE). MPICH's hydra is safe as long as HYDRA_HOST_FILE is set.
+var foreign = []Var{
+	{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
+	{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
+	{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
+	{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
+	{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
+	{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+	{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+	{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
+}
+
+// Without returns environ without the variables named in vars. environ is not modified.
+func Without(environ []string, vars []Var) []string {
+	drop := make(map[string]bool, len(vars))
+	for _, v := range vars {
+		drop[v.Name] = true
+	}
+	out := make([]string, 0, len(environ))
+	for _, kv := range environ {
+		if name, _, _ := strings.Cut(kv, "="); !drop[name] {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// table collects variables whose value is not empty.
+type table []Var
+
+func (t *table) set(name, value, reason string) {
+	if value != "" {
+		*t = append(*t, Var{name, value, reason})
+	}
+}

@@ -1,0 +1,134 @@
+package launch
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// everything has a value in each field, so that each variable shows up in a golden.
+var everything = Launcher{
+	Hostfile:      "/run/paiinit/hostfile",
+	HydraHostfile: "/run/paiinit/hostfile.hydra",
+	Agent:         []string{"/usr/bin/paiinit", "rsh"},
+	AgentPath:     "/run/paiinit/bin/ssh",
+	Slots:         4,
+	Interface:     "eth1",
+	DottedNames:   true,
+	Fabric:        "tcp",
+	Root:          true,
+	Grace:         DefaultGrace,
+}
+
+func TestLauncherGoldens(t *testing.T) {
+	require.NoError(t, everything.Check())
+	var all []Var
+	for _, l := range []struct {
+		name string
+		vars func(Launcher) []Var
+	}{{"openmpi4", openMPI4}, {"openmpi5", openMPI5}, {"mpich", mpich}, {"intelmpi", intelMPI}} {
+		vars := l.vars(everything)
+		all = append(all, vars...)
+		t.Run(l.name, func(t *testing.T) {
+			var got strings.Builder
+			for _, v := range vars {
+				fmt.Fprintf(&got, "%s=%s\n    %s\n", v.Name, v.Value, v.Reason)
+			}
+			file := filepath.Join("testdata", l.name+".golden")
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(got.String()), 0o644))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			require.Empty(t, l.vars(Launcher{}), "the zero value asks for nothing")
+		})
+	}
+	require.Equal(t, all, Environment(everything))
+	names := map[string]bool{}
+	for _, v := range all {
+		require.False(t, names[v.Name], "%s is set by two launchers", v.Name)
+		names[v.Name] = true
+	}
+}
+
+func TestKillTimeout(t *testing.T) {
+	for grace, want := range map[time.Duration]int{
+		0: 0, time.Second: 0, 4 * time.Second: 1, 5 * time.Second: 2, 8 * time.Second: 3, 25 * time.Second: 12, 10 * time.Minute: 299,
+	} {
+		require.Equal(t, want, killAfter(grace), "%v", grace)
+		set := false
+		for _, v := range openMPI4(Launcher{Grace: grace}) {
+			set = set || v.Name == "OMPI_MCA_odls_base_sigkill_timeout"
+		}
+		require.Equal(t, want > 1, set, "%v: 1 s is the default already", grace)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	require.NoError(t, Launcher{}.Check())
+	for name, tt := range map[string]struct {
+		change func(*Launcher)
+		want   string
+	}{
+		"colon":           {func(l *Launcher) { l.Agent[1] = "a:b" }, `launch: agent word "a:b": only letters`},
+		"blank":           {func(l *Launcher) { l.Agent[1] = "a b" }, `agent word "a b"`},
+		"empty word":      {func(l *Launcher) { l.Agent[1] = "" }, `agent word ""`},
+		"quote":           {func(l *Launcher) { l.Agent[1] = `"` }, `agent word "\""`},
+		"dollar":          {func(l *Launcher) { l.Agent[1] = "$HOME" }, `agent word "$HOME"`},
+		"relative agent":  {func(l *Launcher) { l.Agent[0] = "paiinit" }, `agent "paiinit": not an absolute path`},
+		"relative path":   {func(l *Launcher) { l.AgentPath = "ssh" }, `agent "ssh": want an absolute path`},
+		"blank in path":   {func(l *Launcher) { l.AgentPath = "/a b/ssh" }, `agent "/a b/ssh"`},
+		"hostfile":        {func(l *Launcher) { l.Hostfile = "hosts" }, `hostfile "hosts": want an absolute path`},
+		"hostfile, quote": {func(l *Launcher) { l.HydraHostfile = "/a`b" }, "hostfile \"/a`b\""},
+		"interface":       {func(l *Launcher) { l.Interface = "10.0.0.0/8" }, `interface "10.0.0.0/8": not the name`},
+		"two interfaces":  {func(l *Launcher) { l.Interface = "eth0,eth1" }, `interface "eth0,eth1"`},
+		"fabric":          {func(l *Launcher) { l.Fabric = "roce" }, `fabric "roce": want tcp or nothing`},
+		"negative grace":  {func(l *Launcher) { l.Grace = -1 }, "cannot be negative"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := everything
+			l.Agent = append([]string{}, l.Agent...)
+			tt.change(&l)
+			require.ErrorContains(t, l.Check(), tt.want)
+		})
+	}
+}
+
+func TestMerge(t *testing.T) {
+	environ := []string{"PATH=/bin", "A=user", "B=", "A=second", "novalue", "E=same"}
+	vars := []Var{{"A", "ours", "why a"}, {"B", "ours", "why b"}, {"C", "ours", "why c"}, {"novalue", "ours", "why n"}, {"E", "same", "why e"}, {"C", "again", "twice"}}
+	before := append([]string{}, environ...)
+	out, kept := Merge(environ, vars)
+	require.Equal(t, []string{"PATH=/bin", "A=user", "B=", "A=second", "novalue", "E=same", "C=ours"}, out)
+	require.Equal(t, []Var{{"A", "user", "why a"}, {"B", "", "why b"}, {"novalue", "", "why n"}, {"C", "ours", "twice"}}, kept)
+	require.Equal(t, before, environ)
+
+	out, kept = Merge(nil, nil)
+	require.Empty(t, out)
+	require.Empty(t, kept)
+}
+
+func TestLeftovers(t *testing.T) {
+	environ := []string{"SLURM_JOBID=7", "SLURM_PROCID=0", "PATH=/bin", "PBS_NODEFILE=/n", "LSB_HOSTS=a b", "SLURM_JOBID=8", "XLSB_HOSTS=1"}
+	found := Leftovers(environ)
+	var names []string
+	for _, v := range found {
+		require.NotEmpty(t, v.Reason)
+		names = append(names, v.Name+"="+v.Value)
+	}
+	require.Equal(t, []string{"SLURM_JOBID=7", "PBS_NODEFILE=/n", "LSB_HOSTS=a b", "SLURM_JOBID=8"}, names)
+	require.Equal(t, []string{"SLURM_PROCID=0", "PATH=/bin", "XLSB_HOSTS=1"}, Without(environ, found))
+	require.Empty(t, Leftovers([]string{"PATH=/bin"}))
+}

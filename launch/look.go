@@ -1,0 +1,131 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exit statuses of a shell (POSIX.1-2017, Shell Command Language 2.8.2).
+const (
+	statusCannotExecute = 126
+	statusNotFound      = 127
+)
+
+// defaultPath is searched where the environment has no PATH; it is what Docker gives a container without one.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// LookError says why a command cannot be run.
+type LookError struct {
+	// Name is the command as it was given.
+	Name string
+	// Status is the exit status that a shell gives: 127 not found, 126 found but not executable.
+	Status int
+	// Err is the cause.
+	Err error
+}
+
+// Error names the command and the cause.
+func (e *LookError) Error() string { return fmt.Sprintf("launch: running %q: %v", e.Name, e.Err) }
+
+// Unwrap returns the cause.
+func (e *LookError) Unwrap() error { return e.Err }
+
+// Look finds the executable file of a command as a shell would: a name with a slash is a path, any other name is
+// searched along the PATH of environ (not of this process). dir, an absolute path, is where relative paths begin; with
+// "" they begin at the working directory and come back relative.
+//
+// Every error is a [*LookError]. Unlike a shell, Look does not run what it finds by a relative entry of PATH: that is
+// an error with [exec.ErrDot].
+func Look(name string, environ []string, dir string) (string, error) {
+	if strings.Contains(name, "/") {
+		file := name
+		if dir != "" && !filepath.IsAbs(file) {
+			file = filepath.Join(dir, file)
+		}
+		if err := executable(file); err != nil {
+			return "", lookError(name, err)
+		}
+		return file, nil
+	}
+	if name == "" {
+		return "", &LookError{name, statusNotFound, errors.New("the command is empty")}
+	}
+	search, set := lookupEnv(environ, "PATH")
+	if !set {
+		search = defaultPath
+	}
+	var denied error
+	for _, entry := range filepath.SplitList(search) {
+		relative := !filepath.IsAbs(entry) // an empty entry is the working directory, too
+		file := filepath.Join(entry, name)
+		if relative && dir != "" {
+			file = filepath.Join(dir, file)
+		}
+		err := executable(file)
+		switch {
+		case err == nil && relative:
+			return "", &LookError{name, statusCannotExecute, fmt.Errorf("found by the relative entry %q of PATH: %w", entry, exec.ErrDot)}
+		case err == nil:
+			return file, nil
+		case denied == nil && !notThere(err):
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", lookError(name, denied)
+	}
+	return "", &LookError{name, statusNotFound, fmt.Errorf("not found in PATH (%s)", search)}
+}
+
+// lookupEnv returns the value that getenv would: the first.
+func lookupEnv(environ []string, name string) (value string, set bool) {
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// executable returns nil if this process may execute file.
+func executable(file string) error {
+	fi, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	if fi.IsDir() {
+		return &fs.PathError{Op: "execute", Path: file, Err: syscall.EISDIR}
+	}
+	err = unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		// Kernels before 5.8 and seccomp profiles that do not know faccessat2.
+		if err = nil; fi.Mode()&0o111 == 0 {
+			err = syscall.EACCES
+		}
+	}
+	if err != nil {
+		return &fs.PathError{Op: "execute", Path: file, Err: err}
+	}
+	return nil
+}
+
+// notThere reports whether err says that there is no such file, as opposed to a file that cannot be executed.
+func notThere(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
+}
+
+func lookError(name string, err error) *LookError {
+	e := &LookError{name, statusCannotExecute, err}
+	if notThere(err) {
+		e.Status = statusNotFound
+	}
+	return e
+}

@@ -1,0 +1,266 @@
+package pid1
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	endTimeout = 2 * time.Second       // for killed processes to disappear, at the end
+	endTick    = 10 * time.Millisecond // until those are killed that were started while we killed the others
+	sayTimeout = time.Second           // for a line to be written to Stderr
+)
+
+// process is the first process.
+type process struct {
+	stderr   *os.File
+	init     bool           // we are PID 1
+	signals  chan os.Signal // those to hand on
+	children chan os.Signal // SIGCHLD: something to reap
+	agent    int            // process id
+	pipe     int            // write end of handover.signals
+	status   int            // read end of handover.status
+}
+
+// first is Main in the first process.
+func first(cfg Config) int {
+	p := &process{
+		stderr:   cfg.Stderr,
+		init:     os.Getpid() == 1,
+		signals:  make(chan os.Signal, 256),
+		children: make(chan os.Signal, 1), // SIGCHLDs coalesce: one wakes us for all children
+	}
+	notify(p.signals, forwarded)
+	notify(p.children, []os.Signal{unix.SIGCHLD})
+	notify(make(chan os.Signal, 1), []os.Signal{unix.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
+
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil && !p.init {
+		p.say("not PID 1, and not a child subreaper: %v; daemons that the job leaves behind are neither reaped nor ended", err)
+	}
+	if err := p.start(cfg); err != nil {
+		p.say("%v", err)
+		if tooLong := (*secretError)(nil); errors.As(err, &tooLong) {
+			return StatusConfig
+		}
+		return StatusCrash
+	}
+	how := p.supervise()
+	p.end()
+	if status, ok := p.handedOver(); ok {
+		return status
+	}
+	p.say("the agent ended without a result: %s; what was left of the job was killed", describe(how))
+	return StatusCrash
+}
+
+// secretError is a secret that cannot be handed over.
+type secretError struct {
+	name string
+	size int
+}
+
+func (e *secretError) Error() string {
+	return fmt.Sprintf("%s has %d bytes; a secret may have at most %d", e.name, e.size, MaxSecret)
+}
+
+// start starts the agent.
+func (p *process) start(cfg Config) (err error) {
+	h := handover{parent: os.Getpid(), init: p.init}
+	var agents []int // the agent's ends
+	defer func() {
+		for _, fd := range agents {
+			_ = unix.Close(fd)
+		}
+	}()
+	// The agent's ends keep their numbers in the agent, so that files that we inherited keep theirs. Nobody else
+	// forks in this process: they need no close-on-exec.
+	pipe := func() (r, w int, err error) {
+		var fds [2]int
+		if err := unix.Pipe2(fds[:], unix.O_NONBLOCK); err != nil {
+			return 0, 0, fmt.Errorf("making a pipe to the agent: %w", err)
+		}
+		return fds[0], fds[1], nil
+	}
+
+	if h.signals, p.pipe, err = pipe(); err != nil {
+		return err
+	}
+	agents = append(agents, h.signals)
+	unix.CloseOnExec(p.pipe)
+	if p.status, h.status, err = pipe(); err != nil {
+		return err
+	}
+	agents = append(agents, h.status)
+	unix.CloseOnExec(p.status)
+
+	environ, found := cfg.Environ, false
+	for _, name := range cfg.Secrets {
+		var secret *string
+		secret, environ = take(environ, name)
+		if secret == nil {
+			h.secrets = append(h.secrets, -1)
+			continue
+		}
+		found = true
+		if len(*secret) > MaxSecret {
+			return &secretError{name, len(*secret)}
+		}
+		r, w, err := pipe()
+		if err != nil {
+			return err
+		}
+		agents = append(agents, r)
+		h.secrets = append(h.secrets, r)
+		_, err = unix.Write(w, []byte(*secret)) // fits: see MaxSecret
+		_ = unix.Close(w)
+		if err != nil {
+			return fmt.Errorf("handing %s to the agent: %w", name, err)
+		}
+	}
+	if found {
+		if err := erase(cfg.Args, cfg.Secrets); err != nil {
+			p.say("a secret stays visible in /proc/%d/environ: %v", h.parent, err)
+		}
+	}
+
+	attr := &syscall.ProcAttr{
+		Env:   append(environ[:len(environ):len(environ)], variable+"="+h.String()),
+		Files: []uintptr{0, 1, 2},
+	}
+	p.agent, err = startSelf(cfg.Args, attr)
+	return err
+}
+
+// startSelf starts this program once more. It does not use os.StartProcess: nobody but supervise waits for children.
+func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
+	pid, err = syscall.ForkExec("/proc/self/exe", args, attr)
+	if err == nil {
+		return pid, nil
+	}
+	// No /proc, or that of another PID namespace.
+	path, lookErr := exec.LookPath(args[0])
+	if lookErr != nil {
+		return 0, fmt.Errorf("starting this program again: /proc/self/exe: %w; %w", err, lookErr)
+	}
+	if pid, err = syscall.ForkExec(path, args, attr); err != nil {
+		return 0, fmt.Errorf("starting this program again: %s: %w", path, err)
+	}
+	return pid, nil
+}
+
+// supervise hands signals on and reaps until the agent has ended, and returns how it did.
+func (p *process) supervise() unix.WaitStatus {
+	for {
+		select {
+		case sig := <-p.signals:
+			p.forward(sig.(syscall.Signal))
+		case <-p.children:
+			if how, ended, _ := p.reap(); ended {
+				return how
+			}
+		}
+	}
+}
+
+// forward hands a signal on to the agent.
+func (p *process) forward(sig syscall.Signal) {
+	// The pipe does not block. It is full only if the agent has left thousands of signals unread; one more would not
+	// make a difference.
+	_, _ = unix.Write(p.pipe, []byte{byte(sig)})
+
+	switch sig {
+	case unix.SIGCONT:
+		// Also wake an agent that somebody has stopped.
+		_ = unix.Kill(p.agent, unix.SIGCONT)
+	case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		if !p.init {
+			stop(sig)
+		}
+	}
+}
+
+// reap collects every child that has ended. It reports whether the agent was among them, and whether there are
+// children left.
+func (p *process) reap() (agent unix.WaitStatus, ended, left bool) {
+	for {
+		var how unix.WaitStatus
+		pid, err := unix.Wait4(-1, &how, unix.WNOHANG, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil: // ECHILD
+			return agent, ended, false
+		case pid == 0:
+			return agent, ended, true
+		case pid == p.agent:
+			agent, ended = how, true
+		}
+	}
+}
+
+// end kills all processes that are left, and reaps those that are children. Of those that cannot be killed, or take
+// long to disappear, it leaves the rest to the kernel, which does not let PID 1 go before everything else in its
+// namespace.
+func (p *process) end() {
+	if _, _, left := p.reap(); !left && !p.init {
+		return // a subreaper without children has no descendants
+	}
+	timeout := time.NewTimer(endTimeout)
+	defer timeout.Stop()
+	tick := time.NewTicker(endTick)
+	defer tick.Stop()
+	p.killAll()
+	for {
+		if _, _, left := p.reap(); !left {
+			return
+		}
+		select {
+		case <-p.children:
+		case <-tick.C:
+			p.killAll()
+		case <-timeout.C:
+			p.say("some processes of the job are still there %v after SIGKILL", endTimeout)
+			return
+		}
+	}
+}
+
+// handedOver returns the status that the agent has handed over, if it has.
+func (p *process) handedOver() (status int, ok bool) {
+	var b [1]byte
+	n, err := unix.Read(p.status, b[:])
+	return int(b[0]), n == 1 && err == nil
+}
+
+func (p *process) say(format string, args ...any) { say(p.stderr, format, args...) }
+
+// say writes one line. It gives up after a moment: whoever does not read our messages must not keep the container
+// alive. The goroutine that is then left is blocked in write(2), and ends with the process.
+func say(w io.Writer, format string, args ...any) {
+	line := fmt.Sprintf("paiinit: pid1: "+format+"\n", args...)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = io.WriteString(w, line)
+	}()
+	timeout := time.NewTimer(sayTimeout)
+	defer timeout.Stop()
+	select {
+	case <-written:
+	case <-timeout.C:
+	}
+}
+
+// describe says in words how a process ended.
+func describe(how unix.WaitStatus) string {
+	if how.Signaled() {
+		return fmt.Sprintf("%v (signal %d)", how.Signal(), int(how.Signal()))
+	}
+	return fmt.Sprintf("exit status %d", how.ExitStatus())
+}

@@ -1,0 +1,341 @@
+package pid1_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/paiinit/paiinit/pid1"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The test binary is also the program under test. TestMain runs it in three stages, each the same process after an
+// exec: prepare sets up what the process is started with, pend leaves a signal pending, and init is pid1.Main, whose
+// agent is one of the roles in agents_test.go, chosen by the first argument.
+const stageVar = "PID1_TEST_STAGE"
+
+func TestMain(m *testing.M) {
+	switch stage := os.Getenv(stageVar); {
+	case stage == "init":
+		os.Exit(pid1.Main(pid1.Config{
+			Args:    os.Args,
+			Environ: os.Environ(),
+			Secrets: []string{"PAIINIT_SECRET", "OTHER_SECRET"},
+			Stderr:  os.Stderr,
+		}, role))
+	case strings.HasPrefix(stage, "pend "):
+		sig, err := strconv.Atoi(strings.TrimPrefix(stage, "pend "))
+		must(err)
+		must(unix.Kill(os.Getpid(), syscall.Signal(sig))) // blocked in all threads: see preparation.do
+		become("init", os.Args, os.Environ())
+	case stage != "":
+		var p preparation
+		must(json.Unmarshal([]byte(stage), &p))
+		p.do()
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// become executes the next stage.
+func become(stage string, argv, environ []string) {
+	var next []string
+	for _, entry := range environ {
+		if !strings.HasPrefix(entry, stageVar+"=") {
+			next = append(next, entry)
+		}
+	}
+	must(syscall.Exec(binary(), argv, append(next, stageVar+"="+stage)))
+}
+
+// binary is the path of the test binary, also where /proc is hidden.
+func binary() string {
+	if path := os.Getenv("PID1_TEST_BINARY"); path != "" {
+		return path
+	}
+	path, err := os.Executable()
+	must(err)
+	return path
+}
+
+// preparation is what is done in the process before it becomes the init.
+type preparation struct {
+	Proc        string   // "mount": the namespace's own /proc, "hide": nothing at /proc
+	Close       []int    // file descriptors
+	Ignore      []int    // signals
+	Block       []int    // signals
+	Pending     int      // a signal that has come already, as if at once after the start
+	NoSubreaper bool     // prctl(PR_SET_CHILD_SUBREAPER) fails with EPERM
+	NoFile      uint64   // soft limit
+	Environ     []string // in front of the environment, as it is: exec.Cmd would remove duplicates
+	Argv0       string
+}
+
+func (p preparation) do() {
+	runtime.LockOSThread() // the signal mask and the filter are the thread's
+	path := binary()
+	must(os.Setenv("PID1_TEST_BINARY", path))
+	if p.Proc != "" {
+		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		kind := map[string]string{"mount": "proc", "hide": "tmpfs"}[p.Proc]
+		must(unix.Mount(kind, "/proc", kind, 0, ""))
+	}
+	for _, sig := range p.Ignore {
+		signal.Ignore(syscall.Signal(sig))
+	}
+	block := p.Block
+	stage := "init"
+	if p.Pending != 0 {
+		block = append(block, p.Pending)
+		stage = "pend " + strconv.Itoa(p.Pending)
+	}
+	var mask unix.Sigset_t
+	for _, sig := range block {
+		mask.Val[0] |= 1 << (sig - 1)
+	}
+	must(unix.PthreadSigmask(unix.SIG_BLOCK, &mask, nil))
+	if p.NoFile != 0 {
+		must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: p.NoFile, Max: 4 * p.NoFile}))
+	}
+	if p.NoSubreaper {
+		forbidSubreaper()
+	}
+	argv := os.Args
+	if p.Argv0 != "" {
+		argv = append([]string{p.Argv0}, argv[1:]...)
+	}
+	for _, fd := range p.Close {
+		must(unix.Close(fd))
+	}
+	become(stage, argv, append(p.Environ, os.Environ()...))
+}
+
+// forbidSubreaper installs a seccomp filter, as a container runtime might.
+func forbidSubreaper() {
+	const (
+		load, equal, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+		nr, arg0         = 0, 16 // offsets in struct seccomp_data, little endian
+	)
+	filter := []unix.SockFilter{
+		{Code: load, K: nr},
+		{Code: equal, K: unix.SYS_PRCTL, Jf: 3},
+		{Code: load, K: arg0},
+		{Code: equal, K: unix.PR_SET_CHILD_SUBREAPER, Jf: 1},
+		{Code: ret, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: ret, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	must(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	must(unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0))
+}
+
+// place is where the init runs.
+type place struct {
+	name  string
+	flags uintptr
+	init  bool // it is PID 1
+}
+
+var (
+	rootNamespace = place{"PID 1, root", unix.CLONE_NEWPID | unix.CLONE_NEWNS, true}
+	userNamespace = place{"PID 1, user namespace", unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWUSER, true}
+	subreaper     = place{"subreaper", 0, false}
+	places        = []place{rootNamespace, userNamespace, subreaper}
+	initPlaces    = []place{rootNamespace, userNamespace}
+)
+
+func each(t *testing.T, places []place, test func(*testing.T, place)) {
+	for _, where := range places {
+		t.Run(where.name, func(t *testing.T) {
+			where.need(t)
+			test(t, where)
+		})
+	}
+}
+
+// need skips the test where processes cannot run in this place.
+func (where place) need(t *testing.T) {
+	t.Helper()
+	if where.flags == 0 {
+		return
+	}
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = where.attributes()
+	if err := cmd.Run(); err != nil {
+		missing(t, fmt.Sprintf("%s: no namespaces here: %v", where.name, err))
+	}
+}
+
+func missing(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
+}
+
+func (where place) attributes() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Cloneflags: where.flags, Setpgid: true}
+	if where.flags&unix.CLONE_NEWUSER != 0 {
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	return attr
+}
+
+// running is an init that was started.
+type running struct {
+	*exec.Cmd
+	t      *testing.T
+	lines  *bufio.Reader
+	stderr bytes.Buffer
+}
+
+// command is an init that was not started yet. Its standard error is kept, and shown when the test fails.
+func (where place) command(t *testing.T, p preparation, args ...string) *running {
+	t.Helper()
+	stage, err := json.Marshal(p)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	r := &running{Cmd: exec.CommandContext(ctx, binary(), args...), t: t}
+	// The race detector sleeps for a second at the end of every process that has more than one thread.
+	r.Env = append(os.Environ(), stageVar+"="+string(stage), "GORACE=atexit_sleep_ms=0")
+	r.SysProcAttr = where.attributes()
+	r.Stderr = &r.stderr
+	r.WaitDelay = 10 * time.Second // if something that is left holds standard error
+	return r
+}
+
+// start starts the init, whose standard output is then read by line.
+func (where place) start(t *testing.T, p preparation, args ...string) *running {
+	t.Helper()
+	r := where.command(t, p, args...)
+	r.begin()
+	return r
+}
+
+// begin starts a command as place.start does.
+func (r *running) begin() {
+	r.t.Helper()
+	out, err := r.StdoutPipe()
+	require.NoError(r.t, err)
+	r.lines = bufio.NewReader(out)
+	require.NoError(r.t, r.Start())
+}
+
+// line returns the next line of the agent's output.
+func (r *running) line() string {
+	r.t.Helper()
+	line, err := r.lines.ReadString('\n')
+	require.NoError(r.t, err, "standard error: %s", &r.stderr)
+	return strings.TrimSuffix(line, "\n")
+}
+
+func (r *running) signal(sig os.Signal) {
+	r.t.Helper()
+	require.NoError(r.t, r.Process.Signal(sig))
+}
+
+// end waits for the init, and returns its status and the rest of its output.
+func (r *running) end() (status int, out string) {
+	r.t.Helper()
+	rest, err := io.ReadAll(r.lines)
+	require.NoError(r.t, err)
+	return r.wait(r.Wait()), string(rest)
+}
+
+// wait returns the status behind what Run or Wait returned.
+func (r *running) wait(err error) int {
+	r.t.Helper()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		require.NoError(r.t, err, "standard error: %s", &r.stderr)
+	}
+	state := r.ProcessState.Sys().(syscall.WaitStatus)
+	require.True(r.t, state.Exited(), "%v, standard error: %s", r.ProcessState, &r.stderr)
+	return state.ExitStatus()
+}
+
+// run runs an init to its end.
+func (where place) run(t *testing.T, p preparation, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	r := where.start(t, p, args...)
+	status, stdout = r.end()
+	return status, stdout, r.stderr.String()
+}
+
+// stat is one process, seen from the test's own namespace.
+type stat struct {
+	pid, parent int
+	state       string
+	cmdline     string
+}
+
+// processes lists all processes of the machine.
+func processes(t *testing.T) []stat {
+	t.Helper()
+	var found []stat
+	files, err := filepath.Glob("/proc/[1-9]*/stat")
+	require.NoError(t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		end := strings.LastIndex(string(data), ")")
+		fields := strings.Fields(string(data[end+1:]))
+		s := stat{state: fields[0]}
+		s.pid, _ = strconv.Atoi(strings.Fields(string(data))[0])
+		s.parent, _ = strconv.Atoi(fields[1])
+		cmdline, _ := os.ReadFile(filepath.Dir(file) + "/cmdline")
+		s.cmdline = strings.ReplaceAll(string(cmdline), "\x00", " ")
+		found = append(found, s)
+	}
+	return found
+}
+
+// children lists the init's children, dead or alive.
+func (r *running) children() []stat {
+	var found []stat
+	for _, s := range processes(r.t) {
+		if s.parent == r.Process.Pid {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// matching lists the processes with the word in their command line.
+func matching(t *testing.T, word string) []stat {
+	t.Helper()
+	var found []stat
+	for _, s := range processes(t) {
+		if strings.Contains(s.cmdline, word) {
+			found = append(found, s)
+		}
+	}
+	return found
+}

@@ -1,0 +1,83 @@
+package pid1
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHandover(t *testing.T) {
+	for _, h := range []handover{
+		{parent: 1, init: true, signals: 3, status: 6, secrets: []int{}},
+		{parent: 4711, signals: 10, status: 11, secrets: []int{-1, 12}},
+	} {
+		got, ok := parseHandover(h.String(), len(h.secrets))
+		require.True(t, ok)
+		require.Equal(t, h, got)
+		_, ok = parseHandover(h.String(), len(h.secrets)+1)
+		require.False(t, ok)
+	}
+	for _, value := range []string{"", "1", "1 1 3", "1 1 3 x", "1 1 3 -1", "1 1  3", "1 1 3 6 7", "0 1 3 6"} {
+		_, ok := parseHandover(value, 0)
+		require.False(t, ok, "%q", value)
+	}
+}
+
+func TestTake(t *testing.T) {
+	value, rest := take([]string{"A=1", "AB=2", "A=3", "A"}, "A")
+	require.Equal(t, "1", *value)
+	require.Equal(t, []string{"AB=2", "A"}, rest)
+
+	value, rest = take([]string{"AB=2"}, "A")
+	require.Nil(t, value)
+	require.Equal(t, []string{"AB=2"}, rest)
+}
+
+func TestParseStat(t *testing.T) {
+	for _, test := range []struct {
+		stat      string
+		pid, ppid int
+		ok        bool
+	}{
+		{"12 (sh) S 7 12 12 0 -1", 12, 7, true},
+		{"12 (a) R 1 (b) Z 7 12", 12, 7, true},
+		{"12 (two\nlines)) T 0 0", 12, 0, true},
+		{"", 0, 0, false},
+		{"12", 0, 0, false},
+		{"12 )(", 0, 0, false},
+		{"x (sh) S 7", 0, 0, false},
+		{"12 (sh) S", 0, 0, false},
+		{"12 (sh) S x", 0, 0, false},
+	} {
+		pid, ppid, ok := parseStat([]byte(test.stat))
+		require.Equal(t, test.ok, ok, "%q", test.stat)
+		if ok {
+			require.Equal(t, [2]int{test.pid, test.ppid}, [2]int{pid, ppid}, "%q", test.stat)
+		}
+	}
+	require.Equal(t, os.Getppid(), parents()[os.Getpid()])
+}
+
+func TestDescendants(t *testing.T) {
+	got := descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 3)
+	require.Equal(t, []int{4, 5}, got)
+	got = descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 1)
+	slices.Sort(got)
+	require.Equal(t, []int{2, 3, 4, 5, 6}, got)
+	require.Empty(t, descendants(nil, 1))
+}
+
+// Arguments that the kernel did not put on the stack must not be followed anywhere.
+func TestEnvironBlockOfForeignArguments(t *testing.T) {
+	for _, args := range [][]string{nil, {}, {""}, {"paiinit", "run"}, {string([]byte("on the heap"))}} {
+		_, err := environBlock(args)
+		require.Error(t, err)
+	}
+	block, err := environBlock(os.Args)
+	require.NoError(t, err)
+	environ, err := os.ReadFile("/proc/self/environ")
+	require.NoError(t, err)
+	require.Equal(t, environ, block)
+}

@@ -1,0 +1,78 @@
+package pid1
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// killAll sends SIGKILL to everything that the job may have left: to the whole namespace if we are PID 1, else to our
+// descendants, which we find in /proc. Without /proc, or with that of another PID namespace, only PID 1 finds anything.
+func (p *process) killAll() {
+	if p.init {
+		_ = unix.Kill(-1, unix.SIGKILL) // never to ourselves; ESRCH: nobody left; EPERM: nobody we may kill
+		return
+	}
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return
+	}
+	for _, pid := range descendants(parents(), os.Getpid()) {
+		// Nobody can have taken the number of a process that has just ended, unless it has been reaped by another
+		// descendant, and then all numbers have been used once in between.
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// parents reads each process's parent from /proc.
+func parents() map[int]int {
+	files, err := filepath.Glob("/proc/[1-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	parent := make(map[int]int, len(files))
+	for _, file := range files {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		if pid, ppid, ok := parseStat(stat); ok {
+			parent[pid] = ppid
+		}
+	}
+	return parent
+}
+
+// parseStat reads process id and parent from /proc/PID/stat (proc_pid_stat(5)): "PID (NAME) STATE PARENT ...", where
+// NAME may contain anything.
+func parseStat(stat []byte) (pid, ppid int, ok bool) {
+	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || end < open {
+		return 0, 0, false
+	}
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(stat[:open])))
+	if err != nil {
+		return 0, 0, false
+	}
+	fields := bytes.Fields(stat[end+1:])
+	if len(fields) < 2 {
+		return 0, 0, false
+	}
+	ppid, err = strconv.Atoi(string(fields[1]))
+	return pid, ppid, err == nil
+}
+
+// descendants returns the children of root, their children, and so on, each after its parent.
+func descendants(parent map[int]int, root int) []int {
+	children := make(map[int][]int)
+	for pid, ppid := range parent {
+		children[ppid] = append(children[ppid], pid)
+	}
+	found := children[root]
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i]]...)
+	}
+	return found
+}

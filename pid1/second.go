@@ -1,0 +1,94 @@
+package pid1
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// second is Main in the agent.
+func second(cfg Config, h handover, agent func(Agent) int) int {
+	notify(make(chan os.Signal, 1), deadly) // nobody reads it: what the first process hands on is the truth
+
+	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
+		if fd >= 0 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	// The kernel has named the process "exe" after /proc/self/exe; ps and pgrep should find it.
+	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(cfg.Args[0])), 0)
+
+	secrets := make(map[string][]byte)
+	for i, name := range cfg.Secrets {
+		if h.secrets[i] < 0 {
+			continue
+		}
+		secret, err := readAll(h.secrets[i])
+		if err != nil {
+			say(cfg.Stderr, "reading the secret %s from the first process: %v", name, err)
+			return StatusCrash // not handed over: the first process says that the agent failed
+		}
+		secrets[name] = secret
+	}
+
+	pipe := os.NewFile(uintptr(h.signals), "signals")
+	signals := make(chan os.Signal)
+	stop := make(chan struct{})
+	var receiver sync.WaitGroup
+	receiver.Go(func() { receive(pipe, signals, stop) })
+
+	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Init: h.init})
+
+	close(stop)
+	_ = pipe.Close() // ends a blocked read; there is nothing else to tell
+	receiver.Wait()
+
+	if status < 0 || status > 255 {
+		say(cfg.Stderr, "the agent returned %d, which is no exit status", status)
+		status = StatusCrash
+	}
+	// There is nobody left to tell if this fails: the first process is gone.
+	_, _ = unix.Write(h.status, []byte{byte(status)})
+	return status
+}
+
+// receive passes on the signals that come through the pipe, until stop is closed and the pipe as well.
+func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}) {
+	pass := func(n byte) bool {
+		select {
+		case signals <- syscall.Signal(n):
+			return true
+		case <-stop:
+			return false
+		}
+	}
+	buf := make([]byte, 64)
+	for {
+		n, err := pipe.Read(buf)
+		for _, b := range buf[:n] {
+			if !pass(b) {
+				return
+			}
+		}
+		if err != nil { // the first process is gone, or stop is closed
+			pass(byte(unix.SIGTERM))
+			return
+		}
+	}
+}
+
+// readAll reads a pipe to its end, and closes it.
+func readAll(fd int) ([]byte, error) {
+	pipe := os.NewFile(uintptr(fd), "secret")
+	defer func() { _ = pipe.Close() }()
+	data, err := io.ReadAll(pipe)
+	if err != nil {
+		return nil, fmt.Errorf("reading file descriptor %d: %w", fd, err)
+	}
+	return data, nil
+}

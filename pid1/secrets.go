@@ -1,0 +1,83 @@
+package pid1
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Keys of the auxiliary vector (include/uapi/linux/auxvec.h).
+const (
+	atRandom = 25
+	atExecfn = 31
+)
+
+// erase removes the named variables from the memory that the kernel shows as /proc/PID/environ of this process. It
+// does so in place, as setproctitle(3) does: starting the program again with another environment would do as well, but
+// takes a second start-up, and loses the signals that come in between.
+//
+// Strings of os.Environ() are copies, and stay as they are.
+func erase(args []string, names []string) error {
+	block, err := environBlock(args)
+	if err != nil {
+		return err
+	}
+	for len(block) > 0 {
+		entry, rest, _ := bytes.Cut(block, []byte{0})
+		for _, name := range names {
+			if bytes.HasPrefix(entry, []byte(name+"=")) {
+				clear(entry)
+			}
+		}
+		block = rest
+	}
+
+	// Without /proc there is nothing to check, and nobody who could look.
+	environ, err := os.ReadFile("/proc/self/environ")
+	if err != nil {
+		return nil
+	}
+	for _, name := range names {
+		if bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+name+"=")) {
+			return fmt.Errorf("erasing %s: it is still in /proc/self/environ", name)
+		}
+	}
+	return nil
+}
+
+// environBlock returns the memory of the environment's strings. At the upper end of the stack the kernel has put, one
+// after the other and each with a zero byte, the strings of the arguments, those of the environment, and the file name
+// of the program (fs/binfmt_elf.c, fs/exec.c). The runtime does not copy the strings of os.Args; the place of the file
+// name is in the auxiliary vector, and so is that of sixteen random bytes, which are on the stack below all strings.
+// What does not lie between the two was not put there by the kernel, and is not touched.
+func environBlock(args []string) ([]byte, error) {
+	auxv, err := unix.Auxv()
+	if err != nil {
+		return nil, fmt.Errorf("looking for the environment: %w", err)
+	}
+	var random, filename uintptr
+	for _, entry := range auxv {
+		switch entry[0] {
+		case atRandom:
+			random = entry[1]
+		case atExecfn:
+			filename = entry[1]
+		}
+	}
+	if len(args) == 0 {
+		return nil, errors.New("looking for the environment: no arguments")
+	}
+	offset := 0
+	for _, arg := range args {
+		offset += len(arg) + 1
+	}
+	base := unsafe.Pointer(unsafe.StringData(args[0]))
+	if random == 0 || uintptr(base) < random || uintptr(base)+uintptr(offset) > filename {
+		return nil, errors.New("looking for the environment: the arguments are not those of the process")
+	}
+	return unsafe.Slice((*byte)(unsafe.Add(base, offset)), filename-uintptr(base)-uintptr(offset)), nil
+}

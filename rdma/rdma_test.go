@@ -1,0 +1,428 @@
+package rdma
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected reports in testdata")
+
+// A fixture is a txtar archive. Its files are the tree; a file "-> TARGET" is a symbolic link, a file "!EINVAL" fails with
+// that error when it is read, or, below dev/, when it is opened as a device. The files "limits", "want.json" and
+// "summary" are not part of the tree.
+type fixture struct {
+	archive *txtar.Archive
+	file    string
+	tree    fstest.MapFS
+	limits  Limits
+}
+
+func load(t testing.TB, file string) fixture {
+	t.Helper()
+	a, err := txtar.ParseFile(file)
+	require.NoError(t, err)
+	f := fixture{archive: a, file: file, tree: fstest.MapFS{}}
+	for _, file := range a.Files {
+		data := string(file.Data)
+		switch target, link := strings.CutPrefix(strings.TrimSuffix(data, "\n"), "-> "); {
+		case file.Name == "limits":
+			_, err := fmt.Sscanf(data, "memlock=%d ipc_lock=%t", &f.limits.Memlock, &f.limits.IPCLock)
+			require.NoError(t, err)
+		case file.Name == "want.json", file.Name == "summary":
+		case link:
+			f.tree[file.Name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
+		default:
+			f.tree[file.Name] = &fstest.MapFile{Data: file.Data, Mode: 0o444}
+		}
+	}
+	return f
+}
+
+func (f fixture) section(name string) string {
+	for _, file := range f.archive.Files {
+		if file.Name == name {
+			return string(file.Data)
+		}
+	}
+	return ""
+}
+
+// config probes the fixture; open answers with the errno that the node's file names.
+func (f fixture) config() Config {
+	return Config{Root: failing{f.tree}, Limits: f.limits, Open: func(path string) error {
+		data, err := fs.ReadFile(f.tree, strings.TrimPrefix(path, "/"))
+		if err != nil {
+			return &fs.PathError{Op: "open", Path: path, Err: syscall.ENOENT}
+		}
+		if err := errnoOf(data); err != nil {
+			return &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return nil
+	}}
+}
+
+func errnoOf(data []byte) error {
+	name, marked := strings.CutPrefix(strings.TrimSpace(string(data)), "!")
+	if !marked {
+		return nil
+	}
+	for n := syscall.Errno(1); n < 140; n++ {
+		if unix.ErrnoName(n) == name {
+			return n
+		}
+	}
+	return nil
+}
+
+// failing is a file system whose marked files fail with an errno when they are read, as sysfs attributes do.
+type failing struct{ fstest.MapFS }
+
+func (f failing) Open(name string) (fs.File, error) {
+	file, err := f.MapFS.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := file.Stat(); err == nil && fi.Mode().IsRegular() {
+		if data, err := fs.ReadFile(f.MapFS, name); err == nil {
+			if errno := errnoOf(data); errno != nil {
+				return failingFile{file, errno}, nil
+			}
+		}
+	}
+	return file, nil
+}
+
+type failingFile struct {
+	fs.File
+	err error
+}
+
+func (f failingFile) Read([]byte) (int, error) { return 0, f.err }
+
+func fixtures(t testing.TB) []fixture {
+	files, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	var all []fixture
+	for _, file := range files {
+		all = append(all, load(t, file))
+	}
+	return all
+}
+
+func asJSON(t testing.TB, v any) string {
+	data, err := json.MarshalIndent(v, "", " ")
+	require.NoError(t, err)
+	return string(data) + "\n"
+}
+
+func TestFixtures(t *testing.T) {
+	for _, f := range fixtures(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(f.file), ".txtar"), func(t *testing.T) {
+			r := Probe(f.config())
+			got, summary := asJSON(t, r), r.Summary().String()+"\n"
+			if *update {
+				var files []txtar.File
+				for _, file := range f.archive.Files {
+					if file.Name != "want.json" && file.Name != "summary" {
+						files = append(files, file)
+					}
+				}
+				f.archive.Files = append(files, txtar.File{Name: "want.json", Data: []byte(got)}, txtar.File{Name: "summary", Data: []byte(summary)})
+				require.NoError(t, os.WriteFile(f.file, txtar.Format(f.archive), 0o644))
+				return
+			}
+			if diff := cmp.Diff(f.section("want.json"), got); diff != "" {
+				t.Errorf("report, -want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(f.section("summary"), summary); diff != "" {
+				t.Errorf("summary, -want +got:\n%s", diff)
+			}
+			back, err := DecodeSummary(r.Summary().Encode())
+			require.NoError(t, err)
+			require.Equal(t, r.Summary(), back)
+		})
+	}
+}
+
+// TestRealDirectory: what os.DirFS shows is the same as what fstest.MapFS shows, symbolic links included.
+func TestRealDirectory(t *testing.T) {
+	for _, f := range fixtures(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(f.file), ".txtar"), func(t *testing.T) {
+			root := t.TempDir()
+			for name, file := range f.tree {
+				full := filepath.Join(root, name)
+				require.NoError(t, os.MkdirAll(filepath.Dir(full), 0o755))
+				switch {
+				case file.Mode&fs.ModeSymlink != 0:
+					require.NoError(t, os.Symlink(string(file.Data), full))
+				case errnoOf(file.Data) != nil && !strings.HasPrefix(name, "dev/"):
+					require.NoError(t, os.Mkdir(full, 0o755)) // reading it fails, too
+				default:
+					require.NoError(t, os.WriteFile(full, file.Data, 0o644))
+				}
+			}
+			c := f.config()
+			want := Probe(c)
+			c.Root = os.DirFS(root)
+			if diff := cmp.Diff(asJSON(t, want), asJSON(t, Probe(c))); diff != "" {
+				t.Errorf("-MapFS +DirFS:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestThisMachine(t *testing.T) {
+	r := Probe(Config{Root: os.DirFS("/"), Open: OpenNode, Limits: SystemLimits()})
+	require.NotNil(t, r.Devices)
+	require.NotNil(t, r.Findings)
+	t.Logf("%s\n%s", r.Summary(), asJSON(t, r))
+}
+
+func TestZeroConfig(t *testing.T) {
+	r := Probe(Config{})
+	require.Equal(t, "none", r.Summary().String())
+	require.JSONEq(t, `{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"gpudirect":"",
+		"findings":[{"severity":"info","device":"","what":"no verbs devices: MPI and NCCL will use TCP","fix":""}]}`, asJSON(t, r))
+}
+
+func TestCapturedTreeWithoutOpen(t *testing.T) {
+	f := load(t, "testdata/azure-nd.txtar")
+	c := f.config()
+	c.Open = nil
+	for _, d := range Probe(c).Devices {
+		require.Equal(t, d.Name != "mlx5_ib5", d.Openable, d.Name)
+	}
+}
+
+func TestNetdevsAreInjected(t *testing.T) {
+	c := load(t, "testdata/roce-dual.txtar").config()
+	c.Netdevs = []string{"ens3np0", "ens3np1"}
+	require.Empty(t, Probe(c).Findings)
+	c.Netdevs = []string{}
+	require.Len(t, Probe(c).Findings, 2)
+}
+
+func TestLimitsDecide(t *testing.T) {
+	c := load(t, "testdata/mlx5-ndr.txtar").config()
+	for name, tt := range map[string]struct {
+		limits   Limits
+		summary  string
+		severity string
+	}{
+		"unlimited":     {Limits{Memlock: -1}, "2 x InfiniBand 400 Gb/s", ""},
+		"capability":    {Limits{Memlock: 65536, IPCLock: true}, "2 x InfiniBand 400 Gb/s", ""},
+		"docker":        {Limits{Memlock: 65536}, "2 devices, not usable: memlock", SeverityError},
+		"systemd":       {Limits{Memlock: 8 << 20}, "2 devices, not usable: memlock", SeverityError},
+		"just below":    {Limits{Memlock: 1<<30 - 1}, "2 devices, not usable: memlock", SeverityError},
+		"large, finite": {Limits{Memlock: 1 << 30}, "2 x InfiniBand 400 Gb/s", SeverityWarning},
+		"nothing":       {Limits{}, "2 devices, not usable: memlock", SeverityError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.Limits = tt.limits
+			r := Probe(c)
+			require.Equal(t, tt.summary, r.Summary().String())
+			if tt.severity == "" {
+				require.Empty(t, r.Findings)
+				return
+			}
+			require.Len(t, r.Findings, 1)
+			require.Equal(t, tt.severity, r.Findings[0].Severity)
+			require.Contains(t, r.Findings[0].Fix, "--ulimit memlock=-1")
+		})
+	}
+}
+
+func TestWrongNode(t *testing.T) {
+	null, err := os.Stat("/dev/null")
+	require.NoError(t, err)
+	f := load(t, "testdata/mlx5-ndr.txtar")
+	f.tree["dev/infiniband/uverbs0"].Mode = null.Mode()
+	f.tree["dev/infiniband/uverbs0"].Sys = null.Sys() // 1:3
+	r := Probe(f.config())
+	require.False(t, r.Devices[0].Openable)
+	require.True(t, r.Devices[1].Openable)
+	require.Equal(t, "/dev/infiniband/uverbs0 is not the node of this device: it is 1:3, the device is 231:192", r.Findings[0].What)
+	require.Equal(t, "1 x InfiniBand 400 Gb/s", r.Summary().String())
+}
+
+func TestOpenNode(t *testing.T) {
+	require.NoError(t, OpenNode("/dev/null"))
+	for path, want := range map[string]Reason{
+		"/dev/infiniband/uverbs-none": ReasonAbsent,
+		"/dev/null/x":                 ReasonAbsent,
+		"/":                           ReasonOpen,
+	} {
+		err := OpenNode(path)
+		require.ErrorContains(t, err, "rdma: opening "+path+": ")
+		require.Equal(t, want, reasonOf(err), "%v", err)
+	}
+}
+
+func TestSystemLimits(t *testing.T) {
+	l := SystemLimits()
+	var r unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r))
+	if r.Cur == unix.RLIM_INFINITY {
+		require.EqualValues(t, -1, l.Memlock)
+	} else {
+		require.EqualValues(t, r.Cur, l.Memlock)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	require.NoError(t, err)
+	var effective uint64
+	_, rest, _ := strings.Cut(string(status), "CapEff:")
+	_, err = fmt.Sscanf(strings.TrimSpace(rest), "%x", &effective)
+	require.NoError(t, err)
+	require.Equal(t, effective&(1<<14) != 0, l.IPCLock)
+}
+
+func TestParsers(t *testing.T) {
+	for in, want := range map[string]string{"4: ACTIVE": "ACTIVE", "1: DOWN": "DOWN", "5: LinkUp": "LinkUp", "6: LinkErrorRecovery": "LinkErrorRecovery", "": "", "ACTIVE": "", "x: ACTIVE": "", "4:": ""} {
+		require.Equal(t, want, parseState(in), in)
+	}
+	for in, want := range map[string]float64{"400 Gb/sec (4X NDR)": 400, "2.5 Gb/sec (1X SDR)": 2.5, "10 Gb/sec (4X SDR)": 10, "": 0, "fast": 0, "-1 Gb/sec": 0, "NaN Gb/sec": 0, "Inf Gb/sec": 0, "1e9 Gb/sec": 0, "100": 0} {
+		require.Equal(t, want, parseRate(in), in)
+	}
+	for in, want := range map[string]uint32{"0x0": 0, "0x239": 569, "0xffff": 65535, "ffff": 0, "0x": 0, "0xfffffffff": 0, "-0x1": 0} {
+		require.Equal(t, want, parseHex(in), in)
+	}
+	for _, p := range [][2]string{{"mlx5_2", "mlx5_10"}, {"mlx5_9", "mlx5_an0"}, {"a", "b"}, {"a", "a0"}, {"1", "2"}, {"9", "10"}, {"x99999999999999999999", "x999999999999999999999"}} {
+		require.Negative(t, natural(p[0], p[1]), "%v", p)
+		require.Positive(t, natural(p[1], p[0]), "%v", p)
+		require.Zero(t, natural(p[0], p[0]), "%v", p)
+	}
+}
+
+func TestReasons(t *testing.T) {
+	for err, want := range map[error]Reason{
+		syscall.ENOENT: ReasonAbsent, syscall.EPERM: ReasonForbidden, syscall.EACCES: ReasonMode, syscall.ENXIO: ReasonGone,
+		syscall.EIO: ReasonGone, syscall.ENODEV: ReasonGone, syscall.EMFILE: ReasonOpen, errors.New("odd"): ReasonOpen, errWrongNode{"1:3", "231:192"}: ReasonWrongNode,
+	} {
+		require.Equal(t, want, reasonOf(fmt.Errorf("wrapped: %w", err)), "%v", err)
+	}
+	seen := map[string]bool{}
+	for r := ReasonNone; r < reasons; r++ {
+		require.NotContains(t, r.String(), "reason ", "a reason without words")
+		require.False(t, seen[r.String()], "%s twice", r)
+		seen[r.String()] = true
+	}
+	require.Equal(t, "reason 200", Reason(200).String())
+}
+
+func TestSummary(t *testing.T) {
+	for want, s := range map[string]Summary{
+		"none":                                           {},
+		"1 device, not usable: memlock":                  {Devices: 1, Reason: ReasonMemlock},
+		"9 devices, not usable: no active port":          {Devices: 9, Reason: ReasonPort},
+		"2 x InfiniBand 400 Gb/s":                        {Devices: 2, InfiniBand: Rails{2, 4000}},
+		"1 x Ethernet 2.5 Gb/s":                          {Devices: 1, Ethernet: Rails{1, 25}},
+		"8 x InfiniBand 400 Gb/s, 1 x Ethernet 100 Gb/s": {Devices: 9, InfiniBand: Rails{8, 4000}, Ethernet: Rails{1, 1000}},
+		"1 x InfiniBand":                                 {Devices: 1, InfiniBand: Rails{1, 0}},
+	} {
+		require.Equal(t, want, s.String())
+		require.Equal(t, s.InfiniBand.Count+s.Ethernet.Count > 0, s.Usable())
+		b := s.Encode()
+		require.LessOrEqual(t, len(b), 16)
+		back, err := DecodeSummary(b)
+		require.NoError(t, err)
+		require.Equal(t, s, back)
+		_, err = DecodeSummary(append(b, make([]byte, 16-len(b))...))
+		require.NoError(t, err, "room for later versions")
+	}
+	good := Summary{Devices: 1}.Encode()
+	for want, b := range map[string][]byte{
+		"rdma: decoding summary: 0 bytes, want 9 to 16":  nil,
+		"rdma: decoding summary: 8 bytes, want 9 to 16":  good[:8],
+		"rdma: decoding summary: 17 bytes, want 9 to 16": append(append([]byte{}, good...), make([]byte, 8)...),
+		"rdma: decoding summary: version 2, want 1":      append([]byte{2}, good[1:]...),
+		"rdma: decoding summary: unknown reason":         {1, 1, 99, 0, 0, 0, 0, 0, 0},
+	} {
+		_, err := DecodeSummary(b)
+		require.EqualError(t, err, want)
+	}
+}
+
+func TestSummaryOfManyDevices(t *testing.T) {
+	var r Report
+	for range 300 {
+		r.Devices = append(r.Devices, Device{visible: true, Verbs: "uverbs0", Openable: true, Ports: []Port{{State: "ACTIVE", LinkLayer: "InfiniBand", RateGbps: 99999}}})
+	}
+	r.Limits = Limits{Memlock: -1}
+	require.Equal(t, Summary{Devices: 255, InfiniBand: Rails{255, 65535}}, r.Summary())
+}
+
+// FuzzContents puts the same content into every file of a tree: nothing a file says makes Probe fail.
+func FuzzContents(f *testing.F) {
+	for _, s := range []string{"", "4: ACTIVE", "400 Gb/sec (4X NDR)", "InfiniBand", "Ethernet", "0x8003", "fe80::1", "mlx5_0", "231:192", "\x00\xff", "../../x", strings.Repeat("9", 5000)} {
+		f.Add([]byte(s), []byte("4: ACTIVE"))
+	}
+	base := load(f, "testdata/mlx5-ndr.txtar")
+	f.Fuzz(func(t *testing.T, one, other []byte) {
+		tree := fstest.MapFS{}
+		i := 0
+		for name, file := range base.tree {
+			if file.Mode&fs.ModeSymlink == 0 {
+				data := one
+				if i++; i%2 == 0 {
+					data = other
+				}
+				file = &fstest.MapFile{Data: data, Mode: file.Mode}
+			}
+			tree[name] = file
+		}
+		r := Probe(Config{Root: tree, Limits: Limits{Memlock: -1}})
+		s := r.Summary()
+		back, err := DecodeSummary(s.Encode())
+		require.NoError(t, err)
+		require.Equal(t, s, back)
+		_ = s.String()
+		var again Report
+		require.NoError(t, json.Unmarshal([]byte(asJSON(t, r)), &again))
+	})
+}
+
+func BenchmarkProbe(b *testing.B) {
+	root := b.TempDir()
+	write := func(name, data string) {
+		full := filepath.Join(root, name)
+		require.NoError(b, os.MkdirAll(filepath.Dir(full), 0o755))
+		require.NoError(b, os.WriteFile(full, []byte(data+"\n"), 0o644))
+	}
+	for d := range 12 {
+		dir := fmt.Sprintf("sys/class/infiniband/mlx5_%d/", d)
+		write(dir+"node_guid", "a088:c203:0074:cfda")
+		write(fmt.Sprintf("sys/class/infiniband_verbs/uverbs%d/ibdev", d), fmt.Sprintf("mlx5_%d", d))
+		write(fmt.Sprintf("dev/infiniband/uverbs%d", d), "")
+		write(dir+"ports/1/state", "4: ACTIVE")
+		write(dir+"ports/1/link_layer", "Ethernet")
+		for i := range 256 {
+			gid := "0000:0000:0000:0000:0000:0000:0000:0000"
+			if i < 8 {
+				gid = fmt.Sprintf("fe80:0000:0000:0000:0000:0000:0000:00%02x", i+1)
+				write(fmt.Sprintf("%sports/1/gid_attrs/types/%d", dir, i), "RoCE v2")
+				write(fmt.Sprintf("%sports/1/gid_attrs/ndevs/%d", dir, i), "eth0")
+			}
+			write(fmt.Sprintf("%sports/1/gids/%d", dir, i), gid)
+		}
+	}
+	for b.Loop() {
+		if r := Probe(Config{Root: os.DirFS(root)}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
+			b.Fatal("wrong report")
+		}
+	}
+}

@@ -1,0 +1,280 @@
+package rdma
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Paths below the root. Formats are those of drivers/infiniband/core/sysfs.c and uverbs_main.c of the kernel, described in
+// Documentation/ABI/stable/sysfs-class-infiniband.
+const (
+	devicesDir = "sys/class/infiniband"
+	verbsDir   = "sys/class/infiniband_verbs"
+	nodeDir    = "/dev/infiniband/"
+)
+
+// maxRead is the size of a sysfs page, in bytes: no attribute is longer.
+const maxRead = 4096
+
+// maxTable bounds the entries read of a GID or partition key table; rxe has 1024 GIDs.
+const maxTable = 1024
+
+// readTime bounds one read: some drivers answer EAGAIN, upon which Go would wait for an event that never comes.
+const readTime = 100 * time.Millisecond
+
+// tree reads a root directory.
+type tree struct{ root fs.FS }
+
+// devices lists the devices of both classes: in the exclusive mode of RDMA network namespaces the verbs class still shows
+// devices that the other one hides.
+func (t tree) devices() []Device {
+	devices := []Device{}
+	for _, name := range t.names(devicesDir) {
+		devices = append(devices, t.device(name))
+	}
+	for _, uverbs := range t.names(verbsDir) {
+		// The directory also holds the plain file abi_version.
+		if !strings.HasPrefix(uverbs, "uverbs") {
+			continue
+		}
+		ibdev := t.text(path.Join(verbsDir, uverbs, "ibdev"))
+		if ibdev == "" {
+			continue
+		}
+		i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == ibdev })
+		if i < 0 {
+			devices = append(devices, Device{Name: ibdev, Verbs: uverbs, Ports: []Port{}})
+			continue
+		}
+		if devices[i].Verbs == "" {
+			devices[i].Verbs = uverbs
+		}
+	}
+	slices.SortStableFunc(devices, func(a, b Device) int { return natural(a.Name, b.Name) })
+	return devices
+}
+
+// device reads sys/class/infiniband/NAME.
+func (t tree) device(name string) Device {
+	dir := path.Join(devicesDir, name)
+	d := Device{
+		Name:     name,
+		Driver:   t.link(path.Join(dir, "device/driver")),
+		Firmware: t.text(path.Join(dir, "fw_ver")),
+		NodeGUID: t.text(path.Join(dir, "node_guid")),
+		Ports:    []Port{},
+		visible:  true,
+	}
+	for _, n := range t.numbers(path.Join(dir, "ports")) {
+		d.Ports = append(d.Ports, t.port(path.Join(dir, "ports", strconv.Itoa(n)), n))
+	}
+	return d
+}
+
+// port reads sys/class/infiniband/NAME/ports/N.
+func (t tree) port(dir string, n int) Port {
+	p := Port{
+		Port:      n,
+		State:     parseState(t.text(path.Join(dir, "state"))),
+		PhysState: parseState(t.text(path.Join(dir, "phys_state"))),
+		LinkLayer: t.text(path.Join(dir, "link_layer")),
+		RateGbps:  parseRate(t.text(path.Join(dir, "rate"))),
+		LID:       parseHex(t.text(path.Join(dir, "lid"))),
+		SMLID:     parseHex(t.text(path.Join(dir, "sm_lid"))),
+		PKeys:     []string{},
+		GIDs:      []GID{},
+	}
+	for _, i := range t.numbers(path.Join(dir, "pkeys")) {
+		// 0 is an unused entry, and so is 0x8000: the invalid key as a full member.
+		if key := parseHex(t.text(path.Join(dir, "pkeys", strconv.Itoa(i)))); key&0x7fff != 0 && key <= 0xffff {
+			p.PKeys = append(p.PKeys, fmt.Sprintf("0x%04x", key))
+		}
+	}
+	for _, i := range t.numbers(path.Join(dir, "gids")) {
+		gid, err := netip.ParseAddr(t.text(path.Join(dir, "gids", strconv.Itoa(i))))
+		if err != nil || gid.IsUnspecified() || gid.Zone() != "" {
+			continue
+		}
+		g := GID{Index: i, GID: gid.String(), Type: "IB"}
+		if p.LinkLayer != "InfiniBand" {
+			// Only for entries in use: reading those of an empty one is EINVAL.
+			g.Type = parseGIDType(t.text(path.Join(dir, "gid_attrs/types", strconv.Itoa(i))))
+			g.Netdev = t.text(path.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i)))
+		}
+		p.GIDs = append(p.GIDs, g)
+	}
+	return p
+}
+
+// node tries a device's node.
+func (t tree) node(uverbs string, open func(string) error) error {
+	if open != nil {
+		if err := open(nodeDir + uverbs); err != nil {
+			return err
+		}
+	}
+	if t.root == nil {
+		return fs.ErrNotExist
+	}
+	fi, err := fs.Stat(t.root, strings.TrimPrefix(nodeDir, "/")+uverbs)
+	if err != nil {
+		if open != nil {
+			return nil // opened, whatever the tree says
+		}
+		return err
+	}
+	// A node made by hand may be that of another device.
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if want := t.text(path.Join(verbsDir, uverbs, "dev")); ok && fi.Mode()&fs.ModeCharDevice != 0 && want != "" {
+		if got := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)); got != want {
+			return errWrongNode{got, want}
+		}
+	}
+	return nil
+}
+
+// gpuDirect returns the loaded peer memory module.
+func (t tree) gpuDirect() string {
+	for _, m := range []struct{ name, file string }{
+		{"nvidia_peermem", "sys/module/nvidia_peermem/version"},
+		{"nv_mem", "sys/kernel/mm/memory_peers/nv_mem/version"},
+		{"nv_mem_nc", "sys/kernel/mm/memory_peers/nv_mem_nc/version"},
+	} {
+		if t.root != nil {
+			if _, err := fs.Stat(t.root, m.file); err == nil {
+				return m.name
+			}
+		}
+	}
+	return ""
+}
+
+// names lists a directory, numbers by value; nothing if it cannot be read. Entries are not asked for their type: in sysfs
+// classes they are symbolic links.
+func (t tree) names(dir string) []string {
+	if t.root == nil {
+		return nil
+	}
+	entries, _ := fs.ReadDir(t.root, dir) // what was read before an error counts
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	slices.SortFunc(names, natural)
+	return names
+}
+
+// numbers lists the entries of a directory that are numbers, in order.
+func (t tree) numbers(dir string) []int {
+	var numbers []int
+	for _, name := range t.names(dir) {
+		if n, err := strconv.Atoi(name); err == nil && n >= 0 && n <= maxTable && strconv.Itoa(n) == name {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// text reads an attribute, without blanks around it; "" if it cannot be read or is not printable ASCII.
+func (t tree) text(name string) string {
+	if t.root == nil {
+		return ""
+	}
+	f, err := t.root.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if d, ok := f.(interface{ SetReadDeadline(time.Time) error }); ok {
+		_ = d.SetReadDeadline(time.Now().Add(readTime))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxRead))
+	if err != nil {
+		return ""
+	}
+	s := strings.TrimSpace(string(data))
+	for _, c := range []byte(s) {
+		if c < ' ' || c > '~' {
+			return ""
+		}
+	}
+	return s
+}
+
+// link returns the last element of a symbolic link's target, "" if there is none.
+func (t tree) link(name string) string {
+	if t.root == nil {
+		return ""
+	}
+	target, err := fs.ReadLink(t.root, name)
+	if err != nil {
+		return ""
+	}
+	return path.Base(target)
+}
+
+// parseState returns the name in "4: ACTIVE".
+func parseState(s string) string {
+	number, name, found := strings.Cut(s, ":")
+	if _, err := strconv.Atoi(number); !found || err != nil {
+		return ""
+	}
+	return strings.TrimSpace(name)
+}
+
+// parseRate returns the number in "400 Gb/sec (4X NDR)" or "2.5 Gb/sec (1X SDR)".
+func parseRate(s string) float64 {
+	number, _, found := strings.Cut(s, " Gb/sec")
+	rate, err := strconv.ParseFloat(number, 64)
+	if !found || err != nil || !(rate > 0 && rate < 1e6) {
+		return 0
+	}
+	return rate
+}
+
+// parseHex returns the number in "0x32".
+func parseHex(s string) uint32 {
+	digits, found := strings.CutPrefix(s, "0x")
+	n, err := strconv.ParseUint(digits, 16, 32)
+	if !found || err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
+// parseGIDType shortens "IB/RoCE v1", which InfiniBand and RoCE v1 share; only Ethernet ports are asked.
+func parseGIDType(s string) string { return strings.TrimPrefix(s, "IB/") }
+
+// natural compares names so that mlx5_2 comes before mlx5_10.
+func natural(a, b string) int {
+	pa, na := splitNumber(a)
+	pb, nb := splitNumber(b)
+	if pa == pb && na != nb && na >= 0 && nb >= 0 {
+		return na - nb
+	}
+	return strings.Compare(a, b)
+}
+
+// splitNumber splits a name before its last digits; the number is -1 if there are none, or too many.
+func splitNumber(s string) (prefix string, number int) {
+	prefix = strings.TrimRight(s, "0123456789")
+	if len(s)-len(prefix) > 9 {
+		return s, -1
+	}
+	n, err := strconv.Atoi(s[len(prefix):])
+	if err != nil {
+		return s, -1
+	}
+	return prefix, n
+}

@@ -1,0 +1,499 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// onGossip notes who is heard. Gossip wakes whoever dials; it never decides.
+func (n *Node) onGossip(r Record, alive bool) {
+	old, known := n.heard[r.ID]
+	switch {
+	case alive:
+		n.heard[r.ID] = r
+		if n.lead != nil && !n.isGathered() {
+			n.addTarget(r.ID, nil, r.Addr)
+		}
+	case known && old.Nonce == r.Nonce:
+		delete(n.heard, r.ID)
+	}
+	n.elect()
+}
+
+// elect makes this container the coordinator when nobody is declared rank 0, everybody is heard, and it comes first in the
+// order. Two that disagree cannot both commit: each of them would need the other's acknowledgement.
+func (n *Node) elect() {
+	if n.self.Rank >= 0 || n.isGathered() || len(n.heard)+1 != n.cfg.Size {
+		return
+	}
+	for _, r := range n.heard {
+		if r.Rank == 0 || r.before(&n.self) < 0 {
+			return
+		}
+	}
+	n.becomeCoordinator()
+}
+
+// resolveSeed asks for the addresses of a seed again and again until the job is gathered.
+func (n *Node) resolveSeed(i int) {
+	var b backoff
+	for {
+		s := n.cfg.Seeds[i]
+		addrs, err := n.resolve(n.ctx, s.Host)
+		n.post(func() {
+			st := &n.seeds[i]
+			st.asked, st.err = true, err
+			for _, a := range addrs {
+				if ap := netip.AddrPortFrom(a, uint16(s.Port)); !slices.Contains(st.addrs, ap) {
+					st.addrs = append(st.addrs, ap)
+				}
+			}
+			n.onSeed(i)
+		})
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.gathered:
+			return
+		case <-time.After(b.wait()):
+		}
+	}
+}
+
+// onSeed has rank 0 dial the addresses of a seed that nobody known uses.
+func (n *Node) onSeed(i int) {
+	if n.lead == nil || n.isGathered() {
+		return
+	}
+	for _, a := range n.seeds[i].addrs {
+		if a != n.self.Addr && !n.knownAddr(a) {
+			n.addTarget("@"+a.String(), nil, a)
+		}
+	}
+}
+
+func (n *Node) knownAddr(a netip.AddrPort) bool {
+	for _, r := range n.heard {
+		if r.Addr == a {
+			return true
+		}
+	}
+	for _, t := range n.lead.targets {
+		if t.rec != nil && t.rec.Addr == a {
+			return true
+		}
+	}
+	return false
+}
+
+// joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
+// and then with one that is not heard yet, for as long as somebody is not.
+func (n *Node) joinOthers() {
+	var b backoff
+	for {
+		var to []func() []netip.AddrPort
+		connected := false
+		if !n.ask(func() {
+			connected = n.up.wire != nil || n.self.Rank == 0 || n.isGathered()
+			to = n.joinTargets(connected)
+		}) {
+			return
+		}
+		var wg sync.WaitGroup
+		for _, find := range to {
+			wg.Go(func() {
+				for _, a := range find() {
+					if err := n.net.join(a); err != nil {
+						n.log.Debug("gossip join", "addr", a, "err", err)
+						continue
+					}
+					return
+				}
+			})
+		}
+		wg.Wait()
+		pause := b.wait()
+		if connected {
+			pause = rejoinInterval
+		}
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// joinTargets picks whom to join: each entry finds the addresses of one container.
+func (n *Node) joinTargets(connected bool) []func() []netip.AddrPort {
+	if len(n.heard)+1 >= n.cfg.Size {
+		return nil
+	}
+	var first, rest []func() []netip.AddrPort
+	for i := range n.cfg.Peers {
+		p := n.cfg.Peers[i]
+		if _, ok := n.heard[p.ID]; ok {
+			continue
+		}
+		find := func() []netip.AddrPort {
+			var out []netip.AddrPort
+			addrs, err := n.resolve(n.ctx, p.Host)
+			if err != nil {
+				n.log.Debug("gossip join", "peer", p.ID, "err", err)
+			}
+			for _, a := range addrs {
+				out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
+			}
+			return out
+		}
+		if p.Rank == 0 {
+			first = append(first, find)
+		} else {
+			rest = append(rest, find)
+		}
+	}
+	for _, s := range n.seeds {
+		for _, a := range s.addrs {
+			if a != n.self.Addr && !slices.ContainsFunc(n.heardList(), func(r Record) bool { return r.Addr == a }) {
+				rest = append(rest, func() []netip.AddrPort { return []netip.AddrPort{a} })
+			}
+		}
+	}
+	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	most := 2
+	if len(first) == 0 {
+		most = 3
+	}
+	if connected {
+		most = 1
+	}
+	return append(first, rest[:min(most, len(rest))]...)
+}
+
+func (n *Node) heardList() []Record {
+	out := make([]Record, 0, len(n.heard))
+	for _, r := range n.heard {
+		out = append(out, r)
+	}
+	return out
+}
+
+// lookForLeader finds out why rank 0 does not call while it does not.
+func (n *Node) lookForLeader() {
+	const first, again = 250 * time.Millisecond, time.Second
+	t := time.NewTimer(first)
+	defer t.Stop()
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.gathered:
+			return
+		case <-t.C:
+		}
+		n.lookOnce()
+		t.Reset(again)
+	}
+}
+
+func (n *Node) lookOnce() {
+	type place struct {
+		id   string
+		host string
+		addr netip.AddrPort
+		port int
+	}
+	var places []place
+	sure := false // whether the places are rank 0's
+	if !n.ask(func() {
+		if n.up.wire != nil || n.lead != nil || n.phase == Running || n.phase == Ended {
+			return
+		}
+		for _, p := range n.cfg.Peers {
+			if p.Rank == 0 {
+				places, sure = append(places, place{id: p.ID, host: p.Host, port: p.Port}), true
+			}
+		}
+		if sure {
+			return
+		}
+		for _, s := range n.seeds {
+			for _, a := range s.addrs {
+				if a != n.self.Addr && len(places) < 4 && !slices.ContainsFunc(n.heardList(), func(r Record) bool { return r.Addr == a }) {
+					places = append(places, place{addr: a})
+				}
+			}
+		}
+	}) || len(places) == 0 {
+		return
+	}
+	others := 0
+	var last error
+	for _, p := range places {
+		addrs := []netip.AddrPort{p.addr}
+		if p.host != "" {
+			found, err := n.resolve(n.ctx, p.host)
+			last, addrs = err, nil
+			for _, a := range found {
+				addrs = append(addrs, netip.AddrPortFrom(a, uint16(p.port)))
+			}
+		}
+		for _, a := range addrs {
+			if err := n.look(p.id, a); err != nil {
+				last = fmt.Errorf("%v: %w", a, err)
+				if errors.Is(err, ErrOtherSecret) {
+					others++
+				}
+			} else {
+				last = fmt.Errorf("%v: %w", a, errSilent)
+			}
+		}
+	}
+	n.post(func() {
+		n.up.looked, n.up.lookErr = true, last
+		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
+		if others > 0 && (sure || others == len(places)) && len(n.heard) == 0 && n.up.wire == nil && n.phase == Gathering {
+			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
+				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(last), secret: true}}})
+		}
+	})
+}
+
+var errSilent = errors.New("it answers, but has not called back yet")
+
+func (n *Node) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addrs, err := n.cfg.Lookup(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("resolving %s: %w", host, err)
+	}
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	return addrs, nil
+}
+
+// missing lists who is not there, by what this rank knows.
+func (n *Node) missing() []Missing {
+	if n.phase == Running || n.phase == Ended {
+		return nil
+	}
+	if n.lead == nil {
+		return n.missingBelow()
+	}
+	var out []Missing
+	listed := 0
+	for i := range n.cfg.Peers {
+		p := &n.cfg.Peers[i]
+		listed++
+		t := n.lead.targets[p.ID]
+		if t != nil && t.rec == nil {
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: n.reason(t), secret: t.stranger != nil})
+		}
+	}
+	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
+	count := n.cfg.Size - n.present() - len(out)
+	keys := make([]string, 0, len(n.lead.targets))
+	for k, t := range n.lead.targets {
+		if t.peer == nil && t.rec == nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		if count == 0 {
+			break
+		}
+		t := n.lead.targets[k]
+		out = append(out, Missing{Rank: -1, Name: n.nameOf(t), Reason: n.reason(t), secret: t.stranger != nil})
+		count--
+	}
+	if count > 0 {
+		name := "1 rank"
+		if count > 1 {
+			name = fmt.Sprintf("%d ranks", count)
+		}
+		out = append(out, Missing{Rank: -1, Name: name, Reason: n.seedReason()})
+	}
+	return out
+}
+
+// missingBelow is the view of a rank other than 0.
+func (n *Node) missingBelow() []Missing {
+	if n.up.wire != nil && n.up.present > 0 {
+		return n.up.missing
+	}
+	var out []Missing
+	if n.up.wire == nil {
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard"}
+		for _, p := range n.cfg.Peers {
+			if p.Rank == 0 {
+				m.Name = p.ID
+			}
+		}
+		switch {
+		case n.up.lookErr != nil:
+			m.Reason = explain(n.up.lookErr)
+		case !n.up.looked && len(n.cfg.Seeds) > 0:
+			m.Reason = n.seedReason()
+		}
+		out = append(out, m)
+	}
+	for _, p := range n.cfg.Peers {
+		if _, ok := n.heard[p.ID]; !ok && p.Rank != 0 {
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip"})
+		}
+	}
+	return out
+}
+
+func (n *Node) missingError() *MissingError {
+	e := &MissingError{Size: n.cfg.Size, Missing: n.missing()}
+	switch {
+	case n.lead != nil:
+		e.Present = n.present()
+	case n.up.wire != nil && n.up.present > 0:
+		e.Present = n.up.present
+	default:
+		e.Present = 1 + len(n.heard)
+	}
+	return e
+}
+
+func (n *Node) reason(t *target) string {
+	r, heard := n.heard[t.key]
+	switch {
+	case t.stranger != nil && !errors.Is(t.err, ErrOtherSecret):
+		return fmt.Sprintf("%s; now %s", explain(t.stranger), explain(t.err))
+	case t.err != nil && heard:
+		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))
+	case t.err != nil:
+		return explain(t.err)
+	case heard:
+		return fmt.Sprintf("heard by gossip from %v, not connected yet", r.Addr)
+	}
+	return "never heard"
+}
+
+func (n *Node) seedReason() string {
+	var parts []string
+	for i, s := range n.seeds {
+		name := n.cfg.Seeds[i].Host
+		switch {
+		case s.err != nil:
+			parts = append(parts, explain(s.err))
+		case len(s.addrs) == 1:
+			parts = append(parts, fmt.Sprintf("%s has 1 address", name))
+		case s.asked:
+			parts = append(parts, fmt.Sprintf("%s has %d addresses", name, len(s.addrs)))
+		}
+	}
+	if len(parts) == 0 {
+		return "never heard"
+	}
+	return "never heard: " + strings.Join(parts, ", ")
+}
+
+// explain turns the error of a way of reaching somebody into the words of a person.
+func explain(err error) string {
+	var dns *net.DNSError
+	var at string
+	if err == nil {
+		return "no reason is known"
+	}
+	if head, _, ok := strings.Cut(err.Error(), ": "); ok {
+		if ap, perr := netip.ParseAddrPort(head); perr == nil {
+			at = ap.String() + ": "
+		}
+	}
+	switch {
+	case errors.Is(err, ErrOtherSecret), errors.Is(err, ErrOtherJob), errors.Is(err, errSilent):
+		return err.Error()
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Sprintf("name %s does not resolve", dns.Name)
+	case errors.As(err, &dns):
+		return fmt.Sprintf("name %s cannot be resolved: %s", dns.Name, dns.Err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return at + "connection refused"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return at + "no route to host"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		return at + "connection closed by the other side"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return at + "no answer"
+	}
+	return err.Error()
+}
+
+// ownAddr is the address that others most likely reach this container at: the one the kernel would send from to a peer whose
+// address is known, else the first address of an interface that is up and is neither loopback nor link-local.
+func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
+	var hosts []string
+	for _, p := range peers {
+		hosts = append(hosts, p.Host)
+	}
+	for _, s := range seeds {
+		hosts = append(hosts, s.Host)
+	}
+	for _, h := range hosts {
+		a, err := netip.ParseAddr(h)
+		if err != nil {
+			continue
+		}
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
+		if err != nil {
+			continue
+		}
+		local := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+		_ = c.Close()
+		if !local.IsUnspecified() {
+			return local.WithZone(""), nil
+		}
+	}
+	ifs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	var six, loop netip.Addr
+	for _, ifa := range ifs {
+		n, ok := ifa.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		a, ok := netip.AddrFromSlice(n.IP)
+		a = a.Unmap()
+		switch {
+		case !ok || a.IsLinkLocalUnicast():
+		case a.IsLoopback():
+			if !loop.IsValid() {
+				loop = a
+			}
+		case a.Is4():
+			return a, nil
+		case !six.IsValid():
+			six = a
+		}
+	}
+	if six.IsValid() {
+		return six, nil
+	}
+	if loop.IsValid() {
+		return loop, nil // nobody else can reach it; a job of one rank does not mind
+	}
+	return netip.Addr{}, errors.New("no interface has an address")
+}

@@ -1,0 +1,144 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// gossip is everything that touches memberlist: one member that says our record and hears those of the others.
+type gossip struct {
+	list *memberlist.Memberlist
+}
+
+// gossipConfig is what decides how memberlist behaves for a job of size n. Gossip finds and watches; it is never on the
+// critical path of a launch, so its intervals are modest and compression, which costs three times the CPU of everything
+// else at this record size, is off.
+func gossipConfig(n int) *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	c.EnableCompression = false
+	c.GossipNodes = 3
+	c.ProbeInterval, c.ProbeTimeout = 2*time.Second, time.Second
+	c.SuspicionMult = 8
+	c.TCPTimeout = 2 * time.Second
+	c.HandoffQueueDepth = 4096
+	c.GossipToTheDeadTime = 15 * time.Second
+	c.PushPullInterval = 5 * time.Second
+	c.GossipInterval = 200 * time.Millisecond
+	switch {
+	case n <= 16:
+		c.GossipInterval = 100 * time.Millisecond
+	case n > 128:
+		c.PushPullInterval = 15 * time.Second
+		c.SuspicionMult = 6
+		c.TCPTimeout = 3 * time.Second
+		c.HandoffQueueDepth = 16384
+		c.GossipToTheDeadTime = 30 * time.Second
+	}
+	// A message is received about limit = RetransmitMult*ceil(log10(n+1)) times per member, so n*n*e^-limit pairs never see
+	// it until the next push/pull. This multiplier keeps that below one in a thousand jobs.
+	c.RetransmitMult = int(math.Ceil((2*math.Log(float64(max(n, 2))) + 7) / math.Ceil(math.Log10(float64(n+1)))))
+	return c
+}
+
+func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger, heard func(Record, bool)) (*gossip, error) {
+	meta, err := self.encode()
+	if err != nil {
+		return nil, fmt.Errorf("rendezvous: own record: %w", err)
+	}
+	c := gossipConfig(size)
+	c.Name = self.ID + "-" + self.Nonce // unique per start: a restarted container would be ignored for 38 s under its old name
+	c.Label = label
+	c.SecretKey = key
+	c.Transport = &transport{ctx: ctx, port: port, advertise: self.Addr}
+	c.BindAddr = self.Addr.Addr().String()
+	c.BindPort = int(self.Addr.Port())
+	c.AdvertiseAddr = self.Addr.Addr().String()
+	c.AdvertisePort = int(self.Addr.Port())
+	c.Delegate = metaOnly(meta)
+	c.Events = events{heard: heard, self: c.Name}
+	c.Logger = log.New(logWriter{logger}, "", 0)
+	list, err := memberlist.Create(c)
+	if err != nil {
+		return nil, fmt.Errorf("rendezvous: starting gossip: %w", err)
+	}
+	return &gossip{list: list}, nil
+}
+
+// join exchanges states with one address over TCP. memberlist bounds it by its TCPTimeout.
+func (g *gossip) join(addr netip.AddrPort) error {
+	_, err := g.list.Join([]string{addr.String()})
+	return err
+}
+
+func (g *gossip) close() error { return g.list.Shutdown() }
+
+// metaOnly says our record and keeps nothing else.
+type metaOnly []byte
+
+func (m metaOnly) NodeMeta(int) []byte                        { return m }
+func (m metaOnly) NotifyMsg([]byte)                           {}
+func (m metaOnly) GetBroadcasts(overhead, limit int) [][]byte { return nil }
+func (m metaOnly) LocalState(bool) []byte                     { return nil }
+func (m metaOnly) MergeRemoteState([]byte, bool)              {}
+
+// events runs with memberlist's lock held: it copies and must not call back.
+type events struct {
+	heard func(r Record, alive bool)
+	self  string
+}
+
+func (e events) NotifyJoin(n *memberlist.Node)   { e.tell(n, true) }
+func (e events) NotifyUpdate(n *memberlist.Node) { e.tell(n, true) }
+func (e events) NotifyLeave(n *memberlist.Node)  { e.tell(n, false) }
+
+func (e events) tell(n *memberlist.Node, alive bool) {
+	ip, ok := netip.AddrFromSlice(n.Addr)
+	if !ok || n.Name == e.self {
+		return
+	}
+	r, err := decodeRecord(n.Meta, netip.AddrPortFrom(ip.Unmap(), n.Port))
+	if err != nil {
+		return // a member of another format: the control connection tells its version
+	}
+	e.heard(r, alive)
+}
+
+// logWriter passes memberlist's lines on as debug records: what matters of them, rendezvous finds out and says itself.
+type logWriter struct{ log *slog.Logger }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	if w.log.Enabled(context.Background(), slog.LevelDebug) {
+		line := strings.TrimSpace(string(b))
+		level, rest, ok := strings.Cut(line, "] memberlist: ")
+		if ok {
+			w.log.Debug("gossip: "+rest, "severity", strings.TrimPrefix(level, "["))
+		} else {
+			w.log.Debug("gossip: " + line)
+		}
+	}
+	return len(b), nil
+}
+
+// backoff gives the waits between attempts: 50 ms doubling to 800 ms, each spread over a quarter of itself so that ranks
+// that start together do not stay in step.
+type backoff struct{ next time.Duration }
+
+func (b *backoff) wait() time.Duration {
+	if b.next == 0 {
+		b.next = 50 * time.Millisecond
+	}
+	d := b.next
+	b.next = min(2*b.next, 800*time.Millisecond)
+	return d - d/8 + rand.N(d/4)
+}
+
+func (b *backoff) reset() { b.next = 0 }

@@ -1,0 +1,401 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a network of control connections in memory: who listens where, and what a dial meets.
+type world struct {
+	t     *testing.T
+	mu    sync.Mutex
+	nodes map[netip.AddrPort]*Node
+	block map[netip.AddrPort]error // what a dial to that address ends with
+	conns map[netip.AddrPort][]net.Conn
+	wg    sync.WaitGroup
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{}, conns: map[netip.AddrPort][]net.Conn{}}
+}
+
+func addrOf(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 12345)
+}
+
+func (w *world) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.block[addr]; err != nil {
+		return nil, err
+	}
+	n := w.nodes[addr]
+	if n == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	a, b := net.Pipe()
+	w.conns[addr] = append(w.conns[addr], a, b)
+	w.wg.Go(func() { n.Accept(context.Background(), b, nil) })
+	return a, nil
+}
+
+func (w *world) set(addr netip.AddrPort, n *Node, block error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes[addr], w.block[addr] = n, block
+}
+
+// cut ends all control connections to an address.
+func (w *world) cut(addr netip.AddrPort) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns[addr] {
+		_ = c.Close()
+	}
+	w.conns[addr] = nil
+}
+
+func (w *world) config(i, size int) Config {
+	cfg := Config{
+		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size: size, Dial: w.dial, Timeout: time.Minute,
+	}
+	if os.Getenv("DEBUG") != "" {
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
+	}
+	for k := range size {
+		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+	}
+	return cfg
+}
+
+func (w *world) start(cfg Config) *Node {
+	n, err := Start(cfg)
+	require.NoError(w.t, err)
+	w.set(cfg.Self.Addr, n, nil)
+	return n
+}
+
+func (w *world) close(nodes ...*Node) {
+	for _, n := range nodes {
+		assert.NoError(w.t, n.Close())
+	}
+	w.wg.Wait()
+}
+
+type gathered struct {
+	roster Roster
+	err    error
+}
+
+func gatherAll(ctx context.Context, nodes []*Node) []gathered {
+	out := make([]gathered, len(nodes))
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		wg.Go(func() { out[i].roster, out[i].err = n.Gather(ctx) })
+	}
+	wg.Wait()
+	return out
+}
+
+func TestAllAgreeAndEndTogether(t *testing.T) {
+	for _, size := range []int{1, 2, 4, 64} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				var nodes []*Node
+				for i := range size {
+					nodes = append(nodes, w.start(w.config(i, size)))
+				}
+				res := gatherAll(t.Context(), nodes)
+				for i, g := range res {
+					require.NoError(t, g.err, "rank %d", i)
+					require.Len(t, g.roster.Members, size)
+					require.Equal(t, res[0].roster.Hash, g.roster.Hash)
+					require.Equal(t, fmt.Sprintf("worker-%d", i), g.roster.Members[i].Alias)
+				}
+				require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 3, Reason: "because"}))
+				for _, n := range nodes[1:] {
+					o, err := n.Wait(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, Outcome{Status: 3, Reason: "because"}, o)
+				}
+				w.close(nodes...)
+			})
+		})
+	}
+}
+
+func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var nodes []*Node
+		for i := range 3 {
+			cfg := w.config(i, 4)
+			cfg.Timeout = 5 * time.Second
+			nodes = append(nodes, w.start(cfg))
+		}
+		var wg sync.WaitGroup
+		for i, n := range nodes {
+			wg.Go(func() {
+				_, err := n.Gather(t.Context())
+				if i == 0 {
+					var m *MissingError
+					if assert.ErrorAs(t, err, &m) {
+						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
+						assert.False(t, m.OtherSecret())
+						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}))
+					}
+					return
+				}
+				var e *EndedError
+				if assert.ErrorAs(t, err, &e, "rank %d", i) {
+					assert.Equal(t, 75, e.Outcome.Status)
+					assert.Contains(t, e.Outcome.Reason, "worker-3 (10.0.0.3:12345: connection refused)")
+				}
+			})
+		}
+		wg.Wait()
+		w.close(nodes...)
+	})
+}
+
+func TestRankZeroNeverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cfg := w.config(1, 2)
+		cfg.Timeout = 5 * time.Second
+		w.set(addrOf(0), nil, syscall.EHOSTUNREACH)
+		n := w.start(cfg)
+		_, err := n.Gather(t.Context())
+		var m *MissingError
+		require.ErrorAs(t, err, &m)
+		require.Equal(t, "1 of 2 ranks are present; missing: worker-0 (10.0.0.0:12345: no route to host)", m.Error())
+		w.close(n)
+	})
+}
+
+func TestOtherSecretEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		other := fmt.Errorf("worker-2: %w", ErrOtherSecret)
+		var nodes []*Node
+		for i := range 2 {
+			nodes = append(nodes, w.start(w.config(i, 3)))
+		}
+		w.set(addrOf(2), nil, other)
+		begin := time.Now()
+		_, err := nodes[0].Gather(t.Context())
+		var m *MissingError
+		require.ErrorAs(t, err, &m)
+		require.True(t, m.OtherSecret())
+		require.Contains(t, m.Error(), "another secret")
+		require.Contains(t, m.Error(), "worker-2")
+		require.Less(t, time.Since(begin), 2*secretPatience)
+		w.close(nodes...)
+
+		// The odd one finds out by looking at rank 0.
+		w = newWorld(t)
+		w.set(addrOf(0), nil, other)
+		odd := w.start(w.config(2, 3))
+		_, err = odd.Gather(t.Context())
+		require.ErrorAs(t, err, &m)
+		require.True(t, m.OtherSecret())
+		w.close(odd)
+	})
+}
+
+func TestRestartBeforeTheLaunchReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		zero, one := w.start(w.config(0, 3)), w.start(w.config(1, 3))
+		time.Sleep(time.Second) // virtual: rank 1 is registered
+		// Rank 2 comes, registers, and dies before the last rank is there: here rank 1 is the one that leaves.
+		w.set(addrOf(1), nil, syscall.ECONNREFUSED)
+		w.cut(addrOf(1))
+		require.NoError(t, one.Close())
+		two := w.start(w.config(2, 3))
+		time.Sleep(2 * time.Second)
+		select {
+		case <-zero.gathered:
+			t.Fatal("launched without rank 1")
+		default:
+		}
+		cfg := w.config(1, 3)
+		again := w.start(cfg)
+		res := gatherAll(t.Context(), []*Node{zero, again, two})
+		for _, g := range res {
+			require.NoError(t, g.err)
+			require.Equal(t, res[0].roster.Hash, g.roster.Hash)
+		}
+		require.Equal(t, cfg.Self.Nonce, res[0].roster.Members[1].Nonce)
+		w.close(zero, again, two)
+	})
+}
+
+func TestLossesWhileRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var nodes []*Node
+		for i := range 3 {
+			nodes = append(nodes, w.start(w.config(i, 3)))
+		}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		// A connection that comes back is forgiven.
+		w.cut(addrOf(1))
+		time.Sleep(time.Minute)
+		select {
+		case l := <-nodes[0].Losses():
+			t.Fatalf("lost %v", l)
+		default:
+		}
+		// One that does not is told once, with its reason.
+		w.set(addrOf(2), nil, syscall.EHOSTUNREACH)
+		w.cut(addrOf(2))
+		l := <-nodes[0].Losses()
+		require.Equal(t, 2, l.Rank)
+		require.Contains(t, l.Reason, "no route to host")
+		// The others are told, and the lost rank does not hold the end up.
+		begin := time.Now()
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}))
+		require.Less(t, time.Since(begin), doneTimeout)
+		o, err := nodes[1].Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 75, o.Status)
+		w.close(nodes...)
+	})
+}
+
+func TestRankZeroVanishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 2)), w.start(w.config(1, 2))}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		w.set(addrOf(0), nil, syscall.ECONNREFUSED)
+		w.set(addrOf(1), nil, syscall.ECONNREFUSED)
+		w.cut(addrOf(1))
+		begin := time.Now()
+		_, err := nodes[1].Wait(t.Context())
+		var lost *LostError
+		require.ErrorAs(t, err, &lost)
+		require.Less(t, time.Since(begin), time.Second)
+		w.close(nodes...)
+	})
+}
+
+func TestStopReachesRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 2)), w.start(w.config(1, 2))}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		require.True(t, nodes[1].RequestStop(15, "its container was stopped"))
+		require.Equal(t, Stop{Name: "worker-1", Signal: 15, Reason: "its container was stopped"}, <-nodes[0].Stops())
+		w.close(nodes...)
+	})
+}
+
+func TestStopBeforeTheLaunch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3))}
+		time.Sleep(time.Second) // virtual: rank 1 is registered
+		require.True(t, nodes[1].RequestStop(15, "its container was stopped"))
+		_, err := nodes[0].Gather(t.Context())
+		var e *EndedError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 143, e.Outcome.Status)
+		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome))
+		_, err = nodes[1].Gather(t.Context())
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 143, e.Outcome.Status)
+		w.close(nodes...)
+	})
+}
+
+func TestRestartAfterTheLaunchEndsTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 2)), w.start(w.config(1, 2))}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		w.cut(addrOf(1))
+		w.set(addrOf(1), nil, syscall.ECONNREFUSED)
+		require.NoError(t, nodes[1].Close())
+		again := w.start(w.config(1, 2))
+		l := <-nodes[0].Losses()
+		require.Equal(t, Loss{Rank: 1, Name: "worker-1", Reason: "its container was started again"}, l)
+		_, err := again.Gather(t.Context())
+		var e *EndedError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 75, e.Outcome.Status)
+		w.close(nodes[0], again)
+	})
+}
+
+func TestVerifyEndsTheJobEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cfg := w.config(0, 2)
+		cfg.Verify = func(r Roster) *Outcome { return &Outcome{Status: 69, Reason: r.Members[1].Version} }
+		nodes := []*Node{w.start(cfg), w.start(w.config(1, 2))}
+		_, err := nodes[0].Gather(t.Context())
+		var e *EndedError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, Outcome{Status: 69, Reason: "1"}, e.Outcome)
+		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome))
+		_, err = nodes[1].Gather(t.Context())
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 69, e.Outcome.Status)
+		w.close(nodes...)
+	})
+}
+
+func TestTwoContainersOfOneRankConflict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cfg := w.config(2, 3)
+		cfg.Self.Rank = 1
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3)), w.start(cfg)}
+		_, err := nodes[0].Gather(t.Context())
+		var c *ConflictError
+		require.ErrorAs(t, err, &c)
+		require.Contains(t, err.Error(), "both say that they are rank 1")
+		w.close(nodes...)
+	})
+}
+
+func TestGatherEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.start(w.config(0, 2))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("stopped"))
+		_, err := n.Gather(ctx)
+		require.ErrorContains(t, err, "stopped")
+		w.close(n)
+	})
+}

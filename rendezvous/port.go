@@ -1,0 +1,344 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+const (
+	// Streams of memberlist that carry a label begin with this byte (memberlist v0.7 net.go, hasLabelMsg); ours always do.
+	// SSH identification strings begin with "SSH-" (RFC 4253, section 4.2).
+	gossipByte = 244
+
+	// A connection that says nothing for so long belongs to an SSH client that waits for our identification first.
+	silence = 200 * time.Millisecond
+
+	// Connections whose first byte has not come yet. Beyond it new ones wait in the kernel's queue for at most silence.
+	maxUndecided = 1024
+
+	portTries = 64
+)
+
+// Port is the one port of a container: SSH and gossip streams on TCP, gossip packets on UDP with the same number.
+type Port struct {
+	tcp  net.Listener
+	udp  net.PacketConn // nil when UDP cannot be had
+	log  *slog.Logger
+	wg   sync.WaitGroup
+	done chan struct{}
+	once sync.Once
+
+	undecided chan struct{}
+	ssh       chan net.Conn
+	streams   chan net.Conn
+	packets   chan *memberlist.Packet
+
+	mu     sync.Mutex
+	waits  map[net.Conn]struct{} // undecided ones, so that Close can end them
+	closed bool
+}
+
+// Listen opens the port on all addresses, IPv6 and IPv4. When the number is taken on TCP or UDP it takes the next free one
+// of the 63 above it; 0 lets the kernel choose.
+func Listen(ctx context.Context, port int, logger *slog.Logger) (*Port, error) {
+	return listen(ctx, "", port, logger)
+}
+
+func listen(ctx context.Context, host string, port int, logger *slog.Logger) (*Port, error) {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	var first error
+	for try := range portTries {
+		n := port
+		if port != 0 {
+			n += try
+		}
+		if n > 65535 {
+			break
+		}
+		tcp, udp, err := bind(ctx, host, n)
+		if err == nil {
+			p := &Port{
+				tcp: tcp, udp: udp, log: logger,
+				done:      make(chan struct{}),
+				undecided: make(chan struct{}, maxUndecided),
+				ssh:       make(chan net.Conn),
+				streams:   make(chan net.Conn),
+				packets:   make(chan *memberlist.Packet, 256),
+				waits:     make(map[net.Conn]struct{}),
+			}
+			p.wg.Go(p.accept)
+			if udp != nil {
+				p.wg.Go(p.receive)
+			}
+			return p, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("rendezvous: listening on port %d: %w", port, first)
+}
+
+func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketConn, error) {
+	var lc net.ListenConfig
+	tcp, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, nil, err
+	}
+	port = tcp.Addr().(*net.TCPAddr).Port
+	udp, err := lc.ListenPacket(ctx, "udp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err == nil {
+		return tcp, udp, nil
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		_ = tcp.Close()
+		return nil, nil, err
+	}
+	return tcp, nil, nil // no UDP here at all: gossip then lives on TCP alone
+}
+
+// Number is the port that was really taken.
+func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
+
+// SSH is the listener of the connections that are not gossip. Closing it closes nothing but itself.
+func (p *Port) SSH() net.Listener { return &sshListener{port: p, closed: make(chan struct{})} }
+
+// Close stops listening, ends undecided connections and waits for every goroutine.
+func (p *Port) Close() error {
+	var err error
+	p.once.Do(func() {
+		close(p.done)
+		err = p.tcp.Close()
+		if p.udp != nil {
+			err = errors.Join(err, p.udp.Close())
+		}
+		p.mu.Lock()
+		p.closed = true
+		for c := range p.waits {
+			_ = c.Close()
+		}
+		p.mu.Unlock()
+	})
+	p.wg.Wait()
+	return err
+}
+
+func (p *Port) accept() {
+	pause := time.Duration(0)
+	for {
+		conn, err := p.tcp.Accept()
+		if err != nil {
+			select {
+			case <-p.done:
+				return
+			default:
+			}
+			// Out of descriptors, or a connection reset in the queue: go on, but do not spin.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			p.log.Warn("accepting a connection", "err", err)
+			select {
+			case <-p.done:
+				return
+			case <-time.After(pause):
+			}
+			continue
+		}
+		pause = 0
+		select {
+		case p.undecided <- struct{}{}:
+		case <-p.done:
+			_ = conn.Close()
+			return
+		}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			_ = conn.Close()
+			return
+		}
+		p.waits[conn] = struct{}{}
+		p.mu.Unlock()
+		p.wg.Go(func() { p.decide(conn) })
+	}
+}
+
+// decide reads the first byte of a connection, gives it back, and passes the connection on.
+func (p *Port) decide(conn net.Conn) {
+	var first [1]byte
+	_ = conn.SetReadDeadline(time.Now().Add(silence))
+	n, err := conn.Read(first[:])
+	_ = conn.SetReadDeadline(time.Time{})
+
+	p.mu.Lock()
+	delete(p.waits, conn)
+	p.mu.Unlock()
+	<-p.undecided
+
+	to := p.ssh
+	switch {
+	case n == 1 && first[0] == gossipByte:
+		to = p.streams
+		conn = &peeked{Conn: conn, first: first, has: true}
+	case n == 1:
+		conn = &peeked{Conn: conn, first: first, has: true}
+	case isTimeout(err):
+		conn = &peeked{Conn: conn}
+	default:
+		_ = conn.Close()
+		return
+	}
+	select {
+	case to <- conn:
+	case <-p.done:
+		_ = conn.Close()
+	}
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// receive passes UDP packets on to memberlist; a full queue drops them, as the network may.
+func (p *Port) receive() {
+	buf := make([]byte, 65536)
+	for {
+		n, from, err := p.udp.ReadFrom(buf)
+		if err != nil {
+			select {
+			case <-p.done:
+				return
+			default:
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			continue // an ICMP error of an earlier packet
+		}
+		if n == 0 || buf[0] != gossipByte {
+			continue
+		}
+		pkt := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}
+		select {
+		case p.packets <- pkt:
+		default:
+		}
+	}
+}
+
+// peeked is a connection whose first byte was read already.
+type peeked struct {
+	net.Conn
+	mu    sync.Mutex
+	first [1]byte
+	has   bool
+}
+
+func (c *peeked) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	if c.has && len(b) > 0 {
+		b[0], c.has = c.first[0], false
+		c.mu.Unlock()
+		return 1, nil
+	}
+	c.mu.Unlock()
+	return c.Conn.Read(b)
+}
+
+// SyscallConn lets the SSH server set socket options.
+func (c *peeked) SyscallConn() (syscall.RawConn, error) {
+	sc, ok := c.Conn.(syscall.Conn)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return sc.SyscallConn()
+}
+
+type sshListener struct {
+	port   *Port
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *sshListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.port.ssh:
+		return c, nil
+	case <-l.closed:
+	case <-l.port.done:
+	}
+	return nil, net.ErrClosed
+}
+
+func (l *sshListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *sshListener) Addr() net.Addr { return l.port.tcp.Addr() }
+
+// transport is the port as memberlist sees it.
+type transport struct {
+	ctx       context.Context // ends the streams that were dialled: memberlist itself lets them run into their time limits
+	port      *Port
+	advertise netip.AddrPort
+}
+
+func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return t.advertise.Addr().Unmap().AsSlice(), int(t.advertise.Port()), nil
+}
+
+var errNoUDP = errors.New("no UDP here")
+
+func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+	if t.port.udp == nil {
+		return time.Time{}, errNoUDP
+	}
+	ap, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("gossip to %q: %w", addr, err)
+	}
+	_, err = t.port.udp.WriteTo(b, net.UDPAddrFromAddrPort(ap))
+	return time.Now(), err
+}
+
+func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.port.packets }
+
+func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout}
+	conn, err := d.DialContext(t.ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &stream{conn, context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
+}
+
+type stream struct {
+	net.Conn
+	forget func() bool
+}
+
+func (s *stream) Close() error {
+	s.forget()
+	return s.Conn.Close()
+}
+
+func (t *transport) StreamCh() <-chan net.Conn { return t.port.streams }
+
+// Shutdown leaves the port open: it belongs to its creator, and SSH connections go on.
+func (t *transport) Shutdown() error { return nil }

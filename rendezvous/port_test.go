@@ -1,0 +1,286 @@
+package rendezvous
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// host is one container on a loopback address: the real port, real gossip, and control connections in the clear over the
+// port's SSH side.
+type host struct {
+	t    *testing.T
+	port *Port
+	node *Node
+	ln   net.Listener
+	wg   sync.WaitGroup
+}
+
+func dialClear(ctx context.Context, _ string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err // not a nil *net.TCPConn in an interface
+	}
+	return c, nil
+}
+
+func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
+	t.Helper()
+	p, err := listen(t.Context(), ip, port, nil)
+	require.NoError(t, err)
+	cfg := Config{
+		Self: Record{Role: "worker", Index: -1, Rank: -1, Nonce: NewNonce(), Version: "1",
+			Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 0)},
+		Port: p, Key: make([]byte, 32), Label: "job", Dial: dialClear, Timeout: 20 * time.Second,
+	}
+	edit(&cfg)
+	cfg.Self.ID = MakeID(cfg.Self.Role, cfg.Self.Index, cfg.Self.Nonce)
+	n, err := Start(cfg)
+	require.NoError(t, err)
+	h := &host{t: t, port: p, node: n, ln: p.SSH()}
+	h.wg.Go(func() {
+		for {
+			c, err := h.ln.Accept()
+			if err != nil {
+				return
+			}
+			h.wg.Go(func() { n.Accept(context.Background(), c, c.RemoteAddr()) })
+		}
+	})
+	return h
+}
+
+func (h *host) close() {
+	require.NoError(h.t, h.node.Close())
+	require.NoError(h.t, h.ln.Close())
+	require.NoError(h.t, h.port.Close())
+	h.wg.Wait()
+}
+
+func freePort(t *testing.T, ip string) int {
+	t.Helper()
+	p, err := listen(t.Context(), ip, 0, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	return p.Number()
+}
+
+func nodesOf(hosts []*host) (nodes []*Node) {
+	for _, h := range hosts {
+		nodes = append(nodes, h.node)
+	}
+	return nodes
+}
+
+func requireSameRoster(t *testing.T, hosts []*host, size int) Roster {
+	t.Helper()
+	res := gatherAll(t.Context(), nodesOf(hosts))
+	for i, g := range res {
+		require.NoError(t, g.err, "container %d", i)
+		require.Equal(t, res[0].roster.Hash, g.roster.Hash)
+	}
+	require.Len(t, res[0].roster.Members, size)
+	return res[0].roster
+}
+
+// Ranks that only gossip tells of: rank 0 knows nobody's address, the others know its own.
+func TestGossipTellsRankZeroWhoIsThere(t *testing.T) {
+	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 4, 0, 0 })
+	hosts := []*host{zero}
+	for i := 1; i < 4; i++ {
+		hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), 0, func(c *Config) {
+			c.Size, c.Self.Index, c.Self.Rank = 4, i, i
+			c.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: "127.0.0.1", Port: zero.port.Number()}}
+		}))
+	}
+	requireSameRoster(t, hosts, 4)
+	require.NoError(t, zero.node.Finish(t.Context(), Outcome{Status: 7}))
+	for _, h := range hosts[1:] {
+		o, err := h.node.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 7, o.Status)
+	}
+	for _, h := range hosts {
+		h.close()
+	}
+}
+
+// Containers behind one name that do not know their index: the ranks are agreed.
+func TestUnknownRanksAreAgreed(t *testing.T) {
+	port := freePort(t, "127.0.0.1")
+	lookup := func(context.Context, string) ([]netip.Addr, error) {
+		var a []netip.Addr
+		for i := range 4 {
+			a = append(a, netip.MustParseAddr(fmt.Sprintf("127.0.0.%d", i+1)))
+		}
+		return a, nil
+	}
+	var hosts []*host
+	for i := range 4 {
+		hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
+			c.Size, c.Lookup, c.Seeds = 4, lookup, []Seed{{"worker", port}}
+		}))
+	}
+	r := requireSameRoster(t, hosts, 4)
+	for i, m := range r.Members {
+		require.Equal(t, fmt.Sprintf("worker-%d", i), m.Alias)
+		require.Equal(t, fmt.Sprintf("127.0.0.%d", i+1), m.Addr.Addr().String())
+	}
+	for _, h := range hosts {
+		h.close()
+	}
+}
+
+// A declared rank 0 and names for the rest: rank 0 finds them at their names' addresses, its own among them.
+func TestSeedsWithADeclaredRankZero(t *testing.T) {
+	port := freePort(t, "127.0.0.1")
+	lookup := func(_ context.Context, name string) ([]netip.Addr, error) {
+		if name == "launcher" {
+			return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+		}
+		return []netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.2")}, nil
+	}
+	var hosts []*host
+	for i := range 3 {
+		hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
+			c.Size, c.Lookup, c.Seeds = 3, lookup, []Seed{{"launcher", port}, {"worker", port}}
+			c.Self.Order = min(i, 1)
+			if i == 0 {
+				c.Self.Role, c.Self.Index, c.Self.Rank = "launcher", 0, 0
+			}
+		}))
+	}
+	r := requireSameRoster(t, hosts, 3)
+	require.Equal(t, "launcher-0", r.Members[0].Alias)
+	require.Equal(t, "worker-1", r.Members[1].Alias)
+	for _, h := range hosts {
+		h.close()
+	}
+}
+
+// UDP does not have to work.
+func TestWithoutUDP(t *testing.T) {
+	zero := startHost(t, "127.0.0.1", 0, func(c *Config) {
+		require.NoError(t, c.Port.udp.Close())
+		c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0
+	})
+	one := startHost(t, "127.0.0.2", 0, func(c *Config) {
+		require.NoError(t, c.Port.udp.Close())
+		c.Size, c.Self.Index, c.Self.Rank = 2, 1, 1
+		c.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: "127.0.0.1", Port: zero.port.Number()}}
+	})
+	requireSameRoster(t, []*host{zero, one}, 2)
+	zero.node.cancel()
+	_ = zero.node.Close()
+	_ = one.node.Close()
+	_ = zero.ln.Close()
+	_ = one.ln.Close()
+	_ = zero.port.Close()
+	_ = one.port.Close()
+	zero.wg.Wait()
+	one.wg.Wait()
+}
+
+// Two containers on one address take different ports; peers are told apart by who they are.
+func TestTakenPortTakesTheNext(t *testing.T) {
+	a, err := listen(t.Context(), "127.0.0.1", 0, nil)
+	require.NoError(t, err)
+	b, err := listen(t.Context(), "127.0.0.1", a.Number(), nil)
+	require.NoError(t, err)
+	require.Greater(t, b.Number(), a.Number())
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer udp.Close()
+	n := udp.LocalAddr().(*net.UDPAddr).Port
+	c, err := listen(t.Context(), "127.0.0.1", n, nil)
+	require.NoError(t, err)
+	require.NotEqual(t, n, c.Number())
+	require.NoError(t, c.Close())
+
+	_, err = listen(t.Context(), "192.0.2.1", 1, nil)
+	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+}
+
+func TestPortTellsSSHFromGossip(t *testing.T) {
+	p, err := listen(t.Context(), "127.0.0.1", 0, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	ln := p.SSH()
+	dial := func(first string) net.Conn {
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		_, err = io.WriteString(c, first)
+		require.NoError(t, err)
+		return c
+	}
+	accept := func() net.Conn {
+		c, err := ln.Accept()
+		require.NoError(t, err)
+		return c
+	}
+
+	ssh := dial("SSH-2.0-x\r\n")
+	got := accept()
+	line, err := bufio.NewReader(got).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "SSH-2.0-x\r\n", line, "the byte that was looked at is given back")
+	_ = got.Close()
+	_ = ssh.Close()
+
+	silent := dial("")
+	got = accept() // after the silence, without a byte
+	_, err = io.WriteString(got, "SSH-2.0-y\r\n")
+	require.NoError(t, err)
+	line, err = bufio.NewReader(silent).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "SSH-2.0-y\r\n", line)
+	_ = got.Close()
+	_ = silent.Close()
+
+	stream := dial(string([]byte{gossipByte, 1, 'x'}))
+	got = <-p.streams
+	b := make([]byte, 3)
+	_, err = io.ReadFull(got, b)
+	require.NoError(t, err)
+	require.Equal(t, []byte{gossipByte, 1, 'x'}, b)
+	_ = got.Close()
+	_ = stream.Close()
+
+	// One that goes away without a word costs nothing, and those that wait do not outlive the port.
+	_ = dial("").Close()
+	held := dial("")
+	defer held.Close()
+}
+
+func TestOtherKeyIsNotHeard(t *testing.T) {
+	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
+	one := startHost(t, "127.0.0.2", 0, func(c *Config) {
+		c.Size, c.Self.Index, c.Self.Rank = 2, 1, 1
+		c.Key = []byte("another key of thirty-two bytes.")
+		c.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: "127.0.0.1", Port: zero.port.Number()}}
+		c.Dial = func(context.Context, string, netip.AddrPort) (io.ReadWriteCloser, error) {
+			return nil, fmt.Errorf("worker-0: %w", ErrOtherSecret)
+		}
+	})
+	_, err := one.node.Gather(t.Context())
+	var m *MissingError
+	require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
+	zero.node.ask(func() { require.Empty(t, zero.node.heard) })
+	zero.close()
+	one.close()
+}

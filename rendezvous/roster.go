@@ -1,0 +1,120 @@
+package rendezvous
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// Member is one rank of an agreed roster.
+type Member struct {
+	Record
+	Alias string `json:"alias"` // unique name without dots: "role-index", or "role-rank" when the index was unknown
+}
+
+// Roster is the list of all ranks, in rank order, that a commit made binding.
+type Roster struct {
+	Epoch   uint64   `json:"epoch"` // counts the attempts of rank 0 to agree; 1 is the first
+	Hash    string   `json:"hash"`  // SHA-256 over the members, in hex
+	Members []Member `json:"members"`
+}
+
+// Self returns the member with the given nonce.
+func (r *Roster) Self(nonce string) (Member, bool) {
+	i := slices.IndexFunc(r.Members, func(m Member) bool { return m.Nonce == nonce })
+	if i < 0 {
+		return Member{}, false
+	}
+	return r.Members[i], true
+}
+
+// assign gives every record a rank: the declared ones keep theirs, the others fill the gaps in the order of before.
+// The result depends on the set of records only, never on the order in which they came.
+func assign(records []Record, size int) ([]Member, error) {
+	if len(records) != size {
+		return nil, fmt.Errorf("%d containers for %d ranks", len(records), size)
+	}
+	members := make([]Member, size)
+	taken := make([]bool, size)
+	var open []Record
+	for _, r := range records {
+		switch {
+		case r.Rank < 0:
+			open = append(open, r)
+		case r.Rank >= size:
+			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.ID, r.Rank, size-1)
+		case taken[r.Rank]:
+			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
+		default:
+			taken[r.Rank] = true
+			members[r.Rank] = Member{Record: r}
+		}
+	}
+	slices.SortFunc(open, func(a, b Record) int { return a.before(&b) })
+	rank := 0
+	for _, r := range open {
+		for taken[rank] {
+			rank++
+		}
+		taken[rank] = true
+		r.Rank = rank
+		members[rank] = Member{Record: r}
+	}
+	seen := make(map[string]int, size)
+	for i := range members {
+		m := &members[i]
+		if m.Index >= 0 && m.Role != "" {
+			m.Alias = m.ID
+		} else {
+			role := m.Role
+			if role == "" {
+				role = "rank"
+			}
+			m.Alias = role + "-" + strconv.Itoa(m.Rank)
+		}
+		if other, dup := seen[m.Alias]; dup {
+			return nil, fmt.Errorf("ranks %d and %d are both called %s", other, m.Rank, m.Alias)
+		}
+		seen[m.Alias] = m.Rank
+	}
+	return members, nil
+}
+
+// hashMembers is the digest that every rank compares: it covers everything that a rank acts on, nonces included, in a
+// length-prefixed form.
+func hashMembers(members []Member) string {
+	h := sha256.New()
+	field := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
+	for i := range members {
+		m := &members[i]
+		for _, s := range []string{m.ID, m.Alias, m.Role, m.Nonce, m.Addr.String(), m.Host, m.Version, string(m.Fabric), m.Launch} {
+			field(s)
+		}
+		for _, n := range []int{m.Rank, m.Index, m.Order, m.Slots, m.GPUs} {
+			field(strconv.Itoa(n))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// verify checks a roster that came from rank 0 before it is acknowledged.
+func (r *Roster) verify(self *Record) error {
+	if h := hashMembers(r.Members); h != r.Hash {
+		return fmt.Errorf("roster of epoch %d has hash %.12s, but its members give %.12s", r.Epoch, r.Hash, h)
+	}
+	for i := range r.Members {
+		if r.Members[i].Rank != i {
+			return fmt.Errorf("roster of epoch %d has rank %d at place %d", r.Epoch, r.Members[i].Rank, i)
+		}
+	}
+	m, ok := r.Self(self.Nonce)
+	if !ok {
+		return fmt.Errorf("roster of epoch %d does not hold this start of %s (nonce %s)", r.Epoch, self.ID, self.Nonce)
+	}
+	if self.Rank >= 0 && m.Rank != self.Rank {
+		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d", r.Epoch, self.ID, m.Rank, self.Rank)
+	}
+	return nil
+}

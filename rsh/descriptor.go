@@ -1,0 +1,120 @@
+package rsh
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// openDescriptor makes a stream of a file descriptor that is shared with processes that we do not know, and owns it.
+//
+// A read or write of such a stream can last for ever, and must still end when the stream is closed, and a read must not
+// take what is typed into a terminal after its command has ended. O_NONBLOCK would do, but belongs to the file and
+// not to the descriptor: set here, it would be set in the launcher and in all that share its output. So the descriptor
+// itself stays blocking and is only touched when poll(2) says that it is ready; until then an epoll instance around it,
+// which has an O_NONBLOCK of its own, waits in Go's network poller, where closing it ends the wait.
+func openDescriptor(fd int, events uint32) (io.ReadWriteCloser, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
+	}
+	err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events})
+	if errors.Is(err, unix.EPERM) {
+		// Not something that waits: a regular file, /dev/null (epoll_ctl(2)).
+		_ = unix.Close(ep)
+		return os.NewFile(uintptr(fd), "descriptor"), nil
+	}
+	if err == nil {
+		err = unix.SetNonblock(ep, true)
+	}
+	if err != nil {
+		_ = unix.Close(ep)
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
+	}
+	d := &descriptor{fd: fd, epoll: os.NewFile(uintptr(ep), "epoll")}
+	d.ready, err = d.epoll.SyscallConn()
+	if err != nil {
+		_ = d.Close()
+		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
+	}
+	return d, nil
+}
+
+type descriptor struct {
+	fd    int
+	epoll *os.File
+	ready syscall.RawConn
+}
+
+// when runs f as soon as the descriptor is ready for events, and again when f returns EAGAIN.
+func (d *descriptor) when(events int16, f func() (int, error)) (n int, err error) {
+	waitErr := d.ready.Read(func(uintptr) bool {
+		for {
+			fds := []unix.PollFd{{Fd: int32(d.fd), Events: events}}
+			ready, pollErr := unix.Poll(fds, 0)
+			switch {
+			case errors.Is(pollErr, unix.EINTR):
+				continue
+			case pollErr != nil:
+				n, err = 0, pollErr
+				return true
+			case ready == 0:
+				return false
+			}
+			n, err = f()
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			// Another process took what was there, and has set O_NONBLOCK.
+			return !errors.Is(err, unix.EAGAIN)
+		}
+	})
+	if waitErr != nil {
+		return 0, waitErr
+	}
+	return n, err
+}
+
+func (d *descriptor) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, err := d.when(unix.POLLIN, func() (int, error) { return unix.Read(d.fd, p) })
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (d *descriptor) Write(p []byte) (int, error) {
+	// As much as a pipe takes without blocking when poll(2) calls it writable (pipe(7), PIPE_BUF).
+	const chunk = 4096
+	written := 0
+	for written < len(p) {
+		n, err := d.when(unix.POLLOUT, func() (int, error) {
+			return unix.Write(d.fd, p[written:min(len(p), written+chunk)])
+		})
+		if err != nil {
+			return written, err
+		}
+		written += n
+	}
+	return written, nil
+}
+
+// Close waits until no Read and no Write is going on. It may be called more than once.
+func (d *descriptor) Close() error {
+	if err := d.epoll.Close(); err != nil {
+		return err
+	}
+	return unix.Close(d.fd)
+}

@@ -1,0 +1,251 @@
+package rsh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+// The stages of reaching a peer, in their order.
+const (
+	StageResolve   = "resolve"   // the name of the host is not known; only from ServeAgent
+	StageConnect   = "connect"   // no connection: refused, no route, no answer
+	StageHandshake = "handshake" // connected, but no key exchange with the right host
+	StageLogin     = "login"     // the peer is the right one, and does not let us in
+	StageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
+	StageSession   = "session"   // the command was started, and its connection was lost before its status came
+)
+
+// What can be wrong with a peer, for errors.Is on a *DialError.
+var (
+	// ErrNotPaiinit says that something else than paiinit answers there.
+	ErrNotPaiinit = errors.New("what answers there is not paiinit")
+	// ErrOtherJob says that it is a paiinit of another job or of another attempt of this one.
+	ErrOtherJob = errors.New("it belongs to another job or to another attempt of this one")
+	// ErrOtherSecret says that it is a paiinit of this job and attempt that was given another secret.
+	ErrOtherSecret = errors.New("it was given another secret")
+	// ErrOtherID says that it is another container of this job, with the right secret.
+	ErrOtherID = errors.New("it is another container of this job")
+	// ErrRefused says that it is the right container, with the right secret, and still does not let us in.
+	ErrRefused = errors.New("it refused our login")
+)
+
+// DialError says how far we got on the way to a target, and why not farther.
+type DialError struct {
+	Target Target
+	Stage  string // one of the Stage constants
+	Err    error
+}
+
+func (e *DialError) Error() string {
+	return fmt.Sprintf("rsh: reaching %v: %s: %v", e.Target, e.Stage, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *DialError) Unwrap() error { return e.Err }
+
+func (c Config) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	var d net.Dialer // sets TCP_NODELAY
+	conn, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	// What we have sent must not wait longer for its acknowledgement than for the answer to a keepalive; the kernel's own limit
+	// is about 15 minutes (tcp(7), tcp_retries2).
+	limit := c.Keepalive * time.Duration(c.KeepaliveMisses+1)
+	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+		})
+	}
+	return conn, nil
+}
+
+// handshake connects, exchanges keys and logs in. It returns the peer's id, which the peer has proven.
+func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
+	fail := func(err error) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // says more than "use of closed network connection"
+		}
+		return nil, nil, nil, "", err
+	}
+	if !t.Addr.IsValid() {
+		return fail(errors.New("its address is not known"))
+	}
+	tcp, err := p.cfg.Dial(ctx, t.Addr)
+	if err != nil {
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			err = errno // the rest repeats the address
+		}
+		return fail(err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = tcp.Close() })
+	stage.Store(StageHandshake)
+
+	peer := &greeting{Conn: tcp, label: p.cfg.Label}
+	var wrongKey error // said by us
+	var loginRefused bool
+	var id string
+	conn, chans, reqs, err := ssh.NewClientConn(peer, t.Addr.String(), &ssh.ClientConfig{
+		Config: ssh.Config{
+			KeyExchanges: []string{ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519},
+			Ciphers:      []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305},
+			MACs:         []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM},
+		},
+		ClientVersion:     "SSH-2.0-paiinit",
+		HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			if id, wrongKey = p.identify(t.ID, peer.id, key); wrongKey != nil {
+				return wrongKey
+			}
+			stage.Store(StageLogin)
+			return nil
+		},
+		User: p.cfg.Login,
+		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
+		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
+			// It is called before the first attempt and after each that failed.
+			for _, m := range c.TriedMethods {
+				loginRefused = loginRefused || m == "publickey"
+			}
+			return nil, nil
+		},
+	})
+	ended := !stop()
+	switch {
+	case err == nil && ended:
+		_ = conn.Close()
+		return fail(net.ErrClosed)
+	case err == nil:
+		return conn, chans, reqs, id, nil
+	case peer.err != nil:
+		return fail(peer.err)
+	case wrongKey != nil:
+		return fail(wrongKey)
+	case loginRefused:
+		return fail(fmt.Errorf("%w: %w", ErrRefused, err))
+	}
+	return fail(err)
+}
+
+// identify finds out whose host key it is. want is the expected id, or "", claimed what the peer says of itself. That a
+// peer has the private key too is checked by the key exchange, later.
+func (p *Pool) identify(want, claimed string, key ssh.PublicKey) (string, error) {
+	is := func(id string) bool {
+		expected := p.cfg.Host(id)
+		return id != "" && expected != nil && bytes.Equal(expected.Marshal(), key.Marshal())
+	}
+	switch {
+	case want == "" && is(claimed):
+		return claimed, nil
+	case want != "" && is(want):
+		return want, nil
+	case is(claimed):
+		return "", fmt.Errorf("%w: it is %q, and should be %q", ErrOtherID, claimed, want)
+	case claimed == "":
+		return "", fmt.Errorf("%w: it does not say which container it is", ErrNotPaiinit)
+	}
+	return "", fmt.Errorf("%w: its host key is not the one of %q", ErrOtherSecret, claimed)
+}
+
+// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID" (RFC 4253, 4.2: software
+// version and comment), and fails at once if a paiinit of our job would have sent another. The line proves nothing; it only tells
+// apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
+type greeting struct {
+	net.Conn
+	label string // expected; "" = any
+
+	id   string // what the peer says of itself
+	err  error  // what is wrong with the line
+	seen bool
+	rest []byte // read and not yet handed over
+}
+
+// maxGreeting is the longest line that RFC 4253 allows, with its end.
+const maxGreeting = 255
+
+func (g *greeting) Read(p []byte) (int, error) {
+	if !g.seen {
+		if err := g.read(); err != nil {
+			return 0, err
+		}
+	}
+	if len(g.rest) > 0 {
+		n := copy(p, g.rest)
+		g.rest = g.rest[n:]
+		return n, nil
+	}
+	return g.Conn.Read(p)
+}
+
+func (g *greeting) read() error {
+	g.seen = true
+	var buf []byte
+	for !bytes.ContainsRune(buf, '\n') && len(buf) < maxGreeting {
+		chunk := make([]byte, 1024)
+		n, err := g.Conn.Read(chunk)
+		buf = append(buf, chunk[:n]...)
+		if n > 0 && !couldBeSSH(buf) {
+			break
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = errors.New("it closed the connection without a word")
+				if len(buf) > 0 {
+					err = fmt.Errorf("%w: it said %s and closed the connection", ErrNotPaiinit, quote(buf))
+				}
+				g.err = err
+			}
+			return err
+		}
+	}
+	g.id, g.err = readGreeting(buf, g.label)
+	g.rest = buf
+	return g.err
+}
+
+func couldBeSSH(buf []byte) bool {
+	const start = "SSH-2.0-"
+	n := min(len(buf), len(start))
+	return string(buf[:n]) == start[:n]
+}
+
+var plainID = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+
+// readGreeting finds the id in the beginning of what a peer sends.
+func readGreeting(buf []byte, label string) (id string, err error) {
+	line, _, ok := bytes.Cut(buf, []byte("\n"))
+	words := strings.Split(strings.TrimSuffix(string(line), "\r"), " ")
+	switch {
+	case !ok || len(line) >= maxGreeting || words[0] != "SSH-2.0-paiinit":
+		return "", fmt.Errorf("%w: it says %s", ErrNotPaiinit, quote(line))
+	case len(words) != 3 || !plainID.MatchString(words[1]) || !plainID.MatchString(words[2]):
+		return "", fmt.Errorf("%w: it does not say whose it is: %s", ErrNotPaiinit, quote(line))
+	case label != "" && words[1] != label:
+		return "", fmt.Errorf("%w: its label is %s, ours %s", ErrOtherJob, words[1], label)
+	}
+	return words[2], nil
+}
+
+// quote makes a stranger's bytes fit for a message.
+func quote(b []byte) string {
+	const limit = 60
+	b = bytes.TrimRight(b, "\r\n")
+	if len(b) > limit {
+		return fmt.Sprintf("%q...", b[:limit])
+	}
+	return fmt.Sprintf("%q", b)
+}

@@ -1,0 +1,252 @@
+package rsh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+// Request is a command to run and where its input and output go.
+type Request struct {
+	Command   string // given to the peer's shell as it is; "" = its login shell
+	Subsystem bool   // Command is the name of a subsystem
+
+	Stdin          io.Reader        // nil = empty. A Read of it may be left unfinished when the command has ended
+	Stdout, Stderr io.Writer        // nil = discard. No Write to them goes on after the command
+	Signals        <-chan os.Signal // passed on to the command while it runs; nil = none
+}
+
+// Status is how a command ended.
+type Status struct {
+	Code   int            // 0 to 255, as a shell shows it: 128+n if signal n ended it
+	Signal syscall.Signal // that ended it; 0 = none
+}
+
+// maxCommand is the longest command that fits into one packet of x/crypto/ssh (256 KiB) with what is around it. Linux itself
+// takes no argument above 128 KiB (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+const maxCommand = 250 << 10
+
+// Exec runs a command on the target and waits for its end, when all of its output was written. The environment of the
+// command is the peer's own. When ctx ends the channel is closed, on which the peer ends the command, and Exec returns
+// without waiting for that. Stdin is never waited for. If a Write to Stdout fails, the command is sent SIGPIPE, as in a local
+// pipe. Every error is a *DialError; a command that was started and whose status never came is one of StageSession.
+func (p *Pool) Exec(ctx context.Context, t Target, r Request) (Status, error) {
+	return p.exec(ctx, t, r, func() {})
+}
+
+func (p *Pool) exec(ctx context.Context, t Target, r Request, started func()) (Status, error) {
+	if len(r.Command) > maxCommand {
+		return Status{}, &DialError{t, StageChannel, fmt.Errorf("the command has %d bytes, %d are possible", len(r.Command), maxCommand)}
+	}
+	ch, reqs, l, err := p.open(ctx, t, "session")
+	if err != nil {
+		return Status{}, err
+	}
+	s := &session{ch: ch, out: gate{w: r.Stdout}, err: gate{w: r.Stderr}, over: make(chan struct{})}
+	defer s.out.shut()
+	defer s.err.shut()
+
+	// Everything that can wait for the peer is in goroutines, which end with the channel or with the connection.
+	var copying sync.WaitGroup
+	copying.Add(2)
+	accepted, ended := make(chan error, 1), make(chan struct{})
+	ok := p.start(func() { s.requests(reqs) }) &&
+		p.start(func() { accepted <- s.begin(r) }) &&
+		p.start(func() { defer copying.Done(); s.copyOut(&s.out, ch) }) &&
+		p.start(func() { defer copying.Done(); s.copyOut(&s.err, ch.Stderr()) }) &&
+		p.start(func() { <-s.over; copying.Wait(); close(ended) })
+	if !ok {
+		_ = ch.Close()
+		return Status{}, &DialError{t, StageChannel, errClosed}
+	}
+	gone := func(stage string) (Status, error) {
+		p.start(func() { _ = ch.Close() })
+		return Status{}, &DialError{t, stage, context.Cause(ctx)}
+	}
+
+	select {
+	case err := <-accepted:
+		if err != nil {
+			p.start(func() { _ = ch.Close() })
+			return Status{}, &DialError{t, StageChannel, err}
+		}
+	case <-ctx.Done():
+		return gone(StageChannel)
+	}
+	started()
+	go s.copyIn(r.Stdin) // waits for r.Stdin, so nobody waits for it
+	p.start(func() { s.signals(r.Signals) })
+
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return gone(StageSession)
+	}
+	_ = ch.Close() // answers the peer's close
+	if s.status == nil {
+		return Status{}, &DialError{t, StageSession, p.whyNoStatus(ctx, l)}
+	}
+	return *s.status, nil
+}
+
+// whyNoStatus tells a lost connection, all of whose channels end a moment before it does, from a peer that closed one channel.
+func (p *Pool) whyNoStatus(ctx context.Context, l *link) error {
+	answer := make(chan error, 1)
+	if !p.start(func() {
+		_, _, err := l.conn.SendRequest("keepalive@openssh.com", true, nil)
+		answer <- err
+	}) {
+		return errClosed
+	}
+	select {
+	case err := <-answer:
+		if err == nil {
+			return errors.New("the peer ended the session without a status")
+		}
+		return fmt.Errorf("the connection was lost while the command ran: %w", l.conn.Wait())
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// session is one command on one channel.
+type session struct {
+	ch       ssh.Channel
+	out, err gate
+
+	over   chan struct{} // closed when the peer has closed the channel
+	status *Status       // valid then; nil = none came
+}
+
+// begin asks for the command.
+func (s *session) begin(r Request) error {
+	var ok bool
+	var err error
+	switch payload := ssh.Marshal(struct{ Command string }{r.Command}); {
+	case r.Subsystem:
+		ok, err = s.ch.SendRequest("subsystem", true, payload)
+	case r.Command == "":
+		ok, err = s.ch.SendRequest("shell", true, nil)
+	default:
+		ok, err = s.ch.SendRequest("exec", true, payload)
+	}
+	if err == nil && !ok {
+		err = fmt.Errorf("the peer refused to run %s", brief(r.Command))
+	}
+	return err
+}
+
+// requests receives the status (RFC 4254, 6.10) and notices the end of the channel.
+func (s *session) requests(reqs <-chan *ssh.Request) {
+	defer close(s.over)
+	for req := range reqs {
+		switch req.Type {
+		case "exit-status":
+			var msg struct{ Status uint32 }
+			if ssh.Unmarshal(req.Payload, &msg) == nil {
+				s.status = &Status{Code: int(min(msg.Status, 255))}
+			}
+		case "exit-signal":
+			var msg struct {
+				Signal     string
+				CoreDumped bool
+				Message    string
+				Language   string
+			}
+			if ssh.Unmarshal(req.Payload, &msg) == nil {
+				n := unix.SignalNum("SIG" + msg.Signal)
+				s.status = &Status{Code: 128 + int(n), Signal: n} // n is 0 for a signal that Linux does not have
+			}
+		}
+		if req.WantReply {
+			_ = req.Reply(false, nil)
+		}
+	}
+}
+
+// copyOut copies until the channel has no more, also when nobody wants it, so that the window never closes.
+func (s *session) copyOut(to *gate, from io.Reader) {
+	if _, err := io.Copy(to, from); err == nil {
+		return
+	}
+	if to == &s.out && to.open() {
+		_, _ = s.ch.SendRequest("signal", false, ssh.Marshal(struct{ Name string }{"PIPE"}))
+	}
+	_, _ = io.Copy(io.Discard, from)
+}
+
+func (s *session) copyIn(from io.Reader) {
+	if from != nil {
+		_, _ = io.Copy(s.ch, from)
+	}
+	_ = s.ch.CloseWrite()
+}
+
+// signals passes signals on until the command has ended.
+func (s *session) signals(from <-chan os.Signal) {
+	for {
+		select {
+		case sig, ok := <-from:
+			if !ok {
+				return
+			}
+			if name := signalName(sig); name != "" {
+				_, _ = s.ch.SendRequest("signal", false, ssh.Marshal(struct{ Name string }{name}))
+			}
+		case <-s.over:
+			return
+		}
+	}
+}
+
+// signalName returns the name of a signal that has one in RFC 4254, 6.10, or in OpenSSH (INFO apart), else "".
+func signalName(sig os.Signal) string {
+	n, ok := sig.(syscall.Signal)
+	if !ok {
+		return ""
+	}
+	switch n {
+	case unix.SIGABRT, unix.SIGALRM, unix.SIGFPE, unix.SIGHUP, unix.SIGILL, unix.SIGINT, unix.SIGKILL,
+		unix.SIGPIPE, unix.SIGQUIT, unix.SIGSEGV, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2:
+		return unix.SignalName(n)[len("SIG"):]
+	}
+	return ""
+}
+
+// gate is a writer that can be shut: then no Write is going on and none will reach w.
+type gate struct {
+	mu     sync.Mutex
+	w      io.Writer // nil = discard
+	closed bool
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.closed:
+		return 0, io.ErrClosedPipe
+	case g.w == nil:
+		return len(p), nil
+	}
+	return g.w.Write(p)
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+}
+
+func (g *gate) open() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.closed
+}

@@ -1,0 +1,250 @@
+package rsh
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lines is a writer that hands over what it gets.
+type lines struct{ got chan string }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.got <- string(p)
+	return len(p), nil
+}
+
+func TestExec(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	tests := []struct {
+		req    Request
+		status Status
+		out    string
+		err    string
+	}{
+		{Request{Command: "exit 0"}, Status{}, "", ""},
+		{Request{Command: "exit 3"}, Status{Code: 3}, "", ""},
+		{Request{Command: "exit 255"}, Status{Code: 255}, "", ""},
+		{Request{Command: "exit 4294967295"}, Status{Code: 255}, "", ""},
+		{Request{Command: "killed TERM"}, Status{Code: 143, Signal: syscall.SIGTERM}, "", ""},
+		{Request{Command: "killed KILL"}, Status{Code: 137, Signal: syscall.SIGKILL}, "", ""},
+		{Request{Command: "killed NONSENSE"}, Status{Code: 128}, "", ""},
+		{Request{Command: `echo  "a"  'b' $c ;  `}, Status{}, " \"a\"  'b' $c ;  \n", ""},
+		{Request{Command: "both"}, Status{Code: 5}, "to stdout", "to stderr"},
+		{Request{Command: "cat", Stdin: strings.NewReader("some input")}, Status{}, "some input", ""},
+		{Request{Command: "cat"}, Status{}, "", ""},
+		{Request{}, Status{}, "shell ", ""},
+		{Request{Command: "sftp", Subsystem: true}, Status{}, "subsystem sftp", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.req.Command, func(t *testing.T) {
+			var out, errs bytes.Buffer
+			tt.req.Stdout, tt.req.Stderr = &out, &errs
+			status, err := p.Exec(testCtx(t), peer.target, tt.req)
+			require.NoError(t, err)
+			require.Equal(t, tt.status, status)
+			require.Equal(t, tt.out, out.String())
+			require.Equal(t, tt.err, errs.String())
+		})
+	}
+	require.EqualValues(t, 1, peer.logins.Load())
+}
+
+func TestExecErrors(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	prefix := "rsh: reaching worker-1 (" + peer.target.Addr.String() + "): "
+	for command, want := range map[string]string{
+		"refuse":                          `channel: the peer refused to run "refuse"`,
+		"nostatus":                        "session: the peer ended the session without a status",
+		"drop":                            "session: the connection was lost while the command ran: EOF",
+		strings.Repeat("x", maxCommand+1): fmt.Sprintf("channel: the command has %d bytes, %d are possible", maxCommand+1, maxCommand),
+	} {
+		_, err := p.Exec(testCtx(t), peer.target, Request{Command: command})
+		require.EqualError(t, err, prefix+want)
+	}
+}
+
+// The longest command passes through x/crypto/ssh.
+func TestExecLongCommand(t *testing.T) {
+	command := "echo " + strings.Repeat("x", maxCommand-5)
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	var out bytes.Buffer
+	_, err := p.Exec(testCtx(t), peer.target, Request{Command: command, Stdout: &out})
+	require.NoError(t, err)
+	require.Equal(t, command[5:]+"\n", out.String())
+}
+
+func TestExecBig(t *testing.T) {
+	const n = 2 << 20
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	var out, errs bytes.Buffer
+	_, err := p.Exec(testCtx(t), peer.target, Request{Command: fmt.Sprintf("big %d", n), Stdout: &out, Stderr: &errs})
+	require.NoError(t, err)
+	require.Equal(t, n, out.Len())
+	require.Equal(t, n, errs.Len())
+
+	in := out.Bytes()
+	var back bytes.Buffer
+	_, err = p.Exec(testCtx(t), peer.target, Request{Command: "cat", Stdin: bytes.NewReader(in), Stdout: &back})
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(in, back.Bytes()))
+}
+
+// A stdin that never says anything does not hold up the end of the command.
+func TestExecStdinNeverWritten(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	r, w := io.Pipe()
+	defer w.Close() // lets the copier go
+	status, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 6", Stdin: r})
+	require.NoError(t, err)
+	require.Equal(t, Status{Code: 6}, status)
+}
+
+func TestExecSignals(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	signals := make(chan os.Signal, 8)
+	for _, s := range []os.Signal{syscall.SIGUSR1, syscall.SIGWINCH, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		signals <- s
+	}
+	var out bytes.Buffer
+	status, err := p.Exec(testCtx(t), peer.target, Request{Command: "signals", Stdout: &out, Signals: signals})
+	require.NoError(t, err)
+	require.Equal(t, Status{Code: 42}, status)
+	require.Equal(t, "USR1\nHUP\nINT\nTERM\n", out.String())
+}
+
+// When ctx ends the channel is closed and nothing is written any more.
+func TestExecCtxEnds(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	for _, command := range []string{"hang", "never answered"} {
+		ctx, cancel := context.WithCancel(testCtx(t))
+		out := &lines{got: make(chan string, 8)}
+		done := make(chan error, 1)
+		go func() {
+			_, err := p.Exec(ctx, peer.target, Request{Command: command, Stdout: out})
+			done <- err
+		}()
+		if command == "hang" {
+			require.Equal(t, "started\n", <-out.got)
+		}
+		cancel()
+		err := <-done
+		require.ErrorIs(t, err, context.Canceled)
+		var dial *DialError
+		require.ErrorAs(t, err, &dial)
+		if command == "hang" {
+			require.Equal(t, "hang", <-peer.ended)
+		}
+	}
+	// The connection is none the worse for it.
+	_, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 0"})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, peer.logins.Load())
+}
+
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// A reader that has gone ends the command like a local pipe does.
+func TestExecStdoutGone(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	status, err := p.Exec(testCtx(t), peer.target, Request{Command: "yes", Stdout: failing{}})
+	require.NoError(t, err)
+	require.Equal(t, Status{Code: 141, Signal: syscall.SIGPIPE}, status)
+	// A command that ignores it is not stopped, and its output goes nowhere.
+	status, err = p.Exec(testCtx(t), peer.target, Request{Command: "big 1000000", Stdout: failing{}, Stderr: failing{}})
+	require.NoError(t, err)
+	require.Equal(t, Status{}, status)
+}
+
+// The connection is lost in the middle of a command.
+func TestExecLost(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	out := &lines{got: make(chan string, 8)}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Exec(testCtx(t), peer.target, Request{Command: "hang", Stdout: out})
+		done <- err
+	}()
+	require.Equal(t, "started\n", <-out.got)
+	peer.drop()
+	var dial *DialError
+	require.ErrorAs(t, <-done, &dial)
+	require.Equal(t, StageSession, dial.Stage)
+	require.ErrorContains(t, dial, "the connection was lost while the command ran: ")
+}
+
+func TestExecMany(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	ctx := testCtx(t)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for j := range 5 {
+				var out bytes.Buffer
+				status, err := p.Exec(ctx, peer.target, Request{Command: fmt.Sprintf("echo %d-%d", i, j), Stdout: &out})
+				if err != nil || status.Code != 0 || out.String() != fmt.Sprintf("%d-%d\n", i, j) {
+					t.Errorf("%d-%d: %v %v %q", i, j, err, status, out.String())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, peer.logins.Load())
+}
+
+func BenchmarkExecWarm(b *testing.B) {
+	peer := startPeer(b, "worker-1", nil)
+	p := testPool(b, nil)
+	_, err := p.Connect(b.Context(), peer.target)
+	require.NoError(b, err)
+	for b.Loop() {
+		status, err := p.Exec(b.Context(), peer.target, Request{Command: "exit 0"})
+		if err != nil || status.Code != 0 {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkHandshake(b *testing.B) {
+	peer := startPeer(b, "worker-1", nil)
+	for b.Loop() {
+		p := New(testConfig("s"))
+		if _, err := p.Connect(b.Context(), peer.target); err != nil {
+			b.Fatal(err)
+		}
+		_ = p.Close()
+	}
+}
+
+func BenchmarkExecThroughput(b *testing.B) {
+	const n = 32 << 20
+	peer := startPeer(b, "worker-1", nil)
+	p := testPool(b, nil)
+	b.SetBytes(2 * n)
+	for b.Loop() {
+		_, err := p.Exec(b.Context(), peer.target, Request{Command: fmt.Sprintf("big %d", n)})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

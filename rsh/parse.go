@@ -1,0 +1,136 @@
+package rsh
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Invocation is a call of a remote shell, taken apart.
+type Invocation struct {
+	Host      string // as given, without "user@" and without the brackets around an IPv6 address
+	User      string // from "user@host" or -l; "" = not given
+	Port      int    // from -p; 0 = not given
+	Command   string // the words after the host, joined by one space each and not quoted; "" = a login shell
+	Subsystem bool   // -s: Command is the name of a subsystem such as "sftp"
+	NoStdin   bool   // -n or -f: the command reads nothing
+}
+
+// withArgument are the options of ssh(1) that take one; all others are flags. From the usage of OpenSSH 9.2 and 10.0;
+// those of rsh(1), -l and -n, are among them.
+const withArgument = "BbcDEeFIiJLlmOoPpQRSWw"
+
+// Parse takes apart what launchers and tools put after the name of a remote shell:
+//
+//	[options] [user@]host [options] [--] words...
+//
+// Options may stand before and after the host, up to the first word that is none, clustered or not, with their argument
+// attached or in the next word, as OpenSSH takes them. Almost all are ignored: where a host is and how one logs in there is
+// known from the job. An unknown option is a flag and never an error, because a launcher may hang when its agent
+// fails (MPICH hydra does). The only error is a call without a host.
+func Parse(args []string) (Invocation, error) {
+	var inv Invocation
+	rest, ended := inv.options(args)
+	if len(rest) == 0 || !inv.host(rest[0]) {
+		return Invocation{}, errors.New("rsh: no host given: usage is [ssh options] [user@]HOST [ssh options] [COMMAND...]")
+	}
+	rest = rest[1:]
+	if !ended {
+		rest, _ = inv.options(rest)
+	}
+	inv.Command = strings.Join(rest, " ")
+	return inv, nil
+}
+
+// options consumes leading options; ended says that "--" was among them.
+func (inv *Invocation) options(args []string) (rest []string, ended bool) {
+	for len(args) > 0 {
+		word := args[0]
+		if len(word) < 2 || word[0] != '-' {
+			return args, false
+		}
+		args = args[1:]
+		if word == "--" {
+			return args, true
+		}
+		if strings.HasPrefix(word, "--") {
+			continue // ssh has no long options
+		}
+		for i := 1; i < len(word); i++ {
+			opt := word[i]
+			if strings.IndexByte(withArgument, opt) < 0 {
+				inv.set(opt, "")
+				continue
+			}
+			value := word[i+1:]
+			if value == "" && len(args) > 0 {
+				value, args = args[0], args[1:]
+			}
+			inv.set(opt, value)
+			break
+		}
+	}
+	return args, false
+}
+
+func (inv *Invocation) set(opt byte, value string) {
+	switch opt {
+	case 'l':
+		inv.User = value
+	case 'p':
+		if n, err := strconv.ParseUint(value, 10, 16); err == nil {
+			inv.Port = int(n)
+		}
+	case 's':
+		inv.Subsystem = true
+	case 'n', 'f':
+		inv.NoStdin = true
+	case 'o':
+		// "Key=Value" or "Key Value", as in ssh_config(5).
+		key, val, _ := strings.Cut(strings.TrimSpace(strings.Replace(value, "=", " ", 1)), " ")
+		val = strings.TrimSpace(val)
+		switch strings.ToLower(key) {
+		case "user":
+			inv.set('l', val)
+		case "port":
+			inv.set('p', val)
+		}
+	}
+}
+
+// host reads "host", "user@host", "[::1]", "user@[::1]" and "ssh://[user@]host[:port]".
+func (inv *Invocation) host(word string) bool {
+	uri := false
+	if after, ok := strings.CutPrefix(word, "ssh://"); ok {
+		uri, word = true, strings.TrimRight(after, "/")
+	}
+	if i := strings.LastIndexByte(word, '@'); i >= 0 {
+		if i > 0 {
+			inv.User = word[:i]
+		}
+		word = word[i+1:]
+	}
+	if strings.HasPrefix(word, "[") {
+		if host, after, ok := strings.Cut(word[1:], "]"); ok {
+			word = host
+			if port, ok := strings.CutPrefix(after, ":"); ok && uri {
+				inv.set('p', port)
+			}
+		}
+	} else if host, port, ok := strings.Cut(word, ":"); ok && uri {
+		word = host
+		inv.set('p', port)
+	}
+	inv.Host = word
+	return word != ""
+}
+
+// brief shortens a command for a message: launchers' commands have several thousand characters.
+func brief(command string) string {
+	const limit = 120
+	command = strings.TrimSpace(command)
+	if len(command) > limit {
+		command = command[:limit] + "..."
+	}
+	return strconv.Quote(command)
+}

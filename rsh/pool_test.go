@@ -1,0 +1,539 @@
+package rsh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+)
+
+func TestControl(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	ch, err := p.Control(testCtx(t), peer.target)
+	require.NoError(t, err)
+	_, err = io.WriteString(ch, "ping")
+	require.NoError(t, err)
+	buf := make([]byte, 4)
+	_, err = io.ReadFull(ch, buf)
+	require.NoError(t, err)
+	require.Equal(t, "ping", string(buf))
+
+	// A command and a second control channel share the connection.
+	other, err := p.Control(testCtx(t), peer.target)
+	require.NoError(t, err)
+	st, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	require.NoError(t, err)
+	require.Equal(t, Status{Code: 3}, st)
+	require.EqualValues(t, 1, peer.logins.Load())
+	require.NoError(t, other.Close())
+
+	// The end of the connection is the end of Read.
+	peer.drop()
+	_, err = ch.Read(buf)
+	require.Error(t, err)
+	_ = ch.Close()
+}
+
+func TestRedial(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	for i := range 20 {
+		st, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 7"})
+		require.NoError(t, err, i)
+		require.Equal(t, Status{Code: 7}, st)
+		peer.drop() // the pool may or may not have noticed when the next command comes
+	}
+	require.EqualValues(t, 20, peer.logins.Load())
+}
+
+// A connection whose peer goes away while a channel is being opened is replaced once, and only once.
+func TestRedialOnOpen(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		bad    int32
+		logins int32
+		ok     bool
+	}{{"first is dead", 1, 2, true}, {"all are dead", 1000, 2, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			var served atomic.Int32
+			peer := startPeer(t, "worker-1", nil)
+			dying := startPeer(t, "worker-1", func(s *peerServer) {
+				s.raw = func(c net.Conn) bool {
+					if served.Add(1) > tt.bad {
+						return false
+					}
+					loginThenDie(c, s)
+					return true
+				}
+			})
+			_ = peer
+			p := testPool(t, nil)
+			st, err := p.Exec(testCtx(t), dying.target, Request{Command: "exit 7"})
+			require.Equal(t, tt.logins, served.Load())
+			if tt.ok {
+				require.NoError(t, err)
+				require.Equal(t, Status{Code: 7}, st)
+				return
+			}
+			var dial *DialError
+			require.ErrorAs(t, err, &dial)
+			require.Equal(t, StageChannel, dial.Stage)
+		})
+	}
+}
+
+// loginThenDie lets a client in and drops it when it opens a channel.
+func loginThenDie(c net.Conn, s *peerServer) {
+	cfg := &ssh.ServerConfig{ServerVersion: s.greeting, PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
+	cfg.AddHostKey(s.hostKey)
+	conn, chans, reqs, err := ssh.NewServerConn(c, cfg)
+	if err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { ssh.DiscardRequests(reqs) })
+	<-chans
+	_ = conn.Close()
+	for range chans {
+	}
+	wg.Wait()
+}
+
+// Callers that come at the same time share one login; each waits for as long as its own ctx allows.
+func TestSingleFlight(t *testing.T) {
+	hold := make(chan struct{})
+	var once sync.Once
+	release := func() { once.Do(func() { close(hold) }) }
+	peer := startPeer(t, "worker-1", func(s *peerServer) {
+		s.raw = func(net.Conn) bool { <-hold; return false }
+	})
+	defer release()
+	p := testPool(t, nil)
+	ctx := testCtx(t)
+
+	impatient, give := context.WithCancel(ctx)
+	first := make(chan error, 1)
+	go func() {
+		_, err := p.Connect(impatient, peer.target)
+		first <- err
+	}()
+	const n = 20
+	done := make(chan error, n)
+	for range n {
+		go func() {
+			st, err := p.Exec(ctx, peer.target, Request{Command: "exit 9"})
+			if err == nil && st.Code != 9 {
+				err = fmt.Errorf("status %d", st.Code)
+			}
+			done <- err
+		}()
+	}
+	waitFor(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		l := p.links[keyOf(peer.target)]
+		return l != nil && l.waiting == n+1
+	})
+	give()
+	err := <-first
+	require.ErrorIs(t, err, context.Canceled)
+	var dial *DialError
+	require.ErrorAs(t, err, &dial)
+	release()
+	for range n {
+		require.NoError(t, <-done)
+	}
+	require.EqualValues(t, 1, peer.accepted.Load())
+}
+
+// When nobody waits any more the attempt ends, and a later caller makes a new one.
+func TestLastCallerLeaves(t *testing.T) {
+	var calls atomic.Int32
+	closed := make(chan struct{})
+	peer := startPeer(t, "worker-1", func(s *peerServer) {
+		s.raw = func(c net.Conn) bool {
+			if calls.Add(1) > 1 {
+				return false
+			}
+			_, _ = io.Copy(io.Discard, c)
+			close(closed)
+			return true
+		}
+	})
+	p := testPool(t, func(c *Config) { c.DialTimeout = time.Minute })
+	ctx, cancel := context.WithCancel(testCtx(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Connect(ctx, peer.target)
+		done <- err
+	}()
+	waitFor(t, func() bool { return calls.Load() == 1 })
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	<-closed
+	_, err := p.Connect(testCtx(t), peer.target)
+	require.NoError(t, err)
+}
+
+func keyOf(t Target) peer { return peer{t.ID, t.Addr} }
+
+// waitFor waits for a condition that another goroutine of this process brings about.
+func waitFor(t testing.TB, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			require.FailNow(t, "waited in vain")
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	label := testConfig("s").Label
+	all := []error{ErrNotPaiinit, ErrOtherJob, ErrOtherSecret, ErrOtherID, ErrRefused}
+	says := func(s string) func(*peerServer) {
+		return func(p *peerServer) {
+			p.raw = func(c net.Conn) bool {
+				_, _ = io.WriteString(c, s)
+				_, _ = io.Copy(io.Discard, c)
+				return true
+			}
+		}
+	}
+	greets := func(s string) func(*peerServer) { return func(p *peerServer) { p.greeting = s } }
+	tests := []struct {
+		name  string
+		set   func(*peerServer)
+		stage string
+		is    error
+		text  string // after "rsh: reaching worker-1 (ADDR): "
+	}{
+		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), StageHandshake, ErrOtherJob,
+			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
+		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, StageHandshake, ErrOtherSecret,
+			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
+		{"other secret and id", func(p *peerServer) {
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2", testKey("other", "host worker-2")
+		}, StageHandshake, ErrOtherSecret, `handshake: it was given another secret: its host key is not the one of "worker-2"`},
+		{"other container", func(p *peerServer) {
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2", testKey("s", "host worker-2")
+		}, StageHandshake, ErrOtherID, `handshake: it is another container of this job: it is "worker-2", and should be "worker-1"`},
+		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, StageHandshake, ErrOtherSecret,
+			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
+		{"login refused", func(p *peerServer) { p.userKey = testKey("other", "user").PublicKey() }, StageLogin, ErrRefused, ""},
+		{"OpenSSH", greets("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"), StageHandshake, ErrNotPaiinit,
+			`handshake: what answers there is not paiinit: it says "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"`},
+		{"paiinit without a comment", greets("SSH-2.0-paiinit"), StageHandshake, ErrNotPaiinit,
+			`handshake: what answers there is not paiinit: it does not say whose it is: "SSH-2.0-paiinit"`},
+		{"HTTP", says("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request"), StageHandshake, ErrNotPaiinit,
+			`handshake: what answers there is not paiinit: it says "HTTP/1.1 400 Bad Request"`},
+		{"garbage", says("\x00\xff\x01\x02"), StageHandshake, ErrNotPaiinit,
+			`handshake: what answers there is not paiinit: it says "\x00\xff\x01\x02"`},
+		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), StageHandshake, ErrNotPaiinit, ""},
+		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1\r\n" + string(make([]byte, 4000))), StageHandshake, nil, ""},
+		{"silent", says(""), StageHandshake, nil, "handshake: no answer within 300ms"},
+		{"half a greeting", says("SSH-2.0-pai"), StageHandshake, nil, "handshake: no answer within 300ms"},
+		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, StageHandshake, nil, ""},
+		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1\r\n"), StageHandshake, nil, "handshake: no answer within 300ms"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			peer := startPeer(t, "worker-1", tt.set)
+			p := testPool(t, func(c *Config) { c.DialTimeout = 300 * time.Millisecond })
+			if tt.is != nil || tt.text == "" {
+				p.cfg.DialTimeout = 20 * time.Second // not what ends it
+			}
+			_, err := p.Connect(testCtx(t), peer.target)
+			var dial *DialError
+			require.ErrorAs(t, err, &dial)
+			require.Equal(t, tt.stage, dial.Stage, err)
+			require.Equal(t, peer.target, dial.Target)
+			for _, e := range all {
+				require.Equal(t, e == tt.is, errors.Is(err, e), "%v: %v", e, err)
+			}
+			if tt.text != "" {
+				require.EqualError(t, err, "rsh: reaching worker-1 ("+peer.target.Addr.String()+"): "+tt.text)
+			}
+			// A failed attempt leaves nothing behind: the next caller makes a new one.
+			require.Empty(t, p.links)
+		})
+	}
+}
+
+func TestConnectErrors(t *testing.T) {
+	p := testPool(t, nil)
+	addr := closedAddr(t)
+	_, err := p.Connect(testCtx(t), Target{Name: "worker-1", ID: "worker-1", Addr: addr})
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.EqualError(t, err, "rsh: reaching worker-1 ("+addr.String()+"): connect: connection refused")
+
+	_, err = p.Connect(testCtx(t), Target{Name: "worker-1", ID: "worker-1"})
+	require.EqualError(t, err, "rsh: reaching worker-1: connect: its address is not known")
+
+	ctx, cancel := context.WithCancelCause(testCtx(t))
+	cancel(errors.New("the job is over"))
+	_, err = p.Exec(ctx, Target{Name: "worker-1", ID: "worker-1", Addr: addr}, Request{})
+	require.Error(t, err)
+
+	require.NoError(t, p.Close())
+	_, err = p.Control(testCtx(t), Target{Name: "worker-1", ID: "worker-1", Addr: addr})
+	require.ErrorIs(t, err, errClosed)
+}
+
+// Without an ID the peer's own claim counts, once it is proven, and the connection serves both spellings of the target.
+func TestLearnID(t *testing.T) {
+	peer := startPeer(t, "4fd2a0c1", nil)
+	p := testPool(t, nil)
+	unknown := Target{Name: "10.0.0.7", Addr: peer.target.Addr}
+	known, err := p.Connect(testCtx(t), unknown)
+	require.NoError(t, err)
+	require.Equal(t, Target{Name: "10.0.0.7", ID: "4fd2a0c1", Addr: peer.target.Addr}, known)
+	for _, target := range []Target{known, unknown, peer.target} {
+		st, err := p.Exec(testCtx(t), target, Request{Command: "exit 4"})
+		require.NoError(t, err)
+		require.Equal(t, Status{Code: 4}, st)
+	}
+	require.EqualValues(t, 1, peer.logins.Load())
+	peer.drop()
+	waitFor(t, func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.links) == 0 })
+
+	liar := startPeer(t, "4fd2a0c1", func(s *peerServer) { s.hostKey = testKey("other", "host 4fd2a0c1") })
+	_, err = p.Connect(testCtx(t), Target{Addr: liar.target.Addr})
+	require.ErrorIs(t, err, ErrOtherSecret)
+}
+
+// Two containers on one address, and one container's new address, are different connections.
+func TestKeyedByIDAndAddr(t *testing.T) {
+	a := startPeer(t, "worker-1", nil)
+	b := startPeer(t, "worker-2", nil)
+	p := testPool(t, nil)
+	for _, s := range []*peerServer{a, b, a, b} {
+		_, err := p.Connect(testCtx(t), s.target)
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 1, a.accepted.Load())
+	require.EqualValues(t, 1, b.accepted.Load())
+	_, err := p.Connect(testCtx(t), Target{Name: "worker-1", ID: "worker-1", Addr: b.target.Addr})
+	require.ErrorIs(t, err, ErrOtherID)
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	ctx := testCtx(t)
+	ch, err := p.Control(ctx, peer.target)
+	require.NoError(t, err)
+	out := &lines{got: make(chan string, 8)}
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Exec(ctx, peer.target, Request{Command: "hang", Stdout: out})
+		done <- err
+	}()
+	require.Equal(t, "started\n", <-out.got)
+	require.NoError(t, p.Close())
+	require.NoError(t, p.Close())
+	_, err = ch.Read(make([]byte, 1))
+	require.Error(t, err)
+	err = <-done
+	var dial *DialError
+	require.ErrorAs(t, err, &dial)
+	require.Equal(t, StageSession, dial.Stage)
+	require.Equal(t, "hang", <-peer.ended)
+}
+
+// Close ends attempts that go nowhere, and those who wait for them.
+func TestCloseWhileDialling(t *testing.T) {
+	peer := startPeer(t, "worker-1", func(s *peerServer) {
+		s.raw = func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
+	})
+	p := testPool(t, func(c *Config) { c.DialTimeout = time.Hour })
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.Connect(testCtx(t), peer.target)
+		done <- err
+	}()
+	waitFor(t, func() bool { return peer.accepted.Load() == 1 })
+	require.NoError(t, p.Close())
+	require.Error(t, <-done)
+}
+
+// The keepalive runs in virtual time, over a connection in memory.
+func TestKeepalive(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		answers int           // to this many requests, then silence
+		lost    time.Duration // after the start; 0 = never
+	}{
+		{"answers all", 1 << 30, 0},
+		{"silent from the start", 0, 60 * time.Second},
+		{"silent after the third", 3, (3*15 + 60) * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signer := testKey("s", "host worker-1")
+				var server sync.WaitGroup
+				cfg := testConfig("s")
+				cfg.Dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
+					ours, theirs := memoryPipe()
+					server.Go(func() { answerKeepalives(theirs, cfg.Label, signer, tt.answers) })
+					return ours, nil
+				}
+				p := New(cfg)
+				start := time.Now()
+				ch, err := p.Control(t.Context(), Target{ID: "worker-1", Addr: netip.MustParseAddrPort("192.0.2.1:22")})
+				require.NoError(t, err)
+				lost := make(chan time.Duration, 1)
+				go func() {
+					_, _ = ch.Read(make([]byte, 1))
+					lost <- time.Since(start)
+				}()
+				select {
+				case d := <-lost:
+					require.Equal(t, tt.lost, d)
+				case <-time.After(time.Hour):
+					require.Zero(t, tt.lost)
+				}
+				require.NoError(t, p.Close())
+				server.Wait()
+			})
+		})
+	}
+}
+
+// memoryPipe is net.Pipe with a buffer, without which both ends of an SSH connection wait in their first write.
+func memoryPipe() (a, b net.Conn) {
+	x, y := newHalf(), newHalf()
+	return &memoryConn{in: x, out: y}, &memoryConn{in: y, out: x}
+}
+
+type half struct {
+	mu     sync.Mutex
+	more   *sync.Cond
+	buf    bytes.Buffer
+	closed bool
+}
+
+func newHalf() *half {
+	h := &half{}
+	h.more = sync.NewCond(&h.mu)
+	return h
+}
+
+func (h *half) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.more.Broadcast()
+}
+
+type memoryConn struct {
+	net.Conn // for the methods that nobody calls
+	in, out  *half
+}
+
+func (c *memoryConn) Read(p []byte) (int, error) {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	for c.in.buf.Len() == 0 && !c.in.closed {
+		c.in.more.Wait()
+	}
+	return c.in.buf.Read(p)
+}
+
+func (c *memoryConn) Write(p []byte) (int, error) {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	defer c.out.more.Broadcast()
+	if c.out.closed {
+		return 0, net.ErrClosed
+	}
+	return c.out.buf.Write(p)
+}
+
+func (c *memoryConn) Close() error {
+	c.in.close()
+	c.out.close()
+	return nil
+}
+
+func (c *memoryConn) RemoteAddr() net.Addr { return &net.TCPAddr{} }
+func (c *memoryConn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
+
+func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
+	cfg := &ssh.ServerConfig{
+		ServerVersion:     "SSH-2.0-paiinit " + label + " worker-1",
+		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
+	}
+	cfg.AddHostKey(key)
+	conn, chans, reqs, err := ssh.NewServerConn(c, cfg)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for r := range reqs {
+			if answers--; answers >= 0 {
+				_ = r.Reply(true, nil)
+			}
+		}
+	})
+	for nc := range chans {
+		_, reqs, err := nc.Accept()
+		if err == nil {
+			wg.Go(func() { ssh.DiscardRequests(reqs) })
+		}
+	}
+}
+
+func FuzzGreeting(f *testing.F) {
+	for _, s := range []string{"SSH-2.0-paiinit l worker-1\r\n", "SSH-2.0-paiinit l worker-1\nrest", "SSH-2.0-OpenSSH\r\n", "\n", "", "SSH-2.0-paiinit  \n"} {
+		f.Add([]byte(s), "l")
+	}
+	f.Fuzz(func(t *testing.T, b []byte, label string) {
+		id, err := readGreeting(b, label)
+		if err != nil {
+			require.Empty(t, id)
+			require.True(t, errors.Is(err, ErrNotPaiinit) || errors.Is(err, ErrOtherJob))
+			return
+		}
+		require.Regexp(t, plainID, id)
+		require.True(t, couldBeSSH(b))
+	})
+}
+
+// A peer's greeting may come in any pieces, and what follows it must not get lost.
+func TestGreetingInPieces(t *testing.T) {
+	const in = "SSH-2.0-paiinit l worker-1\r\nand the rest"
+	for cut := range len(in) + 1 {
+		ours, theirs := net.Pipe()
+		go func() {
+			for _, s := range []string{in[:cut], in[cut:]} {
+				if s != "" {
+					_, _ = io.WriteString(theirs, s)
+				}
+			}
+			_ = theirs.Close()
+		}()
+		g := &greeting{Conn: ours, label: "l"}
+		got, err := io.ReadAll(g)
+		require.NoError(t, err)
+		require.Equal(t, in, string(got))
+		require.Equal(t, "worker-1", g.id)
+		_ = ours.Close()
+	}
+}

@@ -1,0 +1,168 @@
+package rsh
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
+// and no negotiation. A frame is a kind (1 byte), the length of its content (4 bytes, big endian) and the content.
+//
+//	client: 'R' protocol NUL host NUL mode NUL command     once, with stdin, stdout and stderr as SCM_RIGHTS
+//	client: 'S' signal number, 1 byte                      any number of times
+//	agent:  'X' status, 1 byte                             the command ended by itself
+//	agent:  'K' signal number, 1 byte                      a signal ended it
+//	agent:  'E' text                                       it could not be run, or was lost
+//
+// The agent closes after its only frame. A client that closes earlier gives the command up.
+const (
+	protocol = "paiinit-rsh/1"
+
+	frameRequest = 'R'
+	frameSignal  = 'S'
+	frameExit    = 'X'
+	frameKilled  = 'K'
+	frameError   = 'E'
+
+	modeCommand   = ""
+	modeSubsystem = "subsystem"
+
+	headerSize = 5
+	maxFrame   = maxCommand + 4096
+)
+
+// header returns the first bytes of a frame with n bytes of content.
+func header(kind byte, n int) []byte {
+	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(n))
+}
+
+func writeFrame(w io.Writer, kind byte, content []byte) error {
+	_, err := w.Write(append(header(kind, len(content)), content...))
+	return err
+}
+
+// parseHeader refuses lengths that no frame has, before anything is allocated for them.
+func parseHeader(h []byte) (kind byte, n int, err error) {
+	size := binary.BigEndian.Uint32(h[1:])
+	if size > maxFrame {
+		return 0, 0, fmt.Errorf("a message of %d bytes, %d are possible", size, maxFrame)
+	}
+	return h[0], int(size), nil
+}
+
+func readFrame(r io.Reader) (kind byte, content []byte, err error) {
+	var h [headerSize]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	kind, n, err := parseHeader(h[:])
+	if err != nil {
+		return 0, nil, err
+	}
+	content = make([]byte, n)
+	if _, err := io.ReadFull(r, content); err != nil {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return kind, content, nil
+}
+
+func encodeRequest(inv Invocation) []byte {
+	mode := modeCommand
+	if inv.Subsystem {
+		mode = modeSubsystem
+	}
+	return []byte(strings.Join([]string{protocol, inv.Host, mode, inv.Command}, "\x00"))
+}
+
+func decodeRequest(content []byte) (Invocation, error) {
+	parts := bytes.SplitN(content, []byte{0}, 4)
+	if len(parts) != 4 || string(parts[0]) != protocol || bytes.IndexByte(parts[3], 0) >= 0 {
+		return Invocation{}, errors.New("not a request of this version of paiinit rsh")
+	}
+	inv := Invocation{Host: string(parts[1]), Command: string(parts[3])}
+	switch string(parts[2]) {
+	case modeCommand:
+	case modeSubsystem:
+		inv.Subsystem = true
+	default:
+		return Invocation{}, fmt.Errorf("unknown mode %q", parts[2])
+	}
+	return inv, nil
+}
+
+// sendRequest sends the request and the three files, which arrive with its header.
+func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
+	content := encodeRequest(inv)
+	if len(content) > maxFrame {
+		return fmt.Errorf("the command has %d bytes, %d are possible", len(inv.Command), maxCommand)
+	}
+	h := header(frameRequest, len(content))
+	n, _, err := conn.WriteMsgUnix(h, unix.UnixRights(fds[:]...), nil)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write(append(h[n:], content...))
+	return err
+}
+
+// receiveRequest is the other end of sendRequest. The caller closes the descriptors, which are close-on-exec.
+func receiveRequest(conn *net.UnixConn) (inv Invocation, fds [3]int, err error) {
+	var h [headerSize]byte
+	oob := make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, flags, _, err := conn.ReadMsgUnix(h[:], oob)
+	if err != nil {
+		return inv, fds, err
+	}
+	got := rights(oob[:oobn])
+	defer func() {
+		if err != nil {
+			for _, fd := range got {
+				_ = unix.Close(fd)
+			}
+		}
+	}()
+	if n == 0 {
+		return inv, fds, io.EOF
+	}
+	if len(got) != 3 || flags&unix.MSG_CTRUNC != 0 {
+		return inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
+	}
+	if _, err := io.ReadFull(conn, h[n:]); err != nil {
+		return inv, fds, io.ErrUnexpectedEOF
+	}
+	kind, size, err := parseHeader(h[:])
+	if err != nil {
+		return inv, fds, err
+	}
+	content := make([]byte, size)
+	if _, err := io.ReadFull(conn, content); err != nil {
+		return inv, fds, io.ErrUnexpectedEOF
+	}
+	if kind != frameRequest {
+		return inv, fds, fmt.Errorf("unknown message %q", kind)
+	}
+	inv, err = decodeRequest(content)
+	copy(fds[:], got)
+	return inv, fds, err
+}
+
+// rights returns the file descriptors in control messages.
+func rights(oob []byte) (fds []int) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for _, m := range msgs {
+		if got, err := unix.ParseUnixRights(&m); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}

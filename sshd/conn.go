@@ -1,0 +1,430 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	gssh "github.com/gliderlabs/ssh"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+// conn is one connection: the socket, its place among the handshakes, and what is known about the client.
+// It is also the net.Conn that the SSH library sees, which is how the login deadline stays ours: gliderlabs/ssh
+// replaces the deadline of its connection at every read and write.
+type conn struct {
+	net.Conn
+	srv    *Server
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+
+	deadline *time.Timer  // closes the connection; stopped by the login
+	expired  atomic.Bool  // the deadline did it
+	loggedIn atomic.Bool  // authentication has succeeded
+	check    bool         // by SelfCheck: its refusal is no news
+	head     []byte       // read before the handshake
+	glctx    gssh.Context // of gliderlabs/ssh; holds the ServerConn from the end of the handshake on
+	release  func()       // gives the place among the handshakes back; can be called again
+
+	// For the log, written and read by the goroutine of the handshake only.
+	user    string
+	key     string   // fingerprint of the key that was verified
+	offered []string // fingerprints of keys that were refused
+	failure error
+
+	mu       sync.Mutex
+	sessions int // running, or without a command yet
+	opened   int // sessions until the client has confirmed their end
+	others   int // channels of other types
+}
+
+// identity is who has logged in. It is created when the signature of the key has been verified, and reaches sessions only
+// through the permissions of the authenticated connection.
+type identity struct{ fingerprint string }
+
+type identityKey struct{}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{Conn: nc, srv: s, release: func() {}}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.deadline = time.AfterFunc(s.limits.login, func() {
+		if !c.loggedIn.Load() {
+			c.expired.Store(true)
+			c.shut()
+		}
+	})
+	return c
+}
+
+// SetDeadline, SetReadDeadline and SetWriteDeadline do nothing.
+func (c *conn) SetDeadline(time.Time) error      { return nil }
+func (c *conn) SetReadDeadline(time.Time) error  { return nil }
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *conn) Read(p []byte) (int, error) {
+	if len(c.head) > 0 {
+		n := copy(p, c.head)
+		c.head = c.head[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *conn) Close() error {
+	c.cancel()
+	return c.Conn.Close()
+}
+
+// shut closes the connection; whoever uses it notices.
+func (c *conn) shut() { _ = c.Close() }
+
+// guard is deferred by every goroutine that works for the connection: a panic ends the connection, not the process.
+func (c *conn) guard(doing string) {
+	if p := recover(); p != nil {
+		c.srv.log.Error("ssh panic, connection closed", "remote", address(c.RemoteAddr()), "in", doing,
+			"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		c.shut()
+	}
+}
+
+// spawn runs f in a counted and guarded goroutine; false means that Shutdown is over and f will not run.
+func (c *conn) spawn(doing string, f func()) bool {
+	if !c.srv.enter() {
+		return false
+	}
+	go func() {
+		defer c.srv.leave()
+		defer c.guard(doing)
+		f()
+	}()
+	return true
+}
+
+// serve is the life of a connection.
+func (c *conn) serve() {
+	s := c.srv
+	defer s.leave()
+	defer func() {
+		c.shut()
+		c.deadline.Stop()
+		c.release()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.shrunk()
+		s.mu.Unlock()
+	}()
+	defer c.guard("connection")
+
+	if timeout := userTimeout(c.Conn, s.limits.userTO); timeout != nil {
+		s.log.Debug("ssh connection without TCP_USER_TIMEOUT", "remote", address(c.RemoteAddr()), "err", timeout)
+	}
+	if c.admit() {
+		c.server().HandleConn(c)
+	}
+	if !c.loggedIn.Load() {
+		c.refused()
+	}
+}
+
+// admit waits for a place among the handshakes; nobody is turned away. A client that has sent its
+// identification, as almost all do at once, does not queue behind those that say nothing. A place is kept until the login
+// or for one turn, whichever is shorter, so that slow clients delay the others but do not stop them.
+func (c *conn) admit() bool {
+	pool := c.srv.spoken
+	if !c.hear() {
+		pool = c.srv.quiet
+	}
+	select {
+	case pool <- struct{}{}:
+	case <-c.ctx.Done():
+		return false
+	}
+	var once sync.Once
+	give := func() { once.Do(func() { <-pool }) }
+	turn := time.AfterFunc(c.srv.limits.turn, give)
+	c.release = func() { turn.Stop(); give() }
+	return c.ctx.Err() == nil
+}
+
+// hear waits a moment for the first bytes of the client.
+func (c *conn) hear() bool {
+	buf := make([]byte, 64)
+	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.limits.listen))
+	n, err := c.Conn.Read(buf)
+	_ = c.Conn.SetReadDeadline(time.Time{})
+	c.head = buf[:n]
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.failure = err
+		c.shut()
+	}
+	return n > 0
+}
+
+// server returns the gliderlabs/ssh server of this one connection. Nothing in it is shared between connections: the
+// library keeps user and permissions of the first attempt for all later ones, and changes the configuration it is given.
+func (c *conn) server() *gssh.Server {
+	srv := &gssh.Server{
+		HostSigners: []gssh.Signer{c.srv.cfg.HostKey},
+		Version:     c.srv.version,
+		ConnCallback: func(ctx gssh.Context, nc net.Conn) net.Conn {
+			c.glctx = ctx
+			return nc
+		},
+		ConnectionFailedCallback: func(_ net.Conn, err error) { c.failure = err },
+		// Without this handler the library would set NoClientAuth.
+		PublicKeyHandler: func(_ gssh.Context, key gssh.PublicKey) bool {
+			if c.authorized(key) {
+				return true
+			}
+			if len(c.offered) < 8 {
+				c.offered = append(c.offered, ssh.FingerprintSHA256(key))
+			}
+			return false
+		},
+		ServerConfigCallback: func(gssh.Context) *ssh.ServerConfig { return c.config() },
+		ChannelHandlers: map[string]gssh.ChannelHandler{
+			"session": c.handler(c.session),
+			"default": c.handler(c.refuseChannel),
+		},
+		RequestHandlers: map[string]gssh.RequestHandler{"default": c.request},
+	}
+	for name, handle := range c.srv.cfg.Channels {
+		srv.ChannelHandlers[name] = c.handler(func(_ *ssh.ServerConn, _ identity, nc ssh.NewChannel) {
+			c.custom(nc, handle)
+		})
+	}
+	return srv
+}
+
+// config returns a new configuration for one handshake. The algorithms are those that need no excuse today and that every maintained
+// client has; counter mode with encrypt-then-mac is there for clients without AEAD ciphers (paramiko 2).
+func (c *conn) config() *ssh.ServerConfig {
+	return &ssh.ServerConfig{
+		Config: ssh.Config{
+			KeyExchanges: []string{ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519},
+			Ciphers: []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305,
+				ssh.CipherAES256CTR, ssh.CipherAES128CTR},
+			MACs: []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM},
+		},
+		PublicKeyAuthAlgorithms: []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519,
+			ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
+			ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512},
+		MaxAuthTries: 6,
+		// Refuses "none" even if a library should ever switch NoClientAuth on.
+		NoClientAuthCallback: func(ssh.ConnMetadata) (*ssh.Permissions, error) {
+			return nil, errors.New("a key is required")
+		},
+		VerifiedPublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+			if !c.authorized(key) {
+				return nil, errors.New("key is not authorized")
+			}
+			c.key = ssh.FingerprintSHA256(key)
+			return &ssh.Permissions{ExtraData: map[any]any{identityKey{}: identity{c.key}}}, nil
+		},
+		AuthLogCallback: func(meta ssh.ConnMetadata, method string, err error) {
+			c.user = meta.User()
+			if err == nil {
+				c.login(meta, method)
+			}
+		},
+	}
+}
+
+func (c *conn) authorized(key ssh.PublicKey) bool {
+	_, ok := c.srv.authorized[string(key.Marshal())]
+	return ok
+}
+
+// login ends the deadline and starts the watch over the connection. method is what the client logged in by.
+func (c *conn) login(meta ssh.ConnMetadata, method string) {
+	c.loggedIn.Store(true)
+	c.deadline.Stop()
+	c.release()
+	if method != "publickey" { // cannot happen; if it does, let it be visible and harmless
+		c.srv.log.Error("ssh login by an unexpected method, connection closed", "remote", address(c.RemoteAddr()), "method", method)
+		c.shut()
+		return
+	}
+	c.srv.log.Info("ssh login", "remote", address(c.RemoteAddr()), "key", c.key, "user", cut(c.user, 64),
+		"client", cut(string(meta.ClientVersion()), 64))
+	c.spawn("keepalive", c.keepalive)
+}
+
+// refused writes the line about a connection that ended without a login.
+func (c *conn) refused() {
+	if c.srv.closed() && c.failure == nil {
+		return
+	}
+	reason := "connection closed"
+	switch {
+	case c.expired.Load():
+		reason = fmt.Sprintf("no login within %v", c.srv.limits.login)
+	case c.failure != nil:
+		reason = c.failure.Error()
+	}
+	log := c.srv.log.Warn
+	if c.check || c.user == "" && errors.Is(c.failure, io.EOF) { // a port scan, or a check that the port is open
+		log = c.srv.log.Debug
+	}
+	log("ssh login refused", "remote", address(c.RemoteAddr()), "user", cut(c.user, 64),
+		"keys", strings.Join(c.offered, " "), "reason", cut(reason, 300))
+}
+
+// keepalive asks the client for a sign of life. Any answer will do: clients that do not know the request say no.
+func (c *conn) keepalive() {
+	s := c.srv
+	tick := time.NewTicker(s.limits.keepalive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// The library has no hook for a finished handshake; its context holds the connection right after it.
+		sc, ok := c.glctx.Value(gssh.ContextKeyConn).(*ssh.ServerConn)
+		if !ok {
+			continue
+		}
+		patience := time.Duration(s.limits.misses) * s.limits.keepalive
+		silence := time.AfterFunc(patience, func() {
+			s.log.Warn("ssh connection lost", "remote", address(c.RemoteAddr()), "reason", fmt.Sprintf("no answer to a keepalive for %v", patience))
+			c.shut()
+		})
+		_, _, err := sc.SendRequest("keepalive@openssh.com", true, nil)
+		silence.Stop()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// request answers a global request. There is none that we serve: forwardings are refused, keys of
+// the host are never rotated, and "no" is as good an answer to a keepalive as any.
+func (c *conn) request(_ gssh.Context, _ *gssh.Server, req *ssh.Request) (ok bool, payload []byte) {
+	defer c.guard("global request")
+	switch req.Type {
+	case "keepalive@openssh.com":
+		return true, nil
+	case "tcpip-forward", "streamlocal-forward@openssh.com":
+		c.srv.log.Warn("ssh forwarding refused", "remote", address(c.RemoteAddr()), "request", req.Type)
+	}
+	return false, nil
+}
+
+// handler counts, guards and identifies for a channel handler, which the library calls in a goroutine of its own.
+func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) gssh.ChannelHandler {
+	return func(_ *gssh.Server, sc *ssh.ServerConn, nc ssh.NewChannel, _ gssh.Context) {
+		if !c.srv.enter() {
+			return
+		}
+		defer c.srv.leave()
+		defer c.guard("channel " + cut(nc.ChannelType(), 64))
+		id, ok := identify(sc)
+		if !ok {
+			c.srv.log.Error("ssh channel without a login, connection closed", "remote", address(c.RemoteAddr()))
+			c.shut()
+			return
+		}
+		handle(sc, id, nc)
+	}
+}
+
+func identify(sc *ssh.ServerConn) (identity, bool) {
+	if sc.Permissions == nil {
+		return identity{}, false
+	}
+	id, ok := sc.Permissions.ExtraData[identityKey{}].(identity)
+	return id, ok
+}
+
+func (c *conn) refuseChannel(_ *ssh.ServerConn, id identity, nc ssh.NewChannel) {
+	kind := nc.ChannelType()
+	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "key", id.fingerprint, "type", cut(kind, 64))
+	reason := ssh.UnknownChannelType
+	switch kind {
+	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip", "auth-agent@openssh.com":
+		reason = ssh.Prohibited
+	}
+	_ = nc.Reject(reason, "not served here")
+}
+
+// custom hands a channel of Config.Channels over.
+func (c *conn) custom(nc ssh.NewChannel, handle func(context.Context, io.ReadWriteCloser, net.Addr)) {
+	if !c.take(&c.others, c.srv.limits.channels) {
+		_ = nc.Reject(ssh.ResourceShortage, "too many channels")
+		return
+	}
+	ch, reqs, err := nc.Accept()
+	if err != nil {
+		c.put(&c.others)
+		return
+	}
+	c.spawn("channel requests", func() {
+		defer c.put(&c.others)
+		for req := range reqs {
+			_ = req.Reply(false, nil)
+		}
+	})
+	handle(c.ctx, ch, c.RemoteAddr())
+}
+
+// take adds one to a counter of the connection unless it has reached limit; put takes it away.
+func (c *conn) take(counter *int, limit int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if *counter >= limit {
+		return false
+	}
+	*counter++
+	return true
+}
+
+func (c *conn) put(counter *int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*counter--
+}
+
+// userTimeout sets TCP_USER_TIMEOUT (tcp(7)): data that the peer does not acknowledge for so long ends the connection, even
+// while we only send. Wrappers are looked through by the methods that net.TCPConn and tls.Conn have.
+func userTimeout(nc net.Conn, d time.Duration) error {
+	for {
+		switch inner := nc.(type) {
+		case *net.UnixConn:
+			return nil
+		case syscall.Conn:
+			raw, err := inner.SyscallConn()
+			if err != nil {
+				return err
+			}
+			var serr error
+			err = raw.Control(func(fd uintptr) {
+				serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+			})
+			return errors.Join(err, serr)
+		case interface{ NetConn() net.Conn }:
+			nc = inner.NetConn()
+		default:
+			return errors.New("not a TCP connection")
+		}
+	}
+}
+
+// address prints an address that may be missing.
+func address(a net.Addr) string {
+	if a == nil {
+		return "unknown"
+	}
+	return a.String()
+}

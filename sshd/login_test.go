@@ -1,0 +1,332 @@
+package sshd_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/sshd"
+	"github.com/paiinit/paiinit/sshd/sshdtest"
+)
+
+func signer(t *testing.T, key any) ssh.Signer {
+	t.Helper()
+	s, err := ssh.NewSignerFromKey(key)
+	require.NoError(t, err)
+	return s
+}
+
+func TestNobodyElseGetsIn(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{})
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	other := sshdtest.Key(t)
+	cert := &ssh.Certificate{Key: other.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{"root"}, ValidBefore: ssh.CertTimeInfinity}
+	require.NoError(t, cert.SignCert(rand.Reader, server.User))
+	certified, err := ssh.NewCertSigner(cert, other)
+	require.NoError(t, err)
+	own := &ssh.Certificate{Key: server.User.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{"root"}, ValidBefore: ssh.CertTimeInfinity}
+	require.NoError(t, own.SignCert(rand.Reader, other))
+	ownCertified, err := ssh.NewCertSigner(own, server.User)
+	require.NoError(t, err)
+	rsaSigner, ecSigner := signer(t, rsaKey), signer(t, ecKey)
+
+	for name, auth := range map[string][]ssh.AuthMethod{
+		"none":     nil,
+		"password": {ssh.Password("secret")},
+		"keyboard": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })},
+		"unknown":  {ssh.PublicKeys(other)},
+		"rsa":      {ssh.PublicKeys(rsaSigner)},
+		"ecdsa":    {ssh.PublicKeys(ecSigner)},
+		"cert":     {ssh.PublicKeys(certified)},    // signed by an authorized key, which is no authority
+		"own-cert": {ssh.PublicKeys(ownCertified)}, // of an authorized key, by somebody
+		"host":     {ssh.PublicKeys(wrongPrivate{other, server.User.PublicKey()})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := server.ClientConfig()
+			config.User, config.Auth = name, auth
+			_, err := ssh.Dial("tcp", server.Addr.String(), config)
+			require.Error(t, err)
+			line := server.Log.Wait(t, "ssh login refused", "user="+name)
+			require.Contains(t, line, "level=WARN")
+			require.Contains(t, line, "reason=")
+			if name == "unknown" {
+				require.Contains(t, line, ssh.FingerprintSHA256(other.PublicKey()))
+			}
+		})
+	}
+	require.NotContains(t, server.Log.String(), "msg=\"ssh login\"")
+	require.Zero(t, run(t, server.Dial(t), "true", nil).status)
+	line := server.Log.Wait(t, "msg=\"ssh login\"")
+	require.Contains(t, line, ssh.FingerprintSHA256(server.User.PublicKey()))
+	require.Contains(t, line, "user=root")
+	require.Contains(t, line, "client=SSH-2.0-Go")
+}
+
+// wrongPrivate offers a public key that it has not.
+type wrongPrivate struct {
+	ssh.Signer
+	public ssh.PublicKey
+}
+
+func (w wrongPrivate) PublicKey() ssh.PublicKey { return w.public }
+
+func TestEmptyAuthorizedMeansNobody(t *testing.T) {
+	key := sshdtest.Key(t)
+	srv, err := sshd.New(sshd.Config{HostKey: sshdtest.Key(t)})
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error)
+	go func() { served <- srv.Serve(ln) }()
+	for _, auth := range [][]ssh.AuthMethod{nil, {ssh.PublicKeys(key)}} {
+		_, err = ssh.Dial("tcp", ln.Addr().String(), &ssh.ClientConfig{Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+		require.ErrorContains(t, err, "unable to authenticate")
+	}
+	require.NoError(t, srv.SelfCheck(t.Context()))
+	require.NoError(t, srv.Shutdown(context.Background()))
+	require.ErrorIs(t, <-served, sshd.ErrServerClosed)
+}
+
+func TestSelfCheck(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{})
+	require.NoError(t, server.SelfCheck(t.Context()))
+	require.NotContains(t, server.Log.String(), "level=WARN")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, server.SelfCheck(ended), context.Canceled)
+	require.NoError(t, server.Shutdown(t.Context()))
+	require.ErrorContains(t, server.SelfCheck(t.Context()), "it could not be tried")
+}
+
+func TestDefect2And3IdentityIsOfTheKeyThatLoggedIn(t *testing.T) {
+	cfg := sshd.Config{}
+	told := events(&cfg)
+	second := sshdtest.Key(t)
+	cfg.Authorized = []ssh.PublicKey{second.PublicKey()}
+	server := sshdtest.Start(t, cfg)
+	config := server.ClientConfig()
+	// The first authorized key is offered and accepted, but cannot be signed with; an unknown one is refused; then comes the second.
+	config.Auth = []ssh.AuthMethod{ssh.PublicKeys(sshdtest.Key(t), refusesToSign{server.User}, second)}
+	client, err := ssh.Dial("tcp", server.Addr.String(), config)
+	if err != nil { // x/crypto's client gives up when a key cannot sign
+		config.Auth = []ssh.AuthMethod{ssh.PublicKeys(sshdtest.Key(t), second)}
+		client, err = ssh.Dial("tcp", server.Addr.String(), config)
+	}
+	require.NoError(t, err)
+	defer func() { _ = client.Close() }()
+	require.Zero(t, run(t, client, "true", nil).status)
+	require.Equal(t, ssh.FingerprintSHA256(second.PublicKey()), (<-told).Key)
+}
+
+type refusesToSign struct{ ssh.Signer }
+
+func (refusesToSign) Sign(io.Reader, []byte) (*ssh.Signature, error) {
+	return nil, fmt.Errorf("no")
+}
+
+func TestIdentification(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{Comment: "0123456789abcdef worker-2"})
+	nc, err := net.Dial("tcp", server.Addr.String())
+	require.NoError(t, err)
+	defer func() { _ = nc.Close() }()
+	_, err = nc.Write([]byte("SSH-2.0-test\r\n"))
+	require.NoError(t, err)
+	want := "SSH-2.0-paiinit 0123456789abcdef worker-2\r\n"
+	got := make([]byte, len(want))
+	_, err = io.ReadFull(nc, got)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
+	require.Equal(t, "SSH-2.0-paiinit", string(sshdtest.Start(t, sshd.Config{}).Dial(t).ServerVersion()))
+}
+
+func TestAlgorithms(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{})
+	try := func(change func(*ssh.ClientConfig)) error {
+		config := server.ClientConfig()
+		change(config)
+		client, err := ssh.Dial("tcp", server.Addr.String(), config)
+		if err == nil {
+			_ = client.Close()
+		}
+		return err
+	}
+	for _, kex := range []string{"mlkem768x25519-sha256", "curve25519-sha256", "curve25519-sha256@libssh.org"} {
+		require.NoError(t, try(func(c *ssh.ClientConfig) { c.KeyExchanges = []string{kex} }), kex)
+	}
+	for _, cipher := range []string{"aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr", "aes256-ctr"} {
+		require.NoError(t, try(func(c *ssh.ClientConfig) { c.Ciphers = []string{cipher} }), cipher)
+	}
+	for _, weak := range []func(*ssh.ClientConfig){
+		func(c *ssh.ClientConfig) { c.KeyExchanges = []string{ssh.InsecureKeyExchangeDH14SHA1} },
+		func(c *ssh.ClientConfig) { c.KeyExchanges = []string{ssh.KeyExchangeECDHP256} },
+		func(c *ssh.ClientConfig) { c.Ciphers = []string{ssh.InsecureCipherAES128CBC} },
+		func(c *ssh.ClientConfig) { c.Ciphers, c.MACs = []string{"aes128-ctr"}, []string{ssh.HMACSHA1} },
+		func(c *ssh.ClientConfig) { c.Ciphers, c.MACs = []string{"aes128-ctr"}, []string{ssh.HMACSHA256} },
+	} {
+		require.ErrorContains(t, try(weak), "no common algorithm")
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	key := sshdtest.Key(t)
+	for want, cfg := range map[string]sshd.Config{
+		"no host key":               {},
+		"not printable ASCII":       {HostKey: key, Comment: "a\r\nSSH-2.0-b"},
+		"the comment has 201 bytes": {HostKey: key, Comment: strings.Repeat("x", 201)},
+		"key 1 is nil":              {HostKey: key, Authorized: []ssh.PublicKey{key.PublicKey(), nil}},
+		"is a certificate":          {HostKey: key, Authorized: []ssh.PublicKey{&ssh.Certificate{}}},
+		"not an absolute path":      {HostKey: key, Shell: "sh"},
+	} {
+		_, err := sshd.New(cfg)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "sshd: creating the server: ")
+	}
+}
+
+func TestDefect8LoginDeadlineIsAbsolute(t *testing.T) {
+	const deadline = 600 * time.Millisecond
+	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(deadline) })
+	logged := server.Dial(t)
+	for name, talk := range map[string]func(net.Conn){
+		"silent": func(net.Conn) {},
+		"identified": func(nc net.Conn) {
+			_, _ = nc.Write([]byte("SSH-2.0-x\r\n"))
+		},
+		"dripping": func(nc net.Conn) {
+			for _, b := range []byte("SSH-2.0-" + strings.Repeat("x", 200)) {
+				if _, err := nc.Write([]byte{b}); err != nil {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc, err := net.Dial("tcp", server.Addr.String())
+			require.NoError(t, err)
+			defer func() { _ = nc.Close() }()
+			begin := time.Now()
+			done := make(chan struct{})
+			go func() { defer close(done); talk(nc) }()
+			closedByServer(t, nc, 5*time.Second)
+			require.Greater(t, time.Since(begin), deadline/2)
+			<-done
+			server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String(), `reason="no login within 600ms"`)
+		})
+	}
+	require.Zero(t, run(t, logged, "true", nil).status, "a session is not bound by the deadline")
+}
+
+func TestGarbageEndsOnlyItsConnection(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(2 * time.Second) })
+	noise := make([]byte, 1<<20)
+	_, _ = rand.Read(noise)
+	for name, data := range map[string][]byte{
+		"http":       []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"version 1":  []byte("SSH-1.5-old\r\n"),
+		"noise":      noise,
+		"long":       append([]byte("SSH-2.0-"), bytes.Repeat([]byte("x"), 2000)...),
+		"many lines": bytes.Repeat([]byte("hello\r\n"), 2000),
+		"huge":       []byte("SSH-2.0-x\r\n\x7f\xff\xff\xff"),
+		"zero":       []byte("SSH-2.0-x\r\n\x00\x00\x00\x00\x00\x00\x00\x00"),
+		"gossip":     {244, 0, 0, 1, 2, 3},
+		"closed":     nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nc, err := net.Dial("tcp", server.Addr.String())
+			require.NoError(t, err)
+			defer func() { _ = nc.Close() }()
+			_, _ = nc.Write(data)
+			require.NoError(t, nc.(*net.TCPConn).CloseWrite())
+			closedByServer(t, nc, 10*time.Second)
+		})
+	}
+	require.Zero(t, run(t, server.Dial(t), "true", nil).status)
+	require.NotContains(t, server.Log.String(), "panic")
+}
+
+func TestDefect20HandshakesQueueAndAreNotDropped(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetHandshakes(1, 50*time.Millisecond) })
+	for range 20 { // clients that say nothing, and clients that stop in the middle
+		for _, say := range []string{"", "SSH-2.0-x\r\n"} {
+			nc, err := net.Dial("tcp", server.Addr.String())
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = nc.Close() })
+			_, err = nc.Write([]byte(say))
+			require.NoError(t, err)
+		}
+	}
+	var group sync.WaitGroup
+	for range 50 {
+		group.Go(func() {
+			client, err := ssh.Dial("tcp", server.Addr.String(), server.ClientConfig())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = client.Close()
+		})
+	}
+	group.Wait()
+}
+
+func TestKeepaliveEndsSilentConnections(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{Grace: 20 * time.Millisecond}, func(s *sshd.Server) { s.SetKeepalive(50 * time.Millisecond) })
+	answering := server.Dial(t)
+
+	nc, err := net.Dial("tcp", server.Addr.String())
+	require.NoError(t, err)
+	conn, _, _, err := ssh.NewClientConn(nc, "", server.ClientConfig()) // nobody answers its global requests
+	require.NoError(t, err)
+	ch, reqs, err := conn.OpenChannel("session", nil)
+	require.NoError(t, err)
+	c := channel{ch, reqs}
+	require.True(t, c.ask(t, "exec", text("echo $$; sleep 1010")))
+	pid := c.pids(t, 1)[0]
+	require.Error(t, conn.Wait())
+	server.Log.Wait(t, "ssh connection lost", "no answer to a keepalive for 150ms")
+	gone(t, pid)
+	time.Sleep(300 * time.Millisecond)
+	require.Zero(t, run(t, answering, "true", nil).status)
+}
+
+func TestManyLoginsAtOnce(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{})
+	var group sync.WaitGroup
+	for i := range 200 {
+		group.Go(func() {
+			client, err := ssh.Dial("tcp", server.Addr.String(), server.ClientConfig())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = client.Close() }()
+			session, err := client.NewSession()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out, err := session.Output(fmt.Sprintf("echo %d", i))
+			if err != nil || string(out) != fmt.Sprintln(i) {
+				t.Error(string(out), err)
+			}
+		})
+	}
+	group.Wait()
+}

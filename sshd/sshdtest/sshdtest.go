@@ -1,0 +1,170 @@
+// Package sshdtest starts SSH servers for tests: on loopback, with new keys, stopped when the test ends.
+package sshdtest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/sshd"
+)
+
+// A Server is a running sshd.Server.
+type Server struct {
+	*sshd.Server
+	Addr net.Addr      // where it listens
+	Host ssh.PublicKey // its host key
+	User ssh.Signer    // a key that may log in
+	Log  *Log          // what it has logged
+}
+
+// Start starts a server with cfg on a free port of 127.0.0.1. Missing parts of cfg are filled in: a new host key, a new user key (added to Authorized), a
+// logger that writes to Log, a Grace of 100 milliseconds. prepare is called before the server serves. The server is shut down when the test ends, and the test fails if that leaves something behind.
+func Start(tb testing.TB, cfg sshd.Config, prepare ...func(*sshd.Server)) *Server {
+	tb.Helper()
+	s := &Server{User: Key(tb), Log: &Log{}}
+	if cfg.HostKey == nil {
+		cfg.HostKey = Key(tb)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(s.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = 100 * time.Millisecond
+	}
+	s.Host = cfg.HostKey.PublicKey()
+	cfg.Authorized = append(cfg.Authorized[:len(cfg.Authorized):len(cfg.Authorized)], s.User.PublicKey())
+	srv, err := sshd.New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, f := range prepare {
+		f(srv)
+	}
+	s.Server = srv
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.Addr = ln.Addr()
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := srv.Shutdown(ctx); err != nil {
+			tb.Errorf("shutting the server down: %v\n%s", err, s.Log)
+		}
+		if err := <-served; !errors.Is(err, sshd.ErrServerClosed) {
+			tb.Errorf("serving: %v", err)
+		}
+		if tb.Failed() {
+			tb.Logf("log of the server:\n%s", s.Log)
+		}
+	})
+	return s
+}
+
+// ClientConfig is what a client needs to log in and to know the server.
+func (s *Server) ClientConfig() *ssh.ClientConfig {
+	return &ssh.ClientConfig{
+		User:            "root",
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(s.User)},
+		HostKeyCallback: ssh.FixedHostKey(s.Host),
+		Timeout:         20 * time.Second,
+	}
+}
+
+// Dial returns a new connection that has logged in; it is closed when the test ends.
+func (s *Server) Dial(tb testing.TB) *ssh.Client {
+	tb.Helper()
+	client, err := ssh.Dial("tcp", s.Addr.String(), s.ClientConfig())
+	if err != nil {
+		tb.Fatalf("logging in: %v\n%s", err, s.Log)
+	}
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Key returns a new ed25519 key.
+func Key(tb testing.TB) ssh.Signer {
+	tb.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	signer, err := ssh.NewSignerFromSigner(private)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return signer
+}
+
+// Log collects lines. It can be used by several goroutines.
+type Log struct {
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote chan struct{}
+}
+
+// Write appends p.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wrote != nil {
+		close(l.wrote)
+		l.wrote = nil
+	}
+	return l.text.Write(p)
+}
+
+// String returns everything written so far.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// Wait returns the first line that contains all words, waiting for it at most 10 seconds.
+func (l *Log) Wait(tb testing.TB, words ...string) string {
+	tb.Helper()
+	timeout := time.After(10 * time.Second)
+	for {
+		l.mu.Lock()
+		lines := strings.Split(l.text.String(), "\n")
+		if l.wrote == nil {
+			l.wrote = make(chan struct{})
+		}
+		wrote := l.wrote
+		l.mu.Unlock()
+		for _, line := range lines {
+			if containsAll(line, words) {
+				return line
+			}
+		}
+		select {
+		case <-wrote:
+		case <-timeout:
+			tb.Fatalf("no log line with %q in:\n%s", words, l)
+		}
+	}
+}
+
+func containsAll(line string, words []string) bool {
+	for _, w := range words {
+		if !strings.Contains(line, w) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,124 @@
+// Command testreport turns the output of go test -json on its standard input back into the lines that go test prints, and
+// then says on one line each which tests were skipped and why, which go test does not say.
+//
+// It exits with status 1 when a test or a build failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// event is what cmd/internal/test2json writes, with the build events of go help buildjson.
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Output  string
+}
+
+// frame matches the lines that only say which test runs.
+var frame = regexp.MustCompile(`^\s*=== (RUN|PAUSE|CONT|NAME)\s`)
+
+// logged matches a line of t.Log, t.Skip or t.Error.
+var logged = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
+
+func main() {
+	failed, err := report(os.Stdin, os.Stdout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+	}
+	if failed || err != nil {
+		os.Exit(1)
+	}
+}
+
+func report(r io.Reader, w io.Writer) (failed bool, err error) {
+	out := bufio.NewWriter(w)
+	defer func() {
+		if flushed := out.Flush(); err == nil {
+			err = flushed
+		}
+	}()
+	type test struct{ pkg, name string }
+	output := make(map[test][]string)
+	var order []test // of tests that have not ended
+	var skipped []string
+	end := func(t test) []string {
+		lines := output[t]
+		delete(output, t)
+		return lines
+	}
+	write := func(lines []string) {
+		for _, line := range lines {
+			_, _ = out.WriteString(line) // the error stays until Flush
+		}
+	}
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadString('\n')
+		if line == "" && err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			for _, s := range skipped {
+				fmt.Fprintln(out, s)
+			}
+			return failed, err
+		}
+		var e event
+		if json.Unmarshal([]byte(line), &e) != nil {
+			write([]string{line})
+			continue
+		}
+		t := test{e.Package, e.Test}
+		switch {
+		case e.Action == "build-output", e.Action == "output" && e.Test == "" && e.Output != "PASS\n":
+			write([]string{e.Output})
+		case e.Action == "output" && e.Test != "" && !frame.MatchString(e.Output):
+			if _, ok := output[t]; !ok {
+				order = append(order, t)
+			}
+			output[t] = append(output[t], e.Output)
+		case e.Action == "build-fail":
+			failed = true
+		case e.Action == "fail" && e.Test != "":
+			failed = true
+			write(end(t))
+		case e.Action == "fail":
+			failed = true
+			// What a test had said when a panic or the time limit ended the package.
+			for _, t := range order {
+				if t.pkg == e.Package {
+					write(end(t))
+				}
+			}
+			out.Flush()
+		case e.Action == "skip" && e.Test != "":
+			skipped = append(skipped, fmt.Sprintf("skipped: %s %s: %s", e.Package, e.Test, reason(end(t))))
+		case e.Action == "pass":
+			end(t)
+			out.Flush()
+		}
+	}
+}
+
+// reason returns what the test gave to t.Skip, on one line.
+func reason(lines []string) string {
+	var words []string
+	for _, line := range lines {
+		if strings.HasPrefix(strings.TrimSpace(line), "--- SKIP") {
+			continue
+		}
+		words = append(words, strings.Fields(logged.ReplaceAllString(line, ""))...)
+	}
+	if len(words) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(words, " ")
+}

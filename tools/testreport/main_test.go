@@ -1,0 +1,90 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestReport(t *testing.T) {
+	tests := []struct {
+		name   string
+		in     string
+		want   string
+		failed bool
+	}{
+		{
+			name: "a passing test is silent",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: hello\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- PASS: TestA (0.00s)\n"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"PASS\n"}
+{"Action":"output","Package":"p","Output":"ok  \tp\t0.003s\n"}
+{"Action":"pass","Package":"p"}
+`,
+			want: "ok  \tp\t0.003s\n",
+		},
+		{
+			name: "a skipped test is told at the end, on one line",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: no engine:\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"        cannot connect\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"ok  \tp\t0.003s\n"}
+{"Action":"pass","Package":"p"}
+`,
+			want: "ok  \tp\t0.003s\nskipped: p TestA: no engine: cannot connect\n",
+		},
+		{
+			name: "a failed test says what it logged, the others do not",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: fine\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:9: bad\n"}
+{"Action":"fail","Package":"p","Test":"TestB"}
+{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
+{"Action":"fail","Package":"p"}
+`,
+			want:   "    a_test.go:9: bad\nFAIL\tp\t0.003s\n",
+			failed: true,
+		},
+		{
+			name: "a package that ends in the middle of a test says what the test had logged",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
+{"Action":"fail","Package":"p"}
+`,
+			want:   "FAIL\tp\t0.003s\npanic: test timed out\n",
+			failed: true,
+		},
+		{
+			name: "a build failure",
+			in: `{"ImportPath":"p","Action":"build-output","Output":"p.go:3: no\n"}
+{"ImportPath":"p","Action":"build-fail"}
+`,
+			want:   "p.go:3: no\n",
+			failed: true,
+		},
+		{
+			name: "what is no event is passed on",
+			in:   "go: no such tool\n",
+			want: "go: no such tool\n",
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var out strings.Builder
+			failed, err := report(strings.NewReader(test.in), &out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, out.String()); diff != "" {
+				t.Error(diff)
+			}
+			if failed != test.failed {
+				t.Errorf("failed = %v", failed)
+			}
+		})
+	}
+}
