@@ -14,10 +14,12 @@ type hostPort struct {
 }
 
 var (
-	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
+	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`)
 	digits   = regexp.MustCompile(`^[0-9.]+$`)
 	roleName = regexp.MustCompile(`^[A-Za-z0-9._~][A-Za-z0-9._~-]*$`)
 )
+
+const maxHostName = 253 // bytes, of a name in text form (RFC 1035, section 2.3.4)
 
 // checkHost returns what is wrong with a host, or "". Digits and dots that are no address are refused: resolvers take
 // 010.0.0.4 as octal, and 10.0.4 as 10.0.0.4.
@@ -30,7 +32,7 @@ func checkHost(host string) string {
 		return "an item has no host"
 	case digits.MatchString(host):
 		return quote(host) + " is not an IP address"
-	case !hostName.MatchString(host):
+	case len(host) > maxHostName, !hostName.MatchString(host):
 		return quote(host) + " is neither a host name nor an IP address"
 	}
 	return ""
