@@ -19,7 +19,6 @@ type uplink struct {
 	present int
 	lookErr error // of the last look at rank 0
 	looked  bool
-	others  int // answers with another secret, when rank 0 is not known
 }
 
 // Accept serves a control connection that came in, to its end. It is how rank 0 reaches this container.

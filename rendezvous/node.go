@@ -134,7 +134,6 @@ type Node struct {
 	seeds      []seedState
 	lead       *coordinator // not nil on rank 0
 	up         uplink       // the others' view of rank 0
-	said       string       // last report
 }
 
 type seedState struct {

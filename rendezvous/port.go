@@ -43,18 +43,28 @@ type Port struct {
 	streams   chan net.Conn
 	packets   chan *memberlist.Packet
 
+	allowed map[netip.Addr]bool // nil = everybody
+
 	mu     sync.Mutex
 	waits  map[net.Conn]struct{} // undecided ones, so that Close can end them
 	closed bool
 }
 
 // Listen opens the port on all addresses, IPv6 and IPv4. When the number is taken on TCP or UDP it takes the next free one
-// of the 63 above it; 0 lets the kernel choose.
-func Listen(ctx context.Context, port int, logger *slog.Logger) (*Port, error) {
-	return listen(ctx, "", port, logger)
+// of the 63 above it; 0 lets the kernel choose. If only is not nil, the port is deaf to everybody else: that is for jobs
+// without a secret.
+func Listen(ctx context.Context, port int, only []netip.Addr, logger *slog.Logger) (*Port, error) {
+	return listen(ctx, "", port, only, logger)
 }
 
-func listen(ctx context.Context, host string, port int, logger *slog.Logger) (*Port, error) {
+func listen(ctx context.Context, host string, port int, only []netip.Addr, logger *slog.Logger) (*Port, error) {
+	var allowed map[netip.Addr]bool
+	if only != nil {
+		allowed = make(map[netip.Addr]bool, len(only))
+		for _, a := range only {
+			allowed[a.Unmap()] = true
+		}
+	}
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
@@ -70,7 +80,7 @@ func listen(ctx context.Context, host string, port int, logger *slog.Logger) (*P
 		tcp, udp, err := bind(ctx, host, n)
 		if err == nil {
 			p := &Port{
-				tcp: tcp, udp: udp, log: logger,
+				tcp: tcp, udp: udp, log: logger, allowed: allowed,
 				done:      make(chan struct{}),
 				undecided: make(chan struct{}, maxUndecided),
 				ssh:       make(chan net.Conn),
@@ -118,6 +128,14 @@ func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
 // SSH is the listener of the connections that are not gossip. Closing it closes nothing but itself.
 func (p *Port) SSH() net.Listener { return &sshListener{port: p, closed: make(chan struct{})} }
 
+func (p *Port) mayCome(from net.Addr) bool {
+	if p.allowed == nil {
+		return true
+	}
+	ap, err := netip.ParseAddrPort(from.String())
+	return err == nil && p.allowed[ap.Addr().Unmap()]
+}
+
 // Close stops listening, ends undecided connections and waits for every goroutine.
 func (p *Port) Close() error {
 	var err error
@@ -159,6 +177,11 @@ func (p *Port) accept() {
 			continue
 		}
 		pause = 0
+		if !p.mayCome(conn.RemoteAddr()) {
+			p.log.Warn("refused a connection from outside the list of hosts", "remote", conn.RemoteAddr())
+			_ = conn.Close()
+			continue
+		}
 		select {
 		case p.undecided <- struct{}{}:
 		case <-p.done:
@@ -230,7 +253,7 @@ func (p *Port) receive() {
 			}
 			continue // an ICMP error of an earlier packet
 		}
-		if n == 0 || buf[0] != gossipByte {
+		if n == 0 || buf[0] != gossipByte || !p.mayCome(from) {
 			continue
 		}
 		pkt := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}

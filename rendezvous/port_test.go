@@ -38,7 +38,7 @@ func dialClear(ctx context.Context, _ string, addr netip.AddrPort) (io.ReadWrite
 
 func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
 	t.Helper()
-	p, err := listen(t.Context(), ip, port, nil)
+	p, err := listen(t.Context(), ip, port, nil, nil)
 	require.NoError(t, err)
 	cfg := Config{
 		Self: Record{Role: "worker", Index: -1, Rank: -1, Nonce: NewNonce(), Version: "1",
@@ -71,7 +71,7 @@ func (h *host) close() {
 
 func freePort(t *testing.T, ip string) int {
 	t.Helper()
-	p, err := listen(t.Context(), ip, 0, nil)
+	p, err := listen(t.Context(), ip, 0, nil, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	return p.Number()
@@ -195,9 +195,9 @@ func TestWithoutUDP(t *testing.T) {
 
 // Two containers on one address take different ports; peers are told apart by who they are.
 func TestTakenPortTakesTheNext(t *testing.T) {
-	a, err := listen(t.Context(), "127.0.0.1", 0, nil)
+	a, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
-	b, err := listen(t.Context(), "127.0.0.1", a.Number(), nil)
+	b, err := listen(t.Context(), "127.0.0.1", a.Number(), nil, nil)
 	require.NoError(t, err)
 	require.Greater(t, b.Number(), a.Number())
 	require.NoError(t, a.Close())
@@ -207,17 +207,17 @@ func TestTakenPortTakesTheNext(t *testing.T) {
 	require.NoError(t, err)
 	defer udp.Close()
 	n := udp.LocalAddr().(*net.UDPAddr).Port
-	c, err := listen(t.Context(), "127.0.0.1", n, nil)
+	c, err := listen(t.Context(), "127.0.0.1", n, nil, nil)
 	require.NoError(t, err)
 	require.NotEqual(t, n, c.Number())
 	require.NoError(t, c.Close())
 
-	_, err = listen(t.Context(), "192.0.2.1", 1, nil)
+	_, err = listen(t.Context(), "192.0.2.1", 1, nil, nil)
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
 
 func TestPortTellsSSHFromGossip(t *testing.T) {
-	p, err := listen(t.Context(), "127.0.0.1", 0, nil)
+	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	ln := p.SSH()
@@ -283,4 +283,29 @@ func TestOtherKeyIsNotHeard(t *testing.T) {
 	zero.node.ask(func() { require.Empty(t, zero.node.heard) })
 	zero.close()
 	one.close()
+}
+
+func TestRestrictedPortIsDeaf(t *testing.T) {
+	p, err := listen(t.Context(), "", 0, []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	ln := p.SSH()
+	from := func(ip string) net.Conn {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+		c, err := d.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		_, err = io.WriteString(c, "SSH-2.0-x\r\n")
+		require.NoError(t, err)
+		return c
+	}
+	stranger := from("127.0.0.3")
+	defer stranger.Close()
+	_, err = stranger.Read(make([]byte, 1))
+	require.Error(t, err, "the stranger's connection is closed without a word")
+	friend := from("127.0.0.2")
+	defer friend.Close()
+	c, err := ln.Accept()
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.2", c.RemoteAddr().(*net.TCPAddr).IP.String())
+	require.NoError(t, c.Close())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +44,7 @@ type container struct {
 	job     envspec.Job
 	nonce   string
 	keys    *jobkey.Keys
+	open    bool   // the keys are no secret
 	command string // path of the command, "" when this container has none
 	fabric  rdma.Report
 
@@ -147,37 +148,54 @@ func (c *container) deriveKeys() (source string, err error) {
 		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
 		return "random, for a single container", err
 	case c.insecure:
-		c.keys = jobkey.Insecure(c.job.ID, c.job.Attempt)
+		c.keys, c.open = jobkey.Insecure(c.job.ID, c.job.Attempt), true
 		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
 		return "none (--insecure)", nil
 	}
 	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
 }
 
+// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares.
 func (c *container) findSecret() (secret []byte, source string, err error) {
-	files := []string{c.secretFile}
-	if c.secretFile == "" {
-		if s, ok := c.agent.Secrets[secretVariable]; ok && len(s) > 0 {
+	name := c.secretFile
+	if name == "" {
+		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
 			return slices.Clone(s), secretVariable, nil
 		}
-		files = nil
-		for _, s := range c.job.Secrets {
-			files = append(files, s.Name)
+		if len(c.job.Secrets) == 0 {
+			return nil, "", nil
 		}
+		name = c.job.Secrets[0].Name
 	}
-	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, "", fmt.Errorf("reading the secret: %w", err)
-		}
-		b, err := io.ReadAll(io.LimitReader(f, 1<<16))
-		_ = f.Close()
-		if err != nil {
-			return nil, "", fmt.Errorf("reading the secret: %w", err)
-		}
-		return []byte(strings.TrimRight(string(b), "\r\n")), name, nil
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the secret: %w", err)
 	}
-	return nil, "", nil
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile))
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the secret: %w", err)
+	}
+	return bytes.TrimRight(b, "\r\n"), name, nil
+}
+
+// A key file of the scheduler's may be a few KiB; what comes after this is not read.
+const maxSecretFile = 1 << 16
+
+// closedList is who may come to the port of a job without a secret: the addresses that its environment lists, and nobody else.
+func (c *container) closedList() ([]netip.Addr, error) {
+	list := []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	for _, p := range c.job.Peers {
+		a, err := netip.ParseAddr(p.Host)
+		if err != nil {
+			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
+		}
+		list = append(list, a.Unmap())
+	}
+	if len(c.job.Seeds) > 0 || len(c.job.Peers) < c.job.Size {
+		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all %d containers; the environment lists %d", c.job.Size, len(c.job.Peers))}
+	}
+	return list, nil
 }
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
@@ -207,7 +225,13 @@ func (c *container) listen(ctx context.Context) error {
 	if c.state, err = openState(c.stateDir); err != nil {
 		return err
 	}
-	port, err := rendezvous.Listen(ctx, c.job.Port, c.log)
+	var only []netip.Addr
+	if c.open {
+		if only, err = c.closedList(); err != nil {
+			return err
+		}
+	}
+	port, err := rendezvous.Listen(ctx, c.job.Port, only, c.log)
 	if err != nil {
 		return err
 	}
