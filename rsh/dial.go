@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -223,7 +222,16 @@ func couldBeSSH(buf []byte) bool {
 	return string(buf[:n]) == start[:n]
 }
 
-var plainID = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+// plain says whether a word can be a label or an id. Not a regexp, whose compilation every start of the program would pay.
+func plain(word string) bool {
+	for _, c := range []byte(word) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && !strings.ContainsRune("._-", rune(c)) {
+			return false
+		}
+	}
+	return word != ""
+}
 
 // readGreeting finds the id in the beginning of what a peer sends.
 func readGreeting(buf []byte, label string) (id string, err error) {
@@ -232,7 +240,7 @@ func readGreeting(buf []byte, label string) (id string, err error) {
 	switch {
 	case !ok || len(line) >= maxGreeting || words[0] != "SSH-2.0-paiinit":
 		return "", fmt.Errorf("%w: it says %s", ErrNotPaiinit, quote(line))
-	case len(words) != 3 || !plainID.MatchString(words[1]) || !plainID.MatchString(words[2]):
+	case len(words) != 3 || !plain(words[1]) || !plain(words[2]):
 		return "", fmt.Errorf("%w: it does not say whose it is: %s", ErrNotPaiinit, quote(line))
 	case label != "" && words[1] != label:
 		return "", fmt.Errorf("%w: its label is %s, ours %s", ErrOtherJob, words[1], label)

@@ -180,13 +180,12 @@ func (s *peerServer) serve(c net.Conn) {
 
 type peerSession struct {
 	ssh.Channel
-	server   *peerServer
-	conn     *ssh.ServerConn
-	kind     string // exec, shell, subsystem
-	command  string
-	signals  chan string
-	gone     chan struct{} // the client closed the channel
-	requests []string
+	server  *peerServer
+	conn    *ssh.ServerConn
+	kind    string // exec, shell, subsystem
+	command string
+	signals chan string
+	gone    chan struct{} // the client closed the channel
 }
 
 func (s *peerSession) exit(code uint32) {

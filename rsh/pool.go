@@ -305,7 +305,7 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 func (p *Pool) keepalive(l *link) {
 	tick := time.NewTicker(p.cfg.Keepalive)
 	defer tick.Stop()
-	answered := make(chan error, 1)
+	answered := make(chan struct{}, 1)
 	waiting := false // for an answer
 	for missed := 0; ; {
 		select {
@@ -315,7 +315,6 @@ func (p *Pool) keepalive(l *link) {
 			}
 			return
 		case <-answered:
-			// Any answer will do, also that the request is unknown; an error is followed by lost.
 			waiting, missed = false, 0
 		case <-tick.C:
 			if waiting {
@@ -328,8 +327,9 @@ func (p *Pool) keepalive(l *link) {
 			}
 			waiting = true
 			go func() {
-				_, _, err := l.conn.SendRequest("keepalive@openssh.com", true, nil)
-				answered <- err
+				// Any answer will do, also that the request is unknown. An error is followed by lost.
+				_, _, _ = l.conn.SendRequest("keepalive@openssh.com", true, nil)
+				answered <- struct{}{}
 			}()
 		}
 	}
