@@ -56,13 +56,14 @@ type container struct {
 
 	stop  context.CancelFunc // of the two that serve
 	serve sync.WaitGroup
+	fails chan failure // the first of the launcher's daemons that failed, on rank 0
 
 	mu     sync.Mutex
 	roster rendezvous.Roster // empty before the commit
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
-	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals)}
+	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals), fails: make(chan failure, 1)}
 }
 
 // identify reads the environment and derives the keys.
@@ -269,7 +270,7 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.serve.Go(func() {
-		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Names: c.names})
+		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Names: c.names, OnExit: c.onExit, OnFailure: c.onFailure})
 		if err != nil {
 			c.log.Error("the agent ended", "err", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
@@ -87,12 +88,56 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	return o
 }
 
-// watch passes on what other ranks want while the command runs. It returns why the command was stopped when a rank was lost.
+// onFailure hears of a command on another host that could not be started, or was lost.
+func (c *container) onFailure(t rsh.Target, stage string, err error) {
+	c.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
+	if stage != rsh.StageResolve { // a name that somebody mistyped
+		c.noteFailure(failure{fmt.Sprintf("the remote shell to %s failed (%s)", t.Name, stage), failurePatience + c.grace})
+	}
+}
+
+// onExit hears of a command on another host that has ended. MPICH's hydra never notices when one of its proxies fails, and
+// then hangs for ever; every other launcher ends by itself, and a script of the user's may fail as it likes.
+func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
+	if s.Code != 0 && strings.Contains(command, "hydra_") {
+		c.noteFailure(failure{fmt.Sprintf("the launcher's proxy on %s ended with status %d", t.Name, s.Code), failurePatience})
+	}
+}
+
+// failure is why the command should end, and how long it may take to do so by itself.
+type failure struct {
+	reason   string
+	patience time.Duration
+}
+
+func (c *container) noteFailure(f failure) {
+	select {
+	case c.fails <- f:
+	default: // the first one decides
+	}
+}
+
+// Open MPI needs up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon; MPICH ends at once
+// or never.
+const failurePatience = 10 * time.Second
+
+// watch passes on what other ranks want while the command runs. It returns why the command was stopped when a rank was
+// lost, or a daemon of the launcher had failed and the launcher did not end.
 func (c *container) watch(ctx context.Context, pass func(os.Signal)) (lost string) {
+	var failed failure
+	var impatient <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return lost
+		case failed = <-c.fails:
+			if impatient == nil {
+				impatient = time.After(failed.patience)
+			}
+		case <-impatient:
+			c.log.Error("the command does not end after a failure", "phase", "wait", "reason", failed.reason)
+			lost = failed.reason + ", and the command did not end by itself"
+			pass(stopSignal(0))
 		case s := <-c.node.Stops():
 			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
 			pass(stopSignal(s.Signal))
