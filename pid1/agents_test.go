@@ -98,12 +98,13 @@ func role(a pid1.Agent) int {
 			}
 		}
 
-	case "nested": // VALUE: runs another init with the whole environment of the process, or with that value instead
+	case "nested": // VALUE: runs another init with the whole environment of the process, or with that value instead.
+		// Its agent dies, and only an init survives that.
 		environ := os.Environ()
 		if value := arg(1); value != "" {
 			environ = append(a.Environ, "PAIINIT_PID1="+value)
 		}
-		cmd := exec.Command(binary(), "status", "5")
+		cmd := exec.Command(binary(), "kill")
 		cmd.Env, cmd.Stderr = environ, os.Stderr
 		_ = cmd.Run()
 		return cmd.ProcessState.ExitCode()

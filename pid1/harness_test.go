@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -218,9 +219,17 @@ func (where place) command(t *testing.T, p preparation, args ...string) *running
 	t.Helper()
 	stage, err := json.Marshal(p)
 	require.NoError(t, err)
+	if reflect.ValueOf(p).IsZero() {
+		stage = []byte("init")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	t.Cleanup(cancel)
 	r := &running{Cmd: exec.CommandContext(ctx, binary(), args...), t: t}
+	t.Cleanup(func() {
+		if r.Process != nil && r.ProcessState == nil { // the test has failed
+			_ = r.Process.Kill()
+		}
+		cancel()
+	})
 	// The race detector sleeps for a second at the end of every process that has more than one thread.
 	r.Env = append(os.Environ(), stageVar+"="+string(stage), "GORACE=atexit_sleep_ms=0")
 	r.SysProcAttr = where.attributes()
@@ -290,8 +299,6 @@ func (where place) run(t *testing.T, p preparation, args ...string) (status int,
 // stat is one process, seen from the test's own namespace.
 type stat struct {
 	pid, parent int
-	state       string
-	cmdline     string
 }
 
 // processes lists all processes of the machine.
@@ -307,11 +314,9 @@ func processes(t *testing.T) []stat {
 		}
 		end := strings.LastIndex(string(data), ")")
 		fields := strings.Fields(string(data[end+1:]))
-		s := stat{state: fields[0]}
+		var s stat
 		s.pid, _ = strconv.Atoi(strings.Fields(string(data))[0])
 		s.parent, _ = strconv.Atoi(fields[1])
-		cmdline, _ := os.ReadFile(filepath.Dir(file) + "/cmdline")
-		s.cmdline = strings.ReplaceAll(string(cmdline), "\x00", " ")
 		found = append(found, s)
 	}
 	return found
@@ -328,14 +333,14 @@ func (r *running) children() []stat {
 	return found
 }
 
-// matching lists the processes with the word in their command line.
-func matching(t *testing.T, word string) []stat {
+// sleepers lists the processes that were started as "sleep WORD".
+func sleepers(t *testing.T, word string) (pids []int) {
 	t.Helper()
-	var found []stat
 	for _, s := range processes(t) {
-		if strings.Contains(s.cmdline, word) {
-			found = append(found, s)
+		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.pid))
+		if string(cmdline) == "sleep\x00"+word+"\x00" {
+			pids = append(pids, s.pid)
 		}
 	}
-	return found
+	return pids
 }
