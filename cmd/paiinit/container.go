@@ -35,10 +35,11 @@ const controlChannel = "control@paiinit"
 // exist yet.
 type container struct {
 	settings
-	agent   pid1.Agent
-	log     *slog.Logger
-	begin   time.Time
-	signals *signals
+	agent    pid1.Agent
+	log      *slog.Logger
+	begin    time.Time
+	signals  *signals
+	oomKills int // before anything was started
 
 	host    string
 	job     envspec.Job
@@ -76,6 +77,7 @@ func (c *container) identify(ctx context.Context) error {
 		return fmt.Errorf("finding the host name: %w", err)
 	}
 	c.host = host
+	c.oomKills = oomKills(os.DirFS("/"))
 	in, err := envInput(c.agent.Environ, c.settings.job, host)
 	if err != nil {
 		return err
@@ -422,14 +424,6 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, erro
 	}
 	c.sayEnd(o)
 	return o.Status, nil
-}
-
-func (c *container) sayEnd(o rendezvous.Outcome) {
-	level := slog.LevelInfo
-	if o.Status != 0 {
-		level = slog.LevelError
-	}
-	c.log.Log(context.Background(), level, "the job has ended", "phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed())
 }
 
 // close gives back everything, in the reverse order of listen.

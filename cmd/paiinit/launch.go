@@ -57,7 +57,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	}
 	cmd := launch.Command{
 		Path: c.command, Args: literals(c.settings.command, environ, c.log), Environ: environ, Dir: dir,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
 	}
 	in := make(chan os.Signal, 64)
 	cmd.Signals = in
@@ -77,7 +77,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	cancel()
 	lost := <-watched
-	o := rendezvous.Outcome{Status: result.Status(), Reason: describe(cmd.Args[0], result)}
+	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)}
 	switch {
 	case err != nil:
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
@@ -149,16 +149,6 @@ func (c *container) watch(ctx context.Context, pass func(os.Signal)) (lost strin
 			}
 		}
 	}
-}
-
-func describe(name string, r launch.Result) string {
-	switch {
-	case r.Signal != 0:
-		return fmt.Sprintf("rank 0's command %s was ended by %s", name, signalName(int(r.Signal)))
-	case r.Forwarded != 0 && r.Code == 0:
-		return fmt.Sprintf("rank 0's command %s ended with status 0 after %s was passed on to it", name, signalName(int(r.Forwarded)))
-	}
-	return fmt.Sprintf("rank 0's command %s ended with status %d", name, r.Code)
 }
 
 // launcherEnviron writes the host lists and returns the environment of the command.

@@ -46,7 +46,9 @@ func run(args []string, agent pid1.Agent) int {
 	if h := hint(err); h != "" {
 		line = append(line, "hint", h)
 	}
-	s.logger(os.Stderr).Error(err.Error(), line...)
+	log := s.logger(os.Stderr)
+	writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
+	log.Error(err.Error(), line...)
 	return status
 }
 

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/rendezvous"
+)
+
+const (
+	tailLines = 20  // of a failed command's stderr that every container tells
+	tailWidth = 300 // bytes of each
+
+	// Kubernetes shows at most so many bytes of a termination message (core/v1, Container.terminationMessagePath).
+	maxTermination = 4096
+)
+
+// keptLines is how many lines of the command's stderr to keep: none when it is a terminal, which has to stay one.
+func keptLines() int {
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		return 0
+	}
+	return tailLines
+}
+
+// firstCause tells how rank 0's command ended: the one paragraph that every container of the job ends with.
+func firstCause(name string, r launch.Result, oomKills int) string {
+	var b strings.Builder
+	switch {
+	case r.Signal != 0:
+		fmt.Fprintf(&b, "rank 0's command %s was ended by %s", name, signalName(int(r.Signal)))
+	case r.Forwarded != 0 && r.Code == 0:
+		fmt.Fprintf(&b, "rank 0's command %s ended with status 0 after %s was passed on to it", name, signalName(int(r.Forwarded)))
+	default:
+		fmt.Fprintf(&b, "rank 0's command %s ended with status %d", name, r.Code)
+	}
+	if r.Status() == 0 {
+		return b.String()
+	}
+	if oomKills > 0 {
+		b.WriteString("; " + oomText(oomKills) + " on rank 0")
+	}
+	if len(r.Tail) > 0 {
+		b.WriteString("; its last lines on stderr:")
+		for _, l := range r.Tail {
+			b.WriteString("\n" + l[:min(len(l), tailWidth)])
+		}
+	}
+	return b.String()
+}
+
+func oomText(n int) string {
+	if n == 1 {
+		return "the kernel killed a process for lack of memory"
+	}
+	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
+}
+
+// oomKills reads how many processes of this container's cgroup the kernel has killed for lack of memory: memory.events of
+// cgroup v2, memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel).
+func oomKills(root fs.FS) int {
+	for _, name := range []string{"sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"} {
+		b, err := fs.ReadFile(root, name)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+				n, err := strconv.Atoi(strings.TrimSpace(v))
+				if err == nil {
+					return n
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// sayEnd is the last line of every container, and its termination message.
+func (c *container) sayEnd(o rendezvous.Outcome) {
+	level := slog.LevelInfo
+	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed()}
+	if o.Status != 0 {
+		level = slog.LevelError
+		if n := oomKills(os.DirFS("/")) - c.oomKills; n > 0 {
+			line = append(line, "memory", oomText(n)+" in this container")
+			o.Reason += "; " + oomText(n) + " in " + c.job.Alias
+		}
+	}
+	writeTermination(c.agent.Environ, c.log, o)
+	c.log.Log(context.Background(), level, "the job has ended", line...)
+}
+
+// writeTermination leaves the reason of a failure where Kubernetes looks for it, if there is such a place.
+func writeTermination(environ []string, log *slog.Logger, o rendezvous.Outcome) {
+	name := lookup(environ, "PAIINIT_TERMINATION_LOG")
+	asked := name != ""
+	if !asked {
+		name = "/dev/termination-log"
+	}
+	if o.Status == 0 {
+		return
+	}
+	text := fmt.Sprintf("paiinit: the job ended with status %d: %s\n", o.Status, o.Reason)
+	if len(text) > maxTermination {
+		text = text[:maxTermination-1] + "\n"
+	}
+	flags := os.O_WRONLY | os.O_TRUNC
+	if asked {
+		flags |= os.O_CREATE
+	}
+	f, err := os.OpenFile(name, flags, 0o644)
+	if err == nil {
+		_, err = f.WriteString(text)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if err != nil && asked {
+		log.Warn("the termination message cannot be written", "phase", "exit", "err", err)
+	}
+}
