@@ -81,7 +81,7 @@ func TestTenMegabytesEachWay(t *testing.T) {
 func TestSlowReaderLosesNothing(t *testing.T) {
 	cfg := sshd.Config{}
 	told := events(&cfg)
-	server := sshdtest.Start(t, cfg, func(s *sshd.Server) { s.SetDrain(10*time.Millisecond, 30*time.Millisecond) })
+	server := sshdtest.Start(t, cfg, func(s *sshd.Server) { s.SetDrain(10*time.Millisecond, 10*time.Millisecond) })
 	ch := open(t, server.Dial(t))
 	const size = 2<<20 + 60<<10 // window and pipe
 	require.True(t, ch.ask(t, "exec", text(fmt.Sprintf("head -c %d /dev/zero", size))))
@@ -213,9 +213,11 @@ func TestDefect15MalformedExecIsRefused(t *testing.T) {
 	}
 	require.False(t, ch.ask(t, "shell", []byte("x")))
 	server.Log.Wait(t, "ssh request refused", "malformed exec")
-	require.True(t, ch.ask(t, "exec", text("echo fine")))
+	require.True(t, ch.ask(t, "exec", text("read x; echo fine")))
 	require.False(t, ch.ask(t, "exec", text("echo again")), "one command per session")
 	require.False(t, ch.ask(t, "shell", nil))
+	_, err := ch.Write([]byte("\n"))
+	require.NoError(t, err)
 	require.Equal(t, []string{"fine"}, ch.lines(t, 1))
 }
 
@@ -271,4 +273,21 @@ func TestCommandsAreLoggedAndTold(t *testing.T) {
 	require.Equal(t, 137, last.Status)
 	require.EqualValues(t, 9, last.Signal)
 	require.False(t, last.Lost)
+}
+
+// OpenSSH does that when its input has ended.
+func TestClientThatAnswersEOFWithCloseGetsTheStatus(t *testing.T) {
+	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
+	for i := range 300 {
+		ch := open(t, client)
+		require.NoError(t, ch.CloseWrite())
+		require.True(t, ch.ask(t, "exec", text("echo x; exit 9")))
+		out, err := io.ReadAll(ch)
+		require.NoError(t, err)
+		_ = ch.Close() // the server may have been faster
+		require.Equal(t, "x\n", string(out))
+		req := <-ch.reqs
+		require.NotNil(t, req, "no status in round %d", i)
+		require.Equal(t, []byte{0, 0, 0, 9}, req.Payload)
+	}
 }

@@ -32,7 +32,8 @@ type conn struct {
 	expired  atomic.Bool  // the deadline did it
 	loggedIn atomic.Bool  // authentication has succeeded
 	check    bool         // by SelfCheck: its refusal is no news
-	head     []byte       // read before the handshake
+	heard    bool         // it had said something when its handshake began
+	head     []byte       // what that was, as far as it is not read
 	glctx    gssh.Context // of gliderlabs/ssh; holds the ServerConn from the end of the handshake on
 	release  func()       // gives the place among the handshakes back; can be called again
 
@@ -141,7 +142,7 @@ func (c *conn) serve() {
 // or for one turn, whichever is shorter, so that slow clients delay the others but do not stop them.
 func (c *conn) admit() bool {
 	pool := c.srv.spoken
-	if !c.hear() {
+	if c.hear(); !c.heard {
 		pool = c.srv.quiet
 	}
 	select {
@@ -157,17 +158,16 @@ func (c *conn) admit() bool {
 }
 
 // hear waits a moment for the first bytes of the client.
-func (c *conn) hear() bool {
+func (c *conn) hear() {
 	buf := make([]byte, 64)
 	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.limits.listen))
 	n, err := c.Conn.Read(buf)
 	_ = c.Conn.SetReadDeadline(time.Time{})
-	c.head = buf[:n]
+	c.head, c.heard = buf[:n], n > 0
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.failure = err
 		c.shut()
 	}
-	return n > 0
 }
 
 // server returns the gliderlabs/ssh server of this one connection. Nothing in it is shared between connections: the
@@ -262,9 +262,6 @@ func (c *conn) login(meta ssh.ConnMetadata, method string) {
 
 // refused writes the line about a connection that ended without a login.
 func (c *conn) refused() {
-	if c.srv.closed() && c.failure == nil {
-		return
-	}
 	reason := "connection closed"
 	switch {
 	case c.expired.Load():
@@ -273,7 +270,8 @@ func (c *conn) refused() {
 		reason = c.failure.Error()
 	}
 	log := c.srv.log.Warn
-	if c.check || c.user == "" && errors.Is(c.failure, io.EOF) { // a port scan, or a check that the port is open
+	// No news: the end of the server, and a check whether the port is open.
+	if c.check || c.srv.closed() || !c.heard && errors.Is(c.failure, io.EOF) {
 		log = c.srv.log.Debug
 	}
 	log("ssh login refused", "remote", address(c.RemoteAddr()), "user", cut(c.user, 64),

@@ -60,8 +60,7 @@ func finish(tb testing.TB, session *ssh.Session, stdout, stderr fmt.Stringer) re
 		return r
 	case <-time.After(20 * time.Second):
 		_ = session.Close()
-		<-ended
-		tb.Fatal("the session does not end")
+		tb.Fatalf("the session did not end, then: %v", <-ended)
 		return result{}
 	}
 }
@@ -88,7 +87,7 @@ func (c channel) ask(tb testing.TB, kind string, payload []byte) bool {
 	return ok
 }
 
-// first returns the first n lines of the output.
+// lines returns the first n lines of the output.
 func (c channel) lines(tb testing.TB, n int) []string {
 	tb.Helper()
 	var text []byte
@@ -131,12 +130,12 @@ func gone(tb testing.TB, pids ...int) {
 	}
 }
 
-// kill ends a process at the end of the test.
+// killAtEnd ends a process at the end of the test.
 func killAtEnd(tb testing.TB, pid int) {
 	tb.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL); gone(tb, pid) })
 }
 
-// closed waits for the other side to close nc.
+// closedByServer waits for the other side to close nc.
 func closedByServer(tb testing.TB, nc net.Conn, within time.Duration) {
 	tb.Helper()
 	require.NoError(tb, nc.SetReadDeadline(time.Now().Add(within)))

@@ -192,6 +192,7 @@ func TestNewRefuses(t *testing.T) {
 		"key 1 is nil":              {HostKey: key, Authorized: []ssh.PublicKey{key.PublicKey(), nil}},
 		"is a certificate":          {HostKey: key, Authorized: []ssh.PublicKey{&ssh.Certificate{}}},
 		"not an absolute path":      {HostKey: key, Shell: "sh"},
+		"cannot be served":          {HostKey: key, Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){"session": nil}},
 	} {
 		_, err := sshd.New(cfg)
 		require.ErrorContains(t, err, want)
@@ -253,12 +254,13 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 			require.NoError(t, err)
 			defer func() { _ = nc.Close() }()
 			_, _ = nc.Write(data)
-			require.NoError(t, nc.(*net.TCPConn).CloseWrite())
+			_ = nc.(*net.TCPConn).CloseWrite() // the server may have closed it already
 			closedByServer(t, nc, 10*time.Second)
 		})
 	}
 	require.Zero(t, run(t, server.Dial(t), "true", nil).status)
 	require.NotContains(t, server.Log.String(), "panic")
+	require.Equal(t, 1, strings.Count(server.Log.String(), "level=DEBUG msg=\"ssh login refused\""), "that nothing was said is no news")
 }
 
 func TestDefect20HandshakesQueueAndAreNotDropped(t *testing.T) {

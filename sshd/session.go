@@ -261,9 +261,11 @@ func (s *session) run(req request, received time.Time) {
 	s.logger().Info("ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
 	s.srv.tell(event)
 
-	// The output is out; now EOF, status, close, in this order. The place is free before the client can know it.
-	_ = s.ch.CloseWrite()
+	// The output is out; now status, EOF, close. The status goes first: OpenSSH and PuTTY answer EOF with close when their
+	// own input has ended, x/crypto/ssh answers close with close at once, and after that a status cannot be sent.
+	// The place is free before the client can know it.
 	_, _ = s.ch.SendRequest(name, false, payload)
+	_ = s.ch.CloseWrite()
 	s.free()
 	_ = s.ch.Close()
 }
@@ -382,9 +384,14 @@ func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Dura
 			_ = r.SetReadDeadline(now.Add(idle))
 			continue
 		}
-		if rest := pendingBytes(r); rest > 0 {
-			_ = r.SetReadDeadline(now.Add(idle))
-			_, _ = io.CopyN(w, r, rest)
+		// A busy machine may let every deadline pass before the read: what is there is tried for until it is sent.
+		for rest, wait := pendingBytes(r), idle; rest > 0; wait *= 2 {
+			_ = r.SetReadDeadline(time.Now().Add(wait))
+			n, err := io.CopyN(w, r, rest)
+			rest -= n
+			if err != nil && (!errors.Is(err, os.ErrDeadlineExceeded) || pendingBytes(r) == 0) {
+				return
+			}
 		}
 		return
 	}

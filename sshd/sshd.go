@@ -11,7 +11,7 @@
 //
 // A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. How it ends:
 //
-//	the command exits        its output is sent, then EOF, exit-status or exit-signal, and close. Processes that it
+//	the command exits        its output is sent, then exit-status or exit-signal, EOF, and close. Processes that it
 //	                         left behind live on; one that holds its output open does not delay the end
 //	the client is gone       (channel closed or connection lost while the command runs) every process of the session
 //	                         gets HUP and CONT, then TERM, then KILL. Processes that left by setsid are not touched
@@ -70,7 +70,7 @@ type Config struct {
 	// Shell runs the commands, called with "-c" and the command as it was received. Empty: /bin/sh.
 	Shell string
 
-	// Channels are further channel types by name, for example "control@paiinit". The handler runs in a goroutine of its own
+	// Channels are further channel types by name, for example "control@paiinit"; not "session" and "default". The handler runs in a goroutine of its own
 	// and owns ch: it closes it, when it returns or later. ctx ends with the connection. The package knows
 	// that remote has logged in with an authorized key.
 	Channels map[string]func(ctx context.Context, ch io.ReadWriteCloser, remote net.Addr)
@@ -178,6 +178,11 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("sshd: creating the server: comment %q: not printable ASCII", cfg.Comment)
 		}
 	}
+	for name, handle := range cfg.Channels {
+		if name == "session" || name == "default" || handle == nil {
+			return nil, fmt.Errorf("sshd: creating the server: channel type %q: cannot be served by a handler, or has none", name)
+		}
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -275,6 +280,7 @@ func (s *Server) accept(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed() {
+		c.deadline.Stop()
 		c.shut()
 		return
 	}

@@ -25,7 +25,7 @@ import (
 const family = `
 echo $$
 sleep 1001 & echo $!
-set -m; sleep 1002 & echo $!; set +m
+bash -c 'set -m; sleep 1002 & echo $!; wait' &
 (trap "" HUP TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done) &
 setsid sh -c 'echo $$; exec sleep 1003 </dev/null >/dev/null 2>&1' &
 `
@@ -34,17 +34,20 @@ func startFamily(t *testing.T, ch channel, then string) (session []int, left int
 	t.Helper()
 	require.True(t, ch.ask(t, "exec", text(family+then)))
 	pids := ch.pids(t, 5)
-	for _, pid := range pids { // the last two may come in any order
+	groups := map[string]bool{}
+	for _, pid := range pids { // the last three may come in any order
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		require.NoError(t, err)
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if fields[3] == fmt.Sprint(pids[0]) {
 			session = append(session, pid)
+			groups[fields[2]] = true
 		} else {
 			left = pid
 		}
 	}
 	require.Len(t, session, 4)
+	require.Len(t, groups, 2)
 	killAtEnd(t, left)
 	return session, left
 }
@@ -261,7 +264,7 @@ func TestTerminal(t *testing.T) {
 	shell := open(t, client)
 	require.True(t, shell.ask(t, "pty-req", ssh.Marshal(ptyRequest{"xterm", 80, 24, 0, 0, ""})))
 	require.True(t, shell.ask(t, "shell", nil))
-	_, err := shell.Write([]byte("echo $((4*11)); sleep 1007\n"))
+	_, err := shell.Write([]byte("sh -c 'echo $((4*11)); exec sleep 1007'\n"))
 	require.NoError(t, err)
 	for !strings.Contains(shell.lines(t, 1)[0], "44") {
 	}
@@ -272,6 +275,7 @@ func TestTerminal(t *testing.T) {
 	_, err = io.Copy(io.Discard, shell)
 	require.NoError(t, err)
 	req = <-shell.reqs
+	require.NotNil(t, req)
 	require.Equal(t, []byte{0, 0, 0, 12}, req.Payload)
 }
 
@@ -369,18 +373,26 @@ func commandLine(word string) bool {
 func TestShutdownTellsClientsHowTheirCommandsEnded(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	client := server.Dial(t)
-	session, err := client.NewSession()
-	require.NoError(t, err)
-	var stdout, stderr bytes.Buffer
-	session.Stdout, session.Stderr = &stdout, &stderr
-	require.NoError(t, session.Start("trap 'echo bye; exit 21' TERM; while :; do sleep 0.01; done"))
-	ended := make(chan result, 1)
-	go func() { ended <- finish(t, session, &stdout, &stderr) }()
+	ch := open(t, client)
+	require.True(t, ch.ask(t, "exec", text("exec 2>/dev/null; trap 'echo bye; exit 21' TERM; echo ready; while :; do sleep 0.01; done")))
+	ch.lines(t, 1)
+	var status []byte
+	var output string
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		rest, _ := io.ReadAll(ch)
+		output = string(rest)
+		for req := range ch.reqs {
+			status = req.Payload
+		}
+	}()
 	require.NoError(t, server.Shutdown(soon(t, 10*time.Second)))
-	r := <-ended
-	require.Contains(t, []result{{stdout: "bye\n", status: 21}, {status: 143, signal: "TERM"}}, r, "the second if the trap was not set yet")
+	<-told
+	require.Equal(t, "bye\n", output)
+	require.Equal(t, []byte{0, 0, 0, 21}, status)
 	require.Error(t, client.Wait())
-	_, err = net.Dial("tcp", server.Addr.String())
+	_, err := net.Dial("tcp", server.Addr.String())
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.NoError(t, server.Shutdown(context.Background()), "a second time")
 }
