@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/term"
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -25,7 +25,7 @@ const (
 
 // keptLines is how many lines of the command's stderr to keep: none when it is a terminal, which has to stay one.
 func keptLines() int {
-	if term.IsTerminal(int(os.Stderr.Fd())) {
+	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
 		return 0
 	}
 	return tailLines

@@ -264,6 +264,9 @@ func (c *container) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.server.SelfCheck(ctx); err != nil { // nobody gets in without the job's key: seen, not believed
+		return err
+	}
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.serve.Go(func() {
