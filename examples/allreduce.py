@@ -67,7 +67,13 @@ class MPICH:
         return [every.raw[i : i + NAME_BYTES].split(b"\0")[0].decode() for i in range(0, len(every), NAME_BYTES)]
 
     def finish(self):
-        self.lib.MPI_Finalize()
+        # MPI_Finalize of MPICH 4.0 hangs more often than not where ranks talk over TCP: a rank that waits for the
+        # others in it no longer answers those that still take leave of it (pmodels/mpich#6596). So this says goodbye
+        # to the launcher alone, in the words of the PMI-1 protocol, once nobody needs anybody any more.
+        self.lib.MPI_Barrier(self.WORLD)
+        launcher = int(os.environ["PMI_FD"])
+        os.write(launcher, b"cmd=finalize\n")
+        os.read(launcher, 100)
 
 
 def world():

@@ -45,6 +45,7 @@ chmod 755 "$root"
 	rm -rf "$root/stand-in" "$root/stand-in.deb" "$root/etc/resolv.conf" \
 		"$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/locale/* "$root"/usr/share/man/*
 
-	tar -C "$root" -c . | docker import --change 'CMD ["bash"]' - "$tag"
+	# All images that are built on this one inherit the label.
+	tar -C "$root" -c . | docker import --change 'CMD ["bash"]' --change 'LABEL paiinit-test=yes' - "$tag"
 } >&2 </dev/null
 echo "$tag"

@@ -24,7 +24,7 @@ services:
   launcher: &restricted
     user: "12345:12345"
     read_only: true
-    tmpfs: ["/run:mode=1777"]
+    tmpfs: [/tmp]
     cap_drop: [ALL]
   worker: *restricted
 `
@@ -62,9 +62,21 @@ func TestFailingProgram(t *testing.T) {
 	requireStatus(t, p.up(t), 3)
 }
 
-func TestUnknownCommand(t *testing.T) {
-	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirum, python3, /examples/allreduce.py]`))
-	requireStatus(t, p.up(t), 127)
+// A launcher that cannot start leaves at once. The others do not hear of it, and wait no longer than they were told to.
+func TestRankZeroNeverComes(t *testing.T) {
+	const impatient = `
+  worker:
+    environment:
+      PAIINIT_TIMEOUT: 5s
+`
+	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, "[mpirum, python3, /examples/allreduce.py]")+impatient)
+	for name, c := range p.up(t) {
+		want := 75
+		if strings.Contains(name, "launcher") {
+			want = 127
+		}
+		assert.Equal(t, want, c.State.ExitCode, name)
+	}
 }
 
 func TestStopWorker(t *testing.T) {

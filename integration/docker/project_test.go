@@ -230,7 +230,11 @@ var build = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// By its id: another run of these tests may move the tag.
+	// What earlier builds have left without a name. Younger ones may be in use by another run of these tests.
+	if _, err := docker(ctx, "image", "prune", "--force", "--filter", "label=paiinit-test", "--filter", "until=2h"); err != nil {
+		return "", err
+	}
+	// By its id: another run may move the tag.
 	id, err := docker(ctx, "image", "inspect", "--format", "{{.Id}}", tag)
 	return strings.TrimSpace(id), err
 })
