@@ -125,6 +125,15 @@ func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	return hosts, nil
 }
 
+// Check says why a name cannot stand in a host list of this dialect; nil if it can.
+func Check(d Dialect, name string) error {
+	g, err := grammarOf(d)
+	if err != nil {
+		return err
+	}
+	return g.check(Host{Name: name, Slots: 1}, map[string]bool{})
+}
+
 // grammar is what differs between dialects.
 type grammar struct {
 	dialect  Dialect

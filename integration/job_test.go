@@ -1,9 +1,7 @@
 package integration
 
 import (
-	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -102,7 +100,9 @@ func TestStopped(t *testing.T) {
 			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
 			waitLine(t, containers[0], "sum = 36")
 			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
-			require.Equal(t, same(4, 128+15), statuses(t, containers))
+			got := statuses(t, containers) // the launcher's own, which must not be 0: hydra's would be
+			require.NotZero(t, got[0])
+			require.Equal(t, same(4, got[0]), got)
 		})
 	}
 }
@@ -114,7 +114,7 @@ func TestLostHost(t *testing.T) {
 			waitLine(t, containers[0], "sum = 36")
 			containers[3].Kill()
 			require.Equal(t, []int{75, 75, 75, 128 + 9}, statuses(t, containers))
-			require.Contains(t, stderr(containers[0]), "worker-3")
+			waitLine(t, containers[1], "rank 3 (worker-3) was lost")
 		})
 	}
 }
@@ -175,9 +175,9 @@ func TestNoSecret(t *testing.T) {
 }
 
 func TestUnknownCommand(t *testing.T) {
-	hosts := peersHosts(t, newLab(t), 2)
-	containers := startAll(t, hosts[:1], "mpirunn", "python3", allreduce)
-	require.Equal(t, []int{127}, statuses(t, containers)) // without waiting for the other
+	containers := startAll(t, peersHosts(t, newLab(t), 3), "mpirunn", "python3", allreduce)
+	require.Equal(t, same(3, 127), statuses(t, containers))
+	waitLine(t, containers[2], "mpirunn")
 }
 
 // TestSecretIsNowhere looks for the secret where other users of a machine, or of its logs, would see it.
@@ -221,20 +221,5 @@ func TestSecretIsNowhere(t *testing.T) {
 			}
 			require.Contains(t, containers[0].Output(), "PAIINIT_RANK=") // env did run
 		})
-	}
-}
-
-// TestEveryRankRuns is the launch without a launcher: --exec all.
-func TestEveryRankRuns(t *testing.T) {
-	hosts := peersHosts(t, newLab(t), 3)
-	for i := range hosts {
-		hosts[i].flags = append(hosts[i].flags, "--exec", "all")
-	}
-	containers := startAll(t, hosts, "sh", "-c", `echo "rank $PAIINIT_RANK of $PAIINIT_SIZE"; exit "$PAIINIT_RANK"`)
-	got := statuses(t, containers)
-	require.NotContains(t, got, 0)
-	require.Equal(t, same(3, got[0]), got)
-	for i, c := range containers {
-		require.Equal(t, fmt.Sprintf("rank %s of 3\n", strconv.Itoa(i)), stdout(c))
 	}
 }

@@ -39,6 +39,8 @@ type Launcher struct {
 	// Interface is the network interface over which the hosts reach each other, under the same name on every host. Only
 	// needed where a host has several and the launchers might choose the wrong one.
 	Interface string
+	// TempDir is where Open MPI's daemons keep their session directories on every host; "" for their own choice, TMPDIR or /tmp.
+	TempDir string
 	// DottedNames says that a name in the host list holds a dot and is not an IP address.
 	DottedNames bool
 	// Fabric is "tcp" to keep MPI off verbs devices on every host, "" to let the launcher's library choose.
@@ -83,6 +85,9 @@ func (l Launcher) Check() error {
 		if f != "" && (!path.IsAbs(f) || !plain(f)) {
 			return fmt.Errorf("launch: hostfile %q: want an absolute path of letters, digits and any of %q", f, plainExtra)
 		}
+	}
+	if l.TempDir != "" && (!path.IsAbs(l.TempDir) || !plain(l.TempDir)) {
+		return fmt.Errorf("launch: directory %q: want an absolute path of letters, digits and any of %q", l.TempDir, plainExtra)
 	}
 	if l.Interface != "" && (!plain(l.Interface) || strings.ContainsAny(l.Interface, "/,")) {
 		return fmt.Errorf("launch: interface %q: not the name of a network interface", l.Interface)

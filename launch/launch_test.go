@@ -17,6 +17,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // everything has a value in each field, so that each variable shows up in a golden.
 var everything = Launcher{
+	TempDir:       "/run/paiinit/tmp",
 	Hostfile:      "/run/paiinit/hostfile",
 	HydraHostfile: "/run/paiinit/hostfile.hydra",
 	Agent:         []string{"/usr/bin/paiinit", "rsh"},

@@ -15,6 +15,7 @@ func openMPI4(l Launcher) []Var {
 	if l.DottedNames {
 		t.set("OMPI_MCA_orte_keep_fqdn_hostnames", "1", "Open MPI 4 keeps host names with dots instead of cutting them at the first")
 	}
+	t.set("OMPI_MCA_orte_tmpdir_base", l.TempDir, "Open MPI 4 keeps its session directory where this container can write")
 	if l.Root {
 		t.set("OMPI_ALLOW_RUN_AS_ROOT", "1", "Open MPI refuses to run as root without it")
 		t.set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", "Open MPI refuses to run as root without it")

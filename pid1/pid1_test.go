@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -411,7 +412,13 @@ func TestInherited(t *testing.T) {
 	each(t, places, func(t *testing.T, where place) {
 		status := func(p preparation) string {
 			_, out, _ := where.run(t, p, "exec", "/bin/grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
-			return out
+			// The two signals that glibc keeps for itself are ignored under make, which starts its commands by
+			// posix_spawn, and nobody can change that through the C library.
+			return regexp.MustCompile(`[0-9a-f]{16}`).ReplaceAllStringFunc(out, func(set string) string {
+				n, err := strconv.ParseUint(set, 16, 64)
+				require.NoError(t, err)
+				return fmt.Sprintf("%016x", n&^(1<<(32-1)|1<<(33-1)))
+			})
 		}
 		require.Equal(t, "SigBlk:\t"+bit()+"\nSigIgn:\t"+bit()+"\n", status(preparation{}))
 		require.Equal(t, "SigBlk:\t"+bit(blocked...)+"\nSigIgn:\t"+bit(ignored...)+"\n",

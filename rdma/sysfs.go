@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -199,11 +201,13 @@ func (t tree) text(name string) string {
 	if d, ok := f.(interface{ SetReadDeadline(time.Time) error }); ok {
 		_ = d.SetReadDeadline(time.Now().Add(readTime))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxRead))
-	if err != nil {
+	// One read gives a whole attribute.
+	var buf [maxRead]byte
+	n, err := f.Read(buf[:])
+	if err != nil && !errors.Is(err, io.EOF) {
 		return ""
 	}
-	s := strings.TrimSpace(string(data))
+	s := string(bytes.TrimSpace(buf[:n]))
 	for _, c := range []byte(s) {
 		if c < ' ' || c > '~' {
 			return ""

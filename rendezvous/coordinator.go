@@ -15,12 +15,14 @@ import (
 
 // coordinator is what rank 0 knows of the others. Only the loop touches it.
 type coordinator struct {
-	targets   map[string]*target // by id; those of seeds by "@address" until they have said who they are
-	epoch     uint64
-	strangers time.Time // since when all missing ranks answer with another secret
-	ending    bool
-	ctx       context.Context
-	cancel    context.CancelFunc
+	targets    map[string]*target // by id; those of seeds by "@address" until they have said who they are
+	epoch      uint64
+	strangers  time.Time // since when all missing ranks answer with another secret
+	ending     bool
+	latecomers bool            // somebody who comes now is still told how the job ended
+	changed    []chan struct{} // of those who wait in Absent
+	ctx        context.Context
+	cancel     context.CancelFunc
 }
 
 // target is one container that rank 0 dials, keeps a connection to, and dials again when it is lost.
@@ -215,6 +217,7 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 		if !t.since.IsZero() && isGone(err) {
 			t.gone = true
 		}
+		n.stirred()
 	}
 	n.checkSecrets()
 }
@@ -285,6 +288,7 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case doneAck:
 		t.doneAck = true
+		t.drop() // it leaves now, and is not dialled again
 		n.checkEnd()
 	}
 }
@@ -369,6 +373,7 @@ func (n *Node) onReturn(t *target, w *wire, m message) {
 			t.link.abort()
 		}
 		t.link, t.since, t.gone, t.err = w, time.Time{}, false, nil
+		n.stirred()
 		w.send(message{Type: launched, Epoch: n.roster.Epoch})
 		n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
 	}
@@ -478,7 +483,7 @@ func (n *Node) onLost(t *target, w *wire, err error) {
 		n.log.Warn("a rank went away before the launch", "peer", t.key, "reason", explain(err))
 		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
 	case Running:
-		t.link, t.since = nil, time.Now()
+		t.link, t.since, t.err = nil, time.Now(), err
 		n.log.Warn("control connection lost", "peer", t.key, "reason", explain(err))
 		since := t.since
 		time.AfterFunc(n.cfg.LossGrace, func() {
@@ -515,16 +520,67 @@ func (n *Node) lose(t *target, reason string) {
 	}
 }
 
+// Absent waits until every rank has its control connection, for as long as grace at most, and says who has not. A rank
+// whose address refuses, or that cannot be routed to, is not waited for. Rank 0 asks it when the command has failed: a rank
+// that went away is the likelier cause.
+func (n *Node) Absent(ctx context.Context, grace time.Duration) []Loss {
+	ctx, cancel := context.WithTimeout(ctx, grace)
+	defer cancel()
+	for {
+		var absent []Loss
+		waiting := false
+		changed := make(chan struct{})
+		if !n.ask(func() {
+			if n.lead == nil {
+				return
+			}
+			for _, t := range n.lead.targets {
+				if m, ok := n.memberOf(t); ok && t.link == nil {
+					waiting = waiting || !t.gone
+					absent = append(absent, Loss{Rank: m.Rank, Name: m.Alias, Reason: "its control connection is lost (" + explain(t.err) + ")"})
+				}
+			}
+			n.lead.changed = append(n.lead.changed, changed)
+		}) || !waiting {
+			slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
+			return absent
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
+			return absent
+		}
+	}
+}
+
+// stirred wakes those who wait for a connection to come, go, or be given up.
+func (n *Node) stirred() {
+	for _, c := range n.lead.changed {
+		close(c)
+	}
+	n.lead.changed = nil
+}
+
 // Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone, at most 15 s.
-// Rank 0 calls it, and leaves last.
-func (n *Node) Finish(ctx context.Context, o Outcome) error {
+// Rank 0 calls it, and leaves last. Before the launch only the ranks that are there are told; patience is for how long
+// rank 0 then stays to tell those that are still to come.
+func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) error {
 	if !n.ask(func() {
 		if n.lead == nil || n.phase == Ended {
 			n.setFinished(o, nil)
 			return
 		}
 		n.phase, n.outcome = Ended, o
-		n.lead.ending = true
+		n.lead.ending, n.lead.latecomers = true, patience > 0
+		if patience > 0 {
+			time.AfterFunc(patience, func() {
+				n.post(func() {
+					n.lead.latecomers = false // once it ends, nobody steps down
+					n.checkEnd()
+				})
+			})
+		}
 		for _, t := range n.lead.targets {
 			if t.link != nil {
 				t.link.send(message{Type: done, Outcome: &o})
@@ -566,10 +622,17 @@ func (n *Node) checkEnd() {
 	if !n.lead.ending {
 		return
 	}
+	told := 0
 	for _, t := range n.lead.targets {
 		if n.pending(t) {
 			return
 		}
+		if t.doneAck {
+			told++
+		}
+	}
+	if n.lead.latecomers && told < n.cfg.Size-1 {
+		return
 	}
 	o := n.outcome
 	n.setFinished(o, nil)

@@ -250,18 +250,21 @@ func (n *Node) lookOnce() {
 			}
 		}
 		for _, a := range addrs {
-			if err := n.look(p.id, a); err != nil {
-				last = fmt.Errorf("%v: %w", a, err)
-				if errors.Is(err, ErrOtherSecret) {
-					others++
-				}
-			} else {
+			err := n.look(p.id, a)
+			stranger := errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherJob)
+			if errors.Is(err, ErrOtherSecret) {
+				others++
+			}
+			switch {
+			case err == nil && sure:
 				last = fmt.Errorf("%v: %w", a, errSilent)
+			case err != nil && (sure || stranger): // elsewhere it may be anybody who does not answer
+				last = fmt.Errorf("%v: %w", a, err)
 			}
 		}
 	}
 	n.post(func() {
-		n.up.looked, n.up.lookErr = true, last
+		n.up.lookErr = last
 		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
 		if others > 0 && (sure || others == len(places)) && len(n.heard) == 0 && n.up.wire == nil && n.phase == Gathering {
 			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
@@ -349,7 +352,7 @@ func (n *Node) missingBelow() []Missing {
 		switch {
 		case n.up.lookErr != nil:
 			m.Reason = explain(n.up.lookErr)
-		case !n.up.looked && len(n.cfg.Seeds) > 0:
+		case len(n.cfg.Seeds) > 0:
 			m.Reason = n.seedReason()
 		}
 		out = append(out, m)

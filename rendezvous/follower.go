@@ -18,7 +18,6 @@ type uplink struct {
 	missing []Missing // as rank 0 said it last
 	present int
 	lookErr error // of the last look at rank 0
-	looked  bool
 }
 
 // Accept serves a control connection that came in, to its end. It is how rank 0 reaches this container.

@@ -131,7 +131,7 @@ func TestAllAgreeAndEndTogether(t *testing.T) {
 					require.Equal(t, res[0].roster.Hash, g.roster.Hash)
 					require.Equal(t, fmt.Sprintf("worker-%d", i), g.roster.Members[i].Alias)
 				}
-				require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 3, Reason: "because"}))
+				require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 3, Reason: "because"}, 0))
 				for _, n := range nodes[1:] {
 					o, err := n.Wait(t.Context())
 					require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 					if assert.ErrorAs(t, err, &m) {
 						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
 						assert.False(t, m.OtherSecret())
-						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}))
+						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
 					}
 					return
 				}
@@ -276,7 +276,7 @@ func TestLossesWhileRunning(t *testing.T) {
 		require.Contains(t, l.Reason, "no route to host")
 		// The others are told, and the lost rank does not hold the end up.
 		begin := time.Now()
-		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}))
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 		require.Less(t, time.Since(begin), doneTimeout)
 		o, err := nodes[1].Wait(t.Context())
 		require.NoError(t, err)
@@ -327,7 +327,7 @@ func TestStopBeforeTheLaunch(t *testing.T) {
 		var e *EndedError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 143, e.Outcome.Status)
-		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome))
+		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome, 0))
 		_, err = nodes[1].Gather(t.Context())
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 143, e.Outcome.Status)
@@ -366,7 +366,7 @@ func TestVerifyEndsTheJobEverywhere(t *testing.T) {
 		var e *EndedError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, Outcome{Status: 69, Reason: "1"}, e.Outcome)
-		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome))
+		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome, 0))
 		_, err = nodes[1].Gather(t.Context())
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 69, e.Outcome.Status)
@@ -397,5 +397,68 @@ func TestGatherEndsWithItsContext(t *testing.T) {
 		_, err := n.Gather(ctx)
 		require.ErrorContains(t, err, "stopped")
 		w.close(n)
+	})
+}
+
+// Rank 0 cannot launch: those that come within its patience are told why, and it leaves when all know.
+func TestLatecomersAreSentHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		zero := w.start(w.config(0, 3))
+		begin := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() { assert.NoError(t, zero.Finish(t.Context(), Outcome{Status: 127, Reason: "a typo"}, 5*time.Second)) })
+		time.Sleep(2 * time.Second)
+		nodes := []*Node{w.start(w.config(1, 3)), w.start(w.config(2, 3))}
+		for _, n := range nodes {
+			_, err := n.Gather(t.Context())
+			var e *EndedError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, Outcome{Status: 127, Reason: "a typo"}, e.Outcome)
+		}
+		wg.Wait()
+		require.Less(t, time.Since(begin), 4*time.Second)
+
+		// One that never comes does not hold it longer than that.
+		other := newWorld(t)
+		alone := other.start(other.config(0, 3))
+		begin = time.Now()
+		require.NoError(t, alone.Finish(t.Context(), Outcome{Status: 127}, 5*time.Second))
+		require.Equal(t, 5*time.Second, time.Since(begin))
+		w.close(append(nodes, zero)...)
+		other.close(alone)
+	})
+}
+
+func TestAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3)), w.start(w.config(2, 3))}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		begin := time.Now()
+		require.Empty(t, nodes[0].Absent(t.Context(), 3*time.Second))
+		require.Zero(t, time.Since(begin), "all are there")
+
+		w.cut(addrOf(1))
+		synctest.Wait()
+		require.Empty(t, nodes[0].Absent(t.Context(), 3*time.Second), "one that comes back is there")
+		require.Less(t, time.Since(begin), time.Second)
+
+		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
+		w.cut(addrOf(2))
+		synctest.Wait()
+		begin = time.Now()
+		require.Equal(t, []Loss{{Rank: 2, Name: "worker-2", Reason: "its control connection is lost (10.0.0.2:12345: connection refused)"}}, nodes[0].Absent(t.Context(), 3*time.Second))
+		require.Less(t, time.Since(begin), time.Second, "nobody waits for one whose port is closed")
+
+		w.set(addrOf(1), nil, errors.New("silence"))
+		w.cut(addrOf(1))
+		synctest.Wait()
+		begin = time.Now()
+		require.Len(t, nodes[0].Absent(t.Context(), 3*time.Second), 2)
+		require.Equal(t, 3*time.Second, time.Since(begin))
+		w.close(nodes...)
 	})
 }

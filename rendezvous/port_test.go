@@ -106,7 +106,7 @@ func TestGossipTellsRankZeroWhoIsThere(t *testing.T) {
 		}))
 	}
 	requireSameRoster(t, hosts, 4)
-	require.NoError(t, zero.node.Finish(t.Context(), Outcome{Status: 7}))
+	require.NoError(t, zero.node.Finish(t.Context(), Outcome{Status: 7}, 0))
 	for _, h := range hosts[1:] {
 		o, err := h.node.Wait(t.Context())
 		require.NoError(t, err)

@@ -187,7 +187,13 @@ func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-
 	}
 }
 
+var errLost = errors.New("the connection was lost")
+
 // openOn opens a channel on one connection, which may not answer for as long as its keepalive allows.
+//
+// Nobody waits for its goroutine: when the connection ends in the moment between OpenChannel's making the channel and its
+// sending the request, that call never returns (x/crypto v0.58 ssh/mux.go: loop ends the channels it knows, then closes the
+// connection).
 func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <-chan *ssh.Request, error) {
 	type opened struct {
 		ch   ssh.Channel
@@ -195,24 +201,26 @@ func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <
 		err  error
 	}
 	done := make(chan opened)
-	if !p.start(func() {
+	go func() {
 		ch, reqs, err := l.conn.OpenChannel(kind, nil)
 		select {
 		case done <- opened{ch, reqs, err}:
+			return
 		case <-ctx.Done():
-			if err == nil {
-				_ = ch.Close()
-				ssh.DiscardRequests(reqs)
-			}
+		case <-l.lost:
 		}
-	}) {
-		return nil, nil, errClosed
-	}
+		if err == nil {
+			_ = ch.Close()
+			ssh.DiscardRequests(reqs)
+		}
+	}()
 	select {
 	case o := <-done:
 		return o.ch, o.reqs, o.err
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
+	case <-l.lost:
+		return nil, nil, errLost
 	}
 }
 

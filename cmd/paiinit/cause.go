@@ -37,10 +37,11 @@ func firstCause(name string, r launch.Result, oomKills int) string {
 	switch {
 	case r.Signal != 0:
 		fmt.Fprintf(&b, "rank 0's command %s was ended by %s", name, signalName(int(r.Signal)))
-	case r.Forwarded != 0 && r.Code == 0:
-		fmt.Fprintf(&b, "rank 0's command %s ended with status 0 after %s was passed on to it", name, signalName(int(r.Forwarded)))
 	default:
 		fmt.Fprintf(&b, "rank 0's command %s ended with status %d", name, r.Code)
+	}
+	if r.Forwarded != 0 {
+		fmt.Fprintf(&b, " after %s was passed on to it", signalName(int(r.Forwarded)))
 	}
 	if r.Status() == 0 {
 		return b.String()

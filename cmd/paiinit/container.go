@@ -386,6 +386,35 @@ func (e *stoppedError) Error() string {
 	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
 }
 
+// dismiss is rank 0's way out when it cannot launch what it was told to: it says so at once, and then to the ranks that
+// are there or come within a few seconds, so that they do not wait for it.
+func (c *container) dismiss(ctx context.Context, err error) (int, error) {
+	if c.job.Size == 1 || c.job.Rank != 0 && !c.job.First {
+		return 0, err
+	}
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
+	if lerr := c.listen(ctx); lerr != nil {
+		return statusOf(err), lerr
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.signals.to(func(sig os.Signal) {
+		if terminating(sig) > 0 {
+			cancel()
+		}
+	})
+	defer c.signals.to(nil)
+	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	if ferr := c.node.Finish(ctx, o, dismissal); ferr != nil {
+		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+	}
+	c.sayEnd(o)
+	return o.Status, nil
+}
+
+// dismissal is how long rank 0 stays to send the others home; containers of one job start within seconds.
+const dismissal = 5 * time.Second
+
 // giveUp ends the job on all ranks that are there: it will not be launched.
 func (c *container) giveUp(err error) (int, error) {
 	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
@@ -393,7 +422,7 @@ func (c *container) giveUp(err error) (int, error) {
 	if errors.As(err, &ended) {
 		o = ended.Outcome
 	}
-	if ferr := c.node.Finish(context.Background(), o); ferr != nil {
+	if ferr := c.node.Finish(context.Background(), o, 0); ferr != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
@@ -422,7 +451,7 @@ func (c *container) wait(ctx context.Context) (int, error) {
 
 // finish is rank 0's last act: every rank learns the outcome, and only then it leaves.
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
-	if err := c.node.Finish(ctx, o); err != nil {
+	if err := c.node.Finish(ctx, o, 0); err != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)

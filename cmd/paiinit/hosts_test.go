@@ -15,7 +15,7 @@ func members(hosts ...string) []rendezvous.Member {
 	var out []rendezvous.Member
 	for i, h := range hosts {
 		m := rendezvous.Member{Alias: "worker-" + string(rune('0'+i))}
-		m.Host = h
+		m.Host, m.Rank = h, i
 		out = append(out, m)
 	}
 	return out
@@ -32,9 +32,14 @@ func TestHostNames(t *testing.T) {
 		{"a number would be an address", []string{"123456789012", "b"}, []string{"worker-0", "b"}},
 		{"the name of the own role and index", []string{"worker-0", "worker-1"}, []string{"worker-0", "worker-1"}},
 		{"the name of another's role and index", []string{"worker-1", "x"}, []string{"worker-0", "x"}},
+		{"an underscore ends Open MPI's daemons", []string{"a_b", "c"}, []string{"worker-0", "c"}},
+		{"a word of Open MPI's", []string{"port", "c"}, []string{"worker-0", "c"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, hostNames(members(tt.in...))) })
 	}
+	roles := members("node", "node")
+	roles[0].Alias, roles[1].Alias = "hvd_worker-0", "ps.server-1"
+	require.Equal(t, []string{"rank-0", "rank-1"}, hostNames(roles))
 }
 
 func TestLiterals(t *testing.T) {

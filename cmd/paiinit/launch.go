@@ -6,11 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
@@ -71,18 +72,27 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	defer c.signals.to(nil)
 
 	ctx, cancel := context.WithCancel(ctx)
-	watched := make(chan string, 1)
+	watched := make(chan interruption, 1)
 	go func() { watched <- c.watch(ctx, pass) }()
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	cancel()
-	lost := <-watched
+	why := <-watched
 	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)}
+	if why.reason != "" {
+		o.Reason = why.reason + "; " + o.Reason
+	} else if o.Status != 0 && err == nil {
+		// A launcher that failed because a host went away says so in its own words and with its own status.
+		if absent := c.node.Absent(context.WithoutCancel(ctx), absence); len(absent) > 0 {
+			why.retry = true
+			o.Reason = lossText(absent[0]) + "; " + o.Reason
+		}
+	}
 	switch {
 	case err != nil:
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	case lost != "":
-		o = rendezvous.Outcome{Status: statusRetry, Reason: lost}
+	case why.retry:
+		o.Status = statusRetry
 	}
 	c.log.Info("the command has ended", "phase", "wait", "command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
 	return o
@@ -121,32 +131,47 @@ func (c *container) noteFailure(f failure) {
 // or never.
 const failurePatience = 10 * time.Second
 
-// watch passes on what other ranks want while the command runs. It returns why the command was stopped when a rank was
-// lost, or a daemon of the launcher had failed and the launcher did not end.
-func (c *container) watch(ctx context.Context, pass func(os.Signal)) (lost string) {
+// interruption is why the command was stopped. retry = a rank or a daemon was lost, and the status is 75, not the command's.
+type interruption struct {
+	reason string
+	retry  bool
+}
+
+// absence is how long a rank may take to come back after the command has failed.
+const absence = 3 * time.Second
+
+func lossText(l rendezvous.Loss) string {
+	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+}
+
+// watch passes on what other ranks want while the command runs. It returns the first reason why the command was stopped: a
+// wish of a rank, a lost rank, or a daemon of the launcher that had failed while the launcher did not end.
+func (c *container) watch(ctx context.Context, pass func(os.Signal)) (why interruption) {
 	var failed failure
 	var impatient <-chan time.Time
+	end := func(sig int, because interruption) {
+		if why.reason == "" {
+			why = because
+			pass(stopSignal(sig))
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
-			return lost
+			return why
 		case failed = <-c.fails:
 			if impatient == nil {
 				impatient = time.After(failed.patience)
 			}
 		case <-impatient:
 			c.log.Error("the command does not end after a failure", "phase", "wait", "reason", failed.reason)
-			lost = failed.reason + ", and the command did not end by itself"
-			pass(stopSignal(0))
+			end(0, interruption{failed.reason + ", and the command did not end by itself", true})
 		case s := <-c.node.Stops():
 			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
-			pass(stopSignal(s.Signal))
+			end(s.Signal, interruption{reason: s.Reason})
 		case l := <-c.node.Losses():
 			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
-			if lost == "" {
-				lost = fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
-				pass(stopSignal(0))
-			}
+			end(0, interruption{lossText(l), true})
 		}
 	}
 }
@@ -168,6 +193,9 @@ func (c *container) launcherEnviron(r rendezvous.Roster) ([]string, error) {
 		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
 		Interface: interfaceOf(c.node.Self().Addr.Addr()), Root: os.Geteuid() == 0, Grace: c.grace,
 	}
+	if !writable(c.agent.Environ) {
+		l.TempDir = c.state.path("tmp")
+	}
 	for i := range r.Members {
 		s, err := rdma.DecodeSummary(r.Members[i].Fabric)
 		if err != nil || !s.Usable() {
@@ -187,6 +215,15 @@ func (c *container) launcherEnviron(r rendezvous.Roster) ([]string, error) {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
 	return environ, nil
+}
+
+// writable says whether there is a directory for temporary files, on a read-only root file system for example.
+func writable(environ []string) bool {
+	dir := lookup(environ, "TMPDIR")
+	if dir == "" {
+		dir = "/tmp"
+	}
+	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
 // sessionEnviron is the environment of commands that other ranks start here.
@@ -224,24 +261,39 @@ func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 	return vars
 }
 
-var plainHost = regexp.MustCompile(`^[A-Za-z0-9_-]*[A-Za-z_][A-Za-z0-9_-]*$`)
-
-// hostNames are the names in the host lists. A launcher knows itself by its host name, so that is the name where it is
-// plain and nobody else's; two containers on one host share theirs and go by role and index.
+// hostNames are the names in the host lists. A launcher knows itself by its host name, so that is the name where every
+// launcher can write it and nobody else has it; two containers on one host share theirs and go by role and index. A role's
+// name may hold what no host list can: what is left then is the rank.
 func hostNames(members []rendezvous.Member) []string {
 	count := make(map[string]int)
 	for _, m := range members {
 		count[m.Host]++
-		count[m.Alias]++
+		if m.Alias != m.Host {
+			count[m.Alias]++
+		}
 	}
 	names := make([]string, len(members))
 	for i, m := range members {
-		names[i] = m.Alias
-		if plainHost.MatchString(m.Host) && (count[m.Host] == 1 || count[m.Host] == 2 && m.Host == m.Alias) {
+		switch {
+		case count[m.Host] == 1 && expressible(m.Host):
 			names[i] = m.Host
+		case expressible(m.Alias):
+			names[i] = m.Alias
+		default:
+			names[i] = "rank-" + strconv.Itoa(m.Rank)
 		}
 	}
 	return names
+}
+
+// expressible names have no dot: Open MPI 4 would cut the name there.
+func expressible(name string) bool {
+	for _, d := range []hostfile.Dialect{hostfile.OpenMPI, hostfile.Hydra} {
+		if strings.Contains(name, ".") || hostfile.Check(d, name) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // resolve finds the container that a launcher or a person calls by one of its names.

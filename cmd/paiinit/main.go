@@ -43,7 +43,7 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 		return 0, err
 	}
 	if err := c.findCommand(); err != nil { // a typo is found now, not after the wait
-		return 0, err
+		return c.dismiss(ctx, err)
 	}
 	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
 		return 0, err

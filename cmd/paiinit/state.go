@@ -55,8 +55,10 @@ func (s *state) open() error {
 	if len(s.path(socketName)) > maxSocketPath {
 		return fmt.Errorf("%s: longer than the %d bytes of a socket's path", s.path(socketName), maxSocketPath)
 	}
-	if err := os.MkdirAll(filepath.Join(s.dir, "bin"), 0o755); err != nil {
-		return err
+	for _, sub := range []string{"bin", "tmp"} { // tmp is for launchers that find no other place on this or another host
+		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o755); err != nil {
+			return err
+		}
 	}
 	info, err := os.Lstat(s.dir)
 	if err != nil {
