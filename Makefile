@@ -35,7 +35,7 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 
 .PHONY: test
 test: deps build cross ## all tests that this machine can run; says what was skipped and why
-	go test -race -timeout 15m -json ./... | go run ./tools/testreport
+	go test -race -count=1 -timeout 15m -json ./... | go run ./tools/testreport
 
 .PHONY: bench
 bench: ## the Go benchmarks
