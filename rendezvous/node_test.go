@@ -407,7 +407,9 @@ func TestLatecomersAreSentHome(t *testing.T) {
 		zero := w.start(w.config(0, 3))
 		begin := time.Now()
 		var wg sync.WaitGroup
-		wg.Go(func() { assert.NoError(t, zero.Finish(t.Context(), Outcome{Status: 127, Reason: "a typo"}, 5*time.Second)) })
+		wg.Go(func() {
+			assert.NoError(t, zero.Finish(t.Context(), Outcome{Status: 127, Reason: "a typo"}, 5*time.Second))
+		})
 		time.Sleep(2 * time.Second)
 		nodes := []*Node{w.start(w.config(1, 3)), w.start(w.config(2, 3))}
 		for _, n := range nodes {
