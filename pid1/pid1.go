@@ -64,7 +64,7 @@ type Agent struct {
 	Secrets map[string][]byte
 	// Signals has the signals that the first process got, in the order in which it got them: every one that asks for
 	// something (see forwarded in signals.go), but not SIGCHLD, SIGPIPE, SIGURG and faults. If the first process is
-	// killed, which cannot happen to PID 1, a last SIGTERM comes. It is never closed.
+	// killed and was not PID 1 (with which everything else is killed), a last SIGTERM comes. It is never closed.
 	Signals <-chan os.Signal
 	// Init is true if the first process is PID 1 of its namespace. If false, it is a child subreaper (prctl(2)).
 	Init bool

@@ -40,7 +40,7 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	signals := make(chan os.Signal)
 	stop := make(chan struct{})
 	var receiver sync.WaitGroup
-	receiver.Go(func() { receive(pipe, signals, stop) })
+	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
 
 	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Init: h.init})
 
@@ -57,8 +57,10 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	return status
 }
 
-// receive passes on the signals that come through the pipe, until stop is closed and the pipe as well.
-func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}) {
+// receive passes on the signals that come through the pipe, until stop is closed and the pipe as well. When the first process
+// is gone, that is a last SIGTERM; but not when it was PID 1, since then the kernel kills everything that is left, and the
+// agent would use its last moment to tell others that it was asked to stop.
+func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, init bool) {
 	pass := func(n byte) bool {
 		select {
 		case signals <- syscall.Signal(n):
@@ -76,7 +78,9 @@ func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}) {
 			}
 		}
 		if err != nil { // the first process is gone, or stop is closed
-			pass(byte(unix.SIGTERM))
+			if !init {
+				pass(byte(unix.SIGTERM))
+			}
 			return
 		}
 	}

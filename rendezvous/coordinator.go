@@ -218,6 +218,7 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 			t.gone = true
 		}
 		n.stirred()
+		n.checkEnd()
 	}
 	n.checkSecrets()
 }
@@ -484,6 +485,7 @@ func (n *Node) onLost(t *target, w *wire, err error) {
 		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
 	case Running:
 		t.link, t.since, t.err = nil, time.Now(), err
+		n.stirred()
 		n.log.Warn("control connection lost", "peer", t.key, "reason", explain(err))
 		since := t.since
 		time.AfterFunc(n.cfg.LossGrace, func() {
@@ -520,12 +522,15 @@ func (n *Node) lose(t *target, reason string) {
 	}
 }
 
-// Absent waits until every rank has its control connection, for as long as grace at most, and says who has not. A rank
-// whose address refuses, or that cannot be routed to, is not waited for. Rank 0 asks it when the command has failed: a rank
-// that went away is the likelier cause.
-func (n *Node) Absent(ctx context.Context, grace time.Duration) []Loss {
-	ctx, cancel := context.WithTimeout(ctx, grace)
-	defer cancel()
+// Absent says which ranks have no control connection. Rank 0 asks it when the command has failed: a rank that went away is
+// the likelier cause. A container that is killed may lose its processes before its paiinit, so for settle it waits for a
+// connection to go; and then, for grace at most, for the lost ones to come back. A rank whose address refuses, or that cannot be
+// routed to, is not waited for.
+func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
+	settled := time.NewTimer(settle)
+	defer settled.Stop()
+	patience := time.NewTimer(settle + grace)
+	defer patience.Stop()
 	for {
 		var absent []Loss
 		waiting := false
@@ -541,14 +546,22 @@ func (n *Node) Absent(ctx context.Context, grace time.Duration) []Loss {
 				}
 			}
 			n.lead.changed = append(n.lead.changed, changed)
-		}) || !waiting {
-			slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
+		}) {
+			return nil
+		}
+		slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
+		enough := patience.C
+		switch {
+		case len(absent) == 0:
+			enough = settled.C
+		case !waiting:
 			return absent
 		}
 		select {
 		case <-changed:
+		case <-enough:
+			return absent
 		case <-ctx.Done():
-			slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
 			return absent
 		}
 	}

@@ -83,7 +83,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		o.Reason = why.reason + "; " + o.Reason
 	} else if o.Status != 0 && err == nil {
 		// A launcher that failed because a host went away says so in its own words and with its own status.
-		if absent := c.node.Absent(context.WithoutCancel(ctx), absence); len(absent) > 0 {
+		if absent := c.node.Absent(context.WithoutCancel(ctx), settle, absence); len(absent) > 0 {
 			why.retry = true
 			o.Reason = lossText(absent[0]) + "; " + o.Reason
 		}
@@ -137,8 +137,12 @@ type interruption struct {
 	retry  bool
 }
 
-// absence is how long a rank may take to come back after the command has failed.
-const absence = 3 * time.Second
+// After the command has failed: settle is for how long a rank may still turn out to be gone, absence for how long one that is
+// may take to come back.
+const (
+	settle  = 300 * time.Millisecond
+	absence = 3 * time.Second
+)
 
 func lossText(l rendezvous.Loss) string {
 	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
