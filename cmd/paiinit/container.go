@@ -342,20 +342,28 @@ func claimedName(id string, err error) string {
 	return id
 }
 
-// gather waits for all ranks; a signal ends the wait, here and, through rank 0, everywhere.
-func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
+// stoppable is a context that a signal ends: through rank 0, which ends the job everywhere, or here when rank 0 cannot be
+// told or the signal comes again.
+func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	c.signals.to(func(sig os.Signal) {
 		if n := terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			// Rank 0 answers by ending the job; without rank 0, or when asked twice, there is nothing to wait for.
 			if !c.node.RequestStop(n, err.Error()) || !c.signals.first() {
 				cancel(err)
 			}
 		}
 	})
-	defer c.signals.to(nil)
+	return ctx, func() {
+		c.signals.to(nil)
+		cancel(nil)
+	}
+}
+
+// gather waits for all ranks.
+func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
+	ctx, end := c.stoppable(ctx)
+	defer end()
 	roster, err := c.node.Gather(ctx)
 	if err != nil {
 		return roster, err
@@ -430,17 +438,8 @@ func (c *container) giveUp(err error) (int, error) {
 
 // wait is the part of every rank but 0: until rank 0 says how the job ended.
 func (c *container) wait(ctx context.Context) (int, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
-			err := &stoppedError{signal: n, name: c.job.Alias}
-			if !c.node.RequestStop(n, err.Error()) || !c.signals.first() {
-				cancel(err)
-			}
-		}
-	})
-	defer c.signals.to(nil)
+	ctx, end := c.stoppable(ctx)
+	defer end()
 	o, err := c.node.Wait(ctx)
 	if err != nil {
 		return statusOf(err), err
