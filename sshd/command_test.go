@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,6 +145,24 @@ func TestSignalBeforeTheCommandRunsIsNotLost(t *testing.T) {
 		require.NoError(t, session.Start("sleep 1000"))
 		require.NoError(t, session.Signal(ssh.SIGTERM))
 		require.Equal(t, "TERM", finish(t, session, &bytes.Buffer{}, &bytes.Buffer{}).signal)
+	}
+}
+
+// What becomes known later is in the sessions that start later.
+func TestExtraEnvironment(t *testing.T) {
+	var rank atomic.Value
+	rank.Store("unknown")
+	client := sshdtest.Start(t, sshd.Config{
+		Environ: []string{"PATH=/usr/bin:/bin", "RANK=none", "KEPT=1"},
+		Extra:   func() []string { return []string{"RANK=" + rank.Load().(string)} },
+	}).Dial(t)
+	for _, want := range []string{"unknown", "7"} {
+		rank.Store(want)
+		session, err := client.NewSession()
+		require.NoError(t, err)
+		out, err := session.Output("echo $RANK $KEPT")
+		require.NoError(t, err)
+		require.Equal(t, want+" 1\n", string(out))
 	}
 }
 

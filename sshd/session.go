@@ -445,7 +445,11 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 		Dir:         dir,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	cmd.Env = append(append(cmd.Env, s.srv.environ...), env...)
+	cmd.Env = append(cmd.Env, s.srv.environ...)
+	if s.srv.cfg.Extra != nil {
+		cmd.Env = append(cmd.Env, s.srv.cfg.Extra()...)
+	}
+	cmd.Env = append(cmd.Env, env...)
 	cmd.Env = append(cmd.Env, "PWD="+dir, "SSH_CONNECTION="+endpoints(s.conn.RemoteAddr(), s.conn.LocalAddr()))
 	if req.shell {
 		cmd.Args = cmd.Args[:1]

@@ -63,6 +63,10 @@ type Config struct {
 	// ~/.bashrc even for "-c" when it is.
 	Environ []string
 
+	// Extra is asked at the start of every session for variables that were not known when the server was made. They win over
+	// Environ. Nil: none.
+	Extra func() []string
+
 	// Dir is the working directory of sessions when HOME is not a directory that can be entered. Empty, or not
 	// a directory either: "/".
 	Dir string

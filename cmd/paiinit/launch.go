@@ -230,10 +230,19 @@ func writable(environ []string) bool {
 	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
-// sessionEnviron is the environment of commands that other ranks start here.
-func (c *container) sessionEnviron() []string {
-	environ, _ := launch.Merge(c.agent.Environ, c.jobVars(rendezvous.Roster{}))
-	return environ
+// sessionVars are what a command that another rank starts here gets beyond this container's environment: all that is known
+// of the job by then, except what the user has set.
+func (c *container) sessionVars() []string {
+	c.mu.Lock()
+	roster := c.roster
+	c.mu.Unlock()
+	var out []string
+	for _, v := range c.jobVars(roster) {
+		if !slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) {
+			out = append(out, v.Name+"="+v.Value)
+		}
+	}
+	return out
 }
 
 // jobVars tells the command about the job. What is not known before the commit is left out then.
