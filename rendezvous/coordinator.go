@@ -165,16 +165,13 @@ func (n *Node) candidates(t *target) ([]netip.AddrPort, error) {
 	if t.peer == nil {
 		return addrs, nil
 	}
-	found, err := n.resolve(t.ctx, t.peer.Host)
-	if err != nil {
-		if len(addrs) > 0 {
-			return addrs, nil
-		}
+	found, err := t.peer.addrs(n)
+	if err != nil && len(addrs) == 0 {
 		return nil, err
 	}
 	for _, a := range found {
-		if ap := netip.AddrPortFrom(a, uint16(t.peer.Port)); !slices.Contains(addrs, ap) {
-			addrs = append(addrs, ap)
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
 		}
 	}
 	return addrs, nil

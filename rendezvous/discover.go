@@ -102,7 +102,7 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 func (n *Node) joinOthers() {
 	var b backoff
 	for {
-		var to []func() []netip.AddrPort
+		var to []place
 		connected := false
 		if !n.ask(func() {
 			connected = n.up.wire != nil || n.self.Rank == 0 || n.isGathered()
@@ -111,16 +111,8 @@ func (n *Node) joinOthers() {
 			return
 		}
 		var wg sync.WaitGroup
-		for _, find := range to {
-			wg.Go(func() {
-				for _, a := range find() {
-					if err := n.net.join(a); err != nil {
-						n.log.Debug("gossip join", "addr", a, "err", err)
-						continue
-					}
-					return
-				}
-			})
+		for _, p := range to {
+			wg.Go(func() { n.join(p) })
 		}
 		wg.Wait()
 		pause := b.wait()
@@ -135,40 +127,35 @@ func (n *Node) joinOthers() {
 	}
 }
 
-// joinTargets picks whom to join: each entry finds the addresses of one container.
-func (n *Node) joinTargets(connected bool) []func() []netip.AddrPort {
+// join exchanges states at the first address of a place that answers.
+func (n *Node) join(p place) {
+	addrs, err := p.find(n)
+	for _, a := range addrs {
+		if err = n.net.join(a); err == nil {
+			return
+		}
+	}
+	n.log.Debug("gossip join", "addrs", addrs, "err", err)
+}
+
+// joinTargets picks whom to join.
+func (n *Node) joinTargets(connected bool) []place {
 	if len(n.heard)+1 >= n.cfg.Size {
 		return nil
 	}
-	var first, rest []func() []netip.AddrPort
-	for i := range n.cfg.Peers {
-		p := n.cfg.Peers[i]
-		if _, ok := n.heard[p.ID]; ok {
-			continue
-		}
-		find := func() []netip.AddrPort {
-			var out []netip.AddrPort
-			addrs, err := n.resolve(n.ctx, p.Host)
-			if err != nil {
-				n.log.Debug("gossip join", "peer", p.ID, "err", err)
-			}
-			for _, a := range addrs {
-				out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
-			}
-			return out
-		}
-		if p.Rank == 0 {
-			first = append(first, find)
-		} else {
-			rest = append(rest, find)
+	var first, rest []place
+	for _, p := range n.cfg.Peers {
+		_, heard := n.heard[p.ID]
+		switch {
+		case heard:
+		case p.Rank == 0:
+			first = append(first, place{p.ID, p.addrs})
+		default:
+			rest = append(rest, place{p.ID, p.addrs})
 		}
 	}
-	for _, s := range n.seeds {
-		for _, a := range s.addrs {
-			if a != n.self.Addr && !slices.ContainsFunc(n.heardList(), func(r Record) bool { return r.Addr == a }) {
-				rest = append(rest, func() []netip.AddrPort { return []netip.AddrPort{a} })
-			}
-		}
+	for _, a := range n.silentSeeds() {
+		rest = append(rest, place{find: func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }})
 	}
 	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	most := 2
@@ -179,14 +166,6 @@ func (n *Node) joinTargets(connected bool) []func() []netip.AddrPort {
 		most = 1
 	}
 	return append(first, rest[:min(most, len(rest))]...)
-}
-
-func (n *Node) heardList() []Record {
-	out := make([]Record, 0, len(n.heard))
-	for _, r := range n.heard {
-		out = append(out, r)
-	}
-	return out
 }
 
 // lookForLeader finds out why rank 0 does not call while it does not.
@@ -208,69 +187,96 @@ func (n *Node) lookForLeader() {
 }
 
 func (n *Node) lookOnce() {
-	type place struct {
-		id   string
-		host string
-		addr netip.AddrPort
-		port int
+	places, sure := n.leaderPlaces()
+	if len(places) == 0 {
+		return
 	}
-	var places []place
-	sure := false // whether the places are rank 0's
-	if !n.ask(func() {
+	strangers := 0
+	var reason error
+	for _, p := range places {
+		addrs, err := p.find(n)
+		if err != nil {
+			reason = err
+		}
+		for _, a := range addrs {
+			err := n.look(p.id, a)
+			secret := errors.Is(err, ErrOtherSecret)
+			if secret {
+				strangers++
+			}
+			switch {
+			case err == nil && sure:
+				reason = fmt.Errorf("%v: %w", a, errSilent)
+			case sure, secret, errors.Is(err, ErrOtherJob): // who else does not answer may be anybody
+				reason = fmt.Errorf("%v: %w", a, err)
+			}
+		}
+	}
+	n.post(func() {
+		n.up.lookErr = reason
+		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
+		if strangers > 0 && (sure || strangers == len(places)) && len(n.heard) == 0 && n.up.wire == nil && n.phase == Gathering {
+			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
+				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(reason), secret: true}}})
+		}
+	})
+}
+
+// place is where rank 0 may be.
+type place struct {
+	id   string
+	find func(*Node) ([]netip.AddrPort, error)
+}
+
+// leaderPlaces says where to look for rank 0: where the environment says that it is, or else at a few addresses of the seeds
+// from which nobody was heard. There are none while there is nothing to look for.
+func (n *Node) leaderPlaces() (places []place, sure bool) {
+	n.ask(func() {
 		if n.up.wire != nil || n.lead != nil || n.phase == Running || n.phase == Ended {
 			return
 		}
 		for _, p := range n.cfg.Peers {
 			if p.Rank == 0 {
-				places, sure = append(places, place{id: p.ID, host: p.Host, port: p.Port}), true
+				places, sure = append(places, place{p.ID, p.addrs}), true
 			}
 		}
 		if sure {
 			return
 		}
-		for _, s := range n.seeds {
-			for _, a := range s.addrs {
-				if a != n.self.Addr && len(places) < 4 && !slices.ContainsFunc(n.heardList(), func(r Record) bool { return r.Addr == a }) {
-					places = append(places, place{addr: a})
-				}
+		for _, a := range n.silentSeeds() {
+			if len(places) < 4 {
+				places = append(places, place{find: func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }})
 			}
-		}
-	}) || len(places) == 0 {
-		return
-	}
-	others := 0
-	var last error
-	for _, p := range places {
-		addrs := []netip.AddrPort{p.addr}
-		if p.host != "" {
-			found, err := n.resolve(n.ctx, p.host)
-			last, addrs = err, nil
-			for _, a := range found {
-				addrs = append(addrs, netip.AddrPortFrom(a, uint16(p.port)))
-			}
-		}
-		for _, a := range addrs {
-			err := n.look(p.id, a)
-			stranger := errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherJob)
-			if errors.Is(err, ErrOtherSecret) {
-				others++
-			}
-			switch {
-			case err == nil && sure:
-				last = fmt.Errorf("%v: %w", a, errSilent)
-			case err != nil && (sure || stranger): // elsewhere it may be anybody who does not answer
-				last = fmt.Errorf("%v: %w", a, err)
-			}
-		}
-	}
-	n.post(func() {
-		n.up.lookErr = last
-		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
-		if others > 0 && (sure || others == len(places)) && len(n.heard) == 0 && n.up.wire == nil && n.phase == Gathering {
-			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
-				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(last), secret: true}}})
 		}
 	})
+	return places, sure
+}
+
+// addrs resolves the address of a peer.
+func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
+	found, err := n.resolve(n.ctx, p.Host)
+	var out []netip.AddrPort
+	for _, a := range found {
+		out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
+	}
+	return out, err
+}
+
+// silentSeeds are the addresses of the seeds from which nobody was heard.
+func (n *Node) silentSeeds() []netip.AddrPort {
+	known := map[netip.AddrPort]bool{n.self.Addr: true}
+	for _, r := range n.heard {
+		known[r.Addr] = true
+	}
+	var out []netip.AddrPort
+	for _, s := range n.seeds {
+		for _, a := range s.addrs {
+			if !known[a] {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
 }
 
 var errSilent = errors.New("it answers, but has not called back yet")
