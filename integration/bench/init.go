@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// orphans is how many processes an init has to reap.
+const orphans = 10000
+
+// contestant is an init.
+type contestant struct {
+	name string
+	args []string // the command follows
+	env  []string
+
+	start, stop         series // ms
+	first, all, waiting series // kB
+	reap                series // ms of CPU
+	zombies             series
+}
+
+// measureInits compares paiinit with tini and dumb-init, each as PID 1 of a namespace.
+func measureInits(ctx context.Context, binary string, rounds int) (report, error) {
+	if os.Geteuid() != 0 {
+		return report{}, errors.New("PID namespaces need root")
+	}
+	dir, err := os.MkdirTemp("", "paiinit-bench-")
+	if err != nil {
+		return report{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	inside := filepath.Join(dir, "inside")
+	build := exec.CommandContext(ctx, "go", "build", "-o", inside, "./integration/initspec/inside")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	if binary, err = filepath.Abs(binary); err != nil {
+		return report{}, err
+	}
+	own := []string{binary, "--log-level=error", "--state-dir=" + filepath.Join(dir, "state")}
+	contestants := []*contestant{
+		{name: "paiinit", args: append(own, "--")},
+		{name: "tini", args: []string{"tini", "--"}},
+		{name: "dumb-init", args: []string{"dumb-init", "--"}},
+	}
+	for _, c := range contestants {
+		if c.args[0], err = exec.LookPath(c.args[0]); err != nil {
+			return report{}, fmt.Errorf("%w; on Debian or Ubuntu: apt-get install tini dumb-init; for paiinit: make build", err)
+		}
+	}
+	peers := contestant{
+		args: append(own, "--rank=0", "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=info", "--"),
+		env:  []string{"PAIINIT_SECRET=a secret of a benchmark"},
+	}
+	for round := range rounds {
+		for i := range contestants {
+			c := contestants[(i+round)%len(contestants)]
+			// Memory and reaping vary little, and take long.
+			slow := round%4 == 0
+			if err := c.measure(ctx, inside, slow); err != nil {
+				return report{}, fmt.Errorf("%s: %w", c.name, err)
+			}
+			if c == contestants[0] && slow {
+				if err := c.measureWaiting(ctx, peers); err != nil {
+					return report{}, fmt.Errorf("%s waiting: %w", c.name, err)
+				}
+			}
+		}
+	}
+	return initReport(contestants, rounds), nil
+}
+
+// measure adds one value to every series; with all also to those of memory and reaping.
+func (c *contestant) measure(ctx context.Context, inside string, all bool) error {
+	begin := time.Now()
+	p, err := c.launch(ctx, "true")
+	if err != nil {
+		return err
+	}
+	if err := p.end(0); err != nil {
+		return err
+	}
+	c.start = append(c.start, milliseconds(time.Since(begin)))
+
+	if p, err = c.launch(ctx, "sh", "-c", "echo ready; exec sleep 1000"); err != nil {
+		return err
+	}
+	if _, err := p.line(); err != nil {
+		return err
+	}
+	if all {
+		first, agent, err := p.memory()
+		if err != nil {
+			return errors.Join(err, p.kill())
+		}
+		c.first, c.all = append(c.first, first), append(c.all, first+agent)
+	}
+	begin = time.Now()
+	if err := p.terminate(); err != nil {
+		return err
+	}
+	c.stop = append(c.stop, milliseconds(time.Since(begin)))
+	if !all {
+		return nil
+	}
+	return c.measureReaping(ctx, inside)
+}
+
+func (c *contestant) measureReaping(ctx context.Context, inside string) error {
+	p, err := c.launch(ctx, "sh", "-c", `mount -t proc proc /proc && echo ready && read -r go && "$0" orphans "$1" && exec sleep 1000`, inside, strconv.Itoa(orphans))
+	if err != nil {
+		return err
+	}
+	if _, err := p.line(); err != nil {
+		return err
+	}
+	before, err := p.cpu()
+	if err != nil {
+		return errors.Join(err, p.kill())
+	}
+	if _, err := p.stdin.Write([]byte("go\n")); err != nil {
+		return errors.Join(err, p.kill())
+	}
+	line, err := p.line()
+	if err != nil {
+		return err
+	}
+	after, err := p.cpu()
+	if err != nil {
+		return errors.Join(err, p.kill())
+	}
+	var n, zombies int
+	if _, err := fmt.Sscanf(line, "%d orphans, %d zombies", &n, &zombies); err != nil {
+		return errors.Join(fmt.Errorf("%q: %w", line, err), p.kill())
+	}
+	c.reap = append(c.reap, milliseconds(after-before))
+	c.zombies = append(c.zombies, float64(zombies))
+	return p.terminate()
+}
+
+// measureWaiting measures memory while c waits for others, which do not come.
+func (c *contestant) measureWaiting(ctx context.Context, peers contestant) error {
+	p, err := peers.launch(ctx, "true")
+	if err != nil {
+		return err
+	}
+	if err := p.says("msg=listening"); err != nil {
+		return errors.Join(err, p.kill())
+	}
+	first, agent, err := p.memory()
+	if err != nil {
+		return errors.Join(err, p.kill())
+	}
+	c.waiting = append(c.waiting, first+agent)
+	return p.terminate()
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func initReport(contestants []*contestant, rounds int) report {
+	r := report{
+		name:  "init",
+		title: "The init",
+		intro: []string{
+			fmt.Sprintf("One container without others, as PID 1 of a PID namespace; %d rounds by turns on %d CPUs, Linux %s, %s. "+
+				"Median, and in parentheses where nine of ten values are. Memory is PSS: a page that two processes share counts half for each.",
+				rounds, runtime.NumCPU(), release(), runtime.Version()),
+		},
+	}
+	rows := []struct {
+		name   string
+		format string
+		of     func(*contestant) series
+	}{
+		{"start to end of `true`, ms", "%.1f", func(c *contestant) series { return c.start }},
+		{"SIGTERM to end, with `sleep`, ms", "%.1f", func(c *contestant) series { return c.stop }},
+		{"PSS of PID 1, kB", "%.0f", func(c *contestant) series { return c.first }},
+		{"PSS of PID 1 and its agent, kB", "%.0f", func(c *contestant) series { return c.all }},
+		{"the same while waiting for others, kB", "%.0f", func(c *contestant) series { return c.waiting }},
+		{"CPU of PID 1 for 10,000 orphans, ms", "%.0f", func(c *contestant) series { return c.reap }},
+		{"zombies left of them", "%.0f", func(c *contestant) series { return c.zombies }},
+	}
+	for _, c := range contestants {
+		r.columns = append(r.columns, c.name)
+	}
+	for _, row := range rows {
+		cells := []string{row.name}
+		for _, c := range contestants {
+			cells = append(cells, row.of(c).cell(row.format))
+		}
+		r.rows = append(r.rows, cells)
+	}
+	return r
+}
+
+func release() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "of an unknown version"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,53 @@
+// Command bench measures paiinit beside what people would use instead of it, all in one run and by turns, so that a noisy
+// machine is equally unkind to everybody. It prints a table, and writes it as a section of a Markdown file.
+//
+// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	rounds := flags.Int("n", 21, "rounds of every measurement, of which the median is taken")
+	binary := flags.String("bin", "bin/paiinit", "the binary that is measured")
+	file := flags.String("o", "", "Markdown file of which a section is replaced, or to which it is added")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() != 1 || *rounds < 1 {
+		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init")
+	}
+	var r report
+	var err error
+	switch what := flags.Arg(0); what {
+	case "init":
+		r, err = measureInits(ctx, *binary, *rounds)
+	default:
+		err = fmt.Errorf("no such benchmark: %q", what)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(out, r.text()); err != nil || *file == "" {
+		return err
+	}
+	return r.update(*file)
+}

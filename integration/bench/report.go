@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// report is one section of the benchmarks.
+type report struct {
+	name    string   // of the section, in the file's comments
+	title   string   // its headline
+	intro   []string // paragraphs above the table
+	columns []string
+	rows    [][]string
+}
+
+// text is the report for a terminal.
+func (r report) text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)
+	for _, row := range append([][]string{append([]string{""}, r.columns...)}, r.rows...) {
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t")) // a strings.Builder takes everything
+	}
+	_ = w.Flush()
+	return b.String()
+}
+
+// markdown is the report for people who read docs/.
+func (r report) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n## %s\n\n", r.begin(), r.title)
+	for _, paragraph := range r.intro {
+		fmt.Fprintf(&b, "%s\n\n", paragraph)
+	}
+	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(r.columns, " | "), strings.Repeat("---:|", len(r.columns)))
+	for _, row := range r.rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+	}
+	fmt.Fprintf(&b, "%s\n", r.end())
+	return b.String()
+}
+
+func (r report) begin() string { return fmt.Sprintf("<!-- %s: written by make bench -->", r.name) }
+func (r report) end() string   { return fmt.Sprintf("<!-- end of %s -->", r.name) }
+
+// update replaces the section in the file, or adds it at the end.
+func (r report) update(file string) error {
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	text := string(old)
+	before, rest, found := strings.Cut(text, r.begin()+"\n")
+	_, after, ended := strings.Cut(rest, r.end()+"\n")
+	switch {
+	case found && ended:
+		text = before + r.markdown() + after
+	case found:
+		return fmt.Errorf("%s: the section %s has no end", file, r.name)
+	case text == "":
+		text = "# Benchmarks\n\n" + r.markdown()
+	default:
+		text = strings.TrimRight(text, "\n") + "\n\n" + r.markdown()
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
+}
+
+// series are the values of one measurement, in one unit.
+type series []float64
+
+func (s series) median() float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+// cell is the median, and the range in which nine of ten values are.
+func (s series) cell(format string) string {
+	if len(s) == 0 {
+		return "-"
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	last := len(sorted) - 1
+	low, high := sorted[last/20], sorted[last-last/20]
+	if low == high {
+		return fmt.Sprintf(format, low)
+	}
+	return fmt.Sprintf(format+" ("+format+" to "+format+")", s.median(), low, high)
+}
