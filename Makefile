@@ -38,8 +38,9 @@ test: deps build cross ## all tests that this machine can run; says what was ski
 	go test -race -count=1 -timeout 15m -json ./... | go run ./tools/testreport
 
 .PHONY: bench
-bench: ## the Go benchmarks
-	go test -run '^$$' -bench . -benchmem ./...
+bench: deps build ## measure beside what others use, into docs/benchmarks.md, and run the Go benchmarks
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
+	go test -run '^$$' -bench . -benchmem ./rdma ./rsh ./sshd
 
 .PHONY: demo
 demo: deps build ## N=4 hosts on this machine: one mpirun, one sum, one exit status

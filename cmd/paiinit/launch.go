@@ -79,9 +79,10 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	cancel()
 	why := <-watched
 	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)}
-	if why.reason != "" {
+	switch {
+	case why.reason != "":
 		o.Reason = why.reason + "; " + o.Reason
-	} else if o.Status != 0 && err == nil {
+	case o.Status != 0 && err == nil && result.Forwarded == 0 && len(r.Members) > 1:
 		// A launcher that failed because a host went away says so in its own words and with its own status.
 		if absent := c.node.Absent(context.WithoutCancel(ctx), settle, absence); len(absent) > 0 {
 			why.retry = true
