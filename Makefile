@@ -12,7 +12,7 @@ GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint
 
 # What the tests and the demonstration run, by Debian's names. The compose tool is added where a Docker engine lacks it.
 PACKAGES := gcc libc6-dev binutils ca-certificates iproute2 \
-            openmpi-bin python3 python3-mpi4py mpich openssh-client busybox-static debootstrap
+            openmpi-bin python3 python3-mpi4py mpich openssh-client debootstrap tini dumb-init
 
 .PHONY: help
 help: ## say what there is
