@@ -225,7 +225,7 @@ func (c *container) findCommand() error {
 // listen opens everything that others may come to: the port with its SSH server and gossip, and the agent's socket.
 func (c *container) listen(ctx context.Context) error {
 	var err error
-	if c.state, err = openState(c.stateDir); err != nil {
+	if c.state, err = openState(c.stateDir, c.agent.Environ); err != nil {
 		return err
 	}
 	var only []netip.Addr
@@ -366,6 +366,10 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	roster, err := c.node.Gather(ctx)
+	c.signals.to(nil)
+	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return roster, err
 	}

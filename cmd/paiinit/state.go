@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
 )
 
 const socketName = "agent.sock"
@@ -30,10 +31,15 @@ func stateDirs() []string {
 	return []string{"/run/paiinit", "/dev/shm/paiinit-" + strconv.Itoa(os.Geteuid()), filepath.Join(os.TempDir(), "paiinit-"+strconv.Itoa(os.Geteuid()))}
 }
 
-func openState(dir string) (*state, error) {
+func openState(dir string, environ []string) (*state, error) {
 	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("finding this program's own path: %w", err)
+	if err != nil { // without /proc
+		cwd, errDir := os.Getwd()
+		path, errLook := launch.Look(os.Args[0], environ, cwd)
+		if errLook != nil || errDir != nil {
+			return nil, fmt.Errorf("finding this program's own path: %w", errors.Join(err, errDir, errLook))
+		}
+		self = path
 	}
 	places := []string{dir}
 	if dir == "" {
