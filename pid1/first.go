@@ -37,7 +37,7 @@ func first(cfg Config) int {
 		signals:  make(chan os.Signal, 256),
 		children: make(chan os.Signal, 1), // SIGCHLDs coalesce: one wakes us for all children
 	}
-	notify(p.signals, forwarded)
+	notify(p.signals, forwarded())
 	notify(p.children, []os.Signal{unix.SIGCHLD})
 	notify(make(chan os.Signal, 1), []os.Signal{unix.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
 
@@ -51,6 +51,9 @@ func first(cfg Config) int {
 		}
 		return StatusCrash
 	}
+	// What is mounted in the directory that the job was started in can be unmounted.
+	_ = unix.Chdir("/") // harmless if not
+	shed()
 	how := p.supervise()
 	p.end()
 	if status, ok := p.handedOver(); ok {

@@ -69,6 +69,40 @@ func TestDescendants(t *testing.T) {
 	require.Empty(t, descendants(nil, 1))
 }
 
+func TestCleanFiles(t *testing.T) {
+	const (
+		text  = "00400000-00600000 r-xp 00001000 fe:00 4711                               /sbin/paiinit\n"
+		clean = "Rss:                1000 kB\nAnonymous:             0 kB\nVmFlags: rd ex mr mw me \n"
+		dirty = "Rss:                1000 kB\nAnonymous:             4 kB\n"
+	)
+	for name, test := range map[string]struct {
+		smaps string
+		want  []mapping
+	}{
+		"text":     {text + clean, []mapping{{0x400000, 0x600000}}},
+		"two":      {text + clean + "7f00-8f00 r--p 0 fe:00 1 /lib/with spaces\n" + clean, []mapping{{0x400000, 0x600000}, {0x7f00, 0x8f00}}},
+		"dirty":    {text + dirty, nil},
+		"the next": {text + dirty + "7f00-8f00 r--p 0 fe:00 1 /x\n" + clean, []mapping{{0x7f00, 0x8f00}}},
+		"deleted":  {"7f00-8f00 r-xp 0 fe:00 1 /x (deleted)\n" + clean, []mapping{{0x7f00, 0x8f00}}},
+		"data":     {"7f00-8f00 rw-p 0 fe:00 1 /x\n" + clean, nil},
+		"heap":     {"7f00-8f00 r--p 0 00:00 0 \n" + clean, nil},
+		"vdso":     {"7f00-8f00 r-xp 0 00:00 0 [vdso]\n" + clean, nil},
+		"no pages": {text, nil},
+		"cut":      {text + "Anonymous:  ", nil},
+		"other":    {text + "Anonymous\nAnonymous: 0\nAnonymousness: 0 kB\n", nil},
+		"backward": {"8f00-7f00 r-xp 0 fe:00 1 /x\n" + clean, nil},
+		"words":    {"from-to r-xp 0 fe:00 1 /x\n" + clean, nil},
+		"short":    {"7f00-8f00\n" + clean, nil},
+		"nothing":  {"", nil},
+		"orphan":   {clean, nil},
+	} {
+		require.ElementsMatch(t, test.want, cleanFiles([]byte(test.smaps)), name)
+	}
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	require.NotEmpty(t, cleanFiles(smaps))
+}
+
 // Arguments that the kernel did not put on the stack must not be followed anywhere.
 func TestEnvironBlockOfForeignArguments(t *testing.T) {
 	for _, args := range [][]string{nil, {}, {""}, {"paiinit", "run"}, {string([]byte("on the heap"))}} {

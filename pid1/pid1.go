@@ -16,7 +16,7 @@
 // SIGKILL and SIGSTOP excepted, and what would crash it (QUIT, ABRT) is, too.
 //
 // The agent inherits everything that the first process was started with: standard input, output and error and any
-// other open file, directory, umask, limits (RLIMIT_NOFILE as it was before the Go runtime raised it: os/exec and
+// other open file, directory (the first process goes to /), umask, limits (RLIMIT_NOFILE as it was before the Go runtime raised it: os/exec and
 // package syscall see to that), controlling terminal, session and process group. SIGHUP, SIGINT, SIGTSTP, SIGTTIN,
 // SIGTTOU and SIGCONT stay ignored if they were (nohup); children get the default action of all other signals, as the Go
 // runtime has caught these. For the same reason blocked signals stay blocked, but for SIGHUP, SIGINT, SIGQUIT, SIGABRT,

@@ -483,6 +483,40 @@ func TestNeitherPID1NorSubreaper(t *testing.T) {
 	})
 }
 
+// The first process keeps neither the job's directory nor the memory of its own start.
+func TestFirstProcessKeepsLittle(t *testing.T) {
+	each(t, places, func(t *testing.T, where place) {
+		r := where.start(t, preparation{}, "signals")
+		r.line()
+		children := r.children()
+		require.Len(t, children, 1)
+		directory := func(pid int) string {
+			dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+			require.NoError(t, err)
+			return dir
+		}
+		files := func(pid int) (kB int) {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			require.NoError(t, err)
+			_, value, found := strings.Cut(string(status), "RssFile:")
+			require.True(t, found)
+			_, err = fmt.Sscan(value, &kB)
+			require.NoError(t, err)
+			return kB
+		}
+		own, err := os.Getwd()
+		require.NoError(t, err)
+		require.Equal(t, own, directory(children[0].pid))
+		require.Eventually(t, func() bool { // it is not done when the agent starts
+			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0].pid)*3/4
+		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0].pid))
+		r.signal(unix.SIGTERM)
+		status, _ := r.end()
+		require.Equal(t, 0, status)
+		require.Empty(t, r.stderr.String())
+	})
+}
+
 // A paiinit inside the job is a first process of its own, whatever its environment says.
 func TestNested(t *testing.T) {
 	for _, value := range []string{"", "x", "1 1 4 5", "1 1 4 5 -1 -1"} {

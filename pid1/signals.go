@@ -17,14 +17,12 @@ import (
 // faults, which crash the first process as they would crash any program.
 //
 // The real-time signals, from 35 on, cost 0.1 ms in all. Signals 32 to 34 belong to the C library.
-var forwarded = append([]os.Signal{
-	unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
-	unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGALRM, unix.SIGABRT, unix.SIGPWR, unix.SIGXCPU, unix.SIGVTALRM,
-	unix.SIGIO,
-}, realtime()...)
-
-func realtime() []os.Signal {
-	var signals []os.Signal
+func forwarded() []os.Signal {
+	signals := []os.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
+		unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGALRM, unix.SIGABRT, unix.SIGPWR, unix.SIGXCPU, unix.SIGVTALRM,
+		unix.SIGIO,
+	}
 	for n := 35; n <= 64; n++ {
 		signals = append(signals, syscall.Signal(n))
 	}
