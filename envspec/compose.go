@@ -43,7 +43,8 @@ func (r *reader) dnsPeers(job *Job, v variable) error {
 		if problem != "" {
 			return r.wrong(v, "", "%s", problem)
 		}
-		if _, dup := ports[hp.host]; dup {
+		role := strings.TrimPrefix(hp.host, "tasks.") // by which swarm knows the containers of a service
+		if _, dup := ports[role]; dup {
 			return r.wrong(v, "", "%s occurs twice", quote(hp.host))
 		}
 		if hp.port == 0 {
@@ -52,9 +53,10 @@ func (r *reader) dnsPeers(job *Job, v variable) error {
 				hp.port = port
 			}
 		}
-		ports[hp.host] = hp.port
-		job.Roles = append(job.Roles, Role{Name: hp.host, Count: -1})
+		ports[role] = hp.port
+		job.Roles = append(job.Roles, Role{Name: role, Count: -1})
 		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port})
+		r.note("seeds", v)
 	}
 	if err := r.dnsSelf(job, v); err != nil {
 		return err
@@ -106,8 +108,10 @@ func (r *reader) dnsSelf(job *Job, v variable) error {
 		return nil
 	}
 	if job.Role == "" {
-		job.Role = r.askHost(candidates)
-		r.sources["role"] = "DNS " + job.Role
+		if i := r.askHost(job.Seeds); i >= 0 {
+			job.Role = names[i]
+			r.sources["role"] = "DNS " + job.Seeds[i].Host
+		}
 	}
 	if job.Role == "" {
 		return r.wrong(v, "set PAIINIT_ROLE", "none of the names has an address of this container (%s)", r.whoAmI())
@@ -116,7 +120,8 @@ func (r *reader) dnsSelf(job *Job, v variable) error {
 }
 
 // askPTR asks DNS for the names of the own addresses. Docker answers with the container's name on that network, and
-// compose calls containers project-service-number (project_service_number in its first version), numbered from 1.
+// compose calls containers project-service-number (project_service_number in its first version), numbered from 1; swarm
+// calls them stack_service.number.id, or without a stack service.number.id.
 func (r *reader) askPTR(services []string) (service string, index int, answer string) {
 	if r.in.Resolver == nil {
 		return "", -1, ""
@@ -133,7 +138,7 @@ func (r *reader) askPTR(services []string) (service string, index int, answer st
 			continue // agreed with the others instead
 		}
 		for _, service := range services {
-			form := regexp.MustCompile(`^.+[-_]` + regexp.QuoteMeta(service) + `[-_]([0-9]{1,9})\..+$`)
+			form := regexp.MustCompile(`^(?:.+[-_])?` + regexp.QuoteMeta(service) + `[-_.]([0-9]{1,9})\..+$`)
 			for _, name := range names {
 				m := form.FindStringSubmatch(name)
 				if m == nil {
@@ -156,21 +161,21 @@ func quoteName(name string) string {
 	return quote(name)
 }
 
-// askHost returns the one name that has an address of this container.
-func (r *reader) askHost(names []string) string {
+// askHost returns the position of the one name that has an address of this container, or -1.
+func (r *reader) askHost(seeds []Seed) int {
+	found := -1
 	if r.in.Resolver == nil {
-		return ""
+		return found
 	}
-	found := ""
-	for _, name := range names {
-		addrs, err := r.in.Resolver.LookupHost(r.ctx, name)
+	for i, seed := range seeds {
+		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
 		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
 			continue
 		}
-		if found != "" {
-			return ""
+		if found >= 0 {
+			return -1
 		}
-		found = name
+		found = i
 	}
 	return found
 }

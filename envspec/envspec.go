@@ -14,6 +14,8 @@ import (
 	"context"
 	"io/fs"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -59,7 +61,8 @@ type Job struct {
 	// Role and Index name this container within the job; Index -1 is unknown.
 	Role  string `json:"role"`
 	Index int    `json:"index"`
-	// Rank is this container's place among all Size containers; -1 is unknown. Size is always known.
+	// Rank is this container's place among all Size containers; -1 is unknown. Size is -1 where only the launcher of the
+	// job can know it; then Rank is known, and is not 0.
 	Rank int `json:"rank"`
 	Size int `json:"size"`
 	// First says that this container is certain to be rank 0.
@@ -85,6 +88,9 @@ type Job struct {
 	// Secrets are places where the scheduler already shares a secret with all containers of the job, best first.
 	// Read only looks whether they exist.
 	Secrets []Secret `json:"secrets"`
+	// AzureRDMA are the signs that this container was promised Azure's Network Direct fabric, of which package rdma knows
+	// more: "paiAzRDMA", "/var/lib/hyperv", "/dev/hvnd_rdma", "/etc/dat.conf".
+	AzureRDMA []string `json:"azure_rdma"`
 	// Sources says for a field (by its JSON name) which variable, flag, file or DNS answer it came from.
 	Sources map[string]string `json:"sources"`
 	// Warnings are oddities that were overcome, one sentence each.
@@ -115,6 +121,8 @@ type Peer struct {
 	Port int `json:"port"`
 	// Slots is -1 if unknown.
 	Slots int `json:"slots"`
+	// Decided says that Slots is the job's decision, which is not told to the container itself.
+	Decided bool `json:"-"`
 }
 
 // Seed is a place where other containers of the job may be found. A Host that is a DNS name may stand for many
@@ -138,14 +146,42 @@ type scheduler struct {
 	match func(*reader) string
 	// read fills in what the scheduler says. What it leaves is completed by settle.
 	read func(*reader, *Job) error
+	// parts are other schedulers whose signs belong to this one, and are no disagreement.
+	parts []string
 	// general marks a reader that serves where no scheduler is seen; it disagrees with nobody.
 	general bool
 }
+
+// Names of schedulers on which others build.
+const (
+	tfConfig    = "tf-config"
+	torchrun    = "torchrun"
+	indexedJob  = "kubernetes-indexed-job"
+	statefulSet = "kubernetes-statefulset"
+)
 
 // schedulers returns the table, the most specific first.
 func schedulers() []scheduler {
 	return []scheduler{
 		{name: "openpai", match: matchOpenPAI, read: readOpenPAI},
+		{name: "mpijob", match: matchMPIJob, read: readMPIJob, parts: []string{indexedJob}},
+		{name: "volcano", match: matchVolcano, read: readVolcano, parts: []string{tfConfig, torchrun, statefulSet}},
+		{name: "leaderworkerset", match: matchLeaderWorkerSet, read: readLeaderWorkerSet, parts: []string{statefulSet}},
+		{name: "trainjob", match: matchTrainJob, read: readTrainJob, parts: []string{"pytorchjob", indexedJob, statefulSet}},
+		{name: "pytorchjob", match: matchPyTorchJob, read: readPyTorchJob, parts: []string{torchrun, statefulSet}},
+		{name: "sagemaker", match: matchSageMaker, read: readSageMaker, parts: []string{tfConfig, torchrun}},
+		{name: "vertex", match: matchVertex, read: readVertex, parts: []string{tfConfig, torchrun}},
+		{name: "aws-batch", match: matchAWSBatch, read: readAWSBatch, parts: []string{torchrun}},
+		{name: "dstack", match: matchDstack, read: readDstack, parts: []string{torchrun}},
+		{name: "skypilot", match: matchSkyPilot, read: readSkyPilot, parts: []string{torchrun}},
+		{name: "runpod", match: matchRunPod, read: readRunPod, parts: []string{torchrun}},
+		{name: "azure", match: matchAzure, read: readAzure, parts: []string{tfConfig, torchrun}},
+		{name: tfConfig, match: matchTFConfig, read: readTFConfig, parts: []string{statefulSet}},
+		{name: "slurm", match: matchSlurm, read: readSlurm, parts: []string{torchrun}},
+		{name: "jobset", match: matchJobSet, read: readJobSet, parts: []string{indexedJob, statefulSet, torchrun}},
+		{name: indexedJob, match: matchIndexedJob, read: readIndexedJob, parts: []string{statefulSet, torchrun}},
+		{name: statefulSet, match: matchStatefulSet, read: readStatefulSet, parts: []string{torchrun}},
+		{name: torchrun, match: matchTorchrun, read: readTorchrun},
 		{name: "compose", match: matchCompose, read: readExplicit, general: true},
 		{name: "explicit", match: matchExplicit, read: readExplicit, general: true},
 		{name: "single", match: matchSingle, read: readSingle, general: true},
@@ -196,7 +232,7 @@ func Read(ctx context.Context, in Input) (Job, error) {
 func (r *reader) readJob() (Job, error) {
 	job := Job{
 		Index: -1, Rank: -1, Size: -1,
-		Roles: []Role{}, Peers: []Peer{}, Seeds: []Seed{}, Secrets: []Secret{},
+		Roles: []Role{}, Peers: []Peer{}, Seeds: []Seed{}, Secrets: []Secret{}, AzureRDMA: []string{},
 	}
 	sched, err := r.detect(schedulers())
 	if err != nil {
@@ -205,9 +241,11 @@ func (r *reader) readJob() (Job, error) {
 	job.System = sched.name
 	r.system = sched.name
 	steps := []func(*Job) error{
-		func(job *Job) error { return sched.read(r, job) },
+		func(job *Job) error { return r.readScheduler(sched, job) },
 		r.nameJob,
+		r.azureRDMA,
 		r.settle,
+		r.spreadPorts,
 		r.countSlots,
 		r.choosePort,
 		r.checkPeers,
@@ -220,6 +258,37 @@ func (r *reader) readJob() (Job, error) {
 	job.Sources = r.sources
 	job.Warnings = r.warnings
 	return job, nil
+}
+
+// readScheduler reads what the scheduler says, and an explicit list of peers over it: then what the scheduler does not say,
+// or says wrong, does not matter.
+func (r *reader) readScheduler(sched scheduler, job *Job) error {
+	err := sched.read(r, job)
+	if !sched.general && r.has("PAIINIT_PEERS") {
+		return r.peers(job)
+	}
+	return err
+}
+
+// azureRDMA looks for the signs of Network Direct: a variable of the OpenPAI job that asks for it, what OpenPAI mounts then
+// (src/rest-server/src/templates of its 0.14), the device of Azure's driver, and its line in uDAPL's configuration.
+func (r *reader) azureRDMA(job *Job) error {
+	sign := func(name string, seen bool) {
+		if seen {
+			job.AzureRDMA = append(job.AzureRDMA, name)
+		}
+	}
+	v, _ := r.get("paiAzRDMA")
+	asked, _ := strconv.ParseBool(strings.ToLower(v.value))
+	sign("paiAzRDMA", asked)
+	sign("/var/lib/hyperv", r.exists("/var/lib/hyperv") || r.entries("/var/lib/hyperv") != nil)
+	sign("/dev/hvnd_rdma", r.exists("/dev/hvnd_rdma"))
+	conf, _ := r.file("/etc/dat.conf")
+	sign("/etc/dat.conf", strings.Contains(conf, "ofa-v2-ib0"))
+	if len(job.AzureRDMA) > 0 {
+		r.sources["azure_rdma"] = strings.Join(job.AzureRDMA, ", ")
+	}
+	return nil
 }
 
 // detect chooses the scheduler: the one that is asked for, else the first that is seen.
@@ -248,6 +317,7 @@ func (r *reader) detect(table []scheduler) (scheduler, error) {
 		case found.name == "":
 			found = s
 			r.sources["system"] = evidence
+		case slices.Contains(found.parts, s.name):
 		default:
 			r.warn("using %s, also saw %s (%s); override with PAIINIT_SYSTEM", found.name, s.name, evidence)
 		}

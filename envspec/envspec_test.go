@@ -96,19 +96,83 @@ func TestJSON(t *testing.T) {
 
 // TestSelfViews asserts that the fixtures of the tasks of one job tell one story.
 func TestSelfViews(t *testing.T) {
-	for prefix, aliases := range map[string][]string{
-		"openpai/classic-B": {"master-0", "worker-0", "worker-1"},
-		"openpai/classic-C": {"master-0", "worker-0", "worker-1"},
-		"openpai/v1-A":      {"master-0", "hvd_worker-0", "hvd_worker-1"},
-		"openpai/v1-B":      {"taskrole-0", "taskrole_1-0"},
-		"compose/compose-A": {"master-0", "worker-0", "worker-1", "worker-2", "worker-3"},
+	for prefix, aliases := range map[string]string{
+		"openpai/classic-B":            "master-0 worker-0 worker-1",
+		"openpai/classic-C":            "master-0 worker-0 worker-1",
+		"openpai/v1-A":                 "master-0 hvd_worker-0 hvd_worker-1",
+		"openpai/v1-B":                 "taskrole-0 taskrole_1-0",
+		"compose/compose-A":            "master-0 worker-0 worker-1 worker-2 worker-3",
+		"compose/swarm-A":              "launcher-0 worker-0 worker-1 worker-2",
+		"azure/aml-A":                  "worker-0 worker-1",
+		"azure/aml-B":                  "worker-0 worker-1",
+		"azure/aml-C":                  "worker-0 worker-1",
+		"azure/batchai-A":              "worker-0 worker-1 ps-0",
+		"mpijob/mpijob-A":              "launcher-0 worker-0 worker-1",
+		"mpijob/kopenmpi":              "master-0 worker-0 worker-1",
+		"pytorchjob/ptj-A":             "master-0 worker-0 worker-1",
+		"trainjob/trainjob-A":          "node-0 node-1",
+		"tf-config/tf-A":               "worker-0 worker-1 ps-0 ps-1",
+		"tf-config/tf-B":               "worker-0 worker-1 ps-0",
+		"vertex/vertex-A":              "workerpool0-0 workerpool1-0 workerpool1-1",
+		"kubernetes-indexed-job/idx-A": "worker-0 worker-1 worker-2",
+		"jobset/jobset-A":              "worker-0 worker-1 worker-2 worker-3",
+		"jobset/jobset-B":              "worker-0 worker-1 worker-2 worker-3",
+		"kubernetes-statefulset/sts-A": "worker-0 worker-1",
+		"leaderworkerset/lws-A":        "worker-0 worker-1 worker-2 worker-3",
+		"volcano/volcano-A":            "mpimaster-0 mpiworker-0 mpiworker-1",
+		"volcano/volcano-B":            "mpimaster-0 mpiworker-0 mpiworker-1",
+		"slurm/slurm-A":                "worker-0 worker-1 worker-2",
+		"aws-batch/mnp-A":              "worker-0 worker-1 worker-2",
+		"sagemaker/sm-A":               "worker-0 worker-1 worker-2",
+		"dstack/dstack-A":              "worker-0 worker-1",
+		"skypilot/sky-A":               "worker-0 worker-1",
+		"runpod/runpod-A":              "worker-0 worker-1",
+		"torchrun/dlc-A":               "worker-0 worker-1 worker-2",
 	} {
-		var inputs []envspec.Input
-		for _, alias := range aliases {
-			_, in := readFixture(t, "testdata/"+prefix+"-"+alias+".txtar")
-			inputs = append(inputs, in)
+		t.Run(prefix, func(t *testing.T) {
+			var inputs []envspec.Input
+			for _, alias := range strings.Fields(aliases) {
+				_, in := readFixture(t, "testdata/"+prefix+"-"+alias+".txtar")
+				inputs = append(inputs, in)
+			}
+			checkViews(t, inputs, strings.Fields(aliases))
+		})
+	}
+}
+
+// TestErrorTexts asserts that each way in which an environment is wrong is told in words that name it.
+func TestErrorTexts(t *testing.T) {
+	for fixture, text := range map[string]string{
+		"openpai/error-index-missing":         "openpai: PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX is not set (FC_TASK_INDEX neither); set PAIINIT_INDEX",
+		"openpai/error-index-outside":         `openpai: index 3 of role "worker" is outside 0..1 (PAI_TASK_ROLE_TASK_COUNT_worker=2)`,
+		"openpai/error-role-unknown":          `openpai: role "wroker" (PAI_CURRENT_TASK_ROLE_NAME) is not one of "master","worker" (PAI_TASK_ROLE_LIST)`,
+		"openpai/gang-off":                    "PAI_TASK_ROLE_hvdworker_HOST_LIST has 1 of 2 hosts; gang allocation off? waiting for gossip",
+		"openpai/error-sums-differ":           "openpai: PAI_TASKS_NUM=3 but roles add up to 4",
+		"openpai/error-names-dropped-by-dash": `no address variable for role "ps.server"; names with "." are dropped by dash/busybox sh: start paiinit with bash or exec form`,
+		"openpai/error-roles-mangle-alike":    `roles "ps_1" and "ps1" share the runtime name "ps1"; rename one`,
+		"openpai/error-bad-port":              `openpai: PAI_CONTAINER_HOST_PORT_LIST="ssh:70000;": port 70000 of "ssh" is not in 1..65535`,
+		"openpai/error-duplicate-address":     "worker-0 and worker-1 both use 10.151.41.9:23001",
+		"openpai/service-link":                `is a Kubernetes service link (Service "`,
+		"openpai/also-indexed-job":            "using openpai, also saw kubernetes-indexed-job (JOB_COMPLETION_INDEX); override with PAIINIT_SYSTEM",
+		"azure/error-not-my-address":          "azure: none of my addresses (172.17.0.2) is in AZ_BATCH_HOST_LIST (10.0.0.4,10.0.0.5): run the container with host networking or set PAIINIT_INDEX",
+		"tf-config/error-json":                "TF_CONFIG: invalid JSON at byte 18: ",
+		"tf-config/error-task-absent":         `TF_CONFIG: task chef/0 is not in the cluster, which has "ps","worker"`,
+		"tf-config/error-index-outside":       "TF_CONFIG: task worker/3 but cluster.worker has 3 entries (0..2)",
+		"pytorchjob/error-elastic":            "elastic PET_NNODES=1:4 is not supported; set PAIINIT_SIZE",
+		"kubernetes-indexed-job/error-size":   "kubernetes-indexed-job gives no pod count; set PAIINIT_SIZE (spec.completions)",
+		"slurm/error-tasks-per-node":          "started 4 times on this node; use --ntasks-per-node=1",
+		"slurm/error-bracket":                 `slurm: SLURM_STEP_NODELIST="tux[1-3": missing "]" at 8`,
+	} {
+		ar, err := txtar.ParseFile("testdata/" + fixture + ".txtar")
+		require.NoError(t, err)
+		result := ar.Files[len(ar.Files)-1]
+		if got := string(result.Data); result.Name == "error" {
+			require.Contains(t, got, text)
+		} else {
+			var job envspec.Job
+			require.NoError(t, json.Unmarshal(result.Data, &job))
+			require.Contains(t, strings.Join(job.Warnings, "\n"), text)
 		}
-		checkViews(t, inputs, aliases)
 	}
 }
 
@@ -128,6 +192,9 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 		f.Add(env, flags, file)
+		if strings.Contains(path, "kopenmpi") {
+			f.Add(env+"\x00kopenmpi=", flags, file)
+		}
 	}
 	f.Fuzz(func(t *testing.T, env, flags, file string) {
 		in := envspec.Input{
@@ -135,7 +202,15 @@ func FuzzRead(f *testing.F) {
 			Files: fstest.MapFS{
 				"peers": {Data: []byte(file)}, "sys/fs/cgroup/cpu.max": {Data: []byte(file)},
 				"usr/local/pai/runtime.d/runtime_env.sh": {Data: []byte(file)},
+				"etc/hosts":                              {Data: []byte(file)}, "etc/mpi/hostfile": {Data: []byte(file)}, "etc/volcano/t.host": {Data: []byte(file)},
+				"etc/dat.conf": {Data: []byte(file)}, "root/.ssh/config": {Data: []byte(file)},
 			},
+		}
+		if strings.Contains(file, "current_host") {
+			in.Files.(fstest.MapFS)["opt/ml/input/config/resourceconfig.json"] = &fstest.MapFile{Data: []byte(file)}
+		}
+		if strings.HasSuffix(env, "\x00kopenmpi=") {
+			in.Files.(fstest.MapFS)["kubeflow/openmpi/assets/hostfile"] = &fstest.MapFile{Data: []byte(file)}
 		}
 		for _, flag := range strings.Split(flags, "\x00") {
 			name, value, _ := strings.Cut(flag, "=")

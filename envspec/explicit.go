@@ -30,7 +30,7 @@ func readExplicit(r *reader, job *Job) error {
 // explicitSelf reads the own role and index from flags and PAIINIT_ variables.
 func (r *reader) explicitSelf(job *Job) error {
 	if v, ok := r.get("PAIINIT_ROLE"); ok {
-		if !roleName.MatchString(v.value) {
+		if !isRoleName(v.value) {
 			return r.bad(v, "", "is not a role name (letters, digits, and . _ ~ - after the first)")
 		}
 		job.Role = v.value
@@ -106,7 +106,11 @@ func (r *reader) peers(job *Job) error {
 	job.Roles, job.Peers, job.Seeds = []Role{}, []Peer{}, []Seed{}
 	clear(r.origin)
 	clear(r.counts)
-	clear(r.gpus) // goes by the scheduler's roles
+	clear(r.gpus) // go by the scheduler's roles
+	clear(r.launchOnly)
+	clear(r.slots)
+	delete(r.sources, "seeds")
+	r.spread, r.openSize, r.eachSlots, r.ownSlots = false, false, slotCount{}, slotCount{}
 	if strings.HasPrefix(v.value, "dns:") {
 		return r.dnsPeers(job, v)
 	}

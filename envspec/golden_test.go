@@ -184,8 +184,8 @@ func checkJob(t interface {
 	Helper()
 }, job envspec.Job) {
 	t.Helper()
-	require.GreaterOrEqual(t, job.Size, 1)
-	require.True(t, job.Rank == -1 || job.Rank >= 0 && job.Rank < job.Size, "rank %d of %d", job.Rank, job.Size)
+	require.True(t, job.Size >= 1 || job.Size == -1 && job.Rank > 0, "size %d, rank %d", job.Size, job.Rank)
+	require.True(t, job.Rank == -1 || job.Rank >= 0 && (job.Rank < job.Size || job.Size == -1), "rank %d of %d", job.Rank, job.Size)
 	require.GreaterOrEqual(t, job.Index, -1)
 	require.True(t, job.Port >= 1 && job.Port <= 65535, "port %d", job.Port)
 	require.GreaterOrEqual(t, job.Slots, 0)
@@ -213,8 +213,14 @@ func checkJob(t interface {
 	require.NotNil(t, job.Secrets)
 	require.NotNil(t, job.Warnings)
 	require.NotNil(t, job.Sources)
-	for _, field := range []string{"system", "role", "size", "slots", "port"} {
-		require.NotEmpty(t, job.Sources[field], "source of %s", field)
+	for field, derived := range map[string]bool{
+		"system": true, "role": true, "size": true, "slots": true, "port": true, "gpus": true, "job": job.ID != "",
+		"attempt": job.Attempt != "", "index": job.Index >= 0, "rank": job.Rank >= 0, "peers": len(job.Peers) > 0,
+		"seeds": len(job.Seeds) > 0, "azure_rdma": len(job.AzureRDMA) > 0,
+	} {
+		if derived {
+			require.NotEmpty(t, job.Sources[field], "source of %s", field)
+		}
 	}
 	for _, w := range job.Warnings {
 		require.NotContains(t, w, "\n")

@@ -57,7 +57,7 @@ func readOpenPAI(r *reader, job *Job) error {
 		return err
 	}
 	if pinned {
-		return r.peers(job)
+		return nil
 	}
 	if err := pai.readCounts(job); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (pai *openPAI) readRoles(job *Job) error {
 	pai.listVar, pai.index = v, make(map[string]int, len(roles))
 	mangled := make(map[string]string, len(roles))
 	for i, role := range roles {
-		if !roleName.MatchString(role) {
+		if !isRoleName(role) {
 			return pai.wrong(v, "", "%s is not a role name", quote(role))
 		}
 		if _, dup := pai.index[role]; dup {
@@ -401,6 +401,7 @@ func (pai *openPAI) readPeers(job *Job) error {
 			if !pai.tellsSSH() { // positions in a short list mean nothing, but its places do
 				for _, hp := range list {
 					job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port})
+					pai.note("seeds", listVar)
 				}
 			}
 		}

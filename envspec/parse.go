@@ -2,7 +2,6 @@ package envspec
 
 import (
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 )
@@ -13,11 +12,35 @@ type hostPort struct {
 	port int
 }
 
-var (
-	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`)
-	digits   = regexp.MustCompile(`^[0-9.]+$`)
-	roleName = regexp.MustCompile(`^[A-Za-z0-9._~][A-Za-z0-9._~-]*$`)
-)
+// The forms of words are no regular expressions: every start of the program would compile them, also that of a remote shell.
+
+// made says that s has at least one byte, and consists of ASCII letters, digits and others only.
+func made(s, others string) bool {
+	for i := range len(s) {
+		letter := 'a' <= s[i] && s[i] <= 'z' || 'A' <= s[i] && s[i] <= 'Z'
+		if !letter && !isDigit(s[i]) && strings.IndexByte(others, s[i]) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// isHostName says that s has the form of a host name: neither dot nor dash at its ends.
+func isHostName(s string) bool { return made(s, "_.-") && s == strings.Trim(s, ".-") }
+
+// isNumeric says that s is digits and dots.
+func isNumeric(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
+
+// isRoleName says that s has the form of a role: no dash at its beginning.
+func isRoleName(s string) bool { return made(s, "._~-") && s[0] != '-' }
+
+// isNumbered says that s is prefix and digits.
+func isNumbered(s, prefix string) bool {
+	number, ok := strings.CutPrefix(s, prefix)
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}
 
 const maxHostName = 253 // bytes, of a name in text form (RFC 1035, section 2.3.4)
 
@@ -30,9 +53,9 @@ func checkHost(host string) string {
 	switch {
 	case host == "":
 		return "an item has no host"
-	case digits.MatchString(host):
+	case isNumeric(host):
 		return quote(host) + " is not an IP address"
-	case len(host) > maxHostName, !hostName.MatchString(host):
+	case len(host) > maxHostName, !isHostName(host):
 		return quote(host) + " is neither a host name nor an IP address"
 	}
 	return ""
@@ -49,7 +72,7 @@ func parsePort(s string) (int, string) {
 
 // quotePlain leaves a number bare.
 func quotePlain(s string) string {
-	if s != "" && len(s) < 20 && digits.MatchString(s) {
+	if s != "" && len(s) < 20 && isNumeric(s) {
 		return s
 	}
 	return quote(s)
@@ -120,7 +143,7 @@ func (r *reader) items(v variable, sep string) ([]string, error) {
 // splitAlias splits "role-index" at the last dash.
 func splitAlias(s string) (role string, index int, ok bool) {
 	i := strings.LastIndexByte(s, '-')
-	if i < 1 || !roleName.MatchString(s[:i]) {
+	if i < 1 || !isRoleName(s[:i]) {
 		return "", 0, false
 	}
 	n, err := strconv.ParseUint(s[i+1:], 10, 31)

@@ -42,7 +42,7 @@ func (r *reader) rankRoles(job *Job) {
 	for i := range job.Roles {
 		role := &job.Roles[i]
 		gpus, known := r.gpus[role.Name]
-		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2
+		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2 || r.launchOnly[role.Name]
 		order[role.Name], start[role.Name] = i, next
 		if next >= 0 && role.Count >= 0 {
 			next += role.Count
@@ -63,6 +63,9 @@ func (r *reader) rankRoles(job *Job) {
 		p.Slots = -1
 		if job.Roles[order[p.Role]].LaunchOnly {
 			p.Slots = 0
+		} else if s := r.toldSlots(p.Role, p.Index); s.from.name != "" {
+			p.Slots = s.n
+			_, p.Decided = r.slots[peerKey{p.Role, p.Index}]
 		} else if n := r.gpus[p.Role]; n > 0 {
 			p.Slots = n
 		}
@@ -70,6 +73,14 @@ func (r *reader) rankRoles(job *Job) {
 	slices.SortStableFunc(job.Peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(order[a.Role], order[b.Role]), cmp.Compare(a.Index, b.Index))
 	})
+}
+
+// toldSlots is what the scheduler says of a container's slots.
+func (r *reader) toldSlots(role string, index int) slotCount {
+	if s, ok := r.slots[peerKey{role, index}]; ok {
+		return s
+	}
+	return r.eachSlots
 }
 
 // settle derives rank and size from roles, index and the explicit values, and refuses contradictions.
@@ -95,7 +106,7 @@ func (r *reader) settle(job *Job) error {
 	if err := r.checkIndex(job, own); err != nil {
 		return err
 	}
-	if start >= 0 && job.Index >= 0 && start+job.Index < job.Size {
+	if start >= 0 && job.Index >= 0 && (start+job.Index < job.Size || job.Size < 0) {
 		job.Rank = start + job.Index
 		r.sources["rank"] = r.sources["index"]
 	}
@@ -103,7 +114,7 @@ func (r *reader) settle(job *Job) error {
 	switch {
 	case err != nil:
 		return err
-	case ok && rank >= job.Size:
+	case ok && job.Size >= 0 && rank >= job.Size:
 		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
 	case ok && job.Rank >= 0 && rank != job.Rank:
 		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank, alias(job.Role, job.Index),
@@ -137,6 +148,7 @@ func (r *reader) settleSize(job *Job) error {
 		r.note("size", v)
 	case known:
 		job.Size = total
+	case r.openSize:
 	default:
 		return r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
 			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", r.evidence())
@@ -171,7 +183,7 @@ func (r *reader) checkIndex(job *Job, own Role) error {
 		}
 		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
 			quotePlain(v.value))
-	case own.Count < 0 && job.Index >= job.Size:
+	case own.Count < 0 && job.Size >= 0 && job.Index >= job.Size:
 		if v, ok := r.get("PAIINIT_INDEX"); ok {
 			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
 		}
@@ -198,6 +210,33 @@ func (r *reader) checkPeers(job *Job) error {
 	return nil
 }
 
+// spreadPorts gives every container a port, if the scheduler gave nobody one: the usual one, and the next ones to those
+// that share a host, so that everybody derives the same.
+func (r *reader) spreadPorts(job *Job) error {
+	if !r.spread {
+		return nil
+	}
+	port, err := r.usualPort()
+	if err != nil {
+		return err
+	}
+	taken := make(map[string]int)
+	for i := range job.Peers {
+		p := &job.Peers[i]
+		if p.Host == "" || p.Port != 0 {
+			continue
+		}
+		host := strings.ToLower(p.Host)
+		p.Port = port + taken[host]
+		taken[host]++
+		if p.Port > 65535 {
+			v := r.origin[peerKey{p.Role, p.Index}]
+			return r.wrong(v, "", "%s occurs %d times, more than there are ports after %d", quote(p.Host), taken[host], port)
+		}
+	}
+	return nil
+}
+
 // choosePort sets the own port: the explicit one, the one where the others look for this container, or the default.
 func (r *reader) choosePort(job *Job) error {
 	self := -1
@@ -211,6 +250,9 @@ func (r *reader) choosePort(job *Job) error {
 	switch {
 	case err != nil:
 		return err
+	case ok && self >= 0 && r.spread && job.Peers[self].Port != 0:
+		job.Port = job.Peers[self].Port // counted from the explicit one
+		r.note("port", v)
 	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
 		from := r.origin[peerKey{job.Role, job.Index}]
 		if r.has("PAIINIT_PEERS") {
@@ -226,6 +268,9 @@ func (r *reader) choosePort(job *Job) error {
 		job.Port = job.Peers[self].Port
 		if r.sources["port"] == "" {
 			r.note("port", r.origin[peerKey{job.Role, job.Index}])
+		}
+		if r.spread && job.Port == DefaultPort {
+			r.sources["port"] = "default"
 		}
 	case job.Port == 0:
 		job.Port = DefaultPort

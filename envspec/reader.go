@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +29,19 @@ type reader struct {
 	ownGPUs int                  // GPUs of this container by the scheduler's word
 	counts  map[string]variable  // where the count of a role came from
 	origin  map[peerKey]variable // where the place of a peer came from
+
+	spread     bool                  // the scheduler gives nobody a port: see spreadPorts
+	openSize   bool                  // the size may stay unknown here
+	launchOnly map[string]bool       // roles that compute nothing, by the scheduler's word
+	slots      map[peerKey]slotCount // of single containers, as a host list tells
+	eachSlots  slotCount             // of every container
+	ownSlots   slotCount             // of this one alone
+}
+
+// slotCount is a number of slots that a scheduler told; without a variable it did not.
+type slotCount struct {
+	n    int
+	from variable
 }
 
 type peerKey struct {
@@ -43,6 +55,7 @@ func newReader(ctx context.Context, in Input) *reader {
 		vars: make(map[string]string, len(in.Environ)), again: make(map[string]string), files: make(map[string]string),
 		sources: make(map[string]string), warnings: []string{}, warned: make(map[string]bool),
 		gpus: make(map[string]int), counts: make(map[string]variable), origin: make(map[peerKey]variable),
+		launchOnly: make(map[string]bool), slots: make(map[peerKey]slotCount),
 	}
 	for _, entry := range in.Environ {
 		name, value, ok := strings.Cut(entry, "=")
@@ -63,8 +76,11 @@ func clean(s string) string {
 	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(s), "\ufeff"))
 }
 
-// serviceLink matches what Kubernetes puts into NAME_PORT for every Service of the namespace.
-var serviceLink = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+// isServiceLink says that value is what Kubernetes puts into NAME_PORT for every Service of the namespace.
+func isServiceLink(value string) bool {
+	protocol, _, ok := strings.Cut(value, "://")
+	return ok && (protocol == "tcp" || protocol == "udp" || protocol == "sctp")
+}
 
 // get returns the first of names that is set. Blank is not set, and neither is a service link in place of a port.
 func (r *reader) get(names ...string) (variable, bool) {
@@ -77,7 +93,7 @@ func (r *reader) get(names ...string) (variable, bool) {
 		if value == "" {
 			continue
 		}
-		if service, isPort := strings.CutSuffix(name, "_PORT"); isPort && serviceLink.MatchString(value) {
+		if service, isPort := strings.CutSuffix(name, "_PORT"); isPort && isServiceLink(value) {
 			service = strings.ReplaceAll(strings.ToLower(service), "_", "-")
 			r.warn("%s=%s is a Kubernetes service link (Service %q), ignored", name, quote(value), service)
 			continue

@@ -2,7 +2,6 @@ package envspec
 
 import (
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +35,13 @@ func (r *reader) countSlots(job *Job) error {
 	case job.LaunchOnly:
 		job.Slots = 0
 		r.sources["slots"] = "launch-only"
+	case r.ownSlots.from.name != "":
+		job.Slots, job.LaunchOnly = r.ownSlots.n, r.ownSlots.n == 0
+		r.note("slots", r.ownSlots.from)
+	case r.toldSlots(job.Role, job.Index).from.name != "":
+		told := r.toldSlots(job.Role, job.Index)
+		job.Slots = told.n
+		r.note("slots", told.from)
 	case job.GPUs > 0:
 		job.Slots = job.GPUs
 		r.sources["slots"] = r.sources["gpus"]
@@ -45,14 +51,12 @@ func (r *reader) countSlots(job *Job) error {
 	return nil
 }
 
-var nvidiaNode = regexp.MustCompile(`^nvidia[0-9]+$`) // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
-
 // nvidia counts the NVIDIA devices that a process in this container can use. The nodes decide; the variables may only
 // narrow, because the container toolkit may have ignored them, and images carry NVIDIA_VISIBLE_DEVICES=all anywhere.
 func (r *reader) nvidia() (int, string) {
 	nodes := 0
 	for _, name := range r.entries("/dev") {
-		if nvidiaNode.MatchString(name) {
+		if isNumbered(name, "nvidia") { // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
 			nodes++
 		}
 	}
@@ -78,8 +82,6 @@ func (r *reader) nvidia() (int, string) {
 	return r.narrow(nodes, from, "CUDA_VISIBLE_DEVICES")
 }
 
-var renderNode = regexp.MustCompile(`^renderD[0-9]+$`)
-
 // amd counts AMD devices. Other drivers make render nodes too, /dev/kfd is AMD's alone.
 func (r *reader) amd() (int, string) {
 	from := "/dev/dri/renderD*"
@@ -88,7 +90,7 @@ func (r *reader) amd() (int, string) {
 	}
 	nodes := 0
 	for _, name := range r.entries("/dev/dri") {
-		if renderNode.MatchString(name) {
+		if isNumbered(name, "renderD") {
 			nodes++
 		}
 	}

@@ -48,6 +48,9 @@ func (v variable) source() string {
 	return v.name
 }
 
+// shown is the value in a sentence, as much of it as helps.
+func (v variable) shown() string { return strings.Trim(quote(v.value), `"`) }
+
 // fail returns an error with a sentence of its own, which must show v's name and value.
 func (r *reader) fail(v variable, advice, problem string, args ...any) *VarError {
 	return &VarError{System: r.system, Var: v.name, Value: v.value, Problem: fmt.Sprintf(problem, args...), Advice: advice}
@@ -85,7 +88,7 @@ func quote(s string) string {
 
 // quoteAll shows a list, as much of it as helps.
 func quoteAll(list []string) string {
-	const shown = 12
+	const shown = 24
 	var quoted []string
 	for i, s := range list {
 		if i == shown {

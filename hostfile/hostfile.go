@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -140,7 +141,7 @@ type grammar struct {
 	sep      string          // between name and count
 	comments []string        // what starts a comment; none: neither comments nor blank lines are allowed
 	extra    string          // letters of a name beyond ASCII letters, digits, "-" and "."
-	reserved map[string]bool // words that the launcher's lexer does not take as a name
+	reserved []string        // words that the launcher's lexer does not take as a name
 	numeric  bool            // a name of digits only reaches the agent unchanged
 	keys     map[string]bool // true: the count; false: known and dropped
 	bare     int             // slots of a name without a count; 0: refused
@@ -169,11 +170,11 @@ func grammarOf(d Dialect) (grammar, error) {
 
 // openMPIReserved are the words that mpirun 4.1.4 reports as a parse error in the place of a name, and "rank", which it
 // reads as the number 1.
-var openMPIReserved = map[string]bool{
-	"slot": true, "slots": true, "slots_max": true, "slots-max": true, "max_slots": true, "max-slots": true,
-	"cpu": true, "cpu_max": true, "cpu-max": true, "count": true, "count_max": true, "count-max": true,
-	"port": true, "username": true, "user_name": true, "user-name": true, "rank": true,
-	"boards": true, "sockets": true, "cores": true, "sockets_per_board": true, "cores_per_socket": true,
+var openMPIReserved = []string{
+	"slot", "slots", "slots_max", "slots-max", "max_slots", "max-slots",
+	"cpu", "cpu_max", "cpu-max", "count", "count_max", "count-max",
+	"port", "username", "user_name", "user-name", "rank",
+	"boards", "sockets", "cores", "sockets_per_board", "cores_per_socket",
 }
 
 // line parses one line without its line end. ok is false for a line without a host.
@@ -301,7 +302,7 @@ func (g grammar) name(s string) error {
 	if digits && !g.numeric {
 		return fmt.Errorf("a name in the %s host list cannot be a number", g.dialect)
 	}
-	if g.reserved[s] {
+	if slices.Contains(g.reserved, s) {
 		return fmt.Errorf("the name is a word of the %s host list grammar", g.dialect)
 	}
 	return nil

@@ -1,0 +1,56 @@
+package envspec
+
+import "strings"
+
+// AWS Batch multi-node parallel jobs tell the address of the main node to the others, and nothing to it.
+// Source: supervised-scripts/mpi-run.sh of github.com/aws-samples/aws-mnpbatch-template.
+
+func matchAWSBatch(r *reader) string { return r.sees("AWS_BATCH_JOB_NODE_INDEX") }
+
+func readAWSBatch(r *reader, job *Job) error {
+	if v, ok := r.get("AWS_BATCH_JOB_ID"); ok {
+		id, _, _ := strings.Cut(v.value, "#") // each node adds its number
+		r.jobID(job, id, v)
+	}
+	if v, ok := r.get("AWS_BATCH_JOB_ATTEMPT"); ok {
+		job.Attempt = v.value
+		r.note("attempt", v)
+	}
+	size, sizeVar, ok, err := r.number(1, maxTasks, "AWS_BATCH_JOB_NUM_NODES")
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return r.missing("", "AWS_BATCH_JOB_NUM_NODES")
+	}
+	if err := r.soleRole(job, sizeVar); err != nil {
+		return err
+	}
+	r.countRole(job, job.Role, size, sizeVar)
+	main, _, _, err := r.number(0, size-1, "AWS_BATCH_JOB_MAIN_NODE_INDEX")
+	if err != nil {
+		return err
+	}
+	node, v, ok, err := r.number(0, size-1, "AWS_BATCH_JOB_NODE_INDEX")
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return r.missing("set PAIINIT_INDEX", "AWS_BATCH_JOB_NODE_INDEX")
+	}
+	job.Index = (node - main + size) % size // the main node has rank 0
+	r.note("index", v)
+	if r.has("PAIINIT_INDEX") {
+		if err := r.ownIndex(job); err != nil {
+			return err
+		}
+	}
+	if node == main {
+		return nil
+	}
+	address, ok := r.get("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
+	if !ok {
+		return r.missing("set PAIINIT_PEERS", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
+	}
+	return r.addSeed(job, address.value, address)
+}

@@ -1,0 +1,264 @@
+package envspec
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Sources: pkg/controller/mpi_job_controller.go of github.com/kubeflow/mpi-operator, and, for the first generation,
+// pkg/controller.v1/mpi of github.com/kubeflow/training-operator (v1.9).
+
+const (
+	mpiHostfile   = "/etc/mpi/hostfile"
+	mpiDiscovery  = "/etc/mpi/discover_hosts.sh"
+	mpiKubexec    = "/etc/mpi/kubexec.sh"
+	kopenmpiHosts = "/kubeflow/openmpi/assets/hostfile" // of the prototype kubeflow/openmpi
+)
+
+func matchMPIJob(r *reader) string {
+	if name := r.sees("K_MPI_JOB_ROLE"); name != "" {
+		return name
+	}
+	for _, path := range []string{mpiKubexec, kopenmpiHosts} {
+		if r.exists(path) {
+			return path
+		}
+	}
+	return ""
+}
+
+// readMPIJob reads the launcher, which has the list of hosts, and the workers, which are told nothing but their name: where
+// the launcher is follows from it.
+func readMPIJob(r *reader, job *Job) error {
+	if r.exists("/root/.ssh/id_rsa") {
+		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
+	}
+	role, ok := r.get("K_MPI_JOB_ROLE", "PAIINIT_ROLE")
+	switch {
+	case !ok && r.exists(mpiKubexec), role.value == "launcher" && r.exists(mpiKubexec):
+		// The first generation starts remote processes through the API server; there is nobody to meet.
+		r.warn("%s: hosts are reached by kubectl exec, so this container only runs its command", mpiKubexec)
+		return r.soleContainer(job, variable{name: mpiKubexec, value: mpiKubexec})
+	case !ok && r.exists(kopenmpiHosts):
+		return r.kopenmpi(job)
+	case !ok:
+		return r.missing("set PAIINIT_ROLE", "K_MPI_JOB_ROLE")
+	}
+	switch role.value {
+	case "launcher":
+		return r.mpiLauncher(job, role)
+	case "worker":
+		return r.mpiWorker(job, role)
+	}
+	return r.bad(role, "", "is neither \"launcher\" nor \"worker\"")
+}
+
+// soleContainer makes this container a job of its own.
+func (r *reader) soleContainer(job *Job, v variable) error {
+	job.Role, job.Index = defaultRole, 0
+	job.Roles = []Role{{Name: defaultRole, Count: 1}}
+	job.Peers = []Peer{r.onlyPeer(defaultRole)}
+	r.spread = true
+	for _, field := range []string{"role", "index", "size", "peers"} {
+		r.note(field, v)
+	}
+	return nil
+}
+
+func (r *reader) mpiLauncher(job *Job, role variable) error {
+	name, _ := r.podName()
+	if stem, ok := strings.CutSuffix(name.value, "-launcher"); ok {
+		r.jobID(job, stem, name)
+	}
+	job.Role, job.Index = "launcher", 0
+	r.note("role", role)
+	r.note("index", role)
+	path, text, ok := r.mpiHosts()
+	if !ok {
+		return r.bad(role, "set PAIINIT_PEERS", "but neither %s nor %s can be read", mpiHostfile, mpiDiscovery)
+	}
+	list := variable{name: path, value: path}
+	launcher, workers, problem := parseMPIHosts(text)
+	if problem != "" {
+		return r.fail(list, "", "%s: %s", path, problem)
+	}
+	r.note("size", list)
+	if err := r.addRole(job, "launcher", []string{launcher.host}, list); err != nil {
+		return err
+	}
+	if launcher.host == "" {
+		r.launchOnly["launcher"] = true
+	} else if launcher.slots > 0 {
+		r.slots[peerKey{"launcher", 0}] = slotCount{launcher.slots, list}
+	}
+	return r.addWorkers(job, workers, list)
+}
+
+// kopenmpi reads a pod of the prototype, NAME-master or NAME-worker-0: all of them have the list.
+func (r *reader) kopenmpi(job *Job) error {
+	text, _ := r.file(kopenmpiHosts)
+	list := variable{name: kopenmpiHosts, value: kopenmpiHosts}
+	_, workers, problem := parseMPIHosts(text)
+	if problem != "" {
+		return r.fail(list, "", "%s: %s", list.name, problem)
+	}
+	name, ok := r.podName()
+	if !ok {
+		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
+	}
+	stem, index, numbered := splitAlias(name.value)
+	id, isWorker := strings.CutSuffix(stem, "-worker")
+	switch {
+	case numbered && isWorker:
+		job.Role, job.Index = defaultRole, index
+	default:
+		if id, ok = strings.CutSuffix(name.value, "-master"); !ok {
+			return r.bad(name, "set PAIINIT_POD_NAME", "is neither NAME-master nor NAME-worker-NUMBER")
+		}
+		job.Role, job.Index = "master", 0
+	}
+	r.note("role", name)
+	r.note("index", name)
+	r.jobID(job, id, name)
+	r.launchOnly["master"] = true
+	_, domain, _ := strings.Cut(workers[0].host, ".")
+	master := id + "-master"
+	if domain != "" {
+		master += "." + domain
+	}
+	if err := r.addRole(job, "master", []string{master}, list); err != nil {
+		return err
+	}
+	return r.addWorkers(job, workers, list)
+}
+
+// addWorkers appends the workers of a host list, with their slots if it tells them.
+func (r *reader) addWorkers(job *Job, workers []mpiHost, list variable) error {
+	hosts := make([]string, len(workers))
+	for i, w := range workers {
+		hosts[i] = w.host
+		if w.slots > 0 {
+			r.slots[peerKey{defaultRole, i}] = slotCount{w.slots, list}
+		}
+	}
+	return r.addRole(job, defaultRole, hosts, list)
+}
+
+// mpiHosts returns the first list of hosts that there is.
+func (r *reader) mpiHosts() (path, text string, ok bool) {
+	paths := []string{mpiHostfile, kopenmpiHosts, mpiDiscovery}
+	if v, given := r.get("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"); given {
+		paths = append([]string{v.value}, paths...)
+	}
+	for _, path := range paths {
+		if text, ok := r.file(path); ok && clean(text) != "" {
+			return path, text, true
+		}
+	}
+	return "", "", false
+}
+
+type mpiHost struct {
+	host  string
+	slots int // 0 = not told
+}
+
+// parseMPIHosts reads lines "HOST slots=N" (Open MPI), "HOST:N" (Intel MPI, MPICH), "HOST", or "echo HOST" of the
+// discovery script. The launcher is among them if it computes too.
+func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem string) {
+	byIndex := make(map[int]mpiHost)
+	var plain []mpiHost
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		fields := strings.Fields(clean(line))
+		if len(fields) > 0 && fields[0] == "echo" {
+			fields = fields[1:]
+		}
+		if len(fields) == 0 {
+			continue
+		}
+		var h mpiHost
+		var count string
+		h.host, count, _ = strings.Cut(fields[0], ":")
+		for _, f := range fields[1:] {
+			if n, ok := strings.CutPrefix(f, "slots="); ok {
+				count = n
+			}
+		}
+		if problem := checkHost(h.host); problem != "" {
+			return launcher, nil, problem
+		}
+		if count != "" {
+			n, err := strconv.Atoi(count)
+			if err != nil || n < 1 || n > maxTasks {
+				return launcher, nil, "slots of " + quote(h.host) + " are " + quote(count)
+			}
+			h.slots = n
+		}
+		pod, _, _ := strings.Cut(h.host, ".")
+		stem, index, numbered := splitAlias(pod)
+		switch {
+		case strings.HasSuffix(pod, "-launcher") || strings.HasSuffix(pod, "-master"):
+			launcher = h
+		case numbered && strings.HasSuffix(stem, "-worker"):
+			if _, dup := byIndex[index]; dup {
+				return launcher, nil, quote(h.host) + " occurs twice"
+			}
+			byIndex[index] = h
+		default:
+			plain = append(plain, h)
+		}
+	}
+	// The list may be sorted as text, worker-10 before worker-2, or lack workers that do not run yet.
+	for i := 0; len(byIndex) > 0; i++ {
+		h, ok := byIndex[i]
+		if !ok && i > maxTasks {
+			return launcher, nil, "the workers' numbers have gaps"
+		}
+		delete(byIndex, i)
+		workers = append(workers, h)
+	}
+	workers = append(workers, plain...)
+	if len(workers) == 0 {
+		return launcher, nil, "no workers"
+	}
+	return launcher, workers, ""
+}
+
+func (r *reader) mpiWorker(job *Job, role variable) error {
+	job.Role = defaultRole
+	r.note("role", role)
+	name, ok := r.podName()
+	if !ok {
+		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
+	}
+	stem, index, numbered := splitAlias(name.value)
+	id, isWorker := strings.CutSuffix(stem, "-worker")
+	if !numbered || !isWorker {
+		return r.bad(name, "set PAIINIT_POD_NAME from metadata.name", "is not JOB-worker-NUMBER, by which a worker of an MPIJob finds its launcher")
+	}
+	r.jobID(job, id, name)
+	job.Index = index
+	r.note("index", name)
+	if r.has("PAIINIT_INDEX") {
+		if err := r.ownIndex(job); err != nil {
+			return err
+		}
+	}
+	r.launchOnly["launcher"] = true // unless it computes too, which a worker is not told
+	r.countRole(job, "launcher", 1, role)
+	count := -1
+	size, v, ok, err := r.number(2, maxTasks, "PAIINIT_SIZE")
+	switch {
+	case err != nil:
+		return err
+	case ok:
+		count = size - 1
+	default:
+		r.openSize = true
+		v = variable{name: "known to the launcher"}
+	}
+	r.note("size", v)
+	r.countRole(job, defaultRole, count, v)
+	return r.addSeed(job, id+"-launcher."+id, name)
+}

@@ -1,0 +1,14 @@
+package envspec
+
+// RunPod's Instant Clusters tell the address of the first node. Source: docs.runpod.io/instant-clusters/configuration.
+
+func matchRunPod(r *reader) string {
+	if r.has("PRIMARY_ADDR") && r.has("NUM_NODES") {
+		return r.sees("PRIMARY_ADDR")
+	}
+	return ""
+}
+
+func readRunPod(r *reader, job *Job) error {
+	return r.knownMaster(job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"}, []string{"NUM_NODES"}, "NUM_TRAINERS")
+}

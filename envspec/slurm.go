@@ -1,0 +1,178 @@
+package envspec
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Slurm starts paiinit once per node: srun --ntasks-per-node=1.
+// Source: doc/man/man1/srun.1 of github.com/SchedMD/slurm.
+
+func matchSlurm(r *reader) string {
+	if v, ok := r.get("SLURM_JOB_ID"); ok && r.has("SLURM_PROCID", "SLURM_NODEID") {
+		return v.name
+	}
+	return ""
+}
+
+func readSlurm(r *reader, job *Job) error {
+	r.readID(job, "SLURM_JOB_ID")
+	step, inStep := r.get("SLURM_STEP_ID", "SLURM_STEPID")
+	if inStep {
+		// A step that is started again, by a job that is requeued, must not meet what is left of it.
+		job.Attempt = step.value
+		if restart, ok := r.get("SLURM_RESTART_COUNT"); ok {
+			job.Attempt += "." + restart.value
+		}
+		r.note("attempt", step)
+	}
+	list, ok := r.get("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+	if !ok {
+		return r.missing("set PAIINIT_PEERS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+	}
+	nodes, problem := expandNodes(list.value)
+	if problem != "" {
+		return r.wrong(list, "", "%s", problem)
+	}
+	if err := r.soleRole(job, list); err != nil {
+		return err
+	}
+	if err := r.ownIndex(job, "SLURM_NODEID", "SLURM_PROCID"); err != nil {
+		return err
+	}
+	if err := r.slurmOncePerNode(job, nodes, list, inStep); err != nil {
+		return err
+	}
+	r.gpusHere("SLURM_GPUS_ON_NODE")
+	return r.addRole(job, job.Role, nodes, list)
+}
+
+// slurmOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node alone.
+func (r *reader) slurmOncePerNode(job *Job, nodes []string, list variable, inStep bool) error {
+	if !inStep && len(nodes) > 1 {
+		return r.wrong(list, "", "%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them; "+
+			"start paiinit with srun --ntasks-per-node=1", len(nodes))
+	}
+	const advice = "use --ntasks-per-node=1"
+	if v, ok := r.get("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"); ok && inStep {
+		if n := tasksOn(v.value, job.Index); n > 1 {
+			return r.wrong(v, advice, "started %d times on this node", n)
+		}
+	}
+	if n, v, ok, err := r.number(0, maxTasks, "SLURM_LOCALID"); ok && (err != nil || n > 0) {
+		return r.fail(v, advice, "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
+	}
+	return nil
+}
+
+// tasksOn reads "2(x3),1", the number of tasks of node after node; 0 if it does not tell.
+func tasksOn(list string, node int) int {
+	for item := range strings.SplitSeq(list, ",") {
+		count, times, repeated := strings.Cut(clean(item), "(x")
+		n, err := strconv.Atoi(count)
+		if err != nil {
+			return 0
+		}
+		k := 1
+		if repeated {
+			if k, err = strconv.Atoi(strings.TrimSuffix(times, ")")); err != nil {
+				return 0
+			}
+		}
+		if node < k {
+			return n
+		}
+		node -= k
+	}
+	return 0
+}
+
+// expandNodes reads Slurm's host lists, as in rack[0-1]n[08-11,15],login1. A range has the width of its lower bound. The
+// problem is "" if it is well-formed.
+//
+// scontrol (22.05) takes a list without its closing bracket for a name, and refuses text after the last bracket, which
+// later versions accept.
+func expandNodes(list string) (nodes []string, problem string) {
+	begin, depth := 0, false
+	for i := 0; i <= len(list); i++ {
+		switch {
+		case i == len(list) && depth:
+			return nil, fmt.Sprintf("missing %q at %d", "]", i+1)
+		case i == len(list) || list[i] == ',' && !depth:
+			item := clean(list[begin:i])
+			begin = i + 1
+			if item == "" {
+				return nil, fmt.Sprintf("empty name at %d", i+1)
+			}
+			names, problem := expandNode(item, maxTasks-len(nodes))
+			if problem != "" {
+				return nil, problem
+			}
+			nodes = append(nodes, names...)
+		case list[i] == '[':
+			if depth {
+				return nil, fmt.Sprintf("second %q at %d", "[", i+1)
+			}
+			depth = true
+		case list[i] == ']':
+			if !depth {
+				return nil, fmt.Sprintf("%q without %q at %d", "]", "[", i+1)
+			}
+			depth = false
+		}
+	}
+	return nodes, ""
+}
+
+// expandNode expands one name with balanced brackets into at most most names, the last bracket counting fastest.
+func expandNode(item string, most int) (names []string, problem string) {
+	names = []string{""}
+	for item != "" {
+		plain, rest, found := strings.Cut(item, "[")
+		ends := []string{""}
+		if found {
+			var ranges string
+			ranges, rest, _ = strings.Cut(rest, "]")
+			if ends, problem = expandRanges(ranges, most/len(names)); problem != "" {
+				return nil, problem
+			}
+		}
+		next := make([]string, 0, len(names)*len(ends))
+		for _, name := range names {
+			for _, end := range ends {
+				next = append(next, name+plain+end)
+			}
+		}
+		names, item = next, rest
+	}
+	if len(names) > most {
+		return nil, fmt.Sprintf("more than %d nodes", maxTasks)
+	}
+	return names, ""
+}
+
+func expandRanges(ranges string, most int) (list []string, problem string) {
+	bad := "invalid range " + quote("["+ranges+"]")
+	for part := range strings.SplitSeq(ranges, ",") {
+		low, high, isRange := strings.Cut(part, "-")
+		if !isRange {
+			high = low
+		}
+		a, errA := strconv.ParseUint(low, 10, 64)
+		b, errB := strconv.ParseUint(high, 10, 64)
+		if errA != nil || errB != nil || a > b || len(low) > 20 {
+			return nil, bad
+		}
+		if b-a >= uint64(max(most-len(list), 0)) {
+			return nil, fmt.Sprintf("more than %d nodes", maxTasks)
+		}
+		for n := a; ; n++ {
+			list = append(list, fmt.Sprintf("%0*d", len(low), n))
+			if n == b {
+				break
+			}
+		}
+	}
+	return list, ""
+}

@@ -1,0 +1,124 @@
+package envspec
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Volcano's svc plugin lists the hosts of every task, in variables whose names are in upper case, and in files.
+// Sources: pkg/controllers/job/plugins of github.com/volcano-sh/volcano.
+
+func matchVolcano(r *reader) string { return r.sees("VC_TASK_INDEX", "VK_TASK_INDEX") }
+
+// volcanoTask is one list of hosts, in the order of their numbers.
+type volcanoTask struct {
+	name  string
+	hosts []string
+	from  variable
+}
+
+func readVolcano(r *reader, job *Job) error {
+	name, ok := r.podName()
+	if !ok {
+		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
+	}
+	if err := r.ownIndex(job, "VC_TASK_INDEX", "VK_TASK_INDEX"); err != nil {
+		return err
+	}
+	tasks, err := r.volcanoTasks()
+	if err != nil {
+		return err
+	}
+	own, ownHost := "", ""
+	for _, t := range tasks {
+		if _, dup := r.counts[t.name]; dup || !isRoleName(t.name) {
+			return r.wrong(t.from, "", "%s is not the name of one task", quote(t.name))
+		}
+		if err := r.addRole(job, t.name, t.hosts, t.from); err != nil {
+			return err
+		}
+		for i, host := range t.hosts {
+			if pod, _, _ := strings.Cut(host, "."); pod == name.value && i == job.Index {
+				own, ownHost = t.name, host
+			}
+		}
+	}
+	first := tasks[0]
+	if own == "" && !r.has("PAIINIT_ROLE") {
+		return r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index, first.from.name)
+	}
+	if _, service, ok := strings.Cut(first.hosts[0], "."); ok {
+		id, _, _ := strings.Cut(service, ".")
+		r.jobID(job, id, first.from)
+	}
+	// The mpi plugin tells the master which hosts compute.
+	if mpi, ok := r.get("MPI_HOST"); ok && ownHost != "" && !slices.Contains(strings.Split(mpi.value, ","), ownHost) {
+		r.ownSlots = slotCount{0, mpi}
+	}
+	// The ssh plugin's key, and not one of the image's: its config names this pod.
+	if config, ok := r.file("/root/.ssh/config"); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") && r.exists("/root/.ssh/id_rsa") {
+		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
+	}
+	return r.ownRole(job, own, name, first.from)
+}
+
+// volcanoTasks reads the lists. What the job declared first is not told: those that launch come first, then the alphabet.
+func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
+	// The variables may be turned off, when they grow too long; the files are always there.
+	const dir = "/etc/volcano"
+	for _, file := range r.entries(dir) {
+		path := dir + "/" + file
+		name, isList := strings.CutSuffix(file, ".host")
+		text, ok := r.file(path)
+		if hosts := strings.Fields(text); isList && ok && len(hosts) > 0 {
+			tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}})
+		}
+	}
+	fromFiles := len(tasks) > 0
+	for _, env := range slices.Sorted(maps.Keys(r.vars)) {
+		name, isList := strings.CutSuffix(env, "_HOSTS")
+		name, isVolcano := strings.CutPrefix(name, "VC_")
+		if !isList || !isVolcano || fromFiles {
+			continue
+		}
+		v, ok := r.get(env)
+		if !ok {
+			continue // a task without pods
+		}
+		hosts, err := r.items(v, ",")
+		if err != nil {
+			return nil, err
+		}
+		tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, v})
+	}
+	if len(tasks) == 0 {
+		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS", dir+"/<task>.host")
+	}
+	slices.SortFunc(tasks, func(a, b volcanoTask) int {
+		return cmp.Or(cmp.Compare(volcanoClass(a.name), volcanoClass(b.name)), cmp.Compare(a.name, b.name))
+	})
+	return tasks, nil
+}
+
+// volcanoName is a task's name as the job wrote it, from its first host, JOB-TASK-0.JOB, if that has the form.
+func volcanoName(variable, host string) string {
+	pod, service, _ := strings.Cut(host, ".")
+	service, _, _ = strings.Cut(service, ".")
+	stem, _, _ := splitAlias(pod)
+	if name, ok := strings.CutPrefix(stem, service+"-"); ok && name != "" {
+		return name
+	}
+	return strings.ReplaceAll(strings.ToLower(variable), "_", "-")
+}
+
+// volcanoClass sorts tasks: names such as mpimaster launch.
+func volcanoClass(name string) int {
+	for _, launcher := range []string{"master", "launcher", "leader", "chief", "head"} {
+		if strings.Contains(strings.ToLower(name), launcher) {
+			return 0
+		}
+	}
+	return 1
+}
