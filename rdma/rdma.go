@@ -1,34 +1,42 @@
-// Package rdma says what verbs hardware this container can really use, and why not.
+// Package rdma says what verbs hardware this container can really use, and why not, and what all ranks of a job can use
+// together.
 //
 // A device that the host has is of no use here unless its node was passed in, may be opened, has an active port, and
 // enough memory can be locked for it; jobs that find out themselves do so minutes later, with messages like "Cannot
-// allocate memory", or silently fall back to TCP. [Probe] reads what the kernel tells in /sys and /dev, tries the
-// nodes, and turns it into a [Report] with advice. [Summary] is the part of a report that fits into a gossip record.
+// allocate memory", or silently fall back to TCP. [Probe] reads what the kernel tells in /sys and /dev, asks its RDMA
+// netlink and the devices themselves, and turns it into a [Report] with advice. [Summary] is the part of a report that
+// fits into a gossip record, and [Judge] makes one verdict of the summaries of all ranks.
 //
 // The package needs no verbs library and no cgo, never changes anything, and never fails as a whole: a device that is
 // half visible, a file that cannot be read, or a value that makes no sense costs that value and nothing else. It does
-// not load modules, does not measure bandwidth, and does not judge what other hosts have.
+// not load modules, does not measure bandwidth, and does not know what a launcher is: variables are package launch's.
 package rdma
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
-	"strings"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// Config says where to look.
+// Config says where to look. [System] is the one for this container; captured trees have a Root and nothing else.
 type Config struct {
 	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. nil: nothing is
 	// there.
 	Root fs.FS
 	// Open tries the device node at an absolute path and returns the errno; see [OpenNode]. nil: a node counts as usable if
-	// it exists (captured trees).
+	// it exists.
 	Open func(path string) error
+	// Verbs asks the device behind a node that can be opened; see [QueryVerbs]. nil: nobody is asked.
+	Verbs func(path string, driver uint32) (*Verbs, error)
+	// Netlink asks the kernel; see [QueryNetlink]. nil: nobody is asked. Not called where there is no device.
+	Netlink func() (Netlink, error)
+	// PeerMemory tries whether one process may read another's memory; see [ReadPeerMemory]. nil: unknown.
+	PeerMemory func() error
 	// Limits are this process's; see [SystemLimits].
 	Limits Limits
 	// Netdevs are the network interfaces of this network namespace. nil: those of sys/class/net in Root.
@@ -48,10 +56,23 @@ type Report struct {
 	// Devices are ordered by name, numbers by value.
 	Devices []Device `json:"devices"`
 	Limits  Limits   `json:"limits"`
+	// NetnsMode is "shared" or "exclusive": whether a device shows in every network namespace or in its own only. "" if
+	// unknown.
+	NetnsMode string `json:"netns_mode"`
 	// GPUDirect is the kernel module that lets NICs reach GPU memory: "nvidia_peermem", "nv_mem" or "nv_mem_nc", "" if none
 	// is loaded. NCCL looks for the same three (net_ib/gdr.cc).
-	GPUDirect string    `json:"gpudirect"`
-	Findings  []Finding `json:"findings"`
+	GPUDirect string `json:"gpudirect"`
+	// DMABuf says that the kernel can give NICs the memory of other devices without such a module (5.12 and later).
+	// Whether a driver does, only a GPU can tell.
+	DMABuf bool `json:"dmabuf"`
+	// GPUs is the number of NVIDIA GPUs in the container.
+	GPUs int `json:"gpus"`
+	// NetworkDirect says that this is an Azure machine with the Network Direct devices of before SR-IOV.
+	NetworkDirect bool `json:"network_direct"`
+	// PeerMemory is "allowed" or "denied": whether processes of this container may read each other's memory, as MPI's shared
+	// memory wants to (CMA). "" if unknown.
+	PeerMemory string    `json:"peer_memory"`
+	Findings   []Finding `json:"findings"`
 }
 
 // Device is one verbs device.
@@ -60,18 +81,35 @@ type Device struct {
 	Name string `json:"name"`
 	// Driver is the name of the parent's driver, "" for software devices.
 	Driver string `json:"driver"`
-	// Firmware is fw_ver, "" where the driver has none.
+	// Protocol is "ib", "roce", "iw", "opa" or "usnic" as RDMA netlink tells it, "" if it does not.
+	Protocol string `json:"protocol"`
+	// Firmware is fw_ver, Board is board_id; "" where the driver has none.
 	Firmware string `json:"firmware"`
-	// NodeGUID is in the kernel's form, "a088:c203:0074:cfda".
-	NodeGUID string `json:"node_guid"`
-	// Verbs is the name of the character device below /dev/infiniband, "" if the kernel offers none.
-	Verbs string `json:"verbs"`
-	// Openable says that it could be opened for reading and writing.
-	Openable bool   `json:"openable"`
-	Ports    []Port `json:"ports"`
+	Board    string `json:"board"`
+	// NodeGUID and SysImageGUID are in the kernel's form, "a088:c203:0074:cfda". Functions of one card share the latter.
+	NodeGUID     string `json:"node_guid"`
+	SysImageGUID string `json:"sys_image_guid"`
+	// PCI is the address on the bus, "0000:3b:00.0"; "" for software devices.
+	PCI string `json:"pci"`
+	// NUMANode is the memory node that the device is near to, -1 if there is none or it is unknown.
+	NUMANode int `json:"numa_node"`
+	// Netdevs are the network interfaces of the device, whether or not this container has them.
+	Netdevs []string `json:"netdevs"`
+	// Verbs is the name of the character device below /dev/infiniband, "" if the kernel offers none. VerbsDev is its device
+	// number, "231:192".
+	Verbs    string `json:"verbs"`
+	VerbsDev string `json:"verbs_dev"`
+	// Openable says that it could be opened for reading and writing. OpenError is the name of the errno if not.
+	Openable  bool   `json:"openable"`
+	OpenError string `json:"open_error"`
+	// Attributes is what the device itself says, null if it was not asked or did not answer.
+	Attributes *Attributes `json:"attributes"`
+	Ports      []Port      `json:"ports"`
 
-	open    error // why it is not Openable
-	visible bool  // below sys/class/infiniband
+	open     error  // why it is not Openable
+	visible  bool   // below sys/class/infiniband
+	nodeType string // "CA", "RNIC"
+	software bool   // made of a network interface, by rxe or siw
 }
 
 // Port is one port of a device. Strings and numbers are "" and 0 where they cannot be read.
@@ -89,10 +127,21 @@ type Port struct {
 	// LID and SMLID are the addresses of the port and of its subnet manager, 0 on Ethernet.
 	LID   uint32 `json:"lid"`
 	SMLID uint32 `json:"sm_lid"`
+	// CapMask is the port's capability mask.
+	CapMask uint32 `json:"cap_mask"`
 	// PKeys are the valid partition keys in table order, in the form "0xffff".
 	PKeys []string `json:"pkeys"`
 	// GIDs are those that are not zero.
 	GIDs []GID `json:"gids"`
+	// Attributes is what the device itself says of the port, null if it was not asked or did not answer.
+	Attributes *PortAttributes `json:"attributes"`
+	// Fabric is what a program has to speak here: "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA", "none".
+	Fabric Kind `json:"fabric"`
+	// Usable says that programs of this container can use the port, Why what stands in the way.
+	Usable bool   `json:"usable"`
+	Why    string `json:"why"`
+
+	reason Reason
 }
 
 // GID is one entry of a port's GID table.
@@ -107,227 +156,111 @@ type GID struct {
 	Netdev string `json:"netdev"`
 }
 
-// Severities of a [Finding].
-const (
-	SeverityError   = "error"   // this cannot be used
-	SeverityWarning = "warning" // this may fail or be slow
-	SeverityInfo    = "info"    // worth knowing
-)
-
-// Finding is one thing that is wrong or worth knowing.
-type Finding struct {
-	// Severity is SeverityError, SeverityWarning or SeverityInfo.
-	Severity string `json:"severity"`
-	// Device is the device's name, "" if the finding is about all of them.
-	Device string `json:"device"`
-	// What is one sentence, Fix is what to do about it, "" if nothing can be done.
-	What string `json:"what"`
-	Fix  string `json:"fix"`
-}
-
 // Probe looks at every device.
 func Probe(c Config) Report {
 	t := tree{c.Root}
-	r := Report{Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), Findings: []Finding{}}
+	r := Report{
+		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
+		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},
+	}
+	var n Netlink
+	if c.Netlink != nil && (len(r.Devices) > 0 || t.exists(devicesDir)) {
+		n, _ = c.Netlink() // an old kernel, or a sandbox that has none: nothing is known then
+	}
+	r.NetnsMode = n.Mode
+	var asked sync.WaitGroup
 	for i := range r.Devices {
 		d := &r.Devices[i]
+		about := n.Devices[d.Name]
+		d.Protocol = about.Protocol
+		d.software = d.software || about.Driver == driverRXE || about.Driver == driverSIW
 		if d.Verbs == "" {
 			continue
 		}
-		d.open = t.node(d.Verbs, c.Open)
-		d.Openable = d.open == nil
+		d.open = t.node(d.Verbs, d.VerbsDev, c.Open)
+		d.Openable, d.OpenError = d.open == nil, errnoName(d.open)
+		if d.Openable && c.Verbs != nil && about.Driver != 0 {
+			asked.Go(func() {
+				if v, err := c.Verbs(nodeDir+d.Verbs, about.Driver); err == nil {
+					d.add(v)
+				}
+			})
+		}
+	}
+	asked.Wait()
+	r.NetworkDirect = r.NetworkDirect || t.networkDirect(r.Devices)
+	if c.PeerMemory != nil {
+		switch err := c.PeerMemory(); {
+		case err == nil:
+			r.PeerMemory = "allowed"
+		case errors.Is(err, syscall.EPERM):
+			r.PeerMemory = "denied"
+		}
 	}
 	netdevs := c.Netdevs
 	if netdevs == nil {
 		netdevs = t.names("sys/class/net")
 	}
-	r.Findings = append(r.Findings, findings(r, netdevs)...)
+	r.resolve(netdevs)
+	r.Findings = append(r.Findings, t.findings(r, netdevs)...)
 	return r
 }
 
-// Advice that belongs to several findings. Docker: reference of `docker run`; Kubernetes: the RDMA shared device and
-// SR-IOV plugins; OpenPAI: extraContainerOptions of its job protocol.
-const (
-	fixNode = "pass the device in: docker run --device=/dev/infiniband, a Kubernetes resource of the RDMA device plugin, " +
-		"or OpenPAI's extraContainerOptions.infiniband: true for every task role"
-	fixMemlock = "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK, IPC_LOCK in the Kubernetes securityContext, or LimitMEMLOCK=infinity for the container runtime"
-	fixNetwork = "run with the host's network, or give the container its own virtual function or macvlan interface"
-)
-
-// minMemlock is the limit of locked memory, in bytes, below which MPI and NCCL cannot register their buffers; 8 MiB, the
-// default of current kernels, is known to be too little. Above it the job may still need more.
-const minMemlock = 1 << 30
-
-func (l Limits) unlimited() bool { return l.IPCLock || l.Memlock < 0 }
-func (l Limits) enough() bool    { return l.unlimited() || l.Memlock >= minMemlock }
-
-// findings judges a report.
-func findings(r Report, netdevs []string) []Finding {
-	if len(r.Devices) == 0 {
-		return []Finding{{SeverityInfo, "", "no verbs devices: MPI and NCCL will use TCP", ""}}
-	}
-	var fs []Finding
-	add := func(severity, device, what, fix string) {
-		fs = append(fs, Finding{severity, device, what, fix})
-	}
-	openable := false
-	for _, d := range r.Devices {
-		openable = openable || d.Openable
-		if !d.visible {
-			add(SeverityError, d.Name, fmt.Sprintf("%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs, d.Name), fixNetwork)
-			continue
-		}
-		if d.NodeGUID == "" && len(d.Ports) == 0 {
-			add(SeverityWarning, d.Name, "the device is listed, but nothing about it can be read", "")
-			continue
-		}
-		if what, fix := d.openProblem(); what != "" {
-			add(SeverityError, d.Name, what, fix)
-		}
-		if what := d.portProblem(); what != "" {
-			add(SeverityWarning, d.Name, what, "check the cable and the switch; a port in INIT waits for a subnet manager")
-		}
-		for _, p := range d.Ports {
-			if what, fix := p.addressProblem(netdevs); what != "" {
-				add(SeverityWarning, d.Name, what, fix)
-			}
+// add takes over what the device said of itself.
+func (d *Device) add(v *Verbs) {
+	d.Attributes = &v.Device
+	for i := range d.Ports {
+		if p := &d.Ports[i]; p.Port <= len(v.Ports) {
+			p.Attributes = v.Ports[p.Port-1]
 		}
 	}
-	if l := r.Limits; openable && !l.unlimited() {
-		severity, what := SeverityWarning, "may be too little for large buffers"
-		if !l.enough() {
-			severity, what = SeverityError, "is too little to register buffers"
-		}
-		add(severity, "", fmt.Sprintf("locked memory is limited to %d KiB, which %s", l.Memlock>>10, what), fixMemlock)
-	}
-	return fs
 }
 
-// openProblem explains why a device's node cannot be opened (drivers/infiniband/core/uverbs_main.c, ib_uverbs_open).
-func (d Device) openProblem() (what, fix string) {
-	if d.Verbs == "" {
-		return "the kernel offers no verbs interface for the device", "load ib_uverbs on the host"
+func errnoName(err error) string {
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &errno):
+		return unix.ErrnoName(errno)
+	case errors.Is(err, fs.ErrNotExist):
+		return "ENOENT"
 	}
-	path := nodeDir + d.Verbs
-	switch reasonOf(d.open) {
-	case ReasonNone:
-		return "", ""
-	case ReasonAbsent:
-		return path + " is not in this container", fixNode
-	case ReasonForbidden:
-		return path + " may not be opened: the container runtime forbids the device, or it is in another network namespace", fixNode
-	case ReasonMode:
-		return path + " may not be opened by this user", "chmod 0666 the node on the host, or run as root"
-	case ReasonGone:
-		return path + " leads to no device: it was removed or its driver was restarted", "restart the container"
-	case ReasonWrongNode:
-		return path + " is not the node of this device: " + d.open.Error(), fixNode
-	}
-	return fmt.Sprintf("%s cannot be opened: %v", path, d.open), fixNode
-}
-
-// portProblem says why no port is active.
-func (d Device) portProblem() string {
-	var states []string
-	for _, p := range d.Ports {
-		if p.active() {
-			return ""
-		}
-		state := cmp.Or(p.State, "in an unknown state")
-		if p.PhysState != "" {
-			state += " (" + p.PhysState + ")"
-		}
-		states = append(states, fmt.Sprintf("port %d is %s", p.Port, state))
-	}
-	if len(states) == 0 {
-		return "the device shows no ports"
-	}
-	return "no active port: " + strings.Join(states, ", ")
-}
-
-func (p Port) active() bool { return p.State == "ACTIVE" || p.State == "ACTIVE_DEFER" }
-
-// addressProblem looks for a GID by which an active port can be reached.
-func (p Port) addressProblem(netdevs []string) (what, fix string) {
-	if !p.active() {
-		return "", ""
-	}
-	switch p.LinkLayer {
-	case "InfiniBand":
-		if p.LID == 0 || p.SMLID == 0 {
-			return fmt.Sprintf("port %d is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.Port, p.LID, p.SMLID), "check the subnet manager"
-		}
-	case "Ethernet":
-		// In the kernel's shared mode the GIDs of the host show in every container, those of foreign interfaces included.
-		var foreign []string
-		for _, g := range p.GIDs {
-			if g.Netdev == "" || slices.Contains(netdevs, g.Netdev) {
-				continue
-			}
-			if !slices.Contains(foreign, g.Netdev) {
-				foreign = append(foreign, g.Netdev)
-			}
-		}
-		if len(foreign) > 0 {
-			return fmt.Sprintf("port %d has GIDs of the network interface %s, which is not in this container", p.Port, strings.Join(foreign, ", ")), fixNetwork
-		}
-		if len(p.GIDs) == 0 {
-			return fmt.Sprintf("port %d is active, but has no GID", p.Port), "give its network interface an IP address"
-		}
-	default:
-		return fmt.Sprintf("port %d is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.Port, p.LinkLayer),
-			"on AWS: use libfabric's efa provider"
-	}
-	return "", ""
+	return "unknown"
 }
 
 // Reason is why no port can be used.
 type Reason uint8
 
-// The reasons, in the order in which they stand in the way.
+// The reasons, in the order in which they stand in the way. The numbers go over the network.
 const (
 	ReasonNone      Reason = iota // usable, or nothing there
 	ReasonHidden                  // the device is in another network namespace
 	ReasonNoVerbs                 // the kernel offers no verbs interface
 	ReasonAbsent                  // ENOENT: the node was not passed in
-	ReasonForbidden               // EPERM: device cgroup or other network namespace
+	ReasonForbidden               // EPERM: device cgroup
 	ReasonMode                    // EACCES: file mode
 	ReasonGone                    // ENXIO, EIO: removed or reset
 	ReasonWrongNode               // the node is that of another device
 	ReasonOpen                    // any other error
 	ReasonPort                    // no active port
-	ReasonLinkLayer               // an active port, but neither InfiniBand nor Ethernet
+	ReasonLinkLayer               // an active port, but of no kind that is known
+	ReasonAddress                 // an active port that nobody can reach: no GID of this container's network
 	ReasonMemlock                 // too little memory can be locked
 	reasons                       // how many there are
 )
 
+var reasonTexts = [reasons]string{
+	ReasonNone: "nothing in the way", ReasonHidden: "device in another network namespace", ReasonNoVerbs: "no verbs interface",
+	ReasonAbsent: "no device node", ReasonForbidden: "device not permitted", ReasonMode: "device not accessible to this user",
+	ReasonGone: "device gone", ReasonWrongNode: "wrong device node", ReasonOpen: "device cannot be opened", ReasonPort: "no active port",
+	ReasonLinkLayer: "unknown link layer", ReasonAddress: "no address on this network", ReasonMemlock: "memlock too low",
+}
+
 // String returns a few words for people.
 func (r Reason) String() string {
-	switch r {
-	case ReasonNone:
-		return "nothing in the way"
-	case ReasonHidden:
-		return "other network namespace"
-	case ReasonNoVerbs:
-		return "no verbs interface"
-	case ReasonAbsent:
-		return "no device node"
-	case ReasonForbidden:
-		return "device not permitted"
-	case ReasonMode:
-		return "device not accessible to this user"
-	case ReasonGone:
-		return "device gone"
-	case ReasonWrongNode:
-		return "wrong device node"
-	case ReasonOpen:
-		return "device cannot be opened"
-	case ReasonPort:
-		return "no active port"
-	case ReasonLinkLayer:
-		return "unknown link layer"
-	case ReasonMemlock:
-		return "memlock"
+	if r < reasons {
+		return reasonTexts[r]
 	}
 	return "reason " + strconv.Itoa(int(r))
 }
@@ -339,15 +272,22 @@ func (e errWrongNode) Error() string {
 	return fmt.Sprintf("it is %s, the device is %s", e.node, e.device)
 }
 
-func reasonOf(err error) Reason {
+// reasonOf tells why a node cannot be opened (drivers/infiniband/core/uverbs_main.c, ib_uverbs_open).
+func (d *Device) reasonOf(netnsMode string) Reason {
 	var wrong errWrongNode
-	switch {
+	switch err := d.open; {
+	case !d.visible:
+		return ReasonHidden
+	case d.Verbs == "":
+		return ReasonNoVerbs
 	case err == nil:
 		return ReasonNone
 	case errors.As(err, &wrong):
 		return ReasonWrongNode
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
 		return ReasonAbsent
+	case errors.Is(err, syscall.EPERM) && netnsMode == "exclusive" && d.Protocol == "":
+		return ReasonHidden // netlink, which answers for this network namespace, does not know it: a stale /sys shows it
 	case errors.Is(err, syscall.EPERM):
 		return ReasonForbidden
 	case errors.Is(err, syscall.EACCES):

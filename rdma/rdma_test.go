@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -22,13 +23,14 @@ import (
 var update = flag.Bool("update", false, "rewrite the expected reports in testdata")
 
 // A fixture is a txtar archive. Its files are the tree; a file "-> TARGET" is a symbolic link, a file "!EINVAL" fails with
-// that error when it is read, or, below dev/, when it is opened as a device. The files "limits", "want.json" and
-// "summary" are not part of the tree.
+// that error when it is read, or, below dev/, when it is opened as a device. The files "limits", "netlink" (a mode, then
+// "name protocol driver" lines), "want.json" and "summary" are not part of the tree.
 type fixture struct {
 	archive *txtar.Archive
 	file    string
 	tree    fstest.MapFS
 	limits  Limits
+	netlink Netlink
 }
 
 func load(t testing.TB, file string) fixture {
@@ -42,6 +44,19 @@ func load(t testing.TB, file string) fixture {
 		case file.Name == "limits":
 			_, err := fmt.Sscanf(data, "memlock=%d ipc_lock=%t", &f.limits.Memlock, &f.limits.IPCLock)
 			require.NoError(t, err)
+		case file.Name == "netlink":
+			f.netlink.Devices = make(map[string]NetlinkDevice)
+			for i, line := range strings.Split(strings.TrimSpace(data), "\n") {
+				if i == 0 {
+					f.netlink.Mode = line
+					continue
+				}
+				var name string
+				var d NetlinkDevice
+				_, err := fmt.Sscan(line, &name, &d.Protocol, &d.Driver)
+				require.NoError(t, err)
+				f.netlink.Devices[name] = d
+			}
 		case file.Name == "want.json", file.Name == "summary":
 		case link:
 			f.tree[file.Name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink}
@@ -63,7 +78,8 @@ func (f fixture) section(name string) string {
 
 // config probes the fixture; open answers with the errno that the node's file names.
 func (f fixture) config() Config {
-	return Config{Root: failing{f.tree}, Limits: f.limits, Open: func(path string) error {
+	netlink := func() (Netlink, error) { return f.netlink, nil }
+	return Config{Root: failing{f.tree}, Limits: f.limits, Netlink: netlink, Open: func(path string) error {
 		data, err := fs.ReadFile(f.tree, strings.TrimPrefix(path, "/"))
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: syscall.ENOENT}
@@ -187,7 +203,7 @@ func TestRealDirectory(t *testing.T) {
 }
 
 func TestThisMachine(t *testing.T) {
-	r := Probe(Config{Root: os.DirFS("/"), Open: OpenNode, Limits: SystemLimits()})
+	r := Probe(System())
 	require.NotNil(t, r.Devices)
 	require.NotNil(t, r.Findings)
 	t.Logf("%s\n%s", r.Summary(), asJSON(t, r))
@@ -196,7 +212,8 @@ func TestThisMachine(t *testing.T) {
 func TestZeroConfig(t *testing.T) {
 	r := Probe(Config{})
 	require.Equal(t, "none", r.Summary().String())
-	require.JSONEq(t, `{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"gpudirect":"",
+	require.JSONEq(t, `{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"netns_mode":"","gpudirect":"","dmabuf":false,"gpus":0,
+		"network_direct":false,"peer_memory":"",
 		"findings":[{"severity":"info","device":"","what":"no verbs devices: MPI and NCCL will use TCP","fix":""}]}`, asJSON(t, r))
 }
 
@@ -226,11 +243,11 @@ func TestLimitsDecide(t *testing.T) {
 	}{
 		"unlimited":     {Limits{Memlock: -1}, "2 x InfiniBand 400 Gb/s", ""},
 		"capability":    {Limits{Memlock: 65536, IPCLock: true}, "2 x InfiniBand 400 Gb/s", ""},
-		"docker":        {Limits{Memlock: 65536}, "2 devices, not usable: memlock", SeverityError},
-		"systemd":       {Limits{Memlock: 8 << 20}, "2 devices, not usable: memlock", SeverityError},
-		"just below":    {Limits{Memlock: 1<<30 - 1}, "2 devices, not usable: memlock", SeverityError},
+		"docker":        {Limits{Memlock: 65536}, "2 devices, not usable: memlock too low", SeverityError},
+		"systemd":       {Limits{Memlock: 8 << 20}, "2 devices, not usable: memlock too low", SeverityError},
+		"just below":    {Limits{Memlock: 1<<30 - 1}, "2 devices, not usable: memlock too low", SeverityError},
 		"large, finite": {Limits{Memlock: 1 << 30}, "2 x InfiniBand 400 Gb/s", SeverityWarning},
-		"nothing":       {Limits{}, "2 devices, not usable: memlock", SeverityError},
+		"nothing":       {Limits{}, "2 devices, not usable: memlock too low", SeverityError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Limits = tt.limits
@@ -269,7 +286,8 @@ func TestOpenNode(t *testing.T) {
 	} {
 		err := OpenNode(path)
 		require.ErrorContains(t, err, "rdma: opening "+path+": ")
-		require.Equal(t, want, reasonOf(err), "%v", err)
+		d := Device{Verbs: "uverbs0", visible: true, open: err}
+		require.Equal(t, want, d.reasonOf(""), "%v", err)
 	}
 }
 
@@ -289,6 +307,155 @@ func TestSystemLimits(t *testing.T) {
 	_, err = fmt.Sscanf(strings.TrimSpace(rest), "%x", &effective)
 	require.NoError(t, err)
 	require.Equal(t, effective&(1<<14) != 0, l.IPCLock)
+}
+
+func TestTreeLimits(t *testing.T) {
+	require.Equal(t, Limits{Memlock: -1}, TreeLimits(fstest.MapFS{}))
+	require.Equal(t, Limits{Memlock: 65536, IPCLock: true}, TreeLimits(fstest.MapFS{
+		"proc/self/limits": {Data: []byte("Max processes             unlimited            unlimited            processes\nMax locked memory         65536                65536                bytes     \n")},
+		"proc/self/status": {Data: []byte("CapPrm:\t0000000000000000\nCapEff:\t0000000000004000\n")},
+	}))
+	require.Equal(t, Limits{Memlock: -1}, TreeLimits(fstest.MapFS{
+		"proc/self/limits": {Data: []byte("Max locked memory         unlimited            unlimited            bytes     \n")},
+		"proc/self/status": {Data: []byte("CapEff:\tx\n")},
+	}))
+	require.Equal(t, SystemLimits(), TreeLimits(os.DirFS("/")), "what the kernel tells of this process in both ways")
+}
+
+// TestReadPeerMemory: this container may, or a seccomp filter or Yama says no; the child is gone either way.
+func TestReadPeerMemory(t *testing.T) {
+	if err := ReadPeerMemory(); err != nil {
+		require.ErrorIs(t, err, unix.EPERM)
+	}
+	_, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+	require.ErrorIs(t, err, unix.ECHILD)
+}
+
+func TestPeerMemoryIsReported(t *testing.T) {
+	for want, err := range map[string]error{"allowed": nil, "denied": fmt.Errorf("x: %w", syscall.EPERM), "": syscall.ENOSYS} {
+		r := Probe(Config{PeerMemory: func() error { return err }})
+		require.Equal(t, want, r.PeerMemory)
+		require.Equal(t, want == "denied", r.Summary().Flags&FlagPeerMemory != 0)
+	}
+}
+
+// TestFailingFiles: each file of a tree fails in turn, in each way that was seen, and costs no more than what it says.
+func TestFailingFiles(t *testing.T) {
+	f := load(t, "testdata/mixed-node.txtar")
+	for name, file := range f.tree {
+		if file.Mode&fs.ModeSymlink != 0 || strings.HasPrefix(name, "dev/") {
+			continue
+		}
+		for _, errno := range []string{"!EINVAL", "!EAGAIN", "!EPERM"} {
+			tree := fstest.MapFS{}
+			for n, other := range f.tree {
+				tree[n] = other
+			}
+			tree[name] = &fstest.MapFile{Data: []byte(errno), Mode: 0o444}
+			c := f.config()
+			c.Root = failing{tree}
+			r := Probe(c)
+			require.Len(t, r.Devices, 12, name)
+			usable := 0
+			for _, d := range r.Devices {
+				for _, p := range d.Ports {
+					if p.Usable {
+						usable++
+					}
+				}
+			}
+			require.GreaterOrEqual(t, usable, 9, "%s %s", name, errno)
+		}
+	}
+}
+
+// TestMessages: datagrams of RDMA netlink, as the kernel would send them, and cut or torn ones.
+func TestMessages(t *testing.T) {
+	message := func(kind uint16, body []byte) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(16+len(body)))
+		b = binary.NativeEndian.AppendUint16(b, kind)
+		return append(append(b, make([]byte, 10)...), body...)
+	}
+	device := appendAttr(nil, attrIndex, binary.NativeEndian.AppendUint32(nil, 3))
+	device = appendAttr(device, attrName, []byte("mlx5_0\x00"))
+	device = appendAttr(device, attrProtocol, []byte("ib\x00"))
+	errno := func(n int32) []byte {
+		return message(unix.NLMSG_ERROR, binary.NativeEndian.AppendUint32(nil, uint32(-n)))
+	}
+
+	n := Netlink{Devices: map[string]NetlinkDevice{}}
+	done, err := parseMessages(append(message(nldevGet, device), message(unix.NLMSG_DONE, nil)...), n.addDevice)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, map[string]NetlinkDevice{"mlx5_0": {Protocol: "ib", index: 3}}, n.Devices)
+
+	done, err = parseMessages(append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...), n.addMode)
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, "shared", n.Mode)
+
+	_, err = parseMessages(errno(int32(unix.EPERM)), n.addDevice)
+	require.ErrorIs(t, err, unix.EPERM)
+	done, err = parseMessages(message(nldevGet, nil), n.addDevice)
+	require.NoError(t, err)
+	require.False(t, done, "more follows")
+	for _, torn := range [][]byte{message(nldevGet, device)[:30], {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, message(unix.NLMSG_ERROR, nil)} {
+		_, err = parseMessages(torn, n.addDevice)
+		require.Error(t, err)
+	}
+	require.Empty(t, parseAttrs([]byte{200, 0, 1, 0}))
+	require.Empty(t, parseAttrs([]byte{1, 0, 1, 0}))
+}
+
+// TestQueryNetlink: a kernel with RDMA answers anybody, another one has no such socket.
+func TestQueryNetlink(t *testing.T) {
+	n, err := QueryNetlink()
+	if err != nil {
+		require.ErrorContains(t, err, "RDMA netlink: ")
+		return
+	}
+	require.NotNil(t, n.Devices)
+}
+
+func TestQueryVerbs(t *testing.T) {
+	_, err := QueryVerbs("/dev/infiniband/uverbs-none", 1)
+	require.ErrorIs(t, err, unix.ENOENT)
+	_, err = QueryVerbs("/dev/null", 1)
+	require.ErrorIs(t, err, unix.ENOTTY)
+}
+
+// TestVerbs: what devices say is taken over; those that do not speak are not worse for it.
+func TestVerbs(t *testing.T) {
+	f := load(t, "testdata/cgroup.txtar")
+	f.tree["dev/infiniband/uverbs0"].Data = nil
+	c := f.config()
+	c.Verbs = func(path string, driver uint32) (*Verbs, error) {
+		require.Equal(t, "/dev/infiniband/uverbs0", path)
+		require.EqualValues(t, 1, driver)
+		return &Verbs{Device: Attributes{MaxQP: 7}, Ports: []*PortAttributes{{ActiveMTU: 4096}}}, nil
+	}
+	d := Probe(c).Devices[0]
+	require.EqualValues(t, 7, d.Attributes.MaxQP)
+	require.Equal(t, 4096, d.Ports[0].Attributes.ActiveMTU)
+	c.Verbs = func(string, uint32) (*Verbs, error) { return nil, unix.EINVAL }
+	r := Probe(c)
+	require.Nil(t, r.Devices[0].Attributes)
+	require.True(t, r.Devices[0].Ports[0].Usable)
+}
+
+func TestGPUDirect(t *testing.T) {
+	f := load(t, "testdata/mlx5-ndr.txtar")
+	delete(f.tree, "sys/module/nvidia_peermem/version")
+	c := f.config()
+	findings := Probe(c).Findings
+	require.Len(t, findings, 1)
+	require.Equal(t, SeverityInfo, findings[0].Severity)
+	f.tree["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte("5.11.0\n")}
+	require.Equal(t, SeverityWarning, Probe(c).Findings[0].Severity)
+	for release, want := range map[string]bool{"6.1.0-56-amd64": true, "5.12.0": true, "5.4.0": false, "4.18.0-553.el8": false, "": false, "x": false, "5": false} {
+		f.tree["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte(release)}
+		require.Equal(t, want, Probe(c).DMABuf, release)
+	}
 }
 
 func TestParsers(t *testing.T) {
@@ -313,8 +480,13 @@ func TestReasons(t *testing.T) {
 		syscall.ENOENT: ReasonAbsent, syscall.EPERM: ReasonForbidden, syscall.EACCES: ReasonMode, syscall.ENXIO: ReasonGone,
 		syscall.EIO: ReasonGone, syscall.ENODEV: ReasonGone, syscall.EMFILE: ReasonOpen, errors.New("odd"): ReasonOpen, errWrongNode{"1:3", "231:192"}: ReasonWrongNode,
 	} {
-		require.Equal(t, want, reasonOf(fmt.Errorf("wrapped: %w", err)), "%v", err)
+		d := Device{Verbs: "uverbs0", visible: true, open: fmt.Errorf("wrapped: %w", err)}
+		require.Equal(t, want, d.reasonOf("shared"), "%v", err)
 	}
+	refused := Device{Verbs: "uverbs0", visible: true, open: syscall.EPERM}
+	require.Equal(t, ReasonHidden, refused.reasonOf("exclusive"), "netlink, which knows it not, and /sys do not agree")
+	refused.Protocol = "ib"
+	require.Equal(t, ReasonForbidden, refused.reasonOf("exclusive"))
 	seen := map[string]bool{}
 	for r := ReasonNone; r < reasons; r++ {
 		require.NotContains(t, r.String(), "reason ", "a reason without words")
@@ -325,36 +497,73 @@ func TestReasons(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
+	rails := func(k Kind, r Rails) Summary {
+		s := Summary{Devices: 1}
+		s.Rails[k] = r
+		return s
+	}
+	both := Summary{Devices: 9, Flags: FlagGPUs | FlagIPv4, PKeys: []uint16{0x7fff, 0x8003, 0xffff}, Subnets: 1 << 31, Ports: 7}
+	both.Rails[KindInfiniBand], both.Rails[KindRoCE] = Rails{8, 4000, 17}, Rails{1, 1000, 65535}
+	full := Summary{Devices: 255, Reason: reasons - 1, Flags: 65535, PKeys: []uint16{1, 2, 3}, Subnets: 1<<32 - 1, Ports: 1<<32 - 1}
+	for k := KindInfiniBand; k < kinds; k++ {
+		full.Rails[k] = Rails{255, 65535, 65535}
+	}
 	for want, s := range map[string]Summary{
-		"none":                                           {},
-		"1 device, not usable: memlock":                  {Devices: 1, Reason: ReasonMemlock},
-		"9 devices, not usable: no active port":          {Devices: 9, Reason: ReasonPort},
-		"2 x InfiniBand 400 Gb/s":                        {Devices: 2, InfiniBand: Rails{2, 4000}},
-		"1 x Ethernet 2.5 Gb/s":                          {Devices: 1, Ethernet: Rails{1, 25}},
-		"8 x InfiniBand 400 Gb/s, 1 x Ethernet 100 Gb/s": {Devices: 9, InfiniBand: Rails{8, 4000}, Ethernet: Rails{1, 1000}},
-		"1 x InfiniBand":                                 {Devices: 1, InfiniBand: Rails{1, 0}},
+		"none":                                       {},
+		"off":                                        {Flags: FlagOff},
+		"1 device, not usable: memlock too low":      {Devices: 1, Reason: ReasonMemlock},
+		"9 devices, not usable: no active port":      {Devices: 9, Reason: ReasonPort},
+		"Azure Network Direct only":                  {Flags: FlagNetworkDirect},
+		"2 x InfiniBand 400 Gb/s":                    rails(KindInfiniBand, Rails{2, 4000, 1}),
+		"1 x software RDMA 2.5 Gb/s":                 rails(KindSoftware, Rails{1, 25, 2}),
+		"1 x InfiniBand":                             rails(KindInfiniBand, Rails{1, 0, 3}),
+		"8 x InfiniBand 400 Gb/s, 1 x RoCE 100 Gb/s": both,
+		"off of everything":                          full,
 	} {
-		require.Equal(t, want, s.String())
-		require.Equal(t, s.InfiniBand.Count+s.Ethernet.Count > 0, s.Usable())
+		if want != "off of everything" {
+			require.Equal(t, want, s.String())
+		}
+		require.Equal(t, s.Rails != [kinds]Rails{}, s.Usable())
 		b := s.Encode()
-		require.LessOrEqual(t, len(b), 16)
+		require.LessOrEqual(t, len(b), MaxSummary)
 		back, err := DecodeSummary(b)
 		require.NoError(t, err)
 		require.Equal(t, s, back)
-		_, err = DecodeSummary(append(b, make([]byte, 16-len(b))...))
+		_, err = DecodeSummary(append(b, make([]byte, MaxSummary-len(b))...))
 		require.NoError(t, err, "room for later versions")
+		for n := range b {
+			if _, err = DecodeSummary(b[:n]); n < len(b) {
+				require.Error(t, err, "cut to %d of %d bytes", n, len(b))
+			}
+		}
 	}
 	good := Summary{Devices: 1}.Encode()
 	for want, b := range map[string][]byte{
-		"rdma: decoding summary: 0 bytes, want 9 to 16":  nil,
-		"rdma: decoding summary: 8 bytes, want 9 to 16":  good[:8],
-		"rdma: decoding summary: 17 bytes, want 9 to 16": append(append([]byte{}, good...), make([]byte, 8)...),
-		"rdma: decoding summary: version 2, want 1":      append([]byte{2}, good[1:]...),
-		"rdma: decoding summary: unknown reason":         {1, 1, 99, 0, 0, 0, 0, 0, 0},
+		"rdma: decoding summary: 0 bytes, want 6 to 64":                        nil,
+		"rdma: decoding summary: 65 bytes, want 6 to 64":                       append(append([]byte{}, good...), make([]byte, 59)...),
+		"rdma: decoding summary: version 3, want 2":                            append([]byte{3}, good[1:]...),
+		"rdma: decoding summary: unknown reason":                               {2, 1, 99, 0, 0, 0},
+		"rdma: decoding summary: unknown kind of fabric":                       {2, 1, 0, 0, 0, 0x80},
+		"rdma: decoding summary: it ends early or holds a number out of range": {2, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0},
 	} {
 		_, err := DecodeSummary(b)
 		require.EqualError(t, err, want)
 	}
+}
+
+func FuzzDecodeSummary(f *testing.F) {
+	f.Add(Summary{}.Encode())
+	f.Add([]byte{2, 1, 0, 0, 0, 2, 1, 0, 9, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := DecodeSummary(b)
+		if err != nil {
+			return
+		}
+		again, err := DecodeSummary(s.Encode())
+		require.NoError(t, err)
+		require.Equal(t, s, again)
+		_ = s.String()
+	})
 }
 
 func TestSummaryOfManyDevices(t *testing.T) {
@@ -363,7 +572,11 @@ func TestSummaryOfManyDevices(t *testing.T) {
 		r.Devices = append(r.Devices, Device{visible: true, Verbs: "uverbs0", Openable: true, Ports: []Port{{State: "ACTIVE", LinkLayer: "InfiniBand", RateGbps: 99999}}})
 	}
 	r.Limits = Limits{Memlock: -1}
-	require.Equal(t, Summary{Devices: 255, InfiniBand: Rails{255, 65535}}, r.Summary())
+	r.resolve(nil)
+	s := r.Summary()
+	require.EqualValues(t, 255, s.Devices)
+	require.EqualValues(t, 255, s.Rails[KindInfiniBand].Count)
+	require.EqualValues(t, 65535, s.Rails[KindInfiniBand].DeciGbps)
 }
 
 // FuzzContents puts the same content into every file of a tree: nothing a file says makes Probe fail.
@@ -391,6 +604,7 @@ func FuzzContents(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, back)
 		_ = s.String()
+		_, _ = parseMessages(one, func(a attrs) { n := Netlink{Devices: map[string]NetlinkDevice{}}; n.addDevice(a); n.addMode(a) })
 		var again Report
 		require.NoError(t, json.Unmarshal([]byte(asJSON(t, r)), &again))
 	})

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -13,66 +15,175 @@ import (
 type Summary struct {
 	// Devices is the number of verbs devices, 255 for more.
 	Devices uint8
-	// InfiniBand and Ethernet are the ports that can be used.
-	InfiniBand, Ethernet Rails
 	// Reason is what stands in the way if there is a device and none of its ports can be used.
 	Reason Reason
+	Flags  Flags
+	// Rails are the ports that can be used, by Kind. That of KindNone is empty.
+	Rails [kinds]Rails
+	// PKeys are the partition keys of the InfiniBand ports that can be used, the first three in ascending order. With more
+	// of them than that, FlagManyPKeys is set.
+	PKeys []uint16
+	// Subnets has one bit for each subnet prefix of the InfiniBand ports that can be used, the bit chosen by a hash: without
+	// a bit in common, two hosts have no subnet in common.
+	Subnets uint32
+	// Ports is a hash over the GUIDs of the devices with ports that can be used: the same on hosts that share their devices.
+	Ports uint32
 }
 
-// Rails are ports of one link layer.
+// Flags are single facts about a host.
+type Flags uint16
+
+// The flags. The numbers go over the network.
+const (
+	FlagOff           Flags = 1 << iota // the user wants nobody to look (--rdma off); everything else is zero then
+	FlagRequire                         // the user wants no launch without RDMA
+	FlagIPv4                            // all RoCE ports that can be used have an address of that family
+	FlagIPv6                            //
+	FlagGPUs                            // there are NVIDIA GPUs
+	FlagGPUDirect                       // and a module by which NICs reach their memory
+	FlagMemlock                         // locked memory is limited
+	FlagPeerMemory                      // processes may not read each other's memory
+	FlagManyPKeys                       // PKeys is not all
+	FlagNetworkDirect                   // see Report.NetworkDirect
+)
+
+// Rails are ports of one kind.
 type Rails struct {
 	// Count is the number of ports, 255 for more.
 	Count uint8
 	// DeciGbps is the rate of the slowest of them in tenths of Gb/s, 0 if unknown.
 	DeciGbps uint16
+	// Names is a hash over the names of the ports: where it differs, hosts call their devices differently.
+	Names uint16
 }
 
-// Usable reports whether verbs programs can run here.
-func (s Summary) Usable() bool { return s.InfiniBand.Count > 0 || s.Ethernet.Count > 0 }
+const maxPKeys = 3
+
+// Usable reports whether programs can use one of the ports.
+func (s Summary) Usable() bool { return s.Best() != KindNone }
+
+// Best is the best kind of which there is a port that can be used.
+func (s Summary) Best() Kind {
+	for k := KindInfiniBand; k < kinds; k++ {
+		if s.Rails[k].Count > 0 {
+			return k
+		}
+	}
+	return KindNone
+}
 
 // Summary sums up r.
 func (r Report) Summary() Summary {
 	s := Summary{Devices: uint8(min(len(r.Devices), math.MaxUint8))}
-	note := func(why Reason) { s.Reason = max(s.Reason, why) }
-	for _, d := range r.Devices {
-		switch {
-		case !d.visible:
-			note(ReasonHidden)
-			continue
-		case d.Verbs == "":
-			note(ReasonNoVerbs)
-			continue
-		case !d.Openable:
-			note(reasonOf(d.open))
-			continue
+	flag := func(f Flags, set bool) {
+		if set {
+			s.Flags |= f
 		}
-		note(ReasonPort)
-		for _, p := range d.Ports {
-			switch rails := s.rails(p.LinkLayer); {
-			case !p.active():
-			case rails == nil:
-				note(ReasonLinkLayer)
-			case !r.Limits.enough():
-				note(ReasonMemlock)
-			default:
-				rails.add(p.RateGbps)
+	}
+	flag(FlagGPUs, r.GPUs > 0)
+	flag(FlagGPUDirect, r.GPUDirect != "")
+	flag(FlagPeerMemory, r.PeerMemory == "denied")
+	flag(FlagNetworkDirect, r.NetworkDirect)
+	flag(FlagMemlock, len(r.Devices) > 0 && !r.Limits.unlimited())
+
+	var reason Reason
+	var keys []uint16
+	var guids []string
+	names := make(map[Kind][]string)
+	families := FlagIPv4 | FlagIPv6
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		if len(d.Ports) == 0 {
+			why := d.reasonOf(r.NetnsMode)
+			if why == ReasonNone {
+				why = ReasonPort
+			}
+			reason = max(reason, why)
+		}
+		for j := range d.Ports {
+			p := &d.Ports[j]
+			if !p.Usable {
+				reason = max(reason, p.reason)
+				continue
+			}
+			s.Rails[p.Fabric].add(p.RateGbps)
+			names[p.Fabric] = append(names[p.Fabric], fmt.Sprintf("%s:%d", d.Name, p.Port))
+			guids = append(guids, d.NodeGUID)
+			switch p.Fabric {
+			case KindInfiniBand:
+				s.addSubnets(p)
+				for _, k := range p.PKeys {
+					keys = append(keys, uint16(parseHex(k)))
+				}
+			case KindRoCE:
+				families &= p.families()
 			}
 		}
 	}
-	if s.Usable() {
-		s.Reason = ReasonNone
+	if !s.Usable() {
+		s.Reason = reason
+	}
+	if s.Rails[KindRoCE].Count > 0 {
+		s.Flags |= families
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	flag(FlagManyPKeys, len(keys) > maxPKeys)
+	s.PKeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
+	for k, n := range names {
+		s.Rails[k].Names = uint16(hash(n))
+	}
+	slices.Sort(guids)
+	if guids = slices.Compact(guids); len(guids) > 0 {
+		s.Ports = hash(guids)
 	}
 	return s
 }
 
-func (s *Summary) rails(linkLayer string) *Rails {
-	switch linkLayer {
-	case "InfiniBand":
-		return &s.InfiniBand
-	case "Ethernet":
-		return &s.Ethernet
+// Ports are the ports of kind k that can be used, as "mlx5_0:1".
+func (r Report) Ports(k Kind) []string {
+	var names []string
+	for i := range r.Devices {
+		for _, p := range r.Devices[i].Ports {
+			if p.Usable && p.Fabric == k {
+				names = append(names, fmt.Sprintf("%s:%d", r.Devices[i].Name, p.Port))
+			}
+		}
 	}
-	return nil
+	return names
+}
+
+// addSubnets notes the upper half of a port's first GID.
+func (s *Summary) addSubnets(p *Port) {
+	for _, g := range p.GIDs {
+		if g.Index == 0 {
+			s.Subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
+		}
+	}
+}
+
+// families are the address families by which a RoCE port can be reached. An interface that is not here makes no difference
+// any more: the port would not be usable.
+func (p *Port) families() Flags {
+	var f Flags
+	for _, g := range p.GIDs {
+		switch {
+		case !g.routable():
+		case g.ipv4():
+			f |= FlagIPv4
+		default:
+			f |= FlagIPv6
+		}
+	}
+	return f
+}
+
+func hash(words []string) uint32 {
+	h := fnv.New32a()
+	for _, w := range words {
+		_, _ = h.Write([]byte(w + "\x00")) // never fails, by its documentation
+	}
+	return h.Sum32()
 }
 
 func (r *Rails) add(gbps float64) {
@@ -85,25 +196,29 @@ func (r *Rails) add(gbps float64) {
 	}
 }
 
-// String returns the summary in a few words: "none", "2 x InfiniBand 400 Gb/s", "1 device, not usable: memlock".
+func (r Rails) text(k Kind) string {
+	text := fmt.Sprintf("%d x %s", r.Count, k)
+	if r.DeciGbps > 0 {
+		text += " " + strconv.FormatFloat(float64(r.DeciGbps)/10, 'f', -1, 64) + " Gb/s"
+	}
+	return text
+}
+
+// String returns the summary in a few words: "none", "2 x InfiniBand 400 Gb/s", "1 device, not usable: no device node".
 func (s Summary) String() string {
 	var parts []string
-	for _, l := range []struct {
-		rails Rails
-		name  string
-	}{{s.InfiniBand, "InfiniBand"}, {s.Ethernet, "Ethernet"}} {
-		if l.rails.Count == 0 {
-			continue
+	for k, r := range s.Rails {
+		if r.Count > 0 {
+			parts = append(parts, r.text(Kind(k)))
 		}
-		part := fmt.Sprintf("%d x %s", l.rails.Count, l.name)
-		if l.rails.DeciGbps > 0 {
-			part += " " + strconv.FormatFloat(float64(l.rails.DeciGbps)/10, 'f', -1, 64) + " Gb/s"
-		}
-		parts = append(parts, part)
 	}
 	switch {
+	case s.Flags&FlagOff != 0:
+		return "off"
 	case len(parts) > 0:
 		return strings.Join(parts, ", ")
+	case s.Flags&FlagNetworkDirect != 0:
+		return "Azure Network Direct only"
 	case s.Devices == 0:
 		return "none"
 	case s.Devices == 1:
@@ -112,38 +227,97 @@ func (s Summary) String() string {
 	return fmt.Sprintf("%d devices, not usable: %s", s.Devices, s.Reason)
 }
 
-// The encoding: one byte each of version, devices and reason, then for InfiniBand and Ethernet one byte count and two
-// bytes rate, big endian. Later versions of paiinit may append up to 7 bytes; readers ignore what they do not know.
+// The encoding: version, devices, reason, flags (2 bytes), a bit for each kind that has rails, five bytes for each of them,
+// and, if there is any, the hash of the ports; for InfiniBand then the subnets, and the number of keys with two bytes each.
+// Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
 const (
-	summaryVersion = 1
-	summarySize    = 9
-	maxSummary     = 16
+	summaryVersion = 2
+	// MaxSummary is the length of the longest encoding, in bytes.
+	MaxSummary = 64
 )
 
-// Encode returns s in at most 16 bytes.
+// Encode returns s in at most MaxSummary bytes.
 func (s Summary) Encode() []byte {
 	b := []byte{summaryVersion, s.Devices, byte(s.Reason)}
-	for _, r := range []Rails{s.InfiniBand, s.Ethernet} {
+	b = binary.BigEndian.AppendUint16(b, uint16(s.Flags))
+	present := len(b)
+	b = append(b, 0)
+	for k := KindInfiniBand; k < kinds; k++ {
+		r := s.Rails[k]
+		if r.Count == 0 {
+			continue
+		}
+		b[present] |= 1 << k
 		b = append(b, r.Count)
 		b = binary.BigEndian.AppendUint16(b, r.DeciGbps)
+		b = binary.BigEndian.AppendUint16(b, r.Names)
+	}
+	if b[present] != 0 {
+		b = binary.BigEndian.AppendUint32(b, s.Ports)
+	}
+	if s.Rails[KindInfiniBand].Count > 0 {
+		b = binary.BigEndian.AppendUint32(b, s.Subnets)
+		keys := s.PKeys[:min(len(s.PKeys), maxPKeys)]
+		b = append(b, byte(len(keys)))
+		for _, k := range keys {
+			b = binary.BigEndian.AppendUint16(b, k)
+		}
 	}
 	return b
 }
 
 // DecodeSummary returns what Encode made b from.
 func DecodeSummary(b []byte) (Summary, error) {
+	fail := func(err error) (Summary, error) { return Summary{}, fmt.Errorf("rdma: decoding summary: %w", err) }
 	switch {
-	case len(b) < summarySize || len(b) > maxSummary:
-		return Summary{}, fmt.Errorf("rdma: decoding summary: %d bytes, want %d to %d", len(b), summarySize, maxSummary)
+	case len(b) < 6 || len(b) > MaxSummary:
+		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), MaxSummary))
 	case b[0] != summaryVersion:
-		return Summary{}, fmt.Errorf("rdma: decoding summary: version %d, want %d", b[0], summaryVersion)
+		return fail(fmt.Errorf("version %d, want %d", b[0], summaryVersion))
 	case b[2] >= byte(reasons):
-		return Summary{}, errors.New("rdma: decoding summary: unknown reason")
+		return fail(errors.New("unknown reason"))
+	case b[5]&1 != 0 || b[5]>>kinds != 0:
+		return fail(errors.New("unknown kind of fabric"))
 	}
-	return Summary{
-		Devices:    b[1],
-		Reason:     Reason(b[2]),
-		InfiniBand: Rails{b[3], binary.BigEndian.Uint16(b[4:])},
-		Ethernet:   Rails{b[6], binary.BigEndian.Uint16(b[7:])},
-	}, nil
+	s := Summary{Devices: b[1], Reason: Reason(b[2]), Flags: Flags(binary.BigEndian.Uint16(b[3:]))}
+	in := reader{b: b[6:]}
+	for k := KindInfiniBand; k < kinds; k++ {
+		if b[5]&(1<<k) != 0 {
+			s.Rails[k] = Rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
+			in.short = in.short || s.Rails[k].Count == 0
+		}
+	}
+	if b[5] != 0 {
+		s.Ports = uint32(in.number(4))
+	}
+	if s.Rails[KindInfiniBand].Count > 0 {
+		s.Subnets = uint32(in.number(4))
+		n := in.number(1)
+		for range min(n, maxPKeys) {
+			s.PKeys = append(s.PKeys, uint16(in.number(2)))
+		}
+		in.short = in.short || n > maxPKeys
+	}
+	if in.short {
+		return fail(errors.New("it ends early or holds a number out of range"))
+	}
+	return s, nil
+}
+
+// reader takes numbers off a slice; short = there were not enough bytes.
+type reader struct {
+	b     []byte
+	short bool
+}
+
+func (r *reader) number(size int) (n uint64) {
+	if len(r.b) < size {
+		r.short = true
+		return 0
+	}
+	for _, c := range r.b[:size] {
+		n = n<<8 | uint64(c)
+	}
+	r.b = r.b[size:]
+	return n
 }

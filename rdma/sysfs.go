@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,10 +41,13 @@ type tree struct{ root fs.FS }
 // devices lists the devices of both classes: in the exclusive mode of RDMA network namespaces the verbs class still shows
 // devices that the other one hides.
 func (t tree) devices() []Device {
-	devices := []Device{}
-	for _, name := range t.names(devicesDir) {
-		devices = append(devices, t.device(name))
+	names := t.names(devicesDir)
+	devices := make([]Device, len(names))
+	var read sync.WaitGroup // some drivers ask the firmware for each attribute
+	for i, name := range names {
+		read.Go(func() { devices[i] = t.device(name) })
 	}
+	read.Wait()
 	for _, uverbs := range t.names(verbsDir) {
 		// The directory also holds the plain file abi_version.
 		if !strings.HasPrefix(uverbs, "uverbs") {
@@ -55,11 +59,11 @@ func (t tree) devices() []Device {
 		}
 		i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == ibdev })
 		if i < 0 {
-			devices = append(devices, Device{Name: ibdev, Verbs: uverbs, Ports: []Port{}})
-			continue
+			i = len(devices)
+			devices = append(devices, Device{Name: ibdev, NUMANode: -1, Netdevs: []string{}, Ports: []Port{}})
 		}
 		if devices[i].Verbs == "" {
-			devices[i].Verbs = uverbs
+			devices[i].Verbs, devices[i].VerbsDev = uverbs, t.text(path.Join(verbsDir, uverbs, "dev"))
 		}
 	}
 	slices.SortStableFunc(devices, func(a, b Device) int { return natural(a.Name, b.Name) })
@@ -70,12 +74,25 @@ func (t tree) devices() []Device {
 func (t tree) device(name string) Device {
 	dir := path.Join(devicesDir, name)
 	d := Device{
-		Name:     name,
-		Driver:   t.link(path.Join(dir, "device/driver")),
-		Firmware: t.text(path.Join(dir, "fw_ver")),
-		NodeGUID: t.text(path.Join(dir, "node_guid")),
-		Ports:    []Port{},
-		visible:  true,
+		Name:         name,
+		Driver:       t.link(path.Join(dir, "device/driver")),
+		Firmware:     t.text(path.Join(dir, "fw_ver")),
+		Board:        t.text(path.Join(dir, "board_id")),
+		NodeGUID:     t.text(path.Join(dir, "node_guid")),
+		SysImageGUID: t.text(path.Join(dir, "sys_image_guid")),
+		PCI:          parsePCI(t.link(path.Join(dir, "device"))),
+		NUMANode:     -1,
+		Netdevs:      append([]string{}, t.names(path.Join(dir, "device/net"))...),
+		Ports:        []Port{},
+		visible:      true,
+		nodeType:     parseState(t.text(path.Join(dir, "node_type"))),
+	}
+	if n, err := strconv.Atoi(t.text(path.Join(dir, "device/numa_node"))); err == nil {
+		d.NUMANode = max(n, -1)
+	}
+	// Only rxe and siw name the network interface that they were made of.
+	if parent := t.text(path.Join(dir, "parent")); parent != "" {
+		d.Netdevs, d.software = []string{parent}, true
 	}
 	for _, n := range t.numbers(path.Join(dir, "ports")) {
 		d.Ports = append(d.Ports, t.port(path.Join(dir, "ports", strconv.Itoa(n)), n))
@@ -93,6 +110,7 @@ func (t tree) port(dir string, n int) Port {
 		RateGbps:  parseRate(t.text(path.Join(dir, "rate"))),
 		LID:       parseHex(t.text(path.Join(dir, "lid"))),
 		SMLID:     parseHex(t.text(path.Join(dir, "sm_lid"))),
+		CapMask:   parseHex(t.text(path.Join(dir, "cap_mask"))),
 		PKeys:     []string{},
 		GIDs:      []GID{},
 	}
@@ -118,8 +136,8 @@ func (t tree) port(dir string, n int) Port {
 	return p
 }
 
-// node tries a device's node.
-func (t tree) node(uverbs string, open func(string) error) error {
+// node tries a device's node; dev is the device's number.
+func (t tree) node(uverbs, dev string, open func(string) error) error {
 	if open != nil {
 		if err := open(nodeDir + uverbs); err != nil {
 			return err
@@ -137,9 +155,9 @@ func (t tree) node(uverbs string, open func(string) error) error {
 	}
 	// A node made by hand may be that of another device.
 	st, ok := fi.Sys().(*syscall.Stat_t)
-	if want := t.text(path.Join(verbsDir, uverbs, "dev")); ok && fi.Mode()&fs.ModeCharDevice != 0 && want != "" {
-		if got := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)); got != want {
-			return errWrongNode{got, want}
+	if ok && fi.Mode()&fs.ModeCharDevice != 0 && dev != "" {
+		if got := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)); got != dev {
+			return errWrongNode{got, dev}
 		}
 	}
 	return nil
@@ -152,13 +170,64 @@ func (t tree) gpuDirect() string {
 		{"nv_mem", "sys/kernel/mm/memory_peers/nv_mem/version"},
 		{"nv_mem_nc", "sys/kernel/mm/memory_peers/nv_mem_nc/version"},
 	} {
-		if t.root != nil {
-			if _, err := fs.Stat(t.root, m.file); err == nil {
-				return m.name
-			}
+		if t.exists(m.file) {
+			return m.name
 		}
 	}
 	return ""
+}
+
+// dmabuf says whether the kernel has REG_DMABUF_MR: 5.12 and later.
+func (t tree) dmabuf() bool {
+	major, rest, _ := strings.Cut(t.text("proc/sys/kernel/osrelease"), ".")
+	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
+	a, err := strconv.Atoi(major)
+	b, errMinor := strconv.Atoi(minor)
+	return err == nil && errMinor == nil && (a > 5 || a == 5 && b >= 12)
+}
+
+// gpus counts /dev/nvidia0 and so on.
+func (t tree) gpus() int {
+	n := 0
+	for _, name := range t.names("dev") {
+		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" && strings.Trim(digits, "0123456789") == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// networkDirect looks for the devices of Azure's A8, H16r and NC24r: WALinuxAgent writes their address into /dev/hvnd_rdma,
+// and a provider ofa-v2-ib0 into dat.conf, which images with SR-IOV may still have.
+func (t tree) networkDirect(devices []Device) bool {
+	for _, d := range devices {
+		if strings.HasPrefix(d.Driver, "mlx5") {
+			return false
+		}
+	}
+	for _, name := range []string{"etc/dat.conf", "etc/rdma/dat.conf", "usr/local/etc/dat.conf"} {
+		if !t.exists(name) {
+			continue
+		}
+		b, err := fs.ReadFile(t.root, name)
+		if err != nil || len(devices) == 0 {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, "ofa-v2-ib0 ") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (t tree) exists(name string) bool {
+	if t.root == nil {
+		return false
+	}
+	_, err := fs.Stat(t.root, name)
+	return err == nil
 }
 
 // names lists a directory, numbers by value; nothing if it cannot be read. Entries are not asked for their type: in sysfs
@@ -255,6 +324,15 @@ func parseHex(s string) uint32 {
 		return 0
 	}
 	return uint32(n)
+}
+
+// parsePCI returns s if it is the address of a function on a PCI bus, "0000:3b:00.0".
+func parsePCI(s string) string {
+	bus, function, found := strings.Cut(s, ".")
+	if strings.Count(bus, ":") != 2 || !found || len(function) != 1 {
+		return ""
+	}
+	return s
 }
 
 // parseGIDType shortens "IB/RoCE v1", which InfiniBand and RoCE v1 share; only Ethernet ports are asked.

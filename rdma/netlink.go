@@ -1,0 +1,189 @@
+package rdma
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Netlink is what the kernel's RDMA netlink says of the devices of this network namespace.
+type Netlink struct {
+	// Mode is "shared" or "exclusive", "" if the kernel does not tell (before 5.2).
+	Mode string
+	// Devices by name.
+	Devices map[string]NetlinkDevice
+}
+
+// NetlinkDevice is one device as RDMA netlink tells it.
+type NetlinkDevice struct {
+	// Protocol is "ib", "roce", "iw", "opa" or "usnic"; "" if it is not told (before 5.0).
+	Protocol string
+	// Driver is enum rdma_driver_id of rdma/ib_user_ioctl_verbs.h, by which the device has to be spoken to; 0 if unknown
+	// (before 5.2).
+	Driver uint32
+
+	index uint32
+}
+
+// Drivers by enum rdma_driver_id.
+const (
+	driverRXE = 14
+	driverSIW = 18
+)
+
+// Of rdma/rdma_netlink.h.
+const (
+	nldev = 5 << 10 // RDMA_NL_NLDEV, in the upper bits of a message's type
+
+	nldevGet        = nldev | 1
+	nldevSysGet     = nldev | 6
+	nldevGetChardev = nldev | 15
+
+	attrMask        = 0x3fff // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+	attrIndex       = 1
+	attrName        = 2
+	attrNetnsMode   = 66
+	attrProtocol    = 67
+	attrChardevType = 69
+	attrDriverID    = 73
+)
+
+// QueryNetlink asks the kernel; any user may. It never waits longer than a second for an answer.
+func QueryNetlink() (Netlink, error) {
+	fail := func(what string, err error) (Netlink, error) {
+		return Netlink{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
+	if err != nil {
+		return fail("opening", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+		return fail("opening", err)
+	}
+	n := Netlink{Devices: make(map[string]NetlinkDevice)}
+	if err := ask(fd, nldevGet, unix.NLM_F_DUMP, nil, n.addDevice); err != nil {
+		return fail("listing devices by", err)
+	}
+	// What follows, older kernels do not know.
+	_ = ask(fd, nldevSysGet, 0, nil, n.addMode)
+	for name, d := range n.Devices {
+		request := appendAttr(nil, attrIndex, binary.NativeEndian.AppendUint32(nil, d.index))
+		request = appendAttr(request, attrChardevType, []byte("uverbs\x00"))
+		_ = ask(fd, nldevGetChardev, 0, request, func(a attrs) {
+			d.Driver = uint32(a.number(attrDriverID))
+			n.Devices[name] = d
+		})
+	}
+	return n, nil
+}
+
+func (n *Netlink) addDevice(a attrs) {
+	if name := a.text(attrName); name != "" {
+		n.Devices[name] = NetlinkDevice{Protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
+	}
+}
+
+func (n *Netlink) addMode(a attrs) {
+	if v, ok := a[attrNetnsMode]; ok && len(v) > 0 {
+		n.Mode = "exclusive"
+		if v[0] != 0 {
+			n.Mode = "shared"
+		}
+	}
+}
+
+// ask sends one request and hands each answer to f.
+func ask(fd int, kind, flags uint16, body []byte, f func(attrs)) error {
+	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body)))
+	m = binary.NativeEndian.AppendUint16(m, kind)
+	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags)
+	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0) // sequence and port: one question at a time on a socket of its own
+	if err := unix.Sendto(fd, append(m, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if done, err := parseMessages(buf[:n], f); done || err != nil {
+			return err
+		}
+	}
+}
+
+// parseMessages takes one datagram apart. done = nothing follows.
+func parseMessages(b []byte, f func(attrs)) (done bool, err error) {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		size := binary.NativeEndian.Uint32(b)
+		kind := binary.NativeEndian.Uint16(b[4:])
+		if size < unix.NLMSG_HDRLEN || uint64(size) > uint64(len(b)) {
+			return true, errors.New("a message is longer than its datagram")
+		}
+		body := b[unix.NLMSG_HDRLEN:size]
+		b = b[min(align(int(size)), len(b)):]
+		switch kind {
+		case unix.NLMSG_DONE:
+			return true, nil
+		case unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return true, errors.New("an error without a number")
+			}
+			if errno := -int32(binary.NativeEndian.Uint32(body)); errno > 0 {
+				return true, unix.Errno(errno)
+			}
+			return true, nil // the acknowledgement, after the answer
+		default:
+			f(parseAttrs(body))
+		}
+	}
+	return false, nil
+}
+
+// attrs are the attributes of a message by number.
+type attrs map[uint16][]byte
+
+func parseAttrs(b []byte) attrs {
+	a := make(attrs)
+	for len(b) >= unix.SizeofNlAttr {
+		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if size < unix.SizeofNlAttr || size > len(b) {
+			break
+		}
+		a[kind&attrMask] = b[unix.SizeofNlAttr:size]
+		b = b[min(align(size), len(b)):]
+	}
+	return a
+}
+
+func appendAttr(b []byte, kind uint16, value []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, value...)
+	return append(b, make([]byte, align(len(value))-len(value))...)
+}
+
+func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+func (a attrs) text(kind uint16) string { return strings.TrimRight(string(a[kind]), "\x00") }
+
+// number reads an attribute of any width.
+func (a attrs) number(kind uint16) uint64 {
+	switch v := a[kind]; len(v) {
+	case 1:
+		return uint64(v[0])
+	case 4:
+		return uint64(binary.NativeEndian.Uint32(v))
+	case 8:
+		return binary.NativeEndian.Uint64(v)
+	}
+	return 0
+}

@@ -1,0 +1,272 @@
+package rdma
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+)
+
+// Verdict is what all ranks of a job can use together.
+type Verdict struct {
+	// Fabric is the kind that every rank can use, KindNone for TCP.
+	Fabric Kind
+	// Wanted is the kind that most ranks could use when not all can; then Lacks names the others. Both say why it is TCP, or
+	// why it is not a better kind.
+	Wanted Kind
+	Lacks  []Lack
+	// Notes are what else the ranks should know: none of it stands in the way.
+	Notes []Lack
+	// Off says that a rank was told not to use RDMA, and nobody requires it: nothing is to be said to any launcher.
+	Off bool
+	// Required says that a rank was told not to run without RDMA.
+	Required bool
+	// Devices says that a rank has a verbs device, whether or not it can be used.
+	Devices bool
+	// GPUs says that a rank has NVIDIA GPUs.
+	GPUs bool
+	// PeerMemory says that on every rank processes may read each other's memory, as far as that is known.
+	PeerMemory bool
+	// SameNames says that every rank calls its ports of this fabric by the same names.
+	SameNames bool
+}
+
+// Lack is what is wrong with one rank.
+type Lack struct {
+	Rank int
+	Why  string
+}
+
+// Judge compares the summaries of all ranks, in rank order. It depends on nothing else: every rank comes to the same verdict.
+func Judge(ranks []Summary) Verdict {
+	v := Verdict{PeerMemory: true}
+	off := false
+	for _, s := range ranks {
+		off = off || s.Flags&FlagOff != 0
+		v.Required = v.Required || s.Flags&FlagRequire != 0
+		v.Devices = v.Devices || s.Devices > 0
+		v.GPUs = v.GPUs || s.Flags&FlagGPUs != 0
+		v.PeerMemory = v.PeerMemory && s.Flags&FlagPeerMemory == 0
+	}
+	if off && !v.Required {
+		v.Off = true
+		return v
+	}
+	// Best first; what nobody has cannot be wanted, and what is no better than TCP is taken only by those who insist.
+	best := len(ranks) + 1
+	for k := KindInfiniBand; k < kinds; k++ {
+		lacks := lacking(ranks, k)
+		switch {
+		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[k].Count > 0 }):
+			continue
+		case len(lacks) == 0 && (k < KindIWARP || v.Required):
+			v.Fabric = k
+		case len(lacks) == 0 && v.Wanted == KindNone:
+			v.Wanted = k
+		case len(lacks) > 0 && len(lacks) < best:
+			v.Wanted, v.Lacks, best = k, lacks, len(lacks)
+		}
+		if v.Fabric != KindNone {
+			break
+		}
+	}
+	if v.Fabric == KindNone && v.Wanted == KindNone { // nobody has anything
+		for i, s := range ranks {
+			if v.Required || s.Devices > 0 || s.Flags&FlagNetworkDirect != 0 {
+				v.Lacks = append(v.Lacks, Lack{i, why(s, KindNone)})
+			}
+		}
+	}
+	if v.Fabric != KindNone {
+		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[v.Fabric].Names != ranks[0].Rails[v.Fabric].Names })
+		v.Notes = notes(ranks, v.Fabric)
+	}
+	return v
+}
+
+// String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has RoCE".
+func (v Verdict) String() string {
+	switch {
+	case v.Off:
+		return "left to the launcher"
+	case v.Fabric != KindNone && v.Wanted != KindNone:
+		return fmt.Sprintf("%s on all ranks; not every rank has %s", v.Fabric, v.Wanted)
+	case v.Fabric != KindNone:
+		return v.Fabric.String() + " on all ranks"
+	case v.Wanted != KindNone && len(v.Lacks) == 0:
+		return fmt.Sprintf("TCP: %s is no faster, and used only if RDMA is required", v.Wanted)
+	case v.Wanted != KindNone:
+		return fmt.Sprintf("TCP: not every rank can use %s", v.Wanted)
+	case v.Devices:
+		return "TCP: no rank can use its devices"
+	}
+	return "TCP: no rank has a verbs device"
+}
+
+// why tells why a rank cannot use a kind of fabric.
+func why(s Summary, k Kind) string {
+	switch other := s.Best(); {
+	case s.Flags&FlagOff != 0:
+		return "told not to use RDMA"
+	case other != KindNone && k != KindNone:
+		return "has " + other.String() + " only"
+	case s.Reason != ReasonNone:
+		return s.Reason.String()
+	case s.Flags&FlagNetworkDirect != 0:
+		return "Azure Network Direct only"
+	}
+	return "no verbs device"
+}
+
+// lacking names the ranks that cannot take part in a fabric of kind k.
+func lacking(ranks []Summary, k Kind) []Lack {
+	var lacks []Lack
+	for i, s := range ranks {
+		if s.Rails[k].Count == 0 {
+			lacks = append(lacks, Lack{i, why(s, k)})
+		}
+	}
+	if len(lacks) > 0 {
+		return lacks
+	}
+	switch k {
+	case KindInfiniBand:
+		if lacks = strangers(ranks, "another InfiniBand subnet", func(s Summary) []int { return setBits(s.Subnets) }); lacks == nil {
+			lacks = otherPartition(ranks)
+		}
+	case KindRoCE:
+		lacks = strangers(ranks, "RoCE addresses of another family", func(s Summary) []int { return setBits(uint32(s.Flags & (FlagIPv4 | FlagIPv6))) })
+	}
+	return lacks
+}
+
+// strangers names the ranks that lack the property that most ranks have, of equally common ones the lowest; none if there
+// is one that all have. A rank whose properties are unknown has all of them.
+func strangers(ranks []Summary, why string, properties func(Summary) []int) []Lack {
+	count := make(map[int]int)
+	known := 0
+	for _, s := range ranks {
+		p := properties(s)
+		if len(p) > 0 {
+			known++
+		}
+		for _, x := range p {
+			count[x]++
+		}
+	}
+	common, most := 0, 0
+	for x, n := range count {
+		if n > most || n == most && x < common {
+			common, most = x, n
+		}
+	}
+	if most == known {
+		return nil
+	}
+	var lacks []Lack
+	for i, s := range ranks {
+		if p := properties(s); len(p) > 0 && !slices.Contains(p, common) {
+			lacks = append(lacks, Lack{i, why})
+		}
+	}
+	return lacks
+}
+
+func setBits(n uint32) []int {
+	var set []int
+	for ; n != 0; n &= n - 1 {
+		set = append(set, bits.TrailingZeros32(n))
+	}
+	return set
+}
+
+// fullMember is the bit of a partition key whose holder may speak to all members; two limited ones may not speak to each
+// other (InfiniBand architecture 10.9.3, and UCX's ib_iface.c).
+const fullMember = 0x8000
+
+// otherPartition names the ranks that share no partition key with the others.
+func otherPartition(ranks []Summary) []Lack {
+	lacks := strangers(ranks, "no partition key in common", func(s Summary) []int {
+		var keys []int
+		if s.Flags&FlagManyPKeys == 0 {
+			for _, k := range s.PKeys {
+				keys = append(keys, int(k&^fullMember))
+			}
+		}
+		return keys
+	})
+	if lacks != nil {
+		return lacks
+	}
+	// A key that all have is of use if at most one of them is a limited member.
+	limited := make(map[uint16][]int)
+	for i, s := range ranks {
+		if len(s.PKeys) == 0 || s.Flags&FlagManyPKeys != 0 {
+			return nil
+		}
+		full := make(map[uint16]bool)
+		for _, k := range s.PKeys {
+			full[k&^fullMember] = full[k&^fullMember] || k&fullMember != 0
+		}
+		for k, f := range full {
+			if !f {
+				limited[k] = append(limited[k], i)
+			}
+		}
+	}
+	var fewest []int
+	for _, k := range ranks[0].PKeys {
+		k &^= fullMember
+		if slices.ContainsFunc(ranks, func(s Summary) bool {
+			return !slices.Contains(s.PKeys, k) && !slices.Contains(s.PKeys, k|fullMember)
+		}) {
+			continue
+		}
+		if len(limited[k]) <= 1 {
+			return nil
+		}
+		if fewest == nil || len(limited[k]) < len(fewest) {
+			fewest = limited[k]
+		}
+	}
+	for _, i := range fewest {
+		lacks = append(lacks, Lack{i, "limited member of its partition"})
+	}
+	return lacks
+}
+
+// notes are what does not stand in the way of fabric k, but makes it slow or surprising.
+func notes(ranks []Summary, k Kind) []Lack {
+	var notes []Lack
+	note := func(rank int, format string, args ...any) {
+		notes = append(notes, Lack{rank, fmt.Sprintf(format, args...)})
+	}
+	var most Rails
+	gdr := false
+	for _, s := range ranks {
+		r := s.Rails[k]
+		most.Count, most.DeciGbps = max(most.Count, r.Count), max(most.DeciGbps, r.DeciGbps)
+		gdr = gdr || s.Flags&FlagGPUDirect != 0
+	}
+	host := make(map[uint32]int)
+	for i, s := range ranks {
+		r := s.Rails[k]
+		if r.Count < most.Count {
+			note(i, "%d of %d rails", r.Count, most.Count)
+		}
+		if r.DeciGbps > 0 && r.DeciGbps < most.DeciGbps {
+			note(i, "%g Gb/s, others %g", float64(r.DeciGbps)/10, float64(most.DeciGbps)/10)
+		}
+		if s.Flags&FlagMemlock != 0 {
+			note(i, "locked memory is limited")
+		}
+		if gdr && s.Flags&FlagGPUs != 0 && s.Flags&FlagGPUDirect == 0 {
+			note(i, "no GPUDirect, unlike others")
+		}
+		if other, shared := host[s.Ports]; shared && s.Ports != 0 {
+			note(i, "shares its devices with rank %d", other)
+		} else {
+			host[s.Ports] = i
+		}
+	}
+	return notes
+}
