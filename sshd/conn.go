@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"runtime/debug"
@@ -28,19 +29,26 @@ type conn struct {
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 
-	deadline *time.Timer  // closes the connection; stopped by the login
-	expired  atomic.Bool  // the deadline did it
-	loggedIn atomic.Bool  // authentication has succeeded
+	deadline *time.Timer // closes the connection; stopped by the login
+	expired  atomic.Bool // the deadline did it
+	crowded  atomic.Bool // there were too many
+	loggedIn atomic.Bool // authentication has succeeded
+	peer     atomic.Bool // with the job's own key
+	lost     atomic.Pointer[error]
 	check    bool         // by SelfCheck: its refusal is no news
 	heard    bool         // it had said something when its handshake began
 	head     []byte       // what that was, as far as it is not read
 	glctx    gssh.Context // of gliderlabs/ssh; holds the ServerConn from the end of the handshake on
+	source   *source      // where it comes from; nil for a peer
+	leave    func()       // the door, at the login or the end
 	release  func()       // gives the place among the handshakes back; can be called again
 
 	// For the log, written and read by the goroutine of the handshake only.
 	user    string
-	key     string   // fingerprint of the key that was verified
-	offered []string // fingerprints of keys that were refused
+	id      identity // that was verified
+	offered []string // fingerprints of the keys that were tried, as far as they are not verified
+	denied  error    // why the last of them does not do
+	tried   bool     // to log in
 	failure error
 
 	mu       sync.Mutex
@@ -51,12 +59,30 @@ type conn struct {
 
 // identity is who has logged in. It is created when the signature of the key has been verified, and reaches sessions only
 // through the permissions of the authenticated connection.
-type identity struct{ fingerprint string }
+type identity struct {
+	fingerprint string
+	person      *person // nil: the key is of the job
+}
+
+// level is that of lines about what the holder does. A launch of the job logs in on every host, and says so itself.
+func (id identity) level() slog.Level {
+	if id.person != nil {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+func (id identity) who() string {
+	if id.person != nil {
+		return id.person.name
+	}
+	return "job"
+}
 
 type identityKey struct{}
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{Conn: nc, srv: s, release: func() {}}
+	c := &conn{Conn: nc, srv: s, leave: func() {}, release: func() {}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.deadline = time.AfterFunc(s.limits.login, func() {
 		if !c.loggedIn.Load() {
@@ -78,7 +104,22 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.head = c.head[n:]
 		return n, nil
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	c.note(err)
+	return n, err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.note(err)
+	return n, err
+}
+
+// note keeps why the connection was lost: the SSH channels only see an end.
+func (c *conn) note(err error) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		c.lost.CompareAndSwap(nil, &err)
+	}
 }
 
 func (c *conn) Close() error {
@@ -111,6 +152,24 @@ func (c *conn) spawn(doing string, f func()) bool {
 	return true
 }
 
+// enter takes note of a stranger. The server's lock is held.
+func (c *conn) enter() {
+	from := ipOf(c.RemoteAddr())
+	if c.check || c.srv.cfg.Known != nil && c.srv.cfg.Known(from) {
+		return
+	}
+	source, leave, oldest, told := c.srv.door.enter(c, from)
+	c.source, c.leave = source, leave
+	if oldest != nil {
+		oldest.crowded.Store(true)
+		oldest.leave()
+		oldest.shut()
+	}
+	if told > 0 {
+		c.srv.log.Warn("ssh connections dropped: too many that do not log in", "remote", address(oldest.RemoteAddr()), "count", told)
+	}
+}
+
 // serve is the life of a connection.
 func (c *conn) serve() {
 	s := c.srv
@@ -119,6 +178,7 @@ func (c *conn) serve() {
 		c.shut()
 		c.deadline.Stop()
 		c.release()
+		c.leave()
 		s.mu.Lock()
 		delete(s.conns, c)
 		s.shrunk()
@@ -137,24 +197,13 @@ func (c *conn) serve() {
 	}
 }
 
-// admit waits for a place among the handshakes; nobody is turned away. A client that has sent its
-// identification, as almost all do at once, does not queue behind those that say nothing. A place is kept until the login
-// or for one turn, whichever is shorter, so that slow clients delay the others but do not stop them.
+// admit waits for a place among the handshakes. A client that has sent its identification, as almost all do at once, does not queue behind those that
+// say nothing.
 func (c *conn) admit() bool {
-	pool := c.srv.spoken
-	if c.hear(); !c.heard {
-		pool = c.srv.quiet
-	}
-	select {
-	case pool <- struct{}{}:
-	case <-c.ctx.Done():
-		return false
-	}
-	var once sync.Once
-	give := func() { once.Do(func() { <-pool }) }
-	turn := time.AfterFunc(c.srv.limits.turn, give)
-	c.release = func() { turn.Stop(); give() }
-	return c.ctx.Err() == nil
+	c.hear()
+	release, ok := c.srv.door.wait(c.ctx, c.source, c.heard)
+	c.release = release
+	return ok && c.ctx.Err() == nil
 }
 
 // hear waits a moment for the first bytes of the client.
@@ -183,13 +232,15 @@ func (c *conn) server() *gssh.Server {
 		ConnectionFailedCallback: func(_ net.Conn, err error) { c.failure = err },
 		// Without this handler the library would set NoClientAuth.
 		PublicKeyHandler: func(_ gssh.Context, key gssh.PublicKey) bool {
-			if c.authorized(key) {
-				return true
+			_, err := c.identify(key)
+			if err == nil {
+				err = errUnproven
 			}
+			c.denied = err
 			if len(c.offered) < 8 {
 				c.offered = append(c.offered, ssh.FingerprintSHA256(key))
 			}
-			return false
+			return errors.Is(err, errUnproven)
 		},
 		ServerConfigCallback: func(gssh.Context) *ssh.ServerConfig { return c.config() },
 		ChannelHandlers: map[string]gssh.ChannelHandler{
@@ -199,7 +250,11 @@ func (c *conn) server() *gssh.Server {
 		RequestHandlers: map[string]gssh.RequestHandler{"default": c.request},
 	}
 	for name, handle := range c.srv.cfg.Channels {
-		srv.ChannelHandlers[name] = c.handler(func(_ *ssh.ServerConn, _ identity, nc ssh.NewChannel) {
+		srv.ChannelHandlers[name] = c.handler(func(sc *ssh.ServerConn, id identity, nc ssh.NewChannel) {
+			if id.person != nil { // what ranks say to each other is not for people
+				c.refuseChannel(sc, id, nc)
+				return
+			}
 			c.custom(nc, handle)
 		})
 	}
@@ -207,14 +262,15 @@ func (c *conn) server() *gssh.Server {
 }
 
 // config returns a new configuration for one handshake. The algorithms are those that need no excuse today and that every maintained
-// client has; counter mode with encrypt-then-mac is there for clients without AEAD ciphers (paramiko 2).
+// client has; counter mode with encrypt-then-mac is there for clients without AEAD ciphers (paramiko 2), and the last two MACs are
+// for libssh2 before 1.11, which curl of Debian 12 uses and which has no others.
 func (c *conn) config() *ssh.ServerConfig {
 	return &ssh.ServerConfig{
 		Config: ssh.Config{
 			KeyExchanges: []string{ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519},
 			Ciphers: []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305,
 				ssh.CipherAES256CTR, ssh.CipherAES128CTR},
-			MACs: []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM},
+			MACs: []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM, ssh.HMACSHA256, ssh.HMACSHA512},
 		},
 		PublicKeyAuthAlgorithms: []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519,
 			ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
@@ -224,15 +280,19 @@ func (c *conn) config() *ssh.ServerConfig {
 		NoClientAuthCallback: func(ssh.ConnMetadata) (*ssh.Permissions, error) {
 			return nil, errors.New("a key is required")
 		},
-		VerifiedPublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
-			if !c.authorized(key) {
-				return nil, errors.New("key is not authorized")
+		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+			id, err := c.identify(key)
+			if _, ok := c.srv.names[meta.User()]; err == nil && !ok {
+				err = errors.New("the login name is none of the user of this container")
 			}
-			c.key = ssh.FingerprintSHA256(key)
-			return &ssh.Permissions{ExtraData: map[any]any{identityKey{}: identity{c.key}}}, nil
+			if c.denied = err; err != nil {
+				return nil, err
+			}
+			c.id = id
+			return &ssh.Permissions{ExtraData: map[any]any{identityKey{}: id}}, nil
 		},
 		AuthLogCallback: func(meta ssh.ConnMetadata, method string, err error) {
-			c.user = meta.User()
+			c.user, c.tried = meta.User(), true
 			if err == nil {
 				c.login(meta, method)
 			}
@@ -240,9 +300,21 @@ func (c *conn) config() *ssh.ServerConfig {
 	}
 }
 
-func (c *conn) authorized(key ssh.PublicKey) bool {
-	_, ok := c.srv.authorized[string(key.Marshal())]
-	return ok
+// errUnproven stands until the signature of an authorized key was verified.
+var errUnproven = errors.New("the key is authorized, and was not proven by a signature")
+
+// identify says whose key it is, if it may log in from here and now.
+func (c *conn) identify(key ssh.PublicKey) (identity, error) {
+	id := identity{fingerprint: ssh.FingerprintSHA256(key)}
+	if _, ok := c.srv.authorized[string(key.Marshal())]; ok {
+		return id, nil
+	}
+	if c.srv.people == nil {
+		return id, errUnknownKey
+	}
+	var err error
+	id.person, err = c.srv.people.find(key, ipOf(c.RemoteAddr()), time.Now())
+	return id, err
 }
 
 // login ends the deadline and starts the watch over the connection. method is what the client logged in by.
@@ -250,13 +322,19 @@ func (c *conn) login(meta ssh.ConnMetadata, method string) {
 	c.loggedIn.Store(true)
 	c.deadline.Stop()
 	c.release()
+	c.leave()
 	if method != "publickey" { // cannot happen; if it does, let it be visible and harmless
 		c.srv.log.Error("ssh login by an unexpected method, connection closed", "remote", address(c.RemoteAddr()), "method", method)
 		c.shut()
 		return
 	}
-	c.srv.log.Info("ssh login", "remote", address(c.RemoteAddr()), "key", c.key, "user", cut(c.user, 64),
+	c.srv.log.Log(c.ctx, c.id.level(), "ssh login", "remote", address(c.RemoteAddr()), "who", c.id.who(), "key", c.id.fingerprint, "user", cut(c.user, 64),
 		"client", cut(string(meta.ClientVersion()), 64))
+	c.srv.loggedIn()
+	if c.id.person == nil {
+		c.peer.Store(true)
+		c.watch(time.Duration(c.srv.silence.Load()))
+	}
 	c.spawn("keepalive", c.keepalive)
 }
 
@@ -266,12 +344,19 @@ func (c *conn) refused() {
 	switch {
 	case c.expired.Load():
 		reason = fmt.Sprintf("no login within %v", c.srv.limits.login)
+	case c.crowded.Load():
+		reason = "too many connections that do not log in"
+	case c.denied != nil:
+		reason = c.denied.Error()
+	case c.tried:
+		reason = "no key was offered"
 	case c.failure != nil:
 		reason = c.failure.Error()
 	}
 	log := c.srv.log.Warn
-	// No news: the end of the server, and a check whether the port is open.
-	if c.check || c.srv.closed() || !c.heard && errors.Is(c.failure, io.EOF) {
+	// No news: the end of the server, what a line was written for, and a check whether the port is open.
+	ended := c.srv.closed() || errors.Is(c.failure, net.ErrClosed) && !c.expired.Load()
+	if c.check || ended || c.crowded.Load() || !c.heard && errors.Is(c.failure, io.EOF) {
 		log = c.srv.log.Debug
 	}
 	log("ssh login refused", "remote", address(c.RemoteAddr()), "user", cut(c.user, 64),
@@ -281,11 +366,15 @@ func (c *conn) refused() {
 // keepalive asks the client for a sign of life. Any answer will do: clients that do not know the request say no.
 func (c *conn) keepalive() {
 	s := c.srv
-	tick := time.NewTicker(s.limits.keepalive)
-	defer tick.Stop()
 	for {
+		pause := s.limits.keepalive
+		if watched := s.pause.Load(); watched > 0 && c.peer.Load() {
+			pause = time.Duration(watched)
+		}
+		tick := time.NewTimer(pause)
 		select {
 		case <-c.ctx.Done():
+			tick.Stop()
 			return
 		case <-tick.C:
 		}
@@ -328,7 +417,7 @@ func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) g
 		}
 		defer c.srv.leave()
 		defer c.guard("channel " + cut(nc.ChannelType(), 64))
-		id, ok := identify(sc)
+		id, ok := identityOf(sc)
 		if !ok {
 			c.srv.log.Error("ssh channel without a login, connection closed", "remote", address(c.RemoteAddr()))
 			c.shut()
@@ -338,7 +427,7 @@ func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) g
 	}
 }
 
-func identify(sc *ssh.ServerConn) (identity, bool) {
+func identityOf(sc *ssh.ServerConn) (identity, bool) {
 	if sc.Permissions == nil {
 		return identity{}, false
 	}
@@ -348,7 +437,7 @@ func identify(sc *ssh.ServerConn) (identity, bool) {
 
 func (c *conn) refuseChannel(_ *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	kind := nc.ChannelType()
-	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "key", id.fingerprint, "type", cut(kind, 64))
+	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "who", id.who(), "key", id.fingerprint, "type", cut(kind, 64))
 	reason := ssh.UnknownChannelType
 	switch kind {
 	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip", "auth-agent@openssh.com":
@@ -374,7 +463,21 @@ func (c *conn) custom(nc ssh.NewChannel, handle func(context.Context, io.ReadWri
 			_ = req.Reply(false, nil)
 		}
 	})
-	handle(c.ctx, ch, c.RemoteAddr())
+	handle(c.ctx, custom{ch, c}, c.RemoteAddr())
+}
+
+// custom is a channel that tells why its connection was lost.
+type custom struct {
+	ssh.Channel
+	conn *conn
+}
+
+func (c custom) Read(p []byte) (int, error) {
+	n, err := c.Channel.Read(p)
+	if cause := c.conn.lost.Load(); errors.Is(err, io.EOF) && cause != nil {
+		err = *cause
+	}
+	return n, err
 }
 
 // take adds one to a counter of the connection unless it has reached limit; put takes it away.
@@ -395,8 +498,36 @@ func (c *conn) put(counter *int) {
 }
 
 // userTimeout sets TCP_USER_TIMEOUT (tcp(7)): data that the peer does not acknowledge for so long ends the connection, even
-// while we only send. Wrappers are looked through by the methods that net.TCPConn and tls.Conn have.
+// while we only send.
 func userTimeout(nc net.Conn, d time.Duration) error {
+	return onSocket(nc, func(fd int) error {
+		// What was lost is sent again after a second at most (TCP_RTO_MAX_MS, Linux 6.15), or up to six times without doubling the wait
+		// (before, Documentation/networking/tcp-thin.rst of the kernel): each of a login's small steps may be lost.
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
+		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	})
+}
+
+// watch has the kernel lose the connection when the other machine has acknowledged nothing for that long. The kernels ask each other,
+// which wakes no process; the more often they ask, the fewer of them lost packets make one look dead (tcp(7), tcp_keepalive_*).
+func (c *conn) watch(silence time.Duration) {
+	const questions = 6
+	pause := int(max(silence/questions, time.Second).Seconds())
+	err := onSocket(c.Conn, func(fd int) error {
+		return errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, pause),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
+	})
+	if err = errors.Join(err, userTimeout(c.Conn, silence)); err != nil {
+		c.srv.log.Debug("ssh connection that is not watched", "remote", address(c.RemoteAddr()), "err", err)
+	}
+}
+
+// onSocket has f set options of a TCP socket. Wrappers are looked through by the methods that net.TCPConn and tls.Conn have.
+func onSocket(nc net.Conn, f func(fd int) error) error {
 	for {
 		switch inner := nc.(type) {
 		case *net.UnixConn:
@@ -407,9 +538,7 @@ func userTimeout(nc net.Conn, d time.Duration) error {
 				return err
 			}
 			var serr error
-			err = raw.Control(func(fd uintptr) {
-				serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-			})
+			err = raw.Control(func(fd uintptr) { serr = f(int(fd)) })
 			return errors.Join(err, serr)
 		case interface{ NetConn() net.Conn }:
 			nc = inner.NetConn()

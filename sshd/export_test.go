@@ -7,7 +7,13 @@ func (s *Server) SetLogin(d time.Duration) { s.limits.login = d }
 
 // SetHandshakes changes how many handshakes run at once, and for how long each keeps its place.
 func (s *Server) SetHandshakes(n int, turn time.Duration) {
-	s.spoken, s.quiet, s.limits.turn = make(chan struct{}, n), make(chan struct{}, n), turn
+	s.limits.handshakes, s.limits.turn = n, turn
+	s.door = newDoor(&s.limits)
+}
+
+// SetStrangers changes how many connections without a login there may be from one address, and from everywhere.
+func (s *Server) SetStrangers(perSource, all int) {
+	s.limits.perSource, s.limits.strangers = perSource, all
 }
 
 // SetKeepalive changes the interval.
@@ -20,3 +26,6 @@ func (s *Server) SetDrain(idle, total time.Duration) {
 
 // SetSettle changes how long Shutdown waits for goroutines once everything is closed.
 func (s *Server) SetSettle(d time.Duration) { s.limits.settle = d }
+
+// ServeSFTPIn is ServeSFTP in another directory.
+var ServeSFTPIn = serveSFTP

@@ -21,7 +21,19 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "sftp-server" {
+		if err := sshd.ServeSFTP(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// sftpProgram is this program; TestMain knows the word.
+func sftpProgram() []string { return []string{"/proc/self/exe", "sftp-server"} }
 
 // result is how a command ended.
 type result struct {
@@ -42,6 +54,9 @@ func run(tb testing.TB, client *ssh.Client, command string, stdin io.Reader) res
 	return finish(tb, session, &stdout, &stderr)
 }
 
+// patience is for what happens at once; nothing but a mistake takes as long, also on a busy machine.
+const patience = time.Minute
+
 func finish(tb testing.TB, session *ssh.Session, stdout, stderr fmt.Stringer) result {
 	tb.Helper()
 	ended := make(chan error, 1)
@@ -58,7 +73,7 @@ func finish(tb testing.TB, session *ssh.Session, stdout, stderr fmt.Stringer) re
 			r.status = -1
 		}
 		return r
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		_ = session.Close()
 		tb.Fatalf("the session did not end, then: %v", <-ended)
 		return result{}
@@ -75,7 +90,7 @@ func open(tb testing.TB, client *ssh.Client) channel {
 	tb.Helper()
 	ch, reqs, err := client.OpenChannel("session", nil)
 	require.NoError(tb, err)
-	late := time.AfterFunc(20*time.Second, func() { _ = ch.Close() }) // reads end; the test fails instead of hanging
+	late := time.AfterFunc(patience, func() { _ = ch.Close() }) // reads end; the test fails instead of hanging
 	tb.Cleanup(func() { late.Stop() })
 	return channel{ch, reqs}
 }
@@ -126,7 +141,7 @@ func alive(pid int) bool {
 func gone(tb testing.TB, pids ...int) {
 	tb.Helper()
 	for _, pid := range pids {
-		require.Eventually(tb, func() bool { return !alive(pid) }, 10*time.Second, 5*time.Millisecond, "process %d lives", pid)
+		require.Eventually(tb, func() bool { return !alive(pid) }, patience, 5*time.Millisecond, "process %d lives", pid)
 	}
 }
 

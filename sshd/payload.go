@@ -27,6 +27,15 @@ func parseCommand(payload []byte) (string, error) {
 	return m.Command, nil
 }
 
+// parseSubsystem reads the payload of a "subsystem" request (RFC 4254 section 6.5).
+func parseSubsystem(payload []byte) (string, error) {
+	var m struct{ Name string }
+	if err := ssh.Unmarshal(payload, &m); err != nil {
+		return "", fmt.Errorf("malformed subsystem request: %w", err)
+	}
+	return m.Name, nil
+}
+
 // parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). The name is one that a shell could assign.
 func parseEnv(payload []byte) (name, value string, err error) {
 	var m struct{ Name, Value string }

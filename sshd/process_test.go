@@ -189,7 +189,7 @@ func TestUserTimeoutThroughWrappers(t *testing.T) {
 
 func TestEnvironmentWithoutPasswdEntry(t *testing.T) {
 	if os.Getenv("SSHD_TEST_AS") == "1" {
-		env, home, shell := baseEnvironment([]string{"A=1", "bad", "=x"}, "/bin/sh")
+		env, home, shell, _ := baseEnvironment([]string{"A=1", "bad", "=x"}, "/bin/sh")
 		_, _ = os.Stdout.WriteString(strings.Join(append(env, home, shell), "|") + "|end\n")
 		return
 	}
@@ -229,4 +229,23 @@ func TestPourSendsWhatIsThereHoweverLateItIs(t *testing.T) {
 		require.NoError(t, w.Close())
 		require.NoError(t, r.Close())
 	}
+}
+
+func TestDefect17ConfigurationIsOfOneConnection(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	key, err := ssh.NewSignerFromKey(private)
+	require.NoError(t, err)
+	srv, err := New(Config{HostKey: key})
+	require.NoError(t, err)
+	here, there := net.Pipe()
+	defer func() { _, _ = here.Close(), there.Close() }()
+	c := newConn(srv, here)
+	c.deadline.Stop()
+	one, two := c.config(), c.config()
+	require.NotSame(t, one, two)
+	one.Ciphers[0], one.KeyExchanges[0], one.PublicKeyAuthAlgorithms[0] = "", "", "" // as a library may
+	require.Equal(t, ssh.CipherAES128GCM, two.Ciphers[0])
+	require.NotEmpty(t, two.KeyExchanges[0])
+	require.NotEmpty(t, two.PublicKeyAuthAlgorithms[0])
 }

@@ -45,6 +45,7 @@ type session struct {
 	env     []string // accepted from the client
 	term    *terminal
 	asked   bool             // for a command
+	forced  bool             // by the key's line: not the client's to signal
 	proc    *process         // while the command runs
 	master  *os.File         // of its terminal
 	pending []syscall.Signal // came before proc was there
@@ -103,7 +104,7 @@ func (s *session) spawn(doing string, f func()) {
 }
 
 func (s *session) logger() *slog.Logger {
-	return s.srv.log.With("remote", address(s.conn.RemoteAddr()), "key", s.id.fingerprint)
+	return s.srv.log.With("remote", address(s.conn.RemoteAddr()), "who", s.id.who(), "key", s.id.fingerprint)
 }
 
 // errIgnored refuses what clients may ask for in good faith: it is not worth a line.
@@ -123,7 +124,16 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 			return nil, errors.New("malformed shell request")
 		}
 		return s.begin(request{shell: true})
-	case "subsystem", "auth-agent-req@openssh.com", "x11-req@openssh.com", "x11-req":
+	case "subsystem":
+		name, err := parseSubsystem(req.Payload)
+		if err != nil {
+			return nil, err
+		}
+		if name != "sftp" || len(s.srv.cfg.SFTP) == 0 {
+			return nil, fmt.Errorf("there is no subsystem %q", cut(name, 64))
+		}
+		return s.begin(request{sftp: true})
+	case "auth-agent-req@openssh.com", "x11-req@openssh.com", "x11-req":
 		return nil, errors.New("not served here")
 	case "env":
 		return nil, s.setenv(req.Payload)
@@ -131,6 +141,9 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		term, err := parseTerminal(req.Payload)
 		if err != nil {
 			return nil, err
+		}
+		if s.id.person != nil && !s.id.person.pty {
+			return nil, errors.New("no terminal for this key")
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -159,7 +172,7 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.signal(sig)
+		return nil, s.signal(sig, false)
 	}
 	return nil, errIgnored
 }
@@ -184,10 +197,25 @@ func (s *session) setenv(payload []byte) error {
 	return nil
 }
 
-// request is for a command, or for a shell.
+// request is for a command, for a shell, or for the subsystem sftp.
 type request struct {
-	shell   bool
-	command string
+	shell    bool
+	sftp     bool
+	command  string
+	forced   bool   // command is that of the key's line
+	original string // what was asked for instead; "": a shell
+}
+
+// force puts the command of a person's key in the place of what was asked for.
+func (r *request) force(command string) {
+	original := r.command
+	if r.sftp {
+		original = internalSFTP
+	}
+	*r = request{command: command, forced: true, original: original}
+	if command == internalSFTP {
+		r.sftp, r.command = true, ""
+	}
 }
 
 // begin takes the request for a command, of which there is one per channel (RFC 4254 section 6.5).
@@ -202,17 +230,28 @@ func (s *session) begin(req request) (func(), error) {
 	if s.srv.closed() {
 		return nil, errors.New("the server is shutting down")
 	}
-	s.asked = true
+	if p := s.id.person; p != nil && p.command != "" {
+		req.force(p.command)
+	}
+	if req.sftp && s.term != nil {
+		return nil, errors.New("sftp at a terminal")
+	}
+	if req.sftp && len(s.srv.cfg.SFTP) == 0 {
+		return nil, errors.New("there is no sftp")
+	}
+	s.asked, s.forced = true, req.forced
 	s.srv.running[s] = struct{}{}
 	received := time.Now()
 	return func() { s.run(req, received) }, nil
 }
 
-// signal passes a signal to the command, or keeps it until the command has been started.
-func (s *session) signal(sig syscall.Signal) error {
+// signal passes a signal to the command, or keeps it until the command has been started. own: it is the server's.
+func (s *session) signal(sig syscall.Signal, own bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.forced && !own:
+		return errors.New("signal to a forced command")
 	case s.proc != nil:
 		return s.proc.signal(sig)
 	case !s.asked:
@@ -227,13 +266,22 @@ func (s *session) signal(sig syscall.Signal) error {
 func (s *session) run(req request, received time.Time) {
 	event := CommandEvent{
 		ID: s.srv.commands.Add(1), Key: s.id.fingerprint, User: s.user, Remote: s.conn.RemoteAddr(),
-		Command: req.command, Shell: req.shell, Started: received,
+		Command: req.command, Shell: req.shell, SFTP: req.sftp, Started: received,
+	}
+	if s.id.person != nil {
+		event.Person = s.id.person.name
 	}
 	status, err := s.execute(req, &event)
 	name, payload := "exit-status", ssh.Marshal(struct{ Status uint32 }{uint32(status.ExitStatus())})
 	attrs := []any{"id", event.ID, "user", cut(s.user, 64), "command", cut(req.command, 200)}
 	if req.shell {
 		attrs = append(attrs, "shell", true)
+	}
+	if req.sftp {
+		attrs = append(attrs, "subsystem", "sftp")
+	}
+	if req.forced {
+		attrs = append(attrs, "asked", cut(req.original, 200))
 	}
 	switch {
 	case err != nil:
@@ -258,7 +306,7 @@ func (s *session) run(req request, received time.Time) {
 	if event.Lost {
 		attrs = append(attrs, "lost", true)
 	}
-	s.logger().Info("ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
+	s.logger().Log(s.conn.ctx, s.id.level(), "ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
 	s.srv.tell(event)
 
 	// The output is out; now status, EOF, close. The status goes first: OpenSSH and PuTTY answer EOF with close when their
@@ -451,8 +499,14 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 	}
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Env = append(cmd.Env, "PWD="+dir, "SSH_CONNECTION="+endpoints(s.conn.RemoteAddr(), s.conn.LocalAddr()))
-	if req.shell {
+	switch {
+	case req.shell:
 		cmd.Args = cmd.Args[:1]
+	case req.sftp:
+		cmd.Path, cmd.Args = s.srv.cfg.SFTP[0], s.srv.cfg.SFTP
+	}
+	if req.forced {
+		cmd.Env = append(cmd.Env, "SSH_ORIGINAL_COMMAND="+req.original)
 	}
 
 	f := &files{}
@@ -511,7 +565,9 @@ func (s *Server) directory() string {
 
 // baseEnvironment completes the environment of sessions, by the user database where that knows us; a uid without
 // an entry is common in containers. shell is for a person at a terminal: their SHELL, if there is such a program.
-func baseEnvironment(environ []string, fallback string) (env []string, home, shell string) {
+//
+// names are the login names that mean us.
+func baseEnvironment(environ []string, fallback string) (env []string, home, shell string, names map[string]struct{}) {
 	set := make(map[string]string)
 	for _, v := range environ {
 		name, value, ok := strings.Cut(v, "=")
@@ -525,11 +581,14 @@ func baseEnvironment(environ []string, fallback string) (env []string, home, she
 		}
 	}
 	name, dir := strconv.Itoa(os.Getuid()), "/"
+	names = map[string]struct{}{"root": {}, name: {}}
 	if u, err := user.LookupId(name); err == nil {
 		name, dir = u.Username, u.HomeDir
+		names[name] = struct{}{}
 	}
 	if v := set["USER"]; v != "" {
 		name = v
+		names[name] = struct{}{}
 	}
 	add := func(key, value string) {
 		if set[key] == "" {
@@ -545,7 +604,7 @@ func baseEnvironment(environ []string, fallback string) (env []string, home, she
 	if !filepath.IsAbs(shell) || unix.Access(shell, unix.X_OK) != nil {
 		shell = fallback
 	}
-	return env, set["HOME"], shell
+	return env, set["HOME"], shell, names
 }
 
 // endpoints is the value of SSH_CONNECTION: address and port of the client and of the server (ssh(1), ENVIRONMENT).
@@ -567,7 +626,7 @@ func (s *session) terminate() {
 	person := s.term != nil
 	s.mu.Unlock()
 	if person {
-		_ = s.signal(syscall.SIGHUP)
+		_ = s.signal(syscall.SIGHUP, true)
 	}
-	_ = s.signal(syscall.SIGTERM)
+	_ = s.signal(syscall.SIGTERM, true)
 }

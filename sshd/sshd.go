@@ -4,10 +4,17 @@
 // broken client can do to the process that embeds it. Connections are carried by gliderlabs/ssh; sessions, login
 // deadlines, identities and limits are this package's own.
 //
-// What it refuses, always: every login that is not by one of Config.Authorized (there is no password, no
-// keyboard-interactive, no "none" and no certificate login), forwarding of TCP ports, Unix sockets, X11 and agents,
-// subsystems, and environment variables from the client other than LANG, LC_*, TERM and COLORTERM. A login name
-// selects nothing: every session runs as the user of this process.
+// Two classes of keys may log in. Those of Config.Authorized belong to the job and may do everything. Those of the file
+// Config.AuthorizedKeys belong to people: they get shells, commands and SFTP within the options of their line, and no channel of
+// Config.Channels.
+//
+// What it refuses, always: every login that is not by one of these keys (there is no password, no keyboard-interactive, no "none"
+// and no certificate login), forwarding of TCP ports, Unix sockets, X11 and agents, subsystems other than sftp, and environment
+// variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process, so a login
+// name must be one of that user: the name in the user database, USER, the number, or root, which clients use that cannot know it.
+//
+// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others a thousand may wait for each address and 4,000 in all,
+// beyond which the oldest is dropped.
 //
 // A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. How it ends:
 //
@@ -31,8 +38,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,8 +64,21 @@ type Config struct {
 	// "SSH-2.0-paiinit COMMENT" (RFC 4253 section 4.2). Printable ASCII, at most 200 bytes. Empty: no comment.
 	Comment string
 
-	// Authorized are the keys that may log in. Empty: nobody can.
+	// Authorized are the keys of the job. Empty: there are none.
 	Authorized []ssh.PublicKey
+
+	// AuthorizedKeys is a file with the keys of people, in the format of sshd(8). The options from (addresses, not names), expiry-time, command, restrict,
+	// pty and no-pty are kept; no-*-forwarding, no-user-rc, permitopen and permitlisten are kept by what is never served. A line with any
+	// other option is skipped, with a warning. The file is looked at for every login and read again when it has changed; one that
+	// cannot be read, or that its group or everybody can write, admits nobody, and New fails. Empty: none.
+	AuthorizedKeys string
+
+	// SFTP is the program that serves the subsystem sftp on its standard input and output, with its arguments: one that calls ServeSFTP.
+	// Empty: the subsystem is refused.
+	SFTP []string
+
+	// Known says that an address belongs to a peer of the job, whose connections are not limited. Nil: no address does.
+	Known func(netip.Addr) bool
 
 	// Environ is the environment of sessions as "name=value", complete and without secrets. USER, LOGNAME, HOME and
 	// SHELL are added where they are missing, SSH_CONNECTION always. SSH_CLIENT is not set: Debian's bash reads
@@ -87,7 +109,7 @@ type Config struct {
 	// gone. Zero: 5 seconds.
 	Grace time.Duration
 
-	// Logger gets one line for each login, refusal and command. Nil: nothing is logged.
+	// Logger gets one line for each login, refusal and command; those about keys of the job have level debug. Nil: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -96,10 +118,12 @@ type CommandEvent struct {
 	ID      uint64    // counts the commands of a server from 1; start and end of a command have the same
 	Done    bool      // false: it was started; true: it has ended
 	Key     string    // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
+	Person  string    // the comment of the key in Config.AuthorizedKeys; empty for a key of the job
 	User    string    // the login name that the client gave; selects nothing
 	Remote  net.Addr  // of the client
-	Command string    // as it was received
+	Command string    // as it was received, or the one of the key's line
 	Shell   bool      // no command: a shell that reads its input
+	SFTP    bool      // no command: the subsystem
 	PID     int       // of the shell, which leads session and process group of the command; 0: it could not be started
 	Started time.Time // when the request came
 
@@ -116,13 +140,19 @@ type Server struct {
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
+	people     *people             // or nil
+	names      map[string]struct{} // by which this user can be asked for
 	environ    []string
 	home       string
 	pathShell  string // for a shell request with a terminal
 	limits     limits
 
-	spoken, quiet chan struct{} // handshakes of clients that have said something, and of those that have not
-	commands      atomic.Uint64
+	door     *door
+	commands atomic.Uint64
+	silence  atomic.Int64 // of Watch
+	pause    atomic.Int64 // of Watch
+	logins   atomic.Int64 // since memory was given back
+	calm     *time.Timer  // gives it back
 
 	stopping chan struct{} // closed when Shutdown begins
 	hurry    chan struct{} // closed when the time of Shutdown is over
@@ -136,18 +166,38 @@ type Server struct {
 	running   map[*session]struct{} // from the request until the client has confirmed the end
 }
 
+// Watch sets for how long the machine of a peer may acknowledge nothing before its connection is lost, and the time between two requests
+// for a sign of life of its process, also for the connections that there are; they are 20 s and 15 s without it. While nothing depends on
+// a connection it is better kept where packets get lost; once something does, the end of the other machine must be noticed soon. The
+// kernels see to that without waking anybody; a request wakes both ends, and does so in the middle of the job. Nothing changes for people.
+func (s *Server) Watch(silence, keepalive time.Duration) {
+	s.silence.Store(int64(silence))
+	s.pause.Store(int64(keepalive))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.peer.Load() { // one that logs in right now takes the new time itself, here or there
+			c.watch(silence)
+		}
+	}
+}
+
 // limits bounds what clients can make the server spend. They are fields only for the tests.
 type limits struct {
 	login      time.Duration // accept to login, absolute, the queue included
 	listen     time.Duration // how long a client may be silent before it counts as one that waits for our banner
 	turn       time.Duration // how long a handshake keeps its place; afterwards it goes on beside the queue
-	keepalive  time.Duration // between two keepalive requests
-	misses     int           // so many keepalive intervals without an answer end a connection
+	keepalive  time.Duration // between two keepalive requests; Watch changes it for peers
+	misses     int           // so many of these intervals without an answer end a connection
 	userTO     time.Duration // TCP_USER_TIMEOUT
 	drainIdle  time.Duration // the command has exited, its output is still held open and nothing comes
 	drainTotal time.Duration // the same, and something comes
+	calm       time.Duration // without a login, after which memory of many is given back
 	settle     time.Duration // for goroutines and last packets once Shutdown's time is over
-	handshakes int           // at once, of clients that have said something; a quarter of it for the others
+	handshakes int           // at once, of peers; as many of strangers; a quarter of it of those that have said nothing
+	turns      int           // handshakes at once from one address, of strangers
+	perSource  int           // connections without a login from one address, of strangers
+	strangers  int           // the same from everywhere
 	sessions   int           // per connection, running
 	channels   int           // per connection, other types; for sessions so many times 4 that wait for the client's close
 }
@@ -162,8 +212,12 @@ func defaultLimits() limits {
 		userTO:     60 * time.Second,
 		drainIdle:  500 * time.Millisecond,
 		drainTotal: 5 * time.Second,
+		calm:       2 * time.Second,
 		settle:     2 * time.Second,
 		handshakes: 64,
+		turns:      10,
+		perSource:  1000,
+		strangers:  4000,
 		sessions:   64,
 		channels:   64,
 	}
@@ -212,6 +266,7 @@ func New(cfg Config) (*Server, error) {
 		conns:      make(map[*conn]struct{}),
 		running:    make(map[*session]struct{}),
 	}
+	s.silence.Store(int64(20 * time.Second))
 	for i, key := range cfg.Authorized {
 		if key == nil {
 			return nil, fmt.Errorf("sshd: creating the server: authorized key %d is nil", i)
@@ -221,9 +276,21 @@ func New(cfg Config) (*Server, error) {
 		}
 		s.authorized[string(key.Marshal())] = struct{}{}
 	}
-	s.spoken = make(chan struct{}, s.limits.handshakes)
-	s.quiet = make(chan struct{}, max(1, s.limits.handshakes/4))
-	s.environ, s.home, s.pathShell = baseEnvironment(cfg.Environ, cfg.Shell)
+	// Connections without a login leave three quarters of the descriptors to those that have one, and to commands.
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
+		s.limits.strangers = min(s.limits.strangers, max(16, int(min(files.Cur, 1<<20))/4))
+	}
+	s.door = newDoor(&s.limits)
+	s.calm = time.AfterFunc(s.limits.calm, s.giveBack)
+	s.calm.Stop()
+	if cfg.AuthorizedKeys != "" {
+		s.people = &people{file: cfg.AuthorizedKeys, log: cfg.Logger}
+		if err := s.people.refresh(); err != nil {
+			return nil, fmt.Errorf("sshd: creating the server: %w", err)
+		}
+	}
+	s.environ, s.home, s.pathShell, s.names = baseEnvironment(cfg.Environ, cfg.Shell)
 	return s, nil
 }
 
@@ -269,6 +336,25 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
+// manyLogins are so many that what their handshakes have left behind is worth a garbage collection: a third of the memory of their connections.
+const manyLogins = 50
+
+// loggedIn has memory given back some time after the last of many logins.
+func (s *Server) loggedIn() {
+	if s.logins.Add(1) >= manyLogins {
+		s.calm.Reset(s.limits.calm)
+	}
+}
+
+func (s *Server) giveBack() {
+	if !s.enter() {
+		return
+	}
+	defer s.leave()
+	s.logins.Store(0)
+	debug.FreeOSMemory()
+}
+
 // passing reports whether accept(2) can succeed later without anything being done about err.
 func passing(err error) bool {
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EAGAIN, os.ErrDeadlineExceeded} {
@@ -288,14 +374,15 @@ func (s *Server) accept(c *conn) {
 		c.shut()
 		return
 	}
+	c.enter()
 	s.conns[c] = struct{}{}
 	s.active++
 	go c.serve()
 }
 
-// SelfCheck proves that the server lets nobody in who has no key of Config.Authorized: it tries to log in with no method at all, with
-// an empty password and with a new key, over socket pairs within the process. The server need not be serving. The
-// error says which login was accepted, or why a login could not be tried.
+// SelfCheck proves that the server lets nobody in who has no key of Config.Authorized: over a socket pair within the process
+// it tries to log in with no method at all, then with an empty password if the server takes any, then with a new key. The
+// server need not be serving. The error says which login was accepted, or why none could be tried.
 func (s *Server) SelfCheck(ctx context.Context) error {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -305,17 +392,20 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sshd: checking the server: creating a key: %w", err)
 	}
-	for _, try := range []struct {
-		what string
-		auth []ssh.AuthMethod
-	}{
-		{"without any method", nil},
-		{"with an empty password", []ssh.AuthMethod{ssh.Password("")}},
-		{"with an unknown key", []ssh.AuthMethod{ssh.PublicKeys(signer)}},
-	} {
-		if err := s.tryLogin(ctx, try.auth); err != nil {
-			return fmt.Errorf("sshd: checking that a login %s is refused: %w", try.what, err)
-		}
+	// All in one connection, in which the client tries nothing at all first: three would take 2 ms more of every start.
+	what := "without any method"
+	err = s.tryLogin(ctx, []ssh.AuthMethod{
+		ssh.PasswordCallback(func() (string, error) {
+			what = "with an empty password"
+			return "", nil
+		}),
+		ssh.PublicKeysCallback(func() ([]ssh.Signer, error) {
+			what = "with an unknown key"
+			return []ssh.Signer{signer}, nil
+		}),
+	})
+	if err != nil {
+		return fmt.Errorf("sshd: checking that a login %s is refused: %w", what, err)
 	}
 	return nil
 }
@@ -333,7 +423,7 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 	s.accept(c)
 	met := false
 	client, _, _, err := ssh.NewClientConn(ours, "self-check", &ssh.ClientConfig{
-		User: "self-check",
+		User: "root",
 		Auth: auth,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			if !bytes.Equal(key.Marshal(), s.cfg.HostKey.PublicKey().Marshal()) {
@@ -387,6 +477,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for ln := range s.listeners {
 		_ = ln.Close()
 	}
+	s.calm.Stop()
 	var idle []*conn
 	for c := range s.conns {
 		if !c.loggedIn.Load() {

@@ -60,7 +60,7 @@ func Start(tb testing.TB, cfg sshd.Config, prepare ...func(*sshd.Server)) *Serve
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := srv.Shutdown(ctx); err != nil {
 			tb.Errorf("shutting the server down: %v\n%s", err, s.Log)
@@ -135,27 +135,38 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Wait returns the first line that contains all words, waiting for it at most 10 seconds.
+// Wait returns the first line that contains all words, waiting for it.
 func (l *Log) Wait(tb testing.TB, words ...string) string {
 	tb.Helper()
-	timeout := time.After(10 * time.Second)
+	return l.WaitN(tb, 1, words...)[0]
+}
+
+// WaitN returns all lines that contain all words, once there are n or more. A server writes a line before its client can know of the matter, but
+// a log that comes through a pipe is read later.
+func (l *Log) WaitN(tb testing.TB, n int, words ...string) []string {
+	tb.Helper()
+	timeout := time.After(time.Minute) // nothing but a mistake takes as long, also on a busy machine
 	for {
 		l.mu.Lock()
-		lines := strings.Split(l.text.String(), "\n")
+		text := l.text.String()
 		if l.wrote == nil {
 			l.wrote = make(chan struct{})
 		}
 		wrote := l.wrote
 		l.mu.Unlock()
-		for _, line := range lines {
-			if containsAll(line, words) {
-				return line
+		var found []string
+		for line := range strings.Lines(text) {
+			if strings.HasSuffix(line, "\n") && containsAll(line, words) { // the last may have come in half
+				found = append(found, strings.TrimSuffix(line, "\n"))
 			}
+		}
+		if len(found) >= n {
+			return found
 		}
 		select {
 		case <-wrote:
 		case <-timeout:
-			tb.Fatalf("no log line with %q in:\n%s", words, l)
+			tb.Fatalf("%d of %d log lines with %q in:\n%s", len(found), n, words, l)
 		}
 	}
 }

@@ -1,0 +1,291 @@
+package sshd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// maxPeopleFile bounds Config.AuthorizedKeys; 1 MiB is ten thousand keys.
+const maxPeopleFile = 1 << 20
+
+// person is one line of an authorized_keys file: a key that does not belong to the job, and what it may do.
+type person struct {
+	line    int
+	name    string // the comment behind the key, or "line N"
+	key     string // wire encoding
+	from    []pattern
+	expires time.Time // zero: never
+	command string    // runs instead of whatever is asked for; "": what is asked for
+	pty     bool
+}
+
+// may says why the person may not log in from that address at that time.
+func (p *person) may(from netip.Addr, now time.Time) error {
+	if !p.expires.IsZero() && !now.Before(p.expires) {
+		return fmt.Errorf("the key of %s expired at %s", p.name, p.expires.Format(time.RFC3339))
+	}
+	if p.from != nil && !matches(p.from, from) {
+		return fmt.Errorf("the key of %s may not be used from %s", p.name, from)
+	}
+	return nil
+}
+
+// pattern is one of the list in from="...": an address, a network, or a text with * and ?.
+type pattern struct {
+	not     bool
+	network netip.Prefix // invalid: text
+	text    string
+}
+
+// matches follows ssh_config(5), PATTERNS: a negated match refuses, whatever else matches.
+func matches(list []pattern, a netip.Addr) bool {
+	found := false
+	for _, p := range list {
+		ok := p.network.Contains(a)
+		if !p.network.IsValid() {
+			ok, _ = path.Match(p.text, a.String())
+		}
+		switch {
+		case ok && p.not:
+			return false
+		case ok:
+			found = true
+		}
+	}
+	return found
+}
+
+// parsePatterns reads the list of from="...". Names of hosts are refused: a name is what a DNS server says about an address.
+func parsePatterns(list string) ([]pattern, error) {
+	var patterns []pattern
+	for text := range strings.SplitSeq(list, ",") {
+		p := pattern{}
+		p.text, p.not = strings.CutPrefix(text, "!")
+		if a, err := netip.ParseAddr(p.text); err == nil && a.Zone() == "" {
+			p.network = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
+		} else if n, err := netip.ParsePrefix(p.text); err == nil {
+			if p.network = n; n.Masked() != n {
+				return nil, fmt.Errorf("from=%q: %s has bits behind its mask", list, n)
+			}
+		} else if p.text == "" || strings.Trim(p.text, "0123456789abcdef.:*?") != "" || !strings.ContainsAny(p.text, "*?") {
+			return nil, fmt.Errorf("from=%q: %q is not an address, a network or a pattern of addresses", list, text)
+		}
+		patterns = append(patterns, p)
+	}
+	return patterns, nil
+}
+
+// A skipped line of an authorized_keys file admits nobody.
+type skipped struct {
+	line   int
+	reason error
+}
+
+// parsePeople reads the lines of an authorized_keys file (sshd(8), AUTHORIZED_KEYS FILE FORMAT). What it does not understand in full, it skips:
+// an option restricts, and a restriction that is not known cannot be kept.
+func parsePeople(text []byte) (list []*person, bad []skipped) {
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		p, err := parsePerson(line)
+		if err != nil {
+			bad = append(bad, skipped{n, err})
+			continue
+		}
+		p.line = n
+		if p.name == "" {
+			p.name = fmt.Sprintf("line %d", n)
+		}
+		list = append(list, p)
+	}
+	return list, bad
+}
+
+func parsePerson(line []byte) (*person, error) {
+	key, comment, options, _, err := ssh.ParseAuthorizedKey(line)
+	if err != nil {
+		return nil, errors.New("this is not a public key with options that can be read")
+	}
+	if !slices.Contains(userKeyTypes(), key.Type()) {
+		return nil, fmt.Errorf("keys of type %s cannot log in", key.Type())
+	}
+	p := &person{name: cut(strings.ToValidUTF8(comment, "?"), 64), key: string(key.Marshal()), pty: true}
+	for _, option := range options {
+		if err := p.option(option); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// userKeyTypes are the formats of keys whose signatures config accepts.
+func userKeyTypes() []string {
+	return []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+		ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoRSA}
+}
+
+// option applies one option. Restrictions of what nobody is served here (forwarding, ~/.ssh/rc) are kept by that.
+func (p *person) option(option string) error {
+	name, value, hasValue := strings.Cut(option, "=")
+	if hasValue {
+		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
+			return fmt.Errorf("option %s: its value stands in no quotes", cut(option, 64))
+		}
+		value = strings.ReplaceAll(value[1:len(value)-1], `\"`, `"`)
+	}
+	var err error
+	switch name = strings.ToLower(name); {
+	case name == "from" && hasValue && p.from == nil:
+		p.from, err = parsePatterns(value)
+	case name == "expiry-time" && hasValue && p.expires.IsZero():
+		p.expires, err = parseExpiry(value)
+	case name == "command" && hasValue && p.command == "" && value != "" && !strings.Contains(value, "\x00"):
+		p.command = value
+		if strings.HasPrefix(value, internalSFTP+" ") {
+			err = fmt.Errorf("option command=%q: %s has no options here", cut(value, 64), internalSFTP)
+		}
+	case (name == "restrict" || name == "no-pty") && !hasValue:
+		p.pty = false
+	case name == "pty" && !hasValue:
+		p.pty = true
+	case slices.Contains([]string{"no-port-forwarding", "no-agent-forwarding", "no-x11-forwarding", "no-user-rc"}, name) && !hasValue:
+	case (name == "permitopen" || name == "permitlisten") && hasValue:
+	default:
+		err = fmt.Errorf("option %s is not served, or stands twice", cut(option, 64))
+	}
+	return err
+}
+
+// parseExpiry reads YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, in the time zone of this container or with a Z in UTC.
+func parseExpiry(value string) (time.Time, error) {
+	text, utc := strings.CutSuffix(value, "Z")
+	zone := time.Local
+	if utc {
+		zone = time.UTC
+	}
+	for _, layout := range []string{"20060102", "200601021504", "20060102150405"} {
+		if t, err := time.ParseInLocation(layout, text, zone); err == nil && len(text) == len(layout) {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("option expiry-time=%q: want YYYYMMDD or YYYYMMDDHHMM[SS], with a Z for UTC", cut(value, 32))
+}
+
+// people are the keys of Config.AuthorizedKeys, as the file has them now.
+type people struct {
+	file string
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	stamp stamp
+	ok    bool // it could be read
+	list  []*person
+}
+
+// stamp tells one content of a file from another.
+type stamp struct {
+	dev, inode uint64
+	size       int64
+	changed    syscall.Timespec
+}
+
+func stampOf(info os.FileInfo) stamp {
+	s := stamp{size: info.Size()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.dev, s.inode, s.changed = st.Dev, st.Ino, st.Ctim
+	}
+	return s
+}
+
+// refresh reads the file if it is another than at the last time. One that cannot be read admits nobody.
+func (p *people) refresh() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var now stamp
+	info, err := os.Stat(p.file)
+	if err == nil {
+		now = stampOf(info)
+	}
+	if now == p.stamp && p.ok {
+		return nil
+	}
+	was := p.ok
+	p.stamp, p.list = now, nil
+	if err == nil {
+		err = p.read(info)
+	}
+	if p.ok = err == nil; p.ok {
+		return nil
+	}
+	err = fmt.Errorf("reading the keys of people: %w", err)
+	if was {
+		p.log.Error("no person can log in", "err", err)
+	}
+	return err
+}
+
+func (p *people) read(info os.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a file", p.file)
+	}
+	if mode := info.Mode().Perm(); mode&0o022 != 0 {
+		return fmt.Errorf("%s can be written by its group or by everybody (mode %04o)", p.file, mode)
+	}
+	f, err := os.Open(p.file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxPeopleFile+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxPeopleFile {
+		return fmt.Errorf("%s has more than %d bytes", p.file, maxPeopleFile)
+	}
+	list, bad := parsePeople(text)
+	for _, b := range bad {
+		p.log.Warn("ssh authorized key skipped", "file", p.file, "line", b.line, "reason", b.reason.Error())
+	}
+	p.list = list
+	p.log.Info("ssh authorized keys read", "file", p.file, "keys", len(list), "skipped", len(bad))
+	return nil
+}
+
+// find returns the first line with the key that admits it from that address now; otherwise the reason of the last that does not.
+func (p *people) find(key ssh.PublicKey, from netip.Addr, now time.Time) (*person, error) {
+	if err := p.refresh(); err != nil {
+		return nil, errUnknownKey
+	}
+	p.mu.Lock()
+	list := p.list
+	p.mu.Unlock()
+	wire, err := string(key.Marshal()), errUnknownKey
+	for _, line := range list {
+		if line.key == wire {
+			if err = line.may(from, now); err == nil {
+				return line, nil
+			}
+		}
+	}
+	return nil, err
+}
+
+var errUnknownKey = errors.New("the key is not authorized")
