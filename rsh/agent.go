@@ -12,19 +12,20 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 )
 
 // Agent tells ServeAgent where the hosts are, and is told what became of them. All functions may be called at the same time.
 type Agent struct {
 	Resolve func(host string) (Target, bool) // the container of a name or address that a user or launcher gave
-	Names   func() []string                  // the names that Resolve knows, for messages; nil = do not list them
+	Hosts   func() [][]string                // the names of each container, by rank, the best first; nil = they are not listed
 
 	// Optional. A launcher may hang when a command of its agent fails (MPICH hydra does, always), so whoever started
 	// it has to know. OnExec: the command was started. OnExit: it ended. OnFailure: it could not be started, or was lost.
 	OnExec    func(t Target, command string)
 	OnExit    func(t Target, command string, s Status)
-	OnFailure func(t Target, stage string, err error)
+	OnFailure func(t Target, command, stage string, err error)
 
 	// Patience is for how long a peer that refuses or drops the connection is tried again before a command was started;
 	// 0 = 5 s, negative = not at all. A peer that proved to be a wrong one is not tried again.
@@ -89,7 +90,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	}
 	// A client sends its request at once.
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	inv, fds, err := receiveRequest(conn)
+	kind, inv, fds, err := receiveRequest(conn)
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
 			p.cfg.Logger.Warn("bad request for a command", "err", err)
@@ -98,16 +99,20 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
+	if kind == frameNames {
+		p.reply(conn, frameNames, a.list())
+		return
+	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	signals := make(chan os.Signal, 16)
+	signals, resize := make(chan os.Signal, 16), make(chan Size, 1)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer func() { _ = conn.CloseRead() }()
 	listening.Go(func() {
 		defer cancel(errClientGone)
-		relaySignals(conn, signals)
+		relay(conn, signals, resize)
 	})
 
 	files, err := openFiles(fds)
@@ -125,7 +130,10 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	stop := context.AfterFunc(ctx, closeFiles)
 	defer stop()
 
-	status, err := p.run(ctx, inv, a, files, signals)
+	status, err := p.run(ctx, inv.Host, a, Request{
+		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal,
+		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
+	})
 	switch {
 	case err != nil:
 		p.reply(conn, frameError, []byte(reason(err)))
@@ -178,19 +186,33 @@ func permitted(conn *net.UnixConn) error {
 	return nil
 }
 
-// relaySignals returns when the client has ended.
-func relaySignals(conn *net.UnixConn, signals chan<- os.Signal) {
+// relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the
+// last one counts.
+func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan Size) {
 	for {
 		kind, content, err := readFrame(conn)
 		if err != nil {
 			return
 		}
-		if kind != frameSignal || len(content) != 1 {
-			continue
-		}
-		select {
-		case signals <- syscall.Signal(content[0]):
-		default: // the peer takes none, and the end of the client must still be noticed
+		switch kind {
+		case frameSignal:
+			if len(content) != 1 {
+				continue
+			}
+			select {
+			case signals <- syscall.Signal(content[0]):
+			default:
+			}
+		case frameResize:
+			size, ok := parseSize(content)
+			if !ok {
+				continue
+			}
+			select {
+			case <-resize:
+			default:
+			}
+			resize <- size // there is room: nobody else sends
 		}
 	}
 }
@@ -213,42 +235,51 @@ func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 }
 
 // run finds the host and runs the command there.
-func (p *Pool) run(ctx context.Context, inv Invocation, a Agent, files [3]io.ReadWriteCloser, signals <-chan os.Signal) (Status, error) {
-	target, ok := a.Resolve(inv.Host)
+func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status, error) {
+	target, ok := a.Resolve(host)
 	if !ok {
-		target = Target{Name: inv.Host}
+		target = Target{Name: host}
 		err := &DialError{target, StageResolve, errors.New("no container of this job has this name or address" + a.known())}
-		a.failed(target, err)
+		a.failed(target, r.Command, err)
 		return Status{}, err
 	}
 	if target.Name == "" {
-		target.Name = inv.Host
+		target.Name = host
 	}
-	if err := p.persist(ctx, target, a.Patience); err != nil {
+	s, err := p.persist(ctx, target, a.Patience)
+	if err != nil {
 		if ctx.Err() == nil {
-			a.failed(target, err)
+			a.failed(target, r.Command, err)
 		}
 		return Status{}, err
 	}
 	started := func() {
 		if a.OnExec != nil {
-			a.OnExec(target, inv.Command)
+			a.OnExec(target, r.Command)
 		}
 	}
-	status, err := p.exec(ctx, target, Request{
-		Command: inv.Command, Subsystem: inv.Subsystem,
-		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals,
-	}, started)
+	status, err := p.exec(ctx, target, s, r, started)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		a.failed(target, err)
+		a.failed(target, r.Command, err)
 	case err == nil && a.OnExit != nil:
-		a.OnExit(target, inv.Command, status)
+		a.OnExit(target, r.Command, status)
 	}
 	return status, err
 }
 
-func (a Agent) failed(t Target, err error) {
+// list is the answer to a question for names.
+func (a Agent) list() []byte {
+	var b []byte
+	if a.Hosts != nil {
+		for _, names := range a.Hosts() {
+			b = append(append(b, strings.Join(names, " ")...), 0)
+		}
+	}
+	return b
+}
+
+func (a Agent) failed(t Target, command string, err error) {
 	if a.OnFailure == nil {
 		return
 	}
@@ -257,16 +288,19 @@ func (a Agent) failed(t Target, err error) {
 	if errors.As(err, &dial) {
 		stage = dial.Stage
 	}
-	a.OnFailure(t, stage, err)
+	a.OnFailure(t, command, stage, err)
 }
 
 // known lists some of the names that would have been right.
 func (a Agent) known() string {
-	if a.Names == nil {
+	if a.Hosts == nil {
 		return ""
 	}
 	const most = 8
-	names := a.Names()
+	var names []string
+	for _, host := range a.Hosts() {
+		names = append(names, host[0])
+	}
 	if len(names) == 0 {
 		return " (it knows none yet)"
 	}
@@ -277,29 +311,30 @@ func (a Agent) known() string {
 	return " (it has " + list + ")"
 }
 
-// persist connects, and tries again for a while where the reason can pass.
-func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) error {
+// persist opens a session, and tries again for a while where the reason can pass.
+func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*opened, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		_, err := p.Connect(ctx, t)
+		s, err := p.openSession(ctx, t)
 		var dial *DialError
 		if err == nil || !errors.As(err, &dial) || ctx.Err() != nil || !mayPass(dial) || time.Until(deadline) < pause {
-			return err
+			return s, err
 		}
 		p.cfg.Logger.Debug("trying again", "peer", t.Name, "err", err, "pause", pause)
 		wait(ctx, pause)
 	}
 }
 
-// mayPass tells a peer that is restarting or overloaded from a wrong one.
+// mayPass tells a peer that is restarting or overloaded from a wrong one. Nothing was started there yet.
 func mayPass(e *DialError) bool {
-	if e.Stage != StageConnect && e.Stage != StageHandshake || errors.Is(e, errClosed) {
-		return false
-	}
-	for _, final := range []error{ErrNotPaiinit, ErrOtherJob, ErrOtherSecret, ErrOtherID} {
+	for _, final := range []error{errClosed, ErrNotPaiinit, ErrOtherJob, ErrOtherSecret, ErrOtherID} {
 		if errors.Is(e, final) {
 			return false
 		}
 	}
-	return true
+	var refused *ssh.OpenChannelError
+	if e.Stage == StageChannel && errors.As(e, &refused) {
+		return refused.Reason == ssh.ResourceShortage
+	}
+	return e.Stage == StageConnect || e.Stage == StageHandshake || e.Stage == StageChannel
 }

@@ -64,15 +64,15 @@ func startAgentWith(t testing.TB, set func(*Agent), peers ...*peerServer) *testA
 			}
 			return Target{}, false
 		},
-		Names: func() (names []string) {
+		Hosts: func() (names [][]string) {
 			for _, p := range peers {
-				names = append(names, p.target.Name)
+				names = append(names, []string{p.target.Name, "other-name"})
 			}
 			return names
 		},
 		OnExec:    func(t Target, command string) { a.note("exec %s %s", t.Name, command) },
 		OnExit:    func(t Target, command string, s Status) { a.note("exit %s %s %d", t.Name, command, s.Code) },
-		OnFailure: func(t Target, stage string, err error) { a.note("failure %s %s", t.Name, stage) },
+		OnFailure: func(t Target, _, stage string, err error) { a.note("failure %s %s", t.Name, stage) },
 		Patience:  -1,
 	}
 	if set != nil {
@@ -434,13 +434,15 @@ func TestAgentBadClients(t *testing.T) {
 		"nothing":       {nil, nil, ""},
 		"half a header": {[]byte("R"), fds(3), "E" + "unexpected EOF"},
 		"no files":      {frame('R', good), nil, "Ea request with 0 files, it needs 3"},
+		"names":         {header('N', 0), nil, "Nworker-1 other-name\x00"},
+		"names, files":  {header('N', 0), fds(3), "Nworker-1 other-name\x00"},
 		"two files":     {frame('R', good), fds(2), "Ea request with 2 files, it needs 3"},
 		"four files":    {frame('R', good), fds(4), "files, it needs 3"},
 		"too long":      {header('R', maxFrame+1), fds(3), fmt.Sprintf("Ea message of %d bytes, %d are possible", maxFrame+1, maxFrame)},
 		"cut off":       {frame('R', good)[:12], fds(3), "Eunexpected EOF"},
 		"other kind":    {frame('Z', good), fds(3), `Eunknown message 'Z'`},
 		"HTTP":          {[]byte("GET / HTTP/1.1\r\n\r\n"), fds(3), "Ea message of"},
-		"other version": {frame('R', "paiinit-rsh/9\x00h\x00\x00c"), fds(3), "Enot a request of this version of paiinit rsh"},
+		"other version": {frame('R', "paiinit-rsh/9\x00h\x00\x00\x00c"), fds(3), "Enot a request of this version of paiinit rsh"},
 		"good":          {frame('R', good), fds(3), "X\x00"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -566,13 +568,16 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(encodeRequest(Invocation{Host: "h", Command: "c"}))
 	f.Add(encodeRequest(Invocation{Host: "h", Command: "sftp", Subsystem: true}))
 	f.Add([]byte{})
-	f.Add([]byte(protocol + "\x00\x00\x00"))
+	f.Add([]byte(protocol + "\x00\x00\x00\x00"))
+	f.Add(encodeRequest(Invocation{Host: "h", terminal: &Terminal{Name: "xterm", Size: Size{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		inv, err := decodeRequest(b)
 		if err != nil {
 			return
 		}
-		require.Equal(t, b, encodeRequest(inv))
+		again, err := decodeRequest(encodeRequest(inv))
+		require.NoError(t, err)
+		require.Equal(t, inv, again)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,52 +22,91 @@ const exitTransport = 255
 // parentDied is a status that nobody will see: that of a process that its terminal left.
 const parentDied = 128 + int(unix.SIGHUP)
 
-// Run is the process that a launcher starts as its remote shell. It hands the command line and the three files to
-// ServeAgent at socket, forwards signals, and returns the status of the command: 0 to 255 as it is, 128+n if signal n ended it. If
-// the command could not be run, or its connection was lost, it writes one line to stderr and returns 255. It copies nothing
-// itself and never waits for stdin. A nil file is /dev/null.
+// Caller is a process that stands for a command on another host.
+type Caller struct {
+	Socket                string   // of the ServeAgent of this container; "" = there is none
+	Stdin, Stdout, Stderr *os.File // nil = /dev/null
+
+	// Signals, if not nil, is called just before the command is handed over, and gives the signals that this process gets from then
+	// on. WINCH says that its terminal has another size.
+	Signals func() <-chan os.Signal
+
+	Term string // type of the terminal, as in TERM
+
+	// Direct, if not nil, makes a pool for this one command when nobody answers at Socket. Run closes it.
+	Direct func(context.Context) (*Pool, Agent, error)
+
+	// Answer, if not nil, is the connection to a ServeAgent that has been given the command already, by somebody who has watched over
+	// it until now. Run only says what the answer is.
+	Answer io.Reader
+}
+
+// Run is the process that a launcher or a person starts as remote shell. It hands the command line and the three files to
+// ServeAgent, forwards signals, and returns the status of the command: 0 to 255 as it is, 128+n if signal n ended it. If
+// the command could not be run, or its connection was lost, it writes one line to stderr and returns 255. It never waits for
+// stdin, and copies nothing itself, except from a terminal: only a process in the foreground may read that.
+//
+// A command gets a terminal if it was asked for as ssh(1) has it: by -t if stdin is one, by -tt always, and without
+// a command if stdin is one. Then every key goes to the other side, and the size follows.
 //
 // Signals that have a name in RFC 4254 are passed on to the command. The command decides what it makes of TERM, INT, HUP and QUIT; the
 // second of these means that the caller does not wait any longer: Run returns 128+n, and the peer ends the command. It does the
 // same when ctx ends (255), and when the process that started it has died, so that no command outlives a killed
 // launcher: it asks the kernel for SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends
 // it also when only the thread that started it ends, so getppid(2) has the last word.
-func Run(ctx context.Context, socket string, inv Invocation, stdin, stdout, stderr *os.File, signals <-chan os.Signal) int {
-	status, err := run(ctx, socket, inv, stdin, stdout, stderr, signals)
-	if err != nil && stderr != nil {
+func (c Caller) Run(ctx context.Context, inv Invocation) int {
+	status, err := c.run(ctx, inv)
+	if err != nil && c.Stderr != nil {
 		line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r < ' ' }), " ")
-		_, _ = fmt.Fprintf(stderr, "paiinit rsh: %s: %s\n", inv.Host, line)
+		_, _ = fmt.Fprintf(c.Stderr, "paiinit rsh: %s: %s\n", inv.Host, line)
 	}
 	return status
 }
 
-func run(ctx context.Context, socket string, inv Invocation, stdin, stdout, stderr *os.File, signals <-chan os.Signal) (int, error) {
-	parentEvent := make(chan os.Signal, 1)
-	signal.Notify(parentEvent, unix.SIGPWR)
-	defer signal.Stop(parentEvent)
+func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
+	if inv.Undone != "" {
+		return exitTransport, fmt.Errorf("%s is not done by this ssh, which only runs commands on the hosts of the job", inv.Undone)
+	}
+	if c.Answer != nil {
+		return result(readFrame(c.Answer))
+	}
 	parent := os.Getppid()
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGPWR), 0, 0, 0); err != nil {
-		return exitTransport, fmt.Errorf("watching the parent process: %w", err)
-	}
-	if os.Getppid() != parent {
-		return parentDied, nil
-	}
-
-	conn, err := dialAgent(ctx, socket)
+	conn, end, err := c.connect(ctx)
 	if err != nil {
 		return exitTransport, err
 	}
-	defer func() { _ = conn.Close() }()
+	defer end()
 	if inv.NoStdin {
-		stdin = nil
+		c.Stdin = nil
 	}
-	if err := send(conn, inv, stdin, stdout, stderr); err != nil {
+	typed, err := c.terminal(&inv)
+	if err != nil {
+		return exitTransport, err
+	}
+	defer typed.close()
+	var signals <-chan os.Signal
+	if c.Signals != nil {
+		signals = c.Signals()
+	}
+	if err := send(conn, inv, typed.stdin(c.Stdin), c.Stdout, c.Stderr); err != nil {
 		// It may have refused us before it read all, and have said why.
 		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 		if kind, content, readErr := readFrame(conn); readErr == nil && kind == frameError {
 			return result(kind, content, nil)
 		}
 		return exitTransport, fmt.Errorf("asking the paiinit of this container: %w", err)
+	}
+	left := typed.start()
+
+	// Only now, while the peer works already.
+	parentEvent := make(chan os.Signal, 1)
+	signal.Notify(parentEvent, unix.SIGPWR)
+	defer signal.Stop(parentEvent)
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGPWR), 0, 0, 0); err != nil {
+		return exitTransport, fmt.Errorf("watching the parent process: %w", err)
+	}
+	if os.Getppid() != parent {
+		return parentDied, nil
 	}
 
 	type reply struct {
@@ -88,18 +128,24 @@ func run(ctx context.Context, socket string, inv Invocation, stdin, stdout, stde
 			return result(r.kind, r.content, r.err)
 		case sig := <-signals:
 			n, ok := sig.(syscall.Signal)
+			if n == unix.SIGWINCH && inv.terminal != nil && typed != nil {
+				_ = writeFrame(conn, frameResize, typed.screen.size().bytes())
+			}
 			if !ok || signalName(n) == "" {
 				continue
 			}
 			switch n {
 			case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
-				if ending {
+				// A person's terminal that has gone, or their session, needs no command any more.
+				if ending || inv.terminal != nil {
 					return 128 + int(n), nil
 				}
 				ending = true
 			}
 			// If this fails, the reply fails too and says why.
 			_ = writeFrame(conn, frameSignal, []byte{byte(n)})
+		case <-left:
+			return exitTransport, errors.New("left by ~. at the terminal")
 		case <-parentEvent:
 			if os.Getppid() != parent {
 				return parentDied, nil
@@ -124,6 +170,95 @@ func result(kind byte, content []byte, err error) (int, error) {
 		return min(128+int(content[0]), 255), nil
 	}
 	return exitTransport, fmt.Errorf("the paiinit of this container gave an answer that is not understood: %q", kind)
+}
+
+// Hosts returns the names of each container of the job, by rank, as the ServeAgent at a socket knows them: none before all
+// ranks are there.
+func Hosts(ctx context.Context, socket string) ([][]string, error) {
+	conn, err := dialAgent(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := writeFrame(conn, frameNames, nil); err != nil {
+		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
+	}
+	kind, content, err := readFrame(conn)
+	switch {
+	case err == nil && kind == frameError:
+		return nil, errors.New(string(content))
+	case err == nil && kind != frameNames:
+		err = fmt.Errorf("an answer that is not understood: %q", kind)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
+	}
+	var hosts [][]string
+	for names := range strings.SplitSeq(strings.TrimSuffix(string(content), "\x00"), "\x00") {
+		if names != "" {
+			hosts = append(hosts, strings.Split(names, " "))
+		}
+	}
+	return hosts, nil
+}
+
+// connect returns a connection to an agent: the one of this container, or one of our own. The caller calls end.
+func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), err error) {
+	conn, err = dialAgent(ctx, c.Socket)
+	switch {
+	case err == nil:
+		return conn, func() { _ = conn.Close() }, nil
+	case c.Direct == nil || ctx.Err() != nil:
+		return nil, nil, err
+	}
+	p, agent, directErr := c.Direct(ctx)
+	if directErr != nil {
+		return nil, nil, fmt.Errorf("%w; and not without it either: %w", err, directErr)
+	}
+	conn, other, err := socketPair()
+	if err != nil {
+		_ = p.Close()
+		return nil, nil, err
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		defer func() { _ = other.Close() }()
+		p.serveClient(ctx, other, agent)
+	})
+	return conn, func() {
+		_ = conn.Close()
+		_ = p.Close()
+		serving.Wait()
+	}, nil
+}
+
+// socketPair connects this process with itself.
+func socketPair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a socket pair: %w", err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket pair")
+		conn, fileErr := net.FileConn(f)
+		_ = f.Close()
+		if fileErr != nil {
+			err = fmt.Errorf("making a socket pair: %w", fileErr)
+			continue
+		}
+		conns[i] = conn.(*net.UnixConn)
+	}
+	if err != nil {
+		for _, conn := range conns {
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
+	}
+	return conns[0], conns[1], err
 }
 
 // dialAgent connects to the socket. A socket with a full queue is tried again for a while: a launcher starts hundreds of us.
@@ -170,4 +305,89 @@ func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 		}
 	}
 	return sendRequest(conn, inv, fds)
+}
+
+// keyboard is a terminal at stdin. The agent must not read from it: it may be a process of the same session in the background,
+// which the kernel would stop for that (termios(3), TTIN). nil = stdin is something else.
+type keyboard struct {
+	screen  *screen
+	r, w    *os.File // what was typed
+	escapes *escapes // nil = none
+}
+
+// terminal finds out what stdin is and whether the command gets a terminal, which it notes in inv.
+func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
+	s := openScreen(c.Stdin)
+	wanted := inv.TTY == 2 || s != nil && (inv.TTY == 1 || inv.TTY == 0 && inv.Command == "" && !inv.Subsystem)
+	if inv.TTY == 1 && !wanted && c.Stderr != nil {
+		_, _ = fmt.Fprintln(c.Stderr, "paiinit rsh: the command gets no terminal, because stdin is none; -tt gives it one")
+	}
+	if wanted {
+		inv.terminal = &Terminal{Name: c.Term}
+	}
+	if s == nil {
+		return nil, nil
+	}
+	k := &keyboard{screen: s}
+	var err error
+	if k.r, k.w, err = os.Pipe(); err != nil {
+		return nil, err
+	}
+	if wanted {
+		inv.terminal.Size = s.size()
+		if inv.terminal.Modes, err = s.raw(); err != nil {
+			k.close()
+			return nil, err
+		}
+		if !inv.NoEscape {
+			k.escapes = &escapes{}
+		}
+	}
+	return k, nil
+}
+
+// stdin is what the agent is given.
+func (k *keyboard) stdin(otherwise *os.File) *os.File {
+	if k == nil {
+		return otherwise
+	}
+	return k.r
+}
+
+// start begins to copy what is typed; left is closed when that says that the session should end. Nobody can wait for the
+// goroutine: it reads from a terminal, until the process ends.
+func (k *keyboard) start() (left <-chan struct{}) {
+	if k == nil {
+		return nil
+	}
+	_ = k.r.Close() // the agent has it
+	leaving := make(chan struct{})
+	go func() {
+		defer func() { _ = k.w.Close() }()
+		buf := make([]byte, 4096)
+		for {
+			n, err := k.screen.file.Read(buf)
+			out, end := buf[:n], false
+			if k.escapes != nil {
+				out, end = k.escapes.filter(out)
+			}
+			if _, werr := k.w.Write(out); err != nil || werr != nil {
+				return
+			}
+			if end {
+				close(leaving)
+				return
+			}
+		}
+	}()
+	return leaving
+}
+
+// close gives the terminal back as it was.
+func (k *keyboard) close() {
+	if k != nil {
+		k.screen.restore()
+		_ = k.r.Close() // a second time does no harm
+		_ = k.w.Close()
+	}
 }

@@ -55,35 +55,62 @@ func (e *DialError) Error() string {
 // Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-func (c Config) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	var d net.Dialer // sets TCP_NODELAY
+func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	p.mu.Lock()
+	silence := p.watch
+	p.mu.Unlock()
+	// The kernel asks a machine that does not answer after 1 s, 3 s and 7 s; one that was cut off for a while is asked sooner.
+	d := net.Dialer{Timeout: min(silence/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, err
+	if err == nil {
+		watchTCP(conn, silence)
 	}
-	// What we have sent must not wait longer for its acknowledgement than for the answer to a keepalive; the kernel's own limit
-	// is about 15 minutes (tcp(7), tcp_retries2).
-	limit := c.Keepalive * time.Duration(c.KeepaliveMisses+1)
-	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+	return conn, err
+}
+
+const connectTimeout = 5 * time.Second
+
+// watchTCP has the kernel lose a connection whose other end has acknowledged nothing for that long. The kernels ask each other whether
+// they are there, which wakes no process; the more often they ask, the fewer of them lost packets make one look dead (tcp(7),
+// tcp_keepalive_*). What we have sent must not wait any longer for its acknowledgement, either: the kernel's own limit is about
+// 15 minutes (tcp_retries2). What was lost is sent again after a second at most (Linux 6.15), or up to six times without doubling the wait
+// (before, Documentation/networking/tcp-thin.rst of the kernel): each of a login's small steps may be lost, and all wait for the slowest rank.
+func watchTCP(conn net.Conn, silence time.Duration) {
+	if g, ok := conn.(*greeting); ok {
+		conn = g.Conn
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	const questions = 6
+	pause := max((silence / questions).Truncate(time.Second), time.Second)
+	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: pause, Interval: pause, Count: questions}) // it has ended if it fails
+	if raw, err := tcp.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(limit.Milliseconds()))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
 		})
 	}
-	return conn, nil
 }
 
 // handshake connects, exchanges keys and logs in. It returns the peer's id, which the peer has proven.
-func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
-	fail := func(err error) (ssh.Conn, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
+func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
+	fail := func(err error) (ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // says more than "use of closed network connection"
 		}
-		return nil, nil, nil, "", err
+		return nil, nil, nil, nil, "", err
 	}
 	if !t.Addr.IsValid() {
 		return fail(errors.New("its address is not known"))
 	}
-	tcp, err := p.cfg.Dial(ctx, t.Addr)
+	dial := p.cfg.Dial
+	if dial == nil {
+		dial = p.dialTCP
+	}
+	tcp, err := dial(ctx, t.Addr)
 	if err != nil {
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
@@ -129,7 +156,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ss
 		_ = conn.Close()
 		return fail(net.ErrClosed)
 	case err == nil:
-		return conn, chans, reqs, id, nil
+		return conn, peer, chans, reqs, id, nil
 	case peer.err != nil:
 		return fail(peer.err)
 	case wrongKey != nil:
@@ -171,6 +198,8 @@ type greeting struct {
 	err  error  // what is wrong with the line
 	seen bool
 	rest []byte // read and not yet handed over
+
+	failure atomic.Pointer[error] // of reading or writing; the SSH channels only see an end
 }
 
 // maxGreeting is the longest line that RFC 4253 allows, with its end.
@@ -187,7 +216,21 @@ func (g *greeting) Read(p []byte) (int, error) {
 		g.rest = g.rest[n:]
 		return n, nil
 	}
-	return g.Conn.Read(p)
+	n, err := g.Conn.Read(p)
+	g.note(err)
+	return n, err
+}
+
+func (g *greeting) Write(p []byte) (int, error) {
+	n, err := g.Conn.Write(p)
+	g.note(err)
+	return n, err
+}
+
+func (g *greeting) note(err error) {
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		g.failure.CompareAndSwap(nil, &err)
+	}
 }
 
 func (g *greeting) read() error {

@@ -18,9 +18,12 @@ type Request struct {
 	Command   string // given to the peer's shell as it is; "" = its login shell
 	Subsystem bool   // Command is the name of a subsystem
 
+	Terminal *Terminal // for the command, whose output is then all on Stdout; nil = none
+
 	Stdin          io.Reader        // nil = empty. A Read of it may be left unfinished when the command has ended
 	Stdout, Stderr io.Writer        // nil = discard. No Write to them goes on after the command
 	Signals        <-chan os.Signal // passed on to the command while it runs; nil = none
+	Resize         <-chan Size      // of the terminal; nil = never
 }
 
 // Status is how a command ended.
@@ -29,26 +32,35 @@ type Status struct {
 	Signal syscall.Signal // that ended it; 0 = none
 }
 
-// maxCommand is the longest command that fits into one packet of x/crypto/ssh (256 KiB) with what is around it. Linux itself
-// takes no argument above 128 KiB (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+// maxCommand is the longest command that fits into one packet of x/crypto/ssh (256 KiB) with what is around it.
 const maxCommand = 250 << 10
+
+// checkCommand finds out now what would fail after the start: Linux takes no argument of 32 pages or more, of which the last byte
+// is a NUL, and the command is one of the peer's shell (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+func checkCommand(command string) error {
+	most := min(maxCommand, 32*os.Getpagesize()-1)
+	if len(command) > most {
+		return fmt.Errorf("the command has %d bytes, and a shell can be given %d: put it into a file", len(command), most)
+	}
+	return nil
+}
 
 // Exec runs a command on the target and waits for its end, when all of its output was written. The environment of the
 // command is the peer's own. When ctx ends the channel is closed, on which the peer ends the command, and Exec returns
 // without waiting for that. Stdin is never waited for. If a Write to Stdout fails, the command is sent SIGPIPE, as in a local
 // pipe. Every error is a *DialError; a command that was started and whose status never came is one of StageSession.
 func (p *Pool) Exec(ctx context.Context, t Target, r Request) (Status, error) {
-	return p.exec(ctx, t, r, func() {})
-}
-
-func (p *Pool) exec(ctx context.Context, t Target, r Request, started func()) (Status, error) {
-	if len(r.Command) > maxCommand {
-		return Status{}, &DialError{t, StageChannel, fmt.Errorf("the command has %d bytes, %d are possible", len(r.Command), maxCommand)}
-	}
-	ch, reqs, l, err := p.open(ctx, t, "session")
+	s, err := p.openSession(ctx, t)
 	if err != nil {
 		return Status{}, err
 	}
+	return p.exec(ctx, t, s, r, func() {})
+}
+
+// exec runs a command in a session, which it closes.
+func (p *Pool) exec(ctx context.Context, t Target, on *opened, r Request, started func()) (Status, error) {
+	defer on.release()
+	ch, reqs, l := on.ch, on.reqs, on.link
 	s := &session{ch: ch, out: gate{w: r.Stdout}, err: gate{w: r.Stderr}, over: make(chan struct{})}
 	defer s.out.shut()
 	defer s.err.shut()
@@ -82,14 +94,14 @@ func (p *Pool) exec(ctx context.Context, t Target, r Request, started func()) (S
 	}
 	started()
 	go s.copyIn(r.Stdin) // waits for r.Stdin, so nobody waits for it
-	p.start(func() { s.signals(r.Signals) })
+	p.start(func() { s.notices(r.Signals, r.Resize) })
 
 	select {
 	case <-ended:
 	case <-ctx.Done():
 		return gone(StageSession)
 	}
-	_ = ch.Close() // answers the peer's close
+	p.start(func() { _ = ch.Close() }) // answers the peer's close; nobody has to wait until that is sent
 	if s.status == nil {
 		return Status{}, &DialError{t, StageSession, p.whyNoStatus(ctx, l)}
 	}
@@ -127,8 +139,16 @@ type session struct {
 
 // begin asks for the command.
 func (s *session) begin(r Request) error {
+	if err := checkCommand(r.Command); err != nil {
+		return err
+	}
 	var ok bool
 	var err error
+	if r.Terminal != nil {
+		if ok, err = s.ch.SendRequest("pty-req", true, r.Terminal.request()); err == nil && !ok {
+			return errors.New("the peer gives no terminal")
+		}
+	}
 	switch payload := ssh.Marshal(struct{ Command string }{r.Command}); {
 	case r.Subsystem:
 		ok, err = s.ch.SendRequest("subsystem", true, payload)
@@ -189,17 +209,20 @@ func (s *session) copyIn(from io.Reader) {
 	_ = s.ch.CloseWrite()
 }
 
-// signals passes signals on until the command has ended.
-func (s *session) signals(from <-chan os.Signal) {
+// notices passes signals and sizes on until the command has ended.
+func (s *session) notices(signals <-chan os.Signal, sizes <-chan Size) {
 	for {
 		select {
-		case sig, ok := <-from:
+		case sig, ok := <-signals:
 			if !ok {
-				return
+				signals = nil
+				continue
 			}
 			if name := signalName(sig); name != "" {
 				_, _ = s.ch.SendRequest("signal", false, ssh.Marshal(struct{ Name string }{name}))
 			}
+		case size := <-sizes:
+			_, _ = s.ch.SendRequest("window-change", false, size.change())
 		case <-s.over:
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
 )
 
 // lines is a writer that hands over what it gets.
@@ -64,10 +65,10 @@ func TestExecErrors(t *testing.T) {
 	p := testPool(t, nil)
 	prefix := "rsh: reaching worker-1 (" + peer.target.Addr.String() + "): "
 	for command, want := range map[string]string{
-		"refuse":                          `channel: the peer refused to run "refuse"`,
-		"nostatus":                        "session: the peer ended the session without a status",
-		"drop":                            "session: the connection was lost while the command ran: EOF",
-		strings.Repeat("x", maxCommand+1): fmt.Sprintf("channel: the command has %d bytes, %d are possible", maxCommand+1, maxCommand),
+		"refuse":                   `channel: the peer refused to run "refuse"`,
+		"nostatus":                 "session: the peer ended the session without a status",
+		"drop":                     "session: the connection was lost while the command ran: EOF",
+		strings.Repeat("x", 1<<20): fmt.Sprintf("channel: the command has %d bytes, and a shell can be given %d: put it into a file", 1<<20, 32*os.Getpagesize()-1),
 	} {
 		_, err := p.Exec(testCtx(t), peer.target, Request{Command: command})
 		require.EqualError(t, err, prefix+want)
@@ -76,7 +77,7 @@ func TestExecErrors(t *testing.T) {
 
 // The longest command passes through x/crypto/ssh.
 func TestExecLongCommand(t *testing.T) {
-	command := "echo " + strings.Repeat("x", maxCommand-5)
+	command := "echo " + strings.Repeat("x", min(maxCommand, 32*os.Getpagesize()-1)-5)
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
 	var out bytes.Buffer
@@ -247,4 +248,28 @@ func BenchmarkExecThroughput(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// FuzzStatus is how a peer says that a command has ended.
+func FuzzStatus(f *testing.F) {
+	f.Add("exit-status", ssh.Marshal(struct{ Status uint32 }{1 << 31}))
+	f.Add("exit-signal", ssh.Marshal(struct {
+		Signal     string
+		CoreDumped bool
+		Message    string
+		Language   string
+	}{"TERM", false, "", ""}))
+	f.Add("exit-signal", []byte{0, 0, 0, 9, 'x'})
+	f.Fuzz(func(t *testing.T, kind string, payload []byte) {
+		reqs := make(chan *ssh.Request, 1)
+		reqs <- &ssh.Request{Type: kind, Payload: payload}
+		close(reqs)
+		s := &session{over: make(chan struct{})}
+		s.requests(reqs)
+		<-s.over
+		if s.status != nil {
+			require.GreaterOrEqual(t, s.status.Code, 0)
+			require.LessOrEqual(t, s.status.Code, 255)
+		}
+	})
 }

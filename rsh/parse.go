@@ -14,6 +14,12 @@ type Invocation struct {
 	Command   string // the words after the host, joined by one space each and not quoted; "" = a login shell
 	Subsystem bool   // -s: Command is the name of a subsystem such as "sftp"
 	NoStdin   bool   // -n or -f: the command reads nothing
+	TTY       int    // terminals asked for: 1 for -t, 2 for -tt, -1 for -T; 0 = not said
+	NoEscape  bool   // -e none: "~" is a character like any other
+	Version   bool   // -V: only say which program this is
+	Undone    string // the first option that asks for something that is not done here, such as "-W"; "" = none
+
+	terminal *Terminal // for the command; Caller.Run fills it in
 }
 
 // withArgument are the options of ssh(1) that take one; all others are flags. From the usage of OpenSSH 9.2 and 10.0;
@@ -27,10 +33,14 @@ const withArgument = "BbcDEeFIiJLlmOoPpQRSWw"
 // Options may stand before and after the host, up to the first word that is none, clustered or not, with their argument
 // attached or in the next word, as OpenSSH takes them. Almost all are ignored: where a host is and how one logs in there is
 // known from the job. An unknown option is a flag and never an error, because a launcher may hang when its agent
-// fails (MPICH hydra does). The only error is a call without a host.
+// fails (MPICH hydra does). Options that ask for something else than a command on a host, such as -W and -O, or -L without
+// a command, are noted as Undone. The only error is a call without a host.
 func Parse(args []string) (Invocation, error) {
 	var inv Invocation
 	rest, ended := inv.options(args)
+	if inv.Version {
+		return Invocation{Version: true}, nil
+	}
 	if len(rest) == 0 || !inv.host(rest[0]) {
 		return Invocation{}, errors.New("rsh: no host given: usage is [ssh options] [user@]HOST [ssh options] [COMMAND...]")
 	}
@@ -39,8 +49,14 @@ func Parse(args []string) (Invocation, error) {
 		rest, _ = inv.options(rest)
 	}
 	inv.Command = strings.Join(rest, " ")
+	if inv.Command != "" && strings.Contains(forwardings, inv.Undone) {
+		inv.Undone = "" // the command is what counts
+	}
 	return inv, nil
 }
+
+// forwardings are options that ask for a forwarding besides the command.
+const forwardings = "-D-L-R"
 
 // options consumes leading options; ended says that "--" was among them.
 func (inv *Invocation) options(args []string) (rest []string, ended bool) {
@@ -85,6 +101,18 @@ func (inv *Invocation) set(opt byte, value string) {
 		inv.Subsystem = true
 	case 'n', 'f':
 		inv.NoStdin = true
+	case 't':
+		inv.TTY = min(max(inv.TTY, 0)+1, 2)
+	case 'T':
+		inv.TTY = -1
+	case 'e':
+		inv.NoEscape = value == "none"
+	case 'V':
+		inv.Version = true
+	case 'D', 'G', 'L', 'N', 'O', 'R', 'W', 'w':
+		if inv.Undone == "" {
+			inv.Undone = "-" + string(opt)
+		}
 	case 'o':
 		// "Key=Value" or "Key Value", as in ssh_config(5).
 		key, val, _ := strings.Cut(strings.TrimSpace(strings.Replace(value, "=", " ", 1)), " ")
@@ -94,6 +122,10 @@ func (inv *Invocation) set(opt byte, value string) {
 			inv.set('l', val)
 		case "port":
 			inv.set('p', val)
+		case "requesttty":
+			inv.TTY = map[string]int{"no": -1, "yes": 1, "force": 2}[strings.ToLower(val)]
+		case "escapechar":
+			inv.set('e', val)
 		}
 	}
 }

@@ -51,13 +51,13 @@ func TestParseCallers(t *testing.T) {
 		{"rsync -e ssh", words("-l\nuser\nworker-1\nrsync\n--server\n-vlogDtprze.iLsfxCIvu\n.\n/dst"),
 			Invocation{Host: "worker-1", User: "user", Command: "rsync --server -vlogDtprze.iLsfxCIvu . /dst"}},
 		{"scp over sftp", words("-x\n-oPermitLocalCommand=no\n-oClearAllForwardings=yes\n-oRemoteCommand=none\n-oRequestTTY=no\n-p\n22\n-l\nroot\n-s\n--\nworker-1\nsftp"),
-			Invocation{Host: "worker-1", User: "root", Port: 22, Subsystem: true, Command: "sftp"}},
+			Invocation{Host: "worker-1", User: "root", Port: 22, Subsystem: true, TTY: -1, Command: "sftp"}},
 		{"scp -O", words("-x\n-oClearAllForwardings=yes\n--\nworker-1\nscp -t /dst"),
 			Invocation{Host: "worker-1", Command: "scp -t /dst"}},
 		{"git", words("-o\nSendEnv=GIT_PROTOCOL\nworker-1\ngit-upload-pack '/r.git'"),
 			Invocation{Host: "worker-1", Command: "git-upload-pack '/r.git'"}},
 		{"ansible", words("-C\n-o\nControlMaster=auto\n-o\nControlPersist=60s\n-o\nUser=\"root\"\n-o\nConnectTimeout=10\n-tt\nworker-1\n/bin/sh -c 'echo ~root && sleep 0'"),
-			Invocation{Host: "worker-1", User: `"root"`, Command: "/bin/sh -c 'echo ~root && sleep 0'"}},
+			Invocation{Host: "worker-1", User: `"root"`, TTY: 2, Command: "/bin/sh -c 'echo ~root && sleep 0'"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -91,8 +91,19 @@ func TestParseForms(t *testing.T) {
 		{"-o|User=me|h", Invocation{Host: "h", User: "me"}},
 		{"-o|X=Port=1|h", Invocation{Host: "h"}},
 		{"-oBatchMode=yes|-F|/f|-i|/k|-E|/log|-J|jump|-S|none|-W|x:1|-w|0:0|-B|if|-b|1.2.3.4|-c|aes|-D|1|-e|none|-I|p11|-L|1:h:1|-m|mac|-O|exit|-Q|key|-R|1:h:1|-P|tag|h|true",
-			Invocation{Host: "h", Command: "true"}},
-		{"-AaCfGgKkMNnqsTtVvXxYy1246|h", Invocation{Host: "h", NoStdin: true, Subsystem: true}},
+			Invocation{Host: "h", Command: "true", NoEscape: true, Undone: "-W"}},
+		{"-AaCfGgKkMNnqsTtvXxYy1246|h", Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Undone: "-G"}},
+		{"-V", Invocation{Version: true}},
+		{"-t|h|top", Invocation{Host: "h", TTY: 1, Command: "top"}},
+		{"-tt|h|-t|top", Invocation{Host: "h", TTY: 2, Command: "top"}},
+		{"-T|h", Invocation{Host: "h", TTY: -1}},
+		{"-o|RequestTTY=force|h", Invocation{Host: "h", TTY: 2}},
+		{"-oRequestTTY no|h", Invocation{Host: "h", TTY: -1}},
+		{"-e|none|h", Invocation{Host: "h", NoEscape: true}},
+		{"-oEscapeChar=none|h", Invocation{Host: "h", NoEscape: true}},
+		{"-L|1:h:1|h", Invocation{Host: "h", Undone: "-L"}},
+		{"-L|1:h:1|h|true", Invocation{Host: "h", Command: "true"}},
+		{"-fN|-D|1080|h", Invocation{Host: "h", NoStdin: true, Undone: "-N"}},
 		{"-Z|-zZ9|--long|--long=x|h|-Z|true", Invocation{Host: "h", Command: "true"}},
 		{"-n|h|cat", Invocation{Host: "h", NoStdin: true, Command: "cat"}},
 		{"--|h|-n|cat", Invocation{Host: "h", Command: "-n cat"}},
@@ -138,6 +149,10 @@ func FuzzParse(f *testing.F) {
 		inv, err := Parse(args)
 		if err != nil {
 			require.Zero(t, inv)
+			return
+		}
+		if inv.Version {
+			require.Equal(t, Invocation{Version: true}, inv)
 			return
 		}
 		require.NotEmpty(t, inv.Host)

@@ -30,14 +30,18 @@ const clientSocket = "RSH_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
 	if socket, ok := os.LookupEnv(clientSocket); ok {
-		signals := make(chan os.Signal, 16)
-		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+		signals := func() <-chan os.Signal {
+			caught := make(chan os.Signal, 16)
+			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+			return caught
+		}
 		inv, err := Parse(os.Args[1:])
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(64)
 		}
-		os.Exit(Run(context.Background(), socket, inv, os.Stdin, os.Stdout, os.Stderr, signals))
+		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Term: os.Getenv("TERM")}
+		os.Exit(c.Run(context.Background(), inv))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -69,6 +73,7 @@ type peerServer struct {
 	userKey  ssh.PublicKey // nil = the right one
 	raw      func(net.Conn) bool
 	onExec   func(s *peerSession) bool // true = handled
+	most     int                       // sessions on one connection; 0 = no limit, -1 = none
 
 	ln       net.Listener
 	wg       sync.WaitGroup
@@ -156,12 +161,18 @@ func (s *peerServer) serve(c net.Conn) {
 			_ = r.Reply(r.Type == "keepalive@openssh.com", nil)
 		}
 	})
+	var sessions atomic.Int32
 	for nc := range chans {
 		switch nc.ChannelType() {
 		case "session":
+			if n := sessions.Add(1); s.most != 0 && int(n) > s.most {
+				sessions.Add(-1)
+				_ = nc.Reject(ssh.ResourceShortage, "too many sessions on this connection")
+				continue
+			}
 			ch, reqs, err := nc.Accept()
 			if err == nil {
-				wg.Go(func() { s.session(conn, ch, reqs) })
+				wg.Go(func() { defer sessions.Add(-1); s.session(conn, ch, reqs) })
 			}
 		case "control@paiinit":
 			ch, reqs, err := nc.Accept()
@@ -213,6 +224,9 @@ func (s *peerServer) session(conn *ssh.ServerConn, ch ssh.Channel, reqs <-chan *
 			}
 			_ = r.Reply(true, nil)
 			wg.Go(ps.run)
+		case "pty-req", "window-change":
+			ps.signals <- fmt.Sprintf("%s %q", r.Type, r.Payload)
+			_ = r.Reply(true, nil)
 		case "signal":
 			var m struct{ N string }
 			_ = ssh.Unmarshal(r.Payload, &m)

@@ -49,9 +49,15 @@ type Config struct {
 	Label string                        // the label of our job and attempt; "" = do not compare labels
 	Login string                        // user name to log in with; "" = "root"
 
-	DialTimeout     time.Duration // for connecting, handshake and login together; 0 = 5 s
-	Keepalive       time.Duration // between two requests for a sign of life on each connection; 0 = 15 s
-	KeepaliveMisses int           // this many unanswered ones in a row end the connection; 0 = 3
+	DialTimeout     time.Duration // for connecting, which has 5 s of it at most, handshake and login together; 0 = 20 s
+	Keepalive       time.Duration // between two requests for a sign of life on each connection, which Watch may change; 0 = 15 s
+	KeepaliveMisses int           // the connection is lost when one is not answered for so many times Keepalive; 0 = 3
+
+	Sessions int // on one connection before another one is made; fewer where the peer refuses; 0 = 64
+
+	// Silence is for how long the machine of a peer may acknowledge nothing before the connection is lost; 0 = 20 s. A process that is
+	// stopped is not silent: its kernel answers. Watch changes it.
+	Silence time.Duration
 
 	// Dial opens a stream to a peer; nil = TCP.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
@@ -64,7 +70,7 @@ func (c Config) withDefaults() Config {
 		c.Login = "root"
 	}
 	if c.DialTimeout == 0 {
-		c.DialTimeout = 5 * time.Second
+		c.DialTimeout = 20 * time.Second
 	}
 	if c.Keepalive == 0 {
 		c.Keepalive = 15 * time.Second
@@ -72,8 +78,11 @@ func (c Config) withDefaults() Config {
 	if c.KeepaliveMisses == 0 {
 		c.KeepaliveMisses = 3
 	}
-	if c.Dial == nil {
-		c.Dial = c.dialTCP
+	if c.Sessions == 0 {
+		c.Sessions = 64
+	}
+	if c.Silence == 0 {
+		c.Silence = 20 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -81,11 +90,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Pool holds one connection to each peer, by ID and address. Its methods may be called at the same time.
+// Pool holds one connection to each peer, by ID and address, and more while that one has no room for another session. Its methods may be called at the same time.
 type Pool struct {
 	cfg    Config
 	mu     sync.Mutex
 	links  map[peer]*link
+	watch  time.Duration // Config.Silence, or what Watch has made of it
+	pause  atomic.Int64  // Config.Keepalive, or what Watch has made of it
 	closed bool
 	wg     sync.WaitGroup // all goroutines; nothing is added once closed is set
 }
@@ -93,6 +104,7 @@ type Pool struct {
 type peer struct {
 	id   string
 	addr netip.AddrPort
+	lane int // 0, and more where a peer has more sessions than it allows on one connection
 }
 
 // link is a connection that is being made (until ready is closed) or was made (conn) or could not be (err).
@@ -103,7 +115,10 @@ type link struct {
 	stage   atomic.Value       // string; how far the dialling is
 	waiting int                // callers that wait for ready; under Pool.mu
 
+	sessions, room int // that are open or being opened, and how many can be; under Pool.mu
+
 	conn ssh.Conn
+	tcp  *greeting
 	id   string // the peer's id, proven
 	lost chan struct{}
 	err  error
@@ -113,7 +128,25 @@ var errClosed = errors.New("rsh: the pool is closed")
 
 // New returns a pool without connections. Close it.
 func New(cfg Config) *Pool {
-	return &Pool{cfg: cfg.withDefaults(), links: map[peer]*link{}}
+	cfg = cfg.withDefaults()
+	p := &Pool{cfg: cfg, watch: cfg.Silence, links: map[peer]*link{}}
+	p.pause.Store(int64(cfg.Keepalive))
+	return p
+}
+
+// Watch changes Config.Silence and the time between two requests for a sign of life, also for the connections that there are. While
+// nothing depends on a connection it is better kept where packets get lost; once something does, the end of its machine must be noticed
+// soon. The kernels see to that without waking anybody; a request wakes both ends, and does so in the middle of the job.
+func (p *Pool) Watch(silence, keepalive time.Duration) {
+	p.pause.Store(int64(keepalive))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch = silence
+	for _, l := range p.links {
+		if l.tcp != nil {
+			watchTCP(l.tcp, silence)
+		}
+	}
 }
 
 // Close closes all connections, which ends what runs over them, and waits for every goroutine of the pool. It may be
@@ -143,7 +176,7 @@ func (p *Pool) start(f func()) bool {
 // Connect makes sure that there is a connection to the target, so that later calls need not wait for one, and returns the
 // target with the ID that it proved. The error is a *DialError.
 func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
-	l, err := p.link(ctx, t)
+	l, err := p.link(ctx, t, 0)
 	if err != nil {
 		return t, err
 	}
@@ -152,10 +185,11 @@ func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
 }
 
 // Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another, as soon as
-// the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no other signal.
+// the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no other signal. Where the machine of
+// the peer has fallen silent, it is syscall.ETIMEDOUT.
 // The error is a *DialError. The caller closes the channel.
 func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error) {
-	ch, reqs, _, err := p.open(ctx, t, "control@paiinit")
+	ch, reqs, l, err := p.open(ctx, t, "control@paiinit")
 	if err != nil {
 		return nil, err
 	}
@@ -163,13 +197,27 @@ func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error
 		_ = ch.Close()
 		return nil, &DialError{t, StageChannel, errClosed}
 	}
-	return ch, nil
+	return control{ch, l.tcp}, nil
+}
+
+// control is a channel that tells why its connection was lost.
+type control struct {
+	ssh.Channel
+	tcp *greeting
+}
+
+func (c control) Read(p []byte) (int, error) {
+	n, err := c.Channel.Read(p)
+	if cause := c.tcp.failure.Load(); errors.Is(err, io.EOF) && cause != nil {
+		err = *cause
+	}
+	return n, err
 }
 
 // open opens a channel. A kept connection that turns out to be dead is replaced once.
 func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-chan *ssh.Request, *link, error) {
 	for fresh := false; ; fresh = true {
-		l, err := p.link(ctx, t)
+		l, err := p.link(ctx, t, 0)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -184,6 +232,79 @@ func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-
 		}
 		p.forget(l)
 		l.close()
+	}
+}
+
+// opened is a session channel and its place on a connection.
+type opened struct {
+	ch      ssh.Channel
+	reqs    <-chan *ssh.Request
+	link    *link
+	release func() // once it is closed
+}
+
+// openSession is open for a session: on the first connection that has room for it. The caller calls release.
+func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
+	fresh := false
+	for lane := 0; ; {
+		l, err := p.link(ctx, t, lane)
+		if err != nil {
+			return nil, err
+		}
+		if !p.enter(l) {
+			lane++
+			continue
+		}
+		ch, reqs, err := p.openOn(ctx, l, "session")
+		if err == nil {
+			return &opened{ch, reqs, l, func() { p.leave(l) }}, nil
+		}
+		var refused *ssh.OpenChannelError
+		switch full := p.leave(l); {
+		case errors.As(err, &refused) && refused.Reason == ssh.ResourceShortage && (full > 0 || lane == 0):
+			// Without any of ours the peer still ends some that we have left.
+			p.limit(l, full)
+			lane++
+		case fresh || refused != nil || ctx.Err() != nil:
+			return nil, &DialError{t, StageChannel, err}
+		default:
+			fresh = true
+			p.forget(l)
+			l.close()
+		}
+	}
+}
+
+// enter takes a place for a session on a connection, if there is one.
+func (p *Pool) enter(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.sessions >= l.room {
+		return false
+	}
+	l.sessions++
+	return true
+}
+
+// leave gives a place back and returns how many are still taken. An extra connection without any is closed.
+func (p *Pool) leave(l *link) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.sessions--
+	if l.sessions == 0 && l.keys[0].lane > 0 {
+		l.room = 0 // for somebody who has it already
+		p.drop(l)
+		l.close()
+	}
+	return l.sessions
+}
+
+// limit notes how many sessions a peer allows on one connection.
+func (p *Pool) limit(l *link, room int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if room = max(room, l.sessions); room > 0 {
+		l.room = min(l.room, room)
 	}
 }
 
@@ -226,8 +347,8 @@ func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <
 
 // link returns the connection to the target, and makes one if there is none. All callers that come while it is being
 // made wait for the same attempt, each for as long as its own ctx allows; when the last of them has left, it ends.
-func (p *Pool) link(ctx context.Context, t Target) (*link, error) {
-	key := peer{t.ID, t.Addr}
+func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
+	key := peer{t.ID, t.Addr, lane}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -237,7 +358,7 @@ func (p *Pool) link(ctx context.Context, t Target) (*link, error) {
 	if l == nil {
 		dialling, cancel := context.WithTimeoutCause(context.Background(), p.cfg.DialTimeout,
 			fmt.Errorf("no answer within %v", p.cfg.DialTimeout))
-		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, lost: make(chan struct{})}
+		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, lost: make(chan struct{}), room: p.cfg.Sessions}
 		l.stage.Store(StageConnect)
 		p.links[key] = l
 		p.wg.Go(func() { p.dial(dialling, t, l) })
@@ -270,7 +391,7 @@ func (p *Pool) link(ctx context.Context, t Target) (*link, error) {
 // dial makes the connection of a new link and then looks after it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
-	conn, chans, reqs, id, err := p.handshake(ctx, t, &l.stage)
+	conn, tcp, chans, reqs, id, err := p.handshake(ctx, t, &l.stage)
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {
@@ -284,8 +405,9 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		p.mu.Unlock()
 		return
 	}
-	l.conn, l.id = conn, id
-	if key := (peer{id, t.Addr}); p.links[key] == nil {
+	l.conn, l.tcp, l.id = conn, tcp, id
+	watchTCP(tcp, p.watch)
+	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
 		l.keys = append(l.keys, key) // it was asked for without an id
 		p.links[key] = l
 	}
@@ -311,7 +433,7 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 
 // keepalive asks the peer for a sign of life until the connection is lost, or loses it itself when none comes.
 func (p *Pool) keepalive(l *link) {
-	tick := time.NewTicker(p.cfg.Keepalive)
+	tick := time.NewTimer(time.Duration(p.pause.Load()))
 	defer tick.Stop()
 	answered := make(chan struct{}, 1)
 	waiting := false // for an answer
@@ -324,7 +446,9 @@ func (p *Pool) keepalive(l *link) {
 			return
 		case <-answered:
 			waiting, missed = false, 0
+			tick.Reset(time.Duration(p.pause.Load()))
 		case <-tick.C:
+			tick.Reset(p.cfg.Keepalive)
 			if waiting {
 				if missed++; missed >= p.cfg.KeepaliveMisses {
 					p.cfg.Logger.Info("peer is silent, closing the connection", "id", l.id, "addr", l.keys[0].addr,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 )
 
 func TestControl(t *testing.T) {
@@ -188,7 +189,7 @@ func TestLastCallerLeaves(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func keyOf(t Target) peer { return peer{t.ID, t.Addr} }
+func keyOf(t Target) peer { return peer{t.ID, t.Addr, 0} }
 
 // waitFor waits for a condition that another goroutine of this process brings about.
 func waitFor(t testing.TB, cond func() bool) {
@@ -375,11 +376,13 @@ func TestKeepalive(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		answers int           // to this many requests, then silence
+		watch   time.Duration // between two requests, said after the first; 0 = nothing is said
 		lost    time.Duration // after the start; 0 = never
 	}{
-		{"answers all", 1 << 30, 0},
-		{"silent from the start", 0, 60 * time.Second},
-		{"silent after the third", 3, (3*15 + 60) * time.Second},
+		{"answers all", 1 << 30, 0, 0},
+		{"silent from the start", 0, 0, 60 * time.Second},
+		{"silent after the third", 3, 0, (3*15 + 60) * time.Second},
+		{"seldom asked", 3, 5 * time.Minute, 2*15*time.Second + 2*5*time.Minute + 45*time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -395,6 +398,9 @@ func TestKeepalive(t *testing.T) {
 				start := time.Now()
 				ch, err := p.Control(t.Context(), Target{ID: "worker-1", Addr: netip.MustParseAddrPort("192.0.2.1:22")})
 				require.NoError(t, err)
+				if tt.watch > 0 {
+					time.AfterFunc(20*time.Second, func() { p.Watch(time.Minute, tt.watch) })
+				}
 				lost := make(chan time.Duration, 1)
 				go func() {
 					_, _ = ch.Read(make([]byte, 1))
@@ -536,4 +542,74 @@ func TestGreetingInPieces(t *testing.T) {
 		require.Equal(t, "worker-1", g.id)
 		_ = ours.Close()
 	}
+}
+
+// A peer that allows few sessions on a connection gets more connections while they are needed.
+func TestLanes(t *testing.T) {
+	peer := startPeer(t, "worker-1", func(s *peerServer) { s.most = 3 })
+	p := testPool(t, nil)
+	ctx, cancel := context.WithCancel(testCtx(t))
+	var wg sync.WaitGroup
+	var out lines
+	out.got = make(chan string)
+	for range 10 {
+		wg.Go(func() {
+			_, err := p.Exec(ctx, peer.target, Request{Command: "hang", Stdout: &out})
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	for range 10 {
+		require.Equal(t, "started\n", <-out.got)
+	}
+	require.EqualValues(t, 4, peer.logins.Load())
+	cancel()
+	wg.Wait()
+	status, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	require.NoError(t, err)
+	require.Equal(t, 3, status.Code)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(t, p.links, 1) // the others were closed
+}
+
+func TestNoRoomAtAll(t *testing.T) {
+	peer := startPeer(t, "worker-1", func(s *peerServer) { s.most = -1 })
+	p := testPool(t, nil)
+	_, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	var dial *DialError
+	require.ErrorAs(t, err, &dial)
+	require.Equal(t, StageChannel, dial.Stage)
+	require.True(t, mayPass(dial))
+}
+
+// The kernel watches a connection, before Watch and after it, and a channel over it says why it was lost. That a machine that falls silent
+// is found by it is seen with real ones (integration).
+func TestWatch(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	p := testPool(t, nil)
+	ch, err := p.Control(testCtx(t), peer.target)
+	require.NoError(t, err)
+	l, err := p.link(testCtx(t), peer.target, 0)
+	require.NoError(t, err)
+	option := func(level, name int) (value int) {
+		raw, err := l.tcp.Conn.(*net.TCPConn).SyscallConn()
+		require.NoError(t, err)
+		require.NoError(t, raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), level, name) }))
+		require.NoError(t, err)
+		return value
+	}
+	require.Equal(t, 20_000, option(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+	require.Equal(t, 1, option(unix.SOL_SOCKET, unix.SO_KEEPALIVE))
+	require.Equal(t, 3, option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
+	p.Watch(6*time.Second, time.Minute)
+	require.Equal(t, 6_000, option(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
+	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
+
+	l.tcp.note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
+	peer.drop()
+	_, err = io.Copy(io.Discard, ch)
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 }

@@ -15,18 +15,25 @@ import (
 // The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
 // and no negotiation. A frame is a kind (1 byte), the length of its content (4 bytes, big endian) and the content.
 //
-//	client: 'R' protocol NUL host NUL mode NUL command     once, with stdin, stdout and stderr as SCM_RIGHTS
-//	client: 'S' signal number, 1 byte                      any number of times
-//	agent:  'X' status, 1 byte                             the command ended by itself
-//	agent:  'K' signal number, 1 byte                      a signal ended it
-//	agent:  'E' text                                       it could not be run, or was lost
+//	client: 'R' protocol NUL host NUL mode NUL terminal NUL command
+//	                                     once, with stdin, stdout and stderr as SCM_RIGHTS
+//	client: 'S' signal number, 1 byte    any number of times
+//	client: 'W' size, 4 x 2 bytes        any number of times, if there is a terminal
+//	agent:  'X' status, 1 byte           the command ended by itself
+//	agent:  'K' signal number, 1 byte    a signal ended it
+//	agent:  'E' text                     it could not be run, or was lost
+//
+//	client: 'N'                          once, instead of 'R'
+//	agent:  'N' names                    of all hosts, by rank, with spaces between the names of one and a NUL after them
 //
 // The agent closes after its only frame. A client that closes earlier gives the command up.
 const (
-	protocol = "paiinit-rsh/1"
+	protocol = "paiinit-rsh/2"
 
 	frameRequest = 'R'
+	frameNames   = 'N'
 	frameSignal  = 'S'
+	frameResize  = 'W'
 	frameExit    = 'X'
 	frameKilled  = 'K'
 	frameError   = 'E'
@@ -78,15 +85,19 @@ func encodeRequest(inv Invocation) []byte {
 	if inv.Subsystem {
 		mode = modeSubsystem
 	}
-	return []byte(strings.Join([]string{protocol, inv.Host, mode, inv.Command}, "\x00"))
+	return []byte(strings.Join([]string{protocol, inv.Host, mode, inv.terminal.encode(), inv.Command}, "\x00"))
 }
 
 func decodeRequest(content []byte) (Invocation, error) {
-	parts := bytes.SplitN(content, []byte{0}, 4)
-	if len(parts) != 4 || string(parts[0]) != protocol || bytes.IndexByte(parts[3], 0) >= 0 {
+	parts := bytes.SplitN(content, []byte{0}, 5)
+	if len(parts) != 5 || string(parts[0]) != protocol || bytes.IndexByte(parts[4], 0) >= 0 {
 		return Invocation{}, errors.New("not a request of this version of paiinit rsh")
 	}
-	inv := Invocation{Host: string(parts[1]), Command: string(parts[3])}
+	inv := Invocation{Host: string(parts[1]), Command: string(parts[4])}
+	var err error
+	if inv.terminal, err = decodeTerminal(string(parts[3])); err != nil {
+		return Invocation{}, err
+	}
 	switch string(parts[2]) {
 	case modeCommand:
 	case modeSubsystem:
@@ -103,54 +114,58 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	if len(content) > maxFrame {
 		return fmt.Errorf("the command has %d bytes, %d are possible", len(inv.Command), maxCommand)
 	}
-	h := header(frameRequest, len(content))
-	n, _, err := conn.WriteMsgUnix(h, unix.UnixRights(fds[:]...), nil)
-	if err != nil {
+	frame := append(header(frameRequest, len(content)), content...)
+	n, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(fds[:]...), nil)
+	if err != nil || n == len(frame) {
 		return err
 	}
-	_, err = conn.Write(append(h[n:], content...))
+	_, err = conn.Write(frame[n:])
 	return err
 }
 
-// receiveRequest is the other end of sendRequest. The caller closes the descriptors, which are close-on-exec.
-func receiveRequest(conn *net.UnixConn) (inv Invocation, fds [3]int, err error) {
+// receiveRequest is the other end of sendRequest; kind is that of the frame, frameRequest or frameNames. The caller closes the
+// descriptors, which are close-on-exec.
+func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
 	var h [headerSize]byte
 	oob := make([]byte, unix.CmsgSpace(3*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(h[:], oob)
 	if err != nil {
-		return inv, fds, err
+		return 0, inv, fds, err
 	}
 	got := rights(oob[:oobn])
 	defer func() {
-		if err != nil {
+		if err != nil || kind != frameRequest {
 			for _, fd := range got {
 				_ = unix.Close(fd)
 			}
 		}
 	}()
 	if n == 0 {
-		return inv, fds, io.EOF
+		return 0, inv, fds, io.EOF
 	}
-	if len(got) != 3 || flags&unix.MSG_CTRUNC != 0 {
-		return inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
+	if h[0] != frameNames && (len(got) != 3 || flags&unix.MSG_CTRUNC != 0) {
+		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
-		return inv, fds, io.ErrUnexpectedEOF
+		return 0, inv, fds, io.ErrUnexpectedEOF
 	}
 	kind, size, err := parseHeader(h[:])
 	if err != nil {
-		return inv, fds, err
+		return 0, inv, fds, err
 	}
 	content := make([]byte, size)
 	if _, err := io.ReadFull(conn, content); err != nil {
-		return inv, fds, io.ErrUnexpectedEOF
+		return 0, inv, fds, io.ErrUnexpectedEOF
 	}
-	if kind != frameRequest {
-		return inv, fds, fmt.Errorf("unknown message %q", kind)
+	switch kind {
+	case frameNames:
+	case frameRequest:
+		copy(fds[:], got)
+		inv, err = decodeRequest(content)
+	default:
+		err = fmt.Errorf("unknown message %q", kind)
 	}
-	inv, err = decodeRequest(content)
-	copy(fds[:], got)
-	return inv, fds, err
+	return kind, inv, fds, err
 }
 
 // rights returns the file descriptors in control messages.

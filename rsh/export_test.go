@@ -1,0 +1,4 @@
+package rsh
+
+// AnswerMessage is for the tests of package rsh_test.
+var AnswerMessage = answerMessage
