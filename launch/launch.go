@@ -36,19 +36,18 @@ type Launcher struct {
 	AgentPath string
 	// Slots is the number of slots of every host, 0 if hosts differ.
 	Slots int
-	// Interface is the network interface over which the hosts reach each other, under the same name on every host. Only
-	// needed where a host has several and the launchers might choose the wrong one.
+	// Interface is the network interface over which the hosts reach each other, under the same name on every host.
 	Interface string
+	// Several says that this host has other interfaces beside it, among which the launchers might choose the wrong one.
+	Several bool
+	// Network is the network that holds the addresses of all hosts, as "10.0.0.0/24"; only needed where a host has several.
+	Network string
 	// TempDir is where Open MPI's daemons keep their session directories on every host; "" for their own choice, TMPDIR or /tmp.
 	TempDir string
 	// DottedNames says that a name in the host list holds a dot and is not an IP address.
 	DottedNames bool
-	// Fabric is "tcp" to keep MPI off verbs devices on every host, "" to let the launcher's library choose.
-	Fabric string
 	// Root says that the launcher will run as uid 0.
 	Root bool
-	// Grace is the time that a stopped job has from SIGTERM to SIGKILL.
-	Grace time.Duration
 }
 
 // Var is one environment variable and why it is set, or removed.
@@ -61,7 +60,7 @@ type Var struct {
 // Environment returns the variables for all launchers. [Launcher.Check] says beforehand whether l can be expressed.
 func Environment(l Launcher) []Var {
 	var vars []Var
-	for _, launcher := range []func(Launcher) []Var{openMPI4, openMPI5, mpich, intelMPI} {
+	for _, launcher := range []func(Launcher) []Var{openMPI4, openMPI5, mpich, intelMPI, horovod, deepSpeed, sockets} {
 		vars = append(vars, launcher(l)...)
 	}
 	return vars
@@ -92,11 +91,11 @@ func (l Launcher) Check() error {
 	if l.Interface != "" && (!plain(l.Interface) || strings.ContainsAny(l.Interface, "/,")) {
 		return fmt.Errorf("launch: interface %q: not the name of a network interface", l.Interface)
 	}
-	if l.Fabric != "" && l.Fabric != "tcp" {
-		return fmt.Errorf("launch: fabric %q: want tcp or nothing", l.Fabric)
+	if l.Network != "" && (!plain(l.Network) || !strings.Contains(l.Network, "/") || strings.Contains(l.Network, ",")) {
+		return fmt.Errorf("launch: network %q: want the form 10.0.0.0/24", l.Network)
 	}
-	if l.Slots < 0 || l.Grace < 0 {
-		return errors.New("launch: slots and grace cannot be negative")
+	if l.Slots < 0 {
+		return errors.New("launch: slots cannot be negative")
 	}
 	return nil
 }
@@ -149,6 +148,9 @@ func Leftovers(environ []string) []Var {
 	var found []Var
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
+		if name == "MASTER_PORT" && strings.Contains(value, "://") {
+			found = append(found, Var{name, value, "it is the link to a Kubernetes Service called master, not a port"})
+		}
 		for _, f := range foreign {
 			if name == f.Name {
 				found = append(found, Var{name, value, f.Reason})

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
@@ -24,10 +23,10 @@ var everything = Launcher{
 	AgentPath:     "/run/paiinit/bin/ssh",
 	Slots:         4,
 	Interface:     "eth1",
+	Several:       true,
+	Network:       "10.0.0.0/24",
 	DottedNames:   true,
-	Fabric:        "tcp",
 	Root:          true,
-	Grace:         DefaultGrace,
 }
 
 func TestLauncherGoldens(t *testing.T) {
@@ -36,7 +35,7 @@ func TestLauncherGoldens(t *testing.T) {
 	for _, l := range []struct {
 		name string
 		vars func(Launcher) []Var
-	}{{"openmpi4", openMPI4}, {"openmpi5", openMPI5}, {"mpich", mpich}, {"intelmpi", intelMPI}} {
+	}{{"openmpi4", openMPI4}, {"openmpi5", openMPI5}, {"mpich", mpich}, {"intelmpi", intelMPI}, {"horovod", horovod}, {"deepspeed", deepSpeed}, {"sockets", sockets}} {
 		vars := l.vars(everything)
 		all = append(all, vars...)
 		t.Run(l.name, func(t *testing.T) {
@@ -64,19 +63,6 @@ func TestLauncherGoldens(t *testing.T) {
 	}
 }
 
-func TestKillTimeout(t *testing.T) {
-	for grace, want := range map[time.Duration]int{
-		0: 0, time.Second: 0, 4 * time.Second: 1, 5 * time.Second: 2, 8 * time.Second: 3, 25 * time.Second: 12, 10 * time.Minute: 299,
-	} {
-		require.Equal(t, want, killAfter(grace), "%v", grace)
-		set := false
-		for _, v := range openMPI4(Launcher{Grace: grace}) {
-			set = set || v.Name == "OMPI_MCA_odls_base_sigkill_timeout"
-		}
-		require.Equal(t, want > 1, set, "%v: 1 s is the default already", grace)
-	}
-}
-
 func TestCheck(t *testing.T) {
 	require.NoError(t, Launcher{}.Check())
 	for name, tt := range map[string]struct {
@@ -95,8 +81,8 @@ func TestCheck(t *testing.T) {
 		"hostfile, quote": {func(l *Launcher) { l.HydraHostfile = "/a`b" }, "hostfile \"/a`b\""},
 		"interface":       {func(l *Launcher) { l.Interface = "10.0.0.0/8" }, `interface "10.0.0.0/8": not the name`},
 		"two interfaces":  {func(l *Launcher) { l.Interface = "eth0,eth1" }, `interface "eth0,eth1"`},
-		"fabric":          {func(l *Launcher) { l.Fabric = "roce" }, `fabric "roce": want tcp or nothing`},
-		"negative grace":  {func(l *Launcher) { l.Grace = -1 }, "cannot be negative"},
+		"network":         {func(l *Launcher) { l.Network = "eth1" }, `network "eth1": want the form`},
+		"negative slots":  {func(l *Launcher) { l.Slots = -1 }, "cannot be negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := everything
@@ -131,5 +117,7 @@ func TestLeftovers(t *testing.T) {
 	}
 	require.Equal(t, []string{"SLURM_JOBID=7", "PBS_NODEFILE=/n", "LSB_HOSTS=a b", "SLURM_JOBID=8"}, names)
 	require.Equal(t, []string{"SLURM_PROCID=0", "PATH=/bin", "XLSB_HOSTS=1"}, Without(environ, found))
-	require.Empty(t, Leftovers([]string{"PATH=/bin"}))
+	require.Empty(t, Leftovers([]string{"PATH=/bin", "MASTER_PORT=23456"}))
+	link := []string{"MASTER_PORT=tcp://10.0.0.11:6379", "PATH=/bin"}
+	require.Equal(t, []string{"PATH=/bin"}, Without(link, Leftovers(link)))
 }

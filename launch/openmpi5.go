@@ -9,6 +9,6 @@ func openMPI5(l Launcher) []Var {
 	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "), "Open MPI 5 starts its daemons on the other hosts through paiinit")
 	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")
 	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir, "Open MPI 5 keeps its session directory where this container can write")
-	t.set("PRTE_MCA_prte_if_include", l.Interface, "Open MPI 5 daemons talk over the network that the hosts share")
+	t.set("PRTE_MCA_prte_if_include", l.Network, "Open MPI 5 daemons talk over the network that the hosts share")
 	return t
 }

@@ -42,12 +42,12 @@ func newRealJob(t *testing.T) realJob {
 		Hostfile:      write("hostfile", "worker-0 slots=1\nps.server-1 slots=1\n", 0o644),
 		HydraHostfile: write("hostfile.hydra", "worker-0:1\nps.server-1:1\n", 0o644),
 		Agent:         []string{agent, "rsh"}, AgentPath: agent,
-		DottedNames: true, Fabric: "tcp", Root: os.Geteuid() == 0, Grace: DefaultGrace,
+		DottedNames: true, Root: os.Geteuid() == 0,
 	}}
 	require.NoError(t, j.launcher.Check())
 	// What a scheduler left behind must not win over the host list.
 	leftovers := []string{"PATH=" + defaultPath, "HOME=" + dir, "TMPDIR=/tmp", "SLURM_JOBID=7", "SLURM_JOB_ID=7"}
-	environ, kept := Merge(Without(leftovers, Leftovers(leftovers)), Environment(j.launcher))
+	environ, kept := Merge(Without(leftovers, Leftovers(leftovers)), append(Environment(j.launcher), Fabric{Kind: FabricTCP, Why: "test"}.Job()...))
 	require.Empty(t, kept)
 	j.environ = environ
 	return j

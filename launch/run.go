@@ -33,6 +33,8 @@ type Command struct {
 	// Signals are passed on to the command's process group, in order. SIGTERM, SIGINT and SIGQUIT also start Grace; a second
 	// SIGTERM or SIGINT is passed on and then ends the group at once. nil: none.
 	Signals <-chan os.Signal
+	// Started is called once the command runs; nil: nobody is told.
+	Started func()
 }
 
 // Result says how a command ended.
@@ -44,6 +46,8 @@ type Result struct {
 	// Forwarded is the first of SIGTERM, SIGINT, SIGQUIT and SIGHUP that was passed on to the command, or SIGTERM if the
 	// context ended; 0 if there was none in the last Grace before the end.
 	Forwarded syscall.Signal
+	// At is when the command itself had ended; to end what it left behind may have taken longer.
+	At time.Time
 	// Tail are the last lines of stderr without their line ends, at most TailLines.
 	Tail []string
 }
@@ -66,8 +70,8 @@ func (r Result) Status() int {
 // foreground and this one gets it back at the end.
 //
 // The end of ctx stops the command: SIGTERM to the group, SIGKILL after Grace. What the command leaves behind in its
-// group is stopped the same way; it does not get a second SIGTERM, and no time beyond the Grace that already runs.
-// Processes that left the group are not touched, and Run does not wait for them, even if they hold Stderr.
+// group is stopped the same way: it gets SIGTERM, a second one if the group had one, and no time beyond the Grace that
+// already runs. Processes that left the group are not touched, and Run does not wait for them, even if they hold Stderr.
 //
 // The error is a [*LookError] if the command could not be started (Result.Code is its status); it says that ctx had
 // ended before, or that somebody else reaped the command. How the command ended is not an error.
@@ -105,6 +109,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		Sys:   attr,
 	})
 	t.started()
+	if err == nil && c.Started != nil {
+		c.Started()
+	}
 	if tty >= 0 {
 		defer takeForeground(tty)
 	}
@@ -118,9 +125,10 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	// That the group is gone, or that a process in it belongs to somebody else, is no concern.
 	g.kill = func(sig syscall.Signal) { _ = syscall.Kill(-proc.Pid, sig) }
 	state, err := g.supervise(ctx, proc)
+	at := time.Now()
 	g.sweep()
 
-	r := Result{Forwarded: g.forwarded, Tail: t.finish()}
+	r := Result{Forwarded: g.forwarded, At: at, Tail: t.finish()}
 	if err != nil {
 		return r, fmt.Errorf("launch: waiting for %q: %w", c.Path, err)
 	}
@@ -244,9 +252,6 @@ func (g *group) begin() {
 
 // stop asks the group to end.
 func (g *group) stop() {
-	if g.stopped {
-		return
-	}
 	g.begin()
 	g.kill(syscall.SIGTERM)
 	g.kill(syscall.SIGCONT) // a stopped process would get SIGTERM only when somebody continues it
@@ -297,6 +302,8 @@ func (g *group) sweep() {
 	if g.gone() {
 		return
 	}
+	// Also if it was stopped before: a command that a shell with a trap was just starting then has lost that SIGTERM, as the
+	// handler runs in the child before the exec, which forgets it.
 	g.stop()
 	// The kernel tells nobody that a group is empty, and its members are not our children: look again at growing intervals.
 	const longest = 50 * time.Millisecond

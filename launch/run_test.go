@@ -89,6 +89,17 @@ func helper(mode string, args []string) int {
 		<-c
 		fmt.Println("child")
 		return 0
+	case "missed": // lets the first SIGTERM pass, as if it had come before the exec
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		fmt.Println("ready")
+		<-c
+		fmt.Println("missed")
+		if err := os.WriteFile("ready", []byte("x\n"), 0o644); err != nil {
+			return 1
+		}
+		<-c
+		return 0
 	case "signals": // prints every signal it gets, ends with status 7 on SIGUSR2
 		c := make(chan os.Signal, 64)
 		signal.Notify(c, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGCONT)
@@ -183,14 +194,22 @@ func (s *started) wait() Result {
 	s.t.Helper()
 	<-s.done
 	require.NoError(s.t, s.err)
-	return s.result
+	return timeless(s.t, s.result)
+}
+
+// timeless is a result without the time of its end, which every command has that was started.
+func timeless(t *testing.T, r Result) Result {
+	t.Helper()
+	require.False(t, r.At.IsZero())
+	r.At = time.Time{}
+	return r
 }
 
 func run(t *testing.T, c Command) Result {
 	t.Helper()
 	r, err := Run(t.Context(), c)
 	require.NoError(t, err)
-	return r
+	return timeless(t, r)
 }
 
 func TestEveryStatus(t *testing.T) {
@@ -443,6 +462,19 @@ func TestLeftoversAreTerminated(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "ready"), []byte("x\n"), 0o644))
 	require.Equal(t, Result{}, s.wait(), "what happens to leftovers does not change the status")
 	require.Equal(t, "child", s.line())
+}
+
+func TestLeftoverThatMissedTheSignalGetsAnother(t *testing.T) {
+	c := sh(`trap 'read x <ready; exit 3' TERM; "$1" & while :; do wait; done`, os.Args[0])
+	c.Environ = append(c.Environ, helperEnviron("missed")...)
+	c.Dir = t.TempDir()
+	c.Grace = time.Hour // nobody waits for it
+	require.NoError(t, unix.Mkfifo(filepath.Join(c.Dir, "ready"), 0o644))
+	s := begin(t, c)
+	require.Equal(t, "ready", s.line())
+	s.signals <- syscall.SIGTERM
+	require.Equal(t, "missed", s.line())
+	require.Equal(t, Result{Code: 3, Forwarded: syscall.SIGTERM}, s.wait())
 }
 
 func TestStubbornLeftoversAreKilled(t *testing.T) {

@@ -1,0 +1,57 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+)
+
+// The tables of docs/launchers.md are made from the data.
+func TestDocs(t *testing.T) {
+	const file = "../docs/launchers.md"
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	want := string(b)
+	got := section(t, want, "launchers", []column{
+		{"Open MPI 4", openMPI4(everything)}, {"Open MPI 5", openMPI5(everything)}, {"MPICH", mpich(everything)}, {"Intel MPI", intelMPI(everything)},
+		{"horovodrun", horovod(everything)}, {"DeepSpeed", deepSpeed(everything)}, {"NCCL, Gloo", sockets(everything)},
+	})
+	job := tasks("chief", "worker", "ps")
+	job.Self = 1
+	mx := tasks("scheduler", "server", "worker")
+	got = section(t, got, "tasks", []column{{"PyTorch", torch(job)}, {"TensorFlow", tensorFlow(job)}, {"JAX", jax(job)}, {"MXNet", psLite(mx)}})
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+		return
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("-update writes it; -data +docs:\n%s", diff)
+	}
+}
+
+type column struct {
+	name string
+	vars []Var
+}
+
+// section replaces what stands between two marks by a table.
+func section(t *testing.T, text, name string, columns []column) string {
+	t.Helper()
+	begin, end := "<!-- begin: "+name+" -->\n", "<!-- end: "+name+" -->"
+	before, rest, ok := strings.Cut(text, begin)
+	require.True(t, ok)
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok)
+	var table strings.Builder
+	table.WriteString("| for | variable, as an example | why |\n|---|---|---|\n")
+	for _, c := range columns {
+		for _, v := range c.vars {
+			fmt.Fprintf(&table, "| %s | `%s=%s` | %s |\n", c.name, v.Name, v.Value, v.Reason)
+		}
+	}
+	return before + begin + table.String() + end + after
+}

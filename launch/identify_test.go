@@ -1,0 +1,50 @@
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestIdentified(t *testing.T) {
+	for output, want := range map[string]string{
+		"mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n":                    "Open MPI 5.0.7",
+		"mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n":              "Open MPI 4.1.4",
+		"HYDRA build details:\n    Version:                                 4.0.2\n    Release Date:  Thu Apr\n":  "MPICH 4.0.2",
+		"Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307 (id: d82b3071db)\nCopyright 2003-2023": "Intel MPI 2021.9",
+		"Intel(R) MPI Library for Linux* OS, Version 2019 Update 6 Build 20191024 (id: 082ae5608)":                "Intel MPI 2019 Update 6",
+		"mpirun (IBM Spectrum MPI) 10.3.1.02rtm0\n":                                                               "Spectrum MPI 10.3.1.02rtm0",
+		"prterun (PRRTE) 3.0.9\n": "PRRTE 3.0.9",
+		"usage: mpirun":           "",
+		"":                        "",
+	} {
+		require.Equal(t, want, identified(output), output)
+	}
+}
+
+func TestIdentify(t *testing.T) {
+	dir := t.TempDir()
+	script := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755))
+	}
+	script("mpirun", `[ "$1" = --version ] && [ -z "$SLURM_JOBID" ] && echo "mpirun (Open MPI) 5.0.7"`)
+	script("mpiexec.hydra", `printf 'HYDRA build details:\n  Version: 4.0.2\n' >&2; exit 1`)
+	environ := []string{"PATH=" + dir, "SLURM_JOBID=7"}
+	require.Equal(t, "mpirun=Open_MPI_5.0.7 mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"sh", "-c", "mpirun"}, environ))
+	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun"), "-np", "2"}, environ))
+	require.Equal(t, "mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"mpiexec.hydra"}, environ))
+	require.Empty(t, Identify(t.Context(), nil, []string{"PATH=/nowhere"}))
+}
+
+func TestDiffer(t *testing.T) {
+	hosts := []string{"worker-0", "worker-1", "worker-2"}
+	const four, five = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7"
+	require.Empty(t, Differ(hosts, []string{four, four, four}))
+	require.Empty(t, Differ(hosts, []string{four, four + " mpiexec.hydra=MPICH_4.0.2", four}), "rank 0 uses no other")
+	require.Empty(t, Differ(hosts, []string{"", five, four}), "rank 0 has none")
+	require.Empty(t, Differ(nil, nil))
+	require.Equal(t, "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0,worker-2; Open MPI 5.0.7 on worker-1", Differ(hosts, []string{four, five, four}))
+	require.Equal(t, "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; none on worker-1,worker-2", Differ(hosts, []string{four, "", ""}))
+}

@@ -1,0 +1,16 @@
+package launch
+
+import "strconv"
+
+// jax is what jax.distributed.initialize and its wrappers read: the coordinator from jax/_src/distributed.py, the other two
+// as Kubeflow's JAX runtime names them.
+func jax(t Tasks) []Var {
+	if len(t.Ranks) == 0 {
+		return nil
+	}
+	return []Var{
+		{"JAX_COORDINATOR_ADDRESS", t.Ranks[0].address(), "jax.distributed.initialize meets on rank 0"},
+		{"JAX_NUM_PROCESSES", strconv.Itoa(len(t.Ranks)), "every rank is one process of JAX"},
+		{"JAX_PROCESS_ID", strconv.Itoa(t.Self), "which of them this is"},
+	}
+}

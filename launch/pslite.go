@@ -1,0 +1,36 @@
+package launch
+
+import "strconv"
+
+// psLite is MXNet's ps-lite (docs/env.md there). It needs a scheduler and servers, and is set up where the roles say so.
+func psLite(t Tasks) []Var {
+	var scheduler *Task
+	count := map[string]int{}
+	for i := range t.Ranks {
+		k := kind(t.Ranks[i].Role)
+		count[k]++
+		if k == "scheduler" && scheduler == nil {
+			scheduler = &t.Ranks[i]
+		}
+	}
+	if scheduler == nil || count["ps"] == 0 {
+		return nil
+	}
+	role := kind(t.Ranks[t.Self].Role)
+	switch role {
+	case "ps":
+		role = "server"
+	case "scheduler":
+	default:
+		role = "worker"
+	}
+	const reason = "MXNet's parameter servers find their scheduler"
+	return []Var{
+		{"DMLC_ROLE", role, "which part MXNet plays here"},
+		{"DMLC_PS_ROOT_URI", scheduler.Addr, reason},
+		{"DMLC_PS_ROOT_PORT", strconv.Itoa(scheduler.Port), reason},
+		{"DMLC_NUM_SERVER", strconv.Itoa(count["ps"]), "so many MXNet waits for"},
+		{"DMLC_NUM_WORKER", strconv.Itoa(len(t.Ranks) - count["ps"] - count["scheduler"]), "so many MXNet waits for"},
+		{"DMLC_NODE_HOST", t.Ranks[t.Self].Addr, "where the others reach this process"},
+	}
+}

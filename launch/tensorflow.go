@@ -1,0 +1,53 @@
+package launch
+
+import "encoding/json"
+
+// tfConfig is TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver documents it.
+type tfConfig struct {
+	Cluster struct {
+		Chief  []string `json:"chief,omitempty"`
+		PS     []string `json:"ps,omitempty"`
+		Worker []string `json:"worker,omitempty"`
+	} `json:"cluster"`
+	Task struct {
+		Type  string `json:"type"`
+		Index int    `json:"index"`
+	} `json:"task"`
+}
+
+// tensorFlow is TF_CONFIG for MultiWorkerMirroredStrategy, and for ParameterServerStrategy where a role is one of parameter
+// servers. There is one chief at most; an evaluator is told about the cluster and is no part of it.
+func tensorFlow(t Tasks) []Var {
+	if len(t.Ranks) < 2 {
+		return nil
+	}
+	var c tfConfig
+	evaluators := 0
+	for rank, task := range t.Ranks {
+		part, list := kind(task.Role), &c.Cluster.Worker
+		index := 0
+		switch {
+		case part == "chief" && len(c.Cluster.Chief) == 0:
+			list = &c.Cluster.Chief
+		case part == "ps":
+			list = &c.Cluster.PS
+		case part == "evaluator":
+			list, index = nil, evaluators
+			evaluators++
+		default:
+			part = "worker"
+		}
+		if list != nil {
+			index = len(*list)
+			*list = append(*list, task.address())
+		}
+		if rank == t.Self {
+			c.Task.Type, c.Task.Index = part, index
+		}
+	}
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil // strings and numbers always can be
+	}
+	return []Var{{"TF_CONFIG", string(b), "TensorFlow's strategies find the cluster and their part in it"}}
+}

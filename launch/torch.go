@@ -1,0 +1,30 @@
+package launch
+
+import "strconv"
+
+// torch is PyTorch: torchrun reads each of its options --foo-bar from PET_FOO_BAR (torch/distributed/argparse_util.py), and
+// a process that calls init_process_group("env://") reads the rest (torch/distributed/rendezvous.py). MASTER_ADDR and
+// MASTER_PORT are for both and every job has them.
+func torch(t Tasks) []Var {
+	var v table
+	if len(t.Ranks) == 0 {
+		return nil
+	}
+	size, rank, master := strconv.Itoa(len(t.Ranks)), strconv.Itoa(t.Self), t.Ranks[0]
+	v.set("PET_NNODES", size, "torchrun runs on all ranks of this job")
+	v.set("PET_NODE_RANK", rank, "torchrun knows which node this is")
+	if n := t.Ranks[t.Self].Slots; n > 0 {
+		v.set("PET_NPROC_PER_NODE", strconv.Itoa(n), "torchrun starts as many processes as this rank has slots")
+	}
+	v.set("PET_MASTER_ADDR", bracketed(master.Addr), "torchrun meets on rank 0")
+	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that was kept free on rank 0")
+	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets there, too")
+	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets its own job only")
+	if !t.Spawns {
+		v.set("RANK", rank, "init_process_group(\"env://\"): every rank is one process")
+		v.set("WORLD_SIZE", size, "init_process_group(\"env://\"): every rank is one process")
+		v.set("LOCAL_RANK", "0", "the only process of its host")
+		v.set("LOCAL_WORLD_SIZE", "1", "the only process of its host")
+	}
+	return v
+}
