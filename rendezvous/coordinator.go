@@ -16,11 +16,19 @@ import (
 // coordinator is what rank 0 knows of the others. Only the loop touches it.
 type coordinator struct {
 	targets    map[string]*target // by id; those of seeds by "@address" until they have said who they are
+	here       int                // targets that are registered
+	acks       int                // of the roster that is out
+	packed     []byte             // that roster
+	whole      []byte             // the message that brings it
 	epoch      uint64
+	unacked    int       // epochs that somebody did not acknowledge in time
 	strangers  time.Time // since when all missing ranks answer with another secret
+	goSent     bool      // to everybody
 	ending     bool
-	latecomers bool            // somebody who comes now is still told how the job ended
-	changed    []chan struct{} // of those who wait in Absent
+	leaving    bool               // everybody has been told
+	latecomers bool               // somebody who comes now is still told how the job ended
+	stirs      []chan struct{}    // of those who wait in Absent
+	barriers   map[string]barrier // by name, with the ranks that wait there
 	ctx        context.Context
 	cancel     context.CancelFunc
 }
@@ -38,14 +46,17 @@ type target struct {
 	announced netip.AddrPort // by gossip
 
 	// The loop's own.
-	link    *wire
-	rec     *Record   // as registered; nil = not present
-	acked   uint64    // epoch
-	told    string    // the last list of missing ranks that it was sent
-	err     error     // of the last attempt to reach it
-	since   time.Time // lost since
-	gone    bool      // after the launch: it cannot be reached again
-	doneAck bool
+	link     *wire
+	rec      *Record   // as registered; nil = not present
+	acked    uint64    // epoch
+	told     string    // the last list of missing ranks that it was sent
+	err      error     // of the last attempt to reach it
+	since    time.Time // lost since
+	gone     bool      // after the launch: it cannot be reached again
+	doneAck  bool
+	ended    bool            // its command has ended
+	changed  time.Time       // since when it is there, or not any more
+	released map[uint64]bool // calls of barriers whose release it has not acknowledged
 	// It answered with another secret, and has not been anybody else since. It may be gone by now: it learns the same
 	// when it looks at rank 0, and ends.
 	stranger error
@@ -57,6 +68,10 @@ func (n *Node) becomeCoordinator() {
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
 	n.lead = &coordinator{targets: make(map[string]*target), ctx: ctx, cancel: cancel}
+	if n.up.wire != nil {
+		n.up.wire.abort() // one that comes later in the order leads: it is going to follow
+		n.up.wire = nil
+	}
 	n.log.Debug("this container coordinates the launch", "size", n.cfg.Size)
 	for i := range n.cfg.Peers {
 		n.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
@@ -132,25 +147,67 @@ func (n *Node) keep(t *target) {
 	}
 }
 
-// reach tries the addresses of a target, one after the other, and serves the first connection to its end.
+// reach tries the addresses of a target and serves the first connection to its end.
 func (n *Node) reach(t *target) (served bool, err error) {
 	addrs, err := n.candidates(t)
+	if err != nil || len(addrs) == 0 {
+		return false, err
+	}
+	rwc, addr, err := n.dialAny(t, addrs)
 	if err != nil {
 		return false, err
 	}
-	for _, a := range addrs {
-		ctx, cancel := context.WithTimeout(t.ctx, dialTimeout)
-		rwc, derr := n.cfg.Dial(ctx, t.id, a)
-		cancel()
-		if derr == nil {
-			return true, n.serve(t, rwc, a)
+	return true, n.serve(t, rwc, addr)
+}
+
+// dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a container says of
+// itself may be behind a NAT, and what the environment says may be old.
+func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, n.patience(callTimeout))
+	defer cancel()
+	type result struct {
+		rwc  io.ReadWriteCloser
+		addr netip.AddrPort
+		err  error
+	}
+	results := make(chan result, len(addrs))
+	var err error
+	started, ended := 0, 0
+	for ended < len(addrs) {
+		if started < len(addrs) {
+			a := addrs[started]
+			started++
+			n.wg.Go(func() {
+				rwc, err := n.cfg.Dial(ctx, t.id, a)
+				results <- result{rwc, a, err}
+			})
 		}
-		// The first address's reason is the telling one, unless a later one was answered by somebody.
-		if err == nil || errors.Is(derr, ErrOtherSecret) {
-			err = fmt.Errorf("%v: %w", a, derr)
+		var next <-chan time.Time
+		if started < len(addrs) {
+			next = time.After(nextAddress)
+		}
+		select {
+		case <-next:
+		case r := <-results:
+			ended++
+			if r.err == nil {
+				open := started - ended
+				n.wg.Go(func() { // of those that come in second
+					for range open {
+						if r := <-results; r.err == nil {
+							_ = r.rwc.Close()
+						}
+					}
+				})
+				return r.rwc, r.addr, nil
+			}
+			// The first address's reason is the telling one, unless a later one was answered by somebody.
+			if err == nil || r.addr == addrs[0] || errors.Is(r.err, ErrOtherSecret) {
+				err = fmt.Errorf("%v: %w", r.addr, r.err)
+			}
 		}
 	}
-	return false, err
+	return nil, netip.AddrPort{}, err
 }
 
 // candidates are the addresses at which a target may be: what it says itself, then what the environment says.
@@ -177,13 +234,18 @@ func (n *Node) candidates(t *target) ([]netip.AddrPort, error) {
 	return addrs, nil
 }
 
+// patience is how long rank 0 gives one rank: all of them at once may keep it busy, with some 2 ms for each login.
+func (n *Node) patience(d time.Duration) time.Duration {
+	return d + time.Duration(n.cfg.Size)*2*time.Millisecond
+}
+
 func (n *Node) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) error {
-	w := newWire(rwc)
+	self := n.self
+	w := newWire(rwc, &self)
 	defer w.close()
 	defer context.AfterFunc(t.ctx, w.abort)()
-	silent := time.AfterFunc(registerTimeout, w.abort)
+	silent := time.AfterFunc(n.patience(registerTimeout), w.abort)
 	defer silent.Stop()
-	self := n.self
 	w.send(message{Type: hello, Record: &self})
 	err := w.read(func(m message) error {
 		if m.Type == register && m.Record != nil {
@@ -266,9 +328,14 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 	}
 	switch m.Type {
 	case ack:
-		if n.phase == Prepared && m.Epoch == n.roster.Epoch && m.Hash == n.roster.Hash {
+		if n.phase == Prepared && t.acked != m.Epoch && m.Epoch == n.roster.Epoch && m.Hash == n.roster.Hash {
 			t.acked = m.Epoch
+			n.lead.acks++
 			n.tryLaunch()
+		}
+	case fetch: // from somebody who did not get it where it was told to
+		if n.phase == Prepared && m.Hash == n.roster.Hash {
+			w.send(message{Type: prepare, Epoch: n.roster.Epoch, packed: n.lead.packed})
 		}
 	case stop:
 		s := Stop{Name: n.nameOf(t), Signal: m.Signal, Reason: m.Reason}
@@ -284,9 +351,20 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 			status = 128 + s.Signal
 		}
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
+	case ended:
+		n.onEnded(t, m)
+	case inquiry:
+		n.onInquiry(w, m)
+	case arrive:
+		n.onArrive(t, m)
+	case leave:
+		n.takeBack(t.key, m.Call, m.Name)
+	case released:
+		delete(t.released, m.Call)
+	case here:
+		n.onHere(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
-		t.drop() // it leaves now, and is not dialled again
 		n.checkEnd()
 	}
 }
@@ -299,8 +377,8 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		w.abort()
 		return
 	}
-	if strings.HasPrefix(t.key, "@") {
-		// A seed's address has said who it is: from now on it is a target of that name.
+	if t.id == "" && t.rec == nil && t.key != r.ID {
+		// A seed's address has said who it is, or that it is somebody else by now: from here on it is a target of that name.
 		if known, ok := c.targets[r.ID]; ok {
 			t.mu.Lock()
 			addr := t.announced
@@ -326,22 +404,33 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	switch {
+	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // it has something to add
+		t.rec = r
+		if (n.phase == Prepared || n.phase == Running) && n.cfg.Late != nil {
+			n.cfg.Late(*r)
+		}
+		return
 	case n.phase == Running || n.phase == Ended:
 		n.onReturn(t, w, m)
 		return
-	case m.State == Running:
+	case m.State == Running, m.State == Ended:
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: 75, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
 		return
 	case t.rec == nil && n.present() >= n.cfg.Size:
-		reason := fmt.Sprintf("the job has %d ranks and all of them are here", n.cfg.Size)
-		n.log.Warn("one container too many", "peer", r.ID, "addr", r.Addr, "reason", reason)
-		w.send(message{Type: done, Outcome: &Outcome{Status: 78, Reason: reason}})
+		// One of them may be gone without a word, and this one come in its place. If not, it hears so when it asks after the launch.
+		t.err = fmt.Errorf("the job has %d ranks and all of them are here", n.cfg.Size)
+		n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
+		w.abort()
 		return
 	}
 	if t.link != nil && t.link != w {
 		t.link.abort()
 	}
 	first := t.rec == nil
+	if first {
+		c.here++
+	}
+	t.changed = time.Now()
 	t.link, t.rec, t.err, t.stranger, t.acked, t.told = w, r, nil, nil, 0, ""
 	if first {
 		n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr, "present", n.present(), "size", n.cfg.Size,
@@ -358,23 +447,46 @@ func (n *Node) onReturn(t *target, w *wire, m message) {
 	member, ok := n.memberOf(t)
 	switch {
 	case n.phase == Ended && n.lead.ending:
+		if t.link != nil && t.link != w {
+			t.link.abort()
+		}
 		t.link = w
-		o := n.outcome
-		w.send(message{Type: done, Outcome: &o})
+		w.send(n.lastWord())
 	case !ok:
-		w.send(message{Type: done, Outcome: &Outcome{Status: 78, Reason: fmt.Sprintf("the job has %d ranks and all of them are here", n.cfg.Size)}})
+		w.send(n.noPlace())
 	case member.Nonce != m.Record.Nonce:
-		w.send(message{Type: done, Outcome: &Outcome{Status: 75, Reason: "the job runs already without this start of the container"}})
+		w.send(n.tooLate())
 		n.lose(t, "its container was started again")
 	default:
 		if t.link != nil && t.link != w {
 			t.link.abort()
 		}
-		t.link, t.since, t.gone, t.err = w, time.Time{}, false, nil
+		n.dropArrivals(t)
+		t.link, t.since, t.gone, t.err, t.changed = w, time.Time{}, false, nil, time.Now()
 		n.stirred()
+		if m.State != Running && m.State != Ended { // it missed the word, or has listened to another rank 0 since
+			w.send(message{Type: prepare, Epoch: n.roster.Epoch, packed: n.lead.packed})
+		}
 		w.send(message{Type: launched, Epoch: n.roster.Epoch})
+		if n.order != nil {
+			w.send(*n.order)
+		}
 		n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
 	}
+}
+
+// The three things that a container hears which has no part in the launch any more.
+func (n *Node) noPlace() message {
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: 78, Reason: fmt.Sprintf("the job has %d ranks and all of them are here", n.cfg.Size)}}
+}
+
+func (n *Node) tooLate() message {
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: 75, Reason: "the job runs already without this start of the container"}}
+}
+
+func (n *Node) lastWord() message {
+	o := n.outcome
+	return message{Type: done, Outcome: &o, Last: n.lead.latecomers}
 }
 
 func (n *Node) memberOf(t *target) (Member, bool) {
@@ -386,15 +498,7 @@ func (n *Node) memberOf(t *target) (Member, bool) {
 }
 
 // present counts the ranks that hold a control connection, this one included.
-func (n *Node) present() int {
-	p := 1
-	for _, t := range n.lead.targets {
-		if t.rec != nil {
-			p++
-		}
-	}
-	return p
-}
+func (n *Node) present() int { return 1 + n.lead.here }
 
 // tryPrepare sends the roster out as soon as it is complete.
 func (n *Node) tryPrepare() {
@@ -403,6 +507,7 @@ func (n *Node) tryPrepare() {
 	}
 	c := n.lead
 	records := []Record{n.self}
+	records[0].Launch = n.launcher
 	for _, t := range c.targets {
 		if t.rec != nil {
 			records = append(records, *t.rec)
@@ -413,6 +518,9 @@ func (n *Node) tryPrepare() {
 		n.setGathered(Roster{}, &ConflictError{err})
 		return
 	}
+	if members[0].Nonce != n.self.Nonce {
+		return // one that comes first has registered here before it heard of all, and is going to lead
+	}
 	c.epoch++
 	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members}
 	if n.cfg.Verify != nil {
@@ -422,14 +530,33 @@ func (n *Node) tryPrepare() {
 		}
 	}
 	n.roster, n.phase = r, Prepared
-	for _, t := range c.targets {
-		if t.rec != nil {
-			t.acked = 0
-			t.link.send(message{Type: prepare, Epoch: r.Epoch, Roster: &r})
+	c.acks, c.packed = 0, r.pack()
+	m := message{Type: prepare, Epoch: r.Epoch, packed: c.packed}
+	c.whole, _ = m.encode() // it holds nothing that cannot be written
+	for i := range r.Members {
+		if t := c.targets[r.Members[i].ID]; t != nil && t.rec != nil {
+			t.acked, t.told = 0, ""
+			t.link.send(n.prepareFor(&r, i))
 		}
 	}
-	time.AfterFunc(ackTimeout, func() { n.post(func() { n.onAckTimeout(r.Epoch) }) })
+	time.AfterFunc(n.patience(ackTimeout)<<min(c.unacked, maxPatience), func() { n.post(func() { n.onAckTimeout(r.Epoch) }) })
 	n.tryLaunch()
+}
+
+// Up to starTable ranks get the table from rank 0 itself. In a larger job rank 0 sends it once, to rank 1; everybody else is told
+// from whom to fetch it, so that each rank sends it to at most tableFan others.
+const (
+	starTable = 1000
+	tableFan  = 64
+)
+
+func (n *Node) prepareFor(r *Roster, rank int) message {
+	m := message{Type: prepare, Epoch: r.Epoch, whole: n.lead.whole}
+	if len(r.Members) > n.cfg.starTable && rank > 1 {
+		p := &r.Members[1+(rank-2)/tableFan]
+		m.whole, m.Hash, m.Parent = nil, r.Hash, &parentRank{p.ID, p.Addr}
+	}
+	return m
 }
 
 // onAckTimeout drops the ranks that have not acknowledged; their next registration starts a new epoch.
@@ -437,35 +564,68 @@ func (n *Node) onAckTimeout(epoch uint64) {
 	if n.lead == nil || n.phase != Prepared || n.roster.Epoch != epoch {
 		return
 	}
+	n.lead.unacked++
 	for _, t := range n.lead.targets {
 		if t.rec != nil && t.acked != epoch {
 			n.log.Warn("a rank does not acknowledge the roster", "peer", t.key, "epoch", epoch)
-			t.link.abort()
+			w := t.link
+			n.unregister(t, w, errors.New("it did not acknowledge the roster in time")) // what still comes over this connection is void
+			w.abort()
 		}
 	}
 }
 
 // tryLaunch commits: every rank holds this roster. It happens once.
 func (n *Node) tryLaunch() {
-	for _, t := range n.lead.targets {
-		if t.rec != nil && t.acked != n.roster.Epoch {
-			return
-		}
+	if n.lead.acks < n.lead.here {
+		return
 	}
 	n.phase = Running
+	n.setGathered(n.roster, nil) // the launch does not wait until everybody has been told
 	for _, t := range n.lead.targets {
-		switch {
-		case t.rec != nil:
-			t.link.send(message{Type: launched, Epoch: n.roster.Epoch})
-		default:
+		if t.rec == nil {
 			n.forget(t)
 		}
 	}
-	n.setGathered(n.roster, nil)
+	n.resumeCalls()
+	// The first ranks know of the launch in any case: a rank 0 that is started again hears of it from them.
+	for i := 1; i <= min(witnesses, len(n.roster.Members)-1); i++ {
+		n.sendGo(n.lead.targets[n.roster.Members[i].ID])
+	}
+	if n.cfg.Head <= 0 || len(n.roster.Members) <= 1+witnesses {
+		n.tellGo()
+		return
+	}
+	time.AfterFunc(n.cfg.Head, func() { n.post(n.tellGo) })
 }
+
+// tellGo sends go to the ranks that have not been told yet.
+func (n *Node) tellGo() {
+	if n.lead == nil || n.phase != Running || n.lead.goSent {
+		return
+	}
+	n.lead.goSent = true
+	for i := witnesses + 1; i < len(n.roster.Members); i++ {
+		n.sendGo(n.lead.targets[n.roster.Members[i].ID])
+	}
+	n.endGossip()
+}
+
+// sendGo tells one rank; one whose connection is lost hears it when it is back.
+func (n *Node) sendGo(t *target) {
+	if t != nil && t.rec != nil && t.link != nil {
+		t.link.send(message{Type: launched, Epoch: n.roster.Epoch})
+	}
+}
+
+// Launched says on rank 0 that the command has been started: it needs no head start any more (Config.Head).
+func (n *Node) Launched() { n.post(n.tellGo) }
 
 func (n *Node) forget(t *target) {
 	delete(n.lead.targets, t.key)
+	if t.rec != nil {
+		n.lead.here--
+	}
 	t.drop()
 	if t.link != nil {
 		t.link.abort()
@@ -481,20 +641,63 @@ func (n *Node) onLost(t *target, w *wire, err error) {
 		n.log.Warn("a rank went away before the launch", "peer", t.key, "reason", explain(err))
 		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
 	case Running:
+		n.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
+		t.changed = t.since
 		n.stirred()
 		n.log.Warn("control connection lost", "peer", t.key, "reason", explain(err))
-		since := t.since
-		time.AfterFunc(n.cfg.LossGrace, func() {
-			n.post(func() {
-				if n.phase == Running && t.since.Equal(since) {
-					n.lose(t, fmt.Sprintf("its control connection has been lost for %v (%s)", n.cfg.LossGrace, explain(t.err)))
-				}
-			})
-		})
+		since, grace := t.since, n.grace(err)
+		n.wg.Go(func() { n.judge(t, since, grace) })
 	case Ended:
-		t.link, t.since, t.gone = nil, time.Now(), true
+		t.link, t.since, t.err = nil, time.Now(), err
+		if t.doneAck {
+			t.drop() // it has left
+		}
 		n.checkEnd()
+	}
+}
+
+// grace is how long a control connection that was lost may take to come back. One that was lost to silence had some of it already.
+func (n *Node) grace(cause error) time.Duration {
+	if errors.Is(cause, syscall.ETIMEDOUT) {
+		return min(silentGrace, n.cfg.LossGrace)
+	}
+	return n.cfg.LossGrace
+}
+
+// judge decides whether a rank whose control connection was lost is lost: it does not come back, and nobody else sees it.
+// A port that refuses has nobody behind it, and is not waited for as long as one that is silent.
+func (n *Node) judge(t *target, since time.Time, grace time.Duration) {
+	for wait := min(refusalGrace, grace); ; {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		var m Member
+		away, due := false, time.Since(since) >= grace
+		if !n.ask(func() {
+			m, away = n.memberOf(t)
+			away = away && n.phase == Running && t.since.Equal(since)
+			due = due || t.gone
+		}) || !away {
+			return
+		}
+		wait = max(grace-time.Since(since), time.Second)
+		if !due {
+			continue
+		}
+		word := n.askOthers(t.ctx, m, lookTimeout+lookTimeout/2)
+		n.post(func() {
+			switch {
+			case n.phase != Running || !t.since.Equal(since):
+			case word.Alive:
+				n.log.Warn("a rank is out of reach, but others see it", "peer", m.Alias, "rank", m.Rank, "reason", explain(t.err))
+			default:
+				n.lose(t, fmt.Sprintf("its control connection has been lost for %v (%s)%s",
+					time.Since(since).Round(100*time.Millisecond), explain(t.err), word.Reason))
+			}
+		})
 	}
 }
 
@@ -504,7 +707,10 @@ func (n *Node) unregister(t *target, w *wire, reason error) {
 	if t.link != w || n.phase != Gathering && n.phase != Prepared {
 		return
 	}
-	t.link, t.rec, t.acked = nil, nil, 0
+	if t.rec != nil {
+		n.lead.here--
+	}
+	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
 	n.phase = Gathering
 }
 
@@ -513,23 +719,24 @@ func (n *Node) lose(t *target, reason string) {
 	if !ok {
 		return
 	}
+	t.gone = t.link == nil // nobody waits for it at the end
 	select {
 	case n.losses <- Loss{Rank: m.Rank, Name: m.Alias, Reason: reason}:
 	default: // the first losses decide
 	}
 }
 
-// Absent says which ranks have no control connection. Rank 0 asks it when the command has failed: a rank that went away is
-// the likelier cause. A container that is killed may lose its processes before its paiinit, so for settle it waits for a
-// connection to go; and then, for grace at most, for the lost ones to come back. A rank whose address refuses, or that cannot be
-// routed to, is not waited for.
+// Absent says which ranks have no control connection, and are not seen by others either. Rank 0 asks it when the command has failed: a
+// rank that went away is the likelier cause. A container that is killed may lose its processes before its paiinit, so for settle it
+// waits for a connection to go; and then, for grace at most, for the lost ones to come back. Then the others are asked, unless grace is
+// 0. A rank whose address refuses, or that cannot be routed to, is not waited for.
 func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 	settled := time.NewTimer(settle)
 	defer settled.Stop()
 	patience := time.NewTimer(settle + grace)
 	defer patience.Stop()
 	for {
-		var absent []Loss
+		var absent []absentee
 		waiting := false
 		changed := make(chan struct{})
 		if !n.ask(func() {
@@ -539,37 +746,75 @@ func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 			for _, t := range n.lead.targets {
 				if m, ok := n.memberOf(t); ok && t.link == nil {
 					waiting = waiting || !t.gone
-					absent = append(absent, Loss{Rank: m.Rank, Name: m.Alias, Reason: "its control connection is lost (" + explain(t.err) + ")"})
+					absent = append(absent, absentee{m, t.gone, "its control connection is lost (" + explain(t.err) + ")"})
 				}
 			}
-			n.lead.changed = append(n.lead.changed, changed)
+			n.lead.stirs = append(n.lead.stirs, changed)
 		}) {
 			return nil
 		}
-		slices.SortFunc(absent, func(a, b Loss) int { return a.Rank - b.Rank })
+		slices.SortFunc(absent, func(a, b absentee) int { return a.member.Rank - b.member.Rank })
 		enough := patience.C
 		switch {
 		case len(absent) == 0:
 			enough = settled.C
 		case !waiting:
-			return absent
+			return losses(absent)
 		}
 		select {
 		case <-changed:
 		case <-enough:
-			return absent
+			if grace > 0 {
+				absent = n.unseen(ctx, absent)
+			}
+			return losses(absent)
 		case <-ctx.Done():
-			return absent
+			return losses(absent)
 		}
 	}
 }
 
+// absentee is a rank that rank 0 does not see.
+type absentee struct {
+	member Member
+	gone   bool
+	reason string
+}
+
+// unseen leaves out those that others see.
+func (n *Node) unseen(ctx context.Context, absent []absentee) []absentee {
+	alive := make([]bool, len(absent))
+	var wg sync.WaitGroup
+	for i, a := range absent {
+		if !a.gone {
+			wg.Go(func() { alive[i] = n.askOthers(ctx, a.member, lookTimeout+lookTimeout/2).Alive })
+		}
+	}
+	wg.Wait()
+	var out []absentee
+	for i, a := range absent {
+		if alive[i] {
+			n.log.Warn("a rank is out of reach, but others see it", "peer", a.member.Alias, "rank", a.member.Rank, "reason", a.reason)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+func losses(absent []absentee) (out []Loss) {
+	for _, a := range absent {
+		out = append(out, Loss{Rank: a.member.Rank, Name: a.member.Alias, Reason: a.reason})
+	}
+	return out
+}
+
 // stirred wakes those who wait for a connection to come, go, or be given up.
 func (n *Node) stirred() {
-	for _, c := range n.lead.changed {
+	for _, c := range n.lead.stirs {
 		close(c)
 	}
-	n.lead.changed = nil
+	n.lead.stirs = nil
 }
 
 // Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone, at most 15 s.
@@ -581,6 +826,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 			n.setFinished(o, nil)
 			return
 		}
+		n.tellGo() // for those who have heard nothing of a launch, it would not have been one
 		n.phase, n.outcome = Ended, o
 		n.lead.ending, n.lead.latecomers = true, patience > 0
 		if patience > 0 {
@@ -593,7 +839,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		}
 		for _, t := range n.lead.targets {
 			if t.link != nil {
-				t.link.send(message{Type: done, Outcome: &o})
+				t.link.send(n.lastWord())
 			}
 		}
 		n.checkEnd()
@@ -608,15 +854,40 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 	case <-ctx.Done():
 		var names []string
 		n.ask(func() {
+			if n.lead == nil {
+				return // it had nobody to tell, and ctx ended at the same moment
+			}
 			for _, t := range n.lead.targets {
 				if n.pending(t) {
 					names = append(names, t.key)
 				}
 			}
+			n.dismiss()
 		})
+		select {
+		case <-n.finished:
+		case <-n.ctx.Done():
+		}
+		if len(names) == 0 {
+			return nil
+		}
 		slices.Sort(names)
 		return fmt.Errorf("rendezvous: %s did not acknowledge the end of the job: %w", strings.Join(names, ","), context.Cause(ctx))
 	}
+}
+
+// GiveUp has nobody wait at the end for a rank that is not there, as Absent said it: it will find out by itself.
+func (n *Node) GiveUp(rank int) {
+	n.ask(func() {
+		if n.lead == nil {
+			return
+		}
+		for _, t := range n.lead.targets {
+			if m, ok := n.memberOf(t); ok && m.Rank == rank && t.link == nil {
+				t.gone = true
+			}
+		}
+	})
 }
 
 // pending says that the end of the job must still be acknowledged by this rank.
@@ -644,8 +915,29 @@ func (n *Node) checkEnd() {
 	if n.lead.latecomers && told < n.cfg.Size-1 {
 		return
 	}
+	n.dismiss()
+}
+
+// dismiss lets the others go, and is the end of rank 0 when they have gone: it leaves last.
+func (n *Node) dismiss() {
+	left := true
+	for _, t := range n.lead.targets {
+		if t.link == nil {
+			continue
+		}
+		left = false
+		if !n.lead.leaving {
+			t.link.send(message{Type: bye})
+		}
+	}
 	o := n.outcome
-	n.setFinished(o, nil)
+	switch {
+	case left:
+		n.setFinished(o, nil)
+	case !n.lead.leaving:
+		n.lead.leaving = true
+		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })
+	}
 }
 
 // tellWaiting keeps the others informed about who is missing, so that each of them can say it.
@@ -664,6 +956,7 @@ func (n *Node) tellWaiting(ctx context.Context) {
 					return
 				}
 				e := n.missingError()
+				e.Missing = shorten(e.Missing)
 				text := e.Error()
 				for _, t := range n.lead.targets {
 					if t.rec != nil && t.told != text {

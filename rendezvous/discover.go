@@ -34,8 +34,8 @@ func (n *Node) onGossip(r Record, alive bool) {
 // elect makes this container the coordinator when nobody is declared rank 0, everybody is heard, and it comes first in the
 // order. Two that disagree cannot both commit: each of them would need the other's acknowledgement.
 func (n *Node) elect() {
-	if n.self.Rank >= 0 || n.isGathered() || len(n.heard)+1 != n.cfg.Size {
-		return
+	if n.self.Rank >= 0 || n.isGathered() || n.phase != Gathering || len(n.heard)+1 != n.cfg.Size {
+		return // who has acknowledged a roster, may be part of a launch
 	}
 	for _, r := range n.heard {
 		if r.Rank == 0 || r.before(&n.self) < 0 {
@@ -50,7 +50,7 @@ func (n *Node) resolveSeed(i int) {
 	var b backoff
 	for {
 		s := n.cfg.Seeds[i]
-		addrs, err := n.resolve(n.ctx, s.Host)
+		addrs, err := n.names.find(n.ctx, s.Host)
 		n.post(func() {
 			st := &n.seeds[i]
 			st.asked, st.err = true, err
@@ -98,10 +98,11 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 }
 
 // joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
-// and then with one that is not heard yet, for as long as somebody is not.
+// and then with one that is not heard yet, for as long as somebody is not. The first time rank 0 gets a head start: where it answers, it
+// tells of all others, and a state of many of them takes each side a millisecond.
 func (n *Node) joinOthers() {
 	var b backoff
-	for {
+	for first := true; ; first = false {
 		var to []place
 		connected := false
 		if !n.ask(func() {
@@ -110,9 +111,14 @@ func (n *Node) joinOthers() {
 		}) {
 			return
 		}
+		early := first && slices.ContainsFunc(to, func(p place) bool { return p.sure })
 		var wg sync.WaitGroup
 		for _, p := range to {
-			wg.Go(func() { n.join(p) })
+			wg.Go(func() {
+				if !early || p.sure || n.stillAlone() {
+					n.join(p)
+				}
+			})
 		}
 		wg.Wait()
 		pause := b.wait()
@@ -122,9 +128,22 @@ func (n *Node) joinOthers() {
 		select {
 		case <-n.ctx.Done():
 			return
+		case <-n.gathered:
+			return
 		case <-time.After(pause):
 		}
 	}
+}
+
+// stillAlone reports whether rank 0 has not called within a moment.
+func (n *Node) stillAlone() (alone bool) {
+	select {
+	case <-n.ctx.Done():
+		return false
+	case <-time.After(joinHead):
+	}
+	n.ask(func() { alone = n.up.wire == nil && !n.isGathered() })
+	return alone
 }
 
 // join exchanges states at the first address of a place that answers.
@@ -138,9 +157,15 @@ func (n *Node) join(p place) {
 	n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
+// joinHead is the head start of rank 0 when a rank joins gossip.
+const joinHead = 50 * time.Millisecond
+
+// manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.
+const manyJoins = 128
+
 // joinTargets picks whom to join.
 func (n *Node) joinTargets(connected bool) []place {
-	if len(n.heard)+1 >= n.cfg.Size {
+	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size {
 		return nil
 	}
 	var first, rest []place
@@ -148,14 +173,16 @@ func (n *Node) joinTargets(connected bool) []place {
 		_, heard := n.heard[p.ID]
 		switch {
 		case heard:
+		case p.Rank == 0 && n.cfg.Size > manyJoins: // it would answer each of them with all the others
 		case p.Rank == 0:
-			first = append(first, place{p.ID, p.addrs})
+			first = append(first, place{p.ID, p.addrs, true})
+		case !n.mayAsk(p):
 		default:
-			rest = append(rest, place{p.ID, p.addrs})
+			rest = append(rest, place{p.ID, p.addrs, false})
 		}
 	}
 	for _, a := range n.silentSeeds() {
-		rest = append(rest, place{find: func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }})
+		rest = append(rest, placeAt("", a, false))
 	}
 	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	most := 2
@@ -171,7 +198,9 @@ func (n *Node) joinTargets(connected bool) []place {
 // lookForLeader finds out why rank 0 does not call while it does not.
 func (n *Node) lookForLeader() {
 	const first, again = 250 * time.Millisecond, time.Second
-	t := time.NewTimer(first)
+	// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
+	spread := func() time.Duration { return rand.N(time.Duration(n.cfg.Size+1) * 5 * time.Millisecond) }
+	t := time.NewTimer(max(first, n.cfg.AskAfter) + spread())
 	defer t.Stop()
 	for {
 		select {
@@ -182,40 +211,78 @@ func (n *Node) lookForLeader() {
 		case <-t.C:
 		}
 		n.lookOnce()
-		t.Reset(again)
+		t.Reset(again + spread())
 	}
 }
 
+// lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is the
+// reason why rank 0 does not call.
 func (n *Node) lookOnce() {
 	places, sure := n.leaderPlaces()
 	if len(places) == 0 {
 		return
 	}
+	type found struct {
+		addr   netip.AddrPort
+		answer message
+		err    error
+	}
+	results := make([][]found, len(places))
+	var wg sync.WaitGroup
+	for i, p := range places {
+		wg.Go(func() {
+			addrs, err := p.find(n)
+			if err != nil {
+				results[i] = []found{{err: err}}
+			}
+			for _, a := range addrs {
+				answer, err := n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self})
+				results[i] = append(results[i], found{a, answer, err})
+			}
+		})
+	}
+	wg.Wait()
 	strangers := 0
 	var reason error
-	for _, p := range places {
-		addrs, err := p.find(n)
-		if err != nil {
-			reason = err
-		}
-		for _, a := range addrs {
-			err := n.look(p.id, a)
-			secret := errors.Is(err, ErrOtherSecret)
-			if secret {
+	var outcome *Outcome
+	var leader *Record
+	for i, p := range places {
+		for _, f := range results[i] {
+			secret := errors.Is(f.err, ErrOtherSecret)
+			if secret && (p.sure || !sure) {
 				strangers++
 			}
 			switch {
-			case err == nil && sure:
-				reason = fmt.Errorf("%v: %w", a, errSilent)
-			case sure, secret, errors.Is(err, ErrOtherJob): // who else does not answer may be anybody
-				reason = fmt.Errorf("%v: %w", a, err)
+			case !f.addr.IsValid():
+				if p.sure || reason == nil {
+					reason = f.err
+				}
+			case f.err == nil && p.sure:
+				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
+			case f.err == nil: // who else answers may know more
+			case p.sure, secret, errors.Is(f.err, ErrOtherJob): // who else does not answer may be anybody
+				reason = fmt.Errorf("%v: %w", f.addr, f.err)
+			}
+			switch f.answer.Type {
+			case done:
+				outcome = f.answer.Outcome
+			case lead:
+				leader = f.answer.Record
 			}
 		}
 	}
 	n.post(func() {
 		n.up.lookErr = reason
+		if leader != nil && leader.validate() == nil && leader.Nonce != n.self.Nonce {
+			n.up.rumour = leader
+		}
+		switch {
+		case n.up.wire != nil || n.phase != Gathering:
+		case outcome != nil:
+			n.phase, n.outcome = Ended, *outcome
+			n.setFinished(*outcome, nil)
 		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
-		if strangers > 0 && (sure || strangers == len(places)) && len(n.heard) == 0 && n.up.wire == nil && n.phase == Gathering {
+		case strangers > 0 && (sure || strangers == len(places)) && len(n.heard) == 0:
 			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
 				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(reason), secret: true}}})
 		}
@@ -226,10 +293,12 @@ func (n *Node) lookOnce() {
 type place struct {
 	id   string
 	find func(*Node) ([]netip.AddrPort, error)
+	sure bool // it is rank 0 that should answer there
 }
 
-// leaderPlaces says where to look for rank 0: where the environment says that it is, or else at a few addresses of the seeds
-// from which nobody was heard. There are none while there is nothing to look for.
+// leaderPlaces says where to look for rank 0: where the environment or another container says that it is; when it is not found
+// there, at two others, who may be connected to it; or else at a few addresses of the seeds from which nobody was heard.
+// There are none while there is nothing to look for.
 func (n *Node) leaderPlaces() (places []place, sure bool) {
 	n.ask(func() {
 		if n.up.wire != nil || n.lead != nil || n.phase == Running || n.phase == Ended {
@@ -237,24 +306,51 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 		}
 		for _, p := range n.cfg.Peers {
 			if p.Rank == 0 {
-				places, sure = append(places, place{p.ID, p.addrs}), true
+				places, sure = append(places, place{p.ID, p.addrs, true}), true
 			}
 		}
-		if sure {
+		if r := n.up.rumour; r != nil {
+			places, sure = append(places, placeAt(r.ID, r.Addr, true)), true
+		}
+		if sure && (n.up.lookErr == nil || errors.Is(n.up.lookErr, errSilent)) {
+			return
+		}
+		var rest []place
+		for _, p := range n.cfg.Peers {
+			if p.Rank != 0 && n.mayAsk(p) {
+				rest = append(rest, place{p.ID, p.addrs, false})
+			}
+		}
+		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		places = append(places, rest[:min(2, len(rest))]...)
+		if len(places) > 0 {
 			return
 		}
 		for _, a := range n.silentSeeds() {
 			if len(places) < 4 {
-				places = append(places, place{find: func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }})
+				places = append(places, placeAt("", a, false))
 			}
 		}
 	})
 	return places, sure
 }
 
+// mayAsk keeps a rank from asking for the names of others while that of rank 0 may be enough: many that ask for names that the DNS
+// does not know yet keep it from learning them.
+func (n *Node) mayAsk(p Peer) bool {
+	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(n.begin) > latestAgain {
+		return true
+	}
+	return !slices.ContainsFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+}
+
+func placeAt(id string, a netip.AddrPort, sure bool) place {
+	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure}
+}
+
 // addrs resolves the address of a peer.
 func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
-	found, err := n.resolve(n.ctx, p.Host)
+	found, err := n.names.find(n.ctx, p.Host)
 	var out []netip.AddrPort
 	for _, a := range found {
 		out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
@@ -280,22 +376,6 @@ func (n *Node) silentSeeds() []netip.AddrPort {
 }
 
 var errSilent = errors.New("it answers, but has not called back yet")
-
-func (n *Node) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
-	if a, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{a.Unmap()}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	addrs, err := n.cfg.Lookup(ctx, host)
-	if err != nil {
-		return nil, fmt.Errorf("resolving %s: %w", host, err)
-	}
-	for i := range addrs {
-		addrs[i] = addrs[i].Unmap()
-	}
-	return addrs, nil
-}
 
 // missing lists who is not there, by what this rank knows.
 func (n *Node) missing() []Missing {

@@ -54,6 +54,9 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
 	}
+	if size == 0 {
+		size = 64 // unknown here; it only tunes, and nobody has to agree on it
+	}
 	c := gossipConfig(size)
 	c.Name = self.ID + "-" + self.Nonce // unique per start: a restarted container would be ignored for 38 s under its old name
 	c.Label = label

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,11 +25,14 @@ type Missing struct {
 
 // MissingError says which ranks were not there when the time was over.
 type MissingError struct {
-	Present, Size int
+	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
 }
 
 func (e *MissingError) Error() string {
+	if e.Size < 1 {
+		return fmt.Sprintf("%d ranks are present; missing: %s", e.Present, Fold(e.Missing))
+	}
 	return fmt.Sprintf("%d of %d ranks are present; missing: %s", e.Present, e.Size, Fold(e.Missing))
 }
 
@@ -38,21 +42,71 @@ func (e *MissingError) OtherSecret() bool {
 }
 
 // Fold writes a list of missing ranks on one line: equal reasons are told once, and neighbours become a range:
-// "worker-[3-5],worker-9 (never heard); ps-0 (name does not resolve)".
+// "worker-[3-5],worker-9 (never heard); ps-0 (name does not resolve)". Reasons that differ in addresses and names only are equal:
+// these are told where one rank alone has the reason.
 func Fold(missing []Missing) string {
 	var reasons []string
-	names := map[string][]string{}
+	same := map[string][]Missing{}
 	for _, m := range missing {
-		if _, ok := names[m.Reason]; !ok {
-			reasons = append(reasons, m.Reason)
+		r := impersonal(m.Reason)
+		if _, ok := same[r]; !ok {
+			reasons = append(reasons, r)
 		}
-		names[m.Reason] = append(names[m.Reason], m.Name)
+		same[r] = append(same[r], m)
 	}
 	var parts []string
 	for _, r := range reasons {
-		parts = append(parts, fmt.Sprintf("%s (%s)", foldNames(names[r]), r))
+		names := make([]string, len(same[r]))
+		for i, m := range same[r] {
+			names[i] = m.Name
+		}
+		if len(names) == 1 {
+			r = same[r][0].Reason
+		}
+		parts = append(parts, fmt.Sprintf("%s (%s)", foldNames(names), r))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// impersonal is a reason without what is of one rank only: addresses, and the name that does not resolve.
+func impersonal(reason string) string {
+	words := strings.Fields(reason)
+	out := words[:0]
+	for i, w := range words {
+		_, err := netip.ParseAddrPort(strings.TrimRight(w, ":,"))
+		switch {
+		case err != nil && (i == 0 || words[0] != "name" || i != 1):
+			out = append(out, w)
+		case strings.HasSuffix(w, ",") && len(out) > 0:
+			out[len(out)-1] += ","
+		}
+	}
+	return strings.Replace(strings.Join(out, " "), "heard by gossip from,", "heard by gossip,", 1)
+}
+
+// shorten makes a list that goes to many: a long one has an entry per reason, with all the names.
+func shorten(missing []Missing) []Missing {
+	const long, most = 32, 1024
+	if len(missing) <= long {
+		return missing
+	}
+	var out []Missing
+	at := map[string]int{}
+	names := map[string][]string{}
+	for _, m := range missing {
+		if _, ok := at[m.Reason]; !ok && len(out) < long {
+			at[m.Reason] = len(out)
+			out = append(out, Missing{Rank: -1, Reason: m.Reason, secret: m.secret})
+		}
+		names[m.Reason] = append(names[m.Reason], m.Name)
+	}
+	for i := range out {
+		out[i].Name = foldNames(names[out[i].Reason])
+		if len(out[i].Name) > most {
+			out[i].Name = fmt.Sprintf("%s... (%d ranks)", out[i].Name[:most], len(names[out[i].Reason]))
+		}
+	}
+	return out
 }
 
 func foldNames(names []string) string {

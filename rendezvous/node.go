@@ -64,7 +64,7 @@ type Loss struct {
 // Config says who this container is and how the others are reached.
 type Config struct {
 	Self Record // Self.Addr.Port is ignored: it is the port's; an invalid Self.Addr.Addr is found out by looking at the interfaces
-	Size int    // ranks of the job, at least 1
+	Size int    // ranks of the job, at least 1; 0 = only rank 0 knows, which this container is not
 
 	Peers []Peer // of the environment; this container among them is ignored
 	Seeds []Seed
@@ -80,23 +80,50 @@ type Config struct {
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
+	// AskAfter is how long after the start names are asked for: where the DNS remembers denials, one that comes too early is
+	// worse than none.
+	AskAfter time.Duration
+
 	// Verify is asked on rank 0 before a complete roster is sent out; an outcome ends the job on all ranks instead.
 	Verify func(Roster) *Outcome
 
+	// Late is told on rank 0 what a rank has said of its launcher (Node.SetLaunch) when it was too late for Verify. Nil: nobody is told.
+	Late func(Record)
+
+	// Head is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
+	// that share processors with rank 0 would take them, all at once, from whoever starts the command. 0 = all are told at once.
+	Head time.Duration
+
 	Timeout   time.Duration // for all ranks to come; 0 = no limit
 	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
-	LossGrace time.Duration // how long a lost control connection may take to come back; 0 = 30 s
+	LossGrace time.Duration // how long a lost control connection may take to come back before others are asked; 0 = 5 s, less after a silence
 	Logger    *slog.Logger  // nil = silent
+
+	// For tests.
+	starTable int                     // 0 = the constant
+	share     func([]Member) []Member // thousands of nodes in one process need not hold the table each
 }
 
 const (
 	ackTimeout      = 3 * time.Second
+	maxPatience     = 3 // times the time for acknowledgements doubles: where packets are lost, one of many ranks is always late
 	registerTimeout = 5 * time.Second
+	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
+	callTimeout     = 20 * time.Second        // of rank 0's call: where packets are lost a login takes many seconds, and is not begun anew for that
+	nextAddress     = 300 * time.Millisecond  // of one container
+	lookTimeout     = 2 * time.Second         // for one look at somebody who may be gone
+	silentGrace     = 1500 * time.Millisecond // of a machine that has not answered the kernel's questions for seconds already
+	refusalGrace    = 2 * time.Second         // after the launch: for how long a refused port may still turn out to be a hiccup
 	doneTimeout     = 15 * time.Second
+	linger          = 750 * time.Millisecond // a rank that knows the outcome stays so long when rank 0 is gone: others may ask for it; all leave within 1 s
 	rejoinInterval  = 5 * time.Second
 	secretPatience  = 3 * time.Second
 )
+
+// gossipMost is the size above which those who know their ranks do not gossip: it costs each of them the table many times over,
+// and calls (here) find who is not where the environment says.
+const gossipMost = 1000
 
 // NewNonce makes the nonce of one start of a container.
 func NewNonce() string {
@@ -117,9 +144,12 @@ type Node struct {
 	begin  time.Time
 
 	inbox  inbox
+	over   chan struct{} // closed when the loop has ended
 	net    *gossip
+	names  names
 	stops  chan Stop
 	losses chan Loss
+	ends   chan End
 
 	gathered chan struct{} // closed when roster and gatherErr are set
 	finished chan struct{} // closed when outcome and outcomeErr are set
@@ -128,12 +158,17 @@ type Node struct {
 	phase      Phase
 	roster     Roster
 	gatherErr  error
+	gaveUp     *MissingError // who was missing at the deadline: the same for all who wait
 	outcome    Outcome
 	outcomeErr error
 	heard      map[string]Record // by id, alive by gossip
 	seeds      []seedState
 	lead       *coordinator // not nil on rank 0
 	up         uplink       // the others' view of rank 0
+	launcher   string       // what Self.Launch is by now
+	own        *message     // how the command of this rank ended, for rank 0
+	order      *message     // rank 0's, to end every command
+	calls      calls        // what this container wants of rank 0
 }
 
 type seedState struct {
@@ -144,8 +179,8 @@ type seedState struct {
 
 // Start begins to look for the others and to be found. The caller hands control connections that come in to Accept.
 func Start(cfg Config) (*Node, error) {
-	if cfg.Size < 1 {
-		return nil, fmt.Errorf("rendezvous: size is %d", cfg.Size)
+	if cfg.Size < 0 || cfg.Size == 0 && cfg.Self.Rank < 1 {
+		return nil, fmt.Errorf("rendezvous: size is %d, rank %d", cfg.Size, cfg.Self.Rank)
 	}
 	if cfg.Dial == nil {
 		return nil, errors.New("rendezvous: no way to dial")
@@ -156,8 +191,11 @@ func Start(cfg Config) (*Node, error) {
 	if cfg.Report == 0 {
 		cfg.Report = 10 * time.Second
 	}
+	if cfg.starTable == 0 {
+		cfg.starTable = starTable
+	}
 	if cfg.LossGrace == 0 {
-		cfg.LossGrace = 30 * time.Second
+		cfg.LossGrace = 5 * time.Second
 	}
 	if cfg.Lookup == nil {
 		cfg.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
@@ -185,14 +223,19 @@ func Start(cfg Config) (*Node, error) {
 		ctx: ctx, cancel: cancel, begin: time.Now(),
 		stops:    make(chan Stop, 16),
 		losses:   make(chan Loss, 16),
+		ends:     make(chan End, cfg.Size), // one of each rank: the loop never waits
 		gathered: make(chan struct{}),
 		finished: make(chan struct{}),
+		over:     make(chan struct{}),
 		phase:    Gathering,
+		launcher: self.Launch,
 		heard:    make(map[string]Record),
 		seeds:    make([]seedState, len(cfg.Seeds)),
+		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
 	}
+	n.names = names{lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name)}
 	n.inbox.init()
-	if cfg.Port != nil && cfg.Size > 1 {
+	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
 		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, cfg.Logger, func(r Record, alive bool) {
 			n.post(func() { n.onGossip(r, alive) })
 		})
@@ -208,7 +251,7 @@ func Start(cfg Config) (*Node, error) {
 			n.becomeCoordinator()
 		}
 	})
-	if cfg.Size > 1 {
+	if cfg.Size != 1 {
 		for i := range cfg.Seeds {
 			n.wg.Go(func() { n.resolveSeed(i) })
 		}
@@ -225,6 +268,17 @@ func Start(cfg Config) (*Node, error) {
 
 // Self is this container's record, complete with its address.
 func (n *Node) Self() Record { return n.self }
+
+// SetLaunch adds to this container's record what its launcher says of its version: to ask it may take longer than to find the others.
+// The roster holds it if it comes in time.
+func (n *Node) SetLaunch(launcher string) {
+	n.post(func() {
+		n.launcher = launcher
+		if w := n.up.wire; w != nil && n.phase != Ended {
+			w.send(n.registration(n.up.leader))
+		}
+	})
+}
 
 // Close leaves without a word and waits for every goroutine. It does not close the port.
 func (n *Node) Close() error {
@@ -247,7 +301,6 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 		defer t.Stop()
 		deadline = t.C
 	}
-	extended := false
 	for {
 		select {
 		case <-n.gathered:
@@ -256,17 +309,21 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 			return Roster{}, fmt.Errorf("rendezvous: gathering: %w", context.Cause(ctx))
 		case <-deadline:
 			var missing *MissingError
-			led := false
-			if !n.ask(func() { missing, led = n.missingError(), n.lead == nil && n.up.wire != nil }) {
+			if !n.ask(func() {
+				// Rank 0 is there and has the same limit: its word makes all ranks say the same. And from the acknowledgement of a
+				// roster on the commit decides, or the end of rank 0: what comes of it is known within seconds.
+				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
+				if n.gaveUp == nil && (!others || time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout) {
+					n.gaveUp = n.missingError()
+				}
+				missing = n.gaveUp
+			}) {
 				return Roster{}, fmt.Errorf("rendezvous: gathering: %w", net.ErrClosed)
 			}
-			// Rank 0 is there and has the same limit: its word makes all ranks say the same.
-			if led && !extended {
-				extended = true
-				deadline = time.After(n.cfg.Timeout + ackTimeout)
-				continue
+			if missing != nil {
+				return Roster{}, missing
 			}
-			return Roster{}, missing
+			deadline = time.After(time.Second)
 		}
 	}
 }
@@ -293,17 +350,23 @@ type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return "rank 0 is gone: " + e.Reason }
 
-// Wait waits on any rank but 0 for the end of the job. Its errors are *LostError or the context's.
+// Wait waits for the end of the job; on rank 0 that is for its own Finish. Its errors are *LostError or the context's.
 func (n *Node) Wait(ctx context.Context) (Outcome, error) {
 	select {
 	case <-n.finished:
 		return n.outcome, n.outcomeErr
 	case <-ctx.Done():
+	}
+	select {
+	case <-n.finished: // at the same moment
+		return n.outcome, n.outcomeErr
+	default:
 		return Outcome{}, fmt.Errorf("rendezvous: waiting for the end of the job: %w", context.Cause(ctx))
 	}
 }
 
-// Stops tells rank 0 which ranks want the job to end. Before the launch such a wish ends Gather instead.
+// Stops tells rank 0 which ranks want the job to end; before the launch such a wish ends Gather instead. On every other rank
+// it is rank 0's order to end the command.
 func (n *Node) Stops() <-chan Stop { return n.stops }
 
 // Losses tells rank 0 which ranks went away while the job ran.
@@ -320,14 +383,8 @@ func (n *Node) RequestStop(signal int, reason string) bool {
 	}) && told
 }
 
-// Missing says who is not there yet, and why, as far as this rank knows.
-func (n *Node) Missing() []Missing {
-	var m []Missing
-	n.ask(func() { m = n.missing() })
-	return m
-}
-
 func (n *Node) loop() {
+	defer close(n.over)
 	for {
 		f, ok := n.inbox.next()
 		if !ok {
@@ -340,7 +397,7 @@ func (n *Node) loop() {
 // post has f run by the loop; it never blocks. It reports false when the node is closed.
 func (n *Node) post(f func()) bool { return n.inbox.put(f) }
 
-// ask has f run by the loop and waits for it.
+// ask has f run by the loop and waits for it. When it reports false, f has not run and will not.
 func (n *Node) ask(f func()) bool {
 	ran := make(chan struct{})
 	if !n.post(func() { f(); close(ran) }) {
@@ -349,7 +406,12 @@ func (n *Node) ask(f func()) bool {
 	select {
 	case <-ran:
 		return true
-	case <-n.inbox.closed:
+	case <-n.over:
+	}
+	select {
+	case <-ran: // as the last one
+		return true
+	default:
 		return false
 	}
 }
@@ -360,6 +422,13 @@ func (n *Node) setGathered(r Roster, err error) {
 	default:
 		n.roster, n.gatherErr = r, err
 		close(n.gathered)
+	}
+}
+
+// endGossip stops gossip for good: the launch needs nobody else, and its timers would disturb what runs.
+func (n *Node) endGossip() {
+	if n.net != nil {
+		n.wg.Go(func() { _ = n.net.close() })
 	}
 }
 

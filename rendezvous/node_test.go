@@ -162,6 +162,10 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
 						assert.False(t, m.OtherSecret())
 						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
+						for range 20 { // the deadline and the end have both come, and either may be seen first
+							_, again := n.Gather(t.Context())
+							assert.ErrorContains(t, again, m.Error(), "whoever waits beside is told the same")
+						}
 					}
 					return
 				}
@@ -189,6 +193,47 @@ func TestRankZeroNeverComes(t *testing.T) {
 		require.ErrorAs(t, err, &m)
 		require.Equal(t, "1 of 2 ranks are present; missing: worker-0 (10.0.0.0:12345: no route to host)", m.Error())
 		w.close(n)
+	})
+}
+
+// TestOnlyRankZeroKnowsTheSize is a job whose other ranks are told nothing but where rank 0 is, such as an MPIJob's workers.
+func TestOnlyRankZeroKnowsTheSize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		below := func(i int) Config {
+			cfg := w.config(i, 0)
+			cfg.Seeds = []Seed{{Host: addrOf(0).Addr().String(), Port: 12345}}
+			return cfg
+		}
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(below(1)), w.start(below(2))}
+		for i, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err, "rank %d", i)
+			require.Len(t, g.roster.Members, 3)
+		}
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 3}, 0))
+		for _, n := range nodes[1:] {
+			o, err := n.Wait(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 3, o.Status)
+		}
+		w.close(nodes...)
+
+		cfg := below(1)
+		cfg.Timeout = 5 * time.Second
+		w.set(addrOf(0), nil, syscall.EHOSTUNREACH)
+		n := w.start(cfg)
+		_, err := n.Gather(t.Context())
+		var m *MissingError
+		require.ErrorAs(t, err, &m)
+		require.Regexp(t, `^1 ranks are present; missing: rank 0 \(`, m.Error())
+		w.close(n)
+
+		for _, rank := range []int{-1, 0} {
+			cfg := below(1)
+			cfg.Self.Rank = rank
+			_, err := Start(cfg)
+			require.Error(t, err)
+		}
 	})
 }
 
@@ -463,6 +508,122 @@ func TestAbsent(t *testing.T) {
 		begin = time.Now()
 		require.Len(t, nodes[0].Absent(t.Context(), settle, 3*time.Second), 2)
 		require.Equal(t, settle+3*time.Second, time.Since(begin))
+		w.close(nodes...)
+	})
+}
+
+// One that gives up when its context has ended already has nobody to tell.
+func TestFinishOnAnyRankWithAnEndedContext(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start(w.config(1, 2))
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.NoError(t, n.Finish(ctx, Outcome{Status: 75}, 0))
+			w.close(n)
+		})
+	}
+}
+
+// Rank 0 acts first; the first ranks know of the launch at once, the others when its command has been started, or a moment later.
+func TestRankZeroHasAHeadStart(t *testing.T) {
+	const size, head = 3 + witnesses, time.Second
+	for name, tt := range map[string]struct {
+		say  func(*Node)
+		told time.Duration // for how long those who come last wait at most
+	}{
+		"it says that it has started": {(*Node).Launched, 0},
+		"it ends at once":             {func(n *Node) { go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }() }, 0},
+		"it says nothing":             {func(*Node) {}, head},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				var nodes []*Node
+				for i := range size {
+					cfg := w.config(i, size)
+					cfg.Head = head
+					nodes = append(nodes, w.start(cfg))
+				}
+				_, err := nodes[0].Gather(t.Context())
+				require.NoError(t, err)
+				synctest.Wait()
+				for i, n := range nodes {
+					require.Equal(t, i <= witnesses, n.isGathered(), "rank %d", i)
+				}
+				began := time.Now()
+				tt.say(nodes[0])
+				for _, n := range nodes[1:] {
+					r, err := n.Gather(t.Context())
+					require.NoError(t, err)
+					require.Len(t, r.Members, size)
+				}
+				require.Equal(t, tt.told, time.Since(began))
+				_ = nodes[0].Finish(t.Context(), Outcome{Status: 3}, 0)
+				for _, n := range nodes[1:] {
+					o, err := n.Wait(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 3, o.Status)
+				}
+				w.close(nodes...)
+			})
+		})
+	}
+}
+
+// The successor of a rank 0 that went away when only the first ranks had been told to go does not launch again.
+func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
+	const size = 3 + witnesses
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var nodes []*Node
+		for i := range size {
+			cfg := w.config(i, size)
+			cfg.Head = time.Hour
+			nodes = append(nodes, w.start(cfg))
+		}
+		_, err := nodes[0].Gather(t.Context())
+		require.NoError(t, err)
+		synctest.Wait()
+		require.False(t, nodes[size-1].isGathered())
+		w.set(addrOf(0), nil, syscall.ECONNREFUSED)
+		require.NoError(t, nodes[0].Close())
+		w.cut(addrOf(0))
+		nodes[0] = w.start(w.config(0, size))
+		_, err = nodes[0].Gather(t.Context())
+		var e *EndedError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 75, e.Outcome.Status)
+		w.close(nodes...)
+	})
+}
+
+// What a launcher says of its version is in the roster if it comes in time, and goes to Late if not.
+func TestLauncherIsSaidLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		late := make(chan Record, 1)
+		cfg := w.config(0, 3)
+		cfg.Late = func(r Record) { late <- r }
+		nodes := []*Node{w.start(cfg), w.start(w.config(1, 3))}
+		synctest.Wait()
+		nodes[0].SetLaunch("zero")
+		nodes[1].SetLaunch("one")
+		synctest.Wait()
+		nodes = append(nodes, w.start(w.config(2, 3)))
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+			require.Equal(t, "zero", g.roster.Members[0].Launch)
+			require.Equal(t, "one", g.roster.Members[1].Launch)
+			require.Empty(t, g.roster.Members[2].Launch)
+		}
+		require.Empty(t, late)
+		nodes[2].SetLaunch("two")
+		r := <-late
+		require.Equal(t, "worker-2", r.ID)
+		require.Equal(t, "two", r.Launch)
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{}, 0))
 		w.close(nodes...)
 	})
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ const (
 	// A connection that says nothing for so long belongs to an SSH client that waits for our identification first.
 	silence = 200 * time.Millisecond
 
-	// Connections whose first byte has not come yet. Beyond it new ones wait in the kernel's queue for at most silence.
+	// Connections whose first byte is waited for. For one more the oldest is believed to wait for our identification: nobody stands in a queue
+	// behind those that say nothing.
 	maxUndecided = 1024
 
 	portTries = 64
@@ -33,21 +35,24 @@ const (
 type Port struct {
 	tcp  net.Listener
 	udp  net.PacketConn // nil when UDP cannot be had
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	log  *slog.Logger
 	wg   sync.WaitGroup
 	done chan struct{}
 	once sync.Once
 
-	undecided chan struct{}
-	ssh       chan net.Conn
-	streams   chan net.Conn
-	packets   chan *memberlist.Packet
+	ssh     chan net.Conn
+	streams chan net.Conn
+	packets chan *memberlist.Packet
 
+	muted   chan struct{} // closed when gossip has ended
+	mute    sync.Once
 	allowed map[netip.Addr]bool // nil = everybody
 
-	mu     sync.Mutex
-	waits  map[net.Conn]struct{} // undecided ones, so that Close can end them
-	closed bool
+	mu      sync.Mutex
+	waits   list.List     // of net.Conn: undecided ones, the oldest first
+	silence time.Duration // for how long they are
+	closed  bool
 }
 
 // Listen opens the port on all addresses, IPv6 and IPv4. When the number is taken on TCP or UDP it takes the next free one
@@ -79,20 +84,7 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 		}
 		tcp, udp, err := bind(ctx, host, n)
 		if err == nil {
-			p := &Port{
-				tcp: tcp, udp: udp, log: logger, allowed: allowed,
-				done:      make(chan struct{}),
-				undecided: make(chan struct{}, maxUndecided),
-				ssh:       make(chan net.Conn),
-				streams:   make(chan net.Conn),
-				packets:   make(chan *memberlist.Packet, 256),
-				waits:     make(map[net.Conn]struct{}),
-			}
-			p.wg.Go(p.accept)
-			if udp != nil {
-				p.wg.Go(p.receive)
-			}
-			return p, nil
+			return newPort(tcp, udp, (&net.Dialer{}).DialContext, allowed, logger), nil
 		}
 		if first == nil {
 			first = err
@@ -102,6 +94,23 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 		}
 	}
 	return nil, fmt.Errorf("rendezvous: listening on port %d: %w", port, first)
+}
+
+func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error), allowed map[netip.Addr]bool, logger *slog.Logger) *Port {
+	p := &Port{
+		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,
+		done:    make(chan struct{}),
+		muted:   make(chan struct{}),
+		ssh:     make(chan net.Conn),
+		streams: make(chan net.Conn),
+		packets: make(chan *memberlist.Packet, 256),
+		silence: silence,
+	}
+	p.wg.Go(p.accept)
+	if udp != nil {
+		p.wg.Go(p.receive)
+	}
+	return p
 }
 
 func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketConn, error) {
@@ -147,8 +156,8 @@ func (p *Port) Close() error {
 		}
 		p.mu.Lock()
 		p.closed = true
-		for c := range p.waits {
-			_ = c.Close()
+		for e := p.waits.Front(); e != nil; e = e.Next() {
+			_ = e.Value.(net.Conn).Close()
 		}
 		p.mu.Unlock()
 	})
@@ -182,40 +191,37 @@ func (p *Port) accept() {
 			_ = conn.Close()
 			continue
 		}
-		select {
-		case p.undecided <- struct{}{}:
-		case <-p.done:
-			_ = conn.Close()
-			return
-		}
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
 			_ = conn.Close()
 			return
 		}
-		p.waits[conn] = struct{}{}
+		if p.waits.Len() >= maxUndecided {
+			oldest := p.waits.Remove(p.waits.Front()).(net.Conn)
+			_ = oldest.SetReadDeadline(time.Now())
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(p.silence))
+		place := p.waits.PushBack(conn)
 		p.mu.Unlock()
-		p.wg.Go(func() { p.decide(conn) })
+		p.wg.Go(func() { p.decide(conn, place) })
 	}
 }
 
 // decide reads the first byte of a connection, gives it back, and passes the connection on.
-func (p *Port) decide(conn net.Conn) {
+func (p *Port) decide(conn net.Conn, place *list.Element) {
 	var first [1]byte
-	_ = conn.SetReadDeadline(time.Now().Add(silence))
 	n, err := conn.Read(first[:])
-	_ = conn.SetReadDeadline(time.Time{})
 
 	p.mu.Lock()
-	delete(p.waits, conn)
+	p.waits.Remove(place) // it may be gone already
 	p.mu.Unlock()
-	<-p.undecided
+	_ = conn.SetReadDeadline(time.Time{})
 
-	to := p.ssh
+	to, deaf := p.ssh, (chan struct{})(nil)
 	switch {
 	case n == 1 && first[0] == gossipByte:
-		to = p.streams
+		to, deaf = p.streams, p.muted
 		conn = &peeked{Conn: conn, first: first, has: true}
 	case n == 1:
 		conn = &peeked{Conn: conn, first: first, has: true}
@@ -227,6 +233,8 @@ func (p *Port) decide(conn net.Conn) {
 	}
 	select {
 	case to <- conn:
+	case <-deaf:
+		_ = conn.Close()
 	case <-p.done:
 		_ = conn.Close()
 	}
@@ -343,8 +351,9 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.port.packets }
 
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
-	conn, err := d.DialContext(t.ctx, "tcp", addr)
+	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	defer cancel()
+	conn, err := t.port.dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -363,5 +372,8 @@ func (s *stream) Close() error {
 
 func (t *transport) StreamCh() <-chan net.Conn { return t.port.streams }
 
-// Shutdown leaves the port open: it belongs to its creator, and SSH connections go on.
-func (t *transport) Shutdown() error { return nil }
+// Shutdown leaves the port open: it belongs to its creator, and SSH connections go on. Who comes to gossip is sent away.
+func (t *transport) Shutdown() error {
+	t.port.mute.Do(func() { close(t.port.muted) })
+	return nil
+}

@@ -43,7 +43,7 @@ func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
 	cfg := Config{
 		Self: Record{Role: "worker", Index: -1, Rank: -1, Nonce: NewNonce(), Version: "1",
 			Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 0)},
-		Port: p, Key: make([]byte, 32), Label: "job", Dial: dialClear, Timeout: 20 * time.Second,
+		Port: p, Key: make([]byte, 32), Label: "job", Dial: dialClear, Timeout: 2 * time.Minute,
 	}
 	edit(&cfg)
 	cfg.Self.ID = MakeID(cfg.Self.Role, cfg.Self.Index, cfg.Self.Nonce)
@@ -267,6 +267,47 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	defer held.Close()
 }
 
+// Many that say nothing do not hold up one that does: the oldest of them goes for each that comes.
+func TestPortIsNotBlockedBySilence(t *testing.T) {
+	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	p.mu.Lock()
+	p.silence = time.Hour
+	p.mu.Unlock()
+	ln := p.SSH()
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	first := dial()
+	for range maxUndecided {
+		dial()
+	}
+	got, err := ln.Accept()
+	require.NoError(t, err)
+	defer got.Close()
+	require.Equal(t, first.LocalAddr(), got.RemoteAddr())
+
+	speaker := dial()
+	_, err = io.WriteString(speaker, "SSH-2.0-x\r\n")
+	require.NoError(t, err)
+	for range 2 { // it, and the one that went for it
+		other, err := ln.Accept()
+		require.NoError(t, err)
+		defer other.Close()
+		if other.RemoteAddr().String() == speaker.LocalAddr().String() {
+			line, err := bufio.NewReader(other).ReadString('\n')
+			require.NoError(t, err)
+			require.Equal(t, "SSH-2.0-x\r\n", line)
+			return
+		}
+	}
+	t.Fatal("it was not heard")
+}
+
 func TestOtherKeyIsNotHeard(t *testing.T) {
 	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
 	one := startHost(t, "127.0.0.2", 0, func(c *Config) {
@@ -308,4 +349,51 @@ func TestRestrictedPortIsDeaf(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.2", c.RemoteAddr().(*net.TCPAddr).IP.String())
 	require.NoError(t, c.Close())
+}
+
+// Once the launch is made nobody gossips: a stream that comes all the same is closed, and holds nothing up.
+func TestGossipEndsWithTheLaunch(t *testing.T) {
+	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
+	one := startHost(t, "127.0.0.2", 0, func(c *Config) {
+		c.Size, c.Self.Index, c.Self.Rank = 2, 1, 1
+		c.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: "127.0.0.1", Port: zero.port.Number()}}
+	})
+	requireSameRoster(t, []*host{zero, one}, 2)
+	for _, h := range []*host{zero, one} {
+		<-h.port.muted
+		c, err := net.Dial("tcp", h.node.Self().Addr.String())
+		require.NoError(t, err)
+		_, err = c.Write([]byte{gossipByte})
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.NoError(t, c.Close())
+	}
+	zero.close()
+	one.close()
+}
+
+// IPv6, and nine containers on one address: nothing is told apart by its address alone.
+func TestManyOnOneAddress(t *testing.T) {
+	for _, ip := range []string{"::1", "127.0.0.1"} {
+		t.Run(ip, func(t *testing.T) {
+			const size = 9
+			zero := startHost(t, ip, 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = size, 0, 0 })
+			hosts := []*host{zero}
+			for i := 1; i < size; i++ {
+				hosts = append(hosts, startHost(t, ip, 0, func(c *Config) {
+					c.Size, c.Self.Index, c.Self.Rank = size, i, i
+					c.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: ip, Port: zero.port.Number()}}
+				}))
+			}
+			r := requireSameRoster(t, hosts, size)
+			for i, m := range r.Members {
+				require.Equal(t, hosts[i].port.Number(), int(m.Addr.Port()))
+				require.Equal(t, netip.MustParseAddr(ip), m.Addr.Addr())
+			}
+			for _, h := range hosts {
+				h.close()
+			}
+		})
+	}
 }

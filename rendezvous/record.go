@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 )
 
-// Record is what a container says of itself. Gossip carries it in a compact form (Host is left out there); the control
+// Record is what a container says of itself. Gossip carries it in a compact form (Host and what follows Fabric are left out there); the control
 // connection carries all of it as JSON.
 type Record struct {
 	ID      string         `json:"id"`       // "role-index", or Nonce in hex when the index is unknown
@@ -23,14 +24,16 @@ type Record struct {
 	Slots   int            `json:"slots"`    // processes that a launcher may start here; 0 = launch only
 	GPUs    int            `json:"gpus"`     // devices seen
 	Version string         `json:"version"`  // of paiinit, at most 32 bytes
-	Fabric  []byte         `json:"fabric"`   // summary of the verbs devices, at most 16 bytes, opaque here
-	Launch  string         `json:"launcher"` // what rank 0's launcher says of its version here; may be empty
+	Fabric  []byte         `json:"fabric"`   // summary of the verbs devices, at most 64 bytes, opaque here
+	Launch  string         `json:"launcher"` // what the launcher says of its version here; may be empty
+	Task    int            `json:"task"`     // a port kept free here for the job's own use; 0 = none
+	Exec    string         `json:"exec"`     // who runs the command, in the caller's words: all ranks must say the same
 }
 
 const (
 	maxRole    = 64
 	maxVersion = 32
-	maxFabric  = 16
+	maxFabric  = 64
 	nonceBytes = 8
 	metaFormat = 1
 )
@@ -47,7 +50,7 @@ func (r *Record) validate() error {
 		return fmt.Errorf("fabric summary is longer than %d bytes", maxFabric)
 	case len(r.Nonce) != 2*nonceBytes:
 		return fmt.Errorf("nonce %q is not %d hex digits", r.Nonce, 2*nonceBytes)
-	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0:
+	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0:
 		return fmt.Errorf("record of %s has a negative number", r.ID)
 	}
 	if _, err := parseNonce(r.Nonce); err != nil {
@@ -141,5 +144,5 @@ func MakeID(role string, index int, nonce string) string {
 	if index < 0 || role == "" {
 		return nonce
 	}
-	return fmt.Sprintf("%s-%d", role, index)
+	return role + "-" + strconv.Itoa(index)
 }

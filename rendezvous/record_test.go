@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -92,15 +93,17 @@ func ints(n int) []int {
 	return s
 }
 
+// The alias follows from the rest.
 func TestHashCoversEveryField(t *testing.T) {
-	base := Member{Record: Record{ID: "a", Role: "b", Nonce: "c", Host: "d", Version: "e", Fabric: []byte("f"), Launch: "g"}, Alias: "h"}
+	base := Member{Record: Record{ID: "a", Role: "b", Nonce: "0000000000000001", Host: "d", Version: "e", Fabric: []byte("f"), Launch: "g"}, Alias: "h"}
 	seen := map[string]string{hashMembers([]Member{base}): "base"}
 	for name, edit := range map[string]func(*Member){
-		"id": func(m *Member) { m.ID = "x" }, "role": func(m *Member) { m.Role = "x" }, "nonce": func(m *Member) { m.Nonce = "x" },
+		"id": func(m *Member) { m.ID = "x" }, "role": func(m *Member) { m.Role = "x" }, "nonce": func(m *Member) { m.Nonce = "0000000000000002" },
 		"host": func(m *Member) { m.Host = "x" }, "version": func(m *Member) { m.Version = "x" }, "fabric": func(m *Member) { m.Fabric = []byte("x") },
-		"launcher": func(m *Member) { m.Launch = "x" }, "alias": func(m *Member) { m.Alias = "x" }, "addr": func(m *Member) { m.Addr = addrOf(1) },
+		"launcher": func(m *Member) { m.Launch = "x" }, "addr": func(m *Member) { m.Addr = addrOf(1) },
 		"rank": func(m *Member) { m.Rank = 1 }, "index": func(m *Member) { m.Index = 1 }, "order": func(m *Member) { m.Order = 1 },
 		"slots": func(m *Member) { m.Slots = 1 }, "gpus": func(m *Member) { m.GPUs = 1 },
+		"task": func(m *Member) { m.Task = 1 }, "exec": func(m *Member) { m.Exec = "x" },
 	} {
 		m := base
 		edit(&m)
@@ -123,7 +126,8 @@ func TestVerifyRefusesARosterThatIsNotOurs(t *testing.T) {
 
 	bad := good
 	bad.Hash = "00"
-	require.ErrorContains(t, bad.verify(&self), "has hash")
+	_, err := decodeRoster(t, &bad)
+	require.ErrorContains(t, err, "has hash")
 
 	older := self
 	older.Nonce = "0000000000000009"
@@ -147,8 +151,25 @@ func TestFold(t *testing.T) {
 			{Name: "worker-3", Reason: "never heard"}, {Name: "worker-4", Reason: "never heard"}, {Name: "ps-0", Reason: "no route"},
 			{Name: "worker-5", Reason: "never heard"}, {Name: "worker-9", Reason: "never heard"}}},
 		{"10.0.0.1:12345,2 ranks (x)", []Missing{{Name: "10.0.0.1:12345", Reason: "x"}, {Name: "2 ranks", Reason: "x"}}},
+		{"worker-[1-2] (connection refused); worker-3 (10.0.0.3:22: no answer); worker-[4-5] (heard by gossip, but no answer)", []Missing{
+			{Name: "worker-1", Reason: "10.0.0.1:22: connection refused"}, {Name: "worker-2", Reason: "10.0.0.2:22: connection refused"},
+			{Name: "worker-3", Reason: "10.0.0.3:22: no answer"},
+			{Name: "worker-4", Reason: "heard by gossip from 10.0.0.4:22, but 10.0.0.4:22: no answer"},
+			{Name: "worker-5", Reason: "heard by gossip from [fd00::5]:22, but [fd00::5]:22: no answer"}}},
+		{"a-[0-1] (name does not resolve); b-0 (name b-0.x does not resolve: b-0.x)", []Missing{
+			{Name: "a-0", Reason: "name a-0.x does not resolve"}, {Name: "a-1", Reason: "name a-1.x does not resolve"},
+			{Name: "b-0", Reason: "name b-0.x does not resolve: b-0.x"}}},
 		{"a-01,a-2 (x)", []Missing{{Name: "a-01", Reason: "x"}, {Name: "a-2", Reason: "x"}}},
 	} {
 		require.Equal(t, tt.want, Fold(tt.in))
 	}
+}
+
+// decodeRoster is what becomes of a roster on its way.
+func decodeRoster(t *testing.T, r *Roster) (*Roster, error) {
+	b, err := (&message{Type: prepare, Roster: r}).encode()
+	require.NoError(t, err)
+	_, n := binary.Uvarint(b)
+	m, err := decodeMessage(b[n:], nil)
+	return m.Roster, err
 }

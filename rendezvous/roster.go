@@ -65,15 +65,7 @@ func assign(records []Record, size int) ([]Member, error) {
 	seen := make(map[string]int, size)
 	for i := range members {
 		m := &members[i]
-		if m.Index >= 0 && m.Role != "" {
-			m.Alias = m.ID
-		} else {
-			role := m.Role
-			if role == "" {
-				role = "rank"
-			}
-			m.Alias = role + "-" + strconv.Itoa(m.Rank)
-		}
+		m.Alias = m.alias()
 		if other, dup := seen[m.Alias]; dup {
 			return nil, fmt.Errorf("ranks %d and %d are both called %s", other, m.Rank, m.Alias)
 		}
@@ -82,28 +74,26 @@ func assign(records []Record, size int) ([]Member, error) {
 	return members, nil
 }
 
-// hashMembers is the digest that every rank compares: it covers everything that a rank acts on, nonces included, in a
-// length-prefixed form.
-func hashMembers(members []Member) string {
-	h := sha256.New()
-	field := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
-	for i := range members {
-		m := &members[i]
-		for _, s := range []string{m.ID, m.Alias, m.Role, m.Nonce, m.Addr.String(), m.Host, m.Version, string(m.Fabric), m.Launch} {
-			field(s)
-		}
-		for _, n := range []int{m.Rank, m.Index, m.Order, m.Slots, m.GPUs} {
-			field(strconv.Itoa(n))
-		}
+// alias names a member whose rank is known.
+func (r *Record) alias() string {
+	switch {
+	case r.Index >= 0 && r.Role != "":
+		return r.ID
+	case r.Role == "":
+		return "rank-" + strconv.Itoa(r.Rank)
 	}
-	return hex.EncodeToString(h.Sum(nil))
+	return r.Role + "-" + strconv.Itoa(r.Rank)
 }
 
-// verify checks a roster that came from rank 0 before it is acknowledged.
+// hashMembers is the digest that every rank compares: it covers everything that a rank acts on, nonces included.
+func hashMembers(members []Member) string {
+	h := sha256.Sum256(packMembers(members))
+	return hex.EncodeToString(h[:])
+}
+
+// verify checks a roster that came from rank 0 before it is acknowledged. That its members give its hash was found when it was
+// unpacked.
 func (r *Roster) verify(self *Record) error {
-	if h := hashMembers(r.Members); h != r.Hash {
-		return fmt.Errorf("roster of epoch %d has hash %.12s, but its members give %.12s", r.Epoch, r.Hash, h)
-	}
 	for i := range r.Members {
 		if r.Members[i].Rank != i {
 			return fmt.Errorf("roster of epoch %d has rank %d at place %d", r.Epoch, r.Members[i].Rank, i)

@@ -1,0 +1,193 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// simJob starts ranks over a network in memory; edit changes what one of them knows, and where it says that it is.
+func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Duration, edit func(rank int, c *Config)) []*Node {
+	nodes := make([]*Node, size)
+	for at := time.Duration(0); ; at += 100 * time.Millisecond {
+		missing := 0
+		for rank := range size {
+			switch {
+			case nodes[rank] != nil:
+			case starts(rank) > at:
+				missing++
+			default:
+				id := fmt.Sprintf("worker-%d", rank)
+				h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
+				cfg := Config{
+					Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
+					Size: size, Dial: net.dialer(h), Timeout: time.Minute,
+				}
+				for k := range size {
+					if k != rank {
+						cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: simAddr(k).Addr().String(), Port: 12345})
+					}
+				}
+				edit(rank, &cfg)
+				n, err := Start(cfg)
+				require.NoError(t, err)
+				net.mu.Lock()
+				h.node = n
+				net.mu.Unlock()
+				nodes[rank] = n
+			}
+		}
+		if missing == 0 {
+			return nodes
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// endJob gathers everybody, ends everything, and returns when the launch was.
+func endJob(t *testing.T, net *simNet, nodes []*Node) time.Time {
+	for i, g := range gatherAll(t.Context(), nodes) {
+		require.NoError(t, g.err, "rank %d", i)
+		require.Len(t, g.roster.Members, len(nodes))
+	}
+	at := time.Now()
+	for _, n := range nodes {
+		require.NoError(t, n.Close())
+	}
+	net.wg.Wait()
+	time.Sleep(time.Minute)
+	return at
+}
+
+func atOnce(int) time.Duration { return 0 }
+
+// What each rank may know, and that the others are found all the same.
+func TestWaysToFindEachOther(t *testing.T) {
+	for name, edit := range map[string]func(rank int, c *Config){
+		"rank 0 knows nobody": func(rank int, c *Config) {
+			if rank == 0 {
+				c.Peers = nil
+			}
+		},
+		"only rank 0 knows anybody": func(rank int, c *Config) {
+			if rank != 0 {
+				c.Peers = nil
+			}
+		},
+		"rank 3 is known to nobody, and does not know rank 0": func(rank int, c *Config) {
+			if rank == 3 {
+				c.Peers = c.Peers[1:]
+			} else {
+				c.Peers = c.Peers[:len(c.Peers)-1]
+			}
+		},
+		"what the environment says of rank 0 is wrong": func(rank int, c *Config) {
+			if rank != 0 {
+				c.Peers[0].Host = "10.9.9.9"
+			}
+		},
+		"nobody is reached where it believes to be": func(rank int, c *Config) {
+			c.Self.Addr = netip.MustParseAddrPort("10.9.9.9:1")
+		},
+		"rank 2 is not where the environment says": func(rank int, c *Config) {
+			for i := range c.Peers {
+				if c.Peers[i].Rank == 2 {
+					c.Peers[i].Port = 1
+				}
+			}
+		},
+	} {
+		for _, silent := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, silence %v", name, silent), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+					if silent { // nobody says that nobody is there
+						for _, a := range []string{"10.9.9.9:1", "10.9.9.9:12345", "10.0.0.2:1"} {
+							net.listen(&simHost{addr: netip.MustParseAddrPort(a), silent: true})
+						}
+					}
+					begin := time.Now()
+					at := endJob(t, net, simJob(t, net, 4, atOnce, edit))
+					require.Less(t, at.Sub(begin), dialTimeout+2*time.Second)
+				})
+			})
+		}
+	}
+}
+
+// A cluster's DNS learns of a container 0.4 s after its start, and remembers for 5 s that it did not know it.
+func TestNamesAreNotAskedForTooEarly(t *testing.T) {
+	const size = 8
+	for name, starts := range map[string]func(rank int) time.Duration{
+		"all at once":  atOnce,
+		"rank 0 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 0] },
+		"rank 5 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 5] },
+		"in a row":     func(rank int) time.Duration { return time.Duration(rank) * 500 * time.Millisecond },
+		"in a row, -1": func(rank int) time.Duration { return time.Duration(size-rank) * 500 * time.Millisecond },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+				dns := &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+				var last time.Time
+				nodes := simJob(t, net, size, starts, func(rank int, c *Config) {
+					last = time.Now()
+					dns.set(fmt.Sprintf("worker-%d.train", rank), rank, c.Self.Addr.Addr())
+					c.Lookup, c.AskAfter = dns.lookup, time.Second
+					for i := range c.Peers {
+						c.Peers[i].Host = c.Peers[i].ID + ".train"
+					}
+				})
+				at := endJob(t, net, nodes)
+				t.Logf("%v after the last start, %d questions", at.Sub(last), dns.asked)
+				require.Less(t, at.Sub(last), 2*time.Second, "a denial costs 5 s")
+				require.Less(t, dns.asked, 6*size)
+			})
+		})
+	}
+}
+
+// Whatever the resolver says, it is asked again, and those who want to know at the same time share one question.
+func TestNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var asked []time.Duration
+		fail := []error{errors.New("server misbehaving"), context.DeadlineExceeded, errors.New("no such host")}
+		s := names{hosts: map[string]*name{}, from: begin.Add(time.Second), lookup: func(context.Context, string) ([]netip.Addr, error) {
+			asked = append(asked, time.Since(begin))
+			time.Sleep(10 * time.Millisecond)
+			if len(asked) <= len(fail) {
+				return nil, fail[len(asked)-1]
+			}
+			return []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}, nil
+		}}
+		_, err := s.find(t.Context(), "x")
+		require.ErrorIs(t, err, errNotAsked)
+		for time.Since(begin) < 10*time.Second {
+			for range 3 {
+				go func() { _, _ = s.find(t.Context(), "x") }()
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		require.GreaterOrEqual(t, asked[0], time.Second)
+		require.Len(t, asked[:4], 4)
+		for i, pause := range []time.Duration{firstAgain, 2 * firstAgain, 4 * firstAgain} {
+			require.InDelta(t, pause, asked[i+1]-asked[i], float64(100*time.Millisecond))
+		}
+		require.Less(t, len(asked), 14, "an answer is kept for a while")
+		addrs, err := s.find(t.Context(), "x")
+		require.NoError(t, err)
+		require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, addrs)
+		// An address is not asked for.
+		addrs, err = s.find(t.Context(), "::1")
+		require.NoError(t, err)
+		require.Equal(t, []netip.Addr{netip.IPv6Loopback()}, addrs)
+	})
+}

@@ -1,0 +1,80 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// names resolves what is needed, and as seldom as is useful. The DNS of a cluster remembers a denial for seconds and shares it: a
+// name asked for just before its container is known costs everybody those seconds, and asking more often does not help.
+// Every kind of failure is asked again: with no server for the root a name that does not exist yet is a "server misbehaving".
+type names struct {
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	from   time.Time // nothing is asked before it
+
+	mu    sync.Mutex
+	hosts map[string]*name
+}
+
+// name is one host. It is held while it is asked for, so that all who want it share the answer.
+type name struct {
+	held  chan struct{} // capacity 1
+	addrs []netip.Addr
+	err   error
+	next  time.Time // not before it is asked again
+	pause time.Duration
+}
+
+var errNotAsked = errors.New("its name was not looked up yet")
+
+const (
+	firstAgain  = 250 * time.Millisecond
+	latestAgain = 5500 * time.Millisecond // the longest that CoreDNS keeps a denial, and a little
+	fresh       = time.Second             // an answer is used again for so long; its container may move
+)
+
+func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	s.mu.Lock()
+	h := s.hosts[host]
+	if h == nil {
+		h = &name{next: s.from, held: make(chan struct{}, 1)}
+		s.hosts[host] = h
+	}
+	s.mu.Unlock()
+	select {
+	case h.held <- struct{}{}:
+		defer func() { <-h.held }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("resolving %s: %w", host, context.Cause(ctx))
+	}
+	if now := time.Now(); now.Before(h.next) {
+		if h.addrs == nil && h.err == nil {
+			return nil, errNotAsked
+		}
+		return h.addrs, h.err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addrs, err := s.lookup(ctx, host)
+	if err != nil {
+		h.pause = min(max(2*h.pause, firstAgain), latestAgain)
+		h.next = time.Now().Add(h.pause)
+		if h.addrs != nil {
+			return h.addrs, nil // better an old address than none: who answers there must prove who it is
+		}
+		h.err = fmt.Errorf("resolving %s: %w", host, err)
+		return nil, h.err
+	}
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	h.addrs, h.err, h.pause, h.next = addrs, nil, 0, time.Now().Add(fresh)
+	return addrs, nil
+}

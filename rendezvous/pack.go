@@ -1,0 +1,327 @@
+package rendezvous
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// A message on the wire: its length as a uvarint, its type, a byte that says which parts follow, and the parts in that order.
+// Numbers are varints, strings and bytes have their length before them.
+const (
+	hasRecord = 1 << iota
+	hasEpoch
+	hasHash
+	hasRoster
+	hasState
+	hasParent
+	hasRest // JSON
+)
+
+// states are sent by their place in this list.
+var states = [...]Phase{Gathering, Prepared, Running, Ended}
+
+func (m *message) encode() ([]byte, error) {
+	b := make([]byte, binary.MaxVarintLen32, 128)
+	b = append(b, byte(m.Type), 0)
+	parts := len(b) - 1
+	if m.Record != nil {
+		b[parts] |= hasRecord
+		b = appendRecord(b, m.Record, m.ref)
+	}
+	if m.Epoch != 0 {
+		b[parts] |= hasEpoch
+		b = binary.AppendUvarint(b, m.Epoch)
+	}
+	if m.Hash != "" {
+		h, err := hex.DecodeString(m.Hash)
+		if err != nil {
+			return nil, fmt.Errorf("hash %q: %w", m.Hash, err)
+		}
+		b[parts] |= hasHash
+		b = appendString(b, string(h))
+	}
+	switch {
+	case m.packed != nil:
+		b[parts] |= hasRoster
+		b = append(b, m.packed...)
+	case m.Roster != nil:
+		b[parts] |= hasRoster
+		b = append(b, m.Roster.pack()...)
+	}
+	for i, s := range states {
+		if s == m.State {
+			b[parts] |= hasState
+			b = append(b, byte(i))
+		}
+	}
+	if m.Parent != nil {
+		b[parts] |= hasParent
+		b = appendAddr(appendString(b, m.Parent.ID), m.Parent.Addr)
+	}
+	rest, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	if len(rest) > len("{}") {
+		b[parts] |= hasRest
+		b = append(b, rest...)
+	}
+	size := binary.AppendUvarint(nil, uint64(len(b)-binary.MaxVarintLen32))
+	start := binary.MaxVarintLen32 - len(size)
+	copy(b[start:], size)
+	return b[start:], nil
+}
+
+func decodeMessage(b []byte, ref *Record) (message, error) {
+	var m message
+	if len(b) < 2 {
+		return m, errors.New("a message without a type")
+	}
+	m.Type = kind(b[0])
+	parts := b[1]
+	d := unpacker{b: b[2:]}
+	if parts&hasRecord != 0 {
+		if m.Type != register {
+			ref = nil
+		}
+		r := d.record(ref)
+		m.Record = &r
+	}
+	if parts&hasEpoch != 0 {
+		m.Epoch = d.number()
+	}
+	if parts&hasHash != 0 {
+		m.Hash = hex.EncodeToString([]byte(d.string()))
+	}
+	if parts&hasRoster != 0 {
+		m.Roster = d.roster()
+	}
+	if parts&hasState != 0 {
+		if i := int(d.byte()); i < len(states) {
+			m.State = states[i]
+		}
+	}
+	if parts&hasParent != 0 {
+		m.Parent = &parentRank{d.string(), d.addr()}
+	}
+	switch {
+	case d.short:
+		return m, errors.New("a message that ends early")
+	case d.err != nil:
+		return m, d.err
+	}
+	if parts&hasRest != 0 {
+		if err := json.Unmarshal(d.b, &m); err != nil {
+			return m, fmt.Errorf("a message that cannot be read: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// What of a record is the same as in the one before it, and so not sent.
+const (
+	sameRole = 1 << iota
+	sameOrder
+	sameSlots
+	sameGPUs
+	sameVersion
+	sameFabric
+	sameLaunch
+	sameTask
+	sameExec
+	sameHost
+	samePort
+	plainID // what MakeID says
+)
+
+// minRecord is less than the shortest record takes.
+const minRecord = 12
+
+// appendRecord packs r as the difference to ref; nil = to nothing.
+func appendRecord(b []byte, r, ref *Record) []byte {
+	if ref == nil {
+		ref = &Record{}
+	}
+	same := 0
+	mark := func(bit int, is bool) {
+		if is {
+			same |= bit
+		}
+	}
+	mark(sameRole, r.Role == ref.Role)
+	mark(sameOrder, r.Order == ref.Order)
+	mark(sameSlots, r.Slots == ref.Slots)
+	mark(sameGPUs, r.GPUs == ref.GPUs)
+	mark(sameVersion, r.Version == ref.Version)
+	mark(sameFabric, string(r.Fabric) == string(ref.Fabric))
+	mark(sameLaunch, r.Launch == ref.Launch)
+	mark(sameTask, r.Task == ref.Task)
+	mark(sameExec, r.Exec == ref.Exec)
+	mark(sameHost, r.Host == ref.Host)
+	mark(samePort, r.Addr.Port() == ref.Addr.Port())
+	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
+	b = append(b, metaFormat)
+	b = binary.AppendUvarint(b, uint64(same))
+	nonce, _ := parseNonce(r.Nonce) // an own record, or one that was validated
+	b = binary.BigEndian.AppendUint64(b, nonce)
+	b = binary.AppendVarint(b, int64(r.Index-ref.Index))
+	b = binary.AppendVarint(b, int64(r.Rank-ref.Rank))
+	for _, f := range []struct {
+		bit int
+		n   int
+	}{{sameOrder, r.Order}, {sameSlots, r.Slots}, {sameGPUs, r.GPUs}, {sameTask, r.Task}, {samePort, int(r.Addr.Port())}} {
+		if same&f.bit == 0 {
+			b = binary.AppendVarint(b, int64(f.n))
+		}
+	}
+	for _, f := range []struct {
+		bit int
+		s   string
+	}{{sameRole, r.Role}, {sameVersion, r.Version}, {sameFabric, string(r.Fabric)}, {sameLaunch, r.Launch}, {sameExec, r.Exec}, {sameHost, r.Host}, {plainID, r.ID}} {
+		if same&f.bit == 0 {
+			b = appendString(b, f.s)
+		}
+	}
+	return appendString(b, string(r.Addr.Addr().AsSlice()))
+}
+
+func (d *unpacker) record(ref *Record) Record {
+	if ref == nil {
+		ref = &Record{}
+	}
+	r := *ref
+	if d.byte() != metaFormat {
+		d.short = true
+		return r
+	}
+	same := int(d.number())
+	r.Nonce = hex.EncodeToString(d.take(nonceBytes))
+	r.Index = ref.Index + d.int()
+	r.Rank = ref.Rank + d.int()
+	port := int(ref.Addr.Port())
+	for _, f := range []struct {
+		bit int
+		n   *int
+	}{{sameOrder, &r.Order}, {sameSlots, &r.Slots}, {sameGPUs, &r.GPUs}, {sameTask, &r.Task}, {samePort, &port}} {
+		if same&f.bit == 0 {
+			*f.n = d.int()
+		}
+	}
+	fabric := string(ref.Fabric)
+	for _, f := range []struct {
+		bit int
+		s   *string
+	}{{sameRole, &r.Role}, {sameVersion, &r.Version}, {sameFabric, &fabric}, {sameLaunch, &r.Launch}, {sameExec, &r.Exec}, {sameHost, &r.Host}} {
+		if same&f.bit == 0 {
+			*f.s = d.string()
+		}
+	}
+	if r.Fabric = nil; fabric != "" {
+		r.Fabric = []byte(fabric)
+	}
+	if r.ID = MakeID(r.Role, r.Index, r.Nonce); same&plainID == 0 {
+		r.ID = d.string()
+	}
+	ip, _ := netip.AddrFromSlice([]byte(d.string()))
+	r.Addr = netip.AddrPortFrom(ip, uint16(port))
+	return r
+}
+
+// pack writes a roster: epoch and hash, and each member as the difference to the one before.
+func (r *Roster) pack() []byte {
+	h, _ := hex.DecodeString(r.Hash)
+	b := binary.AppendUvarint(nil, r.Epoch)
+	b = appendString(b, string(h))
+	return append(b, packMembers(r.Members)...)
+}
+
+func packMembers(members []Member) []byte {
+	b := binary.AppendUvarint(make([]byte, 0, 64*len(members)), uint64(len(members)))
+	ref := &Record{}
+	for i := range members {
+		b = appendRecord(b, &members[i].Record, ref)
+		ref = &members[i].Record
+	}
+	return b
+}
+
+func (d *unpacker) roster() *Roster {
+	r := &Roster{Epoch: d.number(), Hash: hex.EncodeToString([]byte(d.string()))}
+	ref, raw := &Record{}, d.b
+	n := d.number()
+	r.Members = make([]Member, 0, min(n, uint64(len(d.b)/minRecord)))
+	for ; n > 0 && !d.short; n-- {
+		m := Member{Record: d.record(ref)}
+		m.Alias = m.alias()
+		r.Members = append(r.Members, m)
+		ref = &r.Members[len(r.Members)-1].Record
+	}
+	if h := sha256.Sum256(raw[:len(raw)-len(d.b)]); !d.short && hex.EncodeToString(h[:]) != r.Hash {
+		d.err = fmt.Errorf("roster of epoch %d has hash %.12s, but its members give %.12x", r.Epoch, r.Hash, h)
+	}
+	return r
+}
+
+func appendString(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func appendAddr(b []byte, a netip.AddrPort) []byte {
+	return binary.AppendUvarint(appendString(b, string(a.Addr().AsSlice())), uint64(a.Port()))
+}
+
+// unpacker reads what was packed. Once it runs out of bytes it only gives zeros.
+type unpacker struct {
+	b     []byte
+	short bool
+	err   error // another one
+}
+
+func (d *unpacker) take(n uint64) []byte {
+	if d.short || n > uint64(len(d.b)) {
+		d.short = true
+		return nil
+	}
+	out := d.b[:n]
+	d.b = d.b[n:]
+	return out
+}
+
+func (d *unpacker) byte() byte {
+	if b := d.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (d *unpacker) number() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.short = true
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *unpacker) int() int {
+	v, n := binary.Varint(d.b)
+	if n <= 0 || v > 1<<31 || v < -1<<31 {
+		d.short = true
+		return 0
+	}
+	d.b = d.b[n:]
+	return int(v)
+}
+
+func (d *unpacker) string() string { return string(d.take(d.number())) }
+
+func (d *unpacker) addr() netip.AddrPort {
+	ip, _ := netip.AddrFromSlice([]byte(d.string()))
+	return netip.AddrPortFrom(ip, uint16(d.number()))
+}

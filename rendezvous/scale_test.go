@@ -1,0 +1,150 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The protocol's own time and bytes, without those of the login below it, for a job whose ranks start at the same moment.
+func TestScale(t *testing.T) {
+	const rtt = 200 * time.Microsecond
+	t.Logf("%5s  %10s  %8s  %14s  %14s  %10s  %12s", "ranks", "GO at all", "in RTT", "messages/rank", "bytes/rank", "table", "heap/rank")
+	sizes := []int{16, 64, 256, 1000, 1001, 4000}
+	if raceEnabled {
+		sizes = sizes[:3] // the race detector ends at 8128 goroutines; "make test" runs this test without it, too
+	}
+	for _, size := range sizes {
+		var took time.Duration
+		var bytes, messages, table int
+		var heap uint64
+		synctest.Test(t, func(t *testing.T) {
+			net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+			net.delay = rtt / 2
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			begin := time.Now()
+			var mu sync.Mutex
+			var one []Member
+			share := func(m []Member) []Member {
+				mu.Lock()
+				defer mu.Unlock()
+				if one == nil {
+					one = m
+				}
+				return one
+			}
+			var nodes []*Node
+			for i := range size {
+				nodes = append(nodes, startSim(t, net, i, size, share))
+			}
+			var wg sync.WaitGroup
+			hashes := make([]string, size)
+			for i, n := range nodes {
+				wg.Go(func() {
+					r, err := n.Gather(t.Context())
+					if err == nil {
+						hashes[i] = r.Hash
+					}
+				})
+			}
+			wg.Wait()
+			took = time.Since(begin)
+			for i, h := range hashes {
+				require.Equal(t, hashes[0], h, "rank %d", i)
+				require.NotEmpty(t, h)
+			}
+			synctest.Wait()
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			heap = (after.HeapAlloc - min(before.HeapAlloc, after.HeapAlloc)) / uint64(size)
+			zero := simAddr(0)
+			net.mu.Lock()
+			bytes, messages = net.bytes[zero], net.messages[zero]
+			net.mu.Unlock()
+			table = len(nodes[0].roster.pack())
+			for _, n := range nodes {
+				require.NoError(t, n.Close())
+			}
+			net.wg.Wait()
+			time.Sleep(time.Minute)
+		})
+		perRank := bytes / (size - 1)
+		t.Logf("%5d  %10v  %8.1f  %14.1f  %14d  %10d  %12d", size, took, float64(took)/float64(rtt), float64(messages)/float64(size-1), perRank, table, heap)
+		require.LessOrEqual(t, took, 6*rtt, "%d ranks", size)
+		if size <= starTable {
+			perRank -= table
+		}
+		require.LessOrEqual(t, perRank, 300, "bytes at rank 0 per rank, besides the table; %d ranks", size)
+		require.LessOrEqual(t, messages, 8*size)
+	}
+}
+
+// startSim starts a rank of a job in which everybody knows all addresses, with records of a usual length.
+func startSim(t *testing.T, net *simNet, rank, size int, share func([]Member) []Member) *Node {
+	id := fmt.Sprintf("worker-%d", rank)
+	h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
+	cfg := Config{
+		Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Host: fmt.Sprintf("gpu-node-%d", rank),
+			Slots: 8, GPUs: 8, Version: "v1.0.0-12-g0123456789", Fabric: make([]byte, 40), Launch: "Open MPI 4.1.4", Exec: "rank0"},
+		Size: size, Dial: net.dialer(h), share: share,
+	}
+	if rank == 0 {
+		for k := 1; k < size; k++ {
+			cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: simAddr(k).Addr().String(), Port: 12345})
+		}
+	} else {
+		cfg.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: simAddr(0).Addr().String(), Port: 12345}}
+	}
+	n, err := Start(cfg)
+	require.NoError(t, err)
+	net.mu.Lock()
+	h.node = n
+	net.mu.Unlock()
+	return n
+}
+
+// The table travels from rank to rank in a large job, and from rank 0 to those whose source is not there.
+func TestTableTravelsByATree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 5
+		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+		asked := map[string]int{}
+		net.seen = func(from *simHost, to netip.AddrPort, k kind, _ []byte) {
+			if k == fetch {
+				asked[fmt.Sprintf("%v to %v", from.addr.Addr(), to.Addr())]++
+			}
+		}
+		var nodes []*Node
+		for i := range size {
+			nodes = append(nodes, startSim(t, net, i, size, nil))
+			nodes[i].ask(func() { nodes[i].cfg.starTable = 1 })
+		}
+		// Rank 3 cannot reach rank 1, which has the table.
+		net.setCut(simAddr(3), simAddr(1), true)
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for _, g := range gatherAll(ctx, nodes) {
+			require.NoError(t, g.err)
+			require.Len(t, g.roster.Members, size)
+		}
+		require.Less(t, time.Since(begin), ackTimeout)
+		require.Equal(t, map[string]int{"10.0.0.2 to 10.0.0.1": 1, "10.0.0.4 to 10.0.0.1": 1, "10.0.0.3 to 10.0.0.0": 1}, asked)
+		net.setCut(simAddr(3), simAddr(1), false)
+		for _, n := range nodes {
+			require.NoError(t, n.Close())
+		}
+		net.wg.Wait()
+		time.Sleep(time.Minute)
+	})
+}

@@ -1,0 +1,1044 @@
+package rendezvous
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The fault simulation: a whole job in virtual time, over a network in memory, with a schedule of faults that a seed composes, and
+// the invariants of doc.go checked after it. Goroutines are not scheduled by the seed, so that a failing one may need some tries
+// to fail again; what it asks for is always the same.
+
+// TestFaults runs the seeds that once failed, then 2,000 others, or 500 where the race detector makes them slow. PAIINIT_TEST_SEED runs
+// one, and says what happens in it; PAIINIT_TEST_SEEDS sets the number, or "FIRST-LAST"; "make soak SEEDS=100000" is for more.
+func TestFaults(t *testing.T) {
+	if one := os.Getenv("PAIINIT_TEST_SEED"); one != "" {
+		seed, err := strconv.ParseUint(one, 10, 64)
+		if err != nil {
+			t.Fatalf("PAIINIT_TEST_SEED: %v", err)
+		}
+		_, met := runSeed(t, seed, true)
+		t.Logf("%v", met)
+		return
+	}
+	seeds := onceFailing(t)
+	first, last := 1, 2000
+	if raceEnabled {
+		last = 500
+	}
+	if s := os.Getenv("PAIINIT_TEST_SEEDS"); s != "" {
+		var err error
+		from, to, isRange := strings.Cut(s, "-")
+		if isRange {
+			first, err = strconv.Atoi(from)
+			s = to
+		}
+		if err == nil {
+			last, err = strconv.Atoi(s)
+		}
+		if err != nil {
+			t.Fatalf("PAIINIT_TEST_SEEDS: %v", err)
+		}
+	}
+	for i := first; i <= last; i++ {
+		seeds = append(seeds, uint64(i))
+	}
+	var next, launches atomic.Int64
+	var mu sync.Mutex
+	total := tally{}
+	for range runtime.GOMAXPROCS(0) {
+		t.Run("seeds", func(t *testing.T) {
+			t.Parallel()
+			for !t.Failed() {
+				i := int(next.Add(1)) - 1
+				if i >= len(seeds) {
+					return
+				}
+				launched, met := runSeed(t, seeds[i], false)
+				if launched {
+					launches.Add(1)
+				}
+				mu.Lock()
+				for what, n := range met {
+					total[what] += n
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	t.Cleanup(func() {
+		t.Logf("%d seeds, of which %d came to a launch", len(seeds), launches.Load())
+		for _, what := range slices.Sorted(maps.Keys(total)) {
+			t.Logf("%7d  %s", total[what], what)
+		}
+		if !t.Failed() && len(seeds) >= 2000 {
+			for _, what := range mustHappen {
+				if total[what] == 0 {
+					t.Errorf("nothing tests this any more: %s", what)
+				}
+			}
+		}
+		if !t.Failed() && int(launches.Load()) < len(seeds)/3 {
+			t.Error("too few of them: the schedules test little of what comes after it")
+		}
+	})
+}
+
+func onceFailing(t *testing.T) (seeds []uint64) {
+	b, err := os.ReadFile("testdata/seeds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		line, _, _ = strings.Cut(line, "#")
+		for _, f := range strings.Fields(line) {
+			s, err := strconv.ParseUint(f, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seeds = append(seeds, s)
+		}
+	}
+	return seeds
+}
+
+// mustHappen is what a test of 2,000 seeds must have met, whatever the seeds are.
+var mustHappen = []string{
+	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt", "dial that meets somebody else",
+	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
+	"fault: crash", "fault: crash, its host with it", "fault: start again", "fault: start again elsewhere",
+	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale", "fault: duplicate", "fault: stop", "fault: reset",
+	"fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
+	"rank 0 dies while gathering", "rank 0 dies while prepared", "rank 0 dies while running", "rank 0 dies while ended",
+	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack", "rank 0 dies at go",
+	"rank 0 dies at started", "rank 0 dies at done", "rank 0 dies at done-ack", "rank 0 dies at bye",
+}
+
+var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack", launched: "go",
+	started: "started", done: "done", doneAck: "done-ack", bye: "bye"}
+
+func runSeed(t *testing.T, seed uint64, verbose bool) (launched bool, met tally) {
+	var s *sim
+	bad := func(what any) {
+		t.Errorf("seed %d: %v\n%s\nreplay: PAIINIT_TEST_SEED=%d go test -run TestFaults -count 20 ./rendezvous", seed, what, s.plan, seed)
+	}
+	defer func() {
+		if r := recover(); r != nil { // a deadlock in the bubble
+			bad(r)
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		s = newSim(seed, verbose)
+		s.run()
+		for _, v := range s.violations() {
+			bad(v)
+		}
+		launched, met = len(s.launches) > 0, s.net.met
+		if launched {
+			met["launch with "+string(s.who)]++
+		}
+	})
+	return launched, met
+}
+
+// plan is what a seed composes. Times are from the beginning.
+type plan struct {
+	seed    uint64
+	size    int
+	book    book
+	delay   time.Duration
+	jitter  time.Duration
+	loss    float64
+	starts  []time.Duration // by rank
+	job     time.Duration
+	status  int
+	faults  []fault
+	timeout time.Duration
+	tree    bool // the table travels from rank to rank
+	who     who
+	gossip  bool
+	udpLoss float64
+	head    time.Duration
+	lazy    bool // rank 0 does not say that its command has been started
+}
+
+// who says who knows the ranks.
+type who string
+
+const (
+	declared who = "ranks from the environment"
+	elected  who = "ranks that were agreed"
+	led      who = "rank 0 from the environment"
+)
+
+// book is who knows whose address.
+type book string
+
+const (
+	everybody  book = "everybody knows all"
+	onlyZero   book = "all know rank 0 only"
+	zeroAlone  book = "only rank 0 knows the others"
+	byName     book = "everybody knows all names, and the DNS remembers denials"
+	oneAnother book = "everybody knows all but rank 0, who knows all"
+)
+
+type fault struct {
+	kind  string
+	at    time.Duration
+	lasts time.Duration
+	rank  int
+	other int
+	moves bool // restart at another address
+	power bool // its host dies with it
+	msg   kind // it happens when rank 0
+	nth   int  // sends or is sent this for the nth time, and not at a time
+	again bool // restarted after lasts
+}
+
+func (f fault) String() string {
+	switch f.kind {
+	case "crash":
+		return fmt.Sprintf("%v crash of rank %d power=%v again=%v after %v moves=%v", f.at, f.rank, f.power, f.again, f.lasts, f.moves)
+	case "crash-at":
+		return fmt.Sprintf("crash of rank 0 at message %d of type %d again=%v after %v moves=%v", f.nth, f.msg, f.again, f.lasts, f.moves)
+	}
+	if f.msg != 0 {
+		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind, f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
+	}
+	return fmt.Sprintf("%v %s rank %d other %d for %v", f.at, f.kind, f.rank, f.other, f.lasts)
+}
+
+func (p plan) String() string {
+	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.job, p.status)
+	for _, f := range p.faults {
+		s += "\n  " + f.String()
+	}
+	return s
+}
+
+func compose(seed uint64) plan {
+	r := rand.New(rand.NewPCG(seed, 7))
+	ms := func(least, most int) time.Duration {
+		return time.Duration(least+r.IntN(most-least+1)) * time.Millisecond
+	}
+	p := plan{seed: seed, size: 2 + r.IntN(4), timeout: 40 * time.Second}
+	p.book = []book{everybody, everybody, onlyZero, zeroAlone, byName, oneAnother}[r.IntN(6)]
+	p.delay = []time.Duration{100 * time.Microsecond, time.Millisecond, 25 * time.Millisecond}[r.IntN(3)]
+	if r.IntN(2) == 0 {
+		p.jitter = p.delay
+	}
+	if r.IntN(4) == 0 {
+		p.loss = []float64{0.01, 0.1, 0.2}[r.IntN(3)]
+	}
+	spread := []int{0, 500, 5000}[r.IntN(3)]
+	for range p.size {
+		p.starts = append(p.starts, ms(0, spread))
+	}
+	p.job, p.status, p.tree = ms(0, 12000), r.IntN(3), r.IntN(4) == 0
+	switch r.IntN(6) {
+	case 0, 1:
+		p.job = ms(0, 20)
+	case 2:
+		p.job = ms(20000, 35000)
+	}
+	horizon := spread + []int{50, 1000, 15000}[r.IntN(3)]
+	for range []int{0, 1, 1, 1, 2, 2, 3, 4}[r.IntN(8)] {
+		f := fault{at: ms(0, horizon), rank: r.IntN(p.size), lasts: ms(20, []int{300, 4000, 15000}[r.IntN(3)])}
+		f.other = (f.rank + 1 + r.IntN(p.size-1)) % p.size
+		switch r.IntN(10) {
+		case 0, 1:
+			f.kind, f.power, f.again, f.moves = "crash", r.IntN(4) == 0, r.IntN(4) > 0, r.IntN(3) == 0
+		case 2, 3:
+			f.kind, f.again, f.moves = "crash-at", r.IntN(2) > 0, r.IntN(3) == 0
+			f.msg = []kind{hello, register, prepare, fetch, ack, launched, started, done, doneAck, bye}[r.IntN(10)]
+			f.nth = 1 + r.IntN(2*p.size)
+		case 4:
+			f.kind = "pause"
+		case 5:
+			f.kind = "partition" // of one rank from all
+		case 6:
+			f.kind = "cut" // one direction
+		case 7:
+			f.kind = []string{"stranger", "stale", "duplicate"}[r.IntN(3)]
+		case 8:
+			f.kind = "stop"
+		case 9:
+			f.kind = "reset" // all streams of one rank end
+		}
+		if f.power && f.again {
+			f.moves = true
+		}
+		p.faults = append(p.faults, f)
+	}
+	if h := rand.New(rand.NewPCG(seed, 10)); h.IntN(2) == 0 {
+		p.head, p.lazy = time.Duration(1+h.IntN(200))*time.Millisecond, h.IntN(2) == 0
+	}
+	slices.SortStableFunc(p.faults, func(a, b fault) int { return int(a.at - b.at) })
+	p.add(rand.New(rand.NewPCG(seed, 9)), horizon)
+	return p
+}
+
+// add composes what came later: the seeds that were kept still ask for what they asked for.
+func (p *plan) add(r *rand.Rand, horizon int) {
+	p.who = []who{declared, declared, declared, declared, elected, led}[r.IntN(6)]
+	if p.gossip = p.who != declared || r.IntN(6) == 0; p.gossip {
+		p.udpLoss = []float64{0, 0.1, 0.5, 1}[r.IntN(4)]
+	}
+	if p.who == elected {
+		p.timeout = 100 * time.Second // gossip takes half a minute to tell that somebody is gone
+	}
+	for range []int{0, 0, 0, 1, 1, 2}[r.IntN(6)] {
+		f := fault{at: time.Duration(r.IntN(horizon+1)) * time.Millisecond, rank: r.IntN(p.size)}
+		f.lasts = time.Duration(1+r.IntN([]int{20, 300, 4000, 15000, 45000}[r.IntN(5)])) * time.Millisecond
+		f.other = (f.rank + 1 + r.IntN(p.size-1)) % p.size
+		f.kind = []string{"crash", "pause", "partition", "cut", "apart", "reset"}[r.IntN(6)]
+		if r.IntN(3) > 0 {
+			f.msg = []kind{hello, register, prepare, ack, launched, started, done, doneAck}[r.IntN(8)]
+			f.nth = 1 + r.IntN(2*p.size)
+		}
+		if f.kind == "crash" {
+			f.power, f.again = r.IntN(4) == 0, r.IntN(4) > 0
+			f.moves = f.again && (f.power || r.IntN(3) == 0)
+		}
+		p.faults = append(p.faults, f)
+	}
+	if p.who != declared { // with one too many, two sets of them may both be complete
+		p.faults = slices.DeleteFunc(p.faults, func(f fault) bool { return f.kind == "duplicate" })
+	}
+}
+
+// sim is one run of a plan.
+type sim struct {
+	plan
+	net   *simNet
+	dns   *simDNS
+	log   *slog.Logger
+	begin time.Time
+	wg    sync.WaitGroup
+
+	mu       sync.Mutex
+	all      []*simInst
+	launches []simLaunch
+	count    map[kind]int    // of messages from and to rank 0
+	acked    map[string]bool // nonce and hash
+	hasty    []string        // launches that did not wait for all
+	spare    int             // addresses for those who move
+	now      []*simInst      // by rank
+	hits     []hit
+}
+
+// hit is a fault that was really met.
+type hit struct {
+	fault
+	at time.Time
+}
+
+type simLaunch struct {
+	at     time.Time
+	roster Roster
+	by     *simInst
+}
+
+// simInst is one start of a container.
+type simInst struct {
+	what   string
+	rank   int // of those that the environment does not tell: its number, and nothing more
+	nonce  string
+	host   *simHost
+	node   *Node
+	port   *Port // nil = no gossip
+	cancel context.CancelFunc
+	begin  time.Time
+
+	killed bool
+	killAt time.Time
+	ended  time.Time // zero = it has not
+	roster *Roster   // that it acts on
+	acted  time.Time
+	status int
+	reason string
+	lost   bool // it gave rank 0 up before the launch
+}
+
+func newSim(seed uint64, verbose bool) *sim {
+	p := compose(seed)
+	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{}, now: make([]*simInst, p.size)}
+	s.net = newSimNet(rand.New(rand.NewPCG(seed, 8)))
+	s.net.delay, s.net.jitter, s.net.loss = p.delay, p.jitter, p.loss
+	s.net.udpLoss = p.udpLoss
+	s.net.seen, s.net.came = s.onMessage, s.onArrival
+	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+	s.log = slog.New(slog.DiscardHandler)
+	if verbose {
+		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug,
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.String("t", time.Since(s.begin).String())
+				}
+				return a
+			}}))
+		fmt.Fprintln(os.Stderr, p)
+	}
+	return s
+}
+
+func simAddr(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 12345)
+}
+
+func (s *sim) run() {
+	for rank, at := range s.starts {
+		s.after(at, func() { s.start(rank, "first", simAddr(rank), func(*simHost) {}) })
+	}
+	for _, f := range s.faults {
+		if f.msg == 0 {
+			s.after(f.at, func() { s.inflict(f) })
+		}
+	}
+	time.Sleep(s.bound())
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	for _, c := range all {
+		c.cancel()
+		s.net.kill(c.host, false)
+		c.close()
+	}
+	s.wg.Wait()
+	s.net.wg.Wait()
+	time.Sleep(time.Minute) // timers that have nothing to do any more
+}
+
+// bound is when everything must be over.
+func (s *sim) bound() time.Duration { return 25*time.Second + s.timeout + s.job + 60*time.Second }
+
+func (s *sim) after(d time.Duration, f func()) {
+	s.wg.Go(func() {
+		time.Sleep(d)
+		f()
+	})
+}
+
+// start makes a container; edit may turn it into somebody else's.
+func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHost)) *simInst {
+	self := Record{Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: addr, Slots: 2, Version: "1"}
+	unknown := s.who == elected || s.who == led && rank != 0
+	switch {
+	case unknown:
+		self.Index, self.Rank, self.Order = -1, -1, 1
+	case s.who == led:
+		self.Role = "launcher"
+	}
+	self.ID = MakeID(self.Role, self.Index, self.Nonce)
+	h := &simHost{addr: addr, id: self.ID, secret: "ours"}
+	edit(h)
+	c := &simInst{what: what, rank: rank, nonce: self.Nonce, host: s.net.listen(h), begin: time.Now()}
+	cfg := Config{
+		Self: self, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
+		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
+	}
+	if s.gossip {
+		key := sha256.Sum256([]byte(h.secret))
+		c.port = s.net.port(h)
+		cfg.Port, cfg.Key, cfg.Label = c.port, key[:], fmt.Sprintf("job %d", h.try)
+	}
+	if s.tree {
+		cfg.starTable = 1
+	}
+	if s.who == led {
+		cfg.Seeds = append(cfg.Seeds, Seed{"launcher.train", 12345})
+	}
+	if s.who != declared {
+		cfg.Seeds = append(cfg.Seeds, Seed{"worker.train", 12345})
+	}
+	for k := range s.size {
+		if s.who != declared {
+			break
+		}
+		switch {
+		case k == rank, s.book == onlyZero && k != 0, s.book == zeroAlone && rank != 0, s.book == oneAnother && rank != 0 && k == 0:
+			continue
+		}
+		host := simAddr(k).Addr().String()
+		if s.book == byName {
+			host, cfg.AskAfter = fmt.Sprintf("worker-%d.train", k), time.Second
+		}
+		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: host, Port: 12345})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	n, err := Start(cfg)
+	if err != nil {
+		panic(err)
+	}
+	c.node = n
+	s.net.mu.Lock()
+	h.node = n
+	s.net.mu.Unlock()
+	s.mu.Lock()
+	s.all = append(s.all, c)
+	if h.secret == "ours" && h.try == 0 && what != "duplicate" {
+		s.dns.set(fmt.Sprintf("worker-%d.train", rank), rank, addr.Addr())
+		s.dns.set(self.Role+".train", rank, addr.Addr())
+		s.now[rank] = c
+	}
+	s.mu.Unlock()
+	s.wg.Go(func() { s.live(ctx, c) })
+	return c
+}
+
+// live is what cmd does with a node.
+func (s *sim) live(ctx context.Context, c *simInst) {
+	status, reason := s.act(ctx, c)
+	s.mu.Lock()
+	if !c.killed {
+		c.ended, c.status, c.reason = time.Now(), status, reason
+		s.log.Info("ended", "self", fmt.Sprintf("%d/%s", c.rank, c.what), "status", status, "reason", reason)
+	}
+	s.mu.Unlock()
+	s.net.kill(c.host, false)
+	c.close()
+}
+
+func (c *simInst) close() {
+	_ = c.node.Close()
+	if c.port != nil {
+		_ = c.port.Close()
+	}
+}
+
+func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
+	r, err := c.node.Gather(ctx)
+	if err != nil {
+		var ended *EndedError
+		var lost *LostError
+		o := Outcome{Status: 75, Reason: err.Error()}
+		switch {
+		case errors.As(err, &ended):
+			o = ended.Outcome
+		case errors.As(err, &lost):
+			s.mu.Lock()
+			c.lost = true
+			s.mu.Unlock()
+		}
+		_ = c.node.Finish(ctx, o, 0)
+		return o.Status, o.Reason
+	}
+	s.mu.Lock()
+	zero := r.Members[0].Nonce == c.nonce
+	if !c.killed {
+		c.roster, c.acted = &r, time.Now()
+		if zero {
+			s.launches = append(s.launches, simLaunch{time.Now(), r, c})
+			for _, m := range r.Members[1:] {
+				if !s.acked[fmt.Sprint(m.Nonce, r.Epoch, r.Hash)] {
+					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster", m.Rank))
+				}
+			}
+		}
+	}
+	s.mu.Unlock()
+	if !zero {
+		o, err := c.node.Wait(ctx)
+		if err != nil {
+			return 75, err.Error()
+		}
+		return o.Status, o.Reason
+	}
+	if !s.lazy {
+		s.after(s.head/2, c.node.Launched)
+	}
+	o := Outcome{Status: s.status}
+	select {
+	case <-time.After(s.job):
+		if o.Status != 0 { // a rank that is gone is the likelier cause
+			if absent := c.node.Absent(ctx, 300*time.Millisecond, 3*time.Second); len(absent) > 0 {
+				o = Outcome{Status: 75, Reason: fmt.Sprintf("rank %d is gone: %s", absent[0].Rank, absent[0].Reason)}
+				c.node.GiveUp(absent[0].Rank)
+			}
+		}
+	case l := <-c.node.Losses():
+		o = Outcome{Status: 75, Reason: fmt.Sprintf("rank %d was lost: %s", l.Rank, l.Reason)}
+	case st := <-c.node.Stops():
+		o = Outcome{Status: 128 + st.Signal, Reason: st.Reason}
+	case <-ctx.Done():
+	}
+	if err := c.node.Finish(ctx, o, 0); err != nil {
+		s.log.Warn("not every rank was told", "err", err)
+	}
+	return o.Status, o.Reason
+}
+
+// kill ends a container, and brings it back.
+func (s *sim) kill(c *simInst, f fault) {
+	s.mu.Lock()
+	if c == nil || c.killed || !c.ended.IsZero() {
+		s.mu.Unlock()
+		return
+	}
+	c.killed, c.killAt = true, time.Now()
+	s.hits = append(s.hits, hit{f, time.Now()})
+	s.mu.Unlock()
+	s.log.Info("killed", "self", fmt.Sprintf("%d/%s", c.rank, c.what))
+	s.net.kill(c.host, f.power)
+	s.net.meet("fault: crash" + map[bool]string{true: ", its host with it"}[f.power])
+	leads, phase, lost := false, Phase(""), false
+	c.node.ask(func() { leads, phase, lost = c.node.lead != nil, c.node.phase, c.node.outcomeErr != nil })
+	s.mu.Lock()
+	c.lost = c.lost || lost // it was about to leave, and has told others so
+	s.mu.Unlock()
+	if leads {
+		s.net.meet("rank 0 dies while " + string(phase))
+	}
+	if f.msg != 0 && c.rank == 0 && s.who != elected {
+		s.net.meet("rank 0 dies at " + kindNames[f.msg])
+	}
+	c.cancel()
+	c.close()
+	if !f.again {
+		return
+	}
+	s.net.meet("fault: start again" + map[bool]string{true: " elsewhere"}[f.moves])
+	time.Sleep(f.lasts)
+	addr := c.host.addr
+	if f.moves {
+		addr = s.fresh()
+	}
+	s.start(c.rank, c.what+"+", addr, func(*simHost) {})
+}
+
+func (s *sim) fresh() netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare++
+	return simAddr(1000 + s.spare)
+}
+
+func (s *sim) inflict(f fault) {
+	s.mu.Lock()
+	c, other := s.now[f.rank], s.now[f.other]
+	if f.kind != "crash" && f.kind != "crash-at" {
+		s.hits = append(s.hits, hit{f, time.Now()})
+	}
+	s.mu.Unlock()
+	if f.kind != "crash" && f.kind != "crash-at" {
+		s.net.meet("fault: " + f.kind)
+	}
+	s.log.Info("fault", "what", f)
+	switch f.kind {
+	case "crash":
+		s.kill(c, f)
+	case "crash-at":
+		s.kill(s.now0(), f)
+	case "pause":
+		if c != nil {
+			s.net.pause(c.host, true)
+			c.node.post(func() { _ = s.net.awake(context.Background(), c.host) }) // its timers do not run either
+			time.Sleep(f.lasts)
+			s.net.pause(c.host, false)
+		}
+	case "partition":
+		for _, on := range []bool{true, false} {
+			for k := range s.size {
+				if k != f.rank {
+					s.net.setCut(simAddr(f.rank), simAddr(k), on)
+					s.net.setCut(simAddr(k), simAddr(f.rank), on)
+				}
+			}
+			if on {
+				time.Sleep(f.lasts)
+			}
+		}
+	case "cut", "apart":
+		for _, on := range []bool{true, false} {
+			s.net.setCut(simAddr(f.rank), simAddr(f.other), on)
+			if f.kind == "apart" {
+				s.net.setCut(simAddr(f.other), simAddr(f.rank), on)
+			}
+			if on {
+				time.Sleep(f.lasts)
+			}
+		}
+	case "stranger":
+		s.start(f.rank, "stranger", s.fresh(), func(h *simHost) { h.secret = "theirs" })
+	case "stale":
+		s.start(f.rank, "stale", s.fresh(), func(h *simHost) { h.try = -1 })
+	case "duplicate":
+		if f.rank != 0 { // two of rank 0 that both live is a matter of the scheduler's
+			s.start(f.rank, "duplicate", s.fresh(), func(*simHost) {})
+		}
+	case "stop":
+		if c != nil {
+			c.node.RequestStop(15, "stopped")
+		}
+	case "reset":
+		if c != nil && other != nil {
+			s.net.mu.Lock()
+			for conn := range s.net.conns {
+				if conn.host == c.host {
+					conn.fail(syscallReset)
+					conn.peer.fail(syscallReset)
+				}
+			}
+			s.net.mu.Unlock()
+		}
+	}
+}
+
+var syscallReset error = &net.OpError{Op: "read", Err: errors.New("connection reset")}
+
+func (s *sim) now0() *simInst {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now[0]
+}
+
+// onMessage inflicts what happens when rank 0 sends or is sent a certain message. It is called with the net's lock held.
+func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	zero := s.now[0]
+	if zero == nil || from != zero.host && to != zero.host.addr {
+		return
+	}
+	s.count[k]++
+	for _, f := range s.faults {
+		if f.msg == k && f.nth == s.count[k] {
+			s.net.met["fault at a message"]++
+			s.wg.Go(func() { s.inflict(f) })
+		}
+	}
+}
+
+// onArrival notes who has acknowledged what. It is called with the net's lock held.
+func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
+	if k != ack {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := decodeMessage(b, nil)
+	for _, c := range s.all {
+		if err == nil && c.host == from {
+			s.acked[fmt.Sprint(c.nonce, m.Epoch, m.Hash)] = true
+		}
+	}
+}
+
+// simDNS answers for the containers that were started lag ago, and remembers a denial for everybody.
+type simDNS struct {
+	lag, keep time.Duration
+	mu        sync.Mutex
+	names     map[string]map[int]simName // by container
+	denied    map[string]time.Time
+	asked     int
+}
+
+type simName struct {
+	addr  netip.Addr
+	since time.Time
+}
+
+func (d *simDNS) set(name string, of int, a netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.names[name] == nil {
+		d.names[name] = map[int]simName{}
+	}
+	d.names[name][of] = simName{a, time.Now()}
+}
+
+func (d *simDNS) lookup(_ context.Context, name string) ([]netip.Addr, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked++
+	if until, ok := d.denied[name]; ok && time.Now().Before(until) {
+		return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+	}
+	var addrs []netip.Addr
+	for _, r := range d.names[name] {
+		if time.Since(r.since) >= d.lag {
+			addrs = append(addrs, r.addr)
+		}
+	}
+	if len(addrs) > 0 {
+		return addrs, nil
+	}
+	d.denied[name] = time.Now().Add(d.keep)
+	return nil, &net.DNSError{Err: "server misbehaving", Name: name, IsTemporary: true}
+}
+
+// violations are the invariants that the run broke.
+func (s *sim) violations() (out []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bad := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	who := func(c *simInst) string { return fmt.Sprintf("%d/%s", c.rank, c.what) }
+	byNonce := map[string]*simInst{}
+	for _, c := range s.all {
+		byNonce[c.nonce] = c
+		if !c.killed && c.ended.IsZero() {
+			bad("%s did not end within %v", who(c), s.bound())
+		}
+	}
+	// Launches: each by a rank 0 whose predecessor is gone, and nobody has a part in two.
+	for i, l := range s.launches {
+		for _, e := range s.launches[:i] {
+			if e.by == l.by {
+				bad("%s launched twice", who(l.by))
+			}
+			if end := e.by.over(); end.IsZero() || end.After(l.at) {
+				bad("%s launched while %s did", who(l.by), who(e.by))
+			}
+			for _, m := range l.roster.Members {
+				if slices.ContainsFunc(e.roster.Members, func(o Member) bool { return o.Nonce == m.Nonce }) {
+					bad("rank %d has a part in two launches with one start", m.Rank)
+				}
+			}
+		}
+		for rank, m := range l.roster.Members {
+			c := byNonce[m.Nonce]
+			switch {
+			case c == nil:
+				bad("rank %d of the roster is nobody", rank)
+			case c.host.secret != "ours" || c.host.try != 0:
+				bad("%s is in the roster", who(c))
+			case c.rank != rank && (s.who == declared || s.who == led && rank == 0):
+				bad("%s is rank %d of the roster", who(c), rank)
+			case s.who != declared && rank > 1 && l.roster.Members[rank-1].Addr.Compare(m.Addr) >= 0:
+				bad("%s and %s are not in the order of their addresses", l.roster.Members[rank-1].Addr, m.Addr)
+			}
+		}
+	}
+	for _, c := range s.all {
+		if !c.killed && c.status == 0 && !c.ended.IsZero() && (s.status != 0 || len(s.launches) == 0) {
+			bad("%s ends with 0 (%s), and nothing has succeeded", who(c), c.reason)
+		}
+		if c.roster == nil {
+			continue
+		}
+		i := slices.IndexFunc(s.launches, func(l simLaunch) bool { return l.roster.Hash == c.roster.Hash })
+		switch {
+		case i < 0 && !s.zeroDiedAt(c.roster.Members[0].Nonce, c.acted):
+			bad("%s acts on a roster that nobody launched", who(c))
+		case hashMembers(c.roster.Members) != c.roster.Hash:
+			bad("%s acts on a roster that is not what its hash says", who(c))
+		case i >= 0 && s.launches[i].roster.Epoch != c.roster.Epoch:
+			bad("%s acts on epoch %d, rank 0 on %d", who(c), c.roster.Epoch, s.launches[i].roster.Epoch)
+		}
+		if _, ok := c.roster.Self(c.nonce); !ok {
+			bad("%s acts on a roster without it", who(c))
+		}
+	}
+	out = append(append(append(out, s.hasty...), s.statuses()...), s.slow()...)
+	if s.mustLaunch() && len(s.launches) == 0 {
+		bad("nothing was launched, and nothing forbade it")
+	}
+	return out
+}
+
+func (c *simInst) over() time.Time {
+	if c.killed {
+		return c.killAt
+	}
+	return c.ended
+}
+
+// zeroDiedAt says that a rank 0 was killed so shortly before, that it may have told to go without having gone itself.
+func (s *sim) zeroDiedAt(zero string, at time.Time) bool {
+	for _, c := range s.all {
+		if c.nonce == zero && c.killed && !c.killAt.After(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// zeroWasAway says that rank 0 was dead, or silent for so long that the others had to take it for dead.
+func (s *sim) zeroWasAway() bool {
+	return slices.ContainsFunc(s.hits, func(f hit) bool {
+		switch f.kind {
+		case "crash":
+			return f.rank == 0 || s.who == elected
+		case "crash-at":
+			return true
+		case "pause":
+			return (f.rank == 0 || s.who == elected) && f.lasts > 5*time.Second
+		case "partition", "cut", "apart":
+			return f.lasts > 5*time.Second
+		}
+		return false
+	})
+}
+
+// statuses checks that those who took part in a launch and lived to its end say the same of it.
+func (s *sim) statuses() (out []string) {
+	for _, l := range s.launches {
+		var first *simInst
+		seen := false
+		cut, reset, paused, power, zero, hurt, succeeded := false, false, false, false, l.by.killed, false, false
+		for _, f := range s.hits {
+			switch {
+			case f.kind == "crash-at", f.kind == "crash":
+				hurt = true
+				// Who meets somebody else at rank 0's address waits out its grace (see slow), and those who were told have left by then.
+				succeeded = succeeded || s.who == elected && f.again && !f.moves
+				power = power || f.power
+			case f.kind == "stop", f.kind == "duplicate":
+				hurt = true
+			case f.at.Add(f.lasts).Before(l.at.Add(-simKeepalive)):
+			case f.kind == "cut", f.kind == "apart", f.kind == "partition":
+				cut = true
+			case f.kind == "reset":
+				reset = true
+			case f.kind == "pause":
+				paused = true
+				hurt = hurt || f.lasts > 14*time.Second
+			}
+		}
+		out = append(out, s.atWork(l)...)
+		if cut || reset && paused || zero && (paused || power || succeeded || s.loss > 0) {
+			continue // somebody may be alone, and can only say 75
+		}
+		for _, c := range s.all {
+			if c.roster == nil || c.roster.Hash != l.roster.Hash || c.killed {
+				continue
+			}
+			if !seen {
+				first, seen = c, true
+			}
+			if c.status != first.status {
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), %d/%s with %d (%s)", first.rank, first.what, first.status, first.reason, c.rank, c.what, c.status, c.reason))
+			}
+			if !hurt && c.status != s.status {
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), and nothing was wrong", c.rank, c.what, c.status, c.reason))
+			}
+		}
+	}
+	return out
+}
+
+// slow lists who was not told to go at once, or did not leave soon after a rank 0 that ended or was killed, where nothing but deaths
+// happened.
+func (s *sim) slow() (out []string) {
+	if s.loss > 0 || s.delay > time.Millisecond || slices.ContainsFunc(s.hits, func(f hit) bool {
+		// Where ranks are agreed, another start at rank 0's address answers as somebody else: no proof that it is gone.
+		return f.power || s.who == elected && f.again && !f.moves ||
+			f.kind != "crash" && f.kind != "crash-at" && f.kind != "stop" && f.kind != "reset"
+	}) {
+		return nil
+	}
+	for _, l := range s.launches {
+		for _, c := range s.all {
+			if _, ok := l.roster.Self(c.nonce); !ok || c == l.by {
+				continue
+			}
+			if end := l.by.over(); c.over().After(end.Add(time.Second)) {
+				out = append(out, fmt.Sprintf("%d/%s leaves %v after rank 0", c.rank, c.what, c.over().Sub(end)))
+			}
+			if c.roster != nil && c.acted.After(l.at.Add(time.Second)) {
+				out = append(out, fmt.Sprintf("%d/%s acts %v after the launch", c.rank, c.what, c.acted.Sub(l.at)))
+			}
+		}
+	}
+	return out
+}
+
+// atWork checks what a launch that lasts must have led to: all act on it, one that dies ends it, and one that only rank 0 does not see
+// does not.
+func (s *sim) atWork(l simLaunch) (out []string) {
+	const settled = simKeepalive + 10*time.Second // a lost host is silent for the first part of it
+	calm, cuts := true, 0                         // nothing but deaths; nothing but cuts
+	for _, f := range s.hits {
+		switch {
+		case f.kind == "cut", f.kind == "apart":
+			cuts++
+			calm = false
+		case f.kind != "crash" && f.kind != "reset" && f.kind != "stale" && f.kind != "stranger":
+			calm = false
+		}
+	}
+	end := l.by.over()
+	if planned := l.at.Add(s.job); planned.Before(end) {
+		end = planned // what comes then is the end itself
+	}
+	if calm && !l.by.killed && end.Sub(l.at) > settled && s.loss == 0 {
+		for _, c := range s.all {
+			i := slices.IndexFunc(l.roster.Members, func(m Member) bool { return m.Nonce == c.nonce })
+			switch {
+			case i < 0:
+			case c.killed && end.Sub(c.killAt) > settled && l.by.status == s.status:
+				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what, end.Sub(c.killAt)))
+			case !c.killed && c.roster == nil:
+				out = append(out, fmt.Sprintf("%d/%s was never told to go", c.rank, c.what))
+			}
+		}
+	}
+	if cuts == 1 && len(s.hits) == 1 && s.size > 2 && s.loss == 0 && l.by.status != s.status {
+		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status, l.by.reason))
+	}
+	return out
+}
+
+// mustLaunch says that the plan leaves nothing to wait for: everybody comes, and stays.
+func (s *sim) mustLaunch() bool {
+	for _, c := range s.all {
+		if c.roster != nil {
+			return false // somebody was told to go by a rank 0 that died of it
+		}
+		if c.lost && s.zeroWasAway() {
+			return false // it had acknowledged the roster
+		}
+	}
+	moved := 0
+	for _, f := range s.hits {
+		if f.lasts > s.timeout/3 {
+			return false
+		}
+		switch f.kind {
+		case "crash", "crash-at":
+			if f.kind == "crash" && f.msg != 0 && f.rank == 0 {
+				f.kind = "crash-at"
+			}
+			if f.moves {
+				moved++
+			}
+			if !f.again || moved > 1 {
+				return false
+			}
+			if s.who != declared {
+				continue // a name or gossip tells where it is
+			}
+			if f.moves && s.book == oneAnother && s.size == 2 {
+				return false
+			}
+			if f.moves && (s.book == zeroAlone || f.kind == "crash-at" && s.book != everybody) {
+				return false // nobody is told
+			}
+			if f.moves && (s.book == onlyZero || s.book == oneAnother) && (f.rank == 0 || f.kind == "crash-at") {
+				return false
+			}
+		case "stop", "duplicate", "stale", "stranger":
+			return false
+		case "pause", "partition", "cut", "apart", "reset":
+		}
+	}
+	return true
+}

@@ -1,0 +1,916 @@
+package rendezvous
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Here one node is real, and the test plays all others, message by message: for what a network that is merely bad seldom does.
+
+// play is a network in which whoever dials talks to the test.
+type play struct {
+	t     *testing.T
+	mu    sync.Mutex
+	calls map[netip.AddrPort]chan *line // nil = nobody listens
+	mute  bool                          // nobody answers at all
+
+	silent netip.AddrPort // only this one does not
+	wg     sync.WaitGroup
+}
+
+// line is the test's side of a control connection.
+type line struct {
+	t   *testing.T
+	w   *wire
+	got chan message // closed at its end
+}
+
+func newPlay(t *testing.T) *play { return &play{t: t, calls: map[netip.AddrPort]chan *line{}} }
+
+func (p *play) listen(i int, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls[addrOf(i)] = nil
+	if on {
+		p.calls[addrOf(i)] = make(chan *line, 64)
+	}
+}
+
+func (p *play) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+	p.mu.Lock()
+	calls, mute := p.calls[addr], p.mute || p.silent == addr
+	p.mu.Unlock()
+	if mute {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if calls == nil {
+		return nil, syscall.ECONNREFUSED
+	}
+	a, b := net.Pipe()
+	calls <- p.line(b, nil)
+	return a, nil
+}
+
+func (p *play) line(c net.Conn, ref *Record) *line {
+	l := &line{t: p.t, w: newWire(c, ref), got: make(chan message, 64)}
+	p.wg.Go(func() {
+		defer close(l.got)
+		defer l.w.close()
+		_ = l.w.read(func(m message) error {
+			l.got <- m
+			return nil
+		})
+	})
+	return l
+}
+
+// called is the next connection that the node makes to rank i.
+func (p *play) called(i int) *line {
+	p.mu.Lock()
+	calls := p.calls[addrOf(i)]
+	p.mu.Unlock()
+	select {
+	case l := <-calls:
+		return l
+	case <-time.After(time.Minute):
+		require.FailNow(p.t, "nobody calls", "rank %d", i)
+		return nil
+	}
+}
+
+// call is a connection to the node under test.
+func (p *play) call(n *Node, ref *Record) *line {
+	a, b := net.Pipe()
+	p.wg.Go(func() { n.Accept(context.Background(), b, nil) })
+	return p.line(a, ref)
+}
+
+func (p *play) record(i int) Record {
+	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 1, Version: "1"}
+}
+
+func (p *play) start(self Record, size int) *Node {
+	cfg := Config{Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
+	for k := range size {
+		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+	}
+	n, err := Start(cfg)
+	require.NoError(p.t, err)
+	return n
+}
+
+func (p *play) end(n *Node, lines ...*line) {
+	for _, l := range lines {
+		l.w.abort()
+	}
+	require.NoError(p.t, n.Close())
+	p.mu.Lock()
+	for addr, calls := range p.calls {
+		for len(calls) > 0 {
+			(<-calls).w.abort()
+		}
+		p.calls[addr] = nil
+	}
+	p.mu.Unlock()
+	p.wg.Wait()
+}
+
+// want is the next message, of that kind; what only keeps people informed is left out.
+func (l *line) want(k kind) message {
+	for {
+		select {
+		case m, ok := <-l.got:
+			if ok && m.Type == waiting && k != waiting {
+				continue
+			}
+			require.True(l.t, ok, "the connection ended before message %d", k)
+			require.Equal(l.t, k, m.Type, "%+v", m)
+			return m
+		case <-time.After(time.Minute):
+			require.FailNow(l.t, "no message", "%d", k)
+			return message{}
+		}
+	}
+}
+
+// quiet checks that nothing is sent for a while.
+func (l *line) quiet(d time.Duration) {
+	select {
+	case m, ok := <-l.got:
+		require.FailNow(l.t, "unexpected", "%+v, open %v", m, ok)
+	case <-time.After(d):
+	}
+}
+
+// ended waits for the end of the connection.
+func (l *line) ended() {
+	late := time.After(time.Minute)
+	for {
+		select {
+		case _, ok := <-l.got:
+			if !ok {
+				return
+			}
+		case <-late:
+			require.FailNow(l.t, "the connection does not end")
+		}
+	}
+}
+
+// register answers rank 0's greeting.
+func (l *line) register(r Record, state Phase) {
+	l.w.send(message{Type: register, ref: l.want(hello).Record, Record: &r, State: state})
+}
+
+func (l *line) ack(epoch uint64, hash string) { l.w.send(message{Type: ack, Epoch: epoch, Hash: hash}) }
+
+// launch brings the real rank 0 of a job to its launch.
+func (p *play) launch(size int) (*Node, []*line, Roster) {
+	zero := p.start(p.record(0), size)
+	lines := make([]*line, size)
+	for i := 1; i < size; i++ {
+		p.listen(i, true)
+	}
+	for i := 1; i < size; i++ {
+		lines[i] = p.called(i)
+		lines[i].register(p.record(i), Gathering)
+	}
+	for i := 1; i < size; i++ {
+		m := lines[i].want(prepare)
+		lines[i].ack(m.Epoch, m.Roster.Hash)
+	}
+	for i := 1; i < size; i++ {
+		lines[i].want(launched)
+	}
+	r, err := zero.Gather(p.t.Context())
+	require.NoError(p.t, err)
+	return zero, lines, r
+}
+
+func launchedYet(n *Node) bool {
+	synctest.Wait()
+	return n.isGathered()
+}
+
+func TestOnlyAcksOfTheRosterThatIsOutCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		zero := p.start(p.record(0), 3)
+		one, two := p.called(1), p.called(2)
+		one.register(p.record(1), Gathering)
+		two.register(p.record(2), Gathering)
+		first := one.want(prepare)
+		two.want(prepare)
+
+		// Rank 2 is started again before rank 1 has answered.
+		two.w.abort()
+		two = p.called(2)
+		again := p.record(2)
+		two.register(again, Gathering)
+		second := one.want(prepare)
+		two.want(prepare)
+		require.Equal(t, first.Epoch+1, second.Epoch)
+		require.NotEqual(t, first.Roster.Hash, second.Roster.Hash)
+		require.Equal(t, again.Nonce, second.Roster.Members[2].Nonce, "the new start counts")
+		epoch, hash := second.Epoch, second.Roster.Hash
+
+		two.ack(epoch, hash)
+		two.ack(epoch, hash)
+		require.False(t, launchedYet(zero), "one rank has acknowledged twice")
+		one.ack(first.Epoch, first.Roster.Hash)
+		require.False(t, launchedYet(zero), "the roster before")
+		one.ack(first.Epoch, hash)
+		require.False(t, launchedYet(zero), "another epoch")
+		one.ack(epoch, first.Roster.Hash)
+		require.False(t, launchedYet(zero), "another hash")
+		one.ack(epoch, "")
+		require.False(t, launchedYet(zero), "no hash")
+		one.ack(epoch, hash)
+		require.True(t, launchedYet(zero))
+		require.Equal(t, epoch, one.want(launched).Epoch)
+		require.Equal(t, epoch, two.want(launched).Epoch)
+		p.end(zero, one, two)
+	})
+}
+
+// What a connection that was given up still brings is void.
+func TestAnAckInTheLastMomentOfAConnectionIsVoid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		zero := p.start(p.record(0), 2)
+		old := p.called(1)
+		r := p.record(1)
+		old.register(r, Gathering)
+		m := old.want(prepare)
+		old.ended() // it is not acknowledged in time
+		one := p.called(1)
+		one.register(r, Gathering)
+		next := one.want(prepare)
+		require.Greater(t, next.Epoch, m.Epoch)
+		require.Equal(t, m.Roster.Hash, next.Roster.Hash, "the same start")
+		one.ack(m.Epoch, m.Roster.Hash)
+		require.False(t, launchedYet(zero), "the word of an earlier connection")
+		one.ack(next.Epoch, next.Roster.Hash)
+		require.True(t, launchedYet(zero))
+		p.end(zero, one)
+	})
+}
+
+func TestGoIsRepeatedToARankThatIsBack(t *testing.T) {
+	for _, state := range []Phase{Gathering, Prepared, Running} {
+		t.Run(string(state), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				zero, lines, r := p.launch(3)
+				lines[1].w.abort()
+				begin := time.Now()
+				one := p.called(1)
+				one.register(r.Members[1].Record, state)
+				if state != Running {
+					require.Equal(t, r.Hash, one.want(prepare).Roster.Hash)
+				}
+				require.Equal(t, r.Epoch, one.want(launched).Epoch)
+				require.Less(t, time.Since(begin), time.Second)
+				one.quiet(time.Minute)
+				require.Empty(t, zero.Losses())
+				p.end(zero, append(lines[2:], one)...)
+			})
+		})
+	}
+}
+
+// An order is told to a rank that was out of reach when it was given.
+func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, r := p.launch(2)
+		lines[1].w.abort()
+		one := p.called(1)
+		zero.Order(15, "over")
+		one.register(r.Members[1].Record, Running)
+		one.want(launched)
+		require.Equal(t, 15, one.want(stop).Signal)
+		p.end(zero, one)
+	})
+}
+
+// A rank that rank 0 does not reach any more is lost only when nobody else sees it, and once its grace is over.
+func TestNoRankIsLostOnTheViewOfRankZeroAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, r := p.launch(3)
+		p.listen(1, false)
+		lines[1].w.abort()
+		begin := time.Now()
+		for range 5 {
+			asked := p.called(2)
+			m := asked.want(look)
+			require.Equal(t, r.Members[1].Nonce, m.Record.Nonce)
+			asked.w.send(message{Type: seen, Alive: true, State: Running})
+			synctest.Wait()
+			require.Empty(t, zero.Losses(), "rank 2 sees it")
+			asked.ended()
+		}
+		require.GreaterOrEqual(t, time.Since(begin), refusalGrace)
+		asked := p.called(2)
+		asked.want(look)
+		asked.w.send(message{Type: seen, State: Running, Reason: "connection refused"})
+		l := <-zero.Losses()
+		require.Equal(t, 1, l.Rank)
+		require.Contains(t, l.Reason, "worker-2 does not see it either")
+		asked.ended()
+		p.end(zero, lines[2])
+	})
+}
+
+func TestALostRankHasItsGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		n, lines, _ := p.launch(2)
+		p.mu.Lock()
+		p.mute = true
+		p.mu.Unlock()
+		begin := time.Now()
+		lines[1].w.abort()
+		require.Equal(t, 1, (<-n.Losses()).Rank)
+		require.GreaterOrEqual(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 10*time.Second)
+		p.end(n)
+	})
+}
+
+// A rank has one rank 0 from the moment at which it has been told to go, and acts on its word alone.
+func TestARunningRankHasOneRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, other := p.record(1), p.record(0), p.record(0)
+		n := p.start(self, 2)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		require.Equal(t, Gathering, up.want(register).State)
+		up.w.send(message{Type: launched, Epoch: 1})
+		require.False(t, launchedYet(n), "go without a roster")
+		roster := func(epoch uint64, by Record) *Roster {
+			members, err := assign([]Record{by, self}, 2)
+			require.NoError(t, err)
+			return &Roster{Epoch: epoch, Hash: hashMembers(members), Members: members}
+		}
+		up.w.send(message{Type: prepare, Epoch: 4, Roster: roster(4, zero)})
+		require.Equal(t, uint64(4), up.want(ack).Epoch)
+		for _, epoch := range []uint64{0, 1, 3, 5} {
+			up.w.send(message{Type: launched, Epoch: epoch})
+			require.False(t, launchedYet(n), "go of another epoch")
+		}
+		up.w.send(message{Type: launched, Epoch: 4})
+		up.want(started)
+		require.True(t, launchedYet(n))
+
+		// Another one comes, which may have been started in place of it, or be of no right at all.
+		for _, phase := range []Phase{Running, Ended} {
+			late := p.call(n, &other)
+			late.w.send(message{Type: hello, Record: &other})
+			require.Equal(t, phase, late.want(register).State)
+			late.w.send(message{Type: prepare, Epoch: 5, Roster: roster(5, other)})
+			late.w.send(message{Type: launched, Epoch: 5})
+			late.w.send(message{Type: stop, Signal: 15})
+			late.w.send(message{Type: done, Outcome: &Outcome{Status: 7}})
+			late.w.send(message{Type: bye})
+			late.quiet(time.Second)
+			synctest.Wait()
+			require.Equal(t, phase, n.View().Phase)
+			require.Equal(t, roster(4, zero).Hash, n.View().Hash)
+			require.Empty(t, n.Stops())
+			late.w.abort()
+			late.ended()
+			if phase == Running {
+				up.w.send(message{Type: done, Outcome: &Outcome{Status: 3}})
+				up.want(doneAck)
+				up.w.send(message{Type: done, Outcome: &Outcome{Status: 4}})
+				up.want(doneAck)
+			}
+		}
+		up.w.send(message{Type: bye})
+		o, err := n.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 3, o.Status, "the first word counts")
+		p.end(n, up)
+	})
+}
+
+// One that is prepared does not follow a rank 0 that was started again: the one before may have launched.
+func TestAPreparedRankFollowsNoOtherStartOfRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, other := p.record(1), p.record(0), p.record(0)
+		n := p.start(self, 2)
+		members, err := assign([]Record{zero, self}, 2)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		up.w.abort()
+		up.ended()
+		next := p.call(n, &other)
+		next.w.send(message{Type: hello, Record: &other})
+		require.Equal(t, Ended, next.want(register).State)
+		next.w.send(message{Type: launched, Epoch: 1})
+		_, err = n.Gather(t.Context())
+		var lost *LostError
+		require.ErrorAs(t, err, &lost)
+		p.end(n, next)
+	})
+}
+
+// A roster that holds another start of this container, or makes it another rank, is refused.
+func TestARosterMustHoldThisStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, before, zero := p.record(1), p.record(1), p.record(0)
+		n := p.start(self, 2)
+		other := self
+		zeroth := zero
+		zeroth.Rank, other.Rank = 1, 0
+		for _, records := range [][]Record{{zero, before}, {zeroth, other}} {
+			up := p.call(n, &zero)
+			up.w.send(message{Type: hello, Record: &zero})
+			up.want(register)
+			members, err := assign(records, 2)
+			require.NoError(t, err)
+			up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+			up.want(refuse)
+			up.w.send(message{Type: launched, Epoch: 1})
+			require.False(t, launchedYet(n))
+			up.w.abort()
+			up.ended()
+		}
+		p.end(n)
+	})
+}
+
+// A rank that has lost rank 0 stays as long as another one sees it, and learns from it how the job ended.
+func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, two := p.record(1), p.record(0), p.record(2)
+		n := p.start(self, 3)
+		members, err := assign([]Record{zero, self, two}, 3)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		hash := hashMembers(members)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hash, Members: members}})
+		up.want(ack)
+		up.w.send(message{Type: launched, Epoch: 1})
+		up.want(started)
+		p.listen(2, true)
+		up.w.abort() // and nobody listens at rank 0's address
+		for range 5 {
+			asked := p.called(2)
+			require.Equal(t, zero.Nonce, asked.want(look).Record.Nonce)
+			asked.w.send(message{Type: seen, Alive: true, State: Running, Hash: hash})
+			asked.ended()
+			require.Equal(t, Running, n.View().Phase)
+		}
+		asked := p.called(2)
+		asked.want(look)
+		asked.w.send(message{Type: seen, State: Ended, Hash: hash, Outcome: &Outcome{Status: 3}})
+		asked.ended()
+		o, err := n.Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 3, o.Status)
+		p.end(n)
+	})
+}
+
+// Where nobody knows the ranks another one may lead at first. Who has acknowledged its roster follows no other, unless it has stepped down:
+// it may have launched.
+func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		unknown := func(i int) Record {
+			r := p.record(i)
+			r.Rank = -1
+			return r
+		}
+		self, leader, other := unknown(1), unknown(0), unknown(2)
+		n := p.start(self, 2)
+		greet := func(r Record) *line {
+			l := p.call(n, &r)
+			l.w.send(message{Type: hello, Record: &r})
+			return l
+		}
+		up := greet(leader)
+		up.want(register)
+		members, err := assign([]Record{leader, self}, 2)
+		require.NoError(t, err)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		early := greet(other)
+		early.want(refuse)
+
+		p.listen(0, true)
+		up.w.abort()
+		asked := p.called(0)
+		asked.want(here)
+		late := greet(other)
+		late.want(refuse)
+		asked.w.send(message{Type: lead, Record: &other, Name: leader.Nonce})
+		asked.ended()
+		synctest.Wait()
+		next := greet(other)
+		require.Equal(t, Gathering, next.want(register).State)
+		for _, l := range []*line{early, late} {
+			l.w.abort()
+			l.ended()
+		}
+		p.end(n, next)
+	})
+}
+
+// A rank that is started again after go ends the job, whoever learns of it first.
+func TestARankThatIsStartedAgainAfterGoEndsTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, _ := p.launch(3)
+		lines[1].w.abort()
+		one := p.called(1)
+		one.register(p.record(1), Gathering)
+		m := one.want(done)
+		require.Equal(t, 75, m.Outcome.Status)
+		require.True(t, m.Last)
+		synctest.Wait()
+		require.Len(t, zero.Losses(), 1)
+		p.end(zero, one, lines[2])
+	})
+}
+
+// One that comes when all are here does not disturb them.
+func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		zero := p.start(p.record(0), 2)
+		one := p.called(1)
+		one.register(p.record(1), Gathering)
+		m := one.want(prepare)
+		more := p.record(2)
+		zero.post(func() { zero.addTarget(more.ID, nil, more.Addr) })
+		two := p.called(2)
+		two.register(more, Gathering)
+		two.ended()
+		one.ack(m.Epoch, m.Roster.Hash)
+		require.True(t, launchedYet(zero))
+		one.want(launched)
+		asking := p.call(zero, nil)
+		asking.w.send(message{Type: here, Record: &more})
+		require.Equal(t, 78, asking.want(done).Outcome.Status)
+		p.end(zero, one, asking)
+	})
+}
+
+// What rank 0 tells of the others' standing is a matter of its clock, which may be hours away from ours.
+func TestNoClockIsCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero := p.record(0)
+		n := p.start(p.record(1), 3)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		theirs := time.Now().Add(-7 * time.Hour)
+		p.wg.Go(func() {
+			m := up.want(inquiry)
+			up.w.send(message{Type: answer, Call: m.Call, Now: theirs, Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
+		})
+		s := n.Status(t.Context())
+		require.Len(t, s.Ranks, 1)
+		require.Equal(t, time.Minute, time.Since(s.Ranks[0].Since))
+		p.end(n, up)
+	})
+
+	// Of the clocks of day nothing else is told; within a process Go's times are monotonic, as long as nobody makes a date of one.
+	times := map[string]bool{}
+	var walk func(path string, at reflect.Type)
+	walk = func(path string, at reflect.Type) {
+		switch {
+		case at == reflect.TypeFor[time.Time]():
+			times[path] = true
+		case at.Kind() == reflect.Pointer, at.Kind() == reflect.Slice:
+			walk(path, at.Elem())
+		case at.Kind() == reflect.Struct && at.PkgPath() == reflect.TypeFor[message]().PkgPath():
+			for i := range at.NumField() {
+				walk(path+"."+at.Field(i).Name, at.Field(i).Type)
+			}
+		}
+	}
+	walk("message", reflect.TypeFor[message]())
+	require.Equal(t, map[string]bool{"message.Now": true, "message.Ranks.Since": true}, times)
+	dates := regexp.MustCompile(`\.(Unix\w*|UTC|Local|Truncate|AppendFormat)\(|\.Round\(0\)`)
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		b, err := os.ReadFile(f)
+		require.NoError(t, err)
+		require.Empty(t, dates.FindAllString(string(b), -1), f)
+	}
+}
+
+// One that has given up rank 0 says so, and nothing else, when the old connection ends after that.
+func TestOneThatHasGivenUpDoesNotSayThatAllIsWell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		self, one, zero, other := p.record(2), p.record(1), p.record(0), p.record(0)
+		n := p.start(self, 3)
+		members, err := assign([]Record{zero, one, self}, 3)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		next := p.call(n, &other)
+		next.w.send(message{Type: hello, Record: &other})
+		require.Equal(t, Ended, next.want(register).State)
+		up.w.abort()
+		var lost *LostError
+		_, err = n.Wait(t.Context())
+		require.ErrorAs(t, err, &lost)
+		require.Empty(t, p.calls[addrOf(1)], "another rank was told an outcome that nobody gave")
+		p.end(n, next)
+	})
+}
+
+// Once rank 0 waits for somebody again, a roster that was acknowledged is void: rank 0 may be gone, and another one come.
+func TestARosterIsVoidWhenRankZeroWaitsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, other := p.record(1), p.record(0), p.record(0)
+		n := p.start(self, 2)
+		members, err := assign([]Record{zero, self}, 2)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		up.w.send(message{Type: waiting, Present: 1, Missing: []Missing{{Name: "worker-2"}}})
+		synctest.Wait()
+		up.w.abort()
+		up.ended()
+		next := p.call(n, &other)
+		next.w.send(message{Type: hello, Record: &other})
+		require.Equal(t, Gathering, next.want(register).State)
+		p.end(n, next)
+	})
+}
+
+// One that leads does not commit to a roster in which another comes first: that one is going to lead.
+func TestOnlyTheFirstCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(0, true)
+		p.listen(2, true)
+		self, first, last := p.record(1), p.record(0), p.record(2)
+		self.Rank, first.Rank, last.Rank = -1, -1, -1
+		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		require.NoError(t, err)
+		n.post(func() { n.onGossip(last, true) })
+		elsewhere := p.called(2) // it has heard of two, and comes first
+		elsewhere.want(hello)
+		n.post(func() { n.onGossip(first, true) })
+		l := p.called(0)
+		l.register(first, Gathering)
+		select {
+		case m := <-l.got:
+			require.Equal(t, waiting, m.Type)
+		case <-time.After(10 * time.Second):
+		}
+		require.Equal(t, Gathering, n.View().Phase)
+
+		up := p.call(n, &first)
+		up.w.send(message{Type: hello, Record: &first})
+		up.want(register)
+		elsewhere.ended()
+		l.ended()
+		members, err := assign([]Record{first, self}, 2)
+		require.NoError(t, err)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		up.w.send(message{Type: launched, Epoch: 1})
+		up.want(started)
+		p.end(n, up)
+	})
+}
+
+// A rank whose connection does not come back is not absent when another one sees it.
+func TestNoRankIsAbsentOnTheViewOfRankZeroAlone(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			zero, lines, _ := p.launch(3)
+			p.mu.Lock()
+			p.silent = addrOf(1)
+			p.mu.Unlock()
+			lines[1].w.abort()
+			synctest.Wait()
+			found := make(chan []Loss)
+			p.wg.Go(func() { found <- zero.Absent(t.Context(), 300*time.Millisecond, 3*time.Second) })
+			asked := p.called(2)
+			asked.want(look)
+			asked.w.send(message{Type: seen, Alive: alive, State: Running})
+			if losses := <-found; alive {
+				require.Empty(t, losses)
+			} else {
+				require.Len(t, losses, 1)
+			}
+			asked.ended()
+			p.end(zero, lines[2])
+		})
+	}
+}
+
+// What a rank says of itself last counts, even if it says it over the connection that it has: a roster with what it said before is void.
+func TestAnotherStartOnTheSameConnectionIsInTheRoster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		zero := p.start(p.record(0), 2)
+		one := p.called(1)
+		one.register(p.record(1), Gathering)
+		first := one.want(prepare)
+		again := p.record(1)
+		one.w.send(message{Type: register, ref: &first.Roster.Members[0].Record, Record: &again, State: Gathering})
+		second := one.want(prepare)
+		require.Equal(t, again.Nonce, second.Roster.Members[1].Nonce)
+		one.ack(first.Epoch, first.Roster.Hash)
+		require.False(t, launchedYet(zero), "the roster before")
+		one.ack(second.Epoch, second.Roster.Hash)
+		require.True(t, launchedYet(zero))
+		one.want(launched)
+		p.end(zero, one)
+	})
+}
+
+// Where an address of a seed is taken over by another container, that one is a rank like any other.
+func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		before, now := p.record(1), p.record(1)
+		for _, r := range []*Record{&before, &now} {
+			r.Index, r.Rank, r.Order = -1, -1, 1
+			r.ID = MakeID(r.Role, r.Index, r.Nonce)
+		}
+		zero, err := Start(Config{Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		require.NoError(t, err)
+		zero.post(func() { zero.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		gone := p.called(1)
+		gone.register(before, Gathering)
+		gone.want(prepare)
+		gone.w.abort()
+		one := p.called(1)
+		one.register(now, Gathering)
+		m := one.want(prepare)
+		require.Equal(t, now.ID, m.Roster.Members[1].ID)
+		one.ack(m.Epoch, m.Roster.Hash)
+		require.True(t, launchedYet(zero))
+		one.want(launched)
+		p.end(zero, one)
+	})
+}
+
+// A rank that was started again knows nothing of rank 0's end, whatever it says.
+func TestALaterStartGivesNoVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, one := p.record(2), p.record(0), p.record(1)
+		n := p.start(self, 3)
+		members, err := assign([]Record{zero, one, self}, 3)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		up.w.send(message{Type: launched, Epoch: 1})
+		up.want(started)
+		p.listen(1, true)
+		begin := time.Now()
+		up.w.abort() // and nobody listens at rank 0's address
+		for _, verdict := range []bool{false, true} {
+			asked := p.called(1)
+			require.Equal(t, verdict, asked.want(look).Last)
+			asked.w.send(message{Type: seen, Name: NewNonce(), State: Gathering, Alive: verdict})
+			asked.ended()
+		}
+		var lost *LostError
+		_, err = n.Wait(t.Context())
+		require.ErrorAs(t, err, &lost)
+		require.Less(t, time.Since(begin), 2*time.Second)
+		p.end(n)
+	})
+}
+
+// Who has acknowledged a roster may be part of a launch: it does not lead, even if all whom it hears of come after it.
+func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(2, true)
+		leader, self, other := p.record(0), p.record(1), p.record(2)
+		leader.Rank, self.Rank, other.Rank = -1, -1, -1
+		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		require.NoError(t, err)
+		members, err := assign([]Record{leader, self}, 2)
+		require.NoError(t, err)
+		up := p.call(n, &leader)
+		up.w.send(message{Type: hello, Record: &leader})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		n.post(func() { n.onGossip(other, true) })
+		up.quiet(time.Second)
+		require.Empty(t, p.calls[addrOf(2)], "it calls the others to a launch of its own")
+		require.Equal(t, Prepared, n.View().Phase)
+		up.w.send(message{Type: launched, Epoch: 1})
+		up.want(started)
+		p.end(n, up)
+	})
+}
+
+// Rank 0 has not launched where somebody has not acknowledged: when it is gone, who did acknowledge waits for the next one.
+func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, two, next := p.record(1), p.record(0), p.record(2), p.record(0)
+		n := p.start(self, 3)
+		members, err := assign([]Record{zero, self, two}, 3)
+		require.NoError(t, err)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero})
+		up.want(register)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		up.want(ack)
+		p.listen(2, true)
+		up.w.abort() // and nobody listens at rank 0's address
+		asked := p.called(2)
+		asked.want(look)
+		asked.w.send(message{Type: seen, Name: two.Nonce, State: Gathering})
+		asked.ended()
+		synctest.Wait()
+		l := p.call(n, &next)
+		l.w.send(message{Type: hello, Record: &next})
+		require.Equal(t, Gathering, l.want(register).State)
+		p.end(n, l)
+	})
+}
+
+// Rank 0 leaves last: it stays until those whom it has let go are gone.
+func TestRankZeroLeavesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, _ := p.launch(3)
+		left := make(chan error, 1)
+		p.wg.Go(func() { left <- zero.Finish(t.Context(), Outcome{Status: 3}, 0) })
+		for _, l := range lines[1:] {
+			require.Equal(t, 3, l.want(done).Outcome.Status)
+			l.w.send(message{Type: doneAck})
+		}
+		for _, l := range lines[1:] {
+			l.want(bye)
+		}
+		for _, l := range lines[1:] {
+			synctest.Wait()
+			require.Empty(t, left, "somebody is still there")
+			l.w.abort()
+			l.ended()
+		}
+		require.NoError(t, <-left)
+		p.end(zero)
+	})
+}

@@ -1,0 +1,325 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Whether somebody is gone, and how the job ended when rank 0 cannot say so any more, is never decided on one view alone: up to
+// three other ranks are asked, over connections made for the question. It is gossip's indirect probe, made only in need, so
+// that nothing ticks while the job runs.
+
+const witnesses = 3
+
+// word is what others know of a rank.
+type word struct {
+	Alive   bool
+	Reason  string   // in brackets, to be appended to one's own
+	Outcome *Outcome // of the job, where somebody has been told
+	First   bool     // it is this rank's own verdict, for which others will ask
+	Void    bool     // somebody has not acknowledged the roster that this rank holds: rank 0 has not launched
+}
+
+// askOthers asks up to three ranks of the roster what they know of m, for as long as patience at most. Nobody to ask, or
+// nobody who answers, contradicts nothing.
+func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) word {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var others []Member
+	var hash string
+	n.ask(func() {
+		hash = n.roster.Hash
+		for _, o := range n.roster.Members {
+			if o.Nonce == n.self.Nonce || o.Nonce == m.Nonce {
+				continue
+			}
+			if n.lead != nil {
+				if t := n.lead.targets[o.ID]; t == nil || t.link == nil {
+					continue
+				}
+			}
+			others = append(others, o)
+		}
+	})
+	// Of rank 0's end the first ranks know most: they are asked for the verdict, and stay for it.
+	first := 0
+	if m.Rank == 0 {
+		first = min(witnesses-1, len(others))
+	}
+	rest := others[first:]
+	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+	others = others[:min(witnesses, len(others))]
+	answers := make([]message, len(others))
+	var wg sync.WaitGroup
+	for i, o := range others {
+		wg.Go(func() {
+			answers[i], _ = n.exchange(ctx, o.ID, o.Addr, message{Type: look, Record: &m.Record})
+		})
+	}
+	wg.Wait()
+	var w word
+	for i, a := range answers {
+		if a.Type != seen {
+			continue
+		}
+		w.Alive = w.Alive || a.Alive
+		w.Void = w.Void || a.Name == others[i].Nonce && (a.State == Gathering || a.State == Prepared && a.Hash != hash)
+		if a.Outcome != nil {
+			w.Outcome = a.Outcome
+		}
+		if w.Reason == "" && !a.Alive {
+			w.Reason = fmt.Sprintf(", and %s does not see it either (%s)", others[i].Alias, a.Reason)
+		}
+	}
+	return w
+}
+
+// verdict is how the job ended where rank 0 is gone before it could tell everybody. Ranks that were told and ranks that were not must
+// come to the same end, so the first rank of the roster that can be reached decides for all of them, by what it hears first: an
+// outcome that somebody was told, or the question of somebody who was not. own is what this rank was told, if anything. A verdict without
+// an outcome is that the job is lost.
+func (n *Node) verdict(ctx context.Context, leader Member, own *Outcome) word {
+	var members []Member
+	n.ask(func() { members = n.roster.Members })
+	if len(members) == 0 || members[0].Nonce != leader.Nonce {
+		return word{Alive: true} // its successor has taken over
+	}
+	var reached []bool
+	for i, o := range members[1:] {
+		switch {
+		case o.Nonce == n.self.Nonce:
+			return word{Outcome: own, First: len(members) > 2}
+		case i == judges:
+			return word{Outcome: own}
+		case i > 0 && reached == nil:
+			reached = n.reachable(ctx, members[1:][:min(judges, len(members)-1)])
+		}
+		if i > 0 && !reached[i] {
+			continue
+		}
+		asking, cancel := context.WithTimeout(ctx, lookTimeout+lookTimeout/2) // it may have to look itself
+		a, err := n.exchange(asking, o.ID, o.Addr, message{Type: look, Record: &leader.Record, Outcome: own, Last: true})
+		cancel()
+		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
+			return word{Alive: a.Alive, Outcome: a.Outcome, Reason: fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)}
+		}
+	}
+	return word{Outcome: own}
+}
+
+// reachable tries all at once: who is cut off from all of them must not try one after the other, each for seconds.
+func (n *Node) reachable(ctx context.Context, members []Member) []bool {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	out := make([]bool, len(members))
+	var wg sync.WaitGroup
+	for i, o := range members {
+		wg.Go(func() {
+			if rwc, err := n.cfg.Dial(ctx, o.ID, o.Addr); err == nil {
+				out[i] = true
+				_ = rwc.Close()
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// judges is how many ranks are tried for a verdict.
+const judges = 8
+
+// confirm is for a rank that was told how the job ended, by a rank 0 that went away before it could say that all know.
+func (n *Node) confirm(w *wire) {
+	var leader Member
+	var own Outcome
+	n.ask(func() {
+		own = n.outcome
+		if len(n.roster.Members) > 0 {
+			leader = n.roster.Members[0]
+		}
+	})
+	v := word{Outcome: &own}
+	if leader.Nonce != "" {
+		v = n.verdict(n.ctx, leader, &own)
+	}
+	n.post(func() {
+		if !v.Alive && v.Outcome == nil {
+			n.setFinished(Outcome{}, &LostError{Reason: "it ended before it had told everybody how the job ended" + v.Reason})
+			return
+		}
+		time.AfterFunc(linger, func() { n.post(func() { n.depart(w) }) }) // somebody may still ask
+	})
+}
+
+// settle says how the job ended, for whoever asks: rank 0 does not answer. It runs in the loop.
+func (n *Node) settle(leader *Record, a *message) {
+	switch {
+	case n.phase == Ended && n.outcomeErr != nil:
+		a.Reason = n.outcomeErr.Error()
+	case n.phase == Ended:
+		o := n.outcome
+		a.Outcome = &o
+	case n.up.wire != nil || !n.follows(leader):
+		a.Alive = true
+	default:
+		n.giveUp(n.leaderLost(a.Reason))
+	}
+}
+
+// follows reports whether this rank holds the roster of that rank 0.
+func (n *Node) follows(leader *Record) bool {
+	return n.lead == nil && len(n.roster.Members) > 0 && n.roster.Members[0].Nonce == leader.Nonce && (n.phase == Prepared || n.phase == Running)
+}
+
+// giveUp is the verdict that the job is lost: this rank stays for a moment to tell it to those who ask.
+func (n *Node) giveUp(err *LostError) {
+	n.phase, n.outcomeErr = Ended, err
+	time.AfterFunc(linger, func() {
+		n.post(func() {
+			n.setFinished(Outcome{}, err)
+			n.setGathered(Roster{}, err)
+		})
+	})
+}
+
+// exchange opens a control connection, says one thing and returns the first answer. That nobody answers there in time is an error;
+// that it is somebody of this job who has nothing to answer is none.
+func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m message) (message, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
+	rwc, err := n.cfg.Dial(ctx, id, addr)
+	if err != nil {
+		return message{}, err
+	}
+	w := newWire(rwc, nil)
+	defer w.close()
+	defer context.AfterFunc(ctx, w.abort)()
+	w.send(m)
+	var got message
+	err = w.read(func(m message) error {
+		got = m
+		return errEnded
+	})
+	switch {
+	case got.Type != 0 || errors.Is(err, io.EOF):
+		return got, nil
+	case ctx.Err() != nil:
+		return got, context.Cause(ctx)
+	}
+	return got, err
+}
+
+// onLook answers what this rank sees of another, and knows of the end.
+func (n *Node) onLook(w *wire, m message) {
+	r := m.Record
+	if r == nil {
+		w.abort()
+		return
+	}
+	a := message{Type: seen, Name: n.self.Nonce, State: n.phase, Hash: n.roster.Hash}
+	switch {
+	case n.phase == Ended && n.outcomeErr != nil:
+		a.Reason = n.outcomeErr.Error()
+		w.send(a)
+		return
+	case n.phase == Ended:
+		o := n.outcome
+		a.Outcome = &o
+		w.send(a)
+		return
+	case n.lead != nil:
+		t := n.lead.targets[r.ID]
+		a.Alive = t != nil && t.link != nil
+	case m.Last && !n.follows(r):
+		a.Alive = true // its successor has taken over
+	case m.Last && m.Outcome != nil: // rank 0's word, if not from rank 0 itself
+		n.phase, n.outcome = Ended, *m.Outcome
+		a.Outcome = m.Outcome
+		o := n.outcome
+		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })
+		w.send(a)
+		return
+	default:
+		a.Alive = n.up.wire != nil && n.up.leader.Nonce == r.Nonce
+	}
+	if a.Alive {
+		w.send(a)
+		return
+	}
+	n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(n.ctx, lookTimeout)
+		defer cancel()
+		rwc, err := n.cfg.Dial(ctx, r.ID, r.Addr)
+		if err == nil {
+			_ = rwc.Close()
+			a.Alive = true
+		} else {
+			a.Reason = explain(err)
+			if m.Last {
+				n.ask(func() { n.settle(r, &a) })
+			}
+		}
+		w.send(a)
+	})
+}
+
+// onHere hears of a container that waits for rank 0's call: rank 0 calls, and everybody else passes it on and says where rank 0
+// is. w is nil where it was passed on.
+func (n *Node) onHere(w *wire, r *Record) {
+	if r == nil || r.validate() != nil {
+		return
+	}
+	reply := func(m message) {
+		if w != nil {
+			w.send(m)
+		}
+	}
+	if n.lead == nil {
+		if n.up.wire != nil && w != nil && n.phase != Ended {
+			n.up.wire.send(message{Type: here, Record: r})
+		}
+		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
+		return
+	}
+	self := n.self
+	t := n.lead.targets[r.ID]
+	switch {
+	case r.Nonce == self.Nonce:
+		reply(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
+		return
+	case n.phase == Gathering || n.phase == Prepared:
+		if n.isGathered() {
+			break // the end is near
+		}
+		n.addTarget(r.ID, nil, r.Addr)
+	case n.phase == Ended && n.lead.ending:
+		reply(message{Type: done, Record: &self, Outcome: &n.outcome, Last: true})
+		return
+	case n.phase == Running:
+		m, ok := Member{}, false
+		if t != nil {
+			m, ok = n.memberOf(t)
+		}
+		switch {
+		case !ok:
+			reply(n.noPlace())
+			return
+		case m.Nonce != r.Nonce:
+			late := n.tooLate()
+			late.Record = &self
+			reply(late)
+			n.lose(t, "its container was started again")
+			return
+		case t.link == nil:
+			n.addTarget(r.ID, nil, r.Addr)
+		}
+	}
+	reply(message{Type: lead, Record: &self})
+}
