@@ -24,6 +24,10 @@ var imports = map[string]struct {
 		[]string{module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
 		"the story is the only place that sees all packages, and the only one that knows flags",
 	},
+	"cmd/paiinit/early": {
+		nil,
+		"whatever it imports is initialised before it",
+	},
 	"envspec": {
 		nil,
 		"an environment becomes a Job without doing anything: every fixture of every scheduler can be tested as text",
@@ -57,8 +61,8 @@ var imports = map[string]struct {
 		"the client knows the protocol and not our server: it is tested against real ones",
 	},
 	"sshd": {
-		[]string{"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/creack/pty", "golang.org/x/sys"},
-		"hides gliderlabs/ssh, and knows nothing of jobs: a logged-in peer is a key",
+		[]string{"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys"},
+		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},
 	"sshd/sshdtest": {
 		[]string{module + "/sshd", "golang.org/x/crypto/ssh"},

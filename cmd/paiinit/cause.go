@@ -31,14 +31,14 @@ func keptLines() int {
 	return tailLines
 }
 
-// firstCause tells how rank 0's command ended: the one paragraph that every container of the job ends with.
-func firstCause(name string, r launch.Result, oomKills int) string {
+// firstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
+func firstCause(rank int, name string, r launch.Result, oomKills int) string {
 	var b strings.Builder
 	switch {
 	case r.Signal != 0:
-		fmt.Fprintf(&b, "rank 0's command %s was ended by %s", name, signalName(int(r.Signal)))
+		fmt.Fprintf(&b, "rank %d's command %s was ended by %s", rank, name, signalName(int(r.Signal)))
 	default:
-		fmt.Fprintf(&b, "rank 0's command %s ended with status %d", name, r.Code)
+		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
 	}
 	if r.Forwarded != 0 {
 		fmt.Fprintf(&b, " after %s was passed on to it", signalName(int(r.Forwarded)))
@@ -47,7 +47,7 @@ func firstCause(name string, r launch.Result, oomKills int) string {
 		return b.String()
 	}
 	if oomKills > 0 {
-		b.WriteString("; " + oomText(oomKills) + " on rank 0")
+		fmt.Fprintf(&b, "; %s on rank %d", oomText(oomKills), rank)
 	}
 	if len(r.Tail) > 0 {
 		b.WriteString("; its last lines on stderr:")

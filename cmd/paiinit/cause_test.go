@@ -27,9 +27,9 @@ func TestFirstCause(t *testing.T) {
 		{"rank 0's command x was ended by SIGKILL; the kernel killed a process for lack of memory on rank 0", launch.Result{Signal: syscall.SIGKILL}, 1},
 		{"rank 0's command x ended with status 0 after SIGTERM was passed on to it", launch.Result{Forwarded: syscall.SIGTERM}, 0},
 	} {
-		require.Equal(t, tt.want, firstCause("x", tt.r, tt.oom))
+		require.Equal(t, tt.want, firstCause(0, "x", tt.r, tt.oom))
 	}
-	long := firstCause("x", launch.Result{Code: 1, Tail: []string{strings.Repeat("y", 5000)}}, 0)
+	long := firstCause(7, "x", launch.Result{Code: 1, Tail: []string{strings.Repeat("y", 5000)}}, 0)
 	require.Less(t, len(long), 2*tailWidth)
 }
 

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +24,6 @@ import (
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
-	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
@@ -47,24 +48,34 @@ type container struct {
 	keys    *jobkey.Keys
 	open    bool   // the keys are no secret
 	command string // path of the command, "" when this container has none
-	fabric  rdma.Report
+	fabric  fabric
 
-	state  *state
-	port   *rendezvous.Port
-	node   *rendezvous.Node
-	server *sshd.Server
-	pool   *rsh.Pool
+	task     *heldPort          // for the job's own use
+	launcher chan string        // what this container's launcher says of its version
+	unask    context.CancelFunc // nobody wants to know it any more
+	state    *state
+	port     *rendezvous.Port
+	node     *rendezvous.Node
+	server   *sshd.Server
+	pool     *rsh.Pool
 
-	stop  context.CancelFunc // of the two that serve
-	serve sync.WaitGroup
-	fails chan failure // the first of the launcher's daemons that failed, on rank 0
+	stop    context.CancelFunc // of the two that serve
+	serve   sync.WaitGroup
+	daemons *daemons       // of the launcher, on rank 0
+	asked   sync.WaitGroup // of the two that speak of the rendezvous
 
-	mu     sync.Mutex
-	roster rendezvous.Roster // empty before the commit
+	hostKeys hostKeys
+
+	mu       sync.Mutex
+	roster   rendezvous.Roster        // empty before the commit
+	timings  map[string]time.Duration // from begin to the end of each phase
+	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
+
+	forSessions []string // what sessionVars returns from the first session after the commit on
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
-	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals), fails: make(chan failure, 1)}
+	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals), daemons: newDaemons()}
 }
 
 // identify reads the environment and derives the keys.
@@ -72,6 +83,7 @@ func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
 	}
+	c.look()
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("finding the host name: %w", err)
@@ -85,6 +97,7 @@ func (c *container) identify(ctx context.Context) error {
 	if c.job, err = envspec.Read(ctx, in); err != nil {
 		return err
 	}
+	c.askLauncher(ctx)
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
@@ -94,12 +107,9 @@ func (c *container) identify(ctx context.Context) error {
 		return err
 	}
 	c.log = c.log.With("self", c.job.Alias)
+	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
-		"rank", rankText(c.job.Rank), "size", c.job.Size, "slots", c.job.Slots, "secret", source, "fingerprint", c.keys.Fingerprint(), "version", version)
-	if c.rdma != "off" {
-		c.fabric = probeRDMA(os.DirFS("/"))
-		c.log.Info("verbs devices", "phase", "identify", "rdma", c.fabric.Summary().String())
-	}
+		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots, "secret", source, "fingerprint", c.keys.Fingerprint(), "version", version)
 	return nil
 }
 
@@ -108,6 +118,13 @@ func rankText(rank int) string {
 		return "to be agreed"
 	}
 	return fmt.Sprint(rank)
+}
+
+func sizeText(size int) string {
+	if size < 0 {
+		return "known to rank 0"
+	}
+	return fmt.Sprint(size)
 }
 
 func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
@@ -155,6 +172,9 @@ func (c *container) deriveKeys() (source string, err error) {
 		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
 		return "none (--insecure)", nil
 	}
+	if c.job.Size < 0 {
+		return "", &secretError{errors.New("the job has several ranks and no secret")}
+	}
 	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
 }
 
@@ -195,8 +215,8 @@ func (c *container) closedList() ([]netip.Addr, error) {
 		}
 		list = append(list, a.Unmap())
 	}
-	if len(c.job.Seeds) > 0 || len(c.job.Peers) < c.job.Size {
-		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all %d containers; the environment lists %d", c.job.Size, len(c.job.Peers))}
+	if len(c.job.Seeds) > 0 || len(c.job.Peers) != c.job.Size {
+		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d", sizeText(c.job.Size), len(c.job.Peers))}
 	}
 	return list, nil
 }
@@ -207,6 +227,9 @@ func (c *container) findCommand() error {
 		if c.job.Rank == 0 || c.job.First {
 			return &usageError{errors.New("this container is rank 0 and has no COMMAND to run")}
 		}
+		if c.exec == execAll {
+			return &usageError{errors.New("with --exec all every rank needs a COMMAND, and this one has none")}
+		}
 		return nil
 	}
 	dir, err := os.Getwd()
@@ -214,7 +237,7 @@ func (c *container) findCommand() error {
 		return fmt.Errorf("finding the working directory: %w", err)
 	}
 	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
-	if err != nil && c.job.Rank > 0 {
+	if err != nil && c.job.Rank > 0 && c.exec == execRank0 {
 		c.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
 		c.command = ""
 		return nil
@@ -242,32 +265,41 @@ func (c *container) listen(ctx context.Context) error {
 	if port.Number() != c.job.Port {
 		c.log.Warn("the port is taken, using another one", "phase", "listen", "port", c.job.Port, "instead", port.Number())
 	}
+	c.task = holdPort(mathrand.IntN, c.log)
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	c.pool = rsh.New(rsh.Config{
-		User:   c.keys.User(),
-		Host:   func(id string) ssh.PublicKey { return c.keys.Host(id).PublicKey() },
-		Label:  c.keys.Label(),
-		Logger: c.log,
-	})
-	if c.node, err = rendezvous.Start(c.rendezvousConfig(id)); err != nil {
-		return err
-	}
+	c.pool = c.newPool()
+	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) { c.node.Accept(ctx, rwc, from) }
 	c.server, err = sshd.New(sshd.Config{
 		HostKey:    c.keys.Host(id),
 		Comment:    c.keys.Label() + " " + id,
 		Authorized: []ssh.PublicKey{c.keys.User().PublicKey()},
-		Environ:    c.agent.Environ,
-		Extra:      c.sessionVars,
-		Grace:      time.Second,
-		Channels:   map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: c.node.Accept},
-		Logger:     quieter(c.log),
+
+		AuthorizedKeys: c.keysFile,
+		SFTP:           []string{"/proc/self/exe", sftpServer},
+		Known:          c.isPeer,
+
+		Environ:  c.agent.Environ,
+		Extra:    c.sessionVars,
+		Grace:    time.Second,
+		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control},
+		Logger:   c.log,
 	})
+	if err != nil && c.keysFile != "" {
+		return &usageError{err}
+	}
 	if err != nil {
 		return err
 	}
-	if err := c.server.SelfCheck(ctx); err != nil { // nobody gets in without the job's key: seen, not believed
+	// Nobody gets in without the job's key: seen, not believed. Others hear of this container meanwhile, and wait for an answer until then.
+	checked := make(chan error, 1)
+	c.serve.Go(func() { checked <- c.server.SelfCheck(ctx) })
+	// What the others are to know of the devices and the launcher is waited for as late as possible.
+	c.sayFabric()
+	c.node, err = rendezvous.Start(c.rendezvousConfig(id))
+	if err := errors.Join(<-checked, err); err != nil {
 		return err
 	}
+	c.tellLauncher()
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.serve.Go(func() {
@@ -276,11 +308,27 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.serve.Go(func() {
-		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Names: c.names, OnExit: c.onExit, OnFailure: c.onFailure})
+		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Hosts: c.namesByRank, OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure})
 		if err != nil {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
+	keys, err := c.state.listenKeys()
+	if err != nil {
+		return err
+	}
+	c.serve.Go(func() {
+		if err := c.pool.ServeKey(serving, keys); err != nil {
+			c.log.Error("the key agent ended", "err", err)
+		}
+	})
+	c.asked.Go(func() {
+		if err := c.answerQuestions(serving); err != nil {
+			c.log.Error("paiinit status, wait and barrier are not answered any more", "err", err)
+		}
+	})
+	c.asked.Go(func() { c.keepStatusFile(serving) })
+	c.mark("listen")
 	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
 	return nil
 }
@@ -289,13 +337,21 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
-			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version, Fabric: c.fabric.Summary().Encode(),
+			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version, Fabric: c.fabric.summary().Encode(),
+			Task: c.task.port(), Exec: c.exec, Launch: c.launcherFound(),
 		},
-		Size: c.job.Size, Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
+		Size: max(c.job.Size, 0), Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
 		Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 	}
+	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
+		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
+	}
+	cfg.Late = func(r rendezvous.Record) { c.hearLate(cfg.Self, r) }
 	if c.job.First {
 		cfg.Self.Rank = 0
+	}
+	if c.exec == execRank0 {
+		cfg.Head = headStart
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
@@ -313,6 +369,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	}
 	return cfg
 }
+
+// headStart is how long rank 0 may take to start the command before all others wake up to what they do then.
+const headStart = 100 * time.Millisecond
 
 // dialControl is how the rendezvous reaches a container: over the connection that mpirun's agent will use later.
 func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
@@ -365,6 +424,12 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
+	if c.job.Rank > 0 {
+		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
+		// times as much. That matters where containers share processors, and all wake up at the same moment.
+		runtime.GOMAXPROCS(1)
+		defer time.AfterFunc(launchFirst, runtime.SetDefaultGOMAXPROCS)
+	}
 	roster, err := c.node.Gather(ctx)
 	c.signals.to(nil)
 	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
@@ -373,14 +438,32 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if err != nil {
 		return roster, err
 	}
+	c.pool.Watch(silence, signOfLife)
+	c.server.Watch(silence, signOfLife)
 	self := c.self(roster)
+	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
+		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
+	}
 	c.mu.Lock()
 	c.roster = roster
+	c.sshFiles = sync.OnceFunc(func() {
+		if err := c.writeSSH(roster); err != nil {
+			c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
+		}
+	})
 	c.mu.Unlock()
+	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())
 	return roster, nil
 }
+
+// silence is for how long the machine of another rank may acknowledge nothing while the job runs.
+const silence = 6 * time.Second
+
+// signOfLife is how often a running job's agents ask each other whether they still answer, which only finds one that was stopped for good:
+// rank 0 has a connection to every rank, and 64 that asked each 15 s woke it 120 times a second (TestQuiet).
+const signOfLife = 5 * time.Minute
 
 func (c *container) self(r rendezvous.Roster) rendezvous.Member {
 	m, _ := r.Self(c.nonce) // a roster without this start of the container is refused by the rendezvous
@@ -402,7 +485,10 @@ func (e *stoppedError) Error() string {
 // dismiss is rank 0's way out when it cannot launch what it was told to: it says so at once, and then to the ranks that
 // are there or come within a few seconds, so that they do not wait for it.
 func (c *container) dismiss(ctx context.Context, err error) (int, error) {
-	if c.job.Size == 1 || c.job.Rank != 0 && !c.job.First {
+	switch first := c.job.Rank == 0 || c.job.First; {
+	case c.job.Size != 1 && !first && c.exec == execAll:
+		return c.withdraw(ctx, err)
+	case c.job.Size == 1 || !first:
 		return 0, err
 	}
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
@@ -432,10 +518,11 @@ const dismissal = 5 * time.Second
 func (c *container) giveUp(err error) (int, error) {
 	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	var ended *rendezvous.EndedError
+	var patience time.Duration
 	if errors.As(err, &ended) {
-		o = ended.Outcome
+		o, patience = ended.Outcome, dismissal // a rank that is just starting would wait for a rank 0 that is gone
 	}
-	if ferr := c.node.Finish(context.Background(), o, 0); ferr != nil {
+	if ferr := c.node.Finish(context.Background(), o, patience); ferr != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
@@ -445,7 +532,7 @@ func (c *container) giveUp(err error) (int, error) {
 func (c *container) wait(ctx context.Context) (int, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
-	o, err := c.node.Wait(ctx)
+	o, err := c.awaitEnd(ctx)
 	if err != nil {
 		return statusOf(err), err
 	}
@@ -474,6 +561,7 @@ func (c *container) close() {
 	if c.stop != nil {
 		c.stop()
 	}
+	c.asked.Wait() // they tell how it ended
 	if c.node != nil {
 		if err := c.node.Close(); err != nil {
 			c.log.Debug("leaving the rendezvous", "err", err)
@@ -482,7 +570,11 @@ func (c *container) close() {
 	if c.pool != nil {
 		_ = c.pool.Close() // its connections end either way
 	}
+	if c.unask != nil {
+		c.unask()
+	}
 	c.serve.Wait()
+	c.task.release()
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}

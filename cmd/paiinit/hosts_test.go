@@ -44,8 +44,8 @@ func TestHostNames(t *testing.T) {
 
 func TestLiterals(t *testing.T) {
 	env := []string{"NODE_RANK=0", "AZUREML_MPI_HOSTFILE=/run/h"}
-	in := []string{"NODE_RANK", "--hostfile", "AZUREML_MPI_HOSTFILE", "--x=NODE_RANK", "MASTER_ADDR"}
-	require.Equal(t, []string{"NODE_RANK", "--hostfile", "/run/h", "--x=NODE_RANK", "MASTER_ADDR"}, literals(in, env, slog.New(slog.DiscardHandler)))
+	in := []string{"NODE_RANK", "--hostfile", "AZUREML_MPI_HOSTFILE", "--x=NODE_RANK", "MASTER_ADDR", "WORLD_SIZE"}
+	require.Equal(t, []string{"NODE_RANK", "--hostfile", "/run/h", "--x=NODE_RANK", "MASTER_ADDR", "4"}, literals(in, env, 4, slog.New(slog.DiscardHandler)))
 	require.Equal(t, "AZUREML_MPI_HOSTFILE", in[2], "the caller's words stay")
 }
 

@@ -52,7 +52,10 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	if err != nil {
 		return c.giveUp(err)
 	}
-	if c.self(roster).Rank != 0 {
+	switch {
+	case c.exec == execAll: // every rank runs the command
+		return c.everywhere(ctx, roster)
+	case c.self(roster).Rank != 0:
 		return c.wait(ctx)
 	}
 	result := c.launch(ctx, roster)

@@ -1,17 +1,47 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"paiinit": func() { os.Exit(start(os.Args, os.Environ())) },
-	})
+	program := func() { os.Exit(start(os.Args, os.Environ())) }
+	testscript.Main(m, map[string]func(){"paiinit": program, "ssh": program, "told": told})
+}
+
+// told runs a script's background command and tells its status on stdout. It takes the command along when it is interrupted or killed:
+// a script that fails interrupts what it has started, and then waits until nobody holds the pipes of its output.
+func told() {
+	runtime.LockOSThread() // the command dies with the thread that started it
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt)
+	command := exec.Command(os.Args[1], os.Args[2:]...)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := command.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "told:", err)
+		os.Exit(1)
+	}
+	go func() {
+		<-interrupted
+		_ = command.Process.Kill()
+	}()
+	_ = command.Wait() // the state says what the error says
+	status := command.ProcessState.ExitCode()
+	if by := command.ProcessState.Sys().(syscall.WaitStatus); by.Signaled() {
+		status = 128 + int(by.Signal())
+	}
+	fmt.Println("status", status)
+	os.Exit(0)
 }
 
 // The scripts run the real program: each starts its containers on the loopback address with ports of its own.

@@ -2,13 +2,46 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rsh"
 )
+
+const shellHelp = `NAME:
+   paiinit rsh - run a command on another rank, as ssh does; also when called by the name ssh or rsh
+
+USAGE:
+   paiinit rsh [--secret-file FILE] [SSH OPTIONS] [user@]HOST [COMMAND...]
+
+HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and run by
+the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell (~. leaves it).
+
+Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -l, -p and their -o twins do what they do there;
+where the host is, how one logs in, and which key it must show is known from the job, so that all others are ignored.
+-D, -L, -R without COMMAND, and -G, -N, -O, -W, -w, are refused.
+
+The paiinit of this container does the work (PAIINIT_AGENT, or agent.sock in PAIINIT_STATE_DIR or /run/paiinit). Where none runs,
+the host is dialled directly with the keys of the job, if its secret is given: --secret-file, PAIINIT_SECRET_FILE, PAIINIT_SECRET, or
+the key that the scheduler shares.
+
+The exit status is the command's; 128+n if signal n ended it; 255 if it could not be run, or its connection was lost.
+`
 
 // remoteShell is `paiinit rsh`: what mpirun calls for each host. The paiinit of this container does the work.
 func remoteShell(args, environ []string) int {
@@ -16,15 +49,136 @@ func remoteShell(args, environ []string) int {
 	if name := filepath.Base(args[0]); name != "ssh" && name != "rsh" {
 		words = args[2:]
 	}
+	if len(words) == 1 && (words[0] == "--help" || words[0] == "-h" || words[0] == "-help") {
+		_, _ = os.Stdout.WriteString(shellHelp)
+		return 0
+	}
+	secretFile, words := ownFlag(words)
 	inv, err := rsh.Parse(words)
 	if err != nil {
 		complain("%v", err)
 		return statusUsage
 	}
-	caught := make(chan os.Signal, 16)
-	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM)
-	defer signal.Stop(caught)
-	return rsh.Run(context.Background(), agentSocket(environ), inv, os.Stdin, os.Stdout, os.Stderr, caught)
+	if inv.Version {
+		complain("%s, an ssh for the ranks of a job", version)
+		return 0
+	}
+	c := rsh.Caller{
+		Socket: agentSocket(environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"),
+		Signals: func() <-chan os.Signal {
+			caught := make(chan os.Signal, 16)
+			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH)
+			return caught
+		},
+		Direct: func(ctx context.Context) (*rsh.Pool, rsh.Agent, error) {
+			return direct(ctx, environ, secretFile, inv.Port)
+		},
+	}
+	if answer := early.Answer(); answer != nil {
+		c.Answer = answer
+	}
+	return c.Run(context.Background(), inv)
+}
+
+// ownFlag takes out the only option that is not one of ssh's.
+func ownFlag(words []string) (secretFile string, rest []string) {
+	for i, w := range words {
+		if !strings.HasPrefix(w, "-") {
+			break
+		}
+		if v, ok := strings.CutPrefix(w, "--secret-file="); ok {
+			return v, slices.Delete(slices.Clone(words), i, i+1)
+		}
+		if w == "--secret-file" && i+1 < len(words) {
+			return words[i+1], slices.Delete(slices.Clone(words), i, i+2)
+		}
+	}
+	return "", words
+}
+
+// direct is for a container in which no paiinit runs (any more), or none of the job at all: it has the keys if it has the
+// secret, and finds a host by what the environment says of the job, or else by its name in the network.
+func direct(ctx context.Context, environ []string, secretFile string, port int) (*rsh.Pool, rsh.Agent, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, rsh.Agent{}, fmt.Errorf("finding the host name: %w", err)
+	}
+	in, err := envInput(environ, nil, host)
+	if err != nil {
+		return nil, rsh.Agent{}, err
+	}
+	job, err := envspec.Read(ctx, in)
+	if err != nil {
+		return nil, rsh.Agent{}, err
+	}
+	if secretFile == "" {
+		secretFile = lookup(environ, "PAIINIT_SECRET_FILE")
+	}
+	c := &container{job: job, log: (&settings{}).logger(os.Stderr)}
+	c.secretFile = secretFile
+	if s := lookup(environ, secretVariable); s != "" {
+		c.agent = pid1.Agent{Secrets: map[string][]byte{secretVariable: []byte(s)}}
+	}
+	secret, source, err := c.findSecret()
+	switch {
+	case err != nil:
+		return nil, rsh.Agent{}, err
+	case secret == nil:
+		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
+	}
+	c.keys, err = jobkey.Derive(secret, job.ID, job.Attempt)
+	clear(secret)
+	if err != nil {
+		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
+	}
+	return c.newPool(), rsh.Agent{Resolve: func(name string) (rsh.Target, bool) { return dialable(ctx, job, name, port) }}, nil
+}
+
+// dialable finds the address of a host without a roster. Which container answers there is found out by its key. given is the
+// port of the command line, or 0.
+func dialable(ctx context.Context, job envspec.Job, name string, given int) (rsh.Target, bool) {
+	host, port := name, given
+	if port == 0 {
+		port = job.Port
+	}
+	for _, p := range job.Peers {
+		if p.Alias == name || slices.Contains(p.Names, name) || p.Host == name && (given == 0 || given == p.Port) {
+			host = p.Host
+			if p.Port > 0 {
+				port = p.Port
+			}
+			break
+		}
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil || len(addrs) == 0 || port <= 0 {
+		return rsh.Target{}, false
+	}
+	return rsh.Target{Name: name, Addr: netip.AddrPortFrom(addrs[0].Unmap(), uint16(port))}, true
+}
+
+// newPool makes the connections of this container: with the job's key, to whoever has the key of a container of the job.
+func (c *container) newPool() *rsh.Pool {
+	return rsh.New(rsh.Config{
+		User:   c.keys.User(),
+		Host:   func(id string) ssh.PublicKey { return c.hostKey(id) },
+		Label:  c.keys.Label(),
+		Logger: c.log,
+	})
+}
+
+// withShell puts bin, where this program is called ssh, first in the PATH if nothing else in it has that name: horovodrun and pdsh
+// know no other way to name a remote shell.
+func withShell(environ []string, bin string) []string {
+	if _, err := launch.Look("ssh", environ, "/"); err == nil {
+		return environ
+	}
+	search := lookup(environ, "PATH")
+	if search == "" {
+		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // what a shell would take
+	}
+	kept := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
+	return append(kept, "PATH="+bin+":"+search)
 }
 
 // agentSocket is where the paiinit of this container listens: as it told the job, or where it would by default, for a

@@ -30,12 +30,12 @@ const (
 func run(args []string, agent pid1.Agent) int {
 	status := 0
 	var s settings
-	err := newApp(agent.Environ, func(got settings) error {
+	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		var err error
-		status, err = launchJob(context.Background(), s, agent)
+		status, err = launchJob(ctx, s, agent)
 		return err
-	}).Run(runArgs(args))
+	}).Run(context.Background(), runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -64,6 +64,8 @@ func statusOf(err error) int {
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
 		stopped  *stoppedError
+		replied  *replyError
+		absent   *absentError
 	)
 	switch {
 	case errors.As(err, &usage):
@@ -81,10 +83,12 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &lost):
+	case errors.As(err, &lost), errors.As(err, &absent):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
+	case errors.As(err, &replied):
+		return replied.status
 	}
 	return statusUnmendable
 }
@@ -120,7 +124,7 @@ func nested(environ []string) string { return envspec.Nested(environ) }
 // passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
 func passThrough(args, environ []string) int {
 	var s settings
-	if err := newApp(environ, func(got settings) error { s = got; return nil }).Run(runArgs(args)); err != nil {
+	if err := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil }).Run(context.Background(), runArgs(args)); err != nil {
 		complain("%v", err)
 		return statusOf(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
+	"github.com/urfave/cli/v3"
 )
 
 const secretVariable = "PAIINIT_SECRET"
@@ -23,14 +24,18 @@ type settings struct {
 
 	job map[string]string // flags about the job, by PAIINIT_ variable
 
-	secretFile string
-	insecure   bool
-	timeout    time.Duration
-	grace      time.Duration
-	rdma       string
-	logFormat  string
-	logLevel   slog.Level
-	stateDir   string
+	secretFile   string
+	keysFile     string
+	insecure     bool
+	allowPartial bool
+	sameLauncher bool
+	timeout      time.Duration
+	grace        time.Duration
+	exec         string
+	rdma         string
+	logFormat    string
+	logLevel     slog.Level
+	stateDir     string
 }
 
 // jobFlags are the flags that envspec understands, with the variables that are their twins.
@@ -57,8 +62,12 @@ func runFlags() []cli.Flag {
 	return append(jobFlags(),
 		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret, at least 16 bytes (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
 		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
+		&cli.StringFlag{Name: "authorized-keys", Usage: "`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp (PAIINIT_AUTHORIZED_KEYS)"},
+		&cli.BoolFlag{Name: "require-same-launcher", Usage: "refuse to launch where mpirun or mpiexec is not of the same version on all ranks (PAIINIT_REQUIRE_SAME_LAUNCHER)"},
+		&cli.BoolFlag{Name: "allow-partial", Usage: "accept that a launcher has used fewer hosts than it was asked to (PAIINIT_ALLOW_PARTIAL)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},
 		&cli.StringFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL for the command (PAIINIT_GRACE; default 8s)"},
+		&cli.StringFlag{Name: "exec", Usage: "`WHO` runs COMMAND: rank0, or all, each on its own host (PAIINIT_EXEC; default rank0)"},
 		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
 		&cli.StringFlag{Name: "log-format", Usage: "text or json (PAIINIT_LOG_FORMAT; default text)"},
 		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error (PAIINIT_LOG_LEVEL; default info)"},
@@ -73,7 +82,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
 // newSettings reads the flags of c, and for those that are not given their twins in environ.
-func newSettings(c *cli.Context, environ []string) (settings, error) {
+func newSettings(c *cli.Command, environ []string) (settings, error) {
 	s := settings{command: c.Args().Slice(), job: make(map[string]string)}
 	for _, f := range jobFlags() {
 		name := f.Names()[0]
@@ -110,22 +119,30 @@ func newSettings(c *cli.Context, environ []string) (settings, error) {
 		return v
 	}
 	s.secretFile = get("secret-file", "")
+	s.keysFile = get("authorized-keys", "")
 	s.timeout = duration("timeout", "10m")
 	s.grace = duration("grace", "8s")
-	s.rdma = oneOf("rdma", "auto", "require", "off")
+	s.exec = oneOf("exec", execRank0, execAll)
+	s.rdma = oneOf("rdma", rdmaAuto, rdmaRequire, rdmaOff)
 	s.logFormat = oneOf("log-format", "text", "json")
 	s.stateDir = get("state-dir", "")
 	if err := s.logLevel.UnmarshalText([]byte(oneOf("log-level", "info", "debug", "warn", "error"))); err != nil {
 		errs = append(errs, err)
 	}
-	s.insecure = c.Bool("insecure")
-	if v := lookup(environ, twin("insecure")); v != "" && !c.IsSet("insecure") {
+	yes := func(name string) bool {
+		v := lookup(environ, twin(name))
+		if v == "" || c.IsSet(name) {
+			return c.Bool(name)
+		}
 		b, err := strconv.ParseBool(v)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("PAIINIT_INSECURE is %q: want true or false", v))
+			errs = append(errs, fmt.Errorf("%s is %q: want true or false", twin(name), v))
 		}
-		s.insecure = b
+		return b
 	}
+	s.insecure = yes("insecure")
+	s.allowPartial = yes("allow-partial")
+	s.sameLauncher = yes("require-same-launcher")
 	if err := errors.Join(errs...); err != nil {
 		return settings{}, &usageError{err}
 	}
@@ -159,7 +176,7 @@ func lookup(environ []string, name string) string {
 func commandOf(args []string) string {
 	if len(args) > 1 {
 		switch args[1] {
-		case "rsh", "env", "rdma", "version", "help":
+		case "rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help", sftpServer:
 			return args[1]
 		case "--help", "-h", "-help":
 			return "help"
@@ -170,56 +187,75 @@ func commandOf(args []string) string {
 	return "run"
 }
 
-// runArgs is the command line with the command spelled out, so that COMMAND is never taken for a command of ours.
+// runArgs is the command line with the command spelled out, and COMMAND kept apart: it is never taken for a command of ours,
+// nor its arguments for flags.
 func runArgs(args []string) []string {
-	if len(args) > 1 && args[1] == "run" {
-		return args
+	rest := args[1:]
+	if len(rest) > 0 && rest[0] == "run" {
+		rest = rest[1:]
 	}
-	return append([]string{args[0], "run"}, args[1:]...)
+	return append([]string{args[0], "run"}, apart(runFlags(), rest)...)
 }
 
-func newApp(environ []string, action func(settings) error) *cli.App {
-	return &cli.App{
-		Name:            "paiinit",
-		Usage:           "start a distributed job when all of its containers are there, and end them all with the same status",
-		UsageText:       "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\npaiinit rsh HOST COMMAND...\npaiinit env | rdma [--json] | version",
+// apart puts "--" before the first argument that is no flag, nor the value of one. What follows is passed on as it is:
+// without it, the library would go on to look for flags in there.
+func apart(flags []cli.Flag, args []string) []string {
+	valued := make(map[string]bool)
+	for _, f := range flags {
+		for _, name := range f.Names() {
+			d, ok := f.(cli.DocGenerationFlag)
+			valued[name] = ok && d.TakesValue()
+		}
+	}
+	for i := 0; i < len(args); i++ {
+		switch name := strings.TrimLeft(args[i], "-"); {
+		case args[i] == "--":
+			return args
+		case args[i] == "-" || !strings.HasPrefix(args[i], "-"):
+			return slices.Insert(slices.Clone(args), i, "--")
+		case valued[name]:
+			i++ // an equals sign in it would be part of the name
+		}
+	}
+	return args
+}
+
+func newApp(environ []string, action func(context.Context, settings) error) *cli.Command {
+	usage := func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} }
+	return &cli.Command{
+		Name:  "paiinit",
+		Usage: "start a distributed job when all of its containers are there, and end them all with the same status",
+		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\npaiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
+			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
 		Version:         version,
 		HideVersion:     true,
 		HideHelpCommand: true,
 		Writer:          os.Stdout,
 		ErrWriter:       os.Stderr,
-		ExitErrHandler:  func(*cli.Context, error) {},
-		OnUsageError:    func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
-		Commands: []*cli.Command{
+		ExitErrHandler:  func(context.Context, *cli.Command, error) {},
+		OnUsageError:    usage,
+		Commands: append([]*cli.Command{
 			{
 				Name:            "run",
-				Usage:           "gather all ranks; rank 0 then runs COMMAND, the others wait (the default command)",
+				Usage:           "gather all ranks; rank 0, or with --exec all every rank, then runs COMMAND (the default command)",
 				ArgsUsage:       "[--] COMMAND [ARG...]",
 				Flags:           runFlags(),
 				HideHelpCommand: true,
-				OnUsageError:    func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
-				Action: func(c *cli.Context) error {
+				OnUsageError:    usage,
+				Action: func(ctx context.Context, c *cli.Command) error {
 					s, err := newSettings(c, environ)
 					if err != nil {
 						return err
 					}
-					return action(s)
+					return action(ctx, s)
 				},
 			},
 			{Name: "rsh", Usage: "run a command on another rank, as mpirun does; also when called by the name ssh or rsh", ArgsUsage: "[OPTIONS] HOST COMMAND..."},
-			{
-				Name: "env", Usage: "what was detected about the job, and from which variables", HideHelpCommand: true,
-				Flags:        append(jobFlags(), &cli.BoolFlag{Name: "json", Usage: "for programs"}),
-				OnUsageError: func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
-				Action:       func(c *cli.Context) error { return showEnv(c, environ) },
-			},
-			{
-				Name: "rdma", Usage: "the verbs devices of this container, and what is wrong with them", HideHelpCommand: true,
-				Flags:        []cli.Flag{&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.StringFlag{Name: "root", Usage: "`DIR` with sys/, dev/ and proc/ of another container", Value: "/"}},
-				OnUsageError: func(_ *cli.Context, err error, _ bool) error { return &usageError{err} },
-				Action:       showRDMA,
-			},
+			eachCommand(environ, usage),
+			envCommand(environ, usage),
+			rdmaCommand(environ, usage),
+			sftpCommand(),
 			{Name: "version", Usage: "version and Go version", Action: showVersion},
-		},
+		}, questions(environ)...),
 	}
 }

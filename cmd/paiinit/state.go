@@ -13,17 +13,21 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-const socketName = "agent.sock"
+const (
+	socketName   = "agent.sock"
+	questionName = "status.sock"
+)
 
 // A Unix socket's path is at most this long (unix(7), sun_path).
 const maxSocketPath = 107
 
-// state is the directory for what launchers and tools read: the host lists, the agent's socket, and a link that makes this
-// program the container's ssh.
+// state is the directory for what launchers and tools read: the host lists, the sockets of the agent and of the commands that
+// ask, and a link that makes this program the container's ssh.
 type state struct {
-	dir   string
-	self  string // path of this program
-	agent *net.UnixListener
+	dir       string
+	self      string // path of this program
+	agent     *net.UnixListener
+	questions *net.UnixListener
 }
 
 // stateDirs are the places to try, best first.
@@ -58,8 +62,8 @@ func openState(dir string, environ []string) (*state, error) {
 }
 
 func (s *state) open() error {
-	if len(s.path(socketName)) > maxSocketPath {
-		return fmt.Errorf("%s: longer than the %d bytes of a socket's path", s.path(socketName), maxSocketPath)
+	if len(s.path(questionName)) > maxSocketPath {
+		return fmt.Errorf("%s: longer than the %d bytes of a socket's path", s.path(questionName), maxSocketPath)
 	}
 	for _, sub := range []string{"bin", "tmp"} { // tmp is for launchers that find no other place on this or another host
 		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o755); err != nil {
@@ -77,20 +81,30 @@ func (s *state) open() error {
 	if err := replaceLink(s.self, link); err != nil {
 		return err
 	}
-	if err := os.Remove(s.path(socketName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if s.agent, err = s.socket(socketName); err != nil {
 		return err
 	}
-	// Only this user may use it: it runs commands on all hosts of the job.
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(socketName), Net: "unix"})
-	if err != nil {
+	if s.questions, err = s.socket(questionName); err != nil {
+		_ = s.agent.Close()
 		return err
 	}
-	if err := os.Chmod(s.path(socketName), 0o600); err != nil {
-		_ = ln.Close()
-		return err
-	}
-	s.agent = ln
 	return nil
+}
+
+// socket listens where only this user, and root, can connect: the agent runs commands on all hosts of the job.
+func (s *state) socket(name string) (*net.UnixListener, error) {
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(name), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(s.path(name), 0o600); err != nil {
+		_ = ln.Close()
+		return nil, err
+	}
+	return ln, nil
 }
 
 func replaceLink(target, link string) error {
@@ -112,19 +126,24 @@ func (s *state) writeHostfiles(hosts []hostfile.Host) error {
 		if err := hostfile.Write(&b, dialect, hosts); err != nil {
 			return err
 		}
-		tmp := s.path(name + ".new")
-		if err := os.WriteFile(tmp, b.Bytes(), 0o644); err != nil {
-			return fmt.Errorf("writing the host list: %w", err)
-		}
-		if err := os.Rename(tmp, s.path(name)); err != nil {
+		if err := s.writeFile(name, b.Bytes()); err != nil {
 			return fmt.Errorf("writing the host list: %w", err)
 		}
 	}
 	return nil
 }
 
-// close removes what must not be used any more; the host lists stay for whoever looks.
+// writeFile replaces a file at once: whoever reads it sees the old one or the new one.
+func (s *state) writeFile(name string, content []byte) error {
+	tmp := s.path(name + ".new")
+	if err := os.WriteFile(tmp, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, s.path(name))
+}
+
+// close removes what must not be used any more; the host lists and the last status stay for whoever looks.
 func (s *state) close() {
-	_ = s.agent.Close()
-	_ = os.Remove(s.path(socketName))
+	_, _ = s.agent.Close(), s.questions.Close()
+	_, _ = os.Remove(s.path(socketName)), os.Remove(s.path(questionName))
 }

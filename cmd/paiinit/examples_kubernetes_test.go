@@ -1,0 +1,315 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+// What the examples use of the objects of Kubernetes; anything else in them is an error.
+type (
+	envVar struct {
+		Name, Value string
+		ValueFrom   struct {
+			FieldRef struct {
+				FieldPath string `yaml:"fieldPath"`
+			} `yaml:"fieldRef"`
+			SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+		} `yaml:"valueFrom"`
+	}
+	podTemplate struct {
+		Metadata struct{ Labels map[string]string }
+		Spec     struct {
+			RestartPolicy string `yaml:"restartPolicy"`
+			Subdomain     string
+			Containers    []struct {
+				Name, Image   string
+				Command, Args []string
+				Env           []envVar
+				VolumeMounts  []struct {
+					Name      string
+					MountPath string `yaml:"mountPath"`
+					ReadOnly  bool   `yaml:"readOnly"`
+				} `yaml:"volumeMounts"`
+			}
+			Volumes []struct {
+				Name   string
+				Secret struct {
+					SecretName string `yaml:"secretName"`
+				}
+			}
+		}
+	}
+	replica struct {
+		Replicas      int
+		RestartPolicy string `yaml:"restartPolicy"`
+		Template      podTemplate
+	}
+	serviceSpec struct {
+		ClusterIP string `yaml:"clusterIP"`
+		NotReady  bool   `yaml:"publishNotReadyAddresses"`
+		Selector  map[string]string
+	}
+	jobSpec struct {
+		CompletionMode           string `yaml:"completionMode"`
+		Completions, Parallelism int
+		BackoffLimit             int `yaml:"backoffLimit"`
+		Template                 podTemplate
+	}
+)
+
+// pod is the pod's only container with the environment of its template. Fields of the pod are taken from fields.
+func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...string) started {
+	t.Helper()
+	require.Len(t, p.Spec.Containers, 1)
+	c := p.Spec.Containers[0]
+	s := started{environ: append(environ, "KUBERNETES_SERVICE_HOST=10.96.0.1"), files: fstest.MapFS{}}
+	command := c.Command
+	if command == nil {
+		command = entrypoint
+	}
+	s.argv = slices.Concat(command, c.Args)
+	mounts := make(map[string]bool)
+	for _, m := range c.VolumeMounts {
+		mounts[m.MountPath] = true
+		require.True(t, slices.ContainsFunc(p.Spec.Volumes, func(v struct {
+			Name   string
+			Secret struct {
+				SecretName string `yaml:"secretName"`
+			}
+		}) bool {
+			return v.Name == m.Name && v.Secret.SecretName != ""
+		}))
+	}
+	for _, v := range c.Env {
+		switch {
+		case v.ValueFrom.FieldRef.FieldPath != "":
+			require.Contains(t, fields, v.ValueFrom.FieldRef.FieldPath)
+			v.Value = fields[v.ValueFrom.FieldRef.FieldPath]
+		case v.ValueFrom.SecretKeyRef.Key != "":
+			v.Value = "of the Secret, long enough"
+		case v.Name == "PAIINIT_SECRET_FILE":
+			require.True(t, mounts[v.Value[:strings.LastIndexByte(v.Value, '/')]], "%s is not mounted", v.Value)
+		}
+		s.environ = append(s.environ, v.Name+"="+v.Value)
+	}
+	return s
+}
+
+// named gives a pod its name, and the line of /etc/hosts that the kubelet writes for a pod of a headless Service.
+func (s started) named(name, service string) started {
+	s.environ = append(s.environ, "HOSTNAME="+name)
+	if service != "" {
+		s.files["etc/hosts"] = &fstest.MapFile{Data: []byte(fmt.Sprintf("10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", name, service, name))}
+	}
+	return s
+}
+
+func kubernetesExample(t *testing.T, file string) []started {
+	type object struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   struct{ Name string }
+		Spec       yaml.Node
+	}
+	services := make(map[string]map[string]string) // selector by name
+	var list []started
+	for _, o := range strictYAML[object](t, readExample(t, file)) {
+		name := o.Metadata.Name
+		spec, err := yaml.Marshal(&o.Spec)
+		require.NoError(t, err)
+		switch o.APIVersion + " " + o.Kind {
+		case "v1 Service":
+			s := strictYAML[serviceSpec](t, spec)[0]
+			require.Equal(t, "None", s.ClusterIP)
+			require.True(t, s.NotReady)
+			services[name] = s.Selector
+		case "batch/v1 Job":
+			job := strictYAML[jobSpec](t, spec)[0]
+			require.Equal(t, "Indexed", job.CompletionMode)
+			require.Equal(t, job.Completions, job.Parallelism)
+			require.Equal(t, map[string]string{"job-name": name}, services[job.Template.Spec.Subdomain])
+			for i := range job.Completions {
+				list = append(list, pod(t, job.Template, nil, vars("JOB_COMPLETION_INDEX", i)...).named(fmt.Sprintf("%s-%d", name, i), job.Template.Spec.Subdomain))
+			}
+		case "jobset.x-k8s.io/v1alpha2 JobSet":
+			set := strictYAML[struct {
+				Network struct {
+					Names    bool `yaml:"enableDNSHostnames"`
+					NotReady bool `yaml:"publishNotReadyAddresses"`
+				}
+				Jobs []struct {
+					Name     string
+					Replicas int
+					Template struct{ Spec jobSpec }
+				} `yaml:"replicatedJobs"`
+			}](t, spec)[0]
+			require.True(t, set.Network.Names && set.Network.NotReady)
+			require.Len(t, set.Jobs, 1)
+			for k := range set.Jobs[0].Replicas {
+				job := set.Jobs[0].Template.Spec
+				for i := range job.Completions {
+					fields := map[string]string{"metadata.labels['jobset.sigs.k8s.io/job-index']": fmt.Sprint(k)}
+					s := pod(t, job.Template, fields, vars("JOB_COMPLETION_INDEX", i)...)
+					list = append(list, s.named(fmt.Sprintf("%s-%s-%d-%d", name, set.Jobs[0].Name, k, i), name))
+				}
+			}
+		case "apps/v1 StatefulSet":
+			set := strictYAML[struct {
+				ServiceName string `yaml:"serviceName"`
+				Replicas    int
+				Management  string `yaml:"podManagementPolicy"`
+				Selector    struct {
+					Labels map[string]string `yaml:"matchLabels"`
+				}
+				Template podTemplate
+			}](t, spec)[0]
+			require.Equal(t, "Parallel", set.Management) // or the second pod would wait for the first
+			require.Equal(t, services[set.ServiceName], set.Template.Metadata.Labels)
+			require.Equal(t, set.Selector.Labels, set.Template.Metadata.Labels)
+			for i := range set.Replicas {
+				list = append(list, pod(t, set.Template, nil).named(fmt.Sprintf("%s-%d", name, i), set.ServiceName))
+			}
+		case "kubeflow.org/v2beta1 MPIJob":
+			list = append(list, mpiJobPods(t, name, spec)...)
+		case "kubeflow.org/v1 PyTorchJob":
+			job := strictYAML[struct {
+				Processes string             `yaml:"nprocPerNode"`
+				Specs     map[string]replica `yaml:"pytorchReplicaSpecs"`
+			}](t, spec)[0]
+			n := 0
+			for _, r := range job.Specs {
+				n += r.Replicas
+			}
+			for rank := range n {
+				role, index := "Master", 0
+				if rank > 0 {
+					role, index = "Worker", rank-1
+				}
+				master := name + "-master-0"
+				environ := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456, "RANK", rank, "PET_NODE_RANK", rank, "PET_NNODES", n,
+					"PET_NPROC_PER_NODE", job.Processes, "WORLD_SIZE", 4*n)
+				list = append(list, pod(t, job.Specs[role].Template, nil, environ...).named(fmt.Sprintf("%s-%s-%d", name, strings.ToLower(role), index), ""))
+			}
+		case "kubeflow.org/v1 TFJob":
+			specs := strictYAML[struct {
+				Specs map[string]replica `yaml:"tfReplicaSpecs"`
+			}](t, spec)[0].Specs
+			cluster := make(map[string][]string)
+			for role, r := range specs {
+				for i := range r.Replicas {
+					role := strings.ToLower(role)
+					cluster[role] = append(cluster[role], fmt.Sprintf("%s-%s-%d.default.svc:2222", name, role, i))
+				}
+			}
+			for role, r := range specs {
+				for i := range r.Replicas {
+					text, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": strings.ToLower(role), "index": i}, "environment": "cloud"})
+					require.NoError(t, err)
+					list = append(list, pod(t, r.Template, nil, vars("TF_CONFIG", string(text))...))
+				}
+			}
+		case "trainer.kubeflow.org/v1alpha1 TrainJob":
+			job := strictYAML[struct {
+				Runtime struct{ Name string } `yaml:"runtimeRef"`
+				Trainer struct {
+					Nodes         int `yaml:"numNodes"`
+					Image         string
+					Command, Args []string
+					Env           []envVar
+				}
+			}](t, spec)[0]
+			for i := range job.Trainer.Nodes {
+				list = append(list, started{
+					argv: slices.Concat(job.Trainer.Command, job.Trainer.Args),
+					environ: vars("PET_NNODES", job.Trainer.Nodes, "PET_NPROC_PER_NODE", "auto", "PET_NODE_RANK", i, "JOB_COMPLETION_INDEX", i,
+						"PET_MASTER_ADDR", fmt.Sprintf("%s-node-0-0.%s", name, name), "PET_MASTER_PORT", 29500, secretVariable, "of the Secret, long enough"),
+				})
+			}
+		case "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":
+			set := strictYAML[struct {
+				Replicas int
+				Template struct {
+					Size          int
+					RestartPolicy string      `yaml:"restartPolicy"`
+					Worker        podTemplate `yaml:"workerTemplate"`
+				} `yaml:"leaderWorkerTemplate"`
+			}](t, spec)[0]
+			for i := range set.Template.Size { // one group
+				list = append(list, pod(t, set.Template.Worker, nil, vars("LWS_LEADER_ADDRESS", name+"-0."+name+".default", "LWS_GROUP_SIZE", set.Template.Size,
+					"LWS_WORKER_INDEX", i)...))
+			}
+		case "batch.volcano.sh/v1alpha1 Job":
+			list = append(list, volcanoPods(t, name, spec)...)
+		default:
+			t.Fatalf("%s %s", o.APIVersion, o.Kind)
+		}
+	}
+	return list
+}
+
+func mpiJobPods(t *testing.T, name string, spec []byte) []started {
+	job := strictYAML[struct {
+		Slots  int                `yaml:"slotsPerWorker"`
+		Policy map[string]string  `yaml:"runPolicy"`
+		Specs  map[string]replica `yaml:"mpiReplicaSpecs"`
+	}](t, spec)[0]
+	hostfile := ""
+	var list []started
+	for i := range job.Specs["Worker"].Replicas {
+		worker := fmt.Sprintf("%s-worker-%d", name, i)
+		hostfile += fmt.Sprintf("%s.%s.default.svc slots=%d\n", worker, name, job.Slots)
+		require.NotEmpty(t, job.Specs["Worker"].Template.Spec.Containers[0].Args, "the operator would start sshd")
+		list = append(list, pod(t, job.Specs["Worker"].Template, nil, "K_MPI_JOB_ROLE=worker").named(worker, ""))
+	}
+	launcher := pod(t, job.Specs["Launcher"].Template, nil, "K_MPI_JOB_ROLE=launcher", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile").named(name+"-launcher", "")
+	launcher.files["etc/mpi/hostfile"] = &fstest.MapFile{Data: []byte(hostfile)}
+	list = append(list, launcher)
+	for _, s := range list {
+		s.files["root/.ssh/id_rsa"] = &fstest.MapFile{Data: []byte("key")}
+	}
+	return list
+}
+
+func volcanoPods(t *testing.T, name string, spec []byte) []started {
+	type policy struct{ Event, Action string }
+	job := strictYAML[struct {
+		MinAvailable  int    `yaml:"minAvailable"`
+		SchedulerName string `yaml:"schedulerName"`
+		Plugins       map[string][]string
+		Policies      []policy
+		Tasks         []struct {
+			Name     string
+			Replicas int
+			Policies []policy
+			Template podTemplate
+		}
+	}](t, spec)[0]
+	require.Contains(t, job.Plugins, "svc")
+	require.Contains(t, job.Plugins, "ssh")
+	var lists []string
+	config := ""
+	for _, task := range job.Tasks {
+		var hosts []string
+		for i := range task.Replicas {
+			hosts = append(hosts, fmt.Sprintf("%s-%s-%d.%s", name, task.Name, i, name))
+			config += fmt.Sprintf("Host %s-%s-%d\n", name, task.Name, i)
+		}
+		lists = append(lists, vars("VC_"+strings.ToUpper(task.Name)+"_HOSTS", strings.Join(hosts, ","))...)
+	}
+	var list []started
+	for _, task := range job.Tasks {
+		for i := range task.Replicas {
+			s := pod(t, task.Template, nil, append(vars("VC_TASK_INDEX", i), lists...)...).named(fmt.Sprintf("%s-%s-%d", name, task.Name, i), "")
+			s.files["root/.ssh/id_rsa"], s.files["root/.ssh/config"] = &fstest.MapFile{Data: []byte("key")}, &fstest.MapFile{Data: []byte(config)}
+			list = append(list, s)
+		}
+	}
+	return list
+}

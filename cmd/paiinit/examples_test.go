@@ -1,0 +1,646 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/paiinit/paiinit/envspec"
+)
+
+// The job files of examples/ are read strictly, and every container that they describe is given to this program, with the
+// environment that its scheduler makes of it: the command line parses, all containers agree on who is who, the first one
+// has a command, and there is a secret.
+
+// started is one container of an example.
+type started struct {
+	argv     []string // of the container, without the ENTRYPOINT if that is the image's
+	environ  []string
+	files    fstest.MapFS
+	addr     string
+	resolver envspec.Resolver
+}
+
+// entrypoint is that of Dockerfile.example.
+var entrypoint = []string{"paiinit", "--"}
+
+func TestExamples(t *testing.T) {
+	for file, c := range map[string]struct {
+		system     string
+		containers func(t *testing.T, file string) []started
+	}{
+		"openpai/horovod-rdma.json":     {"openpai", openPAIClassicExample},
+		"openpai/tensorflow.json":       {"openpai", openPAIClassicExample},
+		"openpai/horovod.yaml":          {"openpai", openPAIExample},
+		"openpai/tensorflow.yaml":       {"openpai", openPAIExample},
+		"azureml/mpi.yml":               {"azure", azureMLExample},
+		"azureml/pytorch.yml":           {"azure", azureMLExample},
+		"azureml/tensorflow.yml":        {"azure", azureMLExample},
+		"azure-batch/task.json":         {"azure", azureBatchExample},
+		"kubernetes/indexed-job.yaml":   {"kubernetes-indexed-job", kubernetesExample},
+		"kubernetes/jobset.yaml":        {"jobset", kubernetesExample},
+		"kubernetes/statefulset.yaml":   {"kubernetes-statefulset", kubernetesExample},
+		"kubeflow/mpijob.yaml":          {"mpijob", kubernetesExample},
+		"kubeflow/pytorchjob.yaml":      {"pytorchjob", kubernetesExample},
+		"kubeflow/tfjob.yaml":           {"tf-config", kubernetesExample},
+		"kubeflow/trainjob.yaml":        {"trainjob", kubernetesExample},
+		"leaderworkerset/lws.yaml":      {"leaderworkerset", kubernetesExample},
+		"volcano/job.yaml":              {"volcano", kubernetesExample},
+		"slurm/job.sh":                  {"slurm", slurmExample},
+		"slurm/torchrun.sh":             {"slurm", slurmExample},
+		"sagemaker/training-job.json":   {"sagemaker", sageMakerExample},
+		"aws-batch/job-definition.json": {"aws-batch", awsBatchExample},
+		"vertex/job.yaml":               {"vertex", vertexExample},
+		"dstack/task.dstack.yml":        {"dstack", dstackExample},
+		"skypilot/task.yaml":            {"skypilot", skyPilotExample},
+		"runpod/start.sh":               {"runpod", runPodExample},
+		"compose/compose.yaml":          {"compose", composeExample},
+		"swarm/stack.yaml":              {"compose", composeExample},
+		"hosts/run.sh":                  {"explicit", hostsExample},
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel() // compose takes seconds to look at a file
+			containers := c.containers(t, file)
+			require.Len(t, containers, 4, "the examples have four containers")
+			ranks := make(map[int]bool)
+			first := 0
+			for _, s := range containers {
+				job := s.run(t)
+				require.Equal(t, c.system, job.System)
+				require.Contains(t, []int{4, -1}, job.Size)
+				if job.First {
+					first++
+				}
+				if job.Rank >= 0 {
+					require.False(t, ranks[job.Rank], "rank %d twice", job.Rank)
+					ranks[job.Rank] = true
+				}
+				require.Empty(t, job.Warnings)
+			}
+			require.Equal(t, 1, first)
+		})
+	}
+}
+
+// run gives the container's command line and environment to the program, as far as it gets without the others.
+func (s started) run(t *testing.T) envspec.Job {
+	t.Helper()
+	require.Equal(t, "paiinit", filepath.Base(s.argv[0]))
+	require.Equal(t, "run", commandOf(s.argv))
+	require.Empty(t, nested(s.environ))
+	known := []string{secretVariable, "PAIINIT_POD_NAME", "PAIINIT_JOB_INDEX", "PAIINIT_JOB_REPLICAS"}
+	for _, f := range runFlags() {
+		known = append(known, twin(f.Names()[0]))
+	}
+	for _, kv := range s.environ {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "PAIINIT_") {
+			require.Contains(t, known, name)
+		}
+	}
+	var got settings
+	err := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil }).Run(t.Context(), runArgs(s.argv))
+	require.NoError(t, err)
+	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver, Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
+	if s.addr != "" {
+		in.Addrs = []netip.Addr{netip.MustParseAddr(s.addr)}
+	}
+	job, err := envspec.Read(t.Context(), in)
+	require.NoError(t, err)
+	if job.First {
+		require.NotEmpty(t, got.command)
+	}
+	require.True(t, lookup(s.environ, secretVariable) != "" || got.secretFile != "" || len(job.Secrets) > 0, "there is no secret")
+	return job
+}
+
+func readExample(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("../../examples/" + file)
+	require.NoError(t, err)
+	return b
+}
+
+// strictYAML reads all documents of a file. Nothing may be in it that v does not know, nor twice.
+func strictYAML[T any](t *testing.T, text []byte) []T {
+	t.Helper()
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	var list []T
+	for {
+		var v T
+		err := d.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			return list
+		}
+		require.NoError(t, err)
+		list = append(list, v)
+	}
+}
+
+func strictJSON[T any](t *testing.T, text []byte) (v T) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&v))
+	return v
+}
+
+// vars makes an environment of names and values by turns.
+func vars(pairs ...any) []string {
+	var list []string
+	for i := 0; i < len(pairs); i += 2 {
+		list = append(list, fmt.Sprintf("%v=%v", pairs[i], pairs[i+1]))
+	}
+	return list
+}
+
+// words splits a command line without quotes, whose variables the container's shell would replace.
+func words(line string, environ []string) []string {
+	return strings.Fields(os.Expand(line, func(name string) string { return lookup(environ, name) }))
+}
+
+// lineWith returns the command line in a script that starts paiinit, from there on.
+func lineWith(t *testing.T, script []byte, environ []string) []string {
+	t.Helper()
+	joined := strings.ReplaceAll(string(script), "\\\n", " ")
+	for line := range strings.Lines(joined) {
+		w := words(line, environ)
+		if i := slices.Index(w, "paiinit"); i >= 0 && w[0] != "#" {
+			return w[i:]
+		}
+	}
+	t.Fatal("no line starts paiinit")
+	return nil
+}
+
+type paiRole struct {
+	name    string
+	count   int
+	gpus    int
+	command string
+}
+
+// openPAITasks are the tasks of a job on OpenPAI 0.14, or 1.x on Kubernetes.
+func openPAITasks(roles []paiRole, more []string, kubernetes bool, files fstest.MapFS) []started {
+	var common, names []string
+	total, port := 0, 20000
+	for _, r := range roles {
+		names = append(names, r.name)
+		runtime := r.name
+		if kubernetes {
+			runtime = strings.ReplaceAll(r.name, "_", "")
+			common = append(common, vars("PAI_RESOURCE_"+r.name, fmt.Sprintf("%d,4,1024,0", r.gpus))...)
+		}
+		var list []string
+		for i := range r.count {
+			common = append(common, vars(
+				fmt.Sprintf("PAI_HOST_IP_%s_%d", runtime, i), "10.151.41.9", fmt.Sprintf("PAI_PORT_LIST_%s_%d_ssh", runtime, i), port+1,
+				fmt.Sprintf("PAI_PORT_LIST_%s_%d_http", runtime, i), port)...)
+			list = append(list, fmt.Sprintf("10.151.41.9:%d", port))
+			port += 2
+		}
+		total += r.count
+		common = append(common, vars("PAI_TASK_ROLE_"+runtime+"_HOST_LIST", strings.Join(list, ","), "PAI_TASK_ROLE_TASK_COUNT_"+r.name, r.count)...)
+	}
+	common = append(common, vars("PAI_JOB_NAME", "alice~job", "PAI_TASK_ROLE_LIST", strings.Join(names, ","), "PAI_TASKS_NUM", total)...)
+	if kubernetes {
+		common = append(common, vars("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", "0_uid", "FC_TASKROLE_NAME", "x")...)
+	}
+	var list []started
+	for _, r := range roles {
+		for i := range r.count {
+			environ := slices.Concat(common, more, vars("PAI_CURRENT_TASK_ROLE_NAME", r.name, "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", i, "PAI_TASK_INDEX", i))
+			if !kubernetes {
+				environ = append(environ, vars("APP_ID", "application_1", "PAI_CURRENT_TASK_ROLE_GPU_COUNT", r.gpus)...)
+			}
+			list = append(list, started{argv: words(r.command, environ), environ: environ, files: files})
+		}
+	}
+	return list
+}
+
+func openPAIClassicExample(t *testing.T, file string) []started {
+	job := strictJSON[struct {
+		JobName, Image string
+		JobEnvs        map[string]any
+		TaskRoles      []struct {
+			Name                                       string
+			TaskNumber, CPUNumber, MemoryMB, GPUNumber int
+			Command                                    string
+		}
+	}](t, readExample(t, file))
+	var roles []paiRole
+	for _, r := range job.TaskRoles {
+		roles = append(roles, paiRole{r.Name, r.TaskNumber, r.GPUNumber, r.Command})
+	}
+	var envs []string
+	for name, value := range job.JobEnvs {
+		envs = append(envs, vars(name, value)...)
+	}
+	return openPAITasks(roles, envs, false, nil)
+}
+
+func openPAIExample(t *testing.T, file string) []started {
+	type role struct {
+		Instances           int
+		DockerImage         string         `yaml:"dockerImage"`
+		ResourcePerInstance map[string]int `yaml:"resourcePerInstance"`
+		Commands            []string
+	}
+	jobs := strictYAML[struct {
+		ProtocolVersion int `yaml:"protocolVersion"`
+		Name, Type      string
+		Prerequisites   []struct {
+			ProtocolVersion int `yaml:"protocolVersion"`
+			Name, Type, URI string
+		}
+		TaskRoles yaml.Node `yaml:"taskRoles"`
+		Extras    map[string][]struct {
+			Plugin     string
+			Parameters map[string]bool
+		}
+	}](t, readExample(t, file))
+	require.Len(t, jobs, 1)
+	require.Equal(t, "ssh", jobs[0].Extras["com.microsoft.pai.runtimeplugin"][0].Plugin)
+	var roles []paiRole
+	declared := jobs[0].TaskRoles.Content // in their order
+	for i := 0; i < len(declared); i += 2 {
+		var r role
+		require.NoError(t, declared[i+1].Decode(&r))
+		require.Equal(t, "image", r.DockerImage)
+		require.Len(t, r.Commands, 1)
+		roles = append(roles, paiRole{declared[i].Value, r.Instances, r.ResourcePerInstance["gpu"], r.Commands[0]})
+	}
+	key := fstest.MapFS{"usr/local/pai/ssh-secret/ssh-privatekey": {Data: []byte("key")}}
+	return openPAITasks(roles, nil, true, key)
+}
+
+func azureNode(i, n int) (environ []string, addr string) {
+	var list []string
+	for k := range n {
+		list = append(list, fmt.Sprintf("10.0.0.%d", 4+k))
+	}
+	return vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCH_HOST_LIST", strings.Join(list, ","), "AZ_BATCH_MASTER_NODE", list[0]+":6000"), list[i]
+}
+
+func azureMLExample(t *testing.T, file string) []started {
+	job := strictYAML[struct {
+		Schema         string `yaml:"$schema"`
+		Type           string
+		ExperimentName string `yaml:"experiment_name"`
+		Code, Command  string
+		Environment    struct{ Image string }
+		Variables      map[string]string `yaml:"environment_variables"`
+		Compute        string
+		Resources      struct {
+			InstanceCount int `yaml:"instance_count"`
+		}
+		Distribution struct {
+			Type      string
+			Processes int `yaml:"process_count_per_instance"`
+		}
+	}](t, readExample(t, file))[0]
+	require.Equal(t, []any{"command", "pytorch", 1}, []any{job.Type, job.Distribution.Type, job.Distribution.Processes})
+	var list []started
+	n := job.Resources.InstanceCount
+	for i := range n {
+		environ, _ := azureNode(i, n)
+		environ = append(environ, vars("AZUREML_RUN_ID", "run", "AZUREML_NODE_COUNT", n, "NODE_RANK", i, "RANK", i, "LOCAL_RANK", 0, "WORLD_SIZE", n,
+			"MASTER_ADDR", "10.0.0.4", "MASTER_PORT", 6105, secretVariable, job.Variables[secretVariable])...)
+		list = append(list, started{argv: words(job.Command, environ), environ: environ})
+	}
+	return list
+}
+
+func azureBatchExample(t *testing.T, file string) []started {
+	task := strictJSON[struct {
+		ID, CommandLine     string
+		ContainerSettings   struct{ ImageName, ContainerRunOptions string }
+		EnvironmentSettings []struct{ Name, Value string }
+		MultiInstance       struct {
+			NumberOfInstances       int
+			CoordinationCommandLine string
+		} `json:"multiInstanceSettings"`
+	}](t, readExample(t, file))
+	require.Contains(t, task.ContainerSettings.ContainerRunOptions, "--network host")
+	var list []started
+	n := task.MultiInstance.NumberOfInstances
+	for i := range n {
+		environ, addr := azureNode(i, n)
+		for _, v := range task.EnvironmentSettings {
+			environ = append(environ, vars(v.Name, v.Value)...)
+		}
+		list = append(list, started{argv: words(task.MultiInstance.CoordinationCommandLine, environ), environ: environ, addr: addr})
+	}
+	return list
+}
+
+func slurmExample(t *testing.T, file string) []started {
+	script := readExample(t, file)
+	require.Contains(t, string(script), "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n")
+	require.Contains(t, string(script), "\nsrun --ntasks-per-node=1 paiinit ")
+	var list []started
+	for i := range 4 {
+		environ := vars("HOME", "/home/me", "SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", "n[0-3]", "SLURM_NODEID", i, "SLURM_PROCID", i,
+			"SLURM_LOCALID", 0, "SLURM_STEP_TASKS_PER_NODE", "1(x4)")
+		list = append(list, started{argv: lineWith(t, script, environ), environ: environ})
+	}
+	return list
+}
+
+func sageMakerExample(t *testing.T, file string) []started {
+	job := strictJSON[struct {
+		TrainingJobName        string
+		AlgorithmSpecification struct {
+			TrainingImage, TrainingInputMode        string
+			ContainerEntrypoint, ContainerArguments []string
+		}
+		Environment      map[string]string
+		RoleArn          string
+		OutputDataConfig struct{ S3OutputPath string }
+		ResourceConfig   struct {
+			InstanceType                  string
+			InstanceCount, VolumeSizeInGB int
+		}
+		StoppingCondition      struct{ MaxRuntimeInSeconds int }
+		EnableNetworkIsolation bool
+	}](t, readExample(t, file))
+	var hosts []string
+	for i := range job.ResourceConfig.InstanceCount {
+		hosts = append(hosts, fmt.Sprintf("algo-%d", i+1))
+	}
+	var list []started
+	for _, host := range hosts {
+		text, err := json.Marshal(map[string]any{"current_host": host, "hosts": hosts})
+		require.NoError(t, err)
+		list = append(list, started{
+			argv:    slices.Concat(job.AlgorithmSpecification.ContainerEntrypoint, job.AlgorithmSpecification.ContainerArguments),
+			environ: vars("TRAINING_JOB_NAME", job.TrainingJobName, secretVariable, job.Environment[secretVariable]),
+			files:   fstest.MapFS{"opt/ml/input/config/resourceconfig.json": {Data: text}},
+		})
+	}
+	return list
+}
+
+func awsBatchExample(t *testing.T, file string) []started {
+	type pair struct{ Name, Type, Value, ValueFrom string }
+	job := strictJSON[struct {
+		JobDefinitionName, Type string
+		NodeProperties          struct {
+			MainNode, NumNodes  int
+			NodeRangeProperties []struct {
+				TargetNodes string
+				Container   struct {
+					Image                string
+					Command              []string
+					ResourceRequirements []pair
+					ExecutionRoleArn     string
+					Secrets              []pair
+				}
+			}
+		}
+	}](t, readExample(t, file))
+	nodes := job.NodeProperties
+	require.Equal(t, "0:", nodes.NodeRangeProperties[0].TargetNodes)
+	container := nodes.NodeRangeProperties[0].Container
+	require.Equal(t, secretVariable, container.Secrets[0].Name)
+	var list []started
+	for i := range nodes.NumNodes {
+		environ := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("id#%d", i), "AWS_BATCH_JOB_NODE_INDEX", i, "AWS_BATCH_JOB_NUM_NODES", nodes.NumNodes,
+			"AWS_BATCH_JOB_MAIN_NODE_INDEX", nodes.MainNode, secretVariable, "of the vault, long enough")
+		if i != nodes.MainNode {
+			environ = append(environ, "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=10.0.0.10")
+		}
+		list = append(list, started{argv: slices.Concat(entrypoint, container.Command), environ: environ})
+	}
+	return list
+}
+
+type nameValue struct{ Name, Value string }
+
+func vertexExample(t *testing.T, file string) []started {
+	job := strictYAML[struct {
+		Pools []struct {
+			Machine struct {
+				MachineType string `yaml:"machineType"`
+			} `yaml:"machineSpec"`
+			Replicas  int `yaml:"replicaCount"`
+			Container struct {
+				Image         string `yaml:"imageUri"`
+				Command, Args []string
+				Env           []nameValue
+			} `yaml:"containerSpec"`
+		} `yaml:"workerPoolSpecs"`
+	}](t, readExample(t, file))[0]
+	cluster := make(map[string][]string)
+	for i, p := range job.Pools {
+		pool := fmt.Sprintf("workerpool%d", i)
+		for k := range p.Replicas {
+			cluster[pool] = append(cluster[pool], fmt.Sprintf("cmle-training-%s-b644f12a34-%d:2222", pool, k))
+		}
+	}
+	var list []started
+	for i, p := range job.Pools {
+		for k := range p.Replicas {
+			spec, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": fmt.Sprintf("workerpool%d", i), "index": k}})
+			require.NoError(t, err)
+			list = append(list, started{
+				argv:    slices.Concat(p.Container.Command, p.Container.Args),
+				environ: vars("CLUSTER_SPEC", string(spec), p.Container.Env[0].Name, p.Container.Env[0].Value),
+			})
+		}
+	}
+	return list
+}
+
+func dstackExample(t *testing.T, file string) []started {
+	task := strictYAML[struct {
+		Type, Name    string
+		Nodes         int
+		Image         string
+		Env, Commands []string
+		Resources     map[string]int
+	}](t, readExample(t, file))[0]
+	require.Equal(t, "task", task.Type)
+	var list []started
+	for i := range task.Nodes {
+		environ := append(slices.Clone(task.Env), vars("DSTACK_NODES_IPS", "10.2.0.1\n10.2.0.2\n10.2.0.3\n10.2.0.4", "DSTACK_MASTER_NODE_IP", "10.2.0.1",
+			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", task.Nodes, "DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")...)
+		list = append(list, started{argv: words(task.Commands[0], environ), environ: environ})
+	}
+	return list
+}
+
+func skyPilotExample(t *testing.T, file string) []started {
+	task := strictYAML[struct {
+		Name      string
+		Nodes     int `yaml:"num_nodes"`
+		Resources map[string]string
+		Secrets   map[string]*string
+		Run       string
+	}](t, readExample(t, file))[0]
+	require.Contains(t, task.Secrets, secretVariable)
+	var list []started
+	for i := range task.Nodes {
+		environ := vars("SKYPILOT_NODE_IPS", "10.3.0.4\n10.3.0.5\n10.3.0.6\n10.3.0.7", "SKYPILOT_NODE_RANK", i, "SKYPILOT_NUM_NODES", task.Nodes,
+			"SKYPILOT_NUM_GPUS_PER_NODE", 8, secretVariable, "of the command line, long enough")
+		list = append(list, started{argv: words(task.Run, environ), environ: environ})
+	}
+	return list
+}
+
+func runPodExample(t *testing.T, file string) []started {
+	var list []started
+	for i := range 4 {
+		environ := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "MASTER_PORT", 29400, "NODE_ADDR", fmt.Sprintf("10.65.0.%d", 2+i),
+			"NODE_RANK", i, "NUM_NODES", 4, "NUM_TRAINERS", 8, "WORLD_SIZE", 32, secretVariable, "of RunPod's, long enough")
+		list = append(list, started{argv: lineWith(t, readExample(t, file), environ), environ: environ})
+	}
+	return list
+}
+
+// nameServer is that of a container engine.
+type nameServer map[netip.Addr]string
+
+func (n nameServer) LookupHost(_ context.Context, name string) ([]netip.Addr, error) {
+	return nil, &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+}
+
+func (n nameServer) LookupPTR(_ context.Context, addr netip.Addr) ([]string, error) {
+	return []string{n[addr]}, nil
+}
+
+func composeExample(t *testing.T, file string) []started {
+	compose(t, "-f", "../../examples/"+file, "config", "--quiet")
+	stack := strictYAML[struct {
+		Version  string
+		X        map[string]any `yaml:",inline"`
+		Services map[string]struct {
+			Image       string
+			Build       any
+			Init        bool
+			Secrets     []string
+			Volumes     []string
+			Environment map[string]string
+			Command     []string
+			Scale       int
+			Deploy      struct {
+				Replicas int
+				Restart  any `yaml:"restart_policy"`
+			}
+		}
+		Secrets map[string]any
+	}](t, readExample(t, file))[0]
+	names := nameServer{}
+	var list []started
+	for _, name := range []string{"launcher", "worker"} {
+		service, form := stack.Services[name], "app-%s-%d.app_default."
+		n := max(1, service.Scale)
+		if strings.HasPrefix(file, "swarm/") {
+			n, form = service.Deploy.Replicas, "app_%s.%d.x7k2p.app_default."
+		}
+		for i := range n {
+			addr := fmt.Sprintf("172.19.0.%d", 2+len(list))
+			names[netip.MustParseAddr(addr)] = fmt.Sprintf(form, name, i+1)
+			s := started{argv: slices.Concat(entrypoint, service.Command), addr: addr, resolver: names}
+			for key, value := range service.Environment {
+				s.environ = append(s.environ, vars(key, value)...)
+			}
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// compose runs the compose tool, of either generation.
+func compose(t *testing.T, args ...string) {
+	t.Helper()
+	command := []string{"docker", "compose"}
+	if exec.Command("docker", "compose", "version").Run() != nil {
+		command = []string{"docker-compose"}
+	}
+	if _, err := exec.LookPath(command[0]); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	cmd := exec.Command(command[0], append(command[1:], args...)...)
+	cmd.Env = append(os.Environ(), "PAIINIT_SECRET_FILE=/etc/hostname")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+func hostsExample(t *testing.T, file string) []started {
+	addrs := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"}
+	script := strings.ReplaceAll(string(readExample(t, file)), "\\\n", " ")
+	_, line, ok := strings.Cut(script, "\nexec docker run ")
+	require.True(t, ok)
+	require.Contains(t, line, "--network host ")
+	var list []started
+	for _, addr := range addrs {
+		w := strings.Fields(strings.NewReplacer(`"$1"`, strings.Join(addrs, ","), `"`, "").Replace(line))
+		s := started{addr: addr}
+		for i, word := range w {
+			if word == "--env" {
+				s.environ = append(s.environ, w[i+1])
+			}
+		}
+		s.argv = slices.Concat(entrypoint, w[slices.Index(w, "my/horovod")+1:])
+		list = append(list, s)
+	}
+	return list
+}
+
+var link = regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
+
+// TestSchedulerPages asserts that there is a page for every scheduler, that every job file is on one, and that what the pages
+// refer to is there.
+func TestSchedulerPages(t *testing.T) {
+	const dir = "../../docs/schedulers"
+	pages, err := filepath.Glob(dir + "/*.md")
+	require.NoError(t, err)
+	index, err := os.ReadFile(dir + "/README.md")
+	require.NoError(t, err)
+	for _, system := range envspec.Systems() {
+		require.Contains(t, string(index), "`"+system+"`")
+	}
+	seen := make(map[string]bool)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			target := filepath.Join(filepath.Dir(page), m[1])
+			_, err := os.Stat(target)
+			require.NoError(t, err, "%s refers to %s", page, m[1])
+			seen[target] = true
+		}
+		if filepath.Base(page) != "README.md" {
+			require.Contains(t, string(index), "("+filepath.Base(page)+")")
+		}
+	}
+	files, err := filepath.Glob("../../examples/*/*")
+	require.NoError(t, err)
+	for _, file := range files {
+		require.True(t, seen[file] || seen[filepath.Dir(file)], "no page refers to %s", file)
+	}
+}

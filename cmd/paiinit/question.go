@@ -1,0 +1,276 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/rendezvous"
+)
+
+// questions are the commands that ask the paiinit that runs in this container.
+func questions(environ []string) []*cli.Command {
+	command := func(name, args, usage string, do func(*cli.Command, asker) error, flags ...cli.Flag) *cli.Command {
+		return &cli.Command{
+			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
+			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
+			OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} },
+			Action: func(_ context.Context, c *cli.Command) error {
+				want := 0
+				if args != "" {
+					want = 1
+				}
+				if c.NArg() != want {
+					return &usageError{fmt.Errorf("usage: paiinit %s", strings.TrimSpace(name+" "+args+" [FLAGS]"))}
+				}
+				return do(c, asker{c: c, socket: questionSocket(environ, c.String("state-dir"))})
+			},
+		}
+	}
+	timeout := &cli.StringFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then (default: no limit)"}
+	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
+	return []*cli.Command{
+		command("status", "", "where the job stands: who is present, who is missing, and why", showStatus,
+			&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.BoolFlag{Name: "watch", Usage: "show every change, until the job ends"}),
+		command("wait", "", "return once all ranks are present", awaitAll, timeout),
+		command("barrier", "NAME", "return once every rank has called it with that name", awaitBarrier, timeout),
+		command("hosts", "", "name:slots of the live ranks, as horovodrun's --host-discovery-script wants them", showHosts),
+		command("hostfile", "", "the host list", showHostfile,
+			&cli.StringFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: formats[0]}),
+	}
+}
+
+// questionSocket is where the paiinit of this container answers: beside the agent's socket.
+func questionSocket(environ []string, dir string) string {
+	if dir != "" {
+		return filepath.Join(dir, questionName)
+	}
+	return filepath.Join(filepath.Dir(agentSocket(environ)), questionName)
+}
+
+// replyError is what the paiinit of this container answered instead of what was asked for.
+type replyError struct {
+	status int
+	text   string
+}
+
+func (e *replyError) Error() string { return e.text }
+
+// asker asks the paiinit of this container.
+type asker struct {
+	c      *cli.Command
+	socket string
+}
+
+// slack is how much longer than it was told an answer may take before the asker gives up by itself.
+const slack = 10 * time.Second
+
+func (a asker) ask(q question) (reply, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return reply{}, fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", err)
+	case err != nil:
+		return reply{}, fmt.Errorf("no paiinit runs in this container: nobody answers on %s (PAIINIT_STATE_DIR or --state-dir says where else to ask)", a.socket)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := trusted(conn); err != nil && os.Getuid() != 0 {
+		return reply{}, fmt.Errorf("asking on %s: %w", a.socket, err)
+	}
+	b, err := json.Marshal(q)
+	if err != nil {
+		return reply{}, err
+	}
+	if q.Ask != "wait" && q.Ask != "barrier" {
+		_ = conn.SetDeadline(time.Now().Add(slack))
+	} else if q.Timeout > 0 {
+		_ = conn.SetDeadline(time.Now().Add(q.Timeout + slack))
+	}
+	if _, err = conn.Write(append(b, '\n')); err == nil {
+		b, err = bufio.NewReader(conn).ReadBytes('\n')
+	}
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return reply{}, &replyError{statusRetry, "the paiinit of this container does not answer"}
+	case err != nil:
+		return reply{}, &replyError{statusRetry, fmt.Sprintf("the paiinit of this container has ended (%v)", err)}
+	}
+	var r reply
+	if err := json.Unmarshal(b, &r); err != nil {
+		return reply{}, fmt.Errorf("reading the answer of the paiinit of this container: %w", err)
+	}
+	if r.Exit != 0 {
+		return r, &replyError{r.Exit, r.Error}
+	}
+	return r, nil
+}
+
+// timeout reads --timeout; 0 = no limit.
+func (a asker) timeout() (time.Duration, error) {
+	v := a.c.String("timeout")
+	if v == "" || v == "0" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d <= 0 {
+		return 0, &usageError{fmt.Errorf("--timeout is %q: want a time such as 90s or 10m", v)}
+	}
+	return d, nil
+}
+
+func awaitAll(_ *cli.Command, a asker) error {
+	d, err := a.timeout()
+	if err == nil {
+		_, err = a.ask(question{Ask: "wait", Timeout: d})
+	}
+	return err
+}
+
+func awaitBarrier(c *cli.Command, a asker) error {
+	d, err := a.timeout()
+	if err != nil {
+		return err
+	}
+	name := c.Args().First()
+	if name == "" || len(name) > rendezvous.MaxName {
+		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
+	}
+	_, err = a.ask(question{Ask: "barrier", Name: name, Timeout: d})
+	return err
+}
+
+func showHosts(c *cli.Command, a asker) error {
+	r, err := a.ask(question{Ask: "hosts"})
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	for _, h := range r.Hosts {
+		fmt.Fprintf(&b, "%s:%d\n", h.Name, h.Slots)
+	}
+	_, err = b.WriteTo(c.Root().Writer)
+	return err
+}
+
+func showHostfile(c *cli.Command, a asker) error {
+	dialect := hostfile.Dialect(c.String("format"))
+	if err := hostfile.Check(dialect, "name"); err != nil {
+		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
+	}
+	r, err := a.ask(question{Ask: "hostfile"})
+	if err != nil {
+		return err
+	}
+	return hostfile.Write(c.Root().Writer, dialect, r.Hosts)
+}
+
+// watchInterval is how often a change is looked for.
+const watchInterval = time.Second
+
+func showStatus(c *cli.Command, a asker) error {
+	r, err := a.ask(question{Ask: "status"})
+	if err != nil {
+		return err
+	}
+	watch := c.Bool("watch")
+	show := func(s *jobStatus) error {
+		switch {
+		case c.Bool("json") && watch:
+			return json.NewEncoder(c.Root().Writer).Encode(s) // one line for each change
+		case c.Bool("json"):
+			return printJSON(c.Root().Writer, s)
+		}
+		return sayStatus(c.Root().Writer, s, time.Now())
+	}
+	if err := show(r.Status); err != nil || !watch {
+		return err
+	}
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	last := r.Status
+	for last.Phase != rendezvous.Ended {
+		<-tick.C
+		r, err := a.ask(question{Ask: "status"})
+		if err != nil {
+			complain("%v", err)
+			return nil // it was there before: this is the end of the job
+		}
+		if same(last, r.Status) {
+			continue
+		}
+		last = r.Status
+		if !c.Bool("json") {
+			if _, err := fmt.Fprintln(c.Root().Writer); err != nil {
+				return err
+			}
+		}
+		if err := show(last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// same compares what is shown of two statuses.
+func same(a, b *jobStatus) bool {
+	x, errX := json.Marshal(a)
+	y, errY := json.Marshal(b)
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// sayStatus prints a status for people: one sentence, how long the phases took, and a row for every rank.
+func sayStatus(w io.Writer, s *jobStatus, now time.Time) error {
+	var b strings.Builder
+	if e := s.missing(); len(e.Missing) > 0 {
+		fmt.Fprintf(&b, "%s: %v\n", s.Phase, e)
+	} else {
+		fmt.Fprintf(&b, "%s: %d of %s ranks are present\n", s.Phase, e.Present, unknown(s.Size))
+	}
+	fmt.Fprintf(&b, "this is rank %s", unknown(s.Rank))
+	if s.Hash != "" {
+		fmt.Fprintf(&b, ", epoch %d, roster %.12s", s.Epoch, s.Hash)
+	}
+	for _, phase := range []string{"listen", "gather", "launch"} {
+		if t, ok := s.Timings[phase]; ok {
+			fmt.Fprintf(&b, ", %s %.3fs", phase, t)
+		}
+	}
+	b.WriteString("\n\n")
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "RANK\tNAME\tADDRESS\tSTATE\tSINCE\tSLOTS\tGPUS\tFABRIC\tREASON") // reported by Flush
+	for _, r := range s.Ranks {
+		addr := r.Host
+		if r.Port > 0 {
+			addr = net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\n", dash(r.Rank), r.Alias, addr, r.State, now.Sub(r.Since).Truncate(time.Second),
+			dash(r.Slots), dash(r.GPUs), r.Fabric, r.Reason)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// dash stands for a number that is not known.
+func dash(n int) string {
+	if n < 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/paiinit/paiinit/sshd"
+)
+
+// sftpServer is the command that the SSH server runs for the subsystem sftp.
+const sftpServer = "sftp-server"
+
+// sftpCommand is not for people: it speaks SFTP on its standard input and output.
+func sftpCommand() *cli.Command {
+	return &cli.Command{
+		Name: sftpServer, Hidden: true,
+		Action: func(context.Context, *cli.Command) error { return sshd.ServeSFTP(os.Stdin, os.Stdout) },
+	}
+}
+
+// isPeer reports whether an address is one of the job's: of the list that the environment gives, or of the roster.
+func (c *container) isPeer(addr netip.Addr) bool {
+	for _, p := range c.job.Peers {
+		if a, err := netip.ParseAddr(p.Host); err == nil && a.Unmap() == addr {
+			return true
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.roster.Members {
+		if m.Addr.Addr().Unmap() == addr {
+			return true
+		}
+	}
+	return false
+}

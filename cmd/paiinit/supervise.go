@@ -1,0 +1,482 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
+)
+
+// A launcher is not believed: it may hang when one of its daemons has failed, hang when all of them have ended, and say that
+// all is well when it has lost one or has never used the other hosts. What is known better is known from the sessions by
+// which it reached the other hosts.
+
+const (
+	// Open MPI needs up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon. A launcher whose
+	// daemons have all ended may still have to write what the ranks printed.
+	failurePatience = 10 * time.Second
+	// MPICH ends at once or never.
+	hydraPatience = 5 * time.Second
+)
+
+// daemons is what rank 0 knows of the sessions by which the launcher reached other hosts.
+type daemons struct {
+	fails chan failure   // the first daemon that failed
+	idle  chan time.Time // since when none of them runs any more; the latest
+
+	mu      sync.Mutex
+	reached map[string]bool // containers in which something was started
+	hosts   int             // on how many the launcher says that it has daemons
+	tree    bool            // daemons start others, nobody knows how many
+	running int             // daemons of Open MPI that stay in their session: these end with the job, hydra's when their ranks have
+	lost    string          // the first of either kind whose session was lost
+}
+
+func newDaemons() *daemons {
+	return &daemons{fails: make(chan failure, 1), idle: make(chan time.Time, 1), reached: make(map[string]bool)}
+}
+
+// failure is why the command should end, how long it may take to do so by itself, and the status of the job if it does not.
+type failure struct {
+	reason   string
+	patience time.Duration
+	status   int
+}
+
+func (d *daemons) fail(f failure) {
+	select {
+	case d.fails <- f:
+	default: // the first one decides
+	}
+}
+
+func (d *daemons) begun(host string, daemon launch.Daemon) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reached[host] = true
+	d.hosts = max(d.hosts, daemon.Hosts)
+	d.tree = d.tree || daemon.Tree()
+	if daemon.Program != "" && !daemon.Detached && !daemon.Hydra() {
+		d.running++
+	}
+}
+
+func (d *daemons) ended() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.running--
+	if d.running > 0 {
+		return
+	}
+	select {
+	case <-d.idle:
+	default:
+	}
+	d.idle <- time.Now()
+}
+
+func (d *daemons) lose(reason string, counted bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if counted {
+		d.running--
+	}
+	if d.lost == "" {
+		d.lost = reason
+	}
+}
+
+func (d *daemons) now() (running int, lost string, reached []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for host := range d.reached {
+		reached = append(reached, host)
+	}
+	slices.Sort(reached)
+	return d.running, d.lost, reached
+}
+
+// told is on how many hosts the launcher says that it has daemons, and whether these start others that nobody counts.
+func (d *daemons) told() (hosts int, tree bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hosts, d.tree
+}
+
+// onExec hears of a command that was started on another host.
+func (c *container) onExec(t rsh.Target, command string) {
+	d, _ := launch.DaemonOf(command)
+	c.daemons.begun(t.Name, d)
+}
+
+// onFailure hears of a command on another host that could not be started, or was lost.
+func (c *container) onFailure(t rsh.Target, command, stage string, err error) {
+	c.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
+	d, ok := launch.DaemonOf(command)
+	f := failure{fmt.Sprintf("the remote shell to %s failed (%s)", t.Name, stage), failurePatience, statusRetry}
+	if ok && d.Hydra() {
+		f.patience = hydraPatience
+	}
+	switch {
+	case stage == rsh.StageResolve && (!ok || !d.Hydra()):
+		return // a name that somebody mistyped
+	case stage == rsh.StageResolve:
+		f.reason, f.status = fmt.Sprintf("the launcher was told to use %s, which is no container of this job", t.Name), statusUnmendable
+	case stage == rsh.StageSession && ok && !d.Detached:
+		c.daemons.lose(fmt.Sprintf("the launcher's daemon on %s was lost", t.Name), !d.Hydra())
+	}
+	c.daemons.fail(f)
+}
+
+// onExit hears of a command on another host that has ended. MPICH's hydra does not always notice when one of its proxies
+// fails; every other launcher ends by itself then, and a script of the user's may fail as it likes.
+func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
+	d, ok := launch.DaemonOf(command)
+	if !ok || d.Detached {
+		return
+	}
+	if !d.Hydra() {
+		c.daemons.ended()
+		return
+	}
+	if s.Code != 0 {
+		f := failure{fmt.Sprintf("the launcher's proxy on %s ended with status %d", t.Name, s.Code), hydraPatience, statusRetry}
+		if s.Signal == 0 && s.Code < 128 {
+			f.status = s.Code // that of its ranks
+		}
+		c.daemons.fail(f)
+	}
+}
+
+// interruption is why the command was stopped, and the status of the job then; 0 = what the command itself says.
+type interruption struct {
+	reason string
+	status int
+}
+
+// watch passes on what other ranks want while the command runs. It returns the first reason why the command was stopped: a
+// wish of a rank, a lost rank, or a daemon of the launcher that had failed while the launcher did not end.
+//
+// A wish to stop goes the gentle way; what cannot go on is ended at once.
+func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (why interruption) {
+	var failed failure
+	var impatient, stuck <-chan time.Time
+	var dead map[int]int // agents of the launcher, and their statuses, when it was last looked
+	look := time.NewTicker(hydraPatience)
+	defer look.Stop()
+	if !launch.IsLauncher(c.settings.command[0]) {
+		look.Stop()
+	}
+	var idle, failedAt time.Time
+	end := func(pass func(os.Signal), sig int, because interruption) {
+		if why.reason == "" {
+			why = because
+			pass(stopSignal(sig))
+		}
+	}
+	var force <-chan time.Time
+	abort := func(because interruption) { // there is nothing to be saved any more, and hydra may not end without its proxies
+		end(hard, 0, because)
+		if force == nil && launch.IsLauncher(c.settings.command[0]) {
+			force = time.After(launcherTime)
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return why
+		case failed = <-c.daemons.fails:
+			failedAt, impatient = time.Now(), time.After(failed.patience)
+		case <-impatient:
+			if !launch.IsLauncher(c.settings.command[0]) && len(c.launchersSince(failedAt)) == 0 {
+				impatient = nil
+				break // it has ended by itself, and the script that had started it goes on
+			}
+			c.log.Error("the command does not end after a failure", "phase", "wait", "reason", failed.reason)
+			abort(interruption{failed.reason + ", and the command did not end by itself", failed.status})
+		case <-look.C:
+			now := unnoticed(os.DirFS("/proc"), "PAIINIT_AGENT="+c.state.path(socketName))
+			for pid, status := range now {
+				if before, ok := dead[pid]; ok && before == status {
+					c.daemons.fail(failure{fmt.Sprintf("the launcher's remote shell ended with status %d", status), 0, statusRetry})
+					break
+				}
+			}
+			dead = now
+		case <-force:
+			hard(syscall.SIGTERM) // the second one ends it
+		case idle = <-c.daemons.idle:
+			stuck = time.After(failurePatience)
+		case <-stuck:
+			if running, _, _ := c.daemons.now(); running > 0 || !c.killStuck(idle) || !launch.IsLauncher(c.settings.command[0]) {
+				break // it has started daemons again, or ended; or it is a script, which goes on by itself
+			}
+			if why.reason == "" {
+				why = interruption{"the launcher did not end when its daemons on all hosts had", statusRetry}
+			}
+		case s := <-c.node.Stops():
+			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
+			end(gently, s.Signal, interruption{reason: s.Reason})
+		case l := <-c.node.Losses():
+			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
+			abort(interruption{lossText(l), statusRetry})
+		}
+	}
+}
+
+// killStuck ends a launcher of this job that was started before its daemons ended, and is still there: all that is left for
+// it to do is to exit. Open MPI 5.0 may wait for itself there (openpmix/prrte#1607, #1839).
+func (c *container) killStuck(idle time.Time) bool {
+	killed := false
+	for _, pid := range c.launchersSince(idle) {
+		c.log.Error("the launcher does not end, although its daemons on all hosts have", "phase", "wait", "pid", pid)
+		killed = syscall.Kill(pid, syscall.SIGKILL) == nil || killed
+	}
+	return killed
+}
+
+// launchersSince finds the launchers of this job that were there at a time already.
+func (c *container) launchersSince(at time.Time) []int {
+	return launchers(os.DirFS("/proc"), "PAIINIT_AGENT="+c.state.path(socketName), sinceBoot()-time.Since(at))
+}
+
+// launchers finds the processes of MPI launchers that have a variable in their environment and were started before a time
+// since the machine's boot (proc(5): comm, environ, and field 22 of stat in clock ticks, of which Linux shows 100 a second).
+func launchers(proc fs.FS, variable string, before time.Duration) (pids []int) {
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		comm, err := fs.ReadFile(proc, e.Name()+"/comm")
+		if err != nil || !launch.IsLauncher(strings.TrimSpace(string(comm))) {
+			continue
+		}
+		environ, err := fs.ReadFile(proc, e.Name()+"/environ")
+		if err != nil || !slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(kv []byte) bool { return string(kv) == variable }) {
+			continue
+		}
+		stat, err := fs.ReadFile(proc, e.Name()+"/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name before may hold blanks
+		if len(fields) < 20 {
+			continue
+		}
+		ticks, err := strconv.ParseInt(fields[19], 10, 64)
+		if err != nil || time.Duration(ticks)*10*time.Millisecond > before {
+			continue
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// unnoticed finds children of the launchers of this job that have ended with another status than 0 and that nobody has waited
+// for: hydra does not look at its remote shells before the job ends. Exit codes are those of wait(2) (proc(5), field 52 of stat).
+func unnoticed(proc fs.FS, variable string) map[int]int {
+	parents := launchers(proc, variable, math.MaxInt64)
+	found := make(map[int]int)
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil || len(parents) == 0 {
+		return found
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := fs.ReadFile(proc, e.Name()+"/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) < 50 || fields[0] != "Z" {
+			continue
+		}
+		parent, err := strconv.Atoi(fields[1])
+		code, errCode := strconv.Atoi(fields[49])
+		if err != nil || errCode != nil || code == 0 || !slices.Contains(parents, parent) {
+			continue
+		}
+		status := syscall.WaitStatus(code)
+		if status.Signaled() {
+			found[pid] = 128 + int(status.Signal())
+		} else {
+			found[pid] = status.ExitStatus()
+		}
+	}
+	return found
+}
+
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0 // then nothing was started before
+	}
+	return time.Duration(ts.Nano())
+}
+
+// judge says how the job ended: by what the command said, and by what is known better.
+func (c *container) judge(ctx context.Context, r rendezvous.Roster, environ []string, result launch.Result, why interruption) rendezvous.Outcome {
+	name := c.settings.command[0]
+	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(0, name, result, oomKills(os.DirFS("/"))-c.oomKills)}
+	direct := launch.IsLauncher(name)
+	_, lost, _ := c.daemons.now()
+	announced, known := launch.Announced(result.Tail)
+	switch {
+	case why.status == statusRetry && result.Signal == syscall.SIGKILL && known: // a launcher that said why it ends, and did not
+		o.Status = announced
+	case why.status != 0:
+		o.Status = why.status
+	case direct && result.Forwarded != 0:
+		// MPICH says 0 or 255 after a signal, and Open MPI 1 or the ranks' own: the job was stopped.
+		o.Status = 128 + int(result.Forwarded)
+	case direct && o.Status == 0 && lost != "":
+		// Open MPI 5.0 says 0 when a host goes away.
+		o = rendezvous.Outcome{Status: statusRetry, Reason: lost + "; " + o.Reason}
+	case direct && o.Status == 0 && len(r.Members) > 1 && c.lostMeanwhile(ctx, 0, &o):
+	case o.Status == 0:
+		if partial := c.checkReached(r, environ); partial != nil {
+			return *partial
+		}
+	case why.reason == "" && result.Forwarded == 0 && len(r.Members) > 1:
+		// A launcher that failed because a host went away says so in its own words and with its own status.
+		c.lostMeanwhile(ctx, settle, &o)
+	}
+	if why.reason != "" {
+		o.Reason = why.reason + "; " + o.Reason
+	}
+	if o.Status == statusRetry {
+		// A rank that is away at this moment would come to the same end by itself, so nobody waits for it.
+		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
+			c.node.GiveUp(l.Rank)
+		}
+	}
+	return o
+}
+
+// lostMeanwhile makes a lost rank the outcome, if there is one.
+func (c *container) lostMeanwhile(ctx context.Context, settle time.Duration, o *rendezvous.Outcome) bool {
+	absent := c.node.Absent(context.WithoutCancel(ctx), settle, absence)
+	if len(absent) > 0 {
+		*o = rendezvous.Outcome{Status: statusRetry, Reason: lossText(absent[0]) + "; " + o.Reason}
+	}
+	return len(absent) > 0
+}
+
+// checkReached compares the hosts on which something was really started with those that the command asked for.
+func (c *container) checkReached(r rendezvous.Roster, environ []string) *rendezvous.Outcome {
+	if len(r.Members) == 1 || c.allowPartial {
+		return nil
+	}
+	_, _, reached := c.daemons.now()
+	hosts, tree := c.daemons.told()
+	command := c.settings.command
+	asked, ok := launch.Asked(command)
+	if !ok {
+		if len(reached) == 0 {
+			c.log.Warn("the command has used no other host of this job", "phase", "wait", "command", command[0], "hosts", len(r.Members),
+				"hint", "with --exec all every rank runs the command")
+		}
+		return nil
+	}
+	slots, err := c.slotsAsked(r, asked)
+	if err != nil {
+		c.log.Debug("the hosts that the command asked for are not known", "phase", "wait", "err", err)
+		return nil
+	}
+	want := launch.FewestHosts(asked.Ranks, slots)
+	// The launcher's daemons may reach the other hosts; one that cannot ends the launcher with an error.
+	have := max(hosts, len(slices.DeleteFunc(reached, func(name string) bool { return name == c.job.Alias }))+1) // a launcher needs no session to its own host
+	if have >= want || tree {
+		return nil
+	}
+	return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
+		"%s ended with status 0, but did not use the hosts of this job: it asked for %d at least and can have started on %d (%s). %s --allow-partial accepts it",
+		command[0], want, have, strings.Join(append([]string{c.job.Alias}, reached...), ","), c.likelyCause(environ))}
+}
+
+// slotsAsked are the slots of the hosts among which the launcher was to choose.
+func (c *container) slotsAsked(r rendezvous.Roster, asked launch.Request) ([]int, error) {
+	count := make(map[string]int)
+	switch {
+	case asked.Hosts != nil:
+		for _, h := range asked.Hosts {
+			t, ok := c.resolve(h)
+			if !ok {
+				return nil, fmt.Errorf("%s is no container of this job", h)
+			}
+			count[t.Name]++
+		}
+	case asked.Hostfile != "":
+		hosts, err := readHosts(asked.Hostfile)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range hosts {
+			t, ok := c.resolve(h.Name)
+			if !ok {
+				return nil, fmt.Errorf("%s is no container of this job", h.Name)
+			}
+			count[t.Name] += h.Slots
+		}
+	default:
+		for _, m := range r.Members {
+			count[m.Alias] = c.slotsOf(m)
+		}
+	}
+	var slots []int
+	for _, n := range count {
+		slots = append(slots, n)
+	}
+	return slots, nil
+}
+
+// readHosts reads a host list in the form of Open MPI or of hydra.
+func readHosts(name string) (hosts []hostfile.Host, err error) {
+	b, err := os.ReadFile(filepath.Clean(name))
+	if err != nil {
+		return nil, err
+	}
+	if hosts, err = hostfile.Parse(bytes.NewReader(b), hostfile.OpenMPI); err != nil {
+		hosts, err = hostfile.Parse(bytes.NewReader(b), hostfile.Hydra)
+	}
+	return hosts, err
+}
+
+// likelyCause says what may have kept a launcher from the other hosts.
+func (c *container) likelyCause(environ []string) string {
+	var own []string
+	for _, v := range launch.Environment(launch.Launcher{Hostfile: "/x", HydraHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}) {
+		if value := lookup(environ, v.Name); value == "" && slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) ||
+			value != "" && lookup(c.agent.Environ, v.Name) == value {
+			own = append(own, v.Name+"="+value)
+		}
+	}
+	if len(own) > 0 {
+		return "The job's own environment has " + strings.Join(own, " ") + ", which wins over what the launcher needs here."
+	}
+	return "The launcher did not read the host list in its environment: an option or a configuration file of its own may have taken its place."
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/rendezvous"
+)
+
+func TestCheckLaunchers(t *testing.T) {
+	const four, five = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7"
+	for name, tt := range map[string]struct {
+		found    []string
+		required bool
+		refused  string
+		warned   bool
+	}{
+		"the same":              {[]string{four, four}, true, "", false},
+		"different":             {[]string{four, five}, false, "", true},
+		"different, refused":    {[]string{four, five}, true, "Open MPI 5.0.7 on worker-1", false},
+		"not known in time":     {[]string{four, ""}, false, "", false},
+		"missing, refused":      {[]string{four, ""}, true, "none on worker-1", false},
+		"rank 0 has none":       {[]string{"", four}, false, "", false},
+		"none at all, required": {[]string{"", ""}, true, "worker-0 has no launcher of a known version", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+			c.exec, c.sameLauncher = execRank0, tt.required
+			var r rendezvous.Roster
+			for i, f := range tt.found {
+				r.Members = append(r.Members, rendezvous.Member{Alias: []string{"worker-0", "worker-1"}[i], Record: rendezvous.Record{Launch: f}})
+			}
+			o := c.checkLaunchers(r)
+			if tt.refused == "" {
+				require.Nil(t, o)
+			} else {
+				require.Equal(t, statusUnmendable, o.Status)
+				require.Contains(t, o.Reason, tt.refused)
+			}
+			require.Equal(t, tt.warned, bytes.Contains(log.Bytes(), []byte("mpirun is not the same on all ranks")), log.String())
+		})
+	}
+}
