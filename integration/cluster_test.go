@@ -52,7 +52,7 @@ func build(dir string) (err error) {
 		return err
 	}
 	paiinit = filepath.Join(dir, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -67,13 +67,15 @@ var missing = sync.OnceValue(func() []string {
 		lab.Need{Try: []string{"/usr/bin/mpirun.openmpi", "--version"}, Package: "openmpi-bin"},
 		lab.Need{Try: []string{"/usr/bin/mpiexec.hydra", "--version"}, Package: "mpich"},
 		lab.Need{Try: []string{"/usr/bin/python3", "-c", "import mpi4py"}, Package: "python3-mpi4py"},
+		lab.Need{Try: []string{"/usr/bin/pdsh", "-V"}, Package: "pdsh"},
+		lab.Need{Try: []string{"/usr/bin/rsync", "--version"}, Package: "rsync"},
+		lab.Need{Try: []string{"/usr/bin/git", "--version"}, Package: "git"},
 	)
 })
 
-// newLab makes an empty lab and shows what its containers wrote if the test fails.
-func newLab(t *testing.T) *lab.Lab {
+// requireLab skips a test that cannot run here.
+func requireLab(t *testing.T) {
 	t.Helper()
-	t.Parallel()
 	if missing := missing(); len(missing) > 0 {
 		why := strings.Join(missing, "; ")
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -81,6 +83,13 @@ func newLab(t *testing.T) *lab.Lab {
 		}
 		t.Skip(why)
 	}
+}
+
+// newLab makes an empty lab and shows what its containers wrote if the test fails.
+func newLab(t *testing.T) *lab.Lab {
+	t.Helper()
+	t.Parallel()
+	requireLab(t)
 	begin := time.Now()
 	l, err := lab.New(lab.Config{})
 	require.NoError(t, err)
@@ -126,30 +135,47 @@ type host struct {
 	env      map[string]string // of the scheduler, and what the test adds
 	flags    []string
 	binds    map[string]string
+	tmpfs    []string
+	overlay  []string
+	hosts    map[string]netip.Addr // of /etc/hosts
 }
 
-// start starts paiinit on a host with a command. No remote shell of any kind is there.
+// start starts paiinit on a host with a command.
 func (h host) start(t *testing.T, command ...string) *lab.Container {
 	t.Helper()
-	env := []string{path, "HOME=/tmp"}
+	c, err := h.machine.Start(h.program(command...))
+	require.NoError(t, err)
+	return c
+}
+
+// program is paiinit with a command. No remote shell of any kind is there.
+func (h host) program(command ...string) lab.Program {
+	env := []string{"HOME=/tmp"}
+	if h.env["PATH"] == "" {
+		env = append(env, path)
+	}
 	for _, name := range slices.Sorted(maps.Keys(h.env)) {
 		env = append(env, name+"="+h.env[name])
 	}
 	binds := map[string]string{"/run/bin/paiinit": paiinit, root: root}
 	maps.Copy(binds, h.binds)
 	args := append([]string{"/run/bin/paiinit"}, h.flags...)
-	c, err := h.machine.Start(lab.Program{
+	return lab.Program{
 		Name:     h.name,
 		Hostname: h.hostname,
 		Args:     append(append(args, "--"), command...),
 		Env:      env,
 		Dir:      root,
 		Binds:    binds,
-		Hide:     []string{"/usr/bin/ssh", "/usr/bin/rsh", "/usr/bin/slogin", "/usr/bin/dbclient", "/usr/sbin/sshd", "/usr/sbin/dropbear"},
-	})
-	require.NoError(t, err)
-	return c
+		Tmpfs:    h.tmpfs,
+		Overlay:  h.overlay,
+		Hosts:    h.hosts,
+		Hide:     noShell,
+	}
 }
+
+// noShell are the programs that a container with paiinit does not need.
+var noShell = []string{"/usr/bin/ssh", "/usr/bin/rsh", "/usr/bin/slogin", "/usr/bin/dbclient", "/usr/sbin/sshd", "/usr/sbin/dropbear"}
 
 // startAll starts paiinit with the same command on every host.
 func startAll(t *testing.T, hosts []host, command ...string) []*lab.Container {

@@ -31,6 +31,13 @@ var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 	"openpai-1": func(t *testing.T, l *lab.Lab) []host {
 		return openPAIHosts(t, l, 4, 4, openPAIv1)
 	},
+	"azure-ml":    func(t *testing.T, l *lab.Lab) []host { return azureHosts(t, l, 4, true) },
+	"azure-batch": func(t *testing.T, l *lab.Lab) []host { return azureHosts(t, l, 4, false) },
+	"indexed-job": func(t *testing.T, l *lab.Lab) []host { return indexedJobHosts(t, l, 4) },
+	"pytorchjob":  func(t *testing.T, l *lab.Lab) []host { return pyTorchJobHosts(t, l, 4) },
+	"volcano":     func(t *testing.T, l *lab.Lab) []host { return volcanoHosts(t, l, 4) },
+	"slurm":       func(t *testing.T, l *lab.Lab) []host { return slurmHosts(t, l, 4) },
+	"sagemaker":   func(t *testing.T, l *lab.Lab) []host { return sageMakerHosts(t, l, 4) },
 	"openpai-two-on-one-machine": func(t *testing.T, l *lab.Lab) []host {
 		return openPAIHosts(t, l, 4, 2, openPAIClassic)
 	},

@@ -1,11 +1,17 @@
 package integration
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 // MPICH's hydra hangs for ever when one of its proxies is killed. paiinit does not wait with it.
@@ -22,6 +28,125 @@ func TestKilledProxy(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, killed)
+	began := time.Now()
 	require.Equal(t, same(4, 75), statuses(t, containers))
+	require.Less(t, time.Since(began), 15*time.Second)
 	waitLine(t, containers[3], "proxy on worker-2 ended with status 137")
+}
+
+// So it does when its remote shell fails, whoever made that.
+func TestHydraDoesNotHang(t *testing.T) {
+	for name, tt := range map[string]struct {
+		command []string
+		env     string
+		status  int
+		says    string
+	}{
+		"a host that nobody knows":       {[]string{"mpiexec.hydra", "-hosts", "node-0,elsewhere", "hostname"}, "", 69, "the launcher was told to use elsewhere, which is no container of this job"},
+		"a remote shell that fails":      {[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/bin/false", 75, "the launcher's remote shell ended with status 1"},
+		"a remote shell that is missing": {[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/nowhere/ssh", 75, "the launcher's remote shell ended with status 255"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 3)
+			if name, value, ok := strings.Cut(tt.env, "="); ok {
+				hosts[0].env[name] = value
+			}
+			began := time.Now()
+			containers := startAll(t, hosts, tt.command...)
+			require.Equal(t, same(3, tt.status), statuses(t, containers))
+			require.Less(t, time.Since(began), 18*time.Second)
+			require.Contains(t, stderr(containers[1]), tt.says)
+		})
+	}
+}
+
+func TestKilledRemoteShell(t *testing.T) {
+	for name, command := range launchers {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sleep", "1000")...)
+			require.Eventually(t, func() bool { return len(processesOf(t, containers[2], "sleep")) == 2 }, patience, 10*time.Millisecond)
+			shells := append(processesOf(t, containers[0], "ssh"), processesOf(t, containers[0], "paiinit")...)
+			killed := 0
+			for _, p := range shells {
+				if slices.Contains(p.Args, "node-2") {
+					killed++
+					require.NoError(t, syscall.Kill(p.PID, syscall.SIGKILL))
+				}
+			}
+			require.Equal(t, 1, killed)
+			began := time.Now()
+			got := statuses(t, containers)
+			require.NotZero(t, got[0])
+			require.Equal(t, same(3, got[0]), got)
+			require.Less(t, time.Since(began), 18*time.Second)
+		})
+	}
+}
+
+func processesOf(t *testing.T, c *lab.Container, name string) (found []lab.Process) {
+	t.Helper()
+	processes, err := c.Processes()
+	require.NoError(t, err)
+	for _, p := range processes {
+		if len(p.Args) > 0 && filepath.Base(p.Args[0]) == name {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// A launcher that hydra's own way leaves alone on rank 0 has not come to a stop: there is still a rank.
+func TestLastRankTakesItsTime(t *testing.T) {
+	for name, command := range launchers {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", `[ "$PMI_RANK$OMPI_COMM_WORLD_RANK" != 0 ] || { sleep 13; echo last; }`)...)
+			require.Equal(t, same(2, 0), statuses(t, containers))
+			require.Equal(t, "last\n", stdout(containers[0]))
+		})
+	}
+}
+
+// An Open MPI that reads none of the host lists runs everything on rank 0, and says that all is well.
+func TestFewerHostsThanAsked(t *testing.T) {
+	for name, tt := range map[string]struct {
+		flags   []string
+		command []string
+		status  int
+	}{
+		"refused":  {nil, []string{"mpirun", "--oversubscribe", "-np", "3", "hostname"}, 69},
+		"accepted": {[]string{"--allow-partial"}, []string{"mpirun", "--oversubscribe", "-np", "3", "hostname"}, 0},
+		"one rank": {nil, []string{"mpirun", "-np", "1", "hostname"}, 0},
+		"a script": {nil, []string{"sh", "-c", "mpirun --oversubscribe -np 3 hostname"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 2)
+			hosts[0].env["OMPI_MCA_orte_default_hostfile"] = ""
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, tt.flags...)
+			}
+			containers := startAll(t, hosts, tt.command...)
+			require.Equal(t, same(2, tt.status), statuses(t, containers))
+			switch name {
+			case "refused":
+				require.Contains(t, stderr(containers[1]), "it asked for 2 at least and can have started on 1 (worker-0)")
+				require.Contains(t, stderr(containers[1]), "OMPI_MCA_orte_default_hostfile=")
+			case "a script":
+				require.Contains(t, stderr(containers[0]), "the command has used no other host of this job")
+			}
+		})
+	}
+}
+
+func TestDifferentLaunchers(t *testing.T) {
+	other := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(other, "mpirun"), []byte("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), 0o755))
+	hosts := peersHosts(t, newLab(t), 2)
+	hosts[1].binds = map[string]string{"/run/other": other}
+	hosts[1].env["PATH"] = "/run/other:" + strings.TrimPrefix(path, "PATH=")
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--require-same-launcher")
+	}
+	containers := startAll(t, hosts, "mpirun", "hostname")
+	require.Equal(t, same(2, 69), statuses(t, containers))
+	require.Contains(t, stderr(containers[0]), "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-1")
 }

@@ -1,7 +1,7 @@
 // Command bench measures paiinit beside what people would use instead of it, all in one run and by turns, so that a noisy
 // machine is equally unkind to everybody. It prints a table, and writes it as a section of a Markdown file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init
+// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | rsh | launchers | sshd
 package main
 
 import (
@@ -12,9 +12,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 func main() {
+	lab.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
@@ -25,6 +28,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 2 && args[0] == "inside" {
+		return inside(ctx, args[1], out)
+	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	rounds := flags.Int("n", 21, "rounds of every measurement, of which the median is taken")
 	binary := flags.String("bin", "bin/paiinit", "the binary that is measured")
@@ -33,13 +39,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
-		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init")
+		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | rsh | launchers | sshd")
 	}
 	var r report
 	var err error
 	switch what := flags.Arg(0); what {
 	case "init":
 		r, err = measureInits(ctx, *binary, *rounds)
+	case "rendezvous":
+		r, err = measureRendezvous(ctx, *binary, *rounds)
+	case "rsh":
+		r, err = measureShell(ctx, *binary, *rounds)
+	case "launchers":
+		r, err = measureLaunchers(ctx, *binary, *rounds)
+	case "sshd":
+		r, err = measureSSHD(ctx, *binary, *rounds)
 	default:
 		err = fmt.Errorf("no such benchmark: %q", what)
 	}

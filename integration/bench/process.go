@@ -181,8 +181,10 @@ func pss(pid int) (float64, error) {
 }
 
 // cpu is the processor time of PID 1, all its threads, without its children.
-func (p *process) cpu() (time.Duration, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
+func (p *process) cpu() (time.Duration, error) { return cpuTime(p.cmd.Process.Pid) }
+
+func cpuTime(pid int) (time.Duration, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -197,6 +199,28 @@ func (p *process) cpu() (time.Duration, error) {
 			return 0, fmt.Errorf("%s: %w", file, err)
 		}
 		sum += time.Duration(ns)
+	}
+	return sum, nil
+}
+
+// voluntary is how often the threads of a process have gone to sleep by themselves.
+func voluntary(pid int) (float64, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		for line := range bytes.Lines(text) {
+			var n float64
+			if found, _ := fmt.Sscanf(string(line), "voluntary_ctxt_switches: %f", &n); found == 1 {
+				sum += n
+			}
+		}
 	}
 	return sum, nil
 }

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Makes the Debian image on which the compose test runs jobs: Python, mpi4py and Open MPI, and neither ssh nor sshd.
-# Prints its tag. An image made by the same recipe is used again. Needs root, debootstrap and a Docker engine.
+# Makes the Debian image on which tests run jobs: with Python, mpi4py and Open MPI, or the given packages, and neither ssh nor
+# sshd. Prints its tag. An image made by the same recipe is used again. Needs root, debootstrap and a Docker engine.
 #
-# usage: base.sh [SUITE]
+# usage: base.sh [SUITE [PACKAGE...]]
 set -eu
 
 suite=${1:-bookworm}
-recipe=$(sha256sum "$0" | cut -c1-12)
+[ $# = 0 ] || shift
+[ $# != 0 ] || set -- openmpi-bin python3 python3-mpi4py
+recipe=$( (cat "$0" && echo "$@") | sha256sum | cut -c1-12)
 tag=paiinit-test/base:$suite-$recipe
 if docker image inspect "$tag" >/dev/null 2>&1; then
 	echo "$tag"
@@ -41,7 +43,7 @@ chmod 755 "$root"
 
 	chroot "$root" apt-get update
 	chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
-		openmpi-bin python3 python3-mpi4py
+		"$@"
 	rm -rf "$root/stand-in" "$root/stand-in.deb" "$root/etc/resolv.conf" \
 		"$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/locale/* "$root"/usr/share/man/*
 

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// launcher gives the launcher another command than the example's.
-const launcher = `
+// otherCommand gives the launcher another command than the example's.
+const otherCommand = `
 services:
   launcher:
     command: %s
@@ -58,21 +58,21 @@ func TestSumRestricted(t *testing.T) {
 }
 
 func TestFailingProgram(t *testing.T) {
-	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirun, python3, /examples/allreduce.py, --fail, "1"]`))
+	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, `[mpirun, python3, /examples/allreduce.py, --fail, "1"]`))
 	requireStatus(t, p.up(t), 3)
 }
 
 // A launcher that cannot start leaves at once. The others do not hear of it, and wait no longer than they were told to.
 // TestUnknownCommand: a typo in rank 0's command ends all containers at once, not after the time for all ranks to come.
 func TestUnknownCommand(t *testing.T) {
-	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, "[mpirum, python3, /examples/allreduce.py]"))
+	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, "[mpirum, python3, /examples/allreduce.py]"))
 	for name, c := range p.up(t) {
 		assert.Equal(t, 127, c.State.ExitCode, name)
 	}
 }
 
 func TestStopWorker(t *testing.T) {
-	p := newProject(t, jobImage(t), fmt.Sprintf(launcher, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
+	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	_, err := p.compose(ctx, "up", "--detach", "--no-build", "--scale", "worker=3")

@@ -197,6 +197,15 @@ func composeCommand(t *testing.T) []string {
 // jobImage builds the image of the job, once for all tests.
 func jobImage(t *testing.T) string {
 	t.Helper()
+	needEngine(t)
+	image, err := build()
+	require.NoError(t, err)
+	return image
+}
+
+// needEngine ends the test where images cannot be made or run.
+func needEngine(t *testing.T) {
+	t.Helper()
 	if _, err := docker(t.Context(), "info"); err != nil {
 		need(t, fmt.Sprintf("no Docker engine: %v", err))
 	}
@@ -206,9 +215,6 @@ func jobImage(t *testing.T) string {
 	if _, err := exec.LookPath("debootstrap"); err != nil {
 		need(t, "no debootstrap")
 	}
-	image, err := build()
-	require.NoError(t, err)
-	return image
 }
 
 var build = sync.OnceValues(func() (string, error) {

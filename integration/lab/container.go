@@ -32,11 +32,18 @@ type Program struct {
 	// Tmpfs lists directories of this host that are empty and private in the container, besides /run, /tmp and
 	// /dev/shm.
 	Tmpfs []string
+	// Overlay lists directories of this host that the container may change without this host seeing it.
+	Overlay []string
 	// Binds makes files and directories of this host visible, by the path they get in the container. It is
-	// needed for what a tmpfs would hide. Missing mount points are made where they lie on a tmpfs.
+	// needed for what a tmpfs would hide. Missing mount points are made where they lie on a tmpfs or an
+	// overlay.
 	Binds map[string]string
 	// Hide makes files unusable: they read as empty and cannot be executed. Those that do not exist are left out.
 	Hide []string
+	// Parent has the program run as the child of a first process that is not its own, as `docker run --init` does. That one tells what
+	// the program leaves behind (Container.Left), which nobody could see otherwise: PID 1 takes all others with it.
+	Parent bool
+
 	// Hosts are further lines of /etc/hosts: address by name. The container's own name is always there.
 	Hosts map[string]netip.Addr
 }
@@ -49,7 +56,7 @@ type Line struct {
 	Text      string
 }
 
-// Container is a program that runs, or ran, as PID 1 of its own namespaces.
+// Container is a program that runs, or ran, in its own namespaces, as PID 1 unless Program.Parent says otherwise.
 type Container struct {
 	Name    string
 	Machine *Machine
@@ -57,6 +64,9 @@ type Container struct {
 	cmd  *exec.Cmd
 	env  []string
 	done chan struct{} // closed when PID 1 is waited for and its output is read
+
+	left      Left // once done is closed
+	leftKnown bool
 
 	mu    sync.Mutex
 	lines []Line
@@ -84,6 +94,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 	defer files.closeAll()
 	plan, planIn := files.pipe()
 	failOut, fail := files.pipe()
+	leftOut, left := files.pipe()
 	stdout, stdoutIn := files.pipe()
 	stderr, stderrIn := files.pipe()
 	if files.err != nil {
@@ -97,7 +108,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 		Env:        []string{},
 		Stdout:     stdoutIn,
 		Stderr:     stderrIn,
-		ExtraFiles: []*os.File{plan, fail}, // stagePlan, stageFailure
+		ExtraFiles: []*os.File{plan, fail, left}, // stagePlan, stageFailure, stageLeft
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 			Pdeathsig:  syscall.SIGKILL,
@@ -107,13 +118,17 @@ func (m *Machine) start(p Program) (*Container, error) {
 	if err := l.in(m.network, c.cmd.Start); err != nil {
 		return nil, err
 	}
-	files.close(plan, fail, stdoutIn, stderrIn)
+	files.close(plan, fail, left, stdoutIn, stderrIn)
 
 	// The lab must know the container before anything that may fail, or Close would leave it behind.
-	files.keep(stdout, stderr)
+	files.keep(stdout, stderr, leftOut)
 	var readers sync.WaitGroup
 	readers.Go(func() { c.read(stdout, false) })
 	readers.Go(func() { c.read(stderr, true) })
+	readers.Go(func() {
+		defer func() { _ = leftOut.Close() }()
+		c.leftKnown = json.NewDecoder(leftOut).Decode(&c.left) == nil // EOF where there is nothing to tell
+	})
 	go func() {
 		readers.Wait()
 		_ = c.cmd.Wait() // the status is in cmd.ProcessState
@@ -306,6 +321,7 @@ func (c *Container) Resume() error {
 // Process is a process of a container, as this host sees it.
 type Process struct {
 	PID     int      // on this host
+	Parent  int      // on this host
 	Args    []string // empty for a zombie
 	Environ []string // as in /proc/PID/environ: what it was started with
 }
@@ -335,10 +351,21 @@ func (c *Container) Processes() ([]Process, error) {
 		}
 		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		processes = append(processes, Process{pid, nulSeparated(args), nulSeparated(environ)})
+		processes = append(processes, Process{pid, parentOf(dir), nulSeparated(args), nulSeparated(environ)})
 	}
 	slices.SortFunc(processes, func(a, b Process) int { return a.PID - b.PID })
 	return processes, nil
+}
+
+// parentOf reads field 4 of /proc/PID/stat (proc(5)); field 2 is a name in brackets, which may hold anything.
+func parentOf(dir string) int {
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0 // it has ended
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	parent, _ := strconv.Atoi(fields[1])
+	return parent
 }
 
 func nulSeparated(b []byte) []string {

@@ -60,8 +60,9 @@ type Lab struct {
 	writing    sync.Mutex // of onLine
 }
 
-// The addresses of a lab: the switch has the first one, which is the name server and everybody's default
-// gateway (it forwards nothing); machines follow from .0.10 on.
+// The addresses of a lab: the switch has the first one, which is the name server and everybody's gateway to all others; machines
+// follow from .0.10 on. The switch forwards packets, not frames: if machines knew each other's hardware addresses, the table of
+// those, which the kernel has once for all namespaces, would overflow with 1,024 entries (arp(7), gc_thresh3), at 32 machines.
 var (
 	subnet       = netip.MustParsePrefix("10.77.0.0/16")
 	switchAddr   = netip.MustParseAddr("10.77.0.1")
@@ -97,11 +98,16 @@ func (l *Lab) makeSwitch() (err error) {
 	}
 	return l.in(l.switched, func() error {
 		err := ip("link set lo up",
-			"link add br0 type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
+			"link add br0 address 02:00:00:00:00:01 type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
 			fmt.Sprintf("addr add %s/%d dev br0", switchAddr, subnet.Bits()),
 			"link set br0 up")
 		if err != nil {
 			return fmt.Errorf("lab: making the switch: %w", err)
+		}
+		for name, value := range map[string]string{"ip_forward": "1", "conf/all/send_redirects": "0", "conf/br0/send_redirects": "0"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
+				return fmt.Errorf("lab: making the switch: %w", err)
+			}
 		}
 		l.names, err = serveNames(switchAddr)
 		return err

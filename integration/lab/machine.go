@@ -46,8 +46,9 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 	if err == nil {
 		err = l.in(m.network, func() error {
 			return ip("link set lo up",
-				fmt.Sprintf("addr add %s/%d dev eth0", m.Addr, subnet.Bits()),
+				fmt.Sprintf("addr add %s/32 dev eth0", m.Addr),
 				"link set eth0 up",
+				fmt.Sprintf("route add %s dev eth0", switchAddr),
 				fmt.Sprintf("route add default via %s", switchAddr))
 		})
 	}

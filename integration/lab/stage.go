@@ -23,6 +23,7 @@ const (
 	rootName     = "paiinit-lab-root"
 	stagePlan    = 3
 	stageFailure = 4
+	stageLeft    = 5
 )
 
 // plan is what the first process of a container needs to know.
@@ -32,9 +33,11 @@ type plan struct {
 	Env      []string
 	Dir      string
 	Tmpfs    []string
+	Overlay  []string
 	Binds    map[string]string // source by target
 	Files    map[string]string // contents by target
 	Hide     []string
+	Parent   bool
 }
 
 func stagePlanOf(p Program, m *Machine) plan {
@@ -53,12 +56,14 @@ func stagePlanOf(p Program, m *Machine) plan {
 		Env:      p.Env,
 		Dir:      dir,
 		Tmpfs:    append([]string{"/run", "/tmp", "/dev/shm"}, p.Tmpfs...),
+		Overlay:  p.Overlay,
 		Binds:    p.Binds,
 		Files: map[string]string{
 			"/etc/hosts":       hosts.String(),
 			"/etc/resolv.conf": fmt.Sprintf("nameserver %s\noptions ndots:0\n", switchAddr),
 		},
-		Hide: p.Hide,
+		Hide:   p.Hide,
+		Parent: p.Parent,
 	}
 }
 
@@ -106,6 +111,7 @@ func runAsRoot() (int, error) {
 // stage furnishes the namespaces that it finds itself in and becomes the program.
 func stage() error {
 	syscall.CloseOnExec(stageFailure)
+	syscall.CloseOnExec(stageLeft)
 	file := os.NewFile(stagePlan, "plan")
 	var p plan
 	if err := json.NewDecoder(file).Decode(&p); err != nil {
@@ -124,6 +130,9 @@ func stage() error {
 	path, err := look(p.Args, p.Env)
 	if err != nil {
 		return err
+	}
+	if p.Parent {
+		return p.parent(path)
 	}
 	return &fs.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, p.Args, p.Env)}
 }
@@ -146,6 +155,11 @@ func (p plan) mount() error {
 			return fmt.Errorf("mounting a tmpfs on %s: %w", dir, err)
 		}
 	}
+	for i, dir := range p.Overlay {
+		if err := overlay(dir, fmt.Sprintf("/run/.lab-%d", i)); err != nil {
+			return err
+		}
+	}
 	for _, name := range []string{"proc", "sysfs"} {
 		dir := "/" + strings.TrimSuffix(name, "fs")
 		if err := unix.Mount(name, dir, name, unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
@@ -163,6 +177,21 @@ func (p plan) mount() error {
 		}
 	}
 	return p.hide()
+}
+
+// overlay lets the container see a directory of this host and keep its own changes in another one.
+func overlay(dir, changes string) error {
+	for _, part := range []string{"/upper", "/work"} {
+		if err := os.MkdirAll(changes+part, 0o755); err != nil {
+			return err
+		}
+	}
+	// Without userxattr only the root of this host may do this.
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", dir, changes, changes)
+	if err := unix.Mount("overlay", dir, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mounting an overlay on %s: %w", dir, err)
+	}
+	return nil
 }
 
 func (p plan) hide() error {
@@ -234,8 +263,8 @@ func (p plan) mountPoint(target string, dir bool) (string, error) {
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	if !slices.ContainsFunc(p.Tmpfs, func(t string) bool { return strings.HasPrefix(target, t+"/") }) {
-		return "", fmt.Errorf("mount point %s does not exist, and is on no tmpfs of the container", target)
+	if !slices.ContainsFunc(append(p.Tmpfs, p.Overlay...), func(t string) bool { return strings.HasPrefix(target, t+"/") }) {
+		return "", fmt.Errorf("mount point %s does not exist, and is on no tmpfs or overlay of the container", target)
 	}
 	if dir {
 		return target, os.MkdirAll(target, 0o755)

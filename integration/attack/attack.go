@@ -1,0 +1,143 @@
+// Package attack is what people without a key can do to an SSH server: many connections that say nothing, little, nonsense or too much.
+package attack
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Attack opens connections from addresses of its own and says something on each, or nothing.
+type Attack struct {
+	Name        string
+	Connections int // at once
+
+	sources int                      // addresses they come from
+	say     func(*Running, net.Conn) // returns when there is nothing more to say
+	again   bool                     // opens a new connection when the server has ended one
+}
+
+// All are all that are known.
+func All() []Attack {
+	noise := make([]byte, 64<<10)
+	_, _ = rand.Read(noise) // never fails
+	hello := []byte("SSH-2.0-x\r\n")
+	return []Attack{
+		{Name: "silent", Connections: 1000, sources: 4},
+		{Name: "slow", Connections: 300, sources: 1, say: slowly(bytes.Repeat([]byte("SSH-2.0-"), 30), 50*time.Millisecond)},
+		{Name: "garbage", Connections: 30, sources: 3, again: true, say: send(noise)},
+		{Name: "http", Connections: 30, sources: 3, again: true, say: send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))},
+		{Name: "oversized identification", Connections: 30, sources: 3, again: true, say: send([]byte("SSH-2.0-"), bytes.Repeat([]byte("x"), 1<<20))},
+		{Name: "oversized packet", Connections: 30, sources: 3, again: true, say: send(hello, []byte{0x7f, 0xff, 0xff, 0xff}, noise)},
+		{Name: "largest packet", Connections: 300, sources: 3, again: true, say: send(hello, []byte{0, 3, 0xff, 0xfc, 4, 20}, noise)},
+		{Name: "half-open", Connections: 1000, sources: 4, say: send(hello)},
+		{Name: "wrong keys", Connections: 30, sources: 3, again: true, say: logIn},
+		{Name: "10,000 connections", Connections: 10000, sources: 100},
+	}
+}
+
+func send(data ...[]byte) func(*Running, net.Conn) {
+	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // it may be closed by now
+}
+
+func slowly(data []byte, pause time.Duration) func(*Running, net.Conn) {
+	return func(r *Running, nc net.Conn) {
+		for _, b := range data {
+			if _, err := nc.Write([]byte{b}); err != nil {
+				return
+			}
+			select {
+			case <-r.ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+		}
+	}
+}
+
+func logIn(r *Running, nc net.Conn) {
+	client, _, _, err := ssh.NewClientConn(nc, "", &ssh.ClientConfig{User: "root", HostKeyCallback: ssh.InsecureIgnoreHostKey(), Auth: []ssh.AuthMethod{ssh.PublicKeys(r.key)}})
+	if err == nil {
+		r.in.Store(true)
+		_ = client.Close()
+	}
+}
+
+// Running is an attack that goes on until Stop.
+type Running struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+	key    ssh.Signer // that nobody knows
+	opened atomic.Int64
+	in     atomic.Bool
+}
+
+// Start begins the attack on a server of this machine, and returns when each of its connections was opened once.
+func (a Attack) Start(ctx context.Context, addr string) (*Running, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	r := &Running{}
+	if r.key, err = ssh.NewSignerFromKey(private); err != nil {
+		return nil, err
+	}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	var first sync.WaitGroup
+	first.Add(a.Connections)
+	for i := range a.Connections {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%a.sources))}}
+		r.group.Go(func() { a.run(r, dialer, addr, sync.OnceFunc(first.Done)) })
+	}
+	first.Wait()
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), r.Stop())
+	}
+	return r, nil
+}
+
+// Opened is how many connections there have been.
+func (r *Running) Opened() int { return int(r.opened.Load()) }
+
+// Stop ends the attack. The error says that it was successful.
+func (r *Running) Stop() error {
+	r.cancel()
+	r.group.Wait()
+	if r.in.Load() {
+		return errors.New("a stranger has logged in")
+	}
+	return nil
+}
+
+// run is one connection after the other, or just one.
+func (a Attack) run(r *Running, dialer net.Dialer, addr string, opened func()) {
+	defer opened()
+	for r.ctx.Err() == nil {
+		nc, err := dialer.DialContext(r.ctx, "tcp", addr)
+		if err != nil {
+			continue // the kernel's queue is full: that, too, is an attack
+		}
+		end := context.AfterFunc(r.ctx, func() { _ = nc.Close() })
+		r.opened.Add(1)
+		opened()
+		if a.say != nil {
+			a.say(r, nc)
+		}
+		_, _ = io.Copy(io.Discard, nc) // until somebody closes it
+		_ = nc.Close()
+		end()
+		if !a.again {
+			return
+		}
+	}
+}

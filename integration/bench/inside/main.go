@@ -1,0 +1,76 @@
+// Command inside is what benchmarks run in containers beside the programs that they measure.
+//
+//	inside stamp NAME [PROGRAM [ARG...]]   prints "stamp:NAME:NANOSECONDS", since 1970, and becomes the program
+//	inside sshd HOST-SEED USER-SEED        is an SSH server on port 12345 with keys made of these words
+//	inside key USER-SEED FILE              writes the user's private key, as ssh(1) reads it
+package main
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"crypto/ed25519"
+	"crypto/sha256"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/sshd"
+)
+
+func main() {
+	now := time.Now()
+	if err := run(now, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "inside: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(now time.Time, args []string) error {
+	switch {
+	case len(args) >= 2 && args[0] == "stamp":
+		fmt.Fprintf(os.Stdout, "stamp:%s:%d\n", args[1], now.UnixNano())
+		if len(args) == 2 {
+			return nil
+		}
+		return syscall.Exec(args[2], args[2:], os.Environ())
+	case len(args) == 3 && args[0] == "sshd":
+		return serve(args[1], args[2])
+	case len(args) == 3 && args[0] == "key":
+		block, err := ssh.MarshalPrivateKey(key(args[1]), "")
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(args[2], pem.EncodeToMemory(block), 0o600)
+	}
+	return errors.New("usage: inside stamp NAME [PROGRAM [ARG...]] | sshd HOST-SEED USER-SEED | key USER-SEED FILE")
+}
+
+func key(seed string) ed25519.PrivateKey {
+	sum := sha256.Sum256([]byte(seed))
+	return ed25519.NewKeyFromSeed(sum[:])
+}
+
+func serve(host, user string) error {
+	hostKey, err := ssh.NewSignerFromKey(key(host))
+	if err != nil {
+		return err
+	}
+	userKey, err := ssh.NewSignerFromKey(key(user))
+	if err != nil {
+		return err
+	}
+	s, err := sshd.New(sshd.Config{HostKey: hostKey, Authorized: []ssh.PublicKey{userKey.PublicKey()}, Environ: os.Environ()})
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", ":12345")
+	if err != nil {
+		return err
+	}
+	return s.Serve(ln)
+}

@@ -1,0 +1,346 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// jobSize is how many hosts wait for each other.
+const jobSize = 64
+
+// slowRounds is how many rounds of the fast measurement come to one of the slow ones.
+const slowRounds = 3
+
+// noiseTime is for how long the agents of a running job are watched.
+const noiseTime = 20 * time.Second
+
+// cluster is the hosts of a job, and what it needs to run there.
+type cluster struct {
+	lab            *lab.Lab
+	machines       []*lab.Machine
+	addrs          []string
+	binary, inside string
+	key            string // of the ssh client
+	containers     []*lab.Container
+	ours, ssh, tcp series // ms
+	barrier, noise series
+	cpu            series
+}
+
+// measureRendezvous measures how long after the last host's start the job starts: with paiinit, and with what people write.
+func measureRendezvous(ctx context.Context, binary string, rounds int) (report, error) {
+	if missing := lab.Missing(lab.Need{Try: []string{"ssh", "-V"}, Package: "openssh-client"}); len(missing) > 0 {
+		return report{}, errors.New(strings.Join(missing, "; "))
+	}
+	dir, err := os.MkdirTemp("", "paiinit-bench-")
+	if err != nil {
+		return report{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	c := &cluster{inside: filepath.Join(dir, "inside"), key: filepath.Join(dir, "key")}
+	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	if out, err := exec.CommandContext(ctx, c.inside, "key", "user", c.key).CombinedOutput(); err != nil {
+		return report{}, fmt.Errorf("making a key: %w: %s", err, out)
+	}
+	if c.binary, err = filepath.Abs(binary); err != nil {
+		return report{}, err
+	}
+	if c.lab, err = lab.New(lab.Config{}); err != nil {
+		return report{}, err
+	}
+	defer func() { _ = c.lab.Close() }()
+	for i := range jobSize {
+		m, err := c.lab.Machine(fmt.Sprintf("worker-%d", i))
+		if err != nil {
+			return report{}, err
+		}
+		c.machines, c.addrs = append(c.machines, m), append(c.addrs, m.Addr.String())
+	}
+	for round := range rounds {
+		if err := c.measureOurs(ctx, round == 0); err != nil {
+			return report{}, fmt.Errorf("paiinit: %w", errors.Join(err, c.end(ctx, true)))
+		}
+		if round%slowRounds != 0 {
+			continue
+		}
+		for _, loop := range []struct {
+			script string
+			into   *series
+		}{{sshLoop, &c.ssh}, {tcpLoop, &c.tcp}} {
+			if err := c.measureLoop(ctx, loop.script, loop.into); err != nil {
+				return report{}, fmt.Errorf("a loop: %w", errors.Join(err, c.end(ctx, true)))
+			}
+		}
+	}
+	return c.report(rounds), nil
+}
+
+// start starts a program on a host, which says when it was executed.
+func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, error) {
+	const inside, binary, key = "/run/bin/inside", "/run/bin/paiinit", "/run/key"
+	p, err := c.machines[i].Start(lab.Program{
+		Args:  append([]string{inside, "stamp", "start"}, args...),
+		Env:   append(env, "PATH=/run/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/tmp"),
+		Binds: map[string]string{inside: c.inside, binary: c.binary, key: c.key},
+	})
+	if err == nil {
+		c.containers = append(c.containers, p)
+	}
+	return p, err
+}
+
+// end waits until all containers have ended, and first kills them where they do not end by themselves.
+func (c *cluster) end(ctx context.Context, kill bool) error {
+	for _, p := range c.containers {
+		if kill {
+			p.Kill()
+		}
+		if _, err := p.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	c.containers = nil
+	return nil
+}
+
+// stamp waits for a stamp of that name.
+func stamp(ctx context.Context, p *lab.Container, name string) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	prefix := "stamp:" + name + ":"
+	line, err := p.WaitLine(ctx, prefix)
+	if err != nil {
+		return time.Time{}, err
+	}
+	ns, err := strconv.ParseInt(strings.TrimPrefix(line.Text, prefix), 10, 64)
+	return time.Unix(0, ns), err
+}
+
+// since adds the time between two stamps to a series.
+func (s *series) since(ctx context.Context, from *lab.Container, fromName string, to *lab.Container, toName string) error {
+	begin, err := stamp(ctx, from, fromName)
+	if err != nil {
+		return err
+	}
+	end, err := stamp(ctx, to, toName)
+	if err == nil {
+		*s = append(*s, milliseconds(end.Sub(begin)))
+	}
+	return err
+}
+
+func (c *cluster) measureOurs(ctx context.Context, watch bool) error {
+	env := []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
+	start := func(i int) (*lab.Container, error) {
+		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)), "/run/bin/paiinit", "--", "/run/bin/inside", "stamp", "launched", "/bin/sleep", "1000")
+	}
+	for i := range jobSize - 1 {
+		if _, err := start(i); err != nil {
+			return err
+		}
+	}
+	zero := c.containers[0]
+	waiting, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if _, err := zero.WaitLine(waiting, fmt.Sprintf("present=%d ", jobSize-1)); err != nil {
+		return err
+	}
+	settleDown(ctx)
+	last, err := start(jobSize - 1)
+	if err == nil {
+		err = c.ours.since(ctx, last, "start", zero, "launched")
+	}
+	if err != nil {
+		return err
+	}
+	if watch {
+		if err := c.measureBarrier(ctx); err != nil {
+			return err
+		}
+		if err := c.measureNoise(ctx); err != nil {
+			return err
+		}
+	}
+	if err := zero.Signal(15); err != nil {
+		return err
+	}
+	return c.end(ctx, false)
+}
+
+// settleDown waits until nothing is going on but waiting, for a time that is in step with nothing.
+func settleDown(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second + rand.N(time.Second)):
+	}
+}
+
+// measureBarrier lets every rank but one wait at a barrier.
+func (c *cluster) measureBarrier(ctx context.Context) error {
+	for range 5 {
+		errs := make([]error, len(c.containers))
+		var calls sync.WaitGroup
+		call := func(i int) {
+			_, errs[i] = c.containers[i].Exec(ctx, "/run/bin/paiinit", "barrier", "bench", "--timeout", "1m")
+		}
+		last := rand.IntN(len(c.containers))
+		for i := range c.containers {
+			if i != last {
+				calls.Go(func() { call(i) })
+			}
+		}
+		settleDown(ctx)
+		out, err := c.containers[last].Exec(ctx, "sh", "-c", "inside stamp a; paiinit barrier bench --timeout 1m && inside stamp b")
+		calls.Wait()
+		if err = errors.Join(append(errs, err)...); err != nil {
+			return err
+		}
+		var a, b int64
+		if _, err := fmt.Sscanf(string(out), "stamp:a:%d\nstamp:b:%d\n", &a, &b); err != nil {
+			return fmt.Errorf("%q: %w", out, err)
+		}
+		c.barrier = append(c.barrier, milliseconds(time.Duration(b-a)))
+	}
+	return nil
+}
+
+// measureNoise watches PID 1 and the agent of every container while the job runs.
+func (c *cluster) measureNoise(ctx context.Context) error {
+	settleDown(ctx)
+	type usage struct {
+		switches float64
+		cpu      time.Duration
+	}
+	look := func(p *lab.Container) (u usage, err error) {
+		processes, err := p.Processes()
+		for _, q := range processes {
+			if err != nil || len(q.Args) == 0 || !strings.HasSuffix(q.Args[0], "paiinit") {
+				continue
+			}
+			var n float64
+			var d time.Duration
+			if n, err = voluntary(q.PID); err == nil {
+				d, err = cpuTime(q.PID)
+			}
+			u.switches, u.cpu = u.switches+n, u.cpu+d
+		}
+		return u, err
+	}
+	before := make([]usage, len(c.containers))
+	begin := time.Now()
+	for i, p := range c.containers {
+		var err error
+		if before[i], err = look(p); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(noiseTime):
+	}
+	for i, p := range c.containers {
+		after, err := look(p)
+		if err != nil {
+			return err
+		}
+		seconds := time.Since(begin).Seconds()
+		c.noise = append(c.noise, (after.switches-before[i].switches)/seconds)
+		c.cpu = append(c.cpu, 100*(after.cpu-before[i].cpu).Seconds()/seconds)
+	}
+	return nil
+}
+
+// What people write. The hosts are its arguments.
+const (
+	sshLoop = `for h; do
+	until ssh -i /run/key -p 12345 -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=2 "$h" true; do
+		echo "waiting for $h"; sleep 1
+	done
+done; exec inside stamp launched`
+	tcpLoop = `for h; do
+	until (exec 3<>"/dev/tcp/$h/12345") 2>/dev/null; do
+		echo "waiting for $h"; sleep 1
+	done
+done; exec inside stamp launched`
+)
+
+// measureLoop starts an SSH server on every host but the first, which runs the loop. The last one can be any of them.
+func (c *cluster) measureLoop(ctx context.Context, script string, into *series) error {
+	server := func(i int) (*lab.Container, error) {
+		return c.start(i, nil, "/run/bin/inside", "sshd", "host-"+strconv.Itoa(i), "user")
+	}
+	last := 1 + rand.IntN(jobSize-1)
+	for i := 1; i < jobSize; i++ {
+		if i == last {
+			continue
+		}
+		if _, err := server(i); err != nil {
+			return err
+		}
+	}
+	zero, err := c.start(0, nil, append([]string{"/bin/bash", "-c", script, "loop"}, c.addrs[1:]...)...)
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if _, err := zero.WaitLine(waiting, "waiting for "+c.addrs[last]); err != nil {
+		return err
+	}
+	settleDown(ctx)
+	p, err := server(last)
+	if err == nil {
+		err = into.since(ctx, p, "start", zero, "launched")
+	}
+	return errors.Join(err, c.end(ctx, true))
+}
+
+func (c *cluster) report(rounds int) report {
+	r := report{
+		name:  "rendezvous",
+		title: "The rendezvous",
+		intro: []string{
+			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s. All but one have been waiting; then the last one starts. The time is from "+
+				"its exec to the first line of what stands in for mpirun on rank 0, a program that prints the time. Beside it, with the last host "+
+				"anywhere in the list: a script that logs in to each host by OpenSSH's client until it answers, and one that tries each host's port, "+
+				"both each second; the servers are the one of paiinit alone. %d rounds of paiinit, %d of the loops. Median, and in parentheses where nine of ten values are.",
+				jobSize, runtime.NumCPU(), release(), runtime.Version(), rounds, len(c.ssh)),
+			fmt.Sprintf("The barrier is measured from the start of the last `paiinit barrier` to its return. While the job runs, PID 1 and the agent of every container "+
+				"are watched for %v; these are the values of the %d containers.", noiseTime, len(c.noise)),
+		},
+		columns: []string{"paiinit", "ssh to each", "port of each"},
+	}
+	row := func(name, format string, of ...series) {
+		cells := []string{name}
+		for i := range r.columns {
+			if i < len(of) {
+				cells = append(cells, of[i].cell(format))
+			} else {
+				cells = append(cells, "-")
+			}
+		}
+		r.rows = append(r.rows, cells)
+	}
+	row("last host to launch, ms", "%.1f", c.ours, c.ssh, c.tcp)
+	row("barrier, ms", "%.1f", c.barrier)
+	row("voluntary context switches of a container, 1/s", "%.1f", c.noise)
+	row("CPU of a container, %", "%.3f", c.cpu)
+	return r
+}

@@ -1,0 +1,430 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/integration/attack"
+)
+
+const (
+	logins         = 500 // at once
+	attackedLogins = 10  // during each attack, one after the other
+
+	bulk     = 512 << 20 // bytes
+	bulkText = "512 MiB"
+	idleTime = 4 * time.Second // after which a connection is idle
+)
+
+// ciphers are those that both servers have, with the names for people.
+var ciphers = [][2]string{{"aes128-gcm@openssh.com", "aes128-gcm"}, {"chacha20-poly1305@openssh.com", "chacha20-poly1305"}}
+
+// daemon is an SSH server in the comparison.
+type daemon struct {
+	name    string
+	command func(port int) *exec.Cmd
+	bulk    bool // its throughput is measured
+	abuse   bool // it is attacked
+
+	refused, login, memory series
+	down, up               [2]series         // MB/s, by cipher
+	during                 map[string]series // the slowest login during each attack, ms
+	attacked               series            // memory meanwhile, MB
+}
+
+// sshBench is the directory with all keys and files.
+type sshBench struct {
+	dir    string
+	signer ssh.Signer
+}
+
+// measureSSHD compares the SSH server of paiinit with OpenSSH's: many logins at once, memory, and throughput for OpenSSH's client.
+func measureSSHD(ctx context.Context, binary string, rounds int) (report, error) {
+	if os.Geteuid() != 0 {
+		return report{}, errors.New("OpenSSH's sshd needs root")
+	}
+	for _, program := range []string{"ssh", "/usr/sbin/sshd"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return report{}, fmt.Errorf("%w; on Debian or Ubuntu: apt-get install openssh-client openssh-server", err)
+		}
+	}
+	binary, err := filepath.Abs(binary)
+	if err != nil {
+		return report{}, err
+	}
+	b := sshBench{}
+	if b.dir, err = os.MkdirTemp("", "paiinit-bench-"); err != nil {
+		return report{}, err
+	}
+	defer func() { _ = os.RemoveAll(b.dir) }()
+	if err := b.prepare(); err != nil {
+		return report{}, err
+	}
+	openSSH := func(maxStartups string) func(int) *exec.Cmd {
+		return func(port int) *exec.Cmd {
+			cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", strconv.Itoa(port), "-h", b.path("key"))
+			for _, option := range []string{"ListenAddress=127.0.0.1", "PidFile=none", "UsePAM=no", "StrictModes=no", "PrintMotd=no", "LogLevel=ERROR",
+				"AuthorizedKeysFile=" + b.path("authorized"), "MaxStartups=" + maxStartups} {
+				cmd.Args = append(cmd.Args, "-o", option)
+			}
+			return cmd
+		}
+	}
+	daemons := []*daemon{
+		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
+			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port), "--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"),
+				"--log-level=error", "--", "sleep", "1000")
+		}},
+		{name: "OpenSSH", bulk: true, command: openSSH("10:30:100")},
+		{name: "OpenSSH, MaxStartups 10000", command: openSSH("10000")},
+	}
+	// OpenSSH's sshd changes its root to this directory before the login.
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+		return report{}, err
+	}
+	slow := max(1, rounds/4) // a round takes most of a minute
+	for round := range slow {
+		for i := range daemons {
+			d := daemons[(i+round)%len(daemons)]
+			if err := b.measure(ctx, d); err != nil {
+				return report{}, fmt.Errorf("%s: %w", d.name, err)
+			}
+		}
+	}
+	return sshdReport(daemons, slow), nil
+}
+
+func (b *sshBench) path(name string) string { return filepath.Join(b.dir, name) }
+
+// prepare makes one key, which is that of the person and, for OpenSSH, of the host.
+func (b *sshBench) prepare() error {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	if b.signer, err = ssh.NewSignerFromKey(private); err != nil {
+		return err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(b.path("key"), pem.EncodeToMemory(block), 0o600),
+		os.WriteFile(b.path("authorized"), ssh.MarshalAuthorizedKey(b.signer.PublicKey()), 0o600))
+}
+
+// measure starts the server, and adds one value to each series.
+func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
+	port, err := unusedPort()
+	if err != nil {
+		return err
+	}
+	cmd := d.command(port)
+	var messages bytes.Buffer
+	cmd.Stderr = &messages
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // by the signal
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, messages.String())
+		}
+	}()
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	if err := answers(ctx, addr); err != nil {
+		return err
+	}
+	if err := b.storm(ctx, d, cmd.Process.Pid, addr); err != nil {
+		return err
+	}
+	if d.bulk {
+		if err := b.bulk(ctx, d, port); err != nil {
+			return err
+		}
+	}
+	if d.abuse {
+		for _, a := range attack.All() {
+			if err := b.attack(ctx, d, a, cmd.Process.Pid, addr); err != nil {
+				return fmt.Errorf("during the attack %q: %w", a.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// bulk moves much, with each cipher and both ways.
+func (b *sshBench) bulk(ctx context.Context, d *daemon, port int) error {
+	for i, cipher := range ciphers {
+		down, err := b.move(ctx, port, cipher[0], fmt.Sprintf("head -c %d /dev/zero", bulk), false)
+		if err != nil {
+			return err
+		}
+		up, err := b.move(ctx, port, cipher[0], "cat >/dev/null", true)
+		if err != nil {
+			return err
+		}
+		d.down[i], d.up[i] = append(d.down[i], down), append(d.up[i], up)
+	}
+	return nil
+}
+
+func unusedPort() (int, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().(*net.TCPAddr).Port, nil
+}
+
+// answers waits until something listens.
+func answers(ctx context.Context, addr string) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 1000 {
+		nc, err := net.Dial("tcp", addr)
+		if err == nil {
+			return nc.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return fmt.Errorf("nothing listens on %s", addr)
+}
+
+// storm logs in many times at once.
+func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) error {
+	config := b.client()
+	before, err := memoryOf(pid)
+	if err != nil {
+		return err
+	}
+	clients := make([]*ssh.Client, logins)
+	begin := time.Now()
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() { clients[i], _ = ssh.Dial("tcp", addr, config) }) // who was refused is counted
+	}
+	group.Wait()
+	d.login = append(d.login, milliseconds(time.Since(begin)))
+	up := 0
+	for _, c := range clients {
+		if c != nil {
+			up++
+		}
+	}
+	d.refused = append(d.refused, float64(logins-up))
+	// What a server gives back it may give back later.
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(idleTime):
+	}
+	after, err := memoryOf(pid)
+	if err != nil {
+		return err
+	}
+	d.memory = append(d.memory, (after-before)/float64(max(1, up)))
+	for _, c := range clients {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+	return nil
+}
+
+// attack has people log in one after the other while others attack.
+func (b *sshBench) attack(ctx context.Context, d *daemon, a attack.Attack, pid int, addr string) (err error) {
+	at, err := a.Start(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, at.Stop()) }()
+	worst := 0.0
+	for range attackedLogins {
+		begin := time.Now()
+		client, err := ssh.Dial("tcp", addr, b.client())
+		if err != nil {
+			return err
+		}
+		session, err := client.NewSession()
+		if err == nil {
+			err = session.Run("true")
+		}
+		worst = max(worst, milliseconds(time.Since(begin)))
+		if err := errors.Join(err, client.Close()); err != nil {
+			return err
+		}
+		kB, err := sumOf(pid)
+		if err != nil {
+			return err
+		}
+		d.attacked = append(d.attacked, kB/1000)
+	}
+	d.during[a.Name] = append(d.during[a.Name], worst)
+	return nil
+}
+
+func (b *sshBench) client() *ssh.ClientConfig {
+	return &ssh.ClientConfig{User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.signer)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+}
+
+// memoryOf is the proportional set size of a process and all that descend from it, in kB, when it does not change any more.
+func memoryOf(pid int) (float64, error) {
+	if err := settle(pid); err != nil {
+		return 0, err
+	}
+	return sumOf(pid)
+}
+
+// sumOf is memoryOf while it changes.
+func sumOf(pid int) (float64, error) {
+	sum := 0.0
+	pids := []int{pid}
+	for len(pids) > 0 {
+		kB, err := pss(pids[0])
+		if err != nil {
+			return 0, err
+		}
+		sum += kB
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[0]))
+		if err != nil {
+			return 0, err
+		}
+		pids = pids[1:]
+		for _, list := range lists {
+			text, _ := os.ReadFile(list) // a thread may have ended
+			for _, child := range strings.Fields(string(text)) {
+				n, err := strconv.Atoi(child)
+				if err != nil {
+					return 0, err
+				}
+				pids = append(pids, n)
+			}
+		}
+	}
+	return sum, nil
+}
+
+// move has OpenSSH's client move bytes, and returns MB per second.
+func (b *sshBench) move(ctx context.Context, port int, cipher, command string, up bool) (float64, error) {
+	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-i", b.path("key"), "-p", strconv.Itoa(port), "-c", cipher, "-o", "IdentitiesOnly=yes",
+		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "root@127.0.0.1", command)
+	var messages bytes.Buffer
+	cmd.Stderr = &messages
+	begin := time.Now()
+	if up { // by a pipe of its own, as in a shell
+		zero := exec.CommandContext(ctx, "head", "-c", strconv.Itoa(bulk), "/dev/zero")
+		r, err := zero.StdoutPipe()
+		if err != nil {
+			return 0, err
+		}
+		cmd.Stdin = r.(*os.File)
+		if err := zero.Start(); err != nil {
+			return 0, err
+		}
+		err = cmd.Run()
+		if err := errors.Join(err, zero.Wait()); err != nil {
+			return 0, fmt.Errorf("%v: %w: %s", cmd, err, messages.String())
+		}
+		return bulk / 1e6 / time.Since(begin).Seconds(), nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		return 0, errors.Join(err, r.Close(), w.Close())
+	}
+	_ = w.Close()
+	n, err := io.Copy(io.Discard, r)
+	_ = r.Close()
+	if err := errors.Join(err, cmd.Wait()); err != nil {
+		return 0, fmt.Errorf("%v: %w: %s", cmd, err, messages.String())
+	}
+	if n != bulk {
+		return 0, fmt.Errorf("%v: %d of %d bytes came", cmd, n, bulk)
+	}
+	return bulk / 1e6 / time.Since(begin).Seconds(), nil
+}
+
+// largest is the largest value alone.
+func (s series) largest() series {
+	if len(s) == 0 {
+		return nil
+	}
+	return series{slices.Max(s)}
+}
+
+func sshdReport(daemons []*daemon, rounds int) report {
+	r := report{
+		name:  "sshd",
+		title: "The SSH server",
+		intro: []string{
+			fmt.Sprintf("Logins by x/crypto/ssh from one process, throughput by OpenSSH's client, over loopback; %d rounds by turns on %d CPUs, Linux %s, %s. "+
+				"Median, and in parentheses where nine of ten values are. Memory is the PSS that all processes of the server have gained, for each connection, %v after the last login.",
+				rounds, runtime.NumCPU(), release(), runtime.Version(), idleTime),
+			"chacha20-poly1305 is slower than with OpenSSH on amd64, where golang.org/x/crypto has ChaCha20 in Go and not in assembly: perf(1) finds 39 to 44 % of the server's CPU time in its " +
+				"xorKeyStreamBlocksGeneric. paiinit's own client and the ssh_config that it writes prefer aes128-gcm.",
+			"The attacks come from other addresses of the same machine and share its CPUs: 1,000 connections that say nothing (silent) or only the first line (half-open), 300 that say " +
+				"a byte now and then (slow), 30 that always come again with garbage, with too much or with wrong keys, and 10,000 at once (integration/attack). A login is one to the end of its command.",
+		},
+	}
+	type row struct {
+		name   string
+		format string
+		of     func(*daemon) series
+	}
+	rows := []row{
+		{fmt.Sprintf("%d logins at once: refused", logins), "%.0f", func(d *daemon) series { return d.refused }},
+		{"until the last of them is in, ms", "%.0f", func(d *daemon) series { return d.login }},
+		{"memory of an idle connection, kB", "%.0f", func(d *daemon) series { return d.memory }},
+	}
+	for i, cipher := range ciphers {
+		rows = append(rows, []row{
+			{bulkText + " from the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.down[i] }},
+			{bulkText + " to the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.up[i] }},
+		}...)
+	}
+	for _, a := range attack.All() {
+		name := a.Name
+		rows = append(rows, row{fmt.Sprintf("slowest of %d logins during the attack: %s, ms", attackedLogins, name), "%.0f", func(d *daemon) series { return d.during[name] }})
+	}
+	rows = append(rows, row{"most memory during the attacks, MB", "%.0f", func(d *daemon) series { return d.attacked.largest() }})
+	for _, d := range daemons {
+		r.columns = append(r.columns, d.name)
+	}
+	for _, row := range rows {
+		cells := []string{row.name}
+		for _, d := range daemons {
+			cells = append(cells, row.of(d).cell(row.format))
+		}
+		r.rows = append(r.rows, cells)
+	}
+	return r
+}

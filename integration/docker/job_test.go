@@ -1,0 +1,157 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const secret = "correct horse battery staple"
+
+// job is a job of containers on a network of their own. Nothing in them but Debian's packages and paiinit: no remote shell.
+type job struct {
+	name       string
+	image      string
+	env        []string
+	volumes    []string
+	containers []string // ids, in rank order
+}
+
+// suites are the images on which launchers are tested, by their name in Debian.
+var suites = map[string]func() (string, error){
+	"bookworm": sync.OnceValues(func() (string, error) { return launcherImage("bookworm") }),
+	"trixie":   sync.OnceValues(func() (string, error) { return launcherImage("trixie") }),
+}
+
+func launcherImage(suite string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	defer cancel()
+	tag, err := run(ctx, nil, "./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch")
+	return strings.TrimSpace(tag), err
+}
+
+// binary is paiinit as it is shipped, built once for all tests.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "paiinit-docker-")
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", file, "./cmd/paiinit")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building paiinit: %w\n%s", err, out)
+	}
+	return file, nil
+})
+
+// newJob prepares the network of a job.
+func newJob(t *testing.T, suite string) *job {
+	t.Helper()
+	t.Parallel()
+	needEngine(t)
+	image, err := suites[suite]()
+	require.NoError(t, err)
+	name := strings.ToLower(fmt.Sprintf("paiinit-job-%d-%s", os.Getpid(), strings.NewReplacer("/", "-", " ", "-", ".", "-", "_", "-").Replace(t.Name())))
+	j := &job{name: name, image: image}
+	_, err = docker(t.Context(), "network", "create", "--label", "paiinit-test=yes", j.name)
+	require.NoError(t, err)
+	t.Cleanup(func() { j.remove(t) })
+	return j
+}
+
+// start starts the next n containers of a job of size ranks, with two slots each.
+func (j *job) start(t *testing.T, n, size int, flags []string, command ...string) {
+	t.Helper()
+	file, err := binary()
+	require.NoError(t, err)
+	examples, err := filepath.Abs(filepath.Join(root, "examples"))
+	require.NoError(t, err)
+	var peers []string
+	for i := range size {
+		peers = append(peers, j.host(i))
+	}
+	for range n {
+		rank := len(j.containers)
+		args := []string{"run", "--detach", "--network", j.name, "--hostname", fmt.Sprintf("host-%d", rank), "--network-alias", j.host(rank),
+			"--name", fmt.Sprintf("%s-%d", j.name, rank), "--label", "paiinit-test=yes",
+			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro", "--entrypoint", "paiinit",
+			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","), "--env", fmt.Sprintf("PAIINIT_RANK=%d", rank),
+			"--env", "PAIINIT_SLOTS=2"}
+		for _, e := range j.env {
+			args = append(args, "--env", e)
+		}
+		for _, v := range j.volumes {
+			args = append(args, "--volume", v)
+		}
+		args = append(args, j.image)
+		id, err := docker(t.Context(), append(append(append(args, flags...), "--"), command...)...)
+		require.NoError(t, err)
+		j.containers = append(j.containers, strings.TrimSpace(id))
+	}
+}
+
+func (j *job) host(rank int) string { return fmt.Sprintf("peer-%d", rank) }
+
+// wait returns the statuses of all containers when they have ended, which they must within the time.
+func (j *job) wait(t *testing.T, within time.Duration) []int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	_, err := docker(ctx, append([]string{"wait"}, j.containers...)...)
+	require.NoError(t, err, "not all containers have ended within %v", within)
+	out, err := docker(t.Context(), append([]string{"inspect", "--type", "container"}, j.containers...)...)
+	require.NoError(t, err)
+	var all []container
+	require.NoError(t, json.Unmarshal([]byte(out), &all))
+	var statuses []int
+	for _, c := range all {
+		statuses = append(statuses, c.State.ExitCode)
+	}
+	return statuses
+}
+
+// output is what a container wrote to stdout and to stderr.
+func (j *job) output(t *testing.T, rank int) (stdout, stderr string) {
+	t.Helper()
+	var out, errs strings.Builder
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "docker", "logs", j.containers[rank])
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	require.NoError(t, cmd.Run())
+	return out.String(), errs.String()
+}
+
+// follow waits until a container has written the text n times.
+func (j *job) follow(t *testing.T, rank int, text string, n int) {
+	t.Helper()
+	(&project{}).follow(t.Context(), t, j.containers[rank], text, n)
+}
+
+func (j *job) remove(t *testing.T) {
+	if t.Failed() {
+		for i := range j.containers {
+			out, errs := j.output(t, i)
+			t.Logf("--- rank %d\n%s%s", i, out, errs)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	if len(j.containers) > 0 {
+		if _, err := docker(ctx, append([]string{"rm", "--force", "--volumes"}, j.containers...)...); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := docker(ctx, "network", "rm", j.name); err != nil {
+		t.Error(err)
+	}
+}

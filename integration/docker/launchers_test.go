@@ -1,0 +1,181 @@
+package docker
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// launchers are the MPI launchers of Debian 12 (Open MPI 4.1.4, MPICH 4.0.2) and 13 (5.0.7, 4.2.1), and what each says of itself.
+var launchers = []launcher{
+	{"openmpi4", "bookworm", "4.1.4", []string{"mpirun"}},
+	{"mpich40", "bookworm", "4.0.2", []string{"mpiexec.hydra"}},
+	{"openmpi5", "trixie", "5.0.7", []string{"mpirun"}},
+	{"mpich42", "trixie", "4.2.1", []string{"mpiexec.hydra"}},
+}
+
+type launcher struct {
+	name, suite, version string
+	command              []string
+}
+
+func (l launcher) hydra() bool { return l.command[0] == "mpiexec.hydra" }
+
+const (
+	ranks  = 3
+	settle = 30 * time.Second // for a job that ends by itself: containers take their time to start here
+)
+
+func same(status int) []int { return slices.Repeat([]int{status}, ranks) }
+
+func TestLaunchers(t *testing.T) {
+	for _, l := range launchers {
+		program := func(args ...string) []string {
+			return append(append(slices.Clone(l.command), "python3", "/examples/allreduce.py"), args...)
+		}
+		running := func(t *testing.T) *job {
+			j := newJob(t, l.suite)
+			j.start(t, ranks, ranks, nil, program("--sleep", "1000")...)
+			j.follow(t, 0, "sum = 21", 1)
+			return j
+		}
+		t.Run(l.name+"/version", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, 1, 1, nil, append(l.command, "--version")...)
+			require.Equal(t, []int{0}, j.wait(t, settle))
+			out, _ := j.output(t, 0)
+			require.Contains(t, out, l.version)
+		})
+		t.Run(l.name+"/hello", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, ranks, ranks, nil, append(l.command, "hostname")...)
+			require.Equal(t, same(0), j.wait(t, settle))
+			out, _ := j.output(t, 0)
+			hosts := strings.Fields(out)
+			slices.Sort(hosts)
+			require.Equal(t, []string{"host-0", "host-0", "host-1", "host-1", "host-2", "host-2"}, hosts)
+		})
+		t.Run(l.name+"/allreduce", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, ranks, ranks, nil, program()...)
+			require.Equal(t, same(0), j.wait(t, settle))
+			out, _ := j.output(t, 0)
+			require.Regexp(t, regexp.QuoteMeta("allreduce over 6 ranks on 3 hosts: sum = 21, expected 21 (host-0, host-1, host-2)"), out)
+		})
+		t.Run(l.name+"/failing rank", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			command := program("--fail", "4")
+			if l.hydra() {
+				// MPICH 4.0 lets the other ranks wait for ever for one that exits without MPI_Finalize, and 4.2 adds the signal to
+				// the status by which it ended these.
+				command = append(slices.Clone(l.command), "sh", "-c", "exit 3")
+			}
+			j.start(t, ranks, ranks, nil, command...)
+			require.Equal(t, same(3), j.wait(t, settle))
+		})
+		t.Run(l.name+"/killed rank", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, ranks, ranks, nil, program("--kill", "4")...)
+			got := j.wait(t, settle)
+			if l.hydra() {
+				requireEqualNotZero(t, got)
+				return
+			}
+			require.Equal(t, same(137), got)
+		})
+		t.Run(l.name+"/killed container", func(t *testing.T) {
+			j := running(t)
+			_, err := docker(t.Context(), "kill", j.containers[2])
+			require.NoError(t, err)
+			require.Equal(t, []int{75, 75, 137}, j.wait(t, settle))
+			_, says := j.output(t, 1)
+			require.Contains(t, says, "worker-2")
+		})
+		for rank := range 2 {
+			t.Run(l.name+"/stopped "+[]string{"rank 0", "worker"}[rank], func(t *testing.T) {
+				j := running(t)
+				began := time.Now()
+				_, err := docker(t.Context(), "stop", "--time", "30", j.containers[rank])
+				require.NoError(t, err)
+				require.Equal(t, same(143), j.wait(t, settle))
+				assert.Less(t, time.Since(began), 15*time.Second)
+			})
+		}
+		t.Run(l.name+"/unreachable host", func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, ranks-1, ranks, []string{"--timeout", "8s"}, program()...)
+			require.Equal(t, []int{75, 75}, j.wait(t, settle))
+			_, says := j.output(t, 1)
+			require.Contains(t, says, "worker-2")
+		})
+		t.Run(l.name+"/host cut off", func(t *testing.T) {
+			j := running(t)
+			_, err := docker(t.Context(), "network", "disconnect", j.name, j.containers[2])
+			require.NoError(t, err)
+			began := time.Now()
+			_, err = docker(t.Context(), "wait", j.containers[0], j.containers[1])
+			require.NoError(t, err)
+			assert.Less(t, time.Since(began), 20*time.Second)
+			require.Equal(t, same(75), j.wait(t, 2*time.Minute)) // the one that is alone waits longer
+			_, says := j.output(t, 1)
+			require.Contains(t, says, "worker-2")
+		})
+	}
+}
+
+// A wrong number of ranks is refused by Open MPI. MPICH starts more than one on a slot.
+func TestWrongRankCount(t *testing.T) {
+	for _, l := range launchers {
+		t.Run(l.name, func(t *testing.T) {
+			j := newJob(t, l.suite)
+			j.start(t, ranks, ranks, nil, append(l.command, "-np", "7", "hostname")...)
+			got := j.wait(t, settle)
+			out, says := j.output(t, 0)
+			if l.hydra() {
+				require.Equal(t, same(0), got)
+				require.Len(t, strings.Fields(out), 7)
+				return
+			}
+			requireEqualNotZero(t, got)
+			require.Contains(t, says, "not enough slots")
+		})
+	}
+}
+
+func requireEqualNotZero(t *testing.T, statuses []int) {
+	t.Helper()
+	require.NotZero(t, statuses[0])
+	require.Equal(t, same(statuses[0]), statuses)
+}
+
+// The environment of Kubeflow's mpi-operator has Open MPI 4's variables only, which Open MPI 5 ignores: alone it runs all ranks
+// on one host, and says 0. Here the job itself takes away what paiinit adds.
+func TestSilentSingleHost(t *testing.T) {
+	for name, flags := range map[string][]string{"refused": nil, "accepted": {"--allow-partial"}} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, "trixie")
+			j.env = []string{
+				"OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile", "OMPI_MCA_orte_keep_fqdn_hostnames=true",
+				"PRTE_MCA_plm_ssh_agent=", "PRTE_MCA_prte_default_hostfile=",
+			}
+			j.start(t, ranks, ranks, append(flags, "--slots", "1"), "mpirun", "--oversubscribe", "-np", "3", "hostname")
+			got := j.wait(t, settle)
+			out, _ := j.output(t, 0)
+			require.Equal(t, []string{"host-0", "host-0", "host-0"}, strings.Fields(out))
+			if flags != nil {
+				require.Equal(t, same(0), got)
+				return
+			}
+			require.Equal(t, same(69), got)
+			_, says := j.output(t, 1)
+			require.Contains(t, says, "it asked for 3 at least and can have started on 1 (worker-0)")
+			require.Contains(t, says, "PRTE_MCA_prte_default_hostfile=")
+			require.Contains(t, says, "--allow-partial")
+		})
+	}
+}

@@ -1,0 +1,542 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+var (
+	faultRuns = flag.Int("faults", 0, "runs of TestFaults, each with the next fault of the whole list; 0 = every short fault once")
+	faultSize = flag.Int("fault-hosts", 5, "hosts of each run")
+	faultSide = flag.Int("fault-parallel", 4, "runs at the same time")
+	faultSeed = flag.Uint64("fault-seed", 0, "of run 0; the others follow. 0 = of the time")
+	faultFrom = flag.Int("fault-from", 0, "number of the first run: 0 and 100, then 100 and 100, are 200 in two parts if they have the same seed")
+	faultOnly = flag.String("fault", "", "regular expression: only the faults with such names")
+	faultLogs = flag.String("fault-logs", os.TempDir(), "directory for what is known of runs that fail")
+	faultKeep = flag.Bool("fault-keep", false, "keep the same of all others")
+)
+
+// The command of a job with faults: how long it runs is said by its argument, its status is 3.
+const faultCommand = `echo "launched $PAIINIT_RANK of $PAIINIT_SIZE"; sleep $0; exit 3`
+
+const (
+	// soon is how long a job may last after the last fault, besides the time of its command: the bound of every hang. What it takes is
+	// printed; it is a few seconds where nothing has to run into a time limit.
+	soon = 60 * time.Second
+
+	// prelude is how long a job may take up to its last fault.
+	prelude = 90 * time.Second
+)
+
+// fault is something that goes wrong while a job starts, runs or ends.
+type fault struct {
+	name  string
+	slow  bool    // takes more than a few seconds
+	sleep float64 // of the command, in seconds
+	do    func(j *faultyJob) error
+	want  []int // each of them is a good status, as long as it is the same everywhere
+	lossy bool  // it takes the time that it takes: every kernel sends what was lost again at its own pace
+}
+
+var faults = []fault{
+	{"nothing", false, 0.2, func(j *faultyJob) error { return j.startAll() }, []int{3}, false},
+	{"worker killed while gathering, and started again", false, 0.2, func(j *faultyJob) error {
+		last := j.worker()
+		err := j.startBut(last)
+		victim := j.workerBut(last)
+		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.kill(victim) },
+			func() error { return j.start(last) }, func() error { return j.start(victim) })
+	}, []int{3}, false},
+	{"worker killed while gathering", false, 0.2, func(j *faultyJob) error {
+		j.waitFor()
+		last := j.worker()
+		err := j.startBut(last)
+		victim := j.workerBut(last)
+		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.kill(victim) }, func() error { return j.start(last) })
+	}, []int{75}, false},
+	{"worker killed at the launch", false, 3, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "all ranks are present") }, j.moment, func() error { return j.kill(j.worker()) })
+	}, []int{75}, false},
+	{"worker killed while running", false, 60, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.kill(j.worker()) })
+	}, []int{75}, false},
+	{"agent of a worker killed while running", false, 60, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.killAgent(j.worker()) })
+	}, []int{75}, false},
+	{"agent of rank 0 killed while running", false, 60, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.killAgent(0) })
+	}, []int{75}, false},
+	{"container told to stop while gathering", false, 0.2, func(j *faultyJob) error {
+		last := j.worker()
+		err := j.startBut(last)
+		victim := j.workerBut(last)
+		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.now[victim].Signal(syscall.SIGTERM) })
+	}, []int{128 + 15}, false},
+	{"container told to stop while running", false, 60, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[j.rnd.IntN(len(j.now))].Signal(syscall.SIGTERM) })
+	}, []int{128 + 15}, false},
+	{"rank 0 comes last", false, 0.2, func(j *faultyJob) error {
+		return all(j.startBut(0), func() error { return j.say(j.worker(), "msg=listening") }, j.moment, func() error { return j.start(0) })
+	}, []int{3}, false},
+	{"rank 0 killed before anybody came, and started again", false, 0.2, func(j *faultyJob) error {
+		return all(j.start(0), j.moment, func() error { return j.kill(0) }, func() error { return j.startBut(0) }, func() error { return j.start(0) })
+	}, []int{3}, false},
+	{"rank 0 killed while gathering, and started again", false, 0.2, func(j *faultyJob) error {
+		last := j.worker()
+		return all(j.startBut(last), func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) }, j.moment, func() error { return j.kill(0) },
+			func() error { return j.start(last) }, func() error { return j.start(0) })
+	}, []int{3}, false},
+	{"rank 0 killed while gathering", false, 0.2, func(j *faultyJob) error {
+		j.waitFor()
+		last := j.worker()
+		return all(j.startBut(last), func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) }, func() error { return j.kill(0) },
+			func() error { return j.start(last) })
+	}, []int{75}, false},
+	{"rank 0 killed at the launch", false, 3, func(j *faultyJob) error {
+		j.waitFor()
+		return all(j.startAll(), func() error { return j.say(0, "present=%d ", len(j.hosts)) }, j.moment, func() error { return j.kill(0) })
+	}, []int{75}, false},
+	{"rank 0 killed while running", false, 60, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.kill(0) })
+	}, []int{75}, false},
+	{"rank 0 killed at the end", false, 0.2, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "the command has ended") }, j.moment, func() error { return j.kill(0) })
+	}, []int{3, 75}, false},
+	{"names resolve late", false, 0.2, func(j *faultyJob) error {
+		names := make([]string, len(j.hosts))
+		for i := range names {
+			names[i] = fmt.Sprintf("host-%d.example", i)
+		}
+		for _, h := range j.hosts {
+			h.env["PAIINIT_PEERS"] = strings.Join(names, ",")
+		}
+		if err := j.startAll(); err != nil {
+			return err
+		}
+		for _, i := range j.rnd.Perm(len(names)) {
+			j.pause(time.Second / time.Duration(len(names)))
+			j.lab.Name(names[i], j.hosts[i].machine.Addr)
+		}
+		return nil
+	}, []int{3}, false},
+	{"worker without a cable for 5 s while running", true, 12, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.cut(j.worker(), 5*time.Second) })
+	}, []int{3}, false},
+	{"worker without a cable while running", true, 300, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.leave(j.worker()) })
+	}, []int{75}, false},
+	{"rank 0 without a cable while running", true, 300, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.leave(0) })
+	}, []int{75}, false},
+	{"worker without a cable for 3 s while gathering", true, 0.2, func(j *faultyJob) error {
+		last := j.worker()
+		err := j.startBut(last)
+		victim := j.workerBut(last)
+		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.hosts[victim].machine.CutOff() },
+			func() error { return j.start(last) }, func() error { j.pause(3 * time.Second); return j.hosts[victim].machine.Reconnect() })
+	}, []int{3}, false},
+	{"worker stopped for 15 s while gathering", true, 0.2, func(j *faultyJob) error {
+		last := j.worker()
+		err := j.startBut(last)
+		victim := j.workerBut(last)
+		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, j.now[victim].Pause,
+			func() error { return j.start(last) }, func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+	}, []int{3}, false},
+	{"worker stopped for 15 s while running", true, 18, func(j *faultyJob) error {
+		victim := j.worker()
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[victim].Pause() },
+			func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+	}, []int{3}, false},
+	{"rank 0 stopped for 15 s while running", true, 18, func(j *faultyJob) error {
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[0].Pause() },
+			func() error { j.pause(15 * time.Second); return j.now[0].Resume() })
+	}, []int{3}, false},
+	{"worker stopped for 15 s over the end", true, 5, func(j *faultyJob) error {
+		victim := j.worker()
+		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[victim].Pause() },
+			func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+	}, []int{3}, false},
+	{"a quarter of the machines with 50 ms delay and a fifth of the frames lost", true, 3, func(j *faultyJob) error {
+		for _, i := range j.rnd.Perm(len(j.hosts))[:max(1, len(j.hosts)/4)] {
+			if err := j.hosts[i].machine.Slow(50*time.Millisecond, 0.2); err != nil {
+				return err
+			}
+		}
+		return j.startAll()
+	}, []int{3}, true},
+	{"rank 0 with 50 ms delay and a fifth of the frames lost", true, 3, func(j *faultyJob) error {
+		return all(j.hosts[0].machine.Slow(50*time.Millisecond, 0.2), j.startAll)
+	}, []int{3}, true},
+}
+
+// faultyJob is one run of a job with a fault.
+type faultyJob struct {
+	ctx   context.Context
+	lab   *lab.Lab
+	rnd   *rand.Rand
+	hosts []host
+	flags []string
+	sleep float64
+
+	now    []*lab.Container // by rank; nil = not started
+	killed map[*lab.Container]bool
+	apart  map[*lab.Container]bool // cut off for good: it cannot know better than that rank 0 is gone
+	blamed []int                   // ranks of which the others must say that it was them
+	child  bool                    // paiinit is not PID 1
+}
+
+// waitFor has nobody wait for the whole time of --timeout, which still has to be enough for all to start on a busy machine.
+func (j *faultyJob) waitFor() { j.flags = []string{"--timeout", fmt.Sprintf("%ds", 6+len(j.hosts)/2)} }
+
+func all(err error, steps ...func() error) error {
+	for _, step := range steps {
+		if err == nil {
+			err = step()
+		}
+	}
+	return err
+}
+
+func (j *faultyJob) start(i int) error {
+	h := j.hosts[i]
+	h.flags = append(slices.Clone(h.flags), j.flags...)
+	h.env = maps.Clone(h.env)
+	h.env["GOTRACEBACK"] = "all"
+	p := h.program("sh", "-c", faultCommand, fmt.Sprint(j.sleep))
+	p.Parent = j.child
+	c, err := h.machine.Start(p)
+	j.now[i] = c
+	return err
+}
+
+func (j *faultyJob) startAll() error { return j.startBut(-1) }
+
+// startBut starts all hosts but one, in any order.
+func (j *faultyJob) startBut(but int) error {
+	for _, i := range j.rnd.Perm(len(j.hosts)) {
+		if i != but {
+			if err := j.start(i); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (j *faultyJob) worker() int { return 1 + j.rnd.IntN(len(j.hosts)-1) }
+
+func (j *faultyJob) workerBut(not int) int {
+	for {
+		if i := j.worker(); i != not {
+			return i
+		}
+	}
+}
+
+// say waits until a rank has said something.
+func (j *faultyJob) say(rank int, format string, args ...any) error {
+	_, err := j.now[rank].WaitLine(j.ctx, fmt.Sprintf(format, args...))
+	return err
+}
+
+func (j *faultyJob) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-j.ctx.Done():
+	}
+}
+
+// moment is a random one of a few milliseconds: the steps of the commit, and of the end, lie in there.
+func (j *faultyJob) moment() error {
+	j.pause(time.Duration(j.rnd.IntN(10_000+500*len(j.hosts))) * time.Microsecond)
+	return nil
+}
+
+func (j *faultyJob) kill(i int) error {
+	c := j.now[i]
+	j.killed[c] = true
+	j.blamed = append(j.blamed, i)
+	c.Kill()
+	_, err := c.Wait(j.ctx)
+	return err
+}
+
+// killAgent kills what does the work in a container, and not its PID 1.
+func (j *faultyJob) killAgent(i int) error {
+	agent, err := agentOf(j.now[i])
+	if err != nil {
+		return err
+	}
+	j.killed[j.now[i]] = true // its first process ends it, with a status of its own
+	j.blamed = append(j.blamed, i)
+	return syscall.Kill(agent, syscall.SIGKILL)
+}
+
+// agentOf finds the second of paiinit's two processes.
+func agentOf(c *lab.Container) (pid int, err error) {
+	processes, err := c.Processes()
+	if err != nil {
+		return 0, err
+	}
+	paiinit := map[int]bool{}
+	for _, p := range processes {
+		paiinit[p.PID] = len(p.Args) > 0 && strings.HasSuffix(p.Args[0], "/paiinit")
+	}
+	for _, p := range processes {
+		if paiinit[p.PID] && paiinit[p.Parent] {
+			return p.PID, nil
+		}
+	}
+	return 0, fmt.Errorf("no agent among %v", processes)
+}
+
+// leave cuts a machine off for good.
+func (j *faultyJob) leave(i int) error {
+	j.apart[j.now[i]] = true
+	j.blamed = append(j.blamed, i)
+	return j.hosts[i].machine.CutOff()
+}
+
+func (j *faultyJob) cut(i int, d time.Duration) error {
+	m := j.hosts[i].machine
+	return all(m.CutOff(), func() error { j.pause(d); return m.Reconnect() })
+}
+
+// result is what is printed of a run.
+type result struct {
+	begun, ended time.Duration // from the start to the last fault, and from there to the end of the last container
+	apart        time.Duration // the same of those that were cut off
+	statuses     map[int]int   // how many ended with it
+}
+
+// check waits for the end and looks at what must hold after any fault: nobody hangs or leaves anything behind, nothing was launched
+// twice, and all that were not killed have the same status, say why, and say whose fault it was.
+func (j *faultyJob) check(f fault) (result, error) {
+	begin := time.Now()
+	bound := soon
+	if slices.Contains(f.want, 3) { // the command is not interrupted
+		bound += time.Duration(j.sleep * float64(time.Second))
+	}
+	if f.lossy {
+		bound += 2 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(j.ctx, bound)
+	defer cancel()
+	r := result{statuses: map[int]int{}}
+	var errs []error
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	hanging := 0
+	for _, c := range j.lab.Containers() {
+		wg.Go(func() {
+			status, err := c.Wait(ctx)
+			took := time.Since(begin)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				if hanging++; hanging <= 3 {
+					errs = append(errs, fmt.Errorf("%s hangs: %w", c.Name, err))
+				}
+				return
+			case j.killed[c]:
+				return
+			case j.apart[c]:
+				r.apart = max(r.apart, took)
+			default:
+				r.ended = max(r.ended, took)
+			}
+			r.statuses[status]++
+			errs = append(errs, j.checkOne(c, status))
+		})
+	}
+	wg.Wait()
+	if hanging > 3 {
+		errs = append(errs, fmt.Errorf("%d hang", hanging))
+	}
+	launched := 0
+	for _, c := range j.lab.Containers() {
+		launched += strings.Count(stdout(c), fmt.Sprintf("launched 0 of %d\n", len(j.hosts)))
+	}
+	if launched > 1 {
+		errs = append(errs, fmt.Errorf("launched %d times", launched))
+	}
+	if len(r.statuses) > 1 {
+		errs = append(errs, errors.New("different statuses"))
+	}
+	for status := range r.statuses {
+		if !slices.Contains(f.want, status) {
+			errs = append(errs, fmt.Errorf("status is %d, want %v", status, f.want))
+		}
+		if status == 3 && launched != 1 {
+			errs = append(errs, errors.New("status is the command's, which was not launched"))
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// checkOne looks at one container that has ended by itself.
+func (j *faultyJob) checkOne(c *lab.Container, status int) error {
+	var errs []error
+	if left, known := c.Left(); known && len(left.Processes)+len(left.Sockets) > 0 {
+		errs = append(errs, fmt.Errorf("%s has left %v", c.Name, left))
+	}
+	if status < 64 {
+		return errors.Join(errs...)
+	}
+	var last string
+	for line := range strings.Lines(stderr(c)) {
+		if strings.Contains(line, fmt.Sprintf("status=%d", status)) {
+			last = line
+		}
+	}
+	switch blames := func(rank int) bool {
+		return regexp.MustCompile(fmt.Sprintf(`\brank %d\b|\bworker-%d\b`, rank, rank)).MatchString(last)
+	}; {
+	case last == "":
+		errs = append(errs, fmt.Errorf("%s ended with %d and did not say why", c.Name, status))
+	case len(j.blamed) > 0 && !j.apart[c] && !slices.ContainsFunc(j.blamed, blames):
+		errs = append(errs, fmt.Errorf("%s does not say that it was rank %v: %s", c.Name, j.blamed, last))
+	}
+	return errors.Join(errs...)
+}
+
+func runFault(ctx context.Context, t *testing.T, f fault, seed uint64) (r result, text string, err error) {
+	begin := time.Now()
+	l, err := lab.New(lab.Config{})
+	if err != nil {
+		return r, "", err
+	}
+	defer func() {
+		if err != nil || *faultKeep {
+			text = whereabouts(l) + transcript(l, begin)
+		}
+		err = errors.Join(err, l.Close())
+	}()
+	doing, cancel := context.WithTimeout(ctx, prelude)
+	defer cancel()
+	j := &faultyJob{ctx: doing, lab: l, rnd: rand.New(rand.NewPCG(seed, 0)), hosts: peersHosts(t, l, *faultSize), sleep: f.sleep, child: seed%2 == 1,
+		killed: map[*lab.Container]bool{}, apart: map[*lab.Container]bool{}}
+	j.now = make([]*lab.Container, len(j.hosts))
+	if err := f.do(j); err != nil {
+		return r, "", err
+	}
+	begun := time.Since(begin)
+	j.ctx = ctx
+	r, err = j.check(f)
+	r.begun = begun
+	return r, "", err
+}
+
+// whereabouts tells what runs in containers that have not ended, and has a few of them write what their goroutines do: what the runtime
+// does upon a fault.
+func whereabouts(l *lab.Lab) string {
+	var b strings.Builder
+	for i, c := range l.Containers() {
+		processes, err := c.Processes()
+		if err != nil || len(processes) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "%s has not ended:\n", c.Name)
+		for _, p := range processes {
+			wchan, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", p.PID))
+			fmt.Fprintf(&b, "  %d, child of %d, in %s: %s\n", p.PID, p.Parent, wchan, strings.Join(p.Args, " "))
+		}
+		if agent, err := agentOf(c); err == nil && (i < 4 || len(processes) > 3) {
+			_ = syscall.Kill(agent, syscall.SIGCONT)
+			_ = syscall.Kill(agent, syscall.SIGSEGV)
+			select {
+			case <-c.Ended():
+			case <-time.After(5 * time.Second):
+			}
+		}
+	}
+	return b.String()
+}
+
+// TestFaults runs real jobs in which something goes wrong, half of them with paiinit as PID 1. Every run is told on one line; one that
+// fails says what repeats it, and leaves a file with all that is known:
+//
+//	go test ./integration -timeout 0 -v -run TestFaults -faults 200 -fault-hosts 64
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	requireLab(t)
+	only, err := regexp.Compile(*faultOnly)
+	require.NoError(t, err)
+	var list []fault
+	for _, f := range faults {
+		if only.MatchString(f.name) && (*faultOnly != "" || *faultRuns > 0 || !f.slow) {
+			list = append(list, f)
+		}
+	}
+	require.NotEmpty(t, list, "no such fault")
+	runs, seed := *faultRuns, *faultSeed
+	if runs == 0 {
+		runs = len(list)
+	}
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	begin := time.Now()
+	var mu sync.Mutex
+	took := map[string][]time.Duration{}
+	failed := 0
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, max(1, *faultSide))
+	for i := *faultFrom; i < *faultFrom+runs; i++ {
+		f, seed := list[i%len(list)], seed+uint64(i)
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			start := time.Now()
+			r, text, err := runFault(t.Context(), t, f, seed)
+			d := time.Since(start)
+			mu.Lock()
+			defer mu.Unlock()
+			took[f.name] = append(took[f.name], d)
+			outcome := "ok"
+			if err != nil {
+				outcome = "FAIL"
+			}
+			line := fmt.Sprintf("run %3d, seed %d: %-4s %6.1f s, of which %5.1f s after the fault", i, seed, outcome, d.Seconds(), r.ended.Seconds())
+			if r.apart > 0 {
+				line += fmt.Sprintf(" (and %.1f s without a cable)", r.apart.Seconds())
+			}
+			t.Logf("%s; %s; statuses %v", line, f.name, r.statuses)
+			file := filepath.Join(*faultLogs, fmt.Sprintf("paiinit-fault-%d.log", seed))
+			if text != "" {
+				_ = os.WriteFile(file, []byte(fmt.Sprintf("%s\n%v\n\n%s\n", f.name, err, text)), 0o600) // what it holds is a help, no result
+			}
+			if err != nil {
+				failed++
+				t.Errorf("%s, after %v: %v\nagain: -fault '^%s$' -faults 1 -fault-hosts %d -fault-seed %d\nlog: %s",
+					f.name, d.Round(time.Millisecond), err, regexp.QuoteMeta(f.name), *faultSize, seed, file)
+			}
+		})
+	}
+	wg.Wait()
+	for _, f := range list {
+		if all := took[f.name]; len(all) > 0 {
+			slices.Sort(all)
+			t.Logf("%-75s %3d runs, %6.1f to %6.1f s", f.name, len(all), all[0].Seconds(), all[len(all)-1].Seconds())
+		}
+	}
+	t.Logf("%d runs with %d hosts from seed %d on in %v, %d failed", runs, *faultSize, seed+uint64(*faultFrom), time.Since(begin).Round(time.Second), failed)
+}

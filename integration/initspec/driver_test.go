@@ -1,0 +1,154 @@
+package initspec
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/initspec/stage"
+)
+
+// driver is a way to make containers.
+type driver interface {
+	// missing says why it cannot work here.
+	missing() string
+	// prepare sets c.cmd.
+	prepare(c *container, p program)
+	signal(c *container, sig syscall.Signal)
+	// enter is a command that runs args in the container.
+	enter(c *container, args ...string) *exec.Cmd
+	// remove ends a running container by force.
+	remove(c *container)
+}
+
+// need ends a test that cannot run here: it fails where everything has to run.
+func need(t *testing.T, missing string) {
+	t.Helper()
+	if missing == "" {
+		return
+	}
+	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+}
+
+// namespaces makes containers out of namespaces, in which the first process is root.
+type namespaces struct {
+	user bool // in a user namespace
+}
+
+func (n namespaces) missing() string {
+	if !n.user && os.Geteuid() != 0 {
+		return "namespaces without a user namespace need root"
+	}
+	if noBusybox != "" {
+		return noBusybox
+	}
+	cmd, err := stage.Plan{Root: root, Args: []string{"/bin/true"}}.Command(inside, n.user)
+	if err == nil {
+		var out []byte
+		if out, err = cmd.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		return fmt.Sprintf("namespaces do not work here (user namespace: %v): %v", n.user, err)
+	}
+	return ""
+}
+
+func (n namespaces) prepare(c *container, p program) {
+	plan := stage.Plan{
+		Root: root, Args: p.args(), Env: append([]string{"PATH=/bin:/sbin"}, p.env...),
+		ReadOnly: p.bare, Bare: p.bare, NoProc: p.noProc,
+	}
+	var err error
+	c.cmd, err = plan.Command(inside, n.user)
+	require.NoError(c.t, err)
+	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // when the test is killed
+	r, w, err := os.Pipe()
+	require.NoError(c.t, err)
+	c.cmd.ExtraFiles, c.executed = []*os.File{w}, r
+}
+
+func (n namespaces) signal(c *container, sig syscall.Signal) {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(sig))
+}
+
+func (n namespaces) enter(c *container, args ...string) *exec.Cmd {
+	return exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.cmd.Process.Pid), "--all", "--root", "--wd"}, args...)...)
+}
+
+func (n namespaces) remove(c *container) { _ = c.cmd.Process.Kill() }
+
+// docker makes containers of the engine.
+type docker struct {
+	options []string
+	tmpfs   string // the option that is left out for a bare container, which is read-only
+}
+
+func (d docker) missing() string { return noDocker }
+
+var containers atomic.Int64
+
+func (d docker) prepare(c *container, p program) {
+	c.name = fmt.Sprintf("paiinit-initspec-%d-%d", os.Getpid(), containers.Add(1))
+	args := []string{"run", "--name", c.name, "--rm", "--network", "none"}
+	for _, option := range d.options {
+		if !p.bare || option != d.tmpfs {
+			args = append(args, option)
+		}
+	}
+	if p.bare {
+		args = append(args, "--read-only", "--ipc", "none", "--user", "12345") // Docker's /dev is root's to write
+	}
+	for _, entry := range append([]string{"PATH=/bin:/sbin"}, p.env...) {
+		args = append(args, "--env", entry)
+	}
+	if p.stdin != nil || p.tty {
+		args = append(args, "--interactive")
+	}
+	if p.tty {
+		args = append(args, "--tty")
+	}
+	program := p.args()
+	args = append(args, "--entrypoint", program[0], image)
+	c.cmd = exec.Command("docker", append(args, program[1:]...)...)
+}
+
+func (d docker) signal(c *container, sig syscall.Signal) {
+	c.t.Helper()
+	out, err := exec.Command("docker", "kill", "--signal", strconv.Itoa(int(sig)), c.name).CombinedOutput()
+	require.NoError(c.t, err, "%s", out)
+}
+
+func (d docker) enter(c *container, args ...string) *exec.Cmd {
+	return exec.Command("docker", append([]string{"exec", c.name}, args...)...)
+}
+
+func (d docker) remove(c *container) {
+	if out, err := exec.Command("docker", "rm", "--force", c.name).CombinedOutput(); err != nil &&
+		!strings.Contains(string(out), "No such container") && !strings.Contains(string(out), "already in progress") { // it was ending
+		c.t.Errorf("docker rm: %v: %s", err, out)
+	}
+}
+
+// drivers are all of them, by name.
+var drivers = []struct {
+	name string
+	driver
+}{
+	{"root", namespaces{}},
+	{"user", namespaces{user: true}},
+	{"docker", docker{}},
+	{"restricted", docker{options: []string{"--read-only", "--tmpfs=/run", "--user=12345", "--cap-drop=ALL"}, tmpfs: "--tmpfs=/run"}},
+}

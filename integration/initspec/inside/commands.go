@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+)
+
+// commands has paiinit itself run n commands, which it starts for its SSH clients, eight at a time. Each leaves an orphan, and
+// has a status of its own, which must come back.
+func commands(n int) error {
+	var next, wrong atomic.Int64
+	var first sync.Once
+	var reason error
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				want := int(i % 250) // 255 is the client's own
+				cmd := exec.Command("/sbin/paiinit", "rsh", "localhost", fmt.Sprintf("(: &); exit %d", want))
+				out, err := cmd.CombinedOutput()
+				if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+					err = nil
+				}
+				if got := cmd.ProcessState.ExitCode(); err != nil || got != want {
+					wrong.Add(1)
+					first.Do(func() { reason = fmt.Errorf("command %d gave %d, not %d: %s: %w", i, got, want, out, err) })
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if _, err := fmt.Fprintf(os.Stdout, "%d commands, %d wrong\n", n, wrong.Load()); err != nil {
+		return err
+	}
+	return reason
+}

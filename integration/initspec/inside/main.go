@@ -1,0 +1,72 @@
+// Command inside is what the specification tests of the init run in their containers beside a shell, and how they make
+// those containers out of namespaces.
+//
+//	inside stage PLAN        furnish the namespaces that it is started in, and become the program
+//	inside signals           print ready, then the number of every signal that comes, for ever
+//	inside commands N        have paiinit run N commands, eight at a time; print how many came back with a wrong status
+//	inside orphans N         leave N processes behind that end at once; print how many zombies stay
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/paiinit/paiinit/integration/initspec/stage"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "inside: %v\n", err)
+		os.Exit(99)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 2 && args[0] == "stage":
+		var p stage.Plan
+		if err := json.Unmarshal([]byte(args[1]), &p); err != nil {
+			return fmt.Errorf("reading the plan: %w", err)
+		}
+		return p.Become()
+	case len(args) == 1 && args[0] == "signals":
+		return signals()
+	case len(args) == 2 && args[0] == "commands":
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		return commands(n)
+	case len(args) == 2 && args[0] == "orphans":
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		return orphans(n)
+	}
+	return fmt.Errorf("no such thing to do: %q", args)
+}
+
+// signals prints them in their order of arrival. Real-time signals begin at 35: the C library keeps 32 to 34.
+func signals() error {
+	all := []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+		syscall.SIGTERM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGTSTP}
+	for n := 35; n <= 64; n++ {
+		all = append(all, syscall.Signal(n))
+	}
+	c := make(chan os.Signal, 64)
+	signal.Notify(c, all...)
+	if _, err := fmt.Fprintln(os.Stdout, "ready"); err != nil {
+		return err
+	}
+	for s := range c {
+		if _, err := fmt.Fprintf(os.Stdout, "signal %d\n", int(s.(syscall.Signal))); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package initspec
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/paiinit/paiinit/integration/initspec/stage"
+)
+
+// root is the root directory of all containers, and inside the program that makes those of namespaces.
+var root, inside string
+
+// noBusybox says why there is no shell in it, "" if there is one.
+var noBusybox string
+
+// image is the same directory as a Docker image, "" if there is no engine, for the reason noDocker.
+var image, noDocker string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "paiinit-initspec-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := makeRoot(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if noDocker = noBusybox; noDocker == "" {
+		noDocker = importImage()
+	}
+	defer func() {
+		if image != "" {
+			_ = exec.Command("docker", "rmi", "--force", image).Run()
+		}
+	}()
+	return m.Run()
+}
+
+// build builds a command as it is shipped: static, and without the race detector.
+func build(file, pkg, ldflags string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", ldflags, "-o", file, pkg)
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	}
+	return nil
+}
+
+// makeRoot fills the root directory. It has no /etc/passwd. Other users must be able to read it.
+func makeRoot(dir string) error {
+	root = filepath.Join(dir, "root")
+	inside = filepath.Join(root, "bin/inside")
+	err := os.Chmod(dir, 0o755)
+	for _, d := range append([]string{"bin", "sbin", "etc", "files"}, stage.Dirs...) {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(root, d), 0o755))
+	}
+	for _, d := range stage.Devices {
+		err = errors.Join(err, os.WriteFile(filepath.Join(root, "dev", d), nil, 0o644))
+	}
+	for name, text := range files {
+		mode := fs.FileMode(0o755)
+		if strings.HasPrefix(name, "plain") {
+			mode = 0o644
+		}
+		err = errors.Join(err, os.WriteFile(filepath.Join(root, "files", name), []byte(text), mode))
+	}
+	if err := errors.Join(err, build(filepath.Join(root, "sbin/paiinit"), "./cmd/paiinit", "-s -w"), build(inside, "./integration/initspec/inside", "-s -w")); err != nil {
+		return err
+	}
+	busybox, err := findBusybox()
+	if err != nil {
+		noBusybox = err.Error()
+		return nil
+	}
+	copied, err := os.ReadFile(busybox)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, "bin/busybox"), copied, 0o755)
+	}
+	for _, name := range []string{"sh", "sleep", "cat", "true", "id", "grep", "setsid", "stty", "kill", "echo", "ps", "env", "touch", "ln", "cut", "nproc"} {
+		err = errors.Join(err, os.Symlink("busybox", filepath.Join(root, "bin", name)))
+	}
+	return err
+}
+
+// findBusybox finds a busybox that needs no libraries.
+func findBusybox() (string, error) {
+	for _, name := range []string{"busybox", "busybox.static", "/bin/busybox", "/usr/bin/busybox"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command("readelf", "--wide", "--program-headers", path).CombinedOutput()
+		if err == nil && !bytes.Contains(out, []byte(" INTERP ")) {
+			return path, nil
+		}
+	}
+	return "", errors.New("no static busybox; on Debian or Ubuntu: apt-get install busybox-static")
+}
+
+// importImage makes the Docker image, without a build and without a registry, and returns why it could not.
+func importImage() string {
+	if _, err := exec.LookPath("docker"); err != nil {
+		return "no docker command"
+	}
+	if out, err := exec.Command("docker", "version", "--format", "{{.Server.Version}}").CombinedOutput(); err != nil {
+		return fmt.Sprintf("no Docker engine: %v: %s", err, bytes.TrimSpace(out))
+	}
+	archive, w := io.Pipe()
+	go func() { w.CloseWithError(archiveRoot(w)) }()
+	name := fmt.Sprintf("paiinit-initspec:%d", os.Getpid())
+	cmd := exec.Command("docker", "import", "--change", `ENTRYPOINT ["/sbin/paiinit"]`, "-", name)
+	cmd.Stdin = archive
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Sprintf("docker import: %v: %s", err, bytes.TrimSpace(out))
+	}
+	image = name
+	return ""
+}
+
+// archiveRoot writes the root directory, owned by root, without the devices: Docker makes those.
+func archiveRoot(w io.Writer) error {
+	tw := tar.NewWriter(w)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		name, _ := filepath.Rel(root, path)
+		if err != nil || name == "." || filepath.Dir(name) == "dev" {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if link, err = os.Readlink(path); err != nil {
+				return err
+			}
+		}
+		h, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		h.Name, h.Uid, h.Gid, h.Uname, h.Gname = name, 0, 0, "", ""
+		if err := tw.WriteHeader(h); err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			_, err = tw.Write(data)
+		}
+		return err
+	})
+	return errors.Join(err, tw.Close())
+}

@@ -1,0 +1,671 @@
+package initspec
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// soon is what ends without waiting for anything takes at most on a slow machine, and with Docker. It is below long, the
+// grace of the rows that use it.
+const (
+	soon = 40 * time.Second
+	long = "--grace=1m"
+)
+
+// files are in the directory /files of every container.
+var files = map[string]string{
+	"script":         "echo \"$0 $*\"\nexit 5\n", // no first line that says who runs it
+	"garbage":        "no-such-command-at-all\n",
+	"no-interpreter": "#!/no/such/interpreter\n",
+	"plain":          "#!/bin/sh\n",
+	"foreign":        "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 57),
+}
+
+// rows are the specification.
+var rows = []struct {
+	name string
+	on   func(driver) bool // nil: on all drivers
+	test func(*testing.T, driver)
+}{
+	{"the status of the command is the container's", nil, statuses},
+	{"a command that is ended by signal n gives 128+n", nil, deaths},
+	{"a command that cannot run gives 126 or 127", nil, cannotRun},
+	{"a script without a first line runs in a shell", nil, plainScript},
+	{"every signal reaches the command, in order", nil, signals},
+	{"SIGTERM ends the command, 143", nil, terminate},
+	{"SIGTERM reaches the commands of a shell", nil, terminateShell},
+	{"success after SIGTERM is 143", nil, successAfterStop},
+	{"a command that ignores SIGTERM is killed after the grace", nil, grace},
+	{"a second SIGTERM ends it at once", nil, twice},
+	{"a stopped command is not at its end", nil, stopped},
+	{"SIGTERM while waiting for others ends it at once, 143", nil, terminateEarly},
+	{"SIGTERM soon after the start is not lost, and is 143", isNamespace, terminateSoon},
+	{"SIGTERM at the very start ends it, or is dropped", isNamespace, terminateEarliest},
+	{"orphans are reaped while the command runs", nil, orphans},
+	{"orphans are reaped while waiting for others", nil, orphansWhileWaiting},
+	{"commands of its own keep their status", nil, ownCommands},
+	{"nothing is left of daemons", nil, daemons},
+	{"daemons do not delay the stop", nil, daemonsAtStop},
+	{"the command gets what the container was started with", nil, inherited},
+	{"ignored signals stay ignored", nil, ignored},
+	{"the environment is the command's own", nil, environment},
+	{"standard input passes through", nil, standardInput},
+	{"standard output is the command's own", nil, standardOutput},
+	{"closed standard files do no harm", nil, closedFiles},
+	{"no other file is open in the command", nil, openFiles},
+	{"a terminal is the command's", nil, terminal},
+	{"Ctrl-C on a terminal reaches the command once", nil, controlC},
+	{"a terminal's new size reaches the command", nil, windowSize},
+	{"the log does not stop on a terminal", nil, terminalStops},
+	{"a shell on a terminal has job control", nil, jobControl},
+	{"behind another init it does the same", nil, behind},
+	{"a broken standard error is no reason to end", isNamespace, brokenError},
+	{"a user without a passwd entry is enough", nil, noPasswd},
+	{"nowhere to write is said", nil, nowhere},
+	{"no /proc is no reason to fail", isNamespace, noProc},
+	{"a killed agent is told, and gives 70", nil, killedAgent},
+}
+
+func isNamespace(d driver) bool {
+	_, ok := d.(namespaces)
+	return ok
+}
+
+func isDocker(d driver) bool {
+	_, ok := d.(docker)
+	return ok
+}
+
+func TestSpecification(t *testing.T) {
+	for _, d := range drivers {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			need(t, d.missing())
+			for _, row := range rows {
+				if row.on != nil && !row.on(d.driver) {
+					continue
+				}
+				t.Run(strings.ReplaceAll(row.name, "/", ""), func(t *testing.T) {
+					t.Parallel()
+					row.test(t, d.driver)
+				})
+			}
+		})
+	}
+}
+
+// TestAllStatuses does what is too much for every driver.
+func TestAllStatuses(t *testing.T) {
+	t.Parallel()
+	d := namespaces{user: os.Geteuid() != 0}
+	need(t, d.missing())
+	for status := range 256 {
+		c := start(t, d, script(fmt.Sprintf("exit %d", status), "--log-level=error"))
+		require.Equal(t, status, c.wait())
+	}
+}
+
+// TestOwnCommands does what is too much for every driver.
+func TestOwnCommands(t *testing.T) {
+	t.Parallel()
+	d := namespaces{user: os.Geteuid() != 0}
+	need(t, d.missing())
+	c := start(t, d, program{command: []string{"/bin/inside", "commands", "2000"}})
+	assert.Equal(t, 0, c.wait())
+	assert.Equal(t, "2000 commands, 0 wrong\n", c.stdout.String())
+}
+
+// TestOutOfMemory is about what only a container with a limit shows.
+func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
+	d := docker{options: []string{"--memory=64m"}}
+	need(t, d.missing())
+	if out, err := exec.Command("docker", "info", "--format", "{{.MemoryLimit}}").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "true" {
+		need(t, fmt.Sprintf("the Docker engine cannot limit memory: %s", out))
+	}
+	c := start(t, d, script("busybox dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?"))
+	assert.Equal(t, 137, c.wait())
+	assert.Contains(t, c.stderr.String(), "the kernel killed a process for lack of memory")
+}
+
+// TestDockerStop measures the command that people use, with its own limit of 10 s and paiinit's default grace.
+func TestDockerStop(t *testing.T) {
+	d := docker{}
+	for name, command := range map[string]struct {
+		script string
+		status int
+	}{
+		"that ends":         {"echo ready; sleep 1000", 143},
+		"that ignores TERM": {"trap '' TERM; while :; do sleep 1000 & echo ready; wait $!; done", 137},
+		"in the background": {"(trap '' TERM; setsid sleep 1000) & echo ready; wait", 143},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			need(t, d.missing())
+			c := start(t, d, script(command.script))
+			c.line("ready")
+			begin := time.Now()
+			out, err := exec.Command("docker", "stop", c.name).CombinedOutput()
+			took := time.Since(begin)
+			require.NoError(t, err, "%s", out)
+			assert.Equal(t, command.status, c.wait())
+			c.says("the job has ended") // by paiinit, in less than the 10 s before Docker's own SIGKILL
+			t.Logf("docker stop: %v", took)
+		})
+	}
+}
+
+func statuses(t *testing.T, d driver) {
+	for _, status := range []int{0, 1, 63, 64, 70, 125, 126, 127, 128, 143, 255} {
+		if isDocker(d) && status != 0 && status != 63 && status != 255 {
+			continue
+		}
+		assert.Equal(t, status, start(t, d, script(fmt.Sprintf("exit %d", status))).wait())
+	}
+}
+
+func deaths(t *testing.T, d driver) {
+	for _, sig := range []syscall.Signal{unix.SIGKILL, unix.SIGTERM, unix.SIGSEGV, unix.SIGABRT, unix.SIGINT} {
+		if isDocker(d) && sig != unix.SIGKILL && sig != unix.SIGSEGV {
+			continue
+		}
+		assert.Equal(t, 128+int(sig), start(t, d, script(fmt.Sprintf("kill -%d $$", sig))).wait())
+	}
+}
+
+func cannotRun(t *testing.T, d driver) {
+	for _, row := range []struct {
+		command []string
+		status  int
+		quick   bool // not for Docker
+	}{
+		{[]string{"/nope"}, 127, false},
+		{[]string{"nope"}, 127, false},
+		{[]string{"/files/nope/nope"}, 127, true},
+		{[]string{"/files/plain/nope"}, 127, true},
+		{[]string{"/files"}, 126, false},
+		{[]string{"/files/plain"}, 126, false},
+		{[]string{"/files/garbage"}, 127, false},
+		{[]string{"/files/no-interpreter"}, 127, false},
+		{[]string{"/files/foreign"}, 126, false},
+		{[]string{""}, 127, true},
+	} {
+		if isDocker(d) && row.quick {
+			continue
+		}
+		c := start(t, d, program{command: row.command})
+		if assert.Equal(t, row.status, c.wait(), "%q", row.command) && row.command[0] != "/files/garbage" {
+			assert.Contains(t, c.stderr.String(), fmt.Sprintf(`running \"%s\"`, row.command[0]), "the reason names it")
+		}
+		assert.Empty(t, c.stdout.String())
+	}
+}
+
+func plainScript(t *testing.T, d driver) {
+	for _, name := range []string{"/files/script", "./script", "script"} {
+		p := program{before: "cd /files", command: []string{name, "a", "b c"}, env: []string{"PATH=/no/such/directory:/files:/bin:/sbin"}}
+		c := start(t, d, p)
+		assert.Equal(t, 5, c.wait(), name)
+		assert.Equal(t, "/files/script a b c\n", c.stdout.String())
+	}
+}
+
+// signals sends those that ask the command to end last: they start the grace.
+func signals(t *testing.T, d driver) {
+	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c.line("ready")
+	sent := []syscall.Signal{64, 37, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM, unix.SIGXCPU, unix.SIGPWR, 35, unix.SIGHUP, unix.SIGQUIT, unix.SIGINT}
+	for n := syscall.Signal(38); n < 64 && isNamespace(d); n++ {
+		sent = append([]syscall.Signal{n}, sent...)
+	}
+	for _, sig := range sent {
+		c.signal(sig)
+		c.line(fmt.Sprintf("signal %d\n", sig))
+	}
+	expected := "ready\n"
+	for _, sig := range sent {
+		expected += fmt.Sprintf("signal %d\n", sig)
+	}
+	assert.Equal(t, expected, c.stdout.String(), "none came twice")
+	c.signal(unix.SIGKILL)
+	assert.Equal(t, 137, c.wait())
+}
+
+func terminate(t *testing.T, d driver) {
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, 35} {
+		if isDocker(d) && sig != unix.SIGTERM && sig != 35 {
+			continue
+		}
+		c := start(t, d, program{flags: []string{long}, command: []string{"sleep", "1000"}}) // busybox's shell ignores SIGQUIT
+		c.says("msg=launching")
+		begin := time.Now()
+		c.signal(sig)
+		assert.Equal(t, 128+int(sig), c.wait())
+		assert.Less(t, time.Since(begin), soon)
+	}
+}
+
+func terminateShell(t *testing.T, d driver) {
+	c := start(t, d, script("echo ready; sleep 1000 && echo going on", long))
+	c.line("ready")
+	begin := time.Now()
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+	assert.Less(t, time.Since(begin), soon)
+	assert.Equal(t, "ready\n", c.stdout.String())
+}
+
+func successAfterStop(t *testing.T, d driver) {
+	for own, status := range map[int]int{0: 143, 9: 9} { // a failure of its own counts more
+		silent, w, err := os.Pipe()
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = silent.Close(), w.Close() })
+		p := script(fmt.Sprintf("trap 'exit %d' TERM; echo ready; while :; do read -r line; done", own), long)
+		p.stdin = silent
+		c := start(t, d, p)
+		c.line("ready")
+		begin := time.Now()
+		c.signal(unix.SIGTERM)
+		assert.Equal(t, status, c.wait())
+		assert.Less(t, time.Since(begin), soon)
+	}
+}
+
+func grace(t *testing.T, d driver) {
+	c := start(t, d, script("trap '' TERM; while :; do sleep 1000 & echo ready; wait $!; done", "--grace=500ms"))
+	c.line("ready")
+	begin := time.Now()
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 137, c.wait())
+	took := time.Since(begin)
+	assert.GreaterOrEqual(t, took, 500*time.Millisecond)
+	assert.Less(t, took, soon)
+}
+
+func twice(t *testing.T, d driver) {
+	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT} {
+		c := start(t, d, script(`trap 'echo first' TERM INT; while :; do sleep 1000 & echo ready; wait $!; done`, long))
+		c.line("ready")
+		c.signal(sig)
+		c.line("first")
+		begin := time.Now()
+		c.signal(sig)
+		assert.Equal(t, 137, c.wait())
+		assert.Less(t, time.Since(begin), soon)
+	}
+}
+
+func stopped(t *testing.T, d driver) {
+	c := start(t, d, script(`(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped) & kill -STOP $$; exit 3`))
+	c.line("stopped")
+	c.signal(unix.SIGCONT)
+	assert.Equal(t, 3, c.wait())
+}
+
+// pair is one of two containers; the other one never comes.
+func pair(rank int) program {
+	p := script("echo not alone", fmt.Sprintf("--rank=%d", rank), "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=debug")
+	p.env = []string{"PAIINIT_SECRET=correct horse battery staple"}
+	return p
+}
+
+func terminateEarly(t *testing.T, d driver) {
+	for rank, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT} {
+		c := start(t, d, pair(rank))
+		c.says("listening")
+		for _, nothing := range []syscall.Signal{unix.SIGUSR1, unix.SIGWINCH, unix.SIGCONT, 40} {
+			c.signal(nothing)
+		}
+		begin := time.Now()
+		c.signal(sig)
+		assert.Equal(t, 128+int(sig), c.wait())
+		assert.Less(t, time.Since(begin), soon)
+		assert.Empty(t, c.stdout.String())
+	}
+}
+
+// terminateAtOnce sends SIGTERM a moment after the first process has started the agent, from when on it must be taken.
+func terminateAtOnce(t *testing.T, c *container, delay time.Duration) {
+	for started := false; !started; time.Sleep(100 * time.Microsecond) { // the kernel tells nobody
+		children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.cmd.Process.Pid)) // of each thread
+		require.NoError(t, err)
+		for _, file := range children {
+			pids, _ := os.ReadFile(file)
+			started = started || len(pids) > 0
+		}
+		select {
+		case <-c.ended:
+			require.FailNow(t, "the container ended by itself")
+		default:
+		}
+	}
+	time.Sleep(delay)
+	begin := time.Now()
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait(), "after %v", delay)
+	assert.Less(t, time.Since(begin), soon, "after %v", delay)
+}
+
+func terminateSoon(t *testing.T, d driver) {
+	for _, delay := range []time.Duration{0, 0, 0, 500, 1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 20000} {
+		terminateAtOnce(t, start(t, d, program{flags: []string{long}, command: []string{"/bin/sleep", "1000"}}), delay*time.Microsecond)
+	}
+}
+
+// terminateEarliest sends SIGTERM so many microseconds after the exec. What comes before the Go runtime has its handlers, the
+// kernel drops, as for every PID 1; what comes in the 2 ms before main, the runtime answers with status 2: its default action
+// is to end by the signal, which the kernel does not allow a PID 1. Nothing else may happen. It cannot be better in Go: no
+// code of ours runs before, and a smaller program that would exec this one has the same gap a second time.
+func terminateEarliest(t *testing.T, d driver) {
+	for _, delay := range []time.Duration{0, 100, 200, 400, 600, 1000, 1500, 2000} {
+		c := start(t, d, program{command: []string{"/bin/sleep", "1000"}})
+		_, err := c.executed.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+		time.Sleep(delay * time.Microsecond)
+		c.signal(unix.SIGTERM)
+		dropped := 128 + int(unix.SIGUSR1) // if sleep is there to get another signal
+		if c.stderr.saidBy(c, "msg=launching") {
+			c.signal(unix.SIGUSR1)
+		}
+		assert.Contains(t, []int{143, 2, dropped}, c.wait(), "after %v", delay*time.Microsecond)
+	}
+}
+
+func orphans(t *testing.T, d driver) {
+	c := start(t, d, program{command: []string{"/bin/inside", "orphans", "10000"}})
+	assert.Equal(t, 0, c.wait())
+	assert.Equal(t, "10000 orphans, 0 zombies\n", c.stdout.String())
+}
+
+func orphansWhileWaiting(t *testing.T, d driver) {
+	c := start(t, d, pair(0))
+	c.says("listening")
+	out, err := d.enter(c, "/bin/inside", "orphans", "1000").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, "1000 orphans, 0 zombies\n", string(out))
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+}
+
+func ownCommands(t *testing.T, d driver) {
+	c := start(t, d, program{command: []string{"/bin/inside", "commands", "50"}})
+	assert.Equal(t, 0, c.wait())
+	assert.Equal(t, "50 commands, 0 wrong\n", c.stdout.String())
+}
+
+// daemon is a shell command that starts a process that leaves its session, ignores SIGTERM and closes its files. It
+// sleeps for a time that no other process sleeps, which is returned.
+func daemon(t *testing.T) (command, mark string) {
+	mark = fmt.Sprintf("%d.%06d", 1000000+os.Getpid(), containers.Add(1))
+	return fmt.Sprintf("(trap '' TERM HUP INT; setsid sleep %s </dev/null >/dev/null 2>&1 &)", mark), mark
+}
+
+// running counts processes of this host that have that argument.
+func running(t *testing.T, mark string) int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	count := 0
+	for _, file := range files {
+		args, err := os.ReadFile(file)
+		if err == nil && bytes.HasSuffix(args, []byte("\x00"+mark+"\x00")) {
+			count++
+		}
+	}
+	return count
+}
+
+func daemons(t *testing.T, d driver) {
+	command, mark := daemon(t)
+	begin := time.Now()
+	c := start(t, d, script(command+"; exit 4", long))
+	assert.Equal(t, 4, c.wait())
+	assert.Less(t, time.Since(begin), soon)
+	assert.Equal(t, 0, running(t, mark))
+}
+
+func daemonsAtStop(t *testing.T, d driver) {
+	command, mark := daemon(t)
+	c := start(t, d, script(command+"; echo ready; exec sleep 1000", long))
+	c.line("ready")
+	begin := time.Now()
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+	assert.Less(t, time.Since(begin), soon)
+	assert.Equal(t, 0, running(t, mark))
+}
+
+// state is a shell command that prints what a process inherits. The limit of locked memory may be raised (the soft to the
+// hard one). The last command of busybox's shell would inherit its own ignoring of SIGQUIT.
+const state = `umask; pwd; cat /proc/self/oom_score_adj; cut -d: -f3 /proc/self/cgroup;` +
+	` grep -v 'Max locked memory' /proc/self/limits;` +
+	` grep -E '^(Uid|Gid|Groups|SigBlk|SigIgn|Cap...|NoNewPrivs|Seccomp|Cpus_allowed_list):' /proc/self/status; true`
+
+func inherited(t *testing.T, d driver) {
+	p := script("echo after; " + state)
+	p.before = "umask 027; ulimit -S -n 512; ulimit -c 0; ulimit -s 4096; cd /files; echo before; " + state
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	before, after, found := strings.Cut(strings.TrimPrefix(c.stdout.String(), "before\n"), "after\n")
+	require.True(t, found)
+	assert.Contains(t, before, "0027\n/files\n")
+	assert.Equal(t, before, after)
+}
+
+func ignored(t *testing.T, d driver) {
+	const show = `grep SigIgn /proc/self/status; true`
+	p := script(show)
+	p.before = "trap '' HUP INT TSTP TTIN TTOU CONT; " + show
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	lines := strings.Split(c.stdout.String(), "\n")
+	require.Len(t, lines, 3)
+	assert.NotContains(t, lines[0], "0000000000000000")
+	assert.Equal(t, lines[0], lines[1])
+}
+
+func environment(t *testing.T, d driver) {
+	p := script("env")
+	p.env = []string{"PAIINIT_SECRET=correct horse battery staple", "HOME=/files", "A=1 = 2", "EMPTY=", "GOMAXPROCS=3", "GOGC=77"}
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	lines := strings.Split(c.stdout.String(), "\n")
+	for _, entry := range p.env[1:] {
+		assert.Contains(t, lines, entry)
+	}
+	assert.Regexp(t, `(?m)^PATH=(/[^:]*/bin:)?/bin:/sbin$`, c.stdout.String(), "no more than the directory of its own ssh")
+	for _, text := range []string{"PAIINIT_PID1", "PAIINIT_SECRET", "correct horse", "GODEBUG", "GOMEMLIMIT"} {
+		assert.NotContains(t, c.stdout.String(), text)
+	}
+	assert.NotContains(t, c.stderr.String(), "correct horse")
+}
+
+func standardInput(t *testing.T, d driver) {
+	text := strings.Repeat("all of it\n", 20000)
+	p := program{command: []string{"/bin/cat"}, stdin: strings.NewReader(text)}
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	assert.True(t, text == c.stdout.String(), "%d of %d bytes", len(c.stdout.String()), len(text))
+}
+
+func standardOutput(t *testing.T, d driver) {
+	c := start(t, d, script("echo out; echo err >&2", "--log-level=debug"))
+	require.Equal(t, 0, c.wait())
+	assert.Equal(t, "out\n", c.stdout.String())
+	assert.Contains(t, c.stderr.String(), "err\n")
+}
+
+func closedFiles(t *testing.T, d driver) {
+	p := script("echo out; echo err >&2; cat; exit 6")
+	for _, closed := range []string{"exec <&-", "exec <&- >&- 2>&-"} {
+		p.before = closed
+		c := start(t, d, p)
+		assert.Equal(t, 6, c.wait(), closed)
+	}
+}
+
+func openFiles(t *testing.T, d driver) {
+	const list = "for fd in 3 4 5 6 7 8 9 10 11 12 13 14 15; do test ! -e /proc/$$/fd/$fd || echo $fd; done; echo end"
+	p := script(list)
+	p.before = list // whoever runs the tests may have left some open
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	before, after, _ := strings.Cut(c.stdout.String(), "end\n")
+	assert.Equal(t, before+"end\n", after)
+}
+
+// quiet keeps the log, which quotes the command, off the terminal.
+const quiet = "--log-level=error"
+
+// sized waits until the terminal's size was printed. The docker command hands a size on a moment after the start, and when it
+// was too early for that, not before it is told of another change.
+func sized(d driver, c *container, text string) {
+	c.t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(patience)
+	for isDocker(d) && !strings.Contains(c.stdout.String(), text) {
+		require.NoError(c.t, c.cmd.Process.Signal(unix.SIGWINCH))
+		select {
+		case <-tick.C:
+		case <-c.ended:
+			require.FailNow(c.t, "the container ended without saying it", "%q", text)
+		case <-timeout:
+			require.FailNow(c.t, "the container does not say it", "%q", text)
+		}
+	}
+	c.line(text)
+}
+
+func terminal(t *testing.T, d driver) {
+	p := script(`set -- $(cat /proc/self/stat); echo "group $5 foreground $8"; until test "$(stty size 2>/dev/null)" = "24 80"; do sleep 0.01; done; echo "24 80"; read -r line </dev/tty; echo "read $line"; exit 8`, quiet)
+	p.tty = true
+	c := start(t, d, p)
+	c.line("foreground")
+	sized(d, c, "24 80\r\n")
+	_, err := c.tty.WriteString("a word\n")
+	require.NoError(t, err)
+	assert.Equal(t, 8, c.wait())
+	_, line, _ := strings.Cut(c.stdout.String(), "group ")
+	var group, foreground int
+	_, err = fmt.Sscanf(line, "%d foreground %d", &group, &foreground)
+	require.NoError(t, err)
+	assert.Equal(t, group, foreground)
+	assert.NotEqual(t, 1, group)
+	c.line("read a word\r\n")
+}
+
+func controlC(t *testing.T, d driver) {
+	p := script(`trap 'echo caught' INT; while :; do sleep 1000 & echo ready; wait $!; done`, long, quiet)
+	p.tty = true
+	c := start(t, d, p)
+	c.line("ready")
+	_, err := c.tty.WriteString("\x03")
+	require.NoError(t, err)
+	c.line("caught")
+	_, err = c.tty.WriteString("\x1a") // Ctrl-Z: the first process must survive it, too
+	require.NoError(t, err)
+	c.signal(unix.SIGCONT)
+	c.signal(unix.SIGTERM)
+	c.wait()
+	assert.Equal(t, 1, strings.Count(c.stdout.String(), "caught"))
+}
+
+func windowSize(t *testing.T, d driver) {
+	p := script(`trap 'stty size' WINCH; while :; do sleep 1000 & echo ready; wait $!; done`, quiet)
+	p.tty = true
+	c := start(t, d, p)
+	c.line("ready")
+	require.NoError(t, pty.Setsize(c.tty, &pty.Winsize{Rows: 33, Cols: 111}))
+	sized(d, c, "33 111\r\n")
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+}
+
+// terminalStops has the log written to a terminal that stops background processes which write, as stty tostop asks for.
+func terminalStops(t *testing.T, d driver) {
+	p := script("stty tostop; exit 7", "--log-level=debug")
+	p.tty = true
+	c := start(t, d, p)
+	assert.Equal(t, 7, c.wait())
+	assert.Contains(t, c.stdout.String(), "the job has ended")
+}
+
+func jobControl(t *testing.T, d driver) {
+	p := program{flags: []string{quiet}, command: []string{"/bin/sh", "-i"}, tty: true}
+	c := start(t, d, p)
+	_, err := c.tty.WriteString("sleep 1000 & kill -9 %1; echo its $((4 + 5)); exit 9\n")
+	require.NoError(t, err)
+	c.line("its 9")
+	assert.Equal(t, 9, c.wait())
+	assert.NotContains(t, c.stdout.String(), "job control")
+}
+
+// behind has a shell as PID 1, which does nothing of what an init does.
+func behind(t *testing.T, d driver) {
+	command, mark := daemon(t)
+	p := program{
+		behind: fmt.Sprintf(`/sbin/paiinit %s -- /bin/sh -c "%s; echo last words >&2; exit 4"; echo "status $?"; `+
+			`echo "left $(ps -o args | grep -c '^sleep %s')"; cat /dev/shm/message`, long, command, mark),
+		env: []string{"PAIINIT_TERMINATION_LOG=/dev/shm/message"},
+	}
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	assert.Equal(t, "status 4\nleft 0\npaiinit: the job ended with status 4: rank 0's command /bin/sh ended with status 4; "+
+		"its last lines on stderr:\nlast words\n", c.stdout.String())
+	assert.NotContains(t, c.stderr.String(), "subreaper")
+}
+
+func brokenError(t *testing.T, d driver) {
+	p := script("echo lost >&2; echo lost too >&2; echo kept; exit 11", "--log-level=debug")
+	p.deaf = true
+	c := start(t, d, p)
+	assert.Equal(t, 11, c.wait())
+	assert.Equal(t, "kept\n", c.stdout.String())
+}
+
+func noPasswd(t *testing.T, d driver) {
+	p := script(`id -u; test ! -e /etc/passwd; echo $?; echo "$HOME"`)
+	c := start(t, d, p)
+	require.Equal(t, 0, c.wait())
+	assert.Regexp(t, `^(0|12345)\n0\n.*\n$`, c.stdout.String())
+}
+
+func nowhere(t *testing.T, d driver) {
+	p := script("echo never")
+	p.bare = true
+	c := start(t, d, p)
+	assert.Equal(t, 69, c.wait())
+	assert.Contains(t, c.stderr.String(), "--state-dir")
+	assert.Contains(t, c.stderr.String(), "/run/paiinit")
+	assert.Empty(t, c.stdout.String())
+}
+
+func noProc(t *testing.T, d driver) {
+	p := script("echo out; exit 12")
+	p.noProc = true
+	c := start(t, d, p)
+	assert.Equal(t, 12, c.wait())
+	assert.Equal(t, "out\n", c.stdout.String())
+}
+
+func killedAgent(t *testing.T, d driver) {
+	command, mark := daemon(t)
+	c := start(t, d, script(command+"; kill -KILL $PPID; sleep 1000"))
+	assert.Equal(t, 70, c.wait())
+	assert.Contains(t, c.stderr.String(), "the agent ended without a result: killed (signal 9)")
+	assert.Equal(t, 0, running(t, mark))
+}

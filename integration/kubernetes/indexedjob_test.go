@@ -1,0 +1,117 @@
+//go:build kubernetes
+
+package kubernetes
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestSum is the example as it is, under each way in which a cluster's DNS remembers: not at all, that a name is unknown for 5 s as
+// most do, and for 30 s.
+func TestSum(t *testing.T) {
+	for _, namespace := range []string{"plain", "cached", "long"} {
+		t.Run(namespace, func(t *testing.T) {
+			j := start(t, namespace)
+			pods := j.watch(t, allEnded)
+			require.Equal(t, map[string]int{"0": 0, "1": 0, "2": 0, "3": 0}, statuses(pods))
+			require.Contains(t, j.condition(t), "Complete")
+			sum := j.logs.find(t, `allreduce over \d+ ranks on (\d) hosts: sum = (\d+), expected (\d+) `, 1)[0]
+			require.Equal(t, "4", sum[1])
+			require.Equal(t, sum[3], sum[2])
+			t.Logf("launched %.2f s after the last pod's paiinit had started", j.gathering(t).Seconds())
+		})
+	}
+}
+
+// TestFailingRank: the status of the rank is that of the pods, and the Job fails.
+func TestFailingRank(t *testing.T) {
+	j := start(t, "failing", "mpirun", "python3", "/examples/allreduce.py", "--fail", "1")
+	pods := j.watch(t, allEnded)
+	require.Contains(t, j.condition(t), "Failed")
+	require.Equal(t, map[string]int{"0": 3, "1": 3, "2": 3, "3": 3}, statuses(pods))
+}
+
+// TestDeletedPod: who deletes a pod of a running job ends the others, whether it has time to say goodbye or not, and also where
+// Kubernetes would leave them alone and replace it.
+func TestDeletedPod(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit string
+		flags []string
+	}{
+		"deleted":  {"0", []string{"--wait=false"}},
+		"killed":   {"0", []string{"--grace-period=0", "--force"}},
+		"replaced": {"6", []string{"--wait=false"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limit := func(manifest string) string {
+				return replace(t, manifest, "backoffLimit: 0", "backoffLimit: "+tt.limit)
+			}
+			j := startChanged(t, name, limit, "mpirun", "python3", "/examples/allreduce.py", "--sleep", "1000")
+			j.logs.find(t, "sum = ", 1)
+			victim := strings.TrimSpace(must(j.kubectl(t, "get", "pods", "--selector=batch.kubernetes.io/job-completion-index=2", "--output=name"))(t))
+			begin := time.Now()
+			must(j.kubectl(t, append([]string{"delete", victim}, tt.flags...)...))(t)
+			pods := j.watch(t, func(pods map[string]pod) bool {
+				return count(pods, func(p pod) bool { return p.index() != "2" && !p.ended.IsZero() }) == size-1
+			})
+			took := time.Since(begin)
+			t.Logf("the others ended after %.1f s: %v", took.Seconds(), statuses(pods))
+			require.Less(t, took, 15*time.Second)
+			for _, p := range pods {
+				if p.index() != "2" && !p.ended.IsZero() {
+					require.Equal(t, 128+15, p.status())
+				}
+			}
+			if tt.limit == "0" {
+				require.Contains(t, j.condition(t), "Failed")
+			}
+		})
+	}
+}
+
+// save is a rank that needs three seconds to save its work when it is told to end.
+const save = `trap 'sleep 3; echo saved; exit 0' TERM; echo runs; while :; do sleep 0.1; done`
+
+// TestStopped: a Job that is deleted has saved its work, and is gone before the pods' terminationGracePeriodSeconds, 30 s.
+func TestStopped(t *testing.T) {
+	j := start(t, "stopped", "mpirun", "--map-by", "ppr:1:node", "sh", "-c", save)
+	j.logs.find(t, `(?m) runs$`, size)
+	begin := time.Now()
+	must(j.kubectl(t, "delete", "job", "allreduce", "--cascade=foreground", "--wait=false"))(t)
+	pods := j.watch(t, allEnded)
+	took := time.Since(begin)
+	j.logs.wait()
+	t.Logf("all ended after %.1f s: %v", took.Seconds(), statuses(pods))
+	require.Less(t, took, 30*time.Second)
+	require.Len(t, j.logs.find(t, `(?m) saved$`, size), size)
+	require.Equal(t, map[string]int{"0": 143, "1": 143, "2": 143, "3": 143}, statuses(pods))
+}
+
+// gathering is the time between the first line of the last pod and the launch.
+func (j *job) gathering(t *testing.T) time.Duration {
+	t.Helper()
+	var last time.Time
+	at := func(match []string) time.Time {
+		when, err := time.Parse(time.RFC3339Nano, match[1])
+		require.NoError(t, err)
+		return when
+	}
+	for _, m := range j.logs.find(t, `(?m)^\S+ (\S+) .*msg="this container is identified"`, size) {
+		if when := at(m); when.After(last) {
+			last = when
+		}
+	}
+	return at(j.logs.find(t, `(?m)^\S+ (\S+) .*msg=launching `, 1)[0]).Sub(last)
+}
+
+func must(out string, err error) func(*testing.T) string {
+	return func(t *testing.T) string {
+		t.Helper()
+		require.NoError(t, err)
+		return out
+	}
+}

@@ -1,0 +1,119 @@
+package lab
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Left is what a program under a parent had left behind when it ended, before the kernel swept it away with the container.
+type Left struct {
+	Processes []string // process id, name and command line of each
+	Sockets   []string // in the directories that the container has to itself
+}
+
+// Left returns what the program left behind. It is false where the program had no parent (Program.Parent), has not ended, or was
+// killed together with it.
+func (c *Container) Left() (Left, bool) {
+	select {
+	case <-c.done:
+		return c.left, c.leftKnown
+	default:
+		return Left{}, false
+	}
+}
+
+// parent runs the program as a child, hands signals on to it, reaps, and ends as it has ended.
+func (p plan) parent(path string) error {
+	// What is sent to the first process of a PID namespace is lost unless it is caught.
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	child, err := os.StartProcess(path, p.Args, &os.ProcAttr{
+		Env: p.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return err
+	}
+	_ = unix.Close(stageFailure)
+	go func() {
+		for s := range signals {
+			_ = unix.Kill(child.Pid, s.(syscall.Signal)) // it may have ended
+		}
+	}()
+	var ws unix.WaitStatus
+	for {
+		pid, err := unix.Wait4(-1, &ws, 0, nil)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if pid == child.Pid {
+			break
+		}
+	}
+	// Nobody may be left to read it.
+	_ = json.NewEncoder(os.NewFile(stageLeft, "left")).Encode(Left{leftProcesses(), p.leftSockets()})
+	if ws.Signaled() {
+		os.Exit(128 + int(ws.Signal()))
+	}
+	os.Exit(ws.ExitStatus())
+	return nil
+}
+
+// leftProcesses finds whoever runs beside the first process.
+func leftProcesses() (lines []string) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err != nil || pid == 1 {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		name, rest, _ := strings.Cut(string(stat), ") ") // PID (NAME) STATE ... (proc(5))
+		if strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {
+			continue
+		}
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // empty in the middle of an execve
+		lines = append(lines, strings.TrimSpace(name+") "+string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// leftSockets finds sockets on the container's own file systems, not on what is mounted there.
+func (p plan) leftSockets() (found []string) {
+	for _, dir := range p.Tmpfs {
+		var top unix.Stat_t
+		if unix.Stat(dir, &top) != nil {
+			continue
+		}
+		_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			var st unix.Stat_t
+			switch {
+			case err != nil:
+			case e.IsDir() && unix.Lstat(path, &st) == nil && st.Dev != top.Dev:
+				return fs.SkipDir
+			case e.Type()&fs.ModeSocket != 0:
+				found = append(found, path)
+			}
+			return nil
+		})
+	}
+	return found
+}

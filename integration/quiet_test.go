@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// While the job runs paiinit does next to nothing: HPC people count the noise. The bound is on how often its threads wake up, in all
+// processes of a container together, which a busy machine does not change; the CPU time is only told.
+func TestQuiet(t *testing.T) {
+	const hosts, watched = 64, 10 * time.Second // rank 0 has a connection to every other
+	containers := startAll(t, peersHosts(t, newLab(t), hosts), "sh", "-c", "echo running; exec sleep 1000")
+	waitLine(t, containers[0], "running")
+	// The launch has its own wake-ups, the runtime gives memory back for a while after them, and each connection has been asked for a sign
+	// of life once more after 15 s.
+	<-time.After(20 * time.Second)
+	type noise struct {
+		switches int
+		cpu      time.Duration
+	}
+	measure := func() (all []noise) {
+		for _, c := range containers {
+			s, cpu := noiseOf(t, c)
+			all = append(all, noise{s, cpu})
+		}
+		return all
+	}
+	before := measure()
+	<-time.After(watched)
+	for i, after := range measure() {
+		switches := float64(after.switches-before[i].switches) / watched.Seconds()
+		t.Logf("rank %d: %.1f voluntary context switches per second, %.3f %% of a CPU", i, switches, 100*(after.cpu-before[i].cpu).Seconds()/watched.Seconds())
+		require.LessOrEqual(t, switches, 10.0, "rank %d", i)
+	}
+	for _, c := range containers {
+		c.Kill()
+	}
+}
+
+// noiseOf adds up the voluntary context switches and the CPU time of paiinit's processes in a container.
+func noiseOf(t *testing.T, c *lab.Container) (switches int, cpu time.Duration) {
+	t.Helper()
+	processes, err := c.Processes()
+	require.NoError(t, err)
+	agents := 0
+	for _, p := range processes {
+		if len(p.Args) == 0 || p.Args[0] == "sleep" {
+			continue
+		}
+		agents++
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.PID))
+		require.NoError(t, err)
+		for _, task := range tasks {
+			status, err := os.ReadFile(filepath.Join(task, "status"))
+			require.NoError(t, err)
+			for line := range strings.Lines(string(status)) {
+				if v, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+					n, err := strconv.Atoi(strings.TrimSpace(v))
+					require.NoError(t, err)
+					switches += n
+				}
+			}
+			sched, err := os.ReadFile(filepath.Join(task, "schedstat"))
+			require.NoError(t, err)
+			ns, err := strconv.Atoi(strings.Fields(string(sched))[0])
+			require.NoError(t, err)
+			cpu += time.Duration(ns)
+		}
+	}
+	require.Equal(t, 2, agents, "PID 1 and the agent")
+	return switches, cpu
+}
+
+// A container that dies is noticed within 10 s also where no launcher stumbles over it, whether its address still answers or not,
+// and so is rank 0. The others end at once, with the same status.
+func TestDeadContainerIsNoticed(t *testing.T) {
+	for name, c := range map[string]struct {
+		dies int
+		gone bool // with its machine
+	}{
+		"a rank":                 {2, false},
+		"a rank and its machine": {2, true},
+		"rank 0":                 {0, false},
+		"rank 0 and its machine": {0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 4)
+			containers := startAll(t, hosts, "sh", "-c", "echo running; exec sleep 1000")
+			for _, one := range containers {
+				waitLine(t, one, "all ranks are present")
+			}
+			waitLine(t, containers[0], "running")
+			begin := time.Now()
+			containers[c.dies].Kill()
+			if c.gone {
+				<-containers[c.dies].Ended()
+				require.NoError(t, hosts[c.dies].machine.CutOff())
+			}
+			want := same(4, 75)
+			want[c.dies] = 128 + 9
+			require.Equal(t, want, statuses(t, containers))
+			t.Logf("all ended after %v", time.Since(begin))
+			require.Less(t, time.Since(begin), 10*time.Second)
+		})
+	}
+}
+
+// A machine that falls silent with all that is on it leaves no connection that ends: the kernels ask for 6 s, and whoever misses it asks
+// the others. That takes 10 s on a machine that has the time, also for rank 0. It is alone itself, and comes to the same end.
+func TestSilentMachineIsNoticed(t *testing.T) {
+	for name, cut := range map[string]int{"a rank": 2, "rank 0": 0} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 12)
+			containers := startAll(t, hosts, "sh", "-c", "echo running; exec sleep 1000")
+			for _, one := range containers {
+				waitLine(t, one, "all ranks are present")
+			}
+			waitLine(t, containers[0], "running")
+			begin := time.Now()
+			require.NoError(t, hosts[cut].machine.CutOff())
+			require.Equal(t, same(11, 75), statuses(t, slices.Delete(slices.Clone(containers), cut, cut+1)))
+			t.Logf("all others ended after %v", time.Since(begin))
+			require.Less(t, time.Since(begin), 20*time.Second)
+			require.Equal(t, same(1, 75), statuses(t, containers[cut:cut+1]))
+			t.Logf("it ended itself after %v", time.Since(begin))
+			require.Less(t, time.Since(begin), 40*time.Second)
+		})
+	}
+}
+
+// A container that stands still for 15 s is forgiven, rank 0 too.
+func TestPausedContainerIsForgiven(t *testing.T) {
+	for name, paused := range map[string]int{"a rank": 2, "rank 0": 0} {
+		t.Run(name, func(t *testing.T) {
+			containers := startAll(t, peersHosts(t, newLab(t), 4), "sh", "-c", "echo running; exec sleep 1000")
+			for _, c := range containers {
+				waitLine(t, c, "all ranks are present")
+			}
+			waitLine(t, containers[0], "running")
+			require.NoError(t, containers[paused].Pause())
+			<-time.After(15 * time.Second)
+			for i, c := range containers {
+				select {
+				case <-c.Ended():
+					t.Errorf("rank %d ended", i)
+				default:
+				}
+			}
+			require.NoError(t, containers[paused].Resume())
+			<-time.After(2 * time.Second)
+			require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+			require.Equal(t, same(4, 128+15), statuses(t, containers))
+		})
+	}
+}

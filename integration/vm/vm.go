@@ -1,0 +1,157 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"github.com/paiinit/paiinit/integration/vm/wire"
+)
+
+// Config says what a machine is made of.
+type Config struct {
+	Kernel  *Kernel
+	Modules []string          // to load, in order, with what they need
+	Guest   string            // program of package guest, built static
+	Files   map[string]string // programs and files of this host, by the path that they get
+	Dir     string            // for files of the machine; it must be empty, and is for one machine
+	Link    string            // path of a Unix socket that two machines share, which is a wire between their eth0; "" = none
+	Listen  bool              // one of them listens, and is started first
+	Address byte              // last byte of the MAC address of eth0
+}
+
+// Machine is a running virtual machine.
+type Machine struct {
+	console safeBuffer
+	done    chan struct{}
+	err     error
+	kill    context.CancelFunc
+	line    net.Conn
+	in      *json.Decoder
+	out     *json.Encoder
+}
+
+// Boot starts a machine and returns when its guest is ready for commands.
+func Boot(ctx context.Context, c Config) (*Machine, error) {
+	m := &Machine{done: make(chan struct{})}
+	image := image{files: map[string]string{"init": c.Guest}}
+	modules, err := c.Kernel.order(c.Modules)
+	if err != nil {
+		return nil, err
+	}
+	for i, file := range modules {
+		image.files[fmt.Sprintf("modules/%03d-%s", i, filepath.Base(file))] = file
+	}
+	for name, from := range c.Files {
+		if err := image.add(name, from); err != nil {
+			return nil, err
+		}
+	}
+	initrd, control := filepath.Join(c.Dir, "initrd"), filepath.Join(c.Dir, "control")
+	if err := image.write(initrd); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", control)
+	if err != nil {
+		return nil, fmt.Errorf("vm: %w", err)
+	}
+	defer func() { _ = listener.Close() }()
+
+	args := []string{
+		"-machine", "pc", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "512",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-serial", "stdio", "-chardev", "socket,id=control,path=" + control, "-serial", "chardev:control",
+		"-kernel", c.Kernel.Image, "-initrd", initrd,
+		"-append", "console=ttyS0 panic=-1 quiet loglevel=4 tsc=unstable nokaslr mitigations=off rdinit=/init",
+	}
+	if c.Link != "" {
+		server := map[bool]string{true: "on", false: "off"}[c.Listen]
+		args = append(args, "-netdev", "stream,id=net,addr.type=unix,addr.path="+c.Link+",server="+server,
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=net,romfile=,mac=52:54:00:00:00:%02x", c.Address))
+	}
+	running, kill := context.WithCancel(context.Background())
+	m.kill = kill
+	cmd := exec.CommandContext(running, "qemu-system-x86_64", args...)
+	cmd.Stdout, cmd.Stderr = &m.console, &m.console
+	if err := cmd.Start(); err != nil {
+		kill()
+		return nil, fmt.Errorf("vm: starting qemu: %w", err)
+	}
+	go func() {
+		m.err = cmd.Wait()
+		close(m.done)
+		_ = listener.Close()
+	}()
+	if m.line, err = listener.Accept(); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("vm: qemu ended: %w\n%s", m.err, m.Console())
+	}
+	m.in, m.out = json.NewDecoder(m.line), json.NewEncoder(m.line)
+	var ready wire.Result
+	if err := m.read(ctx, &ready); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("vm: booting: %w\n%s", err, m.Console())
+	}
+	return m, nil
+}
+
+// read waits for the next answer of the guest.
+func (m *Machine) read(ctx context.Context, r *wire.Result) error {
+	stop := context.AfterFunc(ctx, func() { _ = m.line.Close() })
+	defer stop()
+	if err := m.in.Decode(r); err != nil {
+		return errors.Join(err, ctx.Err())
+	}
+	return nil
+}
+
+// Run runs a command to its end; not being a success is no error.
+func (m *Machine) Run(ctx context.Context, c wire.Command) (wire.Result, error) {
+	if c.Seconds == 0 {
+		c.Seconds = 60
+	}
+	var r wire.Result
+	err := m.out.Encode(c)
+	if err == nil {
+		err = m.read(ctx, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("vm: running %q: %w\n%s", c.Args, err, m.Console())
+	}
+	return r, nil
+}
+
+// Console is what the kernel and the guest wrote to the first serial line.
+func (m *Machine) Console() string { return m.console.String() }
+
+// Close switches the machine off.
+func (m *Machine) Close() {
+	m.kill()
+	<-m.done
+	if m.line != nil {
+		_ = m.line.Close()
+	}
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
