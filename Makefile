@@ -3,20 +3,26 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 N        ?= 4
+SEEDS    ?= 100000
+RUNS     ?= 200
+HOSTS    ?= 64
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags "-s -w -X main.version=$(VERSION)"
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_template -ldflags "-s -w -X main.version=$(VERSION)"
 MAXBYTES := 12000000
 
 GOLANGCI         := v2.15.0
 GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint
 
 # What the tests and the demonstration run, by Debian's names. The compose tool is added where a Docker engine lacks it.
-PACKAGES := gcc libc6-dev binutils ca-certificates iproute2 \
-            openmpi-bin python3 python3-mpi4py mpich openssh-client debootstrap tini dumb-init
+PACKAGES := gcc libc6-dev binutils busybox-static ca-certificates iproute2 \
+            openmpi-bin python3 python3-mpi4py mpich openssh-client debootstrap tini dumb-init \
+            slurmctld slurmd slurm-client munge \
+            rsync dropbear-bin putty-tools python3-paramiko curl git ansible-core ssh-audit openssh-server pdsh \
+            qemu-system-x86 ibverbs-utils ibverbs-providers
 
 .PHONY: help
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: build
 build: ## bin/paiinit, static, for this machine
@@ -36,10 +42,36 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 .PHONY: test
 test: deps build cross ## all tests that this machine can run; says what was skipped and why
 	go test -race -count=1 -timeout 15m -json ./... | go run ./tools/testreport
+	go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
+
+.PHONY: soak
+soak: deps ## SEEDS=100000 schedules of faults in simulated time, RUNS=200 real jobs of HOSTS=64 hosts with faults; sshd: 1 GB each way, 100,000 commands
+	PAIINIT_TEST_SEEDS=$(SEEDS) go test -count=1 -timeout 0 -v -run '^TestFaults$$' ./rendezvous
+	go test -count=1 -timeout 0 -v -run '^TestFaults$$' ./integration -faults $(RUNS) -fault-hosts $(HOSTS)
+	go test -count=1 -timeout 30m -v -run 'Bulk|ShortCommands' ./integration/sshclients -args -bytes 1000000000 -commands 100000
+
+.PHONY: mutate
+mutate: ## break the rendezvous in each way of rendezvous/testdata/mutations: a test must notice each
+	PAIINIT_TEST_MUTATE=. go test -count=1 -timeout 0 -v -run '^TestMutations$$' ./rendezvous
+
+KUBERNETES := .cache/kubernetes/kubernetes
+
+.PHONY: test-kubernetes
+test-kubernetes: ## jobs on a real Kubernetes of one node; the first time that is built, for about seven minutes
+	$(MAKE) deps PACKAGES="$(PACKAGES) containernetworking-plugins $$(command -v containerd >/dev/null || echo containerd)"
+	$(MAKE) image $(KUBERNETES)
+	go test -tags kubernetes -count=1 -timeout 15m -v ./integration/kubernetes
+
+$(KUBERNETES): $(wildcard integration/kubernetes/cluster/*.sh integration/kubernetes/cluster/*/*.*)
+	integration/kubernetes/cluster/build.sh $(CURDIR)/$(@D)
 
 .PHONY: bench
 bench: deps build ## measure beside what others use, into docs/benchmarks.md, and run the Go benchmarks
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rendezvous
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md launchers
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md sshd
 	go test -run '^$$' -bench . -benchmem ./rdma ./rsh ./sshd
 
 .PHONY: demo
