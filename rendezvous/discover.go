@@ -210,17 +210,19 @@ func (n *Node) lookForLeader() {
 			return
 		case <-t.C:
 		}
-		n.lookOnce()
+		if e := n.lookOnce(); e != nil {
+			n.leaveAsStranger(e)
+		}
 		t.Reset(again + spread())
 	}
 }
 
 // lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is the
-// reason why rank 0 does not call.
-func (n *Node) lookOnce() {
+// reason why rank 0 does not call; the result is one that waiting does not mend.
+func (n *Node) lookOnce() (hopeless *MissingError) {
 	places, sure := n.leaderPlaces()
 	if len(places) == 0 {
-		return
+		return nil
 	}
 	type found struct {
 		addr   netip.AddrPort
@@ -271,7 +273,7 @@ func (n *Node) lookOnce() {
 			}
 		}
 	}
-	n.post(func() {
+	n.ask(func() {
 		n.up.lookErr = reason
 		if leader != nil && leader.validate() == nil && leader.Nonce != n.self.Nonce {
 			n.up.rumour = leader
@@ -283,10 +285,26 @@ func (n *Node) lookOnce() {
 			n.setFinished(*outcome, nil)
 		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
 		case strangers > 0 && (sure || strangers == len(places)) && len(n.heard) == 0:
-			n.setGathered(Roster{}, &MissingError{Present: 1, Size: n.cfg.Size,
-				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(reason), secret: true}}})
+			hopeless = &MissingError{Present: 1, Size: n.cfg.Size,
+				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(reason), secret: true}}}
 		}
 	})
+	return hopeless
+}
+
+// leaveAsStranger ends the wait of a container that has another secret than everybody else, once rank 0 has called here, too, and knows why
+// this rank is missing: it may have called last before this container listened.
+func (n *Node) leaveAsStranger(e *MissingError) {
+	select {
+	case <-n.ctx.Done():
+	case <-n.gathered:
+	case <-time.After(2 * longestPause): // the call takes its time, too
+		n.post(func() {
+			if n.up.wire == nil && n.phase == Gathering && len(n.heard) == 0 {
+				n.setGathered(Roster{}, e)
+			}
+		})
+	}
 }
 
 // place is where rank 0 may be.

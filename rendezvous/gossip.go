@@ -135,12 +135,15 @@ func (w logWriter) Write(b []byte) (int, error) {
 // that start together do not stay in step.
 type backoff struct{ next time.Duration }
 
+// longestPause is the longest that wait returns.
+const longestPause = 900 * time.Millisecond
+
 func (b *backoff) wait() time.Duration {
 	if b.next == 0 {
 		b.next = 50 * time.Millisecond
 	}
 	d := b.next
-	b.next = min(2*b.next, 800*time.Millisecond)
+	b.next = min(2*b.next, longestPause*8/9)
 	return d - d/8 + rand.N(d/4)
 }
 

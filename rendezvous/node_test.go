@@ -267,6 +267,29 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 	})
 }
 
+// The odd one has long found out when rank 0 calls again.
+func TestOtherSecretIsKnownToTheOthers(t *testing.T) {
+	for called := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			other := fmt.Errorf("worker-1: %w", ErrOtherSecret)
+			zero := w.start(w.config(0, 2))
+			w.set(addrOf(0), nil, other)
+			time.Sleep(time.Second + time.Duration(called)*50*time.Millisecond) // virtual: rank 0 is between two calls
+			odd := w.start(w.config(1, 2))
+			w.set(addrOf(1), nil, other)
+			var m *MissingError
+			_, err := odd.Gather(t.Context())
+			require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
+			require.NoError(t, odd.Close())
+			w.set(addrOf(1), nil, syscall.ECONNREFUSED)
+			_, err = zero.Gather(t.Context())
+			require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
+			w.close(zero)
+		})
+	}
+}
+
 func TestRestartBeforeTheLaunchReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
