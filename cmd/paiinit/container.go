@@ -59,6 +59,7 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
+	uncheck context.CancelFunc // nobody is to log in any more
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
 	daemons *daemons       // of the launcher, on rank 0
@@ -290,9 +291,7 @@ func (c *container) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Nobody gets in without the job's key: seen, not believed. Others hear of this container meanwhile, and wait for an answer until then.
-	checked := make(chan error, 1)
-	c.serve.Go(func() { checked <- c.server.SelfCheck(ctx) })
+	checked := c.serveSSH(ctx)
 	// What the others are to know of the devices and the launcher is waited for as late as possible.
 	c.sayFabric()
 	c.node, err = rendezvous.Start(c.rendezvousConfig(id))
@@ -302,11 +301,6 @@ func (c *container) listen(ctx context.Context) error {
 	c.tellLauncher()
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	c.serve.Go(func() {
-		if err := c.server.Serve(c.port.SSH()); err != nil && !errors.Is(err, sshd.ErrServerClosed) {
-			c.log.Error("the SSH server ended", "err", err)
-		}
-	})
 	c.serve.Go(func() {
 		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Hosts: c.namesByRank, OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure})
 		if err != nil {
@@ -331,6 +325,47 @@ func (c *container) listen(ctx context.Context) error {
 	c.mark("listen")
 	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
 	return nil
+}
+
+// serveSSH lets others in as soon as it is seen, not believed, that nobody gets in without the job's key. Others hear of this container
+// meanwhile, and wait for an answer until then. The channel says what was seen.
+func (c *container) serveSSH(ctx context.Context) <-chan error {
+	ctx, c.uncheck = context.WithCancel(ctx)
+	ln, check := c.port.SSH(), func() error { return c.server.SelfCheck(ctx) }
+	if c.job.Size == 1 { // nobody has to get in before the command starts, and most likely nobody ever comes
+		ln, check = &cautious{ln, check}, func() error { return nil }
+	}
+	checked := make(chan error, 1)
+	c.serve.Go(func() {
+		err := check()
+		checked <- err
+		if err == nil {
+			err = c.server.Serve(ln)
+		}
+		if ctx.Err() == nil {
+			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
+		}
+	})
+	return checked
+}
+
+// cautious is a listener that checks something when the first connection comes.
+type cautious struct {
+	net.Listener
+	check func() error // nil = passed
+}
+
+func (l *cautious) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil || l.check == nil {
+		return conn, err
+	}
+	if err := l.check(); err != nil {
+		_ = conn.Close() // nobody is let in
+		return nil, err
+	}
+	l.check = nil
+	return conn, nil
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
@@ -551,6 +586,9 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, erro
 
 // close gives back everything, in the reverse order of listen.
 func (c *container) close() {
+	if c.uncheck != nil {
+		c.uncheck()
+	}
 	if c.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		if err := c.server.Shutdown(ctx); err != nil {

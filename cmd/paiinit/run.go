@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -28,6 +30,10 @@ const (
 
 // run is the agent: it reads the command line, launches, and says why it ends.
 func run(args []string, agent pid1.Agent) int {
+	var warm sync.WaitGroup
+	warm.Go(jobkey.Warm) // beside reading the command line and the environment
+	defer warm.Wait()
+
 	status := 0
 	var s settings
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {

@@ -80,11 +80,7 @@ func (c *container) writeSSH(r rendezvous.Roster) error {
 		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKey(m.ID)))
 	}
 	for name, text := range map[string][]byte{"known_hosts": known.Bytes(), "ssh_config": sshConfig(r.Members, c.state.dir)} {
-		tmp := c.state.path(name + ".new")
-		if err := os.WriteFile(tmp, text, 0o644); err != nil {
-			return err
-		}
-		if err := os.Rename(tmp, c.state.path(name)); err != nil {
+		if err := c.state.writeFile(name, text); err != nil {
 			return err
 		}
 	}

@@ -77,6 +77,12 @@ func (s *state) open() error {
 	if err := owned(s.dir, info); err != nil {
 		return err
 	}
+	// What an earlier start has left tells of its own hosts, and how that one ended.
+	for _, name := range []string{"status.json", "hostfile", "hostfile.hydra", "ssh_config", "known_hosts"} {
+		if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
 	link := s.path("bin/ssh")
 	if err := replaceLink(s.self, link); err != nil {
 		return err
