@@ -232,11 +232,20 @@ func TestLeftToMain(t *testing.T) {
 	require.Equal(t, "left to main\n", string(out), "nobody there")
 }
 
+// waits returns when a process waits for its answer, and so catches signals (proc_pid_syscall(5)).
+func waits(t *testing.T, pid int) {
+	require.Eventually(t, func() bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+		return err == nil && strings.HasPrefix(string(text), fmt.Sprintf("%d ", syscall.SYS_RECVFROM))
+	}, time.Minute, time.Millisecond)
+}
+
 func TestSignals(t *testing.T) {
 	a := newAgent(t)
 	cmd := a.ssh(t, "host", "true")
 	require.NoError(t, cmd.Start())
 	conn, _ := a.accept(t, request("host", "true"))
+	waits(t, cmd.Process.Pid)
 	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGUSR1, syscall.SIGINT} {
 		require.NoError(t, cmd.Process.Signal(sig))
 		if sig == syscall.SIGWINCH || sig == syscall.SIGPWR {
