@@ -69,6 +69,7 @@ $(KUBERNETES): $(wildcard integration/kubernetes/cluster/*.sh integration/kubern
 bench: deps build ## measure beside what others use, into docs/benchmarks.md, and run the Go benchmarks
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rendezvous
+	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md fabric
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md launchers
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md sshd

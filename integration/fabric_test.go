@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 // withInfiniBand gives a host one InfiniBand device, as far as files can: who opens its node gets an ordinary file.
@@ -107,6 +110,76 @@ func TestFabricTable(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("node-%d", i), r.Name)
 		require.Equal(t, "mlx5_0", r.Report.Devices[0].Name)
 	}
+}
+
+// TestLateFabric: a container that still looks at its devices is there, and known to all; nothing is launched before it has said what it
+// has found, and then by the verdict on all that was found.
+func TestLateFabric(t *testing.T) {
+	// start starts two hosts of which the second one's kernel does not say the state of its port until say does.
+	start := func(t *testing.T, flags ...string) (containers []*lab.Container, say func(string)) {
+		hosts := peersHosts(t, newLab(t), 2)
+		for i := range hosts {
+			hosts[i] = withInfiniBand(t, hosts[i], "mlx5_0", "0x8003")
+			hosts[i].flags = append(flags, "--log-level", "debug")
+		}
+		state := filepath.Join(hosts[1].binds["/sys/class"], "infiniband/mlx5_0/ports/1/state")
+		require.NoError(t, os.Remove(state))
+		require.NoError(t, syscall.Mkfifo(state, 0o600))
+		containers = startAll(t, hosts, "sh", "-c", "echo launched; sleep 0.1")
+		waitLine(t, containers[0], `msg="heard of a rank"`)
+		return containers, func(text string) { require.NoError(t, os.WriteFile(state, []byte(text+"\n"), 0)) }
+	}
+	why := "worker-1 (it is here, and still looks at its devices)"
+
+	t.Run("it comes", func(t *testing.T) {
+		containers, say := start(t, "--rdma", "require")
+		for _, c := range containers {
+			var status struct {
+				Phase string
+				Ranks []struct{ State, Reason, Fabric string }
+			}
+			out, err := c.Exec(t.Context(), "/run/bin/paiinit", "status", "--json")
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(out, &status), string(out))
+			require.Equal(t, "gathering", status.Phase)
+			require.Len(t, status.Ranks, 2)
+			require.Equal(t, "present", status.Ranks[1].State)
+			require.Equal(t, "it is here, and still looks at its devices", status.Ranks[1].Reason)
+			require.Empty(t, status.Ranks[1].Fabric)
+			out, err = c.Exec(t.Context(), "sh", "-c", "/run/bin/paiinit wait --timeout 10ms 2>&1; echo status $?")
+			require.NoError(t, err)
+			require.Contains(t, string(out), "1 of 2 ranks are present; missing: "+why)
+			require.Contains(t, string(out), "status 75")
+		}
+		say("4: ACTIVE")
+		require.Equal(t, same(2, 0), statuses(t, containers))
+		require.Contains(t, stderr(containers[0]), `verdict="InfiniBand on all ranks"`)
+		require.Equal(t, "launched\n", stdout(containers[0]))
+		require.NotContains(t, strings.Join([]string{stderr(containers[0]), stderr(containers[1])}, ""), "epoch=2")
+	})
+	t.Run("it is bad", func(t *testing.T) {
+		containers, say := start(t, "--rdma", "require")
+		say("1: DOWN")
+		require.Equal(t, same(2, 69), statuses(t, containers))
+		for _, c := range containers {
+			require.Contains(t, stderr(c), "RDMA is required, but not usable on every rank: rank 1 worker-1 (no active port)")
+			require.Empty(t, stdout(c))
+		}
+	})
+	t.Run("it never comes", func(t *testing.T) {
+		containers, _ := start(t, "--timeout", "1s")
+		require.Equal(t, same(2, 75), statuses(t, containers))
+		for _, c := range containers {
+			require.Contains(t, stderr(c), "1 of 2 ranks are present; missing: "+why)
+			require.Empty(t, stdout(c))
+		}
+	})
+	t.Run("it is stopped", func(t *testing.T) {
+		containers, _ := start(t)
+		require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+		require.Equal(t, same(2, 128+15), statuses(t, containers))
+		require.Empty(t, stdout(containers[0]))
+	})
 }
 
 // TestOpenMPIWithoutDevices: Open MPI goes over TCP between hosts without verbs devices, and warns of nothing.

@@ -158,7 +158,7 @@ type GID struct {
 
 // Probe looks at every device.
 func Probe(c Config) Report {
-	t := tree{c.Root}
+	t := newTree(c.Root)
 	r := Report{
 		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
 		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +37,14 @@ const maxTable = 1024
 const readTime = 100 * time.Millisecond
 
 // tree reads a root directory.
-type tree struct{ root fs.FS }
+type tree struct {
+	root fs.FS
+	bufs *sync.Pool // of maxRead bytes: a device may have thousands of attributes
+}
+
+func newTree(root fs.FS) tree {
+	return tree{root, &sync.Pool{New: func() any { return new([maxRead]byte) }}}
+}
 
 // devices lists the devices of both classes: in the exclusive mode of RDMA network namespaces the verbs class still shows
 // devices that the other one hides.
@@ -44,8 +52,14 @@ func (t tree) devices() []Device {
 	names := t.names(devicesDir)
 	devices := make([]Device, len(names))
 	var read sync.WaitGroup // some drivers ask the firmware for each attribute
+	// What else this process does meanwhile has a processor for itself: whoever reads small files does not make way for 10 ms.
+	places := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 	for i, name := range names {
-		read.Go(func() { devices[i] = t.device(name) })
+		places <- struct{}{}
+		read.Go(func() {
+			devices[i] = t.device(name)
+			<-places
+		})
 	}
 	read.Wait()
 	for _, uverbs := range t.names(verbsDir) {
@@ -233,22 +247,26 @@ func (t tree) exists(name string) bool {
 // names lists a directory, numbers by value; nothing if it cannot be read. Entries are not asked for their type: in sysfs
 // classes they are symbolic links.
 func (t tree) names(dir string) []string {
+	names := t.unordered(dir)
+	slices.SortFunc(names, natural)
+	return names
+}
+
+func (t tree) unordered(dir string) (names []string) {
 	if t.root == nil {
 		return nil
 	}
 	entries, _ := fs.ReadDir(t.root, dir) // what was read before an error counts
-	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	slices.SortFunc(names, natural)
 	return names
 }
 
 // numbers lists the entries of a directory that are numbers, in order.
 func (t tree) numbers(dir string) []int {
 	var numbers []int
-	for _, name := range t.names(dir) {
+	for _, name := range t.unordered(dir) {
 		if n, err := strconv.Atoi(name); err == nil && n >= 0 && n <= maxTable && strconv.Itoa(n) == name {
 			numbers = append(numbers, n)
 		}
@@ -271,7 +289,8 @@ func (t tree) text(name string) string {
 		_ = d.SetReadDeadline(time.Now().Add(readTime))
 	}
 	// One read gives a whole attribute.
-	var buf [maxRead]byte
+	buf := t.bufs.Get().(*[maxRead]byte)
+	defer t.bufs.Put(buf)
 	n, err := f.Read(buf[:])
 	if err != nil && !errors.Is(err, io.EOF) {
 		return ""

@@ -48,6 +48,7 @@ type target struct {
 	// The loop's own.
 	link     *wire
 	rec      *Record   // as registered; nil = not present
+	looking  bool      // its record has no Fabric yet
 	acked    uint64    // epoch
 	told     string    // the last list of missing ranks that it was sent
 	err      error     // of the last attempt to reach it
@@ -293,7 +294,7 @@ func (n *Node) checkSecrets() {
 	if n.phase != Gathering || n.isGathered() {
 		return
 	}
-	e := n.missingError()
+	e := &MissingError{Present: n.present(), Size: n.cfg.Size, Missing: n.missing()}
 	switch {
 	case !e.OtherSecret():
 		n.lead.strangers = time.Time{}
@@ -405,10 +406,11 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	}
 	switch {
 	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // it has something to add
-		t.rec = r
+		t.rec, t.looking = r, m.Looking
 		if (n.phase == Prepared || n.phase == Running) && n.cfg.Late != nil {
 			n.cfg.Late(*r)
 		}
+		n.tryPrepare()
 		return
 	case n.phase == Running || n.phase == Ended:
 		n.onReturn(t, w, m)
@@ -432,6 +434,7 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.stranger, t.acked, t.told = w, r, nil, nil, 0, ""
+	t.looking = m.Looking
 	if first {
 		n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr, "present", n.present(), "size", n.cfg.Size,
 			"elapsed", time.Since(n.begin).Round(time.Microsecond))
@@ -500,16 +503,19 @@ func (n *Node) memberOf(t *target) (Member, bool) {
 // present counts the ranks that hold a control connection, this one included.
 func (n *Node) present() int { return 1 + n.lead.here }
 
-// tryPrepare sends the roster out as soon as it is complete.
+// tryPrepare sends the roster out as soon as it is complete: all ranks are there, and know what they are to say of themselves.
 func (n *Node) tryPrepare() {
-	if n.phase != Gathering || n.isGathered() || n.present() != n.cfg.Size {
+	if n.phase != Gathering || n.isGathered() || n.present() != n.cfg.Size || n.looking {
 		return
 	}
 	c := n.lead
-	records := []Record{n.self}
-	records[0].Launch = n.launcher
+	records := []Record{n.record()}
 	for _, t := range c.targets {
-		if t.rec != nil {
+		switch {
+		case t.rec == nil:
+		case t.looking:
+			return // the verdict on all fabrics is one of all fabrics
+		default:
 			records = append(records, *t.rec)
 		}
 	}

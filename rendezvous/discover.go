@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -442,7 +443,7 @@ func (n *Node) missing() []Missing {
 
 // missingBelow is the view of a rank other than 0.
 func (n *Node) missingBelow() []Missing {
-	if n.up.wire != nil && n.up.present > 0 {
+	if n.up.wire != nil && n.up.waits {
 		return n.up.missing
 	}
 	var out []Missing
@@ -469,12 +470,32 @@ func (n *Node) missingBelow() []Missing {
 	return out
 }
 
+// stillLooks is why a rank that is there is waited for.
+const stillLooks = "it is here, and still looks at its devices"
+
+// lookers lists who is there, and has not said all that the launch waits for.
+func (n *Node) lookers() (out []Missing) {
+	if n.looking {
+		out = append(out, Missing{Rank: n.self.Rank, Name: n.self.ID, Reason: stillLooks})
+	}
+	for _, t := range n.lead.targets {
+		if t.rec != nil && t.looking {
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
+		}
+	}
+	slices.SortFunc(out, func(a, b Missing) int {
+		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
 func (n *Node) missingError() *MissingError {
 	e := &MissingError{Size: n.cfg.Size, Missing: n.missing()}
 	switch {
 	case n.lead != nil:
-		e.Present = n.present()
-	case n.up.wire != nil && n.up.present > 0:
+		late := n.lookers()
+		e.Present, e.Missing = n.present()-len(late), append(e.Missing, late...)
+	case n.up.wire != nil && n.up.waits:
 		e.Present = n.up.present
 	default:
 		e.Present = 1 + len(n.heard)

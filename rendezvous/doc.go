@@ -15,7 +15,7 @@
 //	   hello(record)  ----------------------->
 //	                  <-----------------------  register(record, phase)
 //	   waiting(missing)  -------------------->  so that each rank can say who is awaited, and why
-//	   ...until all ranks are registered...
+//	   ...until all ranks are registered, with all that they have to say...
 //	   prepare(epoch, roster, hash)  -------->  checks the hash and its own entry
 //	                  <-----------------------  ack(epoch, hash)
 //	   ...until all have acknowledged: rank 0 acts on it; waiting(missing) again if somebody does not acknowledge...
@@ -47,8 +47,9 @@
 //	      v                                              v
 //	 leaves with the outcome                      leaves with LostError
 //
-// A rank registers before it knows everything of itself: what its launcher says of its version comes in a second register, and is in the
-// roster if it comes in time.
+// A rank registers before it knows everything of itself, and registers again when it knows more. What its launcher says of its version is in
+// the roster if it comes in time. The summary of its fabric, which is judged across all ranks, is in every roster: a register says that it
+// is still to come, and rank 0 prepares nothing before it has come from everybody (Config.Fabric). What is prepared does not change.
 //
 // The first three ranks are told to go at once, so that a rank 0 that is started again at that moment learns that there has been a
 // launch; the others may be told when rank 0 has started its command, or a moment later (Config.Head, Node.Launched).

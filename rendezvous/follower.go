@@ -15,7 +15,8 @@ import (
 type uplink struct {
 	wire    *wire
 	leader  *Record
-	missing []Missing // as rank 0 said it last
+	waits   bool      // rank 0 has said for whom
+	missing []Missing // as it said it last
 	present int
 	lookErr error   // of the last look at rank 0
 	rumour  *Record // of rank 0, as others tell
@@ -65,7 +66,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case refuse:
 		w.abort()
 	case waiting:
-		n.up.missing, n.up.present = m.Missing, m.Present
+		n.up.waits, n.up.missing, n.up.present = true, m.Missing, m.Present
 		if n.phase == Prepared {
 			n.phase = Gathering // the roster is void: rank 0 waits for somebody again
 			n.elect()
@@ -169,9 +170,8 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 
 // registration is what rank 0, who has greeted with its record, is told of this container.
 func (n *Node) registration(greeting *Record) message {
-	self := n.self
-	self.Launch = n.launcher
-	return message{Type: register, ref: greeting, Record: &self, State: n.phase, Epoch: n.roster.Epoch}
+	self := n.record()
+	return message{Type: register, ref: greeting, Record: &self, State: n.phase, Epoch: n.roster.Epoch, Looking: n.looking}
 }
 
 func (n *Node) onPrepare(w *wire, m message) {

@@ -77,6 +77,10 @@ type Config struct {
 	// Its errors wrap ErrOtherSecret and ErrOtherJob where they apply, and the system's errors otherwise.
 	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
+	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits
+	// for it. Nil: Self holds it.
+	Fabric <-chan []byte
+
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -166,6 +170,8 @@ type Node struct {
 	lead       *coordinator // not nil on rank 0
 	up         uplink       // the others' view of rank 0
 	launcher   string       // what Self.Launch is by now
+	fabric     []byte       // what Self.Fabric is by now
+	looking    bool         // until cfg.Fabric has said it
 	own        *message     // how the command of this rank ended, for rank 0
 	order      *message     // rank 0's, to end every command
 	calls      calls        // what this container wants of rank 0
@@ -229,6 +235,8 @@ func Start(cfg Config) (*Node, error) {
 		over:     make(chan struct{}),
 		phase:    Gathering,
 		launcher: self.Launch,
+		fabric:   self.Fabric,
+		looking:  cfg.Fabric != nil,
 		heard:    make(map[string]Record),
 		seeds:    make([]seedState, len(cfg.Seeds)),
 		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
@@ -251,6 +259,9 @@ func Start(cfg Config) (*Node, error) {
 			n.becomeCoordinator()
 		}
 	})
+	if cfg.Fabric != nil {
+		n.wg.Go(n.awaitFabric)
+	}
 	if cfg.Size != 1 {
 		for i := range cfg.Seeds {
 			n.wg.Go(func() { n.resolveSeed(i) })
@@ -266,7 +277,7 @@ func Start(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Self is this container's record, complete with its address.
+// Self is this container's record as it was announced, complete with its address.
 func (n *Node) Self() Record { return n.self }
 
 // SetLaunch adds to this container's record what its launcher says of its version: to ask it may take longer than to find the others.
@@ -274,10 +285,37 @@ func (n *Node) Self() Record { return n.self }
 func (n *Node) SetLaunch(launcher string) {
 	n.post(func() {
 		n.launcher = launcher
-		if w := n.up.wire; w != nil && n.phase != Ended {
-			w.send(n.registration(n.up.leader))
-		}
+		n.amend()
 	})
+}
+
+// awaitFabric is for what the launch waits for.
+func (n *Node) awaitFabric() {
+	select {
+	case <-n.ctx.Done():
+	case f := <-n.cfg.Fabric:
+		n.post(func() {
+			n.fabric, n.looking = f, false
+			n.amend()
+		})
+	}
+}
+
+// amend passes on what this container has found out of itself since it registered.
+func (n *Node) amend() {
+	switch {
+	case n.lead != nil:
+		n.tryPrepare()
+	case n.up.wire != nil && n.phase != Ended:
+		n.up.wire.send(n.registration(n.up.leader))
+	}
+}
+
+// record is what this container says of itself by now.
+func (n *Node) record() Record {
+	r := n.self
+	r.Launch, r.Fabric = n.launcher, n.fabric
+	return r
 }
 
 // Close leaves without a word and waits for every goroutine. It does not close the port.

@@ -650,3 +650,98 @@ func TestLauncherIsSaidLater(t *testing.T) {
 		w.close(nodes...)
 	})
 }
+
+// A rank is there before it knows its fabric, and nothing is launched before all know theirs: the roster holds each of them.
+func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const size = 3
+		found := make([]chan []byte, size)
+		var nodes []*Node
+		for i := range size {
+			cfg := w.config(i, size)
+			found[i] = make(chan []byte, 1)
+			cfg.Fabric = found[i]
+			nodes = append(nodes, w.start(cfg))
+		}
+		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)", "worker-[1-2] (it is here, and still looks at its devices)",
+			"worker-2 (it is here, and still looks at its devices)"} {
+			time.Sleep(3 * time.Second)
+			for _, n := range nodes {
+				require.False(t, n.isGathered())
+				var e *MissingError
+				require.True(t, n.ask(func() { e = n.missingError() }))
+				require.Equal(t, fmt.Sprintf("%d of 3 ranks are present; missing: %s", i, reason), e.Error())
+			}
+			s := nodes[1].Status(t.Context())
+			require.Len(t, s.Ranks, size)
+			for rank, r := range s.Ranks {
+				require.Equal(t, Present, r.Standing, "the connection is there")
+				require.Equal(t, rank < i, r.Reason == "")
+			}
+			found[i] <- []byte{'f', byte(i)}
+		}
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+			require.EqualValues(t, 1, g.roster.Epoch)
+			require.Equal(t, nodes[0].roster.Hash, g.roster.Hash)
+			for i, m := range g.roster.Members {
+				require.Equal(t, []byte{'f', byte(i)}, m.Fabric)
+			}
+		}
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{}, 0))
+		w.close(nodes...)
+	})
+}
+
+// Where somebody never knows its fabric, all say at the deadline who it is.
+func TestAFabricThatIsNeverKnown(t *testing.T) {
+	for _, of := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			var nodes []*Node
+			for i := range 3 {
+				cfg := w.config(i, 3)
+				cfg.Timeout = time.Minute
+				if i == of {
+					cfg.Fabric = make(chan []byte)
+				}
+				nodes = append(nodes, w.start(cfg))
+			}
+			begin := time.Now()
+			for i, g := range gatherAll(t.Context(), nodes[:1]) {
+				var e *MissingError
+				require.ErrorAs(t, g.err, &e, "rank %d", i)
+				require.Equal(t, time.Minute, time.Since(begin))
+				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d (it is here, and still looks at its devices)", of), e.Error())
+			}
+			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
+			w.close(nodes...)
+		})
+	}
+}
+
+// A container that is started again has to look again, whatever the one before it has found.
+func TestARestartedRankLooksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3))}
+		synctest.Wait()
+		require.NoError(t, nodes[1].Close())
+		w.cut(addrOf(1))
+		cfg := w.config(1, 3)
+		found := make(chan []byte, 1)
+		cfg.Fabric = found
+		nodes[1] = w.start(cfg)
+		nodes = append(nodes, w.start(w.config(2, 3)))
+		time.Sleep(10 * time.Second)
+		require.False(t, nodes[0].isGathered())
+		found <- []byte("second")
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+			require.Equal(t, "second", string(g.roster.Members[1].Fabric))
+		}
+		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{}, 0))
+		w.close(nodes...)
+	})
+}

@@ -20,6 +20,7 @@ const (
 	hasState
 	hasParent
 	hasRest // JSON
+	isLooking
 )
 
 // states are sent by their place in this list.
@@ -62,6 +63,9 @@ func (m *message) encode() ([]byte, error) {
 	if m.Parent != nil {
 		b[parts] |= hasParent
 		b = appendAddr(appendString(b, m.Parent.ID), m.Parent.Addr)
+	}
+	if m.Looking {
+		b[parts] |= isLooking
 	}
 	rest, err := json.Marshal(m)
 	if err != nil {
@@ -106,6 +110,7 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 			m.State = states[i]
 		}
 	}
+	m.Looking = parts&isLooking != 0
 	if parts&hasParent != 0 {
 		m.Parent = &parentRank{d.string(), d.addr()}
 	}

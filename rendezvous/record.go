@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Record is what a container says of itself. Gossip carries it in a compact form (Host and what follows Fabric are left out there); the control
+// Record is what a container says of itself. Gossip carries it in a compact form (Host, Fabric and what follows it are left out there); the control
 // connection carries all of it as JSON.
 type Record struct {
 	ID      string         `json:"id"`       // "role-index", or Nonce in hex when the index is unknown
@@ -87,7 +87,7 @@ func (r *Record) before(o *Record) int {
 }
 
 // encode packs the record for gossip: format byte, nonce, five uvarints (numbers that may be -1 are shifted by one), and
-// three length-prefixed byte strings. The address travels in memberlist's own header.
+// two length-prefixed byte strings. The address travels in memberlist's own header.
 func (r *Record) encode() ([]byte, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (r *Record) encode() ([]byte, error) {
 	for _, n := range []int{r.Index + 1, r.Rank + 1, r.Order, r.Slots, r.GPUs} {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
-	for _, s := range []string{r.Role, r.Version, string(r.Fabric)} {
+	for _, s := range []string{r.Role, r.Version} {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)
 	}
@@ -124,14 +124,14 @@ func decodeRecord(b []byte, addr netip.AddrPort) (Record, error) {
 		nums[i], b = int(v), b[n:]
 	}
 	r.Index, r.Rank, r.Order, r.Slots, r.GPUs = nums[0]-1, nums[1]-1, nums[2], nums[3], nums[4]
-	var strs [3]string
+	var strs [2]string
 	for i := range strs {
 		if len(b) < 1 || len(b) < 1+int(b[0]) {
 			return Record{}, errors.New("record ends early")
 		}
 		strs[i], b = string(b[1:1+int(b[0])]), b[1+int(b[0]):]
 	}
-	r.Role, r.Version, r.Fabric = strs[0], strs[1], []byte(strs[2])
+	r.Role, r.Version = strs[0], strs[1]
 	r.ID = MakeID(r.Role, r.Index, r.Nonce)
 	if err := r.validate(); err != nil {
 		return Record{}, err

@@ -32,6 +32,7 @@ func TestRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := genRecord(t)
 		b, err := want.encode()
+		want.Fabric = nil // the control connection says it
 		require.NoError(t, err)
 		require.Less(t, len(b), 200, "gossip packets hold eight records of this size, and only two of 512 bytes")
 		got, err := decodeRecord(b, want.Addr)

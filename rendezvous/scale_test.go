@@ -45,7 +45,9 @@ func TestScale(t *testing.T) {
 			}
 			var nodes []*Node
 			for i := range size {
-				nodes = append(nodes, startSim(t, net, i, size, share))
+				cfg := scaleConfig(net, i, size)
+				cfg.share = share
+				nodes = append(nodes, startSim(t, net, cfg))
 			}
 			var wg sync.WaitGroup
 			hashes := make([]string, size)
@@ -89,14 +91,14 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// startSim starts a rank of a job in which everybody knows all addresses, with records of a usual length.
-func startSim(t *testing.T, net *simNet, rank, size int, share func([]Member) []Member) *Node {
+// scaleConfig is that of a rank of a job in which everybody knows all addresses, with records of a usual length.
+func scaleConfig(net *simNet, rank, size int) Config {
 	id := fmt.Sprintf("worker-%d", rank)
 	h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 	cfg := Config{
 		Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Host: fmt.Sprintf("gpu-node-%d", rank),
 			Slots: 8, GPUs: 8, Version: "v1.0.0-12-g0123456789", Fabric: make([]byte, 40), Launch: "Open MPI 4.1.4", Exec: "rank0"},
-		Size: size, Dial: net.dialer(h), share: share,
+		Size: size, Dial: net.dialer(h),
 	}
 	if rank == 0 {
 		for k := 1; k < size; k++ {
@@ -105,10 +107,14 @@ func startSim(t *testing.T, net *simNet, rank, size int, share func([]Member) []
 	} else {
 		cfg.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: simAddr(0).Addr().String(), Port: 12345}}
 	}
+	return cfg
+}
+
+func startSim(t *testing.T, net *simNet, cfg Config) *Node {
 	n, err := Start(cfg)
 	require.NoError(t, err)
 	net.mu.Lock()
-	h.node = n
+	net.hosts[cfg.Self.Addr].node = n
 	net.mu.Unlock()
 	return n
 }
@@ -126,7 +132,7 @@ func TestTableTravelsByATree(t *testing.T) {
 		}
 		var nodes []*Node
 		for i := range size {
-			nodes = append(nodes, startSim(t, net, i, size, nil))
+			nodes = append(nodes, startSim(t, net, scaleConfig(net, i, size)))
 			nodes[i].ask(func() { nodes[i].cfg.starTable = 1 })
 		}
 		// Rank 3 cannot reach rank 1, which has the table.
@@ -147,4 +153,52 @@ func TestTableTravelsByATree(t *testing.T) {
 		net.wg.Wait()
 		time.Sleep(time.Minute)
 	})
+}
+
+// Looking at the devices adds nothing to a launch where it is over before the ranks have found each other, and where it is not, no
+// more than what cannot be done before: to say it, and to agree.
+func TestLookingTakesNoTimeOfTheLaunch(t *testing.T) {
+	const rtt = 200 * time.Microsecond
+	launch := func(size int, look time.Duration) (took time.Duration, bytes int) {
+		synctest.Test(t, func(t *testing.T) {
+			net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+			net.delay = rtt / 2
+			begin := time.Now()
+			var nodes []*Node
+			for i := range size {
+				cfg := scaleConfig(net, i, size)
+				if look > 0 {
+					fabric := cfg.Self.Fabric
+					found := make(chan []byte, 1)
+					cfg.Self.Fabric, cfg.Fabric = nil, found
+					time.AfterFunc(look, func() { found <- fabric })
+				}
+				nodes = append(nodes, startSim(t, net, cfg))
+			}
+			for _, g := range gatherAll(t.Context(), nodes) {
+				require.NoError(t, g.err)
+				require.Len(t, g.roster.Members[size-1].Fabric, 40)
+			}
+			took = time.Since(begin)
+			synctest.Wait()
+			net.mu.Lock()
+			bytes = net.bytes[simAddr(0)]/(size-1) - len(nodes[0].roster.pack())
+			net.mu.Unlock()
+			for _, n := range nodes {
+				require.NoError(t, n.Close())
+			}
+			net.wg.Wait()
+			time.Sleep(time.Minute)
+		})
+		return took, bytes
+	}
+	for _, size := range []int{2, 4, 64} {
+		none, plain := launch(size, 0)
+		for _, look := range []time.Duration{rtt / 4, rtt / 2, rtt, 20 * time.Millisecond} {
+			took, bytes := launch(size, look)
+			t.Logf("%3d ranks, %v to look: launched after %v, without it after %v; %d and %d bytes per rank", size, look, took, none, bytes, plain)
+			require.LessOrEqual(t, took, max(none, look+2*rtt))
+			require.LessOrEqual(t, bytes, 300, "bytes at rank 0 per rank, besides the table")
+		}
+	}
 }

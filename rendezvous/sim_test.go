@@ -125,7 +125,7 @@ var mustHappen = []string{
 	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
 	"fault: crash", "fault: crash, its host with it", "fault: start again", "fault: start again elsewhere",
 	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale", "fault: duplicate", "fault: stop", "fault: reset",
-	"fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
+	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
 	"rank 0 dies while gathering", "rank 0 dies while prepared", "rank 0 dies while running", "rank 0 dies while ended",
 	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack", "rank 0 dies at go",
 	"rank 0 dies at started", "rank 0 dies at done", "rank 0 dies at done-ack", "rank 0 dies at bye",
@@ -176,7 +176,9 @@ type plan struct {
 	gossip  bool
 	udpLoss float64
 	head    time.Duration
-	lazy    bool // rank 0 does not say that its command has been started
+	lazy    bool            // rank 0 does not say that its command has been started
+	looks   []time.Duration // by rank, from the start: when it knows its fabric; 0 = at once
+	says    []time.Duration // the same of its launcher, for which nobody waits; 0 = never
 }
 
 // who says who knows the ranks.
@@ -226,7 +228,7 @@ func (f fault) String() string {
 }
 
 func (p plan) String() string {
-	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.job, p.status)
+	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
 	for _, f := range p.faults {
 		s += "\n  " + f.String()
 	}
@@ -292,6 +294,15 @@ func compose(seed uint64) plan {
 	}
 	slices.SortStableFunc(p.faults, func(a, b fault) int { return int(a.at - b.at) })
 	p.add(rand.New(rand.NewPCG(seed, 9)), horizon)
+	p.looks, p.says = make([]time.Duration, p.size), make([]time.Duration, p.size)
+	if l := rand.New(rand.NewPCG(seed, 11)); l.IntN(2) == 0 {
+		for _, times := range [][]time.Duration{p.looks, p.says} {
+			longest := []time.Duration{5 * time.Millisecond, 200 * time.Millisecond, 5 * time.Second}[l.IntN(3)]
+			for i := range times {
+				times[i] = time.Duration(l.Int64N(int64(longest)))
+			}
+		}
+	}
 	return p
 }
 
@@ -450,8 +461,30 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	h := &simHost{addr: addr, id: self.ID, secret: "ours"}
 	edit(h)
 	c := &simInst{what: what, rank: rank, nonce: self.Nonce, host: s.net.listen(h), begin: time.Now()}
+	var found chan []byte
+	if s.looks[rank] > 0 {
+		found = make(chan []byte, 1)
+		s.after(s.looks[rank], func() {
+			if n := s.net.nodeOf(h); n != nil {
+				there := false
+				if n.ask(func() { there = n.lead != nil || n.up.wire != nil }) && there {
+					s.net.meet("present before it knows its fabric")
+				}
+			}
+			found <- c.fabric()
+		})
+	} else {
+		self.Fabric = c.fabric()
+	}
+	if s.says[rank] > 0 {
+		s.after(s.says[rank], func() {
+			if n := s.net.nodeOf(h); n != nil {
+				n.SetLaunch("launcher of " + c.nonce)
+			}
+		})
+	}
 	cfg := Config{
-		Self: self, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
+		Self: self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
 	if s.gossip {
@@ -503,6 +536,9 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	s.wg.Go(func() { s.live(ctx, c) })
 	return c
 }
+
+// fabric is what a container says of its devices.
+func (c *simInst) fabric() []byte { return []byte("fabric of " + c.nonce) }
 
 // live is what cmd does with a node.
 func (s *sim) live(ctx context.Context, c *simInst) {
@@ -820,6 +856,8 @@ func (s *sim) violations() (out []string) {
 				bad("rank %d of the roster is nobody", rank)
 			case c.host.secret != "ours" || c.host.try != 0:
 				bad("%s is in the roster", who(c))
+			case string(m.Fabric) != string(c.fabric()):
+				bad("%s is in the roster with the fabric %q", who(c), m.Fabric)
 			case c.rank != rank && (s.who == declared || s.who == led && rank == 0):
 				bad("%s is rank %d of the roster", who(c), rank)
 			case s.who != declared && rank > 1 && l.roster.Members[rank-1].Addr.Compare(m.Addr) >= 0:

@@ -93,6 +93,13 @@ func (s *simNet) listen(h *simHost) *simHost {
 	return h
 }
 
+// nodeOf is who lives at the host, nil = nobody any more.
+func (s *simNet) nodeOf(h *simHost) *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.node
+}
+
 // dialer is Config.Dial of the host.
 func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort) (io.ReadWriteCloser, error) {
 	return func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {

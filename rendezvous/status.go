@@ -26,7 +26,7 @@ type RankStatus struct {
 	Host     string    `json:"host"`  // address, or the name by which the environment knows it; may be empty
 	Port     int       `json:"port"`  // 0 = unknown
 	Standing Standing  `json:"state"`
-	Reason   string    `json:"reason"` // why it is missing or lost
+	Reason   string    `json:"reason"` // why it is missing or lost, or waited for although it is there
 	Since    time.Time `json:"since"`  // of this standing
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
@@ -114,11 +114,12 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		out = append(out, recordStatus(&n.self, n.self.ID, Present, n.begin))
+		self := n.record()
+		out = append(out, presentStatus(&self, n.looking, n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
-					out = append(out, recordStatus(t.rec, t.rec.ID, Present, t.changed))
+					out = append(out, presentStatus(t.rec, t.looking, t.changed))
 				}
 			}
 		} else {
@@ -134,6 +135,15 @@ func (n *Node) ranks() []RankStatus {
 		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), cmp.Compare(a.Alias, b.Alias)) // -1, unknown, comes last
 	})
 	return out
+}
+
+// presentStatus is a container that is there, before the ranks are agreed.
+func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
+	s := recordStatus(r, r.ID, Present, since)
+	if looking {
+		s.Reason = stillLooks
+	}
+	return s
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {

@@ -22,6 +22,8 @@ type message struct {
 	State  Phase       `json:"-"`
 	Parent *parentRank `json:"-"`
 
+	Looking bool `json:"-"` // the record has no Fabric yet
+
 	Missing []Missing    `json:"missing,omitempty"`
 	Present int          `json:"present,omitempty"`
 	Outcome *Outcome     `json:"outcome,omitempty"`

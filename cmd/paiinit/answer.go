@@ -192,7 +192,7 @@ func (c *container) status(s rendezvous.Status) *jobStatus {
 func (s *jobStatus) missing() *rendezvous.MissingError {
 	e := &rendezvous.MissingError{Size: s.Size}
 	for _, r := range s.Ranks {
-		if r.State == rendezvous.Present || r.State == rendezvous.Heard {
+		if (r.State == rendezvous.Present || r.State == rendezvous.Heard) && r.Reason == "" {
 			e.Present++
 		} else {
 			e.Missing = append(e.Missing, rendezvous.Missing{Rank: r.Rank, Name: r.Alias, Reason: r.Reason})

@@ -269,7 +269,15 @@ func (c *container) listen(ctx context.Context) error {
 	c.task = holdPort(mathrand.IntN, c.log)
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
 	c.pool = c.newPool()
-	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) { c.node.Accept(ctx, rwc, from) }
+	started := make(chan struct{}) // closed when there is a node: who comes earlier waits for it
+	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
+		select {
+		case <-started:
+			c.node.Accept(ctx, rwc, from)
+		case <-ctx.Done():
+			_ = rwc.Close()
+		}
+	}
 	c.server, err = sshd.New(sshd.Config{
 		HostKey:    c.keys.Host(id),
 		Comment:    c.keys.Label() + " " + id,
@@ -292,15 +300,18 @@ func (c *container) listen(ctx context.Context) error {
 		return err
 	}
 	checked := c.serveSSH(ctx)
-	// What the others are to know of the devices and the launcher is waited for as late as possible.
-	c.sayFabric()
-	c.node, err = rendezvous.Start(c.rendezvousConfig(id))
+	serving, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	cfg := c.rendezvousConfig(id)
+	cfg.Fabric = c.tellFabric(serving)
+	c.node, err = rendezvous.Start(cfg)
+	if err == nil {
+		close(started)
+	}
 	if err := errors.Join(<-checked, err); err != nil {
 		return err
 	}
 	c.tellLauncher()
-	serving, stop := context.WithCancel(context.Background())
-	c.stop = stop
 	c.serve.Go(func() {
 		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Hosts: c.namesByRank, OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure})
 		if err != nil {
@@ -372,7 +383,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
-			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version, Fabric: c.fabric.summary().Encode(),
+			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
 			Task: c.task.port(), Exec: c.exec, Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
@@ -461,8 +472,14 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	defer end()
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
-		// times as much. That matters where containers share processors, and all wake up at the same moment.
-		runtime.GOMAXPROCS(1)
+		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
+		go func() {
+			select {
+			case <-c.fabric.done:
+				runtime.GOMAXPROCS(1)
+			case <-ctx.Done():
+			}
+		}()
 		defer time.AfterFunc(launchFirst, runtime.SetDefaultGOMAXPROCS)
 	}
 	roster, err := c.node.Gather(ctx)

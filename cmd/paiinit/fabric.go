@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -21,27 +22,39 @@ const (
 // fabric is what this container found out about its verbs devices while it did other things. report waits for it.
 type fabric struct {
 	policy string
-	done   chan struct{} // nil: nobody looks
+	done   chan struct{} // closed when found is complete
 	found  rdma.Report
 }
 
 // look begins to look at the devices; limits of memory must have been raised before.
 func (c *container) look() {
-	c.fabric.policy = c.rdma
+	c.fabric.policy, c.fabric.done = c.rdma, make(chan struct{})
 	if c.fabric.policy == rdmaOff {
+		close(c.fabric.done)
 		return
 	}
-	c.fabric.done = make(chan struct{})
-	c.serve.Go(func() {
+	go func() { // the end does not wait for it: a driver may hang
 		defer close(c.fabric.done)
 		c.fabric.found = rdma.Probe(rdma.System())
+	}()
+}
+
+// tellFabric hands what was found to the rendezvous as soon as it is known, and then to the log.
+func (c *container) tellFabric(ctx context.Context) <-chan []byte {
+	told := make(chan []byte, 1)
+	c.serve.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-c.fabric.done:
+			told <- c.fabric.summary().Encode()
+			c.sayFabric()
+		}
 	})
+	return told
 }
 
 func (f *fabric) report() rdma.Report {
-	if f.done != nil {
-		<-f.done
-	}
+	<-f.done
 	return f.found
 }
 

@@ -1,7 +1,7 @@
 // Command bench measures paiinit beside what people would use instead of it, all in one run and by turns, so that a noisy
 // machine is equally unkind to everybody. It prints a table, and writes it as a section of a Markdown file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | rsh | launchers | sshd
+// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | fabric | rsh | launchers | sshd
 package main
 
 import (
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
-		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | rsh | launchers | sshd")
+		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | fabric | rsh | launchers | sshd")
 	}
 	var r report
 	var err error
@@ -48,6 +48,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		r, err = measureInits(ctx, *binary, *rounds)
 	case "rendezvous":
 		r, err = measureRendezvous(ctx, *binary, *rounds)
+	case "fabric":
+		r, err = measureFabric(ctx, *binary, *rounds)
 	case "rsh":
 		r, err = measureShell(ctx, *binary, *rounds)
 	case "launchers":

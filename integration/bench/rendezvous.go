@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -32,7 +33,9 @@ type cluster struct {
 	machines       []*lab.Machine
 	addrs          []string
 	binary, inside string
-	key            string // of the ssh client
+	key            string // of the ssh client; "" = there is none
+	binds          map[string]string
+	tmpfs          []string
 	containers     []*lab.Container
 	ours, ssh, tcp series // ms
 	barrier, noise series
@@ -93,11 +96,16 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 
 // start starts a program on a host, which says when it was executed.
 func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, error) {
-	const inside, binary, key = "/run/bin/inside", "/run/bin/paiinit", "/run/key"
+	binds := map[string]string{"/run/bin/inside": c.inside, "/run/bin/paiinit": c.binary}
+	if c.key != "" {
+		binds["/run/key"] = c.key
+	}
+	maps.Copy(binds, c.binds)
 	p, err := c.machines[i].Start(lab.Program{
-		Args:  append([]string{inside, "stamp", "start"}, args...),
+		Args:  append([]string{"/run/bin/inside", "stamp", "start"}, args...),
 		Env:   append(env, "PATH=/run/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/tmp"),
-		Binds: map[string]string{inside: c.inside, binary: c.binary, key: c.key},
+		Binds: binds,
+		Tmpfs: c.tmpfs,
 	})
 	if err == nil {
 		c.containers = append(c.containers, p)

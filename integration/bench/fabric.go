@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// fabricSize is how many hosts wait for each other where devices are looked at.
+const fabricSize = 4
+
+// kernel is what hosts show of verbs devices, and what it costs to look at it.
+type kernel struct {
+	devices, gids int
+	slow          time.Duration // what a driver takes to tell the state of a port, without any work
+	binds         map[string]string
+
+	look, worker, zero series // ms
+}
+
+func (k *kernel) name() string {
+	switch {
+	case k.devices == 0:
+		return "no devices"
+	case k.slow > 0:
+		return fmt.Sprintf("a device that answers after %v", k.slow)
+	}
+	return fmt.Sprintf("%d devices, %d GIDs each", k.devices, k.gids)
+}
+
+// build writes the part of /sys/class, and of /dev, that is looked at.
+func (k *kernel) build(dir string) error {
+	for _, sub := range []string{"class/infiniband", "class/infiniband_verbs", "class/net/lo", "nodes", "shm"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	for d := range k.devices {
+		device := fmt.Sprintf("class/infiniband/mlx5_%d/", d)
+		files := map[string]string{
+			device + "node_guid": fmt.Sprintf("a088:c203:0074:cf%02x", d),
+			fmt.Sprintf("class/infiniband_verbs/uverbs%d/ibdev", d): fmt.Sprintf("mlx5_%d", d),
+			fmt.Sprintf("nodes/uverbs%d", d):                        "",
+			device + "ports/1/state":                                "4: ACTIVE",
+			device + "ports/1/rate":                                 "400 Gb/sec (4X NDR)",
+			device + "ports/1/link_layer":                           "InfiniBand",
+			device + "ports/1/pkeys/0":                              "0xffff",
+		}
+		for i := range k.gids {
+			gid := "0000:0000:0000:0000:0000:0000:0000:0000"
+			if i < 8 {
+				gid = fmt.Sprintf("fe80:0000:0000:0000:0015:5dff:fe33:%02x%02x", d, i)
+				files[fmt.Sprintf("%sports/1/gid_attrs/types/%d", device, i)] = "IB/RoCE v1"
+			}
+			files[fmt.Sprintf("%sports/1/gids/%d", device, i)] = gid
+		}
+		for name, text := range files {
+			file := filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	if k.slow > 0 {
+		state := filepath.Join(dir, "class/infiniband/mlx5_0/ports/1/state")
+		if err := errors.Join(os.Remove(state), unix.Mkfifo(state, 0o600)); err != nil {
+			return err
+		}
+		go k.answer(state)
+	}
+	k.binds = map[string]string{
+		"/sys/class": filepath.Join(dir, "class"), "/dev/infiniband": filepath.Join(dir, "nodes"), "/dev/shm": filepath.Join(dir, "shm"),
+	}
+	for _, node := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+		k.binds["/dev/"+node] = "/dev/" + node
+	}
+	return nil
+}
+
+// answer is the driver, for as long as this program runs.
+func (k *kernel) answer(state string) {
+	for {
+		f, err := os.OpenFile(state, os.O_WRONLY, 0) // waits until somebody asks
+		if err == nil {
+			err = errors.Join(unix.Mkfifo(state+".next", 0o600), os.Rename(state+".next", state)) // each has one for itself
+		}
+		if err != nil {
+			return // the measurement is over
+		}
+		time.AfterFunc(k.slow, func() {
+			_, _ = f.WriteString("4: ACTIVE\n") // who has asked may be gone
+			_ = f.Close()
+		})
+	}
+}
+
+// measureFabric measures how long after the last host's start the job starts, with devices that take a while to look at, and without.
+func measureFabric(ctx context.Context, binary string, rounds int) (report, error) {
+	dir, err := os.MkdirTemp("", "paiinit-bench-")
+	if err != nil {
+		return report{}, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	kernels := []*kernel{{}, {devices: 1, slow: 5 * time.Millisecond}, {devices: 1, slow: 50 * time.Millisecond}, {devices: 12, gids: 256}}
+	for i, k := range kernels {
+		if err := k.build(filepath.Join(dir, strconv.Itoa(i))); err != nil {
+			return report{}, err
+		}
+	}
+	c := &cluster{inside: filepath.Join(dir, "inside"), tmpfs: []string{"/dev"}}
+	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	if c.binary, err = filepath.Abs(binary); err != nil {
+		return report{}, err
+	}
+	if c.lab, err = lab.New(lab.Config{}); err != nil {
+		return report{}, err
+	}
+	defer func() { _ = c.lab.Close() }()
+	for i := range fabricSize {
+		m, err := c.lab.Machine(fmt.Sprintf("worker-%d", i))
+		if err != nil {
+			return report{}, err
+		}
+		c.machines, c.addrs = append(c.machines, m), append(c.addrs, m.Addr.String())
+	}
+	for round := range rounds {
+		for i := range kernels {
+			k := kernels[(i+round)%len(kernels)]
+			c.binds = k.binds
+			for last, into := range map[int]*series{0: &k.zero, fabricSize - 1: &k.worker} {
+				if err := c.measureLast(ctx, last, k, into); err != nil {
+					return report{}, fmt.Errorf("%s: %w", k.name(), errors.Join(err, c.end(ctx, true)))
+				}
+			}
+		}
+	}
+	return fabricReport(kernels, rounds), nil
+}
+
+// measureLast starts all hosts but one, and then that one.
+func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *series) error {
+	byRank := make([]*lab.Container, fabricSize)
+	start := func(i int) (err error) {
+		byRank[i], err = c.start(i, []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
+			"PAIINIT_INDEX=" + strconv.Itoa(i)}, "/run/bin/paiinit", "--", "/run/bin/inside", "stamp", "launched", "/bin/sleep", "1000")
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for i := range fabricSize {
+		if i == last {
+			continue
+		}
+		if err := start(i); err != nil {
+			return err
+		}
+		if _, err := byRank[i].WaitLine(waiting, "msg=listening"); err != nil {
+			return err
+		}
+	}
+	settleDown(ctx)
+	if err := start(last); err != nil {
+		return err
+	}
+	if err := into.since(ctx, byRank[last], "start", byRank[0], "launched"); err != nil {
+		return err
+	}
+	out, err := byRank[0].Exec(ctx, "sh", "-c", "inside stamp a; paiinit rdma >/dev/null; inside stamp b")
+	if err != nil {
+		return err
+	}
+	var a, b int64
+	if _, err := fmt.Sscanf(string(out), "stamp:a:%d\nstamp:b:%d\n", &a, &b); err != nil {
+		return fmt.Errorf("%q: %w", out, err)
+	}
+	k.look = append(k.look, milliseconds(time.Duration(b-a)))
+	if err := byRank[0].Signal(15); err != nil {
+		return err
+	}
+	return c.end(ctx, false)
+}
+
+func fabricReport(kernels []*kernel, rounds int) report {
+	r := report{
+		name:  "fabric",
+		title: "Looking at verbs devices",
+		intro: []string{
+			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s, each with a /sys/class/infiniband of plain files, on which the 12 devices are work for a processor. All but one have been "+
+				"waiting; then the last one starts. The time is from its exec to the first line of the command on rank 0. A host announces itself while it "+
+				"looks, and the launch waits for what it has found: looking delays it only where nothing else takes as long. The first row is the whole of a program that does nothing "+
+				"but look and show it. %d rounds by turns; median, and in parentheses where nine of ten values are.",
+				fabricSize, runtime.NumCPU(), release(), runtime.Version(), rounds),
+		},
+	}
+	rows := []struct {
+		name string
+		of   func(*kernel) series
+	}{
+		{"`paiinit rdma`, start to end, ms", func(k *kernel) series { return k.look }},
+		{"last host to launch, ms", func(k *kernel) series { return k.worker }},
+		{"last host to launch, where it is rank 0, ms", func(k *kernel) series { return k.zero }},
+	}
+	for _, k := range kernels {
+		r.columns = append(r.columns, k.name())
+	}
+	for _, row := range rows {
+		cells := []string{row.name}
+		for _, k := range kernels {
+			cells = append(cells, row.of(k).cell("%.1f"))
+		}
+		r.rows = append(r.rows, cells)
+	}
+	return r
+}
