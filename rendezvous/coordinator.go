@@ -283,9 +283,9 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 	n.checkSecrets()
 }
 
-// isGone tells an address where nobody listens, or is, from one that is merely slow.
+// isGone tells an address where nobody listens, or is, or somebody else, from one that is merely slow.
 func isGone(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
 // checkSecrets ends the wait when everybody else is there and the missing ranks have answered with another secret for a

@@ -550,7 +550,7 @@ func explain(err error) string {
 		}
 	}
 	switch {
-	case errors.Is(err, ErrOtherSecret), errors.Is(err, ErrOtherJob), errors.Is(err, errSilent):
+	case isElse(err), errors.Is(err, errSilent):
 		return err.Error()
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return fmt.Sprintf("name %s does not resolve", dns.Name)

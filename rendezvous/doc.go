@@ -60,10 +60,10 @@
 // # Loss
 //
 // After go nobody is given up on one view alone. A control connection that ends is dialled again by rank 0; if it does not come
-// back within the grace, or the port refuses, up to three other ranks are asked to look (look, seen), and only when none of them
-// sees the rank either is it lost. A process that is stopped for a while keeps its connections, and nothing happens at all. A rank
-// that has lost rank 0 asks in the same way, and so learns the outcome from one that was told it. Gossip, whose word takes half a
-// minute, ends with the launch: nothing ticks while the job runs.
+// back within the grace, or the port refuses, or somebody else answers there, up to three other ranks are asked to look (look, seen), and
+// only when none of them sees the rank either is it lost. A process that is stopped for a while keeps its connections, and nothing
+// happens at all. A rank that has lost rank 0 asks in the same way, and so learns the outcome from one that was told it. Gossip, whose
+// word takes half a minute, ends with the launch: nothing ticks while the job runs.
 //
 // # Starts
 //

@@ -251,7 +251,7 @@ func (n *Node) onUplinkLost(w *wire, err error) {
 }
 
 // awaitReturn gives rank 0 the grace time to come back. Two refusals in a row mean that its process is gone: nobody listens on
-// its port any more. Before it is given up the others are asked: one of them may see it, or know how the job ended.
+// its port any more, or somebody else does. Before it is given up the others are asked: one of them may see it, or know how the job ended.
 func (n *Node) awaitReturn(cause error) {
 	begin, grace := time.Now(), n.grace(cause)
 	refused := 0
@@ -279,7 +279,7 @@ func (n *Node) awaitReturn(cause error) {
 			cause = err
 		}
 		refused++
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if !errors.Is(err, syscall.ECONNREFUSED) && !isElse(err) {
 			refused = 0
 		}
 		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce) // it has stepped down

@@ -9,11 +9,17 @@ import (
 	"strings"
 )
 
-// Reasons why a rank is missing that the way of reaching it finds out. Config.Dial wraps them.
+// What is wrong with somebody who answers in place of who was called. Config.Dial wraps it.
 var (
-	ErrOtherSecret = errors.New("has another secret")
-	ErrOtherJob    = errors.New("belongs to another job or attempt")
+	ErrOtherSecret    = errors.New("has another secret")
+	ErrOtherJob       = errors.New("belongs to another job or attempt")
+	ErrOtherContainer = errors.New("is another container of the job")
 )
+
+// isElse says that somebody else answers, and not who was called.
+func isElse(err error) bool {
+	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
+}
 
 // Missing is a rank that is not there yet.
 type Missing struct {

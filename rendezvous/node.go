@@ -74,7 +74,7 @@ type Config struct {
 	Label string // job and attempt; gossip with another label is dropped
 
 	// Dial opens an authenticated control connection to the container with that id, "" = whoever of the job answers there.
-	// Its errors wrap ErrOtherSecret and ErrOtherJob where they apply, and the system's errors otherwise.
+	// Its errors wrap ErrOtherSecret, ErrOtherJob and ErrOtherContainer where they apply, and the system's errors otherwise.
 	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits

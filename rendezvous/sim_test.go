@@ -931,13 +931,11 @@ func (s *sim) statuses() (out []string) {
 	for _, l := range s.launches {
 		var first *simInst
 		seen := false
-		cut, reset, paused, power, zero, hurt, succeeded := false, false, false, false, l.by.killed, false, false
+		cut, reset, paused, power, zero, hurt := false, false, false, false, l.by.killed, false
 		for _, f := range s.hits {
 			switch {
 			case f.kind == "crash-at", f.kind == "crash":
 				hurt = true
-				// Who meets somebody else at rank 0's address waits out its grace (see slow), and those who were told have left by then.
-				succeeded = succeeded || s.who == elected && f.again && !f.moves
 				power = power || f.power
 			case f.kind == "stop", f.kind == "duplicate":
 				hurt = true
@@ -952,7 +950,7 @@ func (s *sim) statuses() (out []string) {
 			}
 		}
 		out = append(out, s.atWork(l)...)
-		if cut || reset && paused || zero && (paused || power || succeeded || s.loss > 0) {
+		if cut || reset && paused || zero && (paused || power || s.loss > 0) {
 			continue // somebody may be alone, and can only say 75
 		}
 		for _, c := range s.all {
@@ -977,8 +975,7 @@ func (s *sim) statuses() (out []string) {
 // happened.
 func (s *sim) slow() (out []string) {
 	if s.loss > 0 || s.delay > time.Millisecond || slices.ContainsFunc(s.hits, func(f hit) bool {
-		// Where ranks are agreed, another start at rank 0's address answers as somebody else: no proof that it is gone.
-		return f.power || s.who == elected && f.again && !f.moves ||
+		return f.power ||
 			f.kind != "crash" && f.kind != "crash-at" && f.kind != "stop" && f.kind != "reset"
 	}) {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -159,7 +160,7 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 			return nil, &simKeyError{ErrOtherJob}
 		case id != "" && id != to.id:
 			s.met["dial that meets somebody else"]++
-			return nil, errors.New("somebody else answers")
+			return nil, fmt.Errorf("what answers %w", ErrOtherContainer)
 		}
 		a, b := s.pipe(h, to)
 		s.wg.Go(func() { node.Accept(context.Background(), b, nil) })

@@ -422,6 +422,8 @@ const headStart = 100 * time.Millisecond
 // dialControl is how the rendezvous reaches a container: over the connection that mpirun's agent will use later.
 func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
 	rwc, err := c.pool.Control(ctx, rsh.Target{Name: id, ID: id, Addr: addr})
+	var dial *rsh.DialError
+	known := errors.As(err, &dial)
 	switch {
 	case err == nil:
 		return rwc, nil
@@ -429,9 +431,9 @@ func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrP
 		return nil, fmt.Errorf("%s %w", claimedName(id, err), rendezvous.ErrOtherSecret)
 	case errors.Is(err, rsh.ErrOtherJob):
 		return nil, fmt.Errorf("what answers %w", rendezvous.ErrOtherJob)
-	}
-	var dial *rsh.DialError
-	if errors.As(err, &dial) {
+	case known && errors.Is(err, rsh.ErrOtherID):
+		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherContainer, strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherID.Error()))
+	case known:
 		return nil, fmt.Errorf("%s: %w", dial.Stage, dial.Err)
 	}
 	return nil, err

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/sshd"
+)
+
+// The rendezvous is told who answers in place of the container that was called.
+func TestWhoAnswers(t *testing.T) {
+	derive := func(secret, attempt string) *jobkey.Keys {
+		keys, err := jobkey.Derive([]byte(secret), "job", attempt)
+		require.NoError(t, err)
+		return keys
+	}
+	const secret = "a secret of a test"
+	log := slog.New(slog.DiscardHandler)
+	c := &container{log: log, keys: derive(secret, "1")}
+	c.pool = c.newPool()
+	defer func() { require.NoError(t, c.pool.Close()) }()
+	for name, tt := range map[string]struct {
+		keys *jobkey.Keys
+		id   string
+		is   error
+		text string
+	}{
+		"the one that was called": {derive(secret, "1"), "worker-1", nil, ""},
+		"another container": {derive(secret, "1"), "worker-2", rendezvous.ErrOtherContainer,
+			`what answers is another container of the job: it is "worker-2", and should be "worker-1"`},
+		"another secret":  {derive("another secret of a test", "1"), "worker-1", rendezvous.ErrOtherSecret, "worker-1 has another secret"},
+		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob, "what answers belongs to another job or attempt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := sshd.New(sshd.Config{
+				HostKey: tt.keys.Host(tt.id), Comment: tt.keys.Label() + " " + tt.id, Authorized: []ssh.PublicKey{tt.keys.User().PublicKey()}, Logger: log,
+				Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
+					controlChannel: func(_ context.Context, rwc io.ReadWriteCloser, _ net.Addr) { _ = rwc.Close() },
+				},
+			})
+			require.NoError(t, err)
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(ln) }()
+			defer func() {
+				require.NoError(t, server.Shutdown(context.Background()))
+				require.ErrorIs(t, <-served, sshd.ErrServerClosed)
+			}()
+			rwc, err := c.dialControl(t.Context(), "worker-1", ln.Addr().(*net.TCPAddr).AddrPort())
+			if tt.is == nil {
+				require.NoError(t, err)
+				_ = rwc.Close()
+				return
+			}
+			require.ErrorIs(t, err, tt.is)
+			require.EqualError(t, err, tt.text)
+		})
+	}
+}
