@@ -206,7 +206,7 @@ func (p *Port) addressFindings(netdevs []string) []Finding {
 	case len(p.GIDs) == 0:
 		return warn("is active, but has no GID", "give its network interface an IP address")
 	case p.reachable(netdevs):
-		if !slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) }) {
+		if !p.settled(netdevs) {
 			return warn("has addresses of RoCE v1 only: NCCL asks for RoCE v2, and no router passes v1 on", "check the port's RoCE mode on the host (cma_roce_mode)")
 		}
 	case len(foreign) > 0:

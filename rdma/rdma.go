@@ -28,6 +28,8 @@ type Config struct {
 	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. nil: nothing is
 	// there.
 	Root fs.FS
+	// Read reads the start of the file at an absolute path, an attribute of a device; see [ReadAttribute]. nil: it is read from Root.
+	Read func(path string, buf []byte) (int, error)
 	// Open tries the device node at an absolute path and returns the errno; see [OpenNode]. nil: a node counts as usable if
 	// it exists.
 	Open func(path string) error
@@ -41,6 +43,9 @@ type Config struct {
 	Limits Limits
 	// Netdevs are the network interfaces of this network namespace. nil: those of sys/class/net in Root.
 	Netdevs []string
+	// Brief leaves out of each port's GIDs those that make no difference to [Report.Summary], to which ports can be used, and to the
+	// findings: of InfiniBand all but the first.
+	Brief bool
 }
 
 // Limits are the two things that decide how much memory a verbs program may pin.
@@ -159,6 +164,11 @@ type GID struct {
 // Probe looks at every device.
 func Probe(c Config) Report {
 	t := newTree(c.Root)
+	netdevs := c.Netdevs
+	if netdevs == nil {
+		netdevs = t.names("sys/class/net")
+	}
+	t.read, t.brief, t.netdevs = c.Read, c.Brief, netdevs
 	r := Report{
 		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
 		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},
@@ -196,10 +206,6 @@ func Probe(c Config) Report {
 		case errors.Is(err, syscall.EPERM):
 			r.PeerMemory = "denied"
 		}
-	}
-	netdevs := c.Netdevs
-	if netdevs == nil {
-		netdevs = t.names("sys/class/net")
 	}
 	r.resolve(netdevs)
 	r.Findings = append(r.Findings, t.findings(r, netdevs)...)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected reports in testdata")
@@ -341,6 +343,68 @@ func TestPeerMemoryIsReported(t *testing.T) {
 	}
 }
 
+// TestBriefTellsTheSame: of all that was captured, and of tables with anything in them.
+func TestBriefTellsTheSame(t *testing.T) {
+	same := func(t require.TestingT, c Config) (left int) {
+		whole := Probe(c)
+		c.Brief = true
+		brief := Probe(c)
+		require.Equal(t, whole.Summary(), brief.Summary())
+		require.Equal(t, whole.Findings, brief.Findings)
+		for i := range whole.Devices {
+			for j := range whole.Devices[i].Ports {
+				a, b := &whole.Devices[i].Ports[j], &brief.Devices[i].Ports[j]
+				for _, g := range b.GIDs {
+					require.Contains(t, a.GIDs, g)
+				}
+				left += len(a.GIDs) - len(b.GIDs)
+				b.GIDs = a.GIDs
+			}
+		}
+		require.Equal(t, whole, brief)
+		return left
+	}
+	files, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	left := 0
+	for _, file := range files {
+		left += same(t, load(t, file).config())
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		tree := fstest.MapFS{}
+		write := func(name, text string) { tree[name] = &fstest.MapFile{Data: []byte(text + "\n")} }
+		const dir = "sys/class/infiniband/mlx5_0/ports/1/"
+		write("sys/class/infiniband/mlx5_0/node_guid", "a088:c203:0074:cfda")
+		write("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0")
+		write("dev/infiniband/uverbs0", "")
+		write(dir+"state", "4: ACTIVE")
+		write(dir+"link_layer", rapid.SampledFrom([]string{"InfiniBand", "Ethernet", ""}).Draw(t, "link layer"))
+		for i := range rapid.IntRange(0, 6).Draw(t, "entries") {
+			n := strconv.Itoa(i)
+			write(dir+"gids/"+n, rapid.SampledFrom([]string{
+				"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:a288:c2ff:fe74:cfda", "0000:0000:0000:0000:0000:ffff:0a00:0001",
+				"2001:0db8:0000:0000:0000:0000:0000:0001", "no address",
+			}).Draw(t, "gid"))
+			write(dir+"gid_attrs/types/"+n, rapid.SampledFrom([]string{"IB/RoCE v1", "RoCE v2", ""}).Draw(t, "type"))
+			write(dir+"gid_attrs/ndevs/"+n, rapid.SampledFrom([]string{"eth0", "eth1", ""}).Draw(t, "netdev"))
+		}
+		left += same(t, Config{Root: tree, Limits: Limits{Memlock: -1}, Netdevs: []string{"lo", "eth0"}})
+	})
+	require.Positive(t, left)
+}
+
+// TestReadAttribute: what the kernel gives is the same in both ways.
+func TestReadAttribute(t *testing.T) {
+	system, here := newTree(os.DirFS("/")), newTree(os.DirFS("/"))
+	system.read = ReadAttribute
+	for _, name := range []string{"proc/sys/kernel/osrelease", "proc/version", "sys/class/net/lo/address", "proc/self/limits", "sys/class/net/lo/none", "proc", "dev/null"} {
+		require.Equal(t, here.text(name), system.text(name), name)
+	}
+	require.NotEmpty(t, system.text("proc/sys/kernel/osrelease"))
+	_, err := ReadAttribute("/sys/class/net/lo/none", make([]byte, 1))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
 // TestFailingFiles: each file of a tree fails in turn, in each way that was seen, and costs no more than what it says.
 func TestFailingFiles(t *testing.T) {
 	f := load(t, "testdata/mixed-node.txtar")
@@ -636,8 +700,9 @@ func BenchmarkProbe(b *testing.B) {
 			write(fmt.Sprintf("%sports/1/gids/%d", dir, i), gid)
 		}
 	}
+	read := func(path string, buf []byte) (int, error) { return ReadAttribute(root+path, buf) }
 	for b.Loop() {
-		if r := Probe(Config{Root: os.DirFS(root)}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
+		if r := Probe(Config{Root: os.DirFS(root), Read: read}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
 			b.Fatal("wrong report")
 		}
 	}

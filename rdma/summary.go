@@ -167,12 +167,8 @@ func (s *Summary) addSubnets(p *Port) {
 func (p *Port) families() Flags {
 	var f Flags
 	for _, g := range p.GIDs {
-		switch {
-		case !g.routable():
-		case g.ipv4():
-			f |= FlagIPv4
-		default:
-			f |= FlagIPv6
+		if g.routable() {
+			f |= g.family()
 		}
 	}
 	return f

@@ -39,11 +39,15 @@ const readTime = 100 * time.Millisecond
 // tree reads a root directory.
 type tree struct {
 	root fs.FS
-	bufs *sync.Pool // of maxRead bytes: a device may have thousands of attributes
+	read func(path string, buf []byte) (int, error) // nil: root reads
+	bufs *sync.Pool                                 // of maxRead bytes: a device may have thousands of attributes
+
+	brief   bool // see Config
+	netdevs []string
 }
 
 func newTree(root fs.FS) tree {
-	return tree{root, &sync.Pool{New: func() any { return new([maxRead]byte) }}}
+	return tree{root: root, bufs: &sync.Pool{New: func() any { return new([maxRead]byte) }}}
 }
 
 // devices lists the devices of both classes: in the exclusive mode of RDMA network namespaces the verbs class still shows
@@ -134,20 +138,33 @@ func (t tree) port(dir string, n int) Port {
 			p.PKeys = append(p.PKeys, fmt.Sprintf("0x%04x", key))
 		}
 	}
-	for _, i := range t.numbers(path.Join(dir, "gids")) {
+	t.gids(&p, dir)
+	return p
+}
+
+// gids reads a port's GID table.
+func (t tree) gids(p *Port, dir string) {
+	infiniBand := p.LinkLayer == "InfiniBand"
+	entries := []int{0} // the only one that tells the subnet
+	if !t.brief || !infiniBand {
+		entries = t.numbers(path.Join(dir, "gids"))
+	}
+	for _, i := range entries {
 		gid, err := netip.ParseAddr(t.text(path.Join(dir, "gids", strconv.Itoa(i))))
 		if err != nil || gid.IsUnspecified() || gid.Zone() != "" {
 			continue
 		}
 		g := GID{Index: i, GID: gid.String(), Type: "IB"}
-		if p.LinkLayer != "InfiniBand" {
+		if t.brief && i > 0 && p.settled(t.netdevs) && (!g.routable() || p.families()&g.family() != 0) {
+			continue
+		}
+		if !infiniBand {
 			// Only for entries in use: reading those of an empty one is EINVAL.
 			g.Type = parseGIDType(t.text(path.Join(dir, "gid_attrs/types", strconv.Itoa(i))))
 			g.Netdev = t.text(path.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i)))
 		}
 		p.GIDs = append(p.GIDs, g)
 	}
-	return p
 }
 
 // node tries a device's node; dev is the device's number.
@@ -280,19 +297,14 @@ func (t tree) text(name string) string {
 	if t.root == nil {
 		return ""
 	}
-	f, err := t.root.Open(name)
-	if err != nil {
-		return ""
-	}
-	defer func() { _ = f.Close() }()
-	if d, ok := f.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = d.SetReadDeadline(time.Now().Add(readTime))
-	}
-	// One read gives a whole attribute.
 	buf := t.bufs.Get().(*[maxRead]byte)
 	defer t.bufs.Put(buf)
-	n, err := f.Read(buf[:])
-	if err != nil && !errors.Is(err, io.EOF) {
+	read := t.read
+	if read == nil {
+		read = t.readRoot
+	}
+	n, err := read("/"+name, buf[:])
+	if err != nil {
 		return ""
 	}
 	s := string(bytes.TrimSpace(buf[:n]))
@@ -302,6 +314,23 @@ func (t tree) text(name string) string {
 		}
 	}
 	return s
+}
+
+// readRoot is what reads where nothing else does. One read gives a whole attribute.
+func (t tree) readRoot(path string, buf []byte) (int, error) {
+	f, err := t.root.Open(strings.TrimPrefix(path, "/"))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	if d, ok := f.(interface{ SetReadDeadline(time.Time) error }); ok {
+		_ = d.SetReadDeadline(time.Now().Add(readTime))
+	}
+	n, err := f.Read(buf)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
 }
 
 // link returns the last element of a symbolic link's target, "" if there is none.

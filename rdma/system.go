@@ -15,7 +15,7 @@ import (
 // System is the Config for this container.
 func System() Config {
 	return Config{
-		Root: os.DirFS("/"), Open: OpenNode, Verbs: QueryVerbs, Netlink: QueryNetlink, PeerMemory: ReadPeerMemory, Limits: SystemLimits(),
+		Root: os.DirFS("/"), Read: ReadAttribute, Open: OpenNode, Verbs: QueryVerbs, Netlink: QueryNetlink, PeerMemory: ReadPeerMemory, Limits: SystemLimits(),
 	}
 }
 
@@ -60,6 +60,24 @@ func TreeLimits(root fs.FS) Limits {
 		}
 	}
 	return l
+}
+
+// ReadAttribute makes three system calls where package os makes nine: the GID tables of a machine can have thousands of entries, each
+// in up to three files. Some drivers answer EAGAIN, upon which package os would wait for an event that never comes.
+func ReadAttribute(path string, buf []byte) (n int, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return 0, err // as it is: most are of attributes that a driver does not have
+	}
+	n, err = unix.Read(fd, buf)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(fd, buf)
+	}
+	_ = unix.Close(fd) // nothing was written
+	return max(n, 0), err
 }
 
 // OpenNode opens a device node for reading and writing, as every verbs program does, and closes it again.

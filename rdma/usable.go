@@ -93,6 +93,11 @@ func (p *Port) reachable(netdevs []string) bool {
 	return slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.routable() && g.here(netdevs) })
 }
 
+// settled says whether a port on Ethernet can be reached by a GID with which nothing is wrong.
+func (p *Port) settled(netdevs []string) bool {
+	return slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) })
+}
+
 // here says whether the GID's network interface is in this container, as far as that is known.
 func (g GID) here(netdevs []string) bool {
 	return g.Netdev == "" || netdevs == nil || slices.Contains(netdevs, g.Netdev)
@@ -101,6 +106,14 @@ func (g GID) here(netdevs []string) bool {
 func (g GID) routable() bool {
 	a, err := netip.ParseAddr(g.GID)
 	return err == nil && !a.IsLinkLocalUnicast()
+}
+
+// family is the address family that a routable GID is made from.
+func (g GID) family() Flags {
+	if g.ipv4() {
+		return FlagIPv4
+	}
+	return FlagIPv6
 }
 
 func (g GID) ipv4() bool {

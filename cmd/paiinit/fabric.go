@@ -35,7 +35,9 @@ func (c *container) look() {
 	}
 	go func() { // the end does not wait for it: a driver may hang
 		defer close(c.fabric.done)
-		c.fabric.found = rdma.Probe(rdma.System())
+		where := rdma.System()
+		where.Brief = true
+		c.fabric.found = rdma.Probe(where)
 	}()
 }
 
