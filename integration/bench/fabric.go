@@ -23,6 +23,7 @@ const fabricSize = 4
 // kernel is what hosts show of verbs devices, and what it costs to look at it.
 type kernel struct {
 	devices, gids int
+	ethernet      bool
 	slow          time.Duration // what a driver takes to tell the state of a port, without any work
 	binds         map[string]string
 
@@ -36,7 +37,11 @@ func (k *kernel) name() string {
 	case k.slow > 0:
 		return fmt.Sprintf("a device that answers after %v", k.slow)
 	}
-	return fmt.Sprintf("%d devices, %d GIDs each", k.devices, k.gids)
+	network := "InfiniBand"
+	if k.ethernet {
+		network = "RoCE"
+	}
+	return fmt.Sprintf("%d devices, %d GIDs each (%s)", k.devices, k.gids, network)
 }
 
 // build writes the part of /sys/class, and of /dev, that is looked at.
@@ -57,11 +62,19 @@ func (k *kernel) build(dir string) error {
 			device + "ports/1/link_layer":                           "InfiniBand",
 			device + "ports/1/pkeys/0":                              "0xffff",
 		}
+		kind := "IB/RoCE v1"
+		if k.ethernet {
+			files[device+"ports/1/link_layer"], kind = "Ethernet", "RoCE v2"
+		}
 		for i := range k.gids {
 			gid := "0000:0000:0000:0000:0000:0000:0000:0000"
 			if i < 8 {
 				gid = fmt.Sprintf("fe80:0000:0000:0000:0015:5dff:fe33:%02x%02x", d, i)
-				files[fmt.Sprintf("%sports/1/gid_attrs/types/%d", device, i)] = "IB/RoCE v1"
+				files[fmt.Sprintf("%sports/1/gid_attrs/types/%d", device, i)] = kind
+				if k.ethernet {
+					gid = fmt.Sprintf("0000:0000:0000:0000:0000:ffff:0a%02x:00%02x", d, i)
+					files[fmt.Sprintf("%sports/1/gid_attrs/ndevs/%d", device, i)] = "lo"
+				}
 			}
 			files[fmt.Sprintf("%sports/1/gids/%d", device, i)] = gid
 		}
@@ -115,7 +128,7 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 		return report{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	kernels := []*kernel{{}, {devices: 1, slow: 5 * time.Millisecond}, {devices: 1, slow: 50 * time.Millisecond}, {devices: 12, gids: 256}}
+	kernels := []*kernel{{}, {devices: 1, slow: 5 * time.Millisecond}, {devices: 1, slow: 50 * time.Millisecond}, {devices: 12, gids: 256}, {devices: 12, gids: 256, ethernet: true}}
 	for i, k := range kernels {
 		if err := k.build(filepath.Join(dir, strconv.Itoa(i))); err != nil {
 			return report{}, err
