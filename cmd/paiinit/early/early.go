@@ -39,7 +39,6 @@ type call struct {
 	request []byte
 	parent  int
 	conn    int
-	signals <-chan os.Signal
 }
 
 // usual reads the command line.
@@ -127,11 +126,6 @@ func (c *call) ask() bool {
 
 // wait ends the process with the status of the command, or leaves what came in its place to main.
 func (c *call) wait() {
-	// Not before the command is under way: it takes 0.4 ms, in which the agent would have nothing to do. A signal that comes earlier
-	// ends this process, and with it the command.
-	caught := make(chan os.Signal, 16)
-	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPWR)
-	c.signals = caught
 	go c.forward()
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGPWR), 0, 0, 0, 0)
 	c.orphaned()
@@ -152,9 +146,15 @@ func (c *call) wait() {
 }
 
 // forward passes signals on, until the process ends.
+//
+// It begins when the command is under way, and beside the wait: to catch signals takes 0.6 ms of processor time, most of it for handing over from
+// thread to thread. A signal that asks to end and comes earlier ends this process, and with it the command; others are lost.
 func (c *call) forward() {
+	caught := make(chan os.Signal, 16)
+	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPWR)
+	c.orphaned()    // the word of it may have been one of those
 	ending := false // the command was asked to end
-	for sig := range c.signals {
+	for sig := range caught {
 		n := sig.(syscall.Signal)
 		switch n {
 		case syscall.SIGPWR:

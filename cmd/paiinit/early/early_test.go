@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -232,11 +233,20 @@ func TestLeftToMain(t *testing.T) {
 	require.Equal(t, "left to main\n", string(out), "nobody there")
 }
 
-// waits returns when a process waits for its answer, and so catches signals (proc_pid_syscall(5)).
-func waits(t *testing.T, pid int) {
+// catches returns when a process catches all the signals that it passes on: the thread on which the Go runtime takes signals blocks
+// the others, and has let go of the last one of ours (runtime, ensureSigM).
+func catches(t *testing.T, pid int) {
 	require.Eventually(t, func() bool {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
-		return err == nil && strings.HasPrefix(string(text), fmt.Sprintf("%d ", syscall.SYS_RECVFROM))
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		require.NoError(t, err)
+		return slices.ContainsFunc(threads, func(name string) bool {
+			text, err := os.ReadFile(name)
+			_, mask, _ := strings.Cut(string(text), "SigBlk:\t")
+			mask, _, _ = strings.Cut(mask, "\n")
+			blocked, parseErr := strconv.ParseUint(mask, 16, 64)
+			blocks := func(sig syscall.Signal) bool { return blocked>>(sig-1)&1 == 1 }
+			return err == nil && parseErr == nil && blocks(syscall.SIGWINCH) && !blocks(syscall.SIGPWR)
+		})
 	}, time.Minute, time.Millisecond)
 }
 
@@ -245,7 +255,7 @@ func TestSignals(t *testing.T) {
 	cmd := a.ssh(t, "host", "true")
 	require.NoError(t, cmd.Start())
 	conn, _ := a.accept(t, request("host", "true"))
-	waits(t, cmd.Process.Pid)
+	catches(t, cmd.Process.Pid)
 	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGUSR1, syscall.SIGINT} {
 		require.NoError(t, cmd.Process.Signal(sig))
 		if sig == syscall.SIGWINCH || sig == syscall.SIGPWR {
