@@ -262,6 +262,30 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.w.Write(p)
 }
 
+// ReadFrom is for io.Copy, whose buffer is large for what most commands print.
+func (g *gate) ReadFrom(r io.Reader) (written int64, err error) {
+	buf := make([]byte, 4<<10)
+	for {
+		n, readErr := r.Read(buf)
+		if n > 0 {
+			w, err := g.Write(buf[:n])
+			written += int64(w)
+			if err != nil {
+				return written, err
+			}
+			if n == len(buf) && n < 32<<10 {
+				buf = make([]byte, 32<<10)
+			}
+		}
+		switch {
+		case errors.Is(readErr, io.EOF):
+			return written, nil
+		case readErr != nil:
+			return written, readErr
+		}
+	}
+}
+
 func (g *gate) shut() {
 	g.mu.Lock()
 	g.closed = true

@@ -406,7 +406,7 @@ func feed(w io.WriteCloser, ch io.Reader, eof bool) {
 //
 // When the client is gone output is thrown away: a command that prints while it cleans up after HUP or TERM must not die of PIPE.
 func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Duration) {
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, 4<<10) // most commands print little
 	var last time.Time
 	moved := false
 	for {
@@ -415,6 +415,9 @@ func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Dura
 			moved = true
 			if _, err := w.Write(buf[:n]); err != nil {
 				w = io.Discard
+			}
+			if n == len(buf) && n < 32<<10 {
+				buf = make([]byte, 32<<10)
 			}
 		}
 		if err == nil {
