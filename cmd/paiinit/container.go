@@ -350,10 +350,10 @@ func (c *container) serveSSH(ctx context.Context) <-chan error {
 	c.serve.Go(func() {
 		err := check()
 		checked <- err
-		if err == nil {
-			err = c.server.Serve(ln)
+		if err != nil {
+			return
 		}
-		if ctx.Err() == nil {
+		if err := c.server.Serve(ln); ctx.Err() == nil {
 			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
 		}
 	})
@@ -475,13 +475,13 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
-		go func() {
+		c.serve.Go(func() {
 			select {
 			case <-c.fabric.done:
 				runtime.GOMAXPROCS(1)
 			case <-ctx.Done():
 			}
-		}()
+		})
 		defer time.AfterFunc(launchFirst, runtime.SetDefaultGOMAXPROCS)
 	}
 	roster, err := c.node.Gather(ctx)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -135,24 +134,9 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 		}
 	}
 	c := &cluster{inside: filepath.Join(dir, "inside"), tmpfs: []string{"/dev"}}
-	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
-	}
-	if c.binary, err = filepath.Abs(binary); err != nil {
+	defer func() { _ = c.close() }()
+	if err := c.open(ctx, binary, fabricSize); err != nil {
 		return report{}, err
-	}
-	if c.lab, err = lab.New(lab.Config{}); err != nil {
-		return report{}, err
-	}
-	defer func() { _ = c.lab.Close() }()
-	for i := range fabricSize {
-		m, err := c.lab.Machine(fmt.Sprintf("worker-%d", i))
-		if err != nil {
-			return report{}, err
-		}
-		c.machines, c.addrs = append(c.machines, m), append(c.addrs, m.Addr.String())
 	}
 	for round := range rounds {
 		for i := range kernels {

@@ -53,27 +53,12 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	c := &cluster{inside: filepath.Join(dir, "inside"), key: filepath.Join(dir, "key")}
-	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
+	defer func() { _ = c.close() }()
+	if err := c.open(ctx, binary, jobSize); err != nil {
+		return report{}, err
 	}
 	if out, err := exec.CommandContext(ctx, c.inside, "key", "user", c.key).CombinedOutput(); err != nil {
 		return report{}, fmt.Errorf("making a key: %w: %s", err, out)
-	}
-	if c.binary, err = filepath.Abs(binary); err != nil {
-		return report{}, err
-	}
-	if c.lab, err = lab.New(lab.Config{}); err != nil {
-		return report{}, err
-	}
-	defer func() { _ = c.lab.Close() }()
-	for i := range jobSize {
-		m, err := c.lab.Machine(fmt.Sprintf("worker-%d", i))
-		if err != nil {
-			return report{}, err
-		}
-		c.machines, c.addrs = append(c.machines, m), append(c.addrs, m.Addr.String())
 	}
 	for round := range rounds {
 		if err := c.measureOurs(ctx, round == 0); err != nil {
@@ -92,6 +77,36 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 		}
 	}
 	return c.report(rounds), nil
+}
+
+// open builds what runs on the hosts, and makes these.
+func (c *cluster) open(ctx context.Context, binary string, hosts int) (err error) {
+	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	if c.binary, err = filepath.Abs(binary); err != nil {
+		return err
+	}
+	if c.lab, err = lab.New(lab.Config{}); err != nil {
+		return err
+	}
+	for i := range hosts {
+		m, err := c.lab.Machine(fmt.Sprintf("worker-%d", i))
+		if err != nil {
+			return err
+		}
+		c.machines, c.addrs = append(c.machines, m), append(c.addrs, m.Addr.String())
+	}
+	return nil
+}
+
+func (c *cluster) close() error {
+	if c.lab == nil {
+		return nil
+	}
+	return c.lab.Close()
 }
 
 // start starts a program on a host, which says when it was executed.
