@@ -133,7 +133,7 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 			return report{}, err
 		}
 	}
-	c := &cluster{inside: filepath.Join(dir, "inside"), tmpfs: []string{"/dev"}}
+	c := &cluster{inside: filepath.Join(dir, "inside"), stamp: filepath.Join(dir, "stamp"), tmpfs: []string{"/dev"}}
 	defer func() { _ = c.close() }()
 	if err := c.open(ctx, binary, fabricSize); err != nil {
 		return report{}, err
@@ -157,7 +157,7 @@ func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *se
 	byRank := make([]*lab.Container, fabricSize)
 	start := func(i int) (err error) {
 		byRank[i], err = c.start(i, []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
-			"PAIINIT_INDEX=" + strconv.Itoa(i)}, "/run/bin/paiinit", "--", "/run/bin/inside", "stamp", "launched", "/bin/sleep", "1000")
+			"PAIINIT_INDEX=" + strconv.Itoa(i)}, "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, time.Minute)
@@ -180,7 +180,7 @@ func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *se
 	if err := into.since(ctx, byRank[last], "start", byRank[0], "launched"); err != nil {
 		return err
 	}
-	out, err := byRank[0].Exec(ctx, "sh", "-c", "inside stamp a; paiinit rdma >/dev/null; inside stamp b")
+	out, err := byRank[0].Exec(ctx, "sh", "-c", "stamp a; paiinit rdma >/dev/null; stamp b")
 	if err != nil {
 		return err
 	}

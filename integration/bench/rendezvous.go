@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,6 +34,7 @@ type cluster struct {
 	machines       []*lab.Machine
 	addrs          []string
 	binary, inside string
+	stamp          string // prints when it was executed
 	key            string // of the ssh client; "" = there is none
 	binds          map[string]string
 	tmpfs          []string
@@ -52,7 +54,7 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 		return report{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	c := &cluster{inside: filepath.Join(dir, "inside"), key: filepath.Join(dir, "key")}
+	c := &cluster{inside: filepath.Join(dir, "inside"), stamp: filepath.Join(dir, "stamp"), key: filepath.Join(dir, "key")}
 	defer func() { _ = c.close() }()
 	if err := c.open(ctx, binary, jobSize); err != nil {
 		return report{}, err
@@ -79,12 +81,20 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 	return c.report(rounds), nil
 }
 
+// stampSource is a program in C whose own start takes next to no time.
+//
+//go:embed stamp/stamp.c
+var stampSource string
+
 // open builds what runs on the hosts, and makes these.
 func (c *cluster) open(ctx context.Context, binary string, hosts int) (err error) {
 	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	if err := compile(ctx, stampSource, c.stamp); err != nil {
+		return err
 	}
 	if c.binary, err = filepath.Abs(binary); err != nil {
 		return err
@@ -111,13 +121,13 @@ func (c *cluster) close() error {
 
 // start starts a program on a host, which says when it was executed.
 func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, error) {
-	binds := map[string]string{"/run/bin/inside": c.inside, "/run/bin/paiinit": c.binary}
+	binds := map[string]string{"/run/bin/inside": c.inside, "/run/bin/stamp": c.stamp, "/run/bin/paiinit": c.binary}
 	if c.key != "" {
 		binds["/run/key"] = c.key
 	}
 	maps.Copy(binds, c.binds)
 	p, err := c.machines[i].Start(lab.Program{
-		Args:  append([]string{"/run/bin/inside", "stamp", "start"}, args...),
+		Args:  append([]string{"/run/bin/stamp", "start"}, args...),
 		Env:   append(env, "PATH=/run/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/tmp"),
 		Binds: binds,
 		Tmpfs: c.tmpfs,
@@ -171,7 +181,7 @@ func (s *series) since(ctx context.Context, from *lab.Container, fromName string
 func (c *cluster) measureOurs(ctx context.Context, watch bool) error {
 	env := []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
 	start := func(i int) (*lab.Container, error) {
-		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)), "/run/bin/paiinit", "--", "/run/bin/inside", "stamp", "launched", "/bin/sleep", "1000")
+		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)), "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 	}
 	for i := range jobSize - 1 {
 		if _, err := start(i); err != nil {
@@ -229,7 +239,7 @@ func (c *cluster) measureBarrier(ctx context.Context) error {
 			}
 		}
 		settleDown(ctx)
-		out, err := c.containers[last].Exec(ctx, "sh", "-c", "inside stamp a; paiinit barrier bench --timeout 1m && inside stamp b")
+		out, err := c.containers[last].Exec(ctx, "sh", "-c", "stamp a; paiinit barrier bench --timeout 1m && stamp b")
 		calls.Wait()
 		if err = errors.Join(append(errs, err)...); err != nil {
 			return err
@@ -296,12 +306,12 @@ const (
 	until ssh -i /run/key -p 12345 -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=2 "$h" true; do
 		echo "waiting for $h"; sleep 1
 	done
-done; exec inside stamp launched`
+done; exec stamp launched`
 	tcpLoop = `for h; do
 	until (exec 3<>"/dev/tcp/$h/12345") 2>/dev/null; do
 		echo "waiting for $h"; sleep 1
 	done
-done; exec inside stamp launched`
+done; exec stamp launched`
 )
 
 // measureLoop starts an SSH server on every host but the first, which runs the loop. The last one can be any of them.
@@ -341,7 +351,7 @@ func (c *cluster) report(rounds int) report {
 		title: "The rendezvous",
 		intro: []string{
 			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s. All but one have been waiting; then the last one starts. The time is from "+
-				"its exec to the first line of what stands in for mpirun on rank 0, a program that prints the time. Beside it, with the last host "+
+				"its exec to that of what stands in for mpirun on rank 0, a program in C that prints the time (integration/bench/stamp). Beside it, with the last host "+
 				"anywhere in the list: a script that logs in to each host by OpenSSH's client until it answers, and one that tries each host's port, "+
 				"both each second; the servers are the one of paiinit alone. %d rounds of paiinit, %d of the loops. Median, and in parentheses where nine of ten values are.",
 				jobSize, runtime.NumCPU(), release(), runtime.Version(), rounds, len(c.ssh)),

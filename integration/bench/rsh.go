@@ -203,12 +203,10 @@ var floor string
 
 // otherShells makes /run/bench/floor, and starts /run/bench/plain on all hosts but the first.
 func (n *network) otherShells(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "gcc", "-O2", "-static", "-o", filepath.Join(n.dir, "floor"), "-xc", "-")
-	cmd.Stdin = strings.NewReader(floor)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w: %s; on Debian or Ubuntu: apt-get install gcc libc6-dev", cmd, err, out)
+	if err := compile(ctx, floor, filepath.Join(n.dir, "floor")); err != nil {
+		return err
 	}
-	cmd = exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(n.dir, "plain"), "./integration/bench/plain")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(n.dir, "plain"), "./integration/bench/plain")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%v: %w: %s", cmd, err, out)
@@ -217,6 +215,16 @@ func (n *network) otherShells(ctx context.Context) error {
 		if _, err := n.start(i, "plain", nil, nil, "/run/bench/plain", "serve"); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// compile makes a static program of C.
+func compile(ctx context.Context, source, to string) error {
+	cmd := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-static", "-o", to, "-xc", "-")
+	cmd.Stdin = strings.NewReader(source)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s; on Debian or Ubuntu: apt-get install gcc libc6-dev", cmd, err, out)
 	}
 	return nil
 }

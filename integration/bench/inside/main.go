@@ -1,6 +1,5 @@
 // Command inside is what benchmarks run in containers beside the programs that they measure.
 //
-//	inside stamp NAME [PROGRAM [ARG...]]   prints "stamp:NAME:NANOSECONDS", since 1970, and becomes the program
 //	inside sshd HOST-SEED USER-SEED        is an SSH server on port 12345 with keys made of these words
 //	inside key USER-SEED FILE              writes the user's private key, as ssh(1) reads it
 package main
@@ -11,8 +10,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"syscall"
-	"time"
 
 	"crypto/ed25519"
 	"crypto/sha256"
@@ -23,21 +20,14 @@ import (
 )
 
 func main() {
-	now := time.Now()
-	if err := run(now, os.Args[1:]); err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "inside: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-func run(now time.Time, args []string) error {
+func run(args []string) error {
 	switch {
-	case len(args) >= 2 && args[0] == "stamp":
-		fmt.Fprintf(os.Stdout, "stamp:%s:%d\n", args[1], now.UnixNano())
-		if len(args) == 2 {
-			return nil
-		}
-		return syscall.Exec(args[2], args[2:], os.Environ())
 	case len(args) == 3 && args[0] == "sshd":
 		return serve(args[1], args[2])
 	case len(args) == 3 && args[0] == "key":
@@ -47,7 +37,7 @@ func run(now time.Time, args []string) error {
 		}
 		return os.WriteFile(args[2], pem.EncodeToMemory(block), 0o600)
 	}
-	return errors.New("usage: inside stamp NAME [PROGRAM [ARG...]] | sshd HOST-SEED USER-SEED | key USER-SEED FILE")
+	return errors.New("usage: inside sshd HOST-SEED USER-SEED | key USER-SEED FILE")
 }
 
 func key(seed string) ed25519.PrivateKey {
