@@ -33,6 +33,8 @@ type Command struct {
 	// Signals are passed on to the command's process group, in order. SIGTERM, SIGINT and SIGQUIT also start Grace; a second
 	// SIGTERM or SIGINT is passed on and then ends the group at once. nil: none.
 	Signals <-chan os.Signal
+	// Fork calls the function that starts the process, in the way in which a process has to be started here; nil: it is called as it is.
+	Fork func(start func() error) error
 	// Started is called once the command runs; nil: nobody is told.
 	Started func()
 }
@@ -164,13 +166,24 @@ func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
 	if len(args) == 0 {
 		args = []string{c.Path}
 	}
-	proc, err := os.StartProcess(c.Path, args, attr)
+	fork := c.Fork
+	if fork == nil {
+		fork = func(start func() error) error { return start() }
+	}
+	startProcess := func(path string, args []string) (proc *os.Process, err error) {
+		err = fork(func() error {
+			proc, err = os.StartProcess(path, args, attr)
+			return err
+		})
+		return proc, err
+	}
+	proc, err := startProcess(c.Path, args)
 	if errors.Is(err, syscall.ENOEXEC) {
 		if isELF(c.Path) {
 			return nil, &LookError{args[0], statusCannotExecute, fmt.Errorf("%w: built for another machine than %s", err, runtime.GOARCH)}
 		}
 		script := append([]string{"/bin/sh", c.Path}, args[1:]...)
-		if p, errSh := os.StartProcess("/bin/sh", script, attr); errSh == nil {
+		if p, errSh := startProcess("/bin/sh", script); errSh == nil {
 			return p, nil
 		}
 	}

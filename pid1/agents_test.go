@@ -41,6 +41,15 @@ func role(a pid1.Agent) int {
 			}
 		}
 
+	case "slack": // prints its own timer slack, and has a program of the job print its own
+		own, err := os.ReadFile("/proc/self/timerslack_ns") // that of the first thread
+		must(err)
+		fmt.Print(string(own))
+		cmd := exec.Command("/bin/cat", "/proc/self/timerslack_ns")
+		cmd.Stdout = os.Stdout
+		must(a.Fork(cmd.Start))
+		must(cmd.Wait())
+
 	case "hold": // SCRIPT HOW: runs the script, prints ready, and ends after the first signal as HOW says
 		status := shell(a, arg(1))
 		fmt.Println("ready", status)

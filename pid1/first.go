@@ -37,7 +37,7 @@ func first(cfg Config) int {
 		signals:  make(chan os.Signal, 256),
 		children: make(chan os.Signal, 1), // SIGCHLDs coalesce: one wakes us for all children
 	}
-	notify(p.signals, forwarded())
+	notify(p.signals, ending)
 	notify(p.children, []os.Signal{unix.SIGCHLD})
 	notify(make(chan os.Signal, 1), []os.Signal{unix.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
 
@@ -51,6 +51,8 @@ func first(cfg Config) int {
 		}
 		return StatusCrash
 	}
+	notify(p.signals, others()) // beside the start of the agent, which waits for the word of it
+	_, _ = unix.Write(p.pipe, []byte{ready})
 	// What is mounted in the directory that the job was started in can be unmounted.
 	_ = unix.Chdir("/") // harmless if not
 	shed()
@@ -133,11 +135,17 @@ func (p *process) start(cfg Config) (err error) {
 		}
 	}
 
+	h.slack = timerSlack()
 	attr := &syscall.ProcAttr{
 		Env:   append(environ[:len(environ):len(environ)], variable+"="+h.String()),
 		Files: []uintptr{0, 1, 2},
 	}
-	p.agent, err = startSelf(cfg.Args, attr)
+	start := func() { p.agent, err = startSelf(cfg.Args, attr) }
+	if h.slack < 0 {
+		start()
+		return err
+	}
+	withSlack(agentSlack, start)
 	return err
 }
 

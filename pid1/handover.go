@@ -10,19 +10,23 @@ import (
 // from Agent.Environ.
 const variable = "PAIINIT_PID1"
 
+// ready is the first byte of handover.signals: the first process catches all signals now.
+const ready = 0
+
 // handover is what the first process tells the agent. The file descriptors are the agent's.
 type handover struct {
 	parent  int   // process id of the first process: in any other child the variable is a leftover
 	init    bool  // Agent.Init
-	signals int   // read end: one byte, a signal number, for each forwarded signal
+	signals int   // read end: ready, and then one byte, a signal number, for each forwarded signal
 	status  int   // write end: one byte, the agent's status
+	slack   int   // the timer slack of the job's processes, in nanoseconds; -1 if the kernel does not say
 	secrets []int // read ends in the order of Config.Secrets; -1 where the variable is not set
 }
 
-// String is the variable's value: parent, init, signals, status and secrets as decimal numbers, separated by spaces.
+// String is the variable's value: parent, init, signals, status, slack and secrets as decimal numbers, separated by spaces.
 func (h handover) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %d %d %d", h.parent, bit(h.init), h.signals, h.status)
+	fmt.Fprintf(&b, "%d %d %d %d %d", h.parent, bit(h.init), h.signals, h.status, h.slack)
 	for _, fd := range h.secrets {
 		fmt.Fprintf(&b, " %d", fd)
 	}
@@ -33,7 +37,7 @@ func (h handover) String() string {
 // secrets.
 func parseHandover(value string, secrets int) (handover, bool) {
 	fields := strings.Split(value, " ")
-	if len(fields) != 4+secrets {
+	if len(fields) != 5+secrets {
 		return handover{}, false
 	}
 	numbers := make([]int, len(fields))
@@ -52,7 +56,8 @@ func parseHandover(value string, secrets int) (handover, bool) {
 		init:    numbers[1] == 1,
 		signals: numbers[2],
 		status:  numbers[3],
-		secrets: numbers[4:],
+		slack:   numbers[4],
+		secrets: numbers[5:],
 	}, true
 }
 

@@ -10,8 +10,8 @@ import (
 
 func TestHandover(t *testing.T) {
 	for _, h := range []handover{
-		{parent: 1, init: true, signals: 3, status: 6, secrets: []int{}},
-		{parent: 4711, signals: 10, status: 11, secrets: []int{-1, 12}},
+		{parent: 1, init: true, signals: 3, status: 6, slack: 50000, secrets: []int{}},
+		{parent: 4711, signals: 10, status: 11, slack: -1, secrets: []int{-1, 12}},
 	} {
 		got, ok := parseHandover(h.String(), len(h.secrets))
 		require.True(t, ok)
@@ -19,7 +19,7 @@ func TestHandover(t *testing.T) {
 		_, ok = parseHandover(h.String(), len(h.secrets)+1)
 		require.False(t, ok)
 	}
-	for _, value := range []string{"", "1", "1 1 3", "1 1 3 x", "1 1 3 -1", "1 1  3", "1 1 3 6 7", "0 1 3 6"} {
+	for _, value := range []string{"", "1", "1 1 3", "1 1 3 6", "1 1 3 x 5", "1 1 3 -1 5", "1 1 3 6 -2", "1 1  3 5", "1 1 3 6 7 8", "0 1 3 6 5"} {
 		_, ok := parseHandover(value, 0)
 		require.False(t, ok, "%q", value)
 	}

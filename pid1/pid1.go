@@ -63,9 +63,12 @@ type Agent struct {
 	// Secrets has the values of those variables of Config.Secrets that were set, by name.
 	Secrets map[string][]byte
 	// Signals has the signals that the first process got, in the order in which it got them: every one that asks for
-	// something (see forwarded in signals.go), but not SIGCHLD, SIGPIPE, SIGURG and faults. If the first process is
+	// something (see ending and others in signals.go), but not SIGCHLD, SIGPIPE, SIGURG and faults. If the first process is
 	// killed and was not PID 1 (with which everything else is killed), a last SIGTERM comes. It is never closed.
 	Signals <-chan os.Signal
+	// Fork calls start, which has to start one program of the job: all of them have to be started this way. The agent's own timers have
+	// some slack (prctl(2), PR_SET_TIMERSLACK), which is inherited; Fork gives the program what the first process was started with.
+	Fork func(start func() error) error
 	// Init is true if the first process is PID 1 of its namespace. If false, it is a child subreaper (prctl(2)).
 	Init bool
 }

@@ -94,6 +94,19 @@ func TestSignalsReachTheAgent(t *testing.T) {
 	})
 }
 
+// The timers of the job are as precise as without this package, those of the agent are not.
+func TestTimerSlack(t *testing.T) {
+	own, err := os.ReadFile("/proc/self/timerslack_ns")
+	require.NoError(t, err)
+	each(t, places, func(t *testing.T, where place) {
+		r := where.start(t, preparation{}, "slack")
+		require.Equal(t, "1000000", r.line())
+		require.Equal(t, strings.TrimSpace(string(own)), r.line())
+		status, _ := r.end()
+		require.Equal(t, 0, status)
+	})
+}
+
 // A signal at once after the start: it is there before Main runs, and long before there is an agent. It is SIGUSR1, as
 // the Go runtime does not leave SIGTERM blocked.
 func TestSignalBeforeTheAgentIsUp(t *testing.T) {

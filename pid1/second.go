@@ -37,12 +37,21 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	}
 
 	pipe := os.NewFile(uintptr(h.signals), "signals")
+	var first [1]byte
+	_, _ = pipe.Read(first[:]) // ready, or the end of the first process, which receive is going to see
 	signals := make(chan os.Signal)
 	stop := make(chan struct{})
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
 
-	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Init: h.init})
+	fork := func(start func() error) (err error) {
+		if h.slack < 0 {
+			return start()
+		}
+		withSlack(h.slack, func() { err = start() })
+		return err
+	}
+	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Fork: fork, Init: h.init})
 
 	close(stop)
 	_ = pipe.Close() // ends a blocked read; there is nothing else to tell
