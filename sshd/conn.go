@@ -293,7 +293,7 @@ func (c *conn) config() *ssh.ServerConfig {
 		},
 		AuthLogCallback: func(meta ssh.ConnMetadata, method string, err error) {
 			c.user, c.tried = meta.User(), true
-			if err == nil {
+			if err == nil && c.admitted() {
 				c.login(meta, method)
 			}
 		},
@@ -315,6 +315,20 @@ func (c *conn) identify(key ssh.PublicKey) (identity, error) {
 	var err error
 	id.person, err = c.srv.people.find(key, ipOf(c.RemoteAddr()), time.Now())
 	return id, err
+}
+
+// admitted closes the connection of somebody whom Config.Admit does not let in.
+func (c *conn) admitted() bool {
+	if c.srv.cfg.Admit == nil || c.check {
+		return true
+	}
+	err := c.srv.cfg.Admit()
+	if err != nil {
+		c.denied = err
+		c.srv.log.Error("nobody is let in", "remote", address(c.RemoteAddr()), "err", err)
+		c.shut()
+	}
+	return err == nil
 }
 
 // login ends the deadline and starts the watch over the connection. method is what the client logged in by.

@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -101,6 +102,44 @@ func TestEmptyAuthorizedMeansNobody(t *testing.T) {
 	require.NoError(t, srv.SelfCheck(t.Context()))
 	require.NoError(t, srv.Shutdown(context.Background()))
 	require.ErrorIs(t, <-served, sshd.ErrServerClosed)
+}
+
+// Whoever comes while it is not known yet whether the server is safe waits for that.
+func TestAdmit(t *testing.T) {
+	asked, word := make(chan struct{}), make(chan error)
+	server := sshdtest.Start(t, sshd.Config{Admit: func() error {
+		asked <- struct{}{}
+		return <-word
+	}})
+	require.NoError(t, server.SelfCheck(t.Context()), "who checks is not waited for")
+	for _, want := range []error{errors.New("it lets everybody in"), nil} {
+		type result struct {
+			client *ssh.Client
+			err    error
+		}
+		logins := make(chan result)
+		go func() {
+			client, err := ssh.Dial("tcp", server.Addr.String(), server.ClientConfig())
+			logins <- result{client, err}
+		}()
+		<-asked
+		require.NotContains(t, server.Log.String(), "msg=\"ssh login\"")
+		select {
+		case r := <-logins:
+			require.Fail(t, "it is over before the word", "%v", r.err)
+		case word <- want:
+		}
+		r := <-logins
+		if want != nil {
+			require.Error(t, r.err)
+			require.Contains(t, server.Log.String(), "level=ERROR msg=\"nobody is let in\"")
+			require.NotContains(t, server.Log.String(), "msg=\"ssh login\"")
+			continue
+		}
+		require.NoError(t, r.err)
+		require.Contains(t, server.Log.String(), "msg=\"ssh login\"")
+		require.NoError(t, r.client.Close())
+	}
 }
 
 func TestSelfCheck(t *testing.T) {

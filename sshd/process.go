@@ -27,9 +27,9 @@ type process struct {
 	reaped bool
 }
 
-// startProcess starts cmd, whose SysProcAttr must ask for Setsid. The caller sees to it that watch runs, and calls reap.
-func startProcess(cmd *exec.Cmd) (*process, error) {
-	if err := cmd.Start(); err != nil {
+// startProcess starts cmd, whose SysProcAttr must ask for Setsid, through fork. The caller sees to it that watch runs, and calls reap.
+func startProcess(cmd *exec.Cmd, fork func(func() error) error) (*process, error) {
+	if err := fork(cmd.Start); err != nil {
 		return nil, err
 	}
 	return &process{cmd: cmd, pid: cmd.Process.Pid, exited: make(chan struct{}), proc: "/proc"}, nil
@@ -38,8 +38,29 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 // watch returns when the leader has exited.
 func (p *process) watch() {
 	defer close(p.exited)
+	p.await()
 	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
+}
+
+// await is watch without a thread that is blocked in a system call, where the kernel has pidfd_open(2), since Linux 5.3. It may return early.
+// Beside such a thread the Go runtime looks several dozen times whether somebody else needs its processor, which costs more than the rest of
+// a short command.
+func (p *process) await() {
+	fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return
+	}
+	file := os.NewFile(uintptr(fd), "pidfd")
+	defer func() { _ = file.Close() }()
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	})
 }
 
 // reap waits for the leader and returns its status.

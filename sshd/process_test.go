@@ -50,7 +50,7 @@ func started(t *testing.T, script string) *process {
 	t.Helper()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	p, err := startProcess(&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Stdout: w, SysProcAttr: &syscall.SysProcAttr{Setsid: true}})
+	p, err := startProcess(&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Stdout: w, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}, func(start func() error) error { return start() })
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	var group sync.WaitGroup

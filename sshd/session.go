@@ -326,7 +326,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 		return 0, err
 	}
 	defer files.close()
-	p, err := startProcess(cmd)
+	p, err := startProcess(cmd, s.conn.srv.cfg.Fork)
 	files.closeTheirs()
 	if err != nil {
 		return 0, err

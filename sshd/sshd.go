@@ -101,6 +101,13 @@ type Config struct {
 	// that remote has logged in with an authorized key.
 	Channels map[string]func(ctx context.Context, ch io.ReadWriteCloser, remote net.Addr)
 
+	// Fork calls the function that starts a process, in the way in which processes have to be started here. Nil: it is called as it is.
+	Fork func(start func() error) error
+
+	// Admit is asked about everybody who has logged in, before he hears of it. It may take its time; an error closes the connection, and is
+	// logged. It is not asked by SelfCheck. Nil: everybody is admitted.
+	Admit func() error
+
 	// OnCommand is called at the start and at the end of every command, from the goroutine that waits for
 	// it: it must not block. Nil: nobody is told.
 	OnCommand func(CommandEvent)
@@ -243,6 +250,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Fork == nil {
+		cfg.Fork = func(start func() error) error { return start() }
 	}
 	if cfg.Shell == "" {
 		cfg.Shell = "/bin/sh"

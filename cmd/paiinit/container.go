@@ -59,6 +59,7 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
+	safe    func() error       // whether nobody gets in without the job's key, seen once
 	uncheck context.CancelFunc // nobody is to log in any more
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
@@ -69,6 +70,7 @@ type container struct {
 
 	mu       sync.Mutex
 	roster   rendezvous.Roster        // empty before the commit
+	names    func() []string          // hostNames of the roster; nil before the commit
 	timings  map[string]time.Duration // from begin to the end of each phase
 	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
 
@@ -97,6 +99,9 @@ func (c *container) identify(ctx context.Context) error {
 	}
 	if c.job, err = envspec.Read(ctx, in); err != nil {
 		return err
+	}
+	if runtime.GOMAXPROCS(0) > c.job.CPUs { // main.go says why the runtime does not look itself
+		runtime.GOMAXPROCS(c.job.CPUs)
 	}
 	c.askLauncher(ctx)
 	for _, w := range c.job.Warnings {
@@ -278,6 +283,9 @@ func (c *container) listen(ctx context.Context) error {
 			_ = rwc.Close()
 		}
 	}
+	checking, uncheck := context.WithCancel(ctx)
+	c.uncheck = uncheck
+	c.safe = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
 	c.server, err = sshd.New(sshd.Config{
 		HostKey:    c.keys.Host(id),
 		Comment:    c.keys.Label() + " " + id,
@@ -289,6 +297,8 @@ func (c *container) listen(ctx context.Context) error {
 
 		Environ:  c.agent.Environ,
 		Extra:    c.sessionVars,
+		Fork:     c.agent.Fork,
+		Admit:    c.safe,
 		Grace:    time.Second,
 		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control},
 		Logger:   c.log,
@@ -299,7 +309,7 @@ func (c *container) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	checked := c.serveSSH(ctx)
+	checked := c.serveSSH()
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
@@ -338,45 +348,23 @@ func (c *container) listen(ctx context.Context) error {
 	return nil
 }
 
-// serveSSH lets others in as soon as it is seen, not believed, that nobody gets in without the job's key. Others hear of this container
-// meanwhile, and wait for an answer until then. The channel says what was seen.
-func (c *container) serveSSH(ctx context.Context) <-chan error {
-	ctx, c.uncheck = context.WithCancel(ctx)
-	ln, check := c.port.SSH(), func() error { return c.server.SelfCheck(ctx) }
-	if c.job.Size == 1 { // nobody has to get in before the command starts, and most likely nobody ever comes
-		ln, check = &cautious{ln, check}, func() error { return nil }
-	}
+// serveSSH lets others in as soon as it is seen, not believed, that nobody gets in without the job's key. They may come, and prove who they are,
+// meanwhile. The channel says what was seen.
+func (c *container) serveSSH() <-chan error {
 	checked := make(chan error, 1)
 	c.serve.Go(func() {
-		err := check()
-		checked <- err
-		if err != nil {
-			return
+		if c.job.Size == 1 { // nobody has to get in before the command starts, and most likely nobody ever comes
+			checked <- nil
+		} else {
+			checked <- c.safe()
 		}
-		if err := c.server.Serve(ln); ctx.Err() == nil {
+	})
+	c.serve.Go(func() {
+		if err := c.server.Serve(c.port.SSH()); !errors.Is(err, sshd.ErrServerClosed) {
 			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
 		}
 	})
 	return checked
-}
-
-// cautious is a listener that checks something when the first connection comes.
-type cautious struct {
-	net.Listener
-	check func() error // nil = passed
-}
-
-func (l *cautious) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil || l.check == nil {
-		return conn, err
-	}
-	if err := l.check(); err != nil {
-		_ = conn.Close() // nobody is let in
-		return nil, err
-	}
-	l.check = nil
-	return conn, nil
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
@@ -475,6 +463,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
+		most := runtime.GOMAXPROCS(0)
 		c.serve.Go(func() {
 			select {
 			case <-c.fabric.done:
@@ -482,7 +471,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 			case <-ctx.Done():
 			}
 		})
-		defer time.AfterFunc(launchFirst, runtime.SetDefaultGOMAXPROCS)
+		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
 	}
 	roster, err := c.node.Gather(ctx)
 	c.signals.to(nil)
@@ -500,8 +489,9 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	}
 	c.mu.Lock()
 	c.roster = roster
+	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
 	c.sshFiles = sync.OnceFunc(func() {
-		if err := c.writeSSH(roster); err != nil {
+		if err := c.writeSSH(); err != nil {
 			c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
 		}
 	})
