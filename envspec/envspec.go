@@ -75,6 +75,8 @@ type Job struct {
 	LaunchOnly bool `json:"launch_only"`
 	// GPUs is how many GPUs this container has, by the scheduler's word or else by its device nodes.
 	GPUs int `json:"gpus"`
+	// CPUs is how many processors this container may use, at least 1: its affinity, cut by the cgroup's quota.
+	CPUs int `json:"-"`
 	// Port is the TCP and UDP port that paiinit is to listen on here.
 	Port int `json:"port"`
 	// Alias is the container's name: role-index, or the host name while the index is unknown.

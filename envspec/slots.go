@@ -25,6 +25,8 @@ func (r *reader) countSlots(job *Job) error {
 	} else {
 		r.sources["gpus"] = from
 	}
+	cpus, granted := r.cpus()
+	job.CPUs = cpus
 	slots, v, ok, err := r.number(0, maxTasks, "PAIINIT_SLOTS")
 	switch {
 	case err != nil:
@@ -46,7 +48,7 @@ func (r *reader) countSlots(job *Job) error {
 		job.Slots = job.GPUs
 		r.sources["slots"] = r.sources["gpus"]
 	default:
-		job.Slots, r.sources["slots"] = r.cpus()
+		job.Slots, r.sources["slots"] = cpus, granted
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // versions is how each launcher answers --version, as regular expressions: compiled here, every start of the program would pay for them.
@@ -36,9 +39,13 @@ var candidates = []string{"mpirun", "mpiexec", "mpiexec.hydra"}
 // versionPatience is more than any launcher needs to say its version, on a cold file system, too.
 const versionPatience = 5 * time.Second
 
+// lowest is the nice value (sched(7)) of what takes only the time that nobody else needs.
+const lowest = 19
+
 // Identify runs the launcher that command is, or those that it may call, with --version, and returns what they are as
-// "mpirun=Open MPI 4.1.4 mpiexec.hydra=MPICH 4.0.2"; "" if there is none, or none that is known.
-func Identify(ctx context.Context, command, environ []string) string {
+// "mpirun=Open MPI 4.1.4 mpiexec.hydra=MPICH 4.0.2"; "" if there is none, or none that is known. Where the answer is in no hurry, they run
+// with the lowest priority: two of them take 5 to 10 ms of processor time.
+func Identify(ctx context.Context, command, environ []string, hurry bool) string {
 	names := candidates
 	if len(command) > 0 && IsLauncher(command[0]) {
 		names = command[:1]
@@ -63,8 +70,16 @@ func Identify(ctx context.Context, command, environ []string) string {
 			cmd := exec.CommandContext(ctx, path, "--version")
 			cmd.Env = Without(environ, Leftovers(environ))
 			cmd.WaitDelay = time.Second
-			out, _ := cmd.CombinedOutput() // one that fails may have said it
-			v := identified(string(out))
+			var out bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if cmd.Start() != nil {
+				return
+			}
+			if !hurry {
+				_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, lowest)
+			}
+			_ = cmd.Wait() // one that fails may have said it
+			v := identified(out.String())
 			if v == "" {
 				return
 			}

@@ -32,10 +32,10 @@ func TestIdentify(t *testing.T) {
 	script("mpirun", `[ "$1" = --version ] && [ -z "$SLURM_JOBID" ] && echo "mpirun (Open MPI) 5.0.7"`)
 	script("mpiexec.hydra", `printf 'HYDRA build details:\n  Version: 4.0.2\n' >&2; exit 1`)
 	environ := []string{"PATH=" + dir, "SLURM_JOBID=7"}
-	require.Equal(t, "mpirun=Open_MPI_5.0.7 mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"sh", "-c", "mpirun"}, environ))
-	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun"), "-np", "2"}, environ))
-	require.Equal(t, "mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"mpiexec.hydra"}, environ))
-	require.Empty(t, Identify(t.Context(), nil, []string{"PATH=/nowhere"}))
+	require.Equal(t, "mpirun=Open_MPI_5.0.7 mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"sh", "-c", "mpirun"}, environ, true))
+	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun"), "-np", "2"}, environ, true))
+	require.Equal(t, "mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"mpiexec.hydra"}, environ, true))
+	require.Empty(t, Identify(t.Context(), nil, []string{"PATH=/nowhere"}, false))
 }
 
 func TestDiffer(t *testing.T) {

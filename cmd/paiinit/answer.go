@@ -255,14 +255,11 @@ func failing(status int) int {
 
 // hosts lists the hosts with slots by the names that launchers use. These are settled by the commit.
 func (c *container) hosts(s rendezvous.Status, wanted func(rendezvous.RankStatus) bool) reply {
-	c.mu.Lock()
-	members := c.roster.Members
-	c.mu.Unlock()
+	members, names := c.named()
 	if len(members) == 0 {
 		return reply{Exit: statusRetry, Error: "the list of hosts is settled when all ranks are present: " + c.status(s).missing().Error()}
 	}
 	out := reply{Hosts: []hostfile.Host{}}
-	names := hostNames(members)
 	for _, r := range s.Ranks {
 		if r.Rank >= 0 && r.Rank < len(members) && members[r.Rank].Slots > 0 && wanted(r) {
 			out.Hosts = append(out.Hosts, hostfile.Host{Name: names[r.Rank], Slots: members[r.Rank].Slots})

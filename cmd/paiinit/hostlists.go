@@ -16,7 +16,7 @@ import (
 // PAIINIT_HOSTFILE name them wherever a rank may be started.
 func (c *container) writeHosts(r rendezvous.Roster) error {
 	var hosts []hostfile.Host
-	names := hostNames(r.Members)
+	_, names := c.named()
 	for i, m := range r.Members {
 		if slots := c.slotsOf(m); slots > 0 {
 			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: slots})

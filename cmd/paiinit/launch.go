@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -92,7 +93,7 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 	}
 	return launch.Command{
 		Path: c.command, Args: literals(c.settings.command, environ, size, c.log), Environ: environ, Dir: dir,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(), Signals: in,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(), Signals: in, Fork: c.agent.Fork,
 	}, pass, nil
 }
 
@@ -109,7 +110,9 @@ func lossText(l rendezvous.Loss) string {
 
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
 func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
-	c.haveSSHFiles()
+	var files sync.WaitGroup
+	files.Go(c.haveSSHFiles) // beside the rest
+	defer files.Wait()
 	if err := c.writeHosts(r); err != nil {
 		return nil, err
 	}
@@ -198,8 +201,8 @@ func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 
 // slotsOf is a rank's own word, unless the scheduler told this container alone.
 func (c *container) slotsOf(m rendezvous.Member) int {
-	for _, p := range c.job.Peers {
-		if p.Decided && p.Role == m.Role && p.Index == m.Index {
+	for i := range c.job.Peers { // without copies: this is asked for every rank
+		if p := &c.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
 			return p.Slots
 		}
 	}
@@ -231,6 +234,17 @@ func hostNames(members []rendezvous.Member) []string {
 	return names
 }
 
+// named are the members of the roster, and their hostNames; none before the commit.
+func (c *container) named() ([]rendezvous.Member, []string) {
+	c.mu.Lock()
+	members, names := c.roster.Members, c.names
+	c.mu.Unlock()
+	if len(members) == 0 {
+		return nil, nil
+	}
+	return members, names()
+}
+
 // expressible names have no dot: Open MPI 4 would cut the name there.
 func expressible(name string) bool {
 	for _, d := range []hostfile.Dialect{hostfile.OpenMPI, hostfile.Hydra} {
@@ -243,16 +257,13 @@ func expressible(name string) bool {
 
 // resolve finds the container that a launcher or a person calls by one of its names.
 func (c *container) resolve(host string) (rsh.Target, bool) {
-	c.mu.Lock()
-	members := c.roster.Members
-	c.mu.Unlock()
+	members, names := c.named()
 	target := func(m rendezvous.Member) (rsh.Target, bool) {
 		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
 	}
 	if host == "localhost" || host == "127.0.0.1" || host == "::1" {
 		host = c.job.Alias
 	}
-	names := hostNames(members)
 	for i, m := range members {
 		if host == names[i] || host == m.Alias || host == m.ID {
 			return target(m)
@@ -283,11 +294,9 @@ func (c *container) resolve(host string) (rsh.Target, bool) {
 
 // namesByRank are the names of every rank.
 func (c *container) namesByRank() [][]string {
-	c.mu.Lock()
-	members := c.roster.Members
-	c.mu.Unlock()
+	members, own := c.named()
 	var hosts [][]string
-	for i, name := range hostNames(members) {
+	for i, name := range own {
 		names := []string{name}
 		if alias := members[i].Alias; alias != name {
 			names = append(names, alias)

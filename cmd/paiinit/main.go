@@ -3,6 +3,13 @@
 //
 // main.go is the story of a launch; the other files of this package are its details, and the packages beside it hide one
 // thing each.
+//
+// The Go runtime does not look for the cgroup's quota, which takes each process 0.1 ms or more, once for each host that a launcher starts, and does not
+// name its memory mappings: the agent, which alone lives long enough, knows its quota from package envspec.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+//go:debug decoratemappings=0
 package main
 
 import (

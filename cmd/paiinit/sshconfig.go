@@ -73,13 +73,14 @@ func (c *container) hostKey(id string) ssh.PublicKey {
 }
 
 // writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank.
-func (c *container) writeSSH(r rendezvous.Roster) error {
+func (c *container) writeSSH() error {
+	members, names := c.named()
 	var known bytes.Buffer
-	for i := range r.Members {
-		m := &r.Members[i]
+	for i := range members {
+		m := &members[i]
 		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKey(m.ID)))
 	}
-	for name, text := range map[string][]byte{"known_hosts": known.Bytes(), "ssh_config": sshConfig(r.Members, c.state.dir)} {
+	for name, text := range map[string][]byte{"known_hosts": known.Bytes(), "ssh_config": sshConfig(members, names, c.state.dir)} {
 		if err := c.state.writeFile(name, text); err != nil {
 			return err
 		}
@@ -89,18 +90,21 @@ func (c *container) writeSSH(r rendezvous.Roster) error {
 
 // sshConfig is written so that it can be included by another one: all of it speaks of the ranks of this job only. The ciphers are those of the
 // server: the client decides, and prefers chacha20-poly1305, with which x/crypto/ssh is slower by two fifths on amd64.
-func sshConfig(members []rendezvous.Member, dir string) []byte {
+func sshConfig(members []rendezvous.Member, names []string, dir string) []byte {
+	owners := make(map[string]int) // how many ranks are called so
+	for i := range members {
+		m := &members[i]
+		for _, name := range slices.Compact(slices.Sorted(slices.Values([]string{m.Alias, m.Host, m.Addr.Addr().String()}))) {
+			owners[name]++
+		}
+	}
 	var all []string
 	var hosts bytes.Buffer
-	names := hostNames(members)
 	for i := range members {
 		m := &members[i]
 		own := []string{names[i]}
 		for _, name := range []string{m.Alias, m.Host, m.Addr.Addr().String()} {
-			shared := slices.ContainsFunc(members, func(o rendezvous.Member) bool {
-				return o.Rank != m.Rank && (o.Host == name || o.Alias == name || o.Addr.Addr() == m.Addr.Addr() && name == m.Addr.Addr().String())
-			})
-			if !shared && !slices.Contains(own, name) && !strings.ContainsAny(name, " \t\"'*?!,#\\") && name != "" {
+			if owners[name] == 1 && !slices.Contains(own, name) && !strings.ContainsAny(name, " \t\"'*?!,#\\") && name != "" {
 				own = append(own, name)
 			}
 		}

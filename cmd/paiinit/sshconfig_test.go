@@ -15,12 +15,13 @@ func TestSSHConfig(t *testing.T) {
 		m.Rank, m.Host, m.Addr = rank, host, netip.MustParseAddrPort(addr)
 		return m
 	}
-	got := sshConfig([]rendezvous.Member{
+	members := []rendezvous.Member{
 		member(0, "master-0", "node-a", "10.0.0.1:12345"),
 		member(1, "worker-0", "node-b", "10.0.0.2:20001"),
 		member(2, "worker-1", "node-b", "10.0.0.2:20002"), // on the same machine
 		member(3, "worker-2", "a*b", "[fd00::1]:12345"),   // no name for a pattern
-	}, "/run/paiinit")
+	}
+	got := sshConfig(members, hostNames(members), "/run/paiinit")
 	require.Equal(t, `# For OpenSSH: ssh -F /run/paiinit/ssh_config HOST, or "Include /run/paiinit/ssh_config" in another one.
 Host node-a master-0 10.0.0.1 worker-0 worker-1 worker-2 fd00::1
     User root

@@ -16,7 +16,7 @@ func (c *container) askLauncher(ctx context.Context) {
 		return
 	}
 	ctx, c.unask = context.WithCancel(ctx)
-	c.serve.Go(func() { c.launcher <- launch.Identify(ctx, c.settings.command, c.agent.Environ) })
+	c.serve.Go(func() { c.launcher <- launch.Identify(ctx, c.settings.command, c.agent.Environ, !c.mayComeLater()) })
 }
 
 // A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch.
