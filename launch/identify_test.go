@@ -36,6 +36,10 @@ func TestIdentify(t *testing.T) {
 	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun"), "-np", "2"}, environ, true))
 	require.Equal(t, "mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"mpiexec.hydra"}, environ, true))
 	require.Empty(t, Identify(t.Context(), nil, []string{"PATH=/nowhere"}, false))
+
+	// In no hurry: it answers once it has the lowest priority.
+	script("mpirun", `until [ "$(nice)" = 19 ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
+	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun")}, []string{"PATH=" + os.Getenv("PATH")}, false))
 }
 
 func TestDiffer(t *testing.T) {

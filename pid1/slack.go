@@ -9,11 +9,10 @@ import (
 
 // agentSlack is how much later than asked for a timer of the agent may expire. Whenever something wakes up a Go program, a thread of the
 // runtime (sysmon in runtime/proc.go) looks around in steps of 20 microseconds until all is quiet again, which costs more than what there is to do, above
-// all in virtual machines: of the 63 agents that wait for a last one it took a third of the processor time until the launch. With
-// this slack it looks once in a millisecond. The agent has no timer that is in a hurry.
+// all in virtual machines: where 63 agents on two processors wait for a last one, the launch comes a third earlier with this slack. The agent has no timer that is in a hurry.
 const agentSlack = int(time.Millisecond)
 
-// timerSlack is that of the first process, in nanoseconds; -1 if the kernel does not say.
+// timerSlack is that of the calling thread, in nanoseconds; -1 if the kernel does not say.
 func timerSlack() int {
 	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if err != nil {
