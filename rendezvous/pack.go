@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // A message on the wire: its length as a uvarint, its type, a byte that says which parts follow, and the parts in that order.
@@ -88,7 +89,7 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 	}
 	m.Type = kind(b[0])
 	parts := b[1]
-	d := unpacker{b: b[2:]}
+	d := newUnpacker(b[2:])
 	if parts&hasRecord != 0 {
 		if m.Type != register {
 			ref = nil
@@ -121,7 +122,7 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 		return m, d.err
 	}
 	if parts&hasRest != 0 {
-		if err := json.Unmarshal(d.b, &m); err != nil {
+		if err := json.Unmarshal(d.b[d.at:], &m); err != nil {
 			return m, fmt.Errorf("a message that cannot be read: %w", err)
 		}
 	}
@@ -205,7 +206,7 @@ func (d *unpacker) record(ref *Record) Record {
 		return r
 	}
 	same := int(d.number())
-	r.Nonce = hex.EncodeToString(d.take(nonceBytes))
+	r.Nonce = d.name(hex.AppendEncode(d.scratch[:0], d.take(nonceBytes)))
 	r.Index = ref.Index + d.int()
 	r.Rank = ref.Rank + d.int()
 	port := int(ref.Addr.Port())
@@ -217,7 +218,7 @@ func (d *unpacker) record(ref *Record) Record {
 			*f.n = d.int()
 		}
 	}
-	fabric := string(ref.Fabric)
+	var fabric string
 	for _, f := range []struct {
 		bit int
 		s   *string
@@ -226,13 +227,20 @@ func (d *unpacker) record(ref *Record) Record {
 			*f.s = d.string()
 		}
 	}
-	if r.Fabric = nil; fabric != "" {
-		r.Fabric = []byte(fabric)
+	if same&sameFabric == 0 {
+		if r.Fabric = nil; fabric != "" {
+			r.Fabric = []byte(fabric)
+		}
 	}
-	if r.ID = MakeID(r.Role, r.Index, r.Nonce); same&plainID == 0 {
+	switch {
+	case same&plainID == 0:
 		r.ID = d.string()
+	case isPlain(r.Role, r.Index):
+		r.ID = d.name(appendID(d.scratch[:0], r.Role, r.Index))
+	default:
+		r.ID = r.Nonce
 	}
-	ip, _ := netip.AddrFromSlice([]byte(d.string()))
+	ip, _ := netip.AddrFromSlice(d.take(d.number()))
 	r.Addr = netip.AddrPortFrom(ip, uint16(port))
 	return r
 }
@@ -257,16 +265,18 @@ func packMembers(members []Member) []byte {
 
 func (d *unpacker) roster() *Roster {
 	r := &Roster{Epoch: d.number(), Hash: hex.EncodeToString([]byte(d.string()))}
-	ref, raw := &Record{}, d.b
+	ref, start := &Record{}, d.at
 	n := d.number()
-	r.Members = make([]Member, 0, min(n, uint64(len(d.b)/minRecord)))
+	most := min(n, uint64((len(d.b)-d.at)/minRecord))
+	r.Members = make([]Member, 0, most)
+	d.names.Grow(int(most) * usualNames)
 	for ; n > 0 && !d.short; n-- {
 		m := Member{Record: d.record(ref)}
 		m.Alias = m.alias()
 		r.Members = append(r.Members, m)
 		ref = &r.Members[len(r.Members)-1].Record
 	}
-	if h := sha256.Sum256(raw[:len(raw)-len(d.b)]); !d.short && hex.EncodeToString(h[:]) != r.Hash {
+	if h := sha256.Sum256(d.b[start:d.at]); !d.short && hex.EncodeToString(h[:]) != r.Hash {
 		d.err = fmt.Errorf("roster of epoch %d has hash %.12s, but its members give %.12x", r.Epoch, r.Hash, h)
 	}
 	return r
@@ -280,21 +290,38 @@ func appendAddr(b []byte, a netip.AddrPort) []byte {
 	return binary.AppendUvarint(appendString(b, string(a.Addr().AsSlice())), uint64(a.Port()))
 }
 
-// unpacker reads what was packed. Once it runs out of bytes it only gives zeros.
+// usualNames is what the nonce and the id of a record take.
+const usualNames = 2*nonceBytes + 16
+
+// unpacker reads what was packed. Once it runs out of bytes it only gives zeros. A roster wakes every rank of a job at the same moment: its
+// strings are parts of two long ones, not several hundred of their own.
 type unpacker struct {
-	b     []byte
-	short bool
-	err   error // another one
+	b       []byte
+	s       string // the same
+	at      int
+	names   strings.Builder // what is not in there as a string
+	scratch [64]byte
+	short   bool
+	err     error // another one
 }
 
+func newUnpacker(b []byte) *unpacker { return &unpacker{b: b, s: string(b)} }
+
 func (d *unpacker) take(n uint64) []byte {
-	if d.short || n > uint64(len(d.b)) {
+	if d.short || n > uint64(len(d.b)-d.at) {
 		d.short = true
 		return nil
 	}
-	out := d.b[:n]
-	d.b = d.b[n:]
-	return out
+	begin := d.at
+	d.at += int(n)
+	return d.b[begin:d.at]
+}
+
+// name makes a string of what is gone with the next call.
+func (d *unpacker) name(b []byte) string {
+	begin := d.names.Len()
+	d.names.Write(b)
+	return d.names.String()[begin:]
 }
 
 func (d *unpacker) byte() byte {
@@ -305,28 +332,31 @@ func (d *unpacker) byte() byte {
 }
 
 func (d *unpacker) number() uint64 {
-	v, n := binary.Uvarint(d.b)
+	v, n := binary.Uvarint(d.b[d.at:])
 	if n <= 0 {
 		d.short = true
 		return 0
 	}
-	d.b = d.b[n:]
+	d.at += n
 	return v
 }
 
 func (d *unpacker) int() int {
-	v, n := binary.Varint(d.b)
+	v, n := binary.Varint(d.b[d.at:])
 	if n <= 0 || v > 1<<31 || v < -1<<31 {
 		d.short = true
 		return 0
 	}
-	d.b = d.b[n:]
+	d.at += n
 	return int(v)
 }
 
-func (d *unpacker) string() string { return string(d.take(d.number())) }
+func (d *unpacker) string() string {
+	n := len(d.take(d.number()))
+	return d.s[d.at-n : d.at]
+}
 
 func (d *unpacker) addr() netip.AddrPort {
-	ip, _ := netip.AddrFromSlice([]byte(d.string()))
+	ip, _ := netip.AddrFromSlice(d.take(d.number()))
 	return netip.AddrPortFrom(ip, uint16(d.number()))
 }

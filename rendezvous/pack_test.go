@@ -40,14 +40,14 @@ func TestEveryFieldOfARecordTravels(t *testing.T) {
 	filled(t, reflect.ValueOf(&r).Elem())
 	r.Nonce = NewNonce()
 	for _, ref := range []*Record{nil, {}, {Role: "x", Rank: 7, Fabric: []byte("y")}, &r} {
-		d := unpacker{b: appendRecord(nil, &r, ref)}
+		d := newUnpacker(appendRecord(nil, &r, ref))
 		require.Equal(t, r, d.record(ref))
 		require.False(t, d.short)
-		require.Empty(t, d.b)
+		require.Empty(t, d.b[d.at:])
 	}
 	// What is zero where the other has something.
 	zero := Record{ID: MakeID("", -1, r.Nonce), Index: -1, Rank: -1, Nonce: r.Nonce}
-	d := unpacker{b: appendRecord(nil, &zero, &r)}
+	d := newUnpacker(appendRecord(nil, &zero, &r))
 	require.Equal(t, zero, d.record(&r))
 }
 

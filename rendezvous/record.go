@@ -141,8 +141,14 @@ func decodeRecord(b []byte, addr netip.AddrPort) (Record, error) {
 
 // MakeID names a container: "role-index", or its nonce when the index is unknown.
 func MakeID(role string, index int, nonce string) string {
-	if index < 0 || role == "" {
+	if !isPlain(role, index) {
 		return nonce
 	}
-	return role + "-" + strconv.Itoa(index)
+	return string(appendID(nil, role, index))
+}
+
+func isPlain(role string, index int) bool { return index >= 0 && role != "" }
+
+func appendID(b []byte, role string, index int) []byte {
+	return strconv.AppendInt(append(append(b, role...), '-'), int64(index), 10)
 }
