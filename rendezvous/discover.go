@@ -32,6 +32,13 @@ func (n *Node) onGossip(r Record, alive bool) {
 	n.elect()
 }
 
+// onKnock has rank 0 call who has knocked. A packet may come late, or again, and so says nothing of anybody once the ranks are settled.
+func (n *Node) onKnock(r *Record) {
+	if n.lead != nil && !n.isGathered() && r.validate() == nil && r.Nonce != n.self.Nonce {
+		n.addTarget(r.ID, nil, r.Addr)
+	}
+}
+
 // elect makes this container the coordinator when nobody is declared rank 0, everybody is heard, and it comes first in the
 // order. Two that disagree cannot both commit: each of them would need the other's acknowledgement.
 func (n *Node) elect() {
@@ -99,11 +106,12 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 }
 
 // joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
-// and then with one that is not heard yet, for as long as somebody is not. The first time rank 0 gets a head start: where it answers, it
-// tells of all others, and a state of many of them takes each side a millisecond.
+// and then with one that is not heard yet, for as long as somebody is not. Before that it knocks at rank 0, whose call is all that it takes:
+// a state of many ranks takes each side a millisecond.
 func (n *Node) joinOthers() {
+	n.knock()
 	var b backoff
-	for first := true; ; first = false {
+	for {
 		var to []place
 		connected := false
 		if !n.ask(func() {
@@ -112,14 +120,9 @@ func (n *Node) joinOthers() {
 		}) {
 			return
 		}
-		early := first && slices.ContainsFunc(to, func(p place) bool { return p.sure })
 		var wg sync.WaitGroup
 		for _, p := range to {
-			wg.Go(func() {
-				if !early || p.sure || n.stillAlone() {
-					n.join(p)
-				}
-			})
+			wg.Go(func() { n.join(p) })
 		}
 		wg.Wait()
 		pause := b.wait()
@@ -136,15 +139,26 @@ func (n *Node) joinOthers() {
 	}
 }
 
-// stillAlone reports whether rank 0 has not called within a moment.
-func (n *Node) stillAlone() (alone bool) {
+// knock tells rank 0 that this container is here, and gives it a moment to call.
+func (n *Node) knock() {
+	i := slices.IndexFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+	if i < 0 {
+		return
+	}
+	n.wg.Go(func() { // to find its address may take longer
+		addrs, err := n.cfg.Peers[i].addrs(n)
+		for _, a := range addrs {
+			err = errors.Join(err, n.net.knock(a, &n.self))
+		}
+		if err != nil {
+			n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+		}
+	})
 	select {
 	case <-n.ctx.Done():
-		return false
+	case <-n.gathered:
 	case <-time.After(joinHead):
 	}
-	n.ask(func() { alone = n.up.wire == nil && !n.isGathered() })
-	return alone
 }
 
 // join exchanges states at the first address of a place that answers.
@@ -158,7 +172,7 @@ func (n *Node) join(p place) {
 	n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
-// joinHead is the head start of rank 0 when a rank joins gossip.
+// joinHead is how long rank 0 may take to call who has knocked, before that one joins gossip.
 const joinHead = 50 * time.Millisecond
 
 // manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.

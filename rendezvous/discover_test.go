@@ -1,11 +1,13 @@
 package rendezvous
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,5 +191,86 @@ func TestNames(t *testing.T) {
 		addrs, err = s.find(t.Context(), "::1")
 		require.NoError(t, err)
 		require.Equal(t, []netip.Addr{netip.IPv6Loopback()}, addrs)
+	})
+}
+
+// Rank 0 waits up to a second between two calls of a rank that is not there; one packet ends that, before anybody joins gossip.
+func TestRankZeroHearsAKnock(t *testing.T) {
+	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second, time.Minute - time.Second} {
+		for _, lost := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+				net.delay = 100 * time.Microsecond
+				if lost {
+					net.udpLoss = 1
+				}
+				var ports []*Port
+				var last time.Time
+				nodes := simJob(t, net, 3, func(rank int) time.Duration { return late * time.Duration(rank/2) }, func(rank int, c *Config) {
+					last = time.Now()
+					ports = append(ports, net.port(net.hosts[c.Self.Addr]))
+					c.Port, c.Key, c.Label, c.Timeout = ports[rank], make([]byte, 32), "job", 0
+				})
+				at := endJob(t, net, nodes).Sub(last)
+				for _, p := range ports {
+					require.NoError(t, p.Close())
+				}
+				if lost {
+					require.Less(t, at, joinHead+10*time.Millisecond, "gossip is joined then")
+				} else {
+					require.Less(t, at, 10*net.delay)
+				}
+			})
+		}
+	}
+}
+
+func TestKnocksThatAreNone(t *testing.T) {
+	self := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: simAddr(1), Version: "1"}
+	packed := func(m message) []byte {
+		b, err := m.encode()
+		require.NoError(t, err)
+		return b
+	}
+	knock := packed(message{Type: here, Record: &self})
+	for name, tt := range map[string]struct {
+		packet []byte
+		heard  bool
+	}{
+		"a knock":         {knock, true},
+		"nothing":         {nil, false},
+		"short":           {knock[:len(knock)-1], false},
+		"long":            {append(slices.Clone(knock), 0), false},
+		"no record":       {packed(message{Type: here}), false},
+		"the end":         {packed(message{Type: done, Outcome: &Outcome{Status: 1}}), false},
+		"another message": {packed(message{Type: hello, Record: &self}), false},
+		"no length":       {bytes.Repeat([]byte{0xff}, 12), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var heard []Record
+			delegate{knocked: func(r Record) { heard = append(heard, r) }}.NotifyMsg(tt.packet)
+			if tt.heard {
+				require.Equal(t, []Record{self}, heard)
+			} else {
+				require.Empty(t, heard)
+			}
+		})
+	}
+}
+
+// A packet that was under way during the launch, or is sent again by who has recorded it, ends nothing.
+func TestLateKnock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+		nodes := simJob(t, net, 3, atOnce, func(int, *Config) {})
+		for _, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err)
+		}
+		earlier := nodes[1].Self() // the same rank, an earlier start of it
+		earlier.Nonce = NewNonce()
+		require.True(t, nodes[0].post(func() { nodes[0].onKnock(&earlier) }))
+		time.Sleep(time.Minute)
+		require.Empty(t, nodes[0].Losses())
+		endJob(t, net, nodes)
 	})
 }

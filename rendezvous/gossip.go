@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log"
 	"log/slog"
@@ -19,8 +20,8 @@ type gossip struct {
 	list *memberlist.Memberlist
 }
 
-// gossipConfig is what decides how memberlist behaves for a job of size n. Gossip finds and watches; it is never on the
-// critical path of a launch, so its intervals are modest and compression, which costs three times the CPU of everything
+// gossipConfig is what decides how memberlist behaves for a job of size n. Gossip finds and watches; it is not on the
+// critical path of a launch, where gossip.knock is, so its intervals are modest and compression, which costs three times the CPU of everything
 // else at this record size, is off.
 func gossipConfig(n int) *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
@@ -55,7 +56,7 @@ func gossipConfig(n int) *memberlist.Config {
 	return c
 }
 
-func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger, heard func(Record, bool)) (*gossip, error) {
+func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger, heard func(Record, bool), knocked func(Record)) (*gossip, error) {
 	meta, err := self.encode()
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
@@ -72,7 +73,7 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	c.BindPort = int(self.Addr.Port())
 	c.AdvertiseAddr = self.Addr.Addr().String()
 	c.AdvertisePort = int(self.Addr.Port())
-	c.Delegate = metaOnly(meta)
+	c.Delegate = delegate{meta, knocked}
 	c.Events = events{heard: heard, self: c.Name}
 	c.Logger = log.New(logWriter{logger}, "", 0)
 	list, err := memberlist.Create(c)
@@ -90,14 +91,36 @@ func (g *gossip) join(addr netip.AddrPort) error {
 
 func (g *gossip) close() error { return g.list.Shutdown() }
 
-// metaOnly says our record and keeps nothing else.
-type metaOnly []byte
+// knock says in one packet that this container is here; it may be lost. It is sealed as all gossip is.
+func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
+	m := message{Type: here, Record: self}
+	b, err := m.encode()
+	if err != nil {
+		return err
+	}
+	return g.list.SendToAddress(memberlist.Address{Addr: addr.String()}, b)
+}
 
-func (m metaOnly) NodeMeta(int) []byte                        { return m }
-func (m metaOnly) NotifyMsg([]byte)                           {}
-func (m metaOnly) GetBroadcasts(overhead, limit int) [][]byte { return nil }
-func (m metaOnly) LocalState(bool) []byte                     { return nil }
-func (m metaOnly) MergeRemoteState([]byte, bool)              {}
+// delegate says our record, hears who knocks, and keeps nothing else.
+type delegate struct {
+	meta    []byte
+	knocked func(Record)
+}
+
+func (d delegate) NodeMeta(int) []byte                        { return d.meta }
+func (d delegate) GetBroadcasts(overhead, limit int) [][]byte { return nil }
+func (d delegate) LocalState(bool) []byte                     { return nil }
+func (d delegate) MergeRemoteState([]byte, bool)              {}
+
+func (d delegate) NotifyMsg(b []byte) {
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size != uint64(len(b)-n) {
+		return
+	}
+	if m, err := decodeMessage(b[n:], nil); err == nil && m.Type == here && m.Record != nil {
+		d.knocked(*m.Record)
+	}
+}
 
 // events runs with memberlist's lock held: it copies and must not call back.
 type events struct {

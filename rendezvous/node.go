@@ -246,6 +246,8 @@ func Start(cfg Config) (*Node, error) {
 	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
 		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, cfg.Logger, func(r Record, alive bool) {
 			n.post(func() { n.onGossip(r, alive) })
+		}, func(r Record) {
+			n.post(func() { n.onKnock(&r) })
 		})
 		if err != nil {
 			cancel()
