@@ -13,9 +13,10 @@ import (
 )
 
 const (
-	endTimeout = 2 * time.Second       // for killed processes to disappear, at the end
-	endTick    = 10 * time.Millisecond // until those are killed that were started while we killed the others
-	sayTimeout = time.Second           // for a line to be written to Stderr
+	endTimeout = 2 * time.Second        // for killed processes to disappear, at the end
+	endTick    = 10 * time.Millisecond  // until those are killed that were started while we killed the others
+	sayTimeout = time.Second            // for a line to be written to Stderr
+	shedAfter  = 200 * time.Millisecond // the agent, whom a job may wait for, needs the processors first
 )
 
 // process is the first process.
@@ -55,7 +56,6 @@ func first(cfg Config) int {
 	_, _ = unix.Write(p.pipe, []byte{ready})
 	// What is mounted in the directory that the job was started in can be unmounted.
 	_ = unix.Chdir("/") // harmless if not
-	shed()
 	how := p.supervise()
 	p.end()
 	if status, ok := p.handedOver(); ok {
@@ -168,8 +168,12 @@ func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 
 // supervise hands signals on and reaps until the agent has ended, and returns how it did.
 func (p *process) supervise() unix.WaitStatus {
+	settled := time.NewTimer(shedAfter)
+	defer settled.Stop()
 	for {
 		select {
+		case <-settled.C:
+			shed()
 		case sig := <-p.signals:
 			p.forward(sig.(syscall.Signal))
 		case <-p.children:

@@ -13,7 +13,10 @@ import (
 
 // second is Main in the agent.
 func second(cfg Config, h handover, agent func(Agent) int) int {
-	notify(make(chan os.Signal, 1), deadly) // nobody reads it: what the first process hands on is the truth
+	var caught sync.WaitGroup
+	caught.Go(func() { // beside the rest: each signal takes two switches of threads
+		notify(make(chan os.Signal, 1), deadly) // nobody reads it: what the first process hands on is the truth
+	})
 
 	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
 		if fd >= 0 {
@@ -30,6 +33,7 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 		}
 		secret, err := readAll(h.secrets[i])
 		if err != nil {
+			caught.Wait()
 			say(cfg.Stderr, "reading the secret %s from the first process: %v", name, err)
 			return StatusCrash // not handed over: the first process says that the agent failed
 		}
@@ -51,6 +55,7 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 		withSlack(h.slack, func() { err = start() })
 		return err
 	}
+	caught.Wait()
 	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Fork: fork, Init: h.init})
 
 	close(stop)

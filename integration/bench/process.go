@@ -145,17 +145,20 @@ func (p *process) memory() (first, agent float64, err error) {
 	return first, agent, nil
 }
 
-// settle waits until the memory of the process does not change any more.
+// settle waits until the memory of the process has not changed for half a second.
 func settle(pid int) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	last := -1.0
+	last, same := -1.0, 0
 	for range 50 {
 		now, err := pss(pid)
 		if err != nil {
 			return err
 		}
-		if now == last {
+		if same++; now != last {
+			same = 0
+		}
+		if same == 5 {
 			return nil
 		}
 		last = now
