@@ -297,12 +297,15 @@ func (c *container) keepStatusFile(ctx context.Context) {
 			c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	for waiting := true; waiting; {
-		write()
-		soon, cancel := context.WithTimeout(ctx, statusInterval)
+	interval := lastFirst
+	for waiting := true; waiting; interval = statusInterval {
+		soon, cancel := context.WithTimeout(ctx, interval)
 		_, err := c.node.Gather(soon)
 		waiting = errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 		cancel()
+		if waiting {
+			write()
+		}
 	}
 	soon, cancel := context.WithTimeout(ctx, launchFirst)
 	_, err := c.node.Wait(soon)

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -52,6 +53,7 @@ type container struct {
 
 	task     *heldPort          // for the job's own use
 	launcher chan string        // what this container's launcher says of its version
+	late     []string           // what others' launchers say that was compared after the check
 	unask    context.CancelFunc // nobody wants to know it any more
 	state    *state
 	port     *rendezvous.Port
@@ -309,19 +311,27 @@ func (c *container) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	checked := c.serveSSH()
+	c.serve.Go(func() {
+		if err := c.server.Serve(c.port.SSH()); !errors.Is(err, sshd.ErrServerClosed) {
+			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
+		}
+	})
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
 	cfg.Fabric = c.tellFabric(serving)
 	c.node, err = rendezvous.Start(cfg)
-	if err == nil {
-		close(started)
-	}
-	if err := errors.Join(<-checked, err); err != nil {
+	if err != nil {
 		return err
 	}
-	c.tellLauncher()
+	close(started)
+	// Others are let in as soon as it is seen, not believed, that nobody gets in without the job's key. They may come, and prove who they are, meanwhile.
+	if c.job.Size != 1 { // where nobody has to get in before the command starts, and most likely nobody ever comes
+		if err := c.safe(); err != nil {
+			return err
+		}
+	}
+	c.tellLauncher(serving)
 	c.serve.Go(func() {
 		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Hosts: c.namesByRank, OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure})
 		if err != nil {
@@ -346,25 +356,6 @@ func (c *container) listen(ctx context.Context) error {
 	c.mark("listen")
 	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
 	return nil
-}
-
-// serveSSH lets others in as soon as it is seen, not believed, that nobody gets in without the job's key. They may come, and prove who they are,
-// meanwhile. The channel says what was seen.
-func (c *container) serveSSH() <-chan error {
-	checked := make(chan error, 1)
-	c.serve.Go(func() {
-		if c.job.Size == 1 { // nobody has to get in before the command starts, and most likely nobody ever comes
-			checked <- nil
-		} else {
-			checked <- c.safe()
-		}
-	})
-	c.serve.Go(func() {
-		if err := c.server.Serve(c.port.SSH()); !errors.Is(err, sshd.ErrServerClosed) {
-			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
-		}
-	})
-	return checked
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
@@ -460,15 +451,23 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
+	// What this makes of a few MB of garbage would fall into the launch as often as not, on rank 0 above all.
+	percent := debug.SetGCPercent(gcPercent(c.job.Size))
+	defer time.AfterFunc(launchFirst, func() { debug.SetGCPercent(percent) })
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
 		most := runtime.GOMAXPROCS(0)
 		c.serve.Go(func() {
 			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(lastFirst):
+			}
+			select {
+			case <-ctx.Done():
 			case <-c.fabric.done:
 				runtime.GOMAXPROCS(1)
-			case <-ctx.Done():
 			}
 		})
 		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
@@ -481,9 +480,10 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if err != nil {
 		return roster, err
 	}
-	c.pool.Watch(silence, signOfLife)
-	c.server.Watch(silence, signOfLife)
 	self := c.self(roster)
+	if self.Rank != 0 || c.exec == execAll {
+		c.watchOthers()
+	}
 	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
@@ -500,6 +500,19 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())
 	return roster, nil
+}
+
+// gcPercent is how much garbage the heap may hold until the launch, in percent of what is in use (runtime/debug.SetGCPercent): the runtime's usual
+// 100 for a large job, where that is much.
+func gcPercent(size int) int {
+	return max(100, min(400, 100*256/max(size, 1)))
+}
+
+// watchOthers looks from now on after those who are connected. Rank 0 does so once the command has started: a launch does not wait for what is
+// to be said to the kernel about each connection.
+func (c *container) watchOthers() {
+	c.pool.Watch(silence, signOfLife)
+	c.server.Watch(silence, signOfLife)
 }
 
 // silence is for how long the machine of another rank may acknowledge nothing while the job runs.

@@ -23,3 +23,9 @@ func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 7, "those, bin and tmp: %v", entries)
 }
+
+func TestGarbageOfSmallJobs(t *testing.T) {
+	for size, want := range map[int]int{-1: 400, 1: 400, 64: 400, 128: 200, 256: 100, 4000: 100} {
+		require.Equal(t, want, gcPercent(size), "%d ranks", size)
+	}
+}

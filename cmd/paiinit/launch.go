@@ -53,7 +53,10 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	if err != nil {
 		return rendezvous.Outcome{Status: statusBug, Reason: err.Error()}
 	}
-	cmd.Started = c.node.Launched
+	cmd.Started = func() {
+		c.node.Launched()
+		c.watchOthers()
+	}
 	c.task.release()
 	stop := gentle{c: c, hard: pass}
 	c.signals.to(stop.own)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/paiinit/paiinit/launch"
@@ -11,28 +12,40 @@ import (
 // askLauncher finds out which launcher this container has, while it is getting ready: the answer takes less time than that.
 func (c *container) askLauncher(ctx context.Context) {
 	c.launcher = make(chan string, 1)
-	if c.job.Size == 1 || c.exec == execAll {
+	switch {
+	case c.mayComeLater(): // tellLauncher asks
+	case c.job.Size == 1, c.exec == execAll:
 		c.launcher <- ""
-		return
+	default:
+		ctx, c.unask = context.WithCancel(ctx)
+		c.serve.Go(func() { c.launcher <- launch.Identify(ctx, c.settings.command, c.agent.Environ, true) })
 	}
-	ctx, c.unask = context.WithCancel(ctx)
-	c.serve.Go(func() { c.launcher <- launch.Identify(ctx, c.settings.command, c.agent.Environ, !c.mayComeLater()) })
 }
 
 // A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch.
 const launcherPatience = 50 * time.Millisecond
 
-// mayComeLater says whether rank 0 may hear of this container's launcher after this container has registered: a host with several of them
-// takes 10 ms to say their versions.
-func (c *container) mayComeLater() bool { return c.job.Rank > 0 && !c.sameLauncher }
+// lastFirst is how long the launcher is not asked for the sake of a container that comes last: by then it has been met, and the job launched.
+const lastFirst = 100 * time.Millisecond
 
-// tellLauncher tells rank 0 of a launcher that has not been in time for the record.
-func (c *container) tellLauncher() {
+// mayComeLater says whether rank 0 may hear of this container's launcher after this container has registered: a host with several of them
+// takes 10 ms to say their versions, and the job would wait for some of them if this container is the last to come.
+func (c *container) mayComeLater() bool {
+	return c.job.Rank > 0 && c.exec != execAll && !c.sameLauncher
+}
+
+// tellLauncher asks the launcher of which rank 0 may hear later, and tells it.
+func (c *container) tellLauncher(ctx context.Context) {
 	if !c.mayComeLater() {
 		return
 	}
 	c.serve.Go(func() {
-		if found := <-c.launcher; found != "" {
+		select {
+		case <-time.After(lastFirst):
+		case <-ctx.Done():
+			return
+		}
+		if found := launch.Identify(ctx, c.settings.command, c.agent.Environ, false); found != "" {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
 			c.node.SetLaunch(found)
 		}
@@ -61,11 +74,15 @@ func (c *container) launcherFound() string {
 	}
 }
 
-// hearLate compares a launcher that was not known in time for the check with rank 0's.
+// hearLate compares a launcher that was not known in time for the check with rank 0's. Of those that are the same it speaks once: many may
+// come late. The rendezvous calls it for one rank after the other.
 func (c *container) hearLate(first, r rendezvous.Record) {
-	if differ := launch.Differ([]string{first.ID, r.ID}, []string{first.Launch, r.Launch}); differ != "" {
-		c.log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
+	differ := launch.Differ([]string{first.ID, r.ID}, []string{first.Launch, r.Launch})
+	if differ == "" || slices.Contains(c.late, r.Launch) {
+		return
 	}
+	c.late = append(c.late, r.Launch)
+	c.log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
 }
 
 // checkLaunchers looks for launchers of different versions: their daemons may not understand each other.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,4 +46,18 @@ func TestCheckLaunchers(t *testing.T) {
 			require.Equal(t, tt.warned, bytes.Contains(log.Bytes(), []byte("mpirun is not the same on all ranks")), log.String())
 		})
 	}
+}
+
+// One line for each kind of launcher, not for each rank.
+func TestHearLate(t *testing.T) {
+	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
+	var log bytes.Buffer
+	c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+	first := rendezvous.Record{ID: "worker-0", Launch: four}
+	for i, found := range []string{four, five, five, six, four, five} {
+		c.hearLate(first, rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
+	}
+	require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
+	require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-2")
+	require.Contains(t, log.String(), "Open MPI 6.0.0 on worker-4")
 }
