@@ -284,7 +284,7 @@ const launchFirst = time.Second
 // statusInterval is how old status.json may get while ranks are awaited.
 const statusInterval = 10 * time.Second
 
-// keepStatusFile writes status.json for who cannot ask, or comes too late: when the wait begins, from time to time during it, when
+// keepStatusFile writes status.json for who cannot ask, or comes too late: when the wait has lasted a moment, from time to time during it, when
 // all ranks are present, and at the end.
 func (c *container) keepStatusFile(ctx context.Context) {
 	write := func() {

@@ -25,7 +25,7 @@ func (c *container) askLauncher(ctx context.Context) {
 // A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch.
 const launcherPatience = 50 * time.Millisecond
 
-// lastFirst is how long the launcher is not asked for the sake of a container that comes last: by then it has been met, and the job launched.
+// lastFirst is how long after the start that is put off which rank 0 does not need: if this container is the last to come, the job is launched by then.
 const lastFirst = 100 * time.Millisecond
 
 // mayComeLater says whether rank 0 may hear of this container's launcher after this container has registered: a host with several of them
