@@ -6,8 +6,10 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -182,10 +184,16 @@ func derive(t testing.TB, job, attempt string) *jobkey.Keys {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().(*net.TCPAddr).Port
+	for {
+		// Below the ports that the kernel gives to connections (ip_local_port_range), of which other tests open many between this look and the server.
+		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", 20000+mathrand.N(10000)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		require.NoError(t, err)
+		require.NoError(t, ln.Close())
+		return ln.Addr().(*net.TCPAddr).Port
+	}
 }
 
 // config is that of a client in this process.
