@@ -48,6 +48,7 @@ type container struct {
 	nonce   string
 	keys    *jobkey.Keys
 	open    bool   // the keys are no secret
+	unfit   bool   // it only comes to say why there can be no launch: what a launch waits for, it never tells
 	command string // path of the command, "" when this container has none
 	fabric  fabric
 
@@ -319,7 +320,9 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving)
+	if cfg.Fabric = make(chan []byte); !c.unfit {
+		cfg.Fabric = c.tellFabric(serving)
+	}
 	c.node, err = rendezvous.Start(cfg)
 	if err != nil {
 		return err

@@ -273,6 +273,7 @@ func firstLine(s string) string {
 
 // withdraw is the way out of a rank that cannot run what it was told to: rank 0 ends the job for all if it comes soon.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
+	c.unfit = true
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
 	}
