@@ -17,8 +17,7 @@ type End struct {
 }
 
 // Report tells rank 0 how the command of this rank ended, as soon as it can be told, and once more whenever the connection to
-// it comes back; e.Rank and e.Name are left out. Before the launch, from a rank that cannot run its command, it ends the job. Rank 0
-// itself does not report.
+// it comes back; e.Rank and e.Name are left out. Rank 0 itself does not report.
 func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.After), Stopped: e.Stopped}

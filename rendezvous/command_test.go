@@ -49,19 +49,43 @@ func TestEveryRankReportsAndIsOrdered(t *testing.T) {
 	})
 }
 
-func TestReportBeforeTheLaunchEndsTheJob(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3))}
-		nodes[1].Report(End{Outcome: Outcome{Status: 127, Reason: "no such command"}}) // before anybody has dialled
-		_, err := nodes[0].Gather(t.Context())
-		var e *EndedError
-		require.ErrorAs(t, err, &e)
-		require.Equal(t, Outcome{Status: 127, Reason: "worker-1: no such command"}, e.Outcome)
-		require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome, 0))
-		o, err := nodes[1].Wait(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, e.Outcome, o)
-		w.close(nodes...)
-	})
+// Whoever cannot take part, nothing is judged and nothing is launched, and all end with the reason.
+func TestAnUnfitRankEndsTheJob(t *testing.T) {
+	const size = 3
+	unfit := Outcome{Status: 127, Reason: "no such command"}
+	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command", "worker-2: no such command"} {
+		who, looks := k/2*(size-1), k%2 > 0
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			var nodes []*Node
+			for i := range size {
+				cfg := w.config(i, size)
+				if i == who {
+					cfg.Unfit = &unfit
+				}
+				if looks {
+					found := make(chan []byte, 1)
+					found <- []byte("found") // an unfit rank's does not count
+					cfg.Fabric = found
+				}
+				cfg.Verify = func(Roster) *Outcome {
+					t.Error("a roster with a rank that cannot take part was judged")
+					return nil
+				}
+				nodes = append(nodes, w.start(cfg))
+				time.Sleep(10 * time.Second) // the last one is the one that is waited for
+			}
+			_, err := nodes[0].Gather(t.Context())
+			var e *EndedError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, Outcome{Status: 127, Reason: reason}, e.Outcome)
+			require.NoError(t, nodes[0].Finish(t.Context(), e.Outcome, 0))
+			for i, g := range gatherAll(t.Context(), nodes) {
+				var e *EndedError
+				require.ErrorAs(t, g.err, &e, "rank %d", i)
+				require.Equal(t, Outcome{Status: 127, Reason: reason}, e.Outcome)
+			}
+			w.close(nodes...)
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -505,7 +506,14 @@ func (n *Node) present() int { return 1 + n.lead.here }
 
 // tryPrepare sends the roster out as soon as it is complete: all ranks are there, and know what they are to say of themselves.
 func (n *Node) tryPrepare() {
-	if n.phase != Gathering || n.isGathered() || n.present() != n.cfg.Size || n.looking {
+	if n.phase != Gathering || n.isGathered() || n.present() != n.cfg.Size {
+		return
+	}
+	if n.cfg.Unfit != nil {
+		n.setGathered(Roster{}, &EndedError{*n.cfg.Unfit})
+		return
+	}
+	if n.looking {
 		return
 	}
 	c := n.lead
@@ -573,7 +581,7 @@ func (n *Node) onAckTimeout(epoch uint64) {
 	n.lead.unacked++
 	for _, t := range n.lead.targets {
 		if t.rec != nil && t.acked != epoch {
-			n.log.Warn("a rank does not acknowledge the roster", "peer", t.key, "epoch", epoch)
+			n.log.Warn("a rank does not acknowledge the roster", "peer", n.nameOf(t), "epoch", epoch)
 			w := t.link
 			n.unregister(t, w, errors.New("it did not acknowledge the roster in time")) // what still comes over this connection is void
 			w.abort()
@@ -644,14 +652,14 @@ func (n *Node) onLost(t *target, w *wire, err error) {
 	}
 	switch n.phase {
 	case Gathering, Prepared:
-		n.log.Warn("a rank went away before the launch", "peer", t.key, "reason", explain(err))
+		n.log.Warn("a rank went away before the launch", "peer", n.nameOf(t), "reason", explain(err))
 		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
 	case Running:
 		n.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
 		t.changed = t.since
 		n.stirred()
-		n.log.Warn("control connection lost", "peer", t.key, "reason", explain(err))
+		n.log.Warn("control connection lost", "peer", n.nameOf(t), "reason", explain(err))
 		since, grace := t.since, n.grace(err)
 		n.wg.Go(func() { n.judge(t, since, grace) })
 	case Ended:
@@ -865,7 +873,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 			}
 			for _, t := range n.lead.targets {
 				if n.pending(t) {
-					names = append(names, t.key)
+					names = append(names, n.nameOf(t))
 				}
 			}
 			n.dismiss()
@@ -975,6 +983,13 @@ func (n *Node) tellWaiting(ctx context.Context) {
 	}
 }
 
+// nameOf is what people call it: the identifier of a container without an index says nothing to them.
 func (n *Node) nameOf(t *target) string {
+	if m, ok := n.memberOf(t); ok {
+		return m.Alias
+	}
+	if r := t.rec; r != nil && r.ID == r.Nonce {
+		return fmt.Sprintf("%s at %s", cmp.Or(r.Role, "the container"), r.Addr.Addr())
+	}
 	return strings.TrimPrefix(t.key, "@")
 }

@@ -81,6 +81,10 @@ type Config struct {
 	// for it. Nil: Self holds it.
 	Fabric <-chan []byte
 
+	// Unfit is why this container can have no part in a launch: it only comes to say so, and nothing is judged or launched before it has.
+	// Gather fails with it: on rank 0 as soon as it hears it, or has all ranks if it says so itself, on the others when rank 0 ends the job. Nil: it can.
+	Unfit *Outcome
+
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -236,12 +240,15 @@ func Start(cfg Config) (*Node, error) {
 		phase:    Gathering,
 		launcher: self.Launch,
 		fabric:   self.Fabric,
-		looking:  cfg.Fabric != nil,
+		looking:  cfg.Fabric != nil || cfg.Unfit != nil,
 		heard:    make(map[string]Record),
 		seeds:    make([]seedState, len(cfg.Seeds)),
 		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
 	}
 	n.names = names{lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name)}
+	if cfg.Unfit != nil {
+		n.own = &message{Type: ended, Outcome: cfg.Unfit}
+	}
 	n.inbox.init()
 	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
 		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, cfg.Logger, func(r Record, alive bool) {
@@ -261,7 +268,7 @@ func Start(cfg Config) (*Node, error) {
 			n.becomeCoordinator()
 		}
 	})
-	if cfg.Fabric != nil {
+	if cfg.Fabric != nil && cfg.Unfit == nil {
 		n.wg.Go(n.awaitFabric)
 	}
 	if cfg.Size != 1 {

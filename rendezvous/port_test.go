@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -140,6 +141,38 @@ func TestUnknownRanksAreAgreed(t *testing.T) {
 	}
 	for _, h := range hosts {
 		h.close()
+	}
+}
+
+// The one that cannot take part may be the first of an order that nobody has declared, and the one to tell the others.
+func TestAnUnfitRankOfAnAgreedOrderEndsTheJob(t *testing.T) {
+	for who, reason := range []string{`^no such command$`, `^worker at 127\.0\.0\.2: no such command$`} {
+		port := freePort(t, "127.0.0.1")
+		var hosts []*host
+		for i := range 3 {
+			hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
+				c.Size, c.Seeds = 3, []Seed{{"127.0.0.1", port}, {"127.0.0.2", port}, {"127.0.0.3", port}}
+				if i == who {
+					c.Unfit = &Outcome{Status: 127, Reason: "no such command"}
+				}
+			}))
+		}
+		var all sync.WaitGroup
+		for _, h := range hosts {
+			all.Go(func() {
+				_, err := h.node.Gather(t.Context())
+				var e *EndedError
+				if assert.ErrorAs(t, err, &e) {
+					assert.Equal(t, 127, e.Outcome.Status)
+					assert.Regexp(t, reason, e.Outcome.Reason)
+					assert.NoError(t, h.node.Finish(t.Context(), e.Outcome, time.Minute))
+				}
+			})
+		}
+		all.Wait()
+		for _, h := range hosts {
+			h.close()
+		}
 	}
 }
 
