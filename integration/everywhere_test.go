@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 // meet is what frameworks do that need no launcher: rank 0 listens where everybody was told, the others come and say who they are.
@@ -154,6 +156,30 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 	containers = append(containers, hosts[2].start(t, "shh"))
 	require.Equal(t, same(3, 127), statuses(t, containers))
 	require.Contains(t, stderr(containers[0]), "worker-2: launch: running \\\"shh\\\": not found")
+}
+
+// Whoever it is, and be it the one to lead, where the ranks are still to be agreed.
+func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
+	for who := range 3 {
+		t.Run(fmt.Sprint(who), func(t *testing.T) {
+			l := newLab(t)
+			hosts := everywhere(composeHosts(t, l, 3))
+			for _, h := range hosts {
+				l.Reverse(h.machine.Addr, "somewhere.") // says nothing of an index
+			}
+			commands := [3]string{"true", "true", "true"}
+			commands[who] = "shh"
+			var containers []*lab.Container
+			for i, h := range hosts {
+				containers = append(containers, h.start(t, commands[i]))
+			}
+			require.Equal(t, same(3, 127), statuses(t, containers))
+			for _, c := range containers {
+				require.Contains(t, stderr(c), `launch: running \"shh\": not found`)
+				require.NotContains(t, stderr(c), "launching")
+			}
+		})
+	}
 }
 
 func TestEverywhereMustBeAgreed(t *testing.T) {

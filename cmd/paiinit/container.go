@@ -48,14 +48,14 @@ type container struct {
 	nonce   string
 	keys    *jobkey.Keys
 	open    bool   // the keys are no secret
-	unfit   bool   // it only comes to say why there can be no launch: what a launch waits for, it never tells
 	command string // path of the command, "" when this container has none
 	fabric  fabric
 
-	task     *heldPort          // for the job's own use
-	launcher chan string        // what this container's launcher says of its version
-	late     []string           // what others' launchers say that was compared after the check
-	unask    context.CancelFunc // nobody wants to know it any more
+	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
+	task     *heldPort           // for the job's own use
+	launcher chan string         // what this container's launcher says of its version
+	late     []string            // what others' launchers say that was compared after the check
+	unask    context.CancelFunc  // nobody wants to know it any more
 	state    *state
 	port     *rendezvous.Port
 	node     *rendezvous.Node
@@ -320,9 +320,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	if cfg.Fabric = make(chan []byte); !c.unfit {
-		cfg.Fabric = c.tellFabric(serving)
-	}
+	cfg.Fabric = c.tellFabric(serving)
 	c.node, err = rendezvous.Start(cfg)
 	if err != nil {
 		return err
@@ -369,7 +367,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Task: c.task.port(), Exec: c.exec, Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
-		Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
@@ -552,6 +550,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 		return 0, err
 	}
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
+	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
@@ -563,12 +562,11 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 		}
 	})
 	defer c.signals.to(nil)
-	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	if ferr := c.node.Finish(ctx, o, dismissal); ferr != nil {
+	if ferr := c.node.Finish(ctx, *c.unfit, dismissal); ferr != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
 	}
-	c.sayEnd(o)
-	return o.Status, nil
+	c.sayEnd(*c.unfit)
+	return c.unfit.Status, nil
 }
 
 // dismissal is how long rank 0 stays to send the others home; containers of one job start within seconds.

@@ -273,7 +273,7 @@ func firstLine(s string) string {
 
 // withdraw is the way out of a rank that cannot run what it was told to: rank 0 ends the job for all if it comes soon.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
-	c.unfit = true
+	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
 	}
@@ -285,12 +285,15 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 		}
 	})
 	defer c.signals.to(nil)
-	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	c.node.Report(rendezvous.End{Outcome: o})
-	if _, werr := c.node.Wait(ctx); werr != nil {
-		c.log.Warn("rank 0 was not told", "phase", "exit", "err", werr)
+	_, gerr := c.node.Gather(ctx)
+	if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
+		c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
 	}
-	return o.Status, err
+	// Where ranks are agreed, this one may be the first, and the one to tell.
+	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
+		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+	}
+	return c.unfit.Status, err
 }
 
 // checkExec refuses ranks that were told different things about who runs the command.
