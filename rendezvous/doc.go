@@ -50,6 +50,8 @@
 // A rank registers before it knows everything of itself, and registers again when it knows more. What its launcher says of its version is in
 // the roster if it comes in time. The summary of its fabric, which is judged across all ranks, is in every roster: a register says that it
 // is still to come, and rank 0 prepares nothing before it has come from everybody (Config.Fabric). What is prepared does not change.
+// A rank that can have no part in a launch registers in the same way, and says why in its next message, before it could acknowledge
+// anything: that ends the job (Config.Unfit).
 //
 // The first three ranks are told to go at once, so that a rank 0 that is started again at that moment learns that there has been a
 // launch; the others may be told when rank 0 has started its command, or a moment later (Config.Head, Node.Launched).

@@ -448,6 +448,20 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	}
 }
 
+// untilStopped is a context that a signal ends, for a container that leaves anyway.
+func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	c.signals.to(func(sig os.Signal) {
+		if terminating(sig) > 0 {
+			cancel()
+		}
+	})
+	return ctx, func() {
+		c.signals.to(nil)
+		cancel()
+	}
+}
+
 // gather waits for all ranks.
 func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	ctx, end := c.stoppable(ctx)
@@ -543,25 +557,20 @@ func (e *stoppedError) Error() string {
 // dismiss is rank 0's way out when it cannot launch what it was told to: it says so at once, and then to the ranks that
 // are there or come within a few seconds, so that they do not wait for it.
 func (c *container) dismiss(ctx context.Context, err error) (int, error) {
-	switch first := c.job.Rank == 0 || c.job.First; {
-	case c.job.Size != 1 && !first && c.exec == execAll:
-		return c.withdraw(ctx, err)
-	case c.job.Size == 1 || !first:
+	first := c.job.Rank == 0 || c.job.First
+	if c.job.Size == 1 || !first && c.exec != execAll {
 		return 0, err
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
 	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	if !first {
+		return c.withdraw(ctx, err)
+	}
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
-			cancel()
-		}
-	})
-	defer c.signals.to(nil)
+	ctx, end := c.untilStopped(ctx)
+	defer end()
 	if ferr := c.node.Finish(ctx, *c.unfit, dismissal); ferr != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
 	}

@@ -273,18 +273,13 @@ func firstLine(s string) string {
 
 // withdraw is the way out of a rank that cannot run what it was told to: rank 0 ends the job for all if it comes soon.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
-	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
 	}
+	ctx, end := c.untilStopped(ctx)
+	defer end()
 	ctx, cancel := context.WithTimeout(ctx, dismissal)
 	defer cancel()
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
-			cancel()
-		}
-	})
-	defer c.signals.to(nil)
 	_, gerr := c.node.Gather(ctx)
 	if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
 		c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
