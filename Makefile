@@ -14,7 +14,7 @@ GOLANGCI         := v2.15.0
 GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint
 
 # What the tests and the demonstration run, by Debian's names. The compose tool is added where a Docker engine lacks it.
-PACKAGES := gcc libc6-dev binutils busybox-static ca-certificates iproute2 \
+PACKAGES := gcc libc6-dev binutils busybox-static ca-certificates iproute2 nftables \
             openmpi-bin python3 python3-mpi4py mpich openssh-client debootstrap tini dumb-init \
             slurmctld slurmd slurm-client munge \
             rsync dropbear-bin putty-tools python3-paramiko curl git ansible-core ssh-audit openssh-server pdsh \
@@ -69,6 +69,7 @@ $(KUBERNETES): $(wildcard integration/kubernetes/cluster/*.sh integration/kubern
 bench: deps build ## measure beside what others use, into docs/benchmarks.md, and run the Go benchmarks
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rendezvous
+	go run ./integration/bench -n 5 -bin bin/paiinit -o docs/benchmarks.md burst
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md fabric
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md launchers

@@ -55,7 +55,7 @@ func (r *reader) dnsPeers(job *Job, v variable) error {
 		}
 		ports[role] = hp.port
 		job.Roles = append(job.Roles, Role{Name: role, Count: -1})
-		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port})
+		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port, Role: role})
 		r.note("seeds", v)
 	}
 	if err := r.dnsSelf(job, v); err != nil {

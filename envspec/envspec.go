@@ -132,6 +132,8 @@ type Peer struct {
 type Seed struct {
 	Host string `json:"host"`
 	Port int    `json:"port"`
+	// Role is the role of all containers there, where the environment tells it: the job has at least one of them.
+	Role string `json:"-"`
 }
 
 // Secret is a place where a secret is kept. Kind is "file", and Name then its absolute path.

@@ -1,18 +1,33 @@
 package envspec
 
 import (
+	"cmp"
+	"strconv"
 	"strings"
 )
 
 // What schedulers have in common that list containers without giving each a port of ours.
 
-// usualPort is where containers listen that got no port from their scheduler: the explicit one, or the default.
+// usualPort is where containers listen that got no port from their scheduler: the explicit one, or one of the job's
+// own, or the default.
 func (r *reader) usualPort() (int, error) {
 	port, _, ok, err := r.port()
 	if !ok {
-		port = DefaultPort
+		port = cmp.Or(r.jobPort, DefaultPort)
 	}
 	return port, err
+}
+
+// jobPorts is how many ports there are from DefaultPort on for the jobs of a scheduler that puts several of them on one
+// host.
+const jobPorts = 64
+
+// portOfJob gives a job a port by its number. Jobs that follow each other have different ones.
+func (r *reader) portOfJob(v variable) {
+	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
+		r.jobPort = DefaultPort + int(n%jobPorts)
+		r.note("port", v)
+	}
 }
 
 // addRole appends a role with one container per host. Hosts may be blank: a container of which only the index is known.

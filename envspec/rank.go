@@ -269,7 +269,7 @@ func (r *reader) choosePort(job *Job) error {
 		if r.sources["port"] == "" {
 			r.note("port", r.origin[peerKey{job.Role, job.Index}])
 		}
-		if r.spread && job.Port == DefaultPort {
+		if r.spread && job.Port == DefaultPort && r.jobPort == 0 {
 			r.sources["port"] = "default"
 		}
 	case job.Port == 0:

@@ -31,6 +31,7 @@ type reader struct {
 	origin  map[peerKey]variable // where the place of a peer came from
 
 	spread     bool                  // the scheduler gives nobody a port: see spreadPorts
+	jobPort    int                   // in place of DefaultPort
 	openSize   bool                  // the size may stay unknown here
 	launchOnly map[string]bool       // roles that compute nothing, by the scheduler's word
 	slots      map[peerKey]slotCount // of single containers, as a host list tells

@@ -18,6 +18,9 @@ func matchSlurm(r *reader) string {
 
 func readSlurm(r *reader, job *Job) error {
 	r.readID(job, "SLURM_JOB_ID")
+	if id, ok := r.get("SLURM_JOB_ID"); ok { // the nodes are shared, with their network
+		r.portOfJob(id)
+	}
 	step, inStep := r.get("SLURM_STEP_ID", "SLURM_STEPID")
 	if inStep {
 		// A step that is started again, by a job that is requeued, must not meet what is left of it.

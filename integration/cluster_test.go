@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/paiinit/paiinit/integration/lab"
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 const (
@@ -32,6 +33,7 @@ var paiinit, root string
 
 func TestMain(m *testing.M) {
 	lab.Main()
+	testsignals.Default()
 	dir, err := os.MkdirTemp("", "paiinit-integration-")
 	if err == nil {
 		err = build(dir)
@@ -167,7 +169,7 @@ func (h host) program(command ...string) lab.Program {
 		Env:      env,
 		Dir:      root,
 		Binds:    binds,
-		Tmpfs:    h.tmpfs,
+		Tmpfs:    append([]string{"/job"}, h.tmpfs...), // paiinit writes DeepSpeed's host list there
 		Overlay:  h.overlay,
 		Hosts:    h.hosts,
 		Hide:     noShell,

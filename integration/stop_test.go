@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +43,38 @@ func TestRanksDoNotListen(t *testing.T) {
 			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
 			require.Equal(t, same(2, 143), statuses(t, containers))
 			require.Less(t, time.Since(began), 15*time.Second)
+		})
+	}
+}
+
+// Where a launcher was started by another one, or by a script, its ranks have the same time.
+func TestRanksBelowOtherLaunchersSaveTheirWork(t *testing.T) {
+	horovodrun := []string{
+		"python3", "integration/docker/testdata/horovod/horovodrun", "--network-interfaces", "eth0",
+		"-np", "3", "--hostfile", "/run/paiinit/hostfile",
+	}
+	commands := map[string][]string{
+		"horovodrun":        append(slices.Clone(horovodrun), "sh", "-c", saves),
+		"horovodrun --gloo": append(slices.Clone(horovodrun), "--gloo", "sh", "-c", saves),
+	}
+	for name, command := range launchers {
+		script := strings.Join(command, " ") + ` sh -c "$SAVES"; sleep 1000`
+		commands["a script with "+name] = []string{"sh", "-c", script}
+	}
+	for name, command := range commands {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 3)
+			for i := range hosts {
+				hosts[i].env["PAIINIT_SLOTS"], hosts[i].env["SAVES"] = "1", saves
+				hosts[i].env["PYTHONPATH"] = root + "/integration/docker/testdata"
+			}
+			containers := startAll(t, hosts, command...)
+			all := func() string { return stdout(containers[0]) }
+			ready := func() bool { return strings.Count(all(), "ready") == 3 }
+			require.Eventually(t, ready, patience, 10*time.Millisecond)
+			require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+			require.Equal(t, same(3, 143), statuses(t, containers))
+			require.Equal(t, 3, strings.Count(all(), "saved"))
 		})
 	}
 }

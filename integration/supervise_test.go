@@ -116,7 +116,7 @@ func TestFewerHostsThanAsked(t *testing.T) {
 		"refused":  {nil, []string{"mpirun", "--oversubscribe", "-np", "3", "hostname"}, 69},
 		"accepted": {[]string{"--allow-partial"}, []string{"mpirun", "--oversubscribe", "-np", "3", "hostname"}, 0},
 		"one rank": {nil, []string{"mpirun", "-np", "1", "hostname"}, 0},
-		"a script": {nil, []string{"sh", "-c", "mpirun --oversubscribe -np 3 hostname"}, 0},
+		"a script": {nil, []string{"sh", "-c", "true"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), 2)
@@ -141,21 +141,38 @@ func TestDifferentLaunchers(t *testing.T) {
 	const differ = "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-1"
 	other := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(other, "mpirun"), []byte("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), 0o755))
+	slow := t.TempDir() // rank 0 launches before its launcher has said its version
+	require.NoError(t, os.WriteFile(filepath.Join(slow, "mpirun"), []byte("#!/bin/sh\n"+
+		"[ \"$1\" != --version ] || until [ -e /run/slow/launched ]; do sleep 0.01; done\n"+
+		"exec /usr/bin/mpirun \"$@\"\n"), 0o755))
 	for name, tt := range map[string]struct {
 		flags  []string
+		slow   bool
 		status int
 	}{
-		"refused": {[]string{"--require-same-launcher"}, 69},
-		"warned":  {nil, 0}, // also where the launcher of the last rank is asked after the launch
+		"refused": {[]string{"--require-same-launcher"}, false, 69},
+		"warned":  {nil, false, 0}, // also where the launcher of the last rank is asked after the launch
+		"rank 0's launcher answers after the launch": {nil, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), 2)
 			hosts[1].binds = map[string]string{"/run/other": other}
 			hosts[1].env["PATH"] = "/run/other:" + strings.TrimPrefix(path, "PATH=")
+			seen := t.TempDir()
+			hosts[0].binds = map[string]string{"/run/seen": seen}
+			if tt.slow {
+				hosts[0].binds["/run/slow"] = slow
+				hosts[0].env["PATH"] = "/run/slow:" + strings.TrimPrefix(path, "PATH=")
+			}
 			for i := range hosts {
 				hosts[i].flags = append(hosts[i].flags, tt.flags...)
 			}
-			containers := startAll(t, hosts, "mpirun", "sh", "-c", "sleep 2")
+			containers := startAll(t, hosts, "sh", "-c", "[ ! -d /run/slow ] || touch /run/slow/launched; "+
+				"until [ -e /run/seen/it ]; do sleep 0.01; done; mpirun true")
+			if tt.status == 0 {
+				waitLine(t, containers[0], differ)
+				require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o644))
+			}
 			require.Equal(t, same(2, tt.status), statuses(t, containers))
 			require.Contains(t, stderr(containers[0]), differ)
 		})

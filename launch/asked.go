@@ -14,6 +14,21 @@ type Request struct {
 	Hosts []string
 	// Hostfile is the path of the host list that is read instead of the one in the environment, "" if there is none.
 	Hostfile string
+	// HostfileOptional says that the hosts of the job are meant where there is no Hostfile.
+	HostfileOptional bool
+	// Without are hosts of the list that are not used.
+	Without []string
+	// Nodes is the number of hosts on which every slot is used, 0 if the hosts follow from Ranks.
+	Nodes int
+}
+
+// FewestHosts is how many hosts the launcher needs at least, given the slots of each host that it may use.
+func (r Request) FewestHosts(slots []int) int {
+	n := FewestHosts(r.Ranks, slots)
+	if r.Nodes > 0 {
+		return min(n, r.Nodes)
+	}
+	return n
 }
 
 // Options of Open MPI's mpirun (orterun(1), prterun(1)) and of hydra's mpiexec (its --help), without their dashes.
@@ -35,13 +50,22 @@ var (
 	optionsUnread = []string{"N", "npernode", "pernode", "npersocket", "ppn", "perhost", "app", "configfile", "hnp", "dvm", "loadbalance"}
 )
 
-// Asked reads the command line of an MPI launcher. ok is false where it says something that this package does not
-// understand: then nothing follows from it.
-func Asked(args []string) (r Request, ok bool) {
-	if len(args) == 0 || !IsLauncher(args[0]) {
+// Asked reads the command line of a launcher: an MPI launcher, horovodrun or deepspeed, see [Called]. ok is false where
+// it says something that this package does not understand: then nothing follows from it.
+func Asked(line []string) (r Request, ok bool) {
+	switch name, args := Called(line); name {
+	case "":
 		return Request{}, false
+	case horovodrun:
+		return horovodAsked(args)
+	case deepspeed:
+		return deepSpeedAsked(args)
+	default:
+		return mpiAsked(args)
 	}
-	words := args[1:]
+}
+
+func mpiAsked(words []string) (r Request, ok bool) {
 	next := func() string {
 		if len(words) == 0 {
 			return ""

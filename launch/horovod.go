@@ -1,5 +1,11 @@
 package launch
 
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // horovod is horovodrun. It finds its hosts by -H or --hostfile alone, its remote shell by the name ssh, and its network by
 // asking every host; with mpirun below it, that one's variables count. A host with several networks is told which one
 // Gloo takes, because the question is answered by name (horovod/runner/driver/driver_service.py).
@@ -9,4 +15,105 @@ func horovod(l Launcher) []Var {
 		t.set("HOROVOD_GLOO_IFACE", l.Interface, "Horovod's Gloo talks over the network that the hosts share")
 	}
 	return t
+}
+
+// horovodOptions are those of horovodrun 0.16 to 0.28 (horovod/runner/launch.py).
+var horovodOptions = options{
+	none: "h help v version cb check-build disable-cache verbose tcp hierarchical-allreduce " +
+		"no-hierarchical-allreduce hierarchical-allgather no-hierarchical-allgather torus-allreduce " +
+		"no-torus-allreduce autotune no-autotune timeline-mark-cycles no-timeline-mark-cycles no-stall-check " +
+		"stall-check mpi-threads-disable no-mpi-threads-disable log-with-timestamp log-without-timestamp " +
+		"prefix-timestamp prefix-output-with-timestamp log-hide-timestamp no-log-hide-timestamp gloo mpi " +
+		"jsrun",
+	one: "np num-proc H host hosts hostfile host-discovery-script config-file network-interface " +
+		"network-interfaces p ssh-port i ssh-identity-file start-timeout output-filename min-np min-num-proc " +
+		"max-np max-num-proc slots-per-host elastic-timeout reset-limit fusion-threshold-mb cycle-time-ms " +
+		"cache-capacity autotune-log-file autotune-warmup-samples autotune-steps-per-sample " +
+		"autotune-bayes-opt-max-samples autotune-gaussian-process-noise timeline-filename " +
+		"stall-check-warning-time-seconds stall-check-shutdown-time-seconds mpi-args binding-args " +
+		"num-nccl-streams thread-affinity ccl-bgt-affinity gloo-timeout-seconds log-level",
+	two: "blacklist-cooldown-range",
+}
+
+// elastic are the options with which hosts come and go: the user's script says which there are.
+var elastic = []string{
+	"host-discovery-script", "min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host", "elastic-timeout",
+	"reset-limit", "blacklist-cooldown-range",
+}
+
+// Horovodrun is what a command line of horovodrun says of where to run.
+type Horovodrun struct {
+	Request
+	// Launches is false where it only tells something, as with --version, --check-build and --help, or has no COMMAND.
+	Launches bool
+	// Given is the option by which the user has chosen the hosts; "" if there is none.
+	Given string
+	// Network is the option by which the user has chosen the network; "" if there is none.
+	Network string
+	// Unread is the first option that is not known here; "" if there is none.
+	Unread string
+	// Options is the number of words before COMMAND.
+	Options int
+
+	readable bool
+}
+
+// ReadHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
+// begins: then an option for hosts counts wherever it stands, because horovodrun refuses two of them.
+func ReadHorovodrun(args []string) Horovodrun {
+	h := Horovodrun{readable: true}
+	rest, query := args, false
+	for {
+		name, values, after, known, ok := horovodOptions.next(rest)
+		if !ok {
+			break
+		}
+		word, value := rest[0], strings.Join(values, " ")
+		rest = after
+		switch {
+		case !known:
+			if h.Unread == "" {
+				h.Unread = word
+			}
+		case slices.Contains([]string{"h", "help", "v", "version", "cb", "check-build"}, name):
+			query = true
+		case name == "np" || name == "num-proc":
+			n, err := strconv.Atoi(value)
+			h.readable = h.readable && err == nil && n > 0
+			h.Ranks = n
+		case name == "network-interface" || name == "network-interfaces":
+			h.Network = word
+		case name == "H" || name == "host" || name == "hosts":
+			hosts, ok := hostWords(value)
+			h.readable = h.readable && ok
+			h.Hosts, h.Given = hosts, word
+		case name == "hostfile":
+			h.Hostfile, h.Given = value, word
+		case name == "config-file":
+			h.Given = word
+		case slices.Contains(elastic, name):
+			h.Given, h.readable = word, false
+		case name == "jsrun":
+			h.readable = false
+		}
+	}
+	h.Options, h.Launches = len(args)-len(rest), len(rest) > 0 && !query
+	if h.Unread == "" {
+		return h
+	}
+	h.readable = false
+	for _, word := range rest {
+		name, _, _ := strings.Cut(word, "=")
+		if slices.Contains([]string{
+			"-H", "--host", "--hosts", "-hostfile", "--hostfile", "--host-discovery-script", "--config-file",
+		}, name) {
+			h.Given = name
+		}
+	}
+	return h
+}
+
+func horovodAsked(args []string) (Request, bool) {
+	h := ReadHorovodrun(args)
+	return h.Request, h.Launches && h.readable
 }

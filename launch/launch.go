@@ -17,11 +17,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"time"
 )
-
-// DefaultGrace is the time between SIGTERM and SIGKILL where none is given: below the 10 s of `docker stop`.
-const DefaultGrace = 8 * time.Second
 
 // Launcher says what the launchers' environment is made of. The zero value of a field leaves out what depends on it.
 type Launcher struct {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -83,6 +84,30 @@ func Look(name string, environ []string, dir string) (string, error) {
 		return "", lookError(name, denied)
 	}
 	return "", &LookError{name, statusNotFound, fmt.Errorf("not found in PATH (%s)", search)}
+}
+
+// LookPast finds the program that a shell would find if self were not there: it searches PATH after the first entry
+// that holds self under this name, and passes over every further link to self. A chain of programs that pass a call on
+// to each other in this way only moves down PATH, so it ends. Relative entries are passed over.
+func LookPast(name string, environ []string, self fs.FileInfo) (string, error) {
+	search, set := lookupEnv(environ, "PATH")
+	if !set {
+		search = defaultPath
+	}
+	isSelf := func(file string) bool {
+		fi, err := os.Stat(file)
+		return err == nil && os.SameFile(fi, self)
+	}
+	entries := filepath.SplitList(search)
+	entries = entries[1+slices.IndexFunc(entries,
+		func(e string) bool { return filepath.IsAbs(e) && isSelf(filepath.Join(e, name)) }):]
+	for _, entry := range entries {
+		file := filepath.Join(entry, name)
+		if filepath.IsAbs(entry) && executable(file) == nil && !isSelf(file) {
+			return file, nil
+		}
+	}
+	return "", &LookError{name, statusNotFound, fmt.Errorf("there is no other %s in PATH (%s)", name, search)}
 }
 
 // lookupEnv returns the value that getenv would: the first.

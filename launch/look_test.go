@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,4 +80,51 @@ func TestLook(t *testing.T) {
 	got, err := Look("./run.sh", nil, "")
 	require.NoError(t, err)
 	require.Equal(t, "./run.sh", got)
+}
+
+func TestLookPast(t *testing.T) {
+	root := t.TempDir()
+	program := func(name string) string {
+		file := filepath.Join(root, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(name), 0o755))
+		return file
+	}
+	ours, image, other := program("paiinit"), program("image/ssh"), program("other/ssh")
+	for _, link := range []string{"bin/ssh", "again/ssh"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o755))
+		require.NoError(t, os.Symlink(ours, filepath.Join(root, link)))
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "hard"), 0o755))
+	require.NoError(t, os.Link(ours, filepath.Join(root, "hard/ssh")))
+	self, err := os.Stat(ours)
+	require.NoError(t, err)
+	for _, tt := range []struct {
+		want string
+		path []string
+	}{
+		{image, []string{"bin", "image", "other"}},
+		{image, []string{"bin", "again", "hard", "image"}},
+		// what comes before had its turn: two that pass calls on would do so for ever
+		{image, []string{"other", "bin", "image"}},
+		{other, []string{"other", "image"}}, // called by its path
+		{"", []string{"image", "bin"}},
+		{"", []string{"bin", "hard"}},
+	} {
+		var path []string
+		for _, p := range tt.path {
+			path = append(path, filepath.Join(root, p))
+		}
+		got, err := LookPast("ssh", []string{"PATH=" + strings.Join(path, ":")}, self)
+		require.Equal(t, tt.want, got, "%v", tt.path)
+		if tt.want == "" {
+			require.ErrorContains(t, err, "there is no other ssh in PATH")
+			var le *LookError
+			require.ErrorAs(t, err, &le)
+			require.Equal(t, 127, le.Status)
+		}
+	}
+	t.Chdir(filepath.Join(root, "image"))
+	_, err = LookPast("ssh", []string{"PATH=.:" + root + "/bin"}, self)
+	require.Error(t, err, "a relative entry of PATH")
 }

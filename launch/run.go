@@ -5,8 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -28,11 +32,19 @@ type Command struct {
 	// TailLines is the number of last lines of stderr to keep for Result.Tail. 0: the command gets Stderr itself, a terminal
 	// stays a terminal. Above 0: it gets a pipe, and every byte is passed on to Stderr as soon as it comes.
 	TailLines int
-	// Grace is the time between SIGTERM and SIGKILL, 0 for DefaultGrace.
+	// TailHosts are names of hosts: pdsh begins each line with that of the host from which it comes.
+	TailHosts []string
+	// Grace is the time between SIGTERM and SIGKILL; 0: SIGKILL follows at once.
 	Grace time.Duration
-	// Signals are passed on to the command's process group, in order. SIGTERM, SIGINT and SIGQUIT also start Grace; a second
-	// SIGTERM or SIGINT is passed on and then ends the group at once. nil: none.
+	// Signals are passed on to the command, in order. SIGTERM, SIGINT and SIGQUIT also start Grace, once: repeating
+	// them does not shorten it. SIGKILL ends the whole group at once. nil: none.
 	Signals <-chan os.Signal
+	// WholeGroup has all processes of the command's group get every signal. Otherwise signals go to the command alone,
+	// through shells and other wrappers; the rest of the group gets SIGTERM when these have ended, or shortly before
+	// the end of Grace.
+	WholeGroup bool
+	// Processes lists the processes of the job, without this one; nil, or an empty list, is as WholeGroup.
+	Processes func() []Process
 	// Fork calls the function that starts the process, in the way in which a process has to be started here; nil: it is called as it is.
 	Fork func(start func() error) error
 	// Started is called once the command runs; nil: nobody is told.
@@ -45,23 +57,24 @@ type Result struct {
 	Code int
 	// Signal is the signal that ended the command, 0 if it exited.
 	Signal syscall.Signal
-	// Forwarded is the first of SIGTERM, SIGINT, SIGQUIT and SIGHUP that was passed on to the command, or SIGTERM if the
+	// Forwarded is the first of SIGTERM, SIGINT and SIGQUIT that was passed on to the command, or SIGTERM if the
 	// context ended; 0 if there was none in the last Grace before the end.
 	Forwarded syscall.Signal
 	// At is when the command itself had ended; to end what it left behind may have taken longer.
 	At time.Time
-	// Tail are the last lines of stderr without their line ends, at most TailLines.
+	// Tail are the last lines of stderr without their line ends, at most TailLines. Where a launcher marks from which
+	// process a line comes, as many of the process that failed first come before them.
 	Tail []string
+	// Unread is how many bytes at the end of stderr were dropped, because they were not read within a moment after the
+	// end.
+	Unread int
 }
 
-// Status returns the exit status that stands for r: the command's own, 128+n if signal n ended it, and 128+n if it says
-// 0 although n told it to stop (MPICH's mpiexec exits 0 after SIGTERM: the job is not finished, it was stopped).
+// Status returns the exit status that stands for r: the command's own, and 128+n if signal n ended it. A command that
+// was told to stop may have saved its work and say 0. For a launcher that says so, the caller knows better.
 func (r Result) Status() int {
-	switch {
-	case r.Signal != 0:
+	if r.Signal != 0 {
 		return 128 + int(r.Signal)
-	case r.Code == 0 && r.Forwarded != 0:
-		return 128 + int(r.Forwarded)
 	}
 	return r.Code
 }
@@ -71,18 +84,16 @@ func (r Result) Status() int {
 // If Stdin is the controlling terminal and this process's group is in its foreground, the command's group takes the
 // foreground and this one gets it back at the end.
 //
-// The end of ctx stops the command: SIGTERM to the group, SIGKILL after Grace. What the command leaves behind in its
-// group is stopped the same way: it gets SIGTERM, a second one if the group had one, and no time beyond the Grace that
-// already runs. Processes that left the group are not touched, and Run does not wait for them, even if they hold Stderr.
+// The end of ctx stops the command: SIGTERM, and SIGKILL to the group after Grace. What the command leaves behind in
+// its group is stopped the same way, and has no time beyond the Grace that already runs. Processes that left the group
+// get SIGTERM when a command that was asked to end has done so, and a share of its Grace, at most 2 s; those of a
+// command that ends by itself are not touched. Run does not wait for any that hold Stderr.
 //
 // The error is a [*LookError] if the command could not be started (Result.Code is its status); it says that ctx had
 // ended before, or that somebody else reaped the command. How the command ended is not an error.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if ctx.Err() != nil {
 		return Result{}, fmt.Errorf("launch: not starting %q: %w", c.Path, context.Cause(ctx))
-	}
-	if c.Grace <= 0 {
-		c.Grace = DefaultGrace
 	}
 	stdin, stdout, stderr, release, err := c.files()
 	if err != nil {
@@ -92,7 +103,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 
 	var t *tail
 	if c.TailLines > 0 {
-		if t, err = newTail(stderr, c.TailLines); err != nil {
+		if t, err = newTail(stderr, c.TailLines, c.TailHosts); err != nil {
 			return Result{}, err
 		}
 		stderr = t.w
@@ -123,14 +134,16 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		errors.As(err, &le)
 		return Result{Code: le.Status}, err
 	}
-	g := &group{pgid: proc.Pid, grace: c.Grace, signals: c.Signals}
-	// That the group is gone, or that a process in it belongs to somebody else, is no concern.
-	g.kill = func(sig syscall.Signal) { _ = syscall.Kill(-proc.Pid, sig) }
+	g := &group{
+		pgid: proc.Pid, agent: os.Getpid(), grace: max(c.Grace, 0), signals: c.Signals,
+		kill: syscall.Kill, look: c.Processes, whole: c.WholeGroup, hasEnded: func() bool { return hasEnded(proc.Pid) },
+	}
 	state, err := g.supervise(ctx, proc)
 	at := time.Now()
 	g.sweep()
 
-	r := Result{Forwarded: g.forwarded, At: at, Tail: t.finish()}
+	r := Result{Forwarded: g.forwarded, At: at}
+	r.Tail, r.Unread = t.finish()
 	if err != nil {
 		return r, fmt.Errorf("launch: waiting for %q: %w", c.Path, err)
 	}
@@ -210,19 +223,59 @@ func isELF(path string) bool {
 	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
 }
 
-// group is a process group under supervision.
+// group is the command: its process group, and what has left that.
 type group struct {
 	pgid    int
-	kill    func(syscall.Signal) // signals the whole group
+	agent   int // this process
 	grace   time.Duration
 	signals <-chan os.Signal
+	kill    func(pid int, sig syscall.Signal) error // kill(2)
+	look    func() []Process                        // nil: only the whole group can be signalled
+	whole   bool                                    // the whole group gets every signal
 
-	stopped   bool             // somebody asked the group to end
-	urgent    int              // SIGTERM and SIGINT seen
+	stopped   bool         // the command was asked to end
+	told      map[int]mark // processes that were asked to end one by one, and have not ended as far as is known
+	restTold  bool         // the rest of the group was asked, too
+	daemons   bool         // and what had left the group
+	killed    bool
+	again     <-chan time.Time // askAgain is due
+	pause     time.Duration    // before the next one
+	rest      <-chan time.Time // the rest of the group and daemons are due
 	deadline  <-chan time.Time // SIGKILL is due; nil: not stopped
 	forwarded syscall.Signal
 	since     time.Time // of forwarded
+	hasEnded  func() bool
 }
+
+// hasEnded says whether a child has ended or is exiting, so that a signal changes nothing. On a busy machine it may
+// be exiting for milliseconds: its connections are closed, but it cannot be reaped yet.
+func hasEnded(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err := os.Stat("/proc/self/stat")
+		return err == nil // it was reaped
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 7 {
+		return false
+	}
+	const exiting = 0x4 // PF_EXITING of the kernel's include/linux/sched.h
+	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
+	return err == nil && flags&exiting != 0
+}
+
+// mark recognises a process that was told.
+type mark struct {
+	started time.Duration
+	// forked is the command line of a process that still is a copy of its parent, as a shell's child before its exec.
+	// There it loses the signal: the shell's handler runs in the child, and the exec forgets that.
+	forked []string
+	rest   bool // it was spared at first
+}
+
+// lastShare is the part of the grace at its end that is left to helpers and daemons: what was not asked to end gets
+// SIGTERM then.
+func lastShare(grace time.Duration) time.Duration { return min(grace/4, 2*time.Second) }
 
 // forward passes one signal on.
 func (g *group) forward(s os.Signal) {
@@ -230,24 +283,180 @@ func (g *group) forward(s os.Signal) {
 	if !ok {
 		return
 	}
-	g.kill(sig)
 	switch sig {
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
-		g.note(sig)
+		late := g.hasEnded != nil && g.hasEnded()
+		g.ask(sig)
+		if !late { // otherwise it is not why the command ends
+			g.note(sig)
+		}
 		g.begin()
-		if sig != syscall.SIGQUIT {
-			g.urgent++
+	case syscall.SIGKILL:
+		g.begin()
+		g.deadline = time.After(0)
+	case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGWINCH:
+		g.signalGroup(sig) // job control is about groups
+	default:
+		to := g.path(g.family())
+		for _, p := range to {
+			_ = g.kill(p.PID, sig)
 		}
-		if g.urgent > 1 {
-			g.kill(syscall.SIGKILL)
+		if len(to) == 0 {
+			g.signalGroup(sig)
 		}
-	case syscall.SIGHUP:
-		// May mean "read your configuration again": no deadline.
-		g.note(sig)
 	}
 }
 
-// note remembers the signal that is the reason if the command now ends.
+// signalGroup signals the whole group. That it is gone, or that a process in it belongs to another user, does not
+// matter.
+func (g *group) signalGroup(sig syscall.Signal) { _ = g.kill(-g.pgid, sig) }
+
+// family looks at the processes of the job; it is empty where /proc does not show them.
+func (g *group) family() family {
+	if g.look == nil {
+		return nil
+	}
+	return newFamily(g.look())
+}
+
+// path are the processes to which a signal goes; none: to the whole group. Once some were asked to end, they are the
+// same ones: what a shell starts in its trap may save the job's work.
+func (g *group) path(f family) (to []Process) {
+	if g.whole {
+		return nil
+	}
+	for pid, m := range g.told {
+		if p, ok := f[pid]; ok && p.State != 'Z' && p.Started == m.started {
+			to = append(to, p)
+		}
+	}
+	if len(to) > 0 {
+		return to
+	}
+	return f.path(g.pgid)
+}
+
+// ask asks the command to end.
+func (g *group) ask(sig syscall.Signal) {
+	f := g.family()
+	to := g.path(f)
+	if len(to) == 0 {
+		g.signalGroup(sig)
+	}
+	g.tell(f, to, sig)
+	g.wake(f)
+	g.lookAgain()
+}
+
+// tell signals processes one by one.
+func (g *group) tell(f family, to []Process, sig syscall.Signal) {
+	if g.told == nil {
+		g.told = make(map[int]mark)
+	}
+	for _, p := range to { // before the first one ends
+		m := mark{started: p.Started, rest: g.restTold && p.Group == g.pgid}
+		if parent, ok := f[p.Parent]; ok && slices.Equal(p.args(), parent.args()) {
+			m.forked = p.args()
+		}
+		g.told[p.PID] = m
+	}
+	for _, p := range to {
+		_ = g.kill(p.PID, sig)
+	}
+}
+
+// wake continues stopped processes, as after Ctrl-Z: they would take the signal only then. The others get no SIGCONT:
+// they might take it for the end of a stop, and redraw a screen.
+func (g *group) wake(f family) {
+	if len(f) == 0 {
+		g.signalGroup(syscall.SIGCONT)
+	}
+	for _, p := range f {
+		if _, told := g.told[p.PID]; p.State == 'T' && (told || p.Group == g.pgid) {
+			_ = g.kill(p.PID, syscall.SIGCONT)
+		}
+	}
+}
+
+// askAgain asks those anew that have lost the signal on their way from a shell to their program.
+func (g *group) askAgain() {
+	f := g.family()
+	var to []Process
+	for pid, m := range g.told {
+		if p, ok := f[pid]; ok && p.State != 'Z' && p.Started == m.started && m.forked != nil &&
+			!slices.Equal(p.args(), m.forked) {
+			to = append(to, p)
+		}
+	}
+	g.tell(f, to, syscall.SIGTERM)
+	g.lookAgain()
+}
+
+// lookAgain has askAgain called after a while, as long as there is a process that may be about to exec. That is mostly
+// a matter of milliseconds.
+func (g *group) lookAgain() {
+	g.again = nil
+	for _, m := range g.told {
+		if m.forked != nil {
+			g.pause = min(max(2*g.pause, time.Millisecond), time.Minute)
+			g.again = time.After(g.pause)
+			return
+		}
+	}
+}
+
+// askRest asks what is left of the group to end.
+func (g *group) askRest(f family) {
+	g.restTold = true
+	if len(f) == 0 || g.whole {
+		g.signalGroup(syscall.SIGTERM)
+		g.wake(f)
+		return
+	}
+	var to []Process
+	for _, p := range f {
+		if _, told := g.told[p.PID]; p.Group == g.pgid && p.State != 'Z' && !told {
+			to = append(to, p)
+		}
+	}
+	g.tell(f, to, syscall.SIGTERM)
+	g.wake(f)
+}
+
+// askDaemons asks what has left the group to end.
+func (g *group) askDaemons(f family) {
+	g.daemons = true
+	to := slices.DeleteFunc(f.daemons(g.pgid, g.agent), func(p Process) bool { _, told := g.told[p.PID]; return told })
+	g.tell(f, to, syscall.SIGTERM)
+	g.wake(f)
+}
+
+// askAll asks the processes that were spared until now to end within the last share of the grace.
+func (g *group) askAll() {
+	f := g.family()
+	if len(f) > 0 && !g.restTold && !g.whole { // or else all of the group was told at first
+		g.askRest(f)
+	}
+	g.askDaemons(f)
+}
+
+// end kills.
+func (g *group) end() {
+	g.killed = true
+	g.signalGroup(syscall.SIGKILL)
+	if len(g.told) == 0 {
+		return
+	}
+	f := g.family()
+	for pid, m := range g.told {
+		if p, ok := f[pid]; ok && p.Started == m.started {
+			_ = g.kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// note remembers the signal that is the reason if the command now ends. SIGHUP is none: it may mean "read your
+// configuration again".
 func (g *group) note(sig syscall.Signal) {
 	now := time.Now()
 	if g.forwarded == 0 || now.Sub(g.since) > g.grace {
@@ -259,15 +468,9 @@ func (g *group) note(sig syscall.Signal) {
 func (g *group) begin() {
 	if !g.stopped {
 		g.stopped = true
+		g.rest = time.After(g.grace - lastShare(g.grace))
 		g.deadline = time.After(g.grace)
 	}
-}
-
-// stop asks the group to end.
-func (g *group) stop() {
-	g.begin()
-	g.kill(syscall.SIGTERM)
-	g.kill(syscall.SIGCONT) // a stopped process would get SIGTERM only when somebody continues it
 }
 
 // step waits for the next event and deals with it; it returns false when done is.
@@ -286,10 +489,13 @@ func (g *group) step(ctx context.Context, done <-chan struct{}) bool {
 		}
 		g.forward(s)
 	case <-ended:
-		g.note(syscall.SIGTERM)
-		g.stop()
+		g.forward(syscall.SIGTERM)
+	case <-g.again:
+		g.askAgain()
+	case <-g.rest:
+		g.askAll()
 	case <-g.deadline:
-		g.kill(syscall.SIGKILL)
+		g.end()
 	}
 	return true
 }
@@ -310,42 +516,77 @@ func (g *group) supervise(ctx context.Context, proc *os.Process) (state *os.Proc
 	return state, err
 }
 
-// sweep ends what the leader left behind in its group.
+// sweep waits until the processes that were asked have ended, and ends what the leader left behind in its group.
 func (g *group) sweep() {
-	if g.gone() {
-		return
+	asked := g.stopped
+	if !asked {
+		if g.gone() {
+			return
+		}
+		g.begin()
+		g.rest = nil // all of the group is told now, and daemons may be meant to stay
+		g.askRest(nil)
 	}
-	// Also if it was stopped before: a command that a shell with a trap was just starting then has lost that SIGTERM, as the
-	// handler runs in the child before the exec, which forgets it.
-	g.stop()
 	// The kernel tells nobody that a group is empty, and its members are not our children: look again at growing intervals.
 	const longest = 50 * time.Millisecond
 	wait := time.Millisecond
-	again := time.NewTimer(wait)
-	defer again.Stop()
-	var killed <-chan time.Time
-	for !g.gone() {
+	tick := time.NewTimer(wait)
+	defer tick.Stop()
+	var killed, last <-chan time.Time
+	for {
+		g.forget()
+		if g.gone() {
+			// A process that was about to become a daemon when the rest of the group was told.
+			maps.DeleteFunc(g.told, func(_ int, m mark) bool { return m.rest })
+		}
+		if len(g.told) == 0 {
+			switch {
+			case g.gone() && (!asked || g.daemons || g.killed):
+				return
+			case g.gone():
+				g.askDaemons(g.family())
+				last = time.After(lastShare(g.grace))
+				continue
+			case !g.restTold:
+				g.askRest(g.family())
+			}
+		}
 		select {
-		case <-again.C:
+		case <-tick.C:
 			wait = min(2*wait, longest)
-			again.Reset(wait)
+			tick.Reset(wait)
 		case s, ok := <-g.signals:
 			if !ok {
 				g.signals = nil
 				break
 			}
 			g.forward(s)
+		case <-g.again:
+			g.askAgain()
+		case <-g.rest:
+			g.askAll()
 		case <-g.deadline:
-			g.kill(syscall.SIGKILL)
+			g.end()
 			// Where nobody reaps orphans, zombies stay in their group for ever.
 			killed = time.After(time.Second)
+		case <-last:
+			return
 		case <-killed:
 			return
 		}
 	}
 }
 
-func (g *group) gone() bool { return errors.Is(syscall.Kill(-g.pgid, 0), syscall.ESRCH) }
+// forget drops processes that have ended.
+func (g *group) forget() {
+	for pid := range g.told {
+		if errors.Is(g.kill(pid, 0), syscall.ESRCH) {
+			delete(g.told, pid)
+		}
+	}
+}
+
+func (g *group) gone() bool { return errors.Is(g.kill(-g.pgid, 0), syscall.ESRCH) }
 
 // ownForeground reports whether fd is the controlling terminal of this process and this process's group is in its
 // foreground. Everything else (no terminal, somebody else's terminal, a background job) is a no.

@@ -15,12 +15,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 // helperEnv makes the test binary one of the small programs of helper.
@@ -36,6 +39,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(reapedEnv) == "" {
 		os.Exit(reap())
 	}
+	testsignals.Default()
 	goleak.VerifyTestMain(m)
 }
 
@@ -89,17 +93,11 @@ func helper(mode string, args []string) int {
 		<-c
 		fmt.Println("child")
 		return 0
-	case "missed": // lets the first SIGTERM pass, as if it had come before the exec
-		c := make(chan os.Signal, 1)
-		signal.Notify(c, syscall.SIGTERM)
-		fmt.Println("ready")
-		<-c
-		fmt.Println("missed")
-		if err := os.WriteFile("ready", []byte("x\n"), 0o644); err != nil {
-			return 1
-		}
-		<-c
-		return 0
+	case "patient": // lives until its siblings have, and for a while
+		fmt.Println("patient")
+		time.Sleep(200 * time.Millisecond)
+		n, _ := strconv.Atoi(args[0])
+		return n
 	case "signals": // prints every signal it gets, ends with status 7 on SIGUSR2
 		c := make(chan os.Signal, 64)
 		signal.Notify(c, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGCONT)
@@ -162,7 +160,19 @@ type started struct {
 	began   time.Time
 }
 
+// begin runs a command with enough Grace, among the processes of this machine.
 func begin(t *testing.T, c Command) *started {
+	t.Helper()
+	if c.Grace == 0 {
+		c.Grace = time.Minute
+	}
+	if c.Processes == nil {
+		c.Processes = processesHere
+	}
+	return beginAsIs(t, c)
+}
+
+func beginAsIs(t *testing.T, c Command) *started {
 	t.Helper()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -241,8 +251,7 @@ func TestStatusOfForwarded(t *testing.T) {
 		want int
 	}{
 		{Result{}, 0},
-		{Result{Forwarded: syscall.SIGTERM}, 143},
-		{Result{Forwarded: syscall.SIGINT}, 130},
+		{Result{Forwarded: syscall.SIGTERM}, 0},
 		{Result{Code: 3, Forwarded: syscall.SIGTERM}, 3},
 		{Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, 137},
 	} {
@@ -321,7 +330,7 @@ func TestSignalsAreForwardedInOrder(t *testing.T) {
 		s.signals <- sig
 		require.Equal(t, sig.String(), s.line())
 	}
-	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGHUP}, s.wait(), "the first is the reason")
+	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGTERM}, s.wait(), "SIGHUP is no reason")
 }
 
 func TestClosedSignalsAndOddSignals(t *testing.T) {
@@ -337,32 +346,35 @@ type oddSignal struct{}
 func (oddSignal) String() string { return "odd" }
 func (oddSignal) Signal()        {}
 
-func TestSuccessAfterSignalIsNoSuccess(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
+func TestSuccessAfterSignal(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT} {
 		s := begin(t, self("hydra"))
 		require.Equal(t, "ready", s.line())
 		s.signals <- sig
 		r := s.wait()
 		require.Equal(t, Result{Forwarded: sig}, r)
-		require.Equal(t, 128+int(sig), r.Status())
+		require.Equal(t, 0, r.Status())
 	}
 	s := begin(t, self("hydra"))
 	require.Equal(t, "ready", s.line())
 	s.cancel()
-	require.Equal(t, 143, s.wait().Status(), "the end of the context is a SIGTERM, too")
+	require.Equal(t, Result{Forwarded: syscall.SIGTERM}, s.wait(), "the end of the context is a SIGTERM, too")
 }
 
-func TestOldHangupIsNoReason(t *testing.T) {
-	c := sh(`trap 'echo reread' HUP; echo ready; while [ ! -e done ]; do sleep 0.01; done; exit 0`)
-	c.Grace = time.Millisecond
-	c.Dir = t.TempDir()
-	s := begin(t, c)
+// SIGHUP may mean "read your configuration again": what the command says then is not about the signal.
+func TestHangupIsNoReason(t *testing.T) {
+	s := begin(t, self("hydra"))
 	require.Equal(t, "ready", s.line())
 	s.signals <- syscall.SIGHUP
-	require.Equal(t, "reread", s.line())
-	time.Sleep(1100 * time.Millisecond) // beyond Grace and the second for the kernel
-	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "done"), nil, 0o644))
 	require.Equal(t, Result{}, s.wait())
+
+	s = begin(t, self("signals"))
+	require.Equal(t, "ready", s.line())
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM, syscall.SIGUSR2} {
+		s.signals <- sig
+		require.Equal(t, sig.String(), s.line())
+	}
+	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGTERM}, s.wait(), "SIGTERM is one, also after it")
 }
 
 // stubborn ignores every signal that can be ignored.
@@ -391,29 +403,61 @@ func TestHungCommandIsKilledAfterGrace(t *testing.T) {
 	}
 }
 
-func TestSecondSignalKillsAtOnce(t *testing.T) {
-	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		// The second signal is passed on before the kill; the shell cannot show that, the trap only sees the first.
-		c := sh(`trap 'echo term' TERM; trap '' INT; echo ready; while :; do sleep 60 & wait; done`)
-		c.Grace = time.Hour
-		s := begin(t, c)
-		require.Equal(t, "ready", s.line())
-		s.signals <- syscall.SIGTERM
-		require.Equal(t, "term", s.line())
-		s.signals <- second
-		r := s.wait()
-		require.Equal(t, Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, r)
+func TestRepeatedSignalsDoNotHurry(t *testing.T) {
+	c := self("signals")
+	c.Grace = time.Hour
+	s := begin(t, c)
+	require.Equal(t, "ready", s.line())
+	for _, sig := range []syscall.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
+		syscall.SIGUSR2,
+	} {
+		s.signals <- sig
+		require.Equal(t, sig.String(), s.line())
 	}
+	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGINT}, s.wait())
 }
 
-func TestSecondSignalIsForwardedFirst(t *testing.T) {
-	var sent []syscall.Signal
-	g := &group{grace: time.Hour, kill: func(s syscall.Signal) { sent = append(sent, s) }}
-	for _, s := range []os.Signal{syscall.SIGUSR1, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGINT} {
-		g.forward(s)
-	}
-	require.Equal(t, []syscall.Signal{syscall.SIGUSR1, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}, sent)
-	require.Equal(t, syscall.SIGHUP, g.forwarded)
+// A repeated signal does not move the end of Grace either.
+func TestRepeatedSignalsKeepTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []syscall.Signal
+		signals := make(chan os.Signal, 1)
+		g := &group{pgid: 7, grace: 8 * time.Second, signals: signals, kill: func(pid int, sig syscall.Signal) error {
+			sent = append(sent, sig)
+			return nil
+		}}
+		began := time.Now()
+		for _, after := range []time.Duration{0, 3 * time.Second, time.Second} {
+			time.Sleep(after)
+			signals <- syscall.SIGTERM
+			g.step(t.Context(), nil)
+		}
+		g.step(t.Context(), nil) // the rest of the group
+		require.Equal(t, 6*time.Second, time.Since(began))
+		require.NotContains(t, sent, syscall.SIGKILL)
+		g.step(t.Context(), nil)
+		require.Equal(t, 8*time.Second, time.Since(began))
+		require.Equal(t, syscall.SIGKILL, sent[len(sent)-1])
+	})
+}
+
+func TestKillEndsAtOnce(t *testing.T) {
+	c := sh(`trap 'echo term' TERM; echo ready; while :; do sleep 60 & wait; done`)
+	c.Grace = time.Hour
+	s := begin(t, c)
+	require.Equal(t, "ready", s.line())
+	s.signals <- syscall.SIGTERM
+	require.Equal(t, "term", s.line())
+	s.signals <- syscall.SIGKILL
+	require.Equal(t, Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, s.wait())
+}
+
+func TestNoGrace(t *testing.T) {
+	s := beginAsIs(t, sh(stubborn))
+	require.Equal(t, "ready", s.line())
+	s.signals <- syscall.SIGTERM
+	require.Equal(t, Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, s.wait())
 }
 
 func TestHangupDoesNotStartGrace(t *testing.T) {
@@ -464,17 +508,28 @@ func TestLeftoversAreTerminated(t *testing.T) {
 	require.Equal(t, "child", s.line())
 }
 
-func TestLeftoverThatMissedTheSignalGetsAnother(t *testing.T) {
-	c := sh(`trap 'read x <ready; exit 3' TERM; "$1" & while :; do wait; done`, os.Args[0])
-	c.Environ = append(c.Environ, helperEnviron("missed")...)
-	c.Dir = t.TempDir()
+// A child of a shell loses a signal that comes before its exec. Here it is the trap that executes, which is the same in
+// slow motion.
+func TestSignalThatIsLostInAnExecIsRepeated(t *testing.T) {
+	c := sh(`trap 'exit 3' TERM; (trap 'exec "$1"' TERM; echo ready; while :; do wait; done) & while :; do wait; done`,
+		os.Args[0])
+	c.Environ = append(c.Environ, helperEnviron("child")...)
 	c.Grace = time.Hour // nobody waits for it
-	require.NoError(t, unix.Mkfifo(filepath.Join(c.Dir, "ready"), 0o644))
 	s := begin(t, c)
 	require.Equal(t, "ready", s.line())
 	s.signals <- syscall.SIGTERM
-	require.Equal(t, "missed", s.line())
 	require.Equal(t, Result{Code: 3, Forwarded: syscall.SIGTERM}, s.wait())
+}
+
+// An exec in the command's own trap is meant to work on.
+func TestExecInTrapIsLeftAlone(t *testing.T) {
+	c := sh(`trap 'exec "$1" "$2"' TERM; echo ready; while :; do sleep 60 & wait; done`, os.Args[0], "5")
+	c.Environ = append(c.Environ, helperEnviron("patient")...)
+	s := begin(t, c)
+	require.Equal(t, "ready", s.line())
+	s.signals <- syscall.SIGTERM
+	require.Equal(t, "patient", s.line())
+	require.Equal(t, Result{Code: 5, Forwarded: syscall.SIGTERM}, s.wait())
 }
 
 func TestStubbornLeftoversAreKilled(t *testing.T) {
@@ -511,13 +566,13 @@ func TestLeftoversGetOneGraceInAll(t *testing.T) {
 	require.Less(t, time.Since(asked), c.Grace+3*time.Second)
 }
 
-func TestSecondSignalReachesLeftovers(t *testing.T) {
+func TestKillReachesLeftovers(t *testing.T) {
 	c := sh(`trap 'exit 1' TERM; (` + stubborn + `) & echo ready; while :; do wait; done`)
 	c.Grace = time.Hour
 	s := begin(t, c)
 	require.Equal(t, []string{"ready", "ready"}, []string{s.line(), s.line()})
 	s.signals <- syscall.SIGTERM
-	s.signals <- syscall.SIGTERM
+	s.signals <- syscall.SIGKILL
 	s.wait()
 }
 
@@ -692,6 +747,64 @@ func TestTailGoesOnWhenStderrIsBroken(t *testing.T) {
 	c := sh(`i=0; while [ $i -lt 5000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done; echo end >&2; exit 8`)
 	c.Stderr, c.TailLines = full, 1
 	require.Equal(t, Result{Code: 8, Tail: []string{"end"}}, run(t, c))
+}
+
+// fullPipe is a stderr that is not read.
+func fullPipe(t *testing.T) (r, w *os.File, held int) {
+	t.Helper()
+	var fds [2]int
+	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
+	require.NoError(t, unix.SetNonblock(fds[1], true))
+	for {
+		n, err := unix.Write(fds[1], []byte("full\n"))
+		if err != nil {
+			break
+		}
+		held += n
+	}
+	require.NoError(t, unix.SetNonblock(fds[1], false)) // as a container runtime's is
+	r, w = os.NewFile(uintptr(fds[0]), "read"), os.NewFile(uintptr(fds[1]), "write")
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+	return r, w, held
+}
+
+func TestUnreadStderrDoesNotHoldUpTheEnd(t *testing.T) {
+	r, w, _ := fullPipe(t)
+	c := sh(`i=0; while [ $i -lt 1000 ]; do echo "line $i" >&2; i=$((i+1)); done; exit 3`)
+	c.Stderr, c.TailLines = w, 2
+	began := time.Now()
+	got := run(t, c)
+	require.Equal(t, Result{Code: 3, Tail: []string{"line 998", "line 999"}, Unread: got.Unread}, got)
+	require.Positive(t, got.Unread)
+	require.GreaterOrEqual(t, time.Since(began), unreadTimeout)
+	require.Less(t, time.Since(began), unreadTimeout+20*time.Second)
+	require.NoError(t, r.Close()) // ends the blocked write
+}
+
+// As long as it is read, however slowly, nothing is dropped.
+func TestSlowlyReadStderrIsComplete(t *testing.T) {
+	r, w, held := fullPipe(t)
+	c := sh(`i=0; while [ $i -lt 3000 ]; do echo "line $i" >&2; i=$((i+1)); done; echo written; read x`)
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	defer func() { _ = in.Close() }()
+	c.Stdin, c.Stderr, c.TailLines = in, w, 2
+	s := begin(t, c)
+	require.Equal(t, "written", s.line()) // the rest is in the pipes now
+	require.NoError(t, out.Close())
+	var want strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	got := make([]byte, held+want.Len())
+	for n := 0; n < len(got); {
+		m, err := r.Read(got[n:min(n+4096, len(got))])
+		require.NoError(t, err)
+		n += m
+		time.Sleep(20 * time.Millisecond) // a slow reader
+	}
+	require.Equal(t, Result{Code: 1, Tail: []string{"line 2998", "line 2999"}}, s.wait())
+	require.Equal(t, want.String(), string(got[held:]))
 }
 
 func TestForegroundOfTerminal(t *testing.T) {

@@ -5,31 +5,76 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxLine bounds one kept line, in bytes; the rest of a longer line is passed on but not kept.
-const maxLine = 4096
+const (
+	// maxLine bounds one kept line, in bytes; the rest of a longer line is passed on but not kept.
+	maxLine = 4096
+	// maxOrigins bounds how many processes have lines kept for them, and maxOriginLine each of these: 0.7 MB with 20
+	// lines each.
+	maxOrigins    = 64
+	maxOriginLine = 512
+)
 
 // tail stands between a command and its stderr: it passes everything on and remembers the last lines. A nil *tail does
 // nothing.
 type tail struct {
 	w    *os.File // the command's end of the pipe
 	r    *os.File
+	fd   int // of r
 	out  *os.File
 	done chan struct{}
 
-	lines   []string // ring of the last complete lines
-	next    int
-	max     int
+	mu      sync.Mutex
+	written int  // writes to out that have ended
+	left    bool // out is not read any more: what comes is kept, and not passed on
+	lost    int  // bytes that were not passed on
+
+	all     ring             // the last complete lines
+	origins map[string]*ring // those of each process whose lines a launcher marks
+	hosts   map[string]bool  // names with which pdsh marks them
+	count   int
 	partial []byte
 }
 
-func newTail(out *os.File, lines int) (*tail, error) {
+// ring holds the last lines, at most max.
+type ring struct {
+	lines []kept
+	next  int
+	max   int
+}
+
+// kept is a line and its number among all lines.
+type kept struct {
+	number int
+	text   string
+}
+
+func (r *ring) add(line kept) {
+	if len(r.lines) < r.max {
+		r.lines = append(r.lines, line)
+		return
+	}
+	r.lines[r.next] = line
+	r.next = (r.next + 1) % r.max
+}
+
+// ordered are the lines, oldest first.
+func (r *ring) ordered() []kept {
+	return append(append([]kept{}, r.lines[r.next:]...), r.lines[:r.next]...)
+}
+
+// last is the number of the latest line.
+func (r *ring) last() int { return r.lines[(r.next+len(r.lines)-1)%len(r.lines)].number }
+
+func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 	// Not os.Pipe: the command's end must be in blocking mode, ours must not.
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -39,8 +84,12 @@ func newTail(out *os.File, lines int) (*tail, error) {
 		return nil, errors.Join(fmt.Errorf("launch: making a pipe for stderr: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
 	}
 	t := &tail{
-		r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),
-		out: out, max: lines, done: make(chan struct{}),
+		fd: fds[0], r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),
+		out: out, done: make(chan struct{}),
+		all: ring{max: lines}, origins: make(map[string]*ring), hosts: make(map[string]bool, len(hosts)),
+	}
+	for _, h := range hosts {
+		t.hosts[h] = true
 	}
 	go t.copy()
 	return t, nil
@@ -78,31 +127,70 @@ func (t *tail) drain(buf []byte) {
 		return
 	}
 	_ = raw.Read(func(fd uintptr) bool {
-		left, err := unix.FcntlInt(fd, unix.F_GETPIPE_SZ, 0)
-		for err == nil && left > 0 {
-			var n int
-			n, err = unix.Read(int(fd), buf)
-			if errors.Is(err, syscall.EINTR) {
-				err = nil
-				continue
-			}
-			if n <= 0 {
-				break
-			}
-			left -= n
-			t.pass(buf[:n])
-		}
+		t.readPipe(int(fd), buf)
 		return true
 	})
 }
 
-// pass writes p to stderr and keeps its lines. That stderr cannot be written is the reader's business: the command must
-// not block on us.
+func (t *tail) readPipe(fd int, buf []byte) {
+	left, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+	for err == nil && left > 0 {
+		var n int
+		n, err = unix.Read(fd, buf)
+		if errors.Is(err, syscall.EINTR) {
+			err = nil
+			continue
+		}
+		if n <= 0 {
+			break
+		}
+		left -= n
+		t.pass(buf[:n])
+	}
+}
+
+// pass keeps the lines of p and writes it to stderr. A stderr that cannot be written, such as a closed pipe, does not
+// matter: the command must not fail because of it. A stderr that is not read blocks the command, as it would
+// without paiinit.
 func (t *tail) pass(p []byte) {
+	t.mu.Lock()
+	t.remember(p)
+	left := t.left
+	if left {
+		t.lost += len(p)
+	}
+	t.mu.Unlock()
+	for len(p) > 0 && !left {
+		chunk := p[:firstChunk(p)]
+		_, _ = t.out.Write(chunk)
+		p = p[len(chunk):]
+		t.mu.Lock()
+		t.written++
+		if left = t.left; left {
+			t.lost += len(p)
+		}
+		t.mu.Unlock()
+	}
+}
+
+// firstChunk is the length of what is written at once: whole lines if possible, and no more than what a pipe takes
+// without mixing it with the lines of others (pipe(7), PIPE_BUF).
+func firstChunk(p []byte) int {
+	const pipeBuf = 4096
+	if len(p) <= pipeBuf {
+		return len(p)
+	}
+	if i := bytes.LastIndexByte(p[:pipeBuf], '\n'); i >= 0 {
+		return i + 1
+	}
+	return pipeBuf
+}
+
+// remember keeps the last lines.
+func (t *tail) remember(p []byte) {
 	if len(p) == 0 {
 		return
 	}
-	_, _ = t.out.Write(p)
 	for {
 		line, rest, found := bytes.Cut(p, []byte("\n"))
 		if room := maxLine - len(t.partial); room > 0 {
@@ -116,28 +204,177 @@ func (t *tail) pass(p []byte) {
 	}
 }
 
-// keep moves the partial line to the ring.
+// keep moves the partial line to the rings.
 func (t *tail) keep() {
 	line := strings.ToValidUTF8(strings.TrimSuffix(string(t.partial), "\r"), "\ufffd")
 	t.partial = t.partial[:0]
-	if len(t.lines) < t.max {
-		t.lines = append(t.lines, line)
+	t.count++
+	t.all.add(kept{t.count, line})
+	name := t.origin(line)
+	if name == "" {
 		return
 	}
-	t.lines[t.next] = line
-	t.next = (t.next + 1) % t.max
+	r := t.origins[name]
+	if r == nil {
+		if len(t.origins) == maxOrigins {
+			t.forget()
+		}
+		r = &ring{max: t.all.max}
+		t.origins[name] = r
+	}
+	if len(line) > maxOriginLine {
+		line = strings.ToValidUTF8(line[:maxOriginLine], "")
+	}
+	r.add(kept{t.count, strings.Clone(line)})
 }
 
-// finish passes on what is left in the pipe and returns the kept lines, oldest first.
-func (t *tail) finish() []string {
+// forget makes room for the lines of another process: it drops the process that has been silent for longest.
+func (t *tail) forget() {
+	silent := ""
+	for name, r := range t.origins {
+		if silent == "" || r.last() < t.origins[silent].last() {
+			silent = name
+		}
+	}
+	delete(t.origins, silent)
+}
+
+// origin is the process from which a line comes, as a launcher marks it:
+//
+//	[1,2]<stderr>:  [2]<stderr>:   Open MPI --tag-output, horovodrun --gloo; a time may stand before it
+//	[2] text                       hydra -l
+//	[rank2]: text  [default2]:     PyTorch's tracebacks, torchrun --tee
+//	worker-2: text                 pdsh, with the name of a host
+//
+// It returns "" for every other line, such as a line that begins with a date or a level in brackets.
+func (t *tail) origin(line string) string {
+	const longestTime = 40
+	start := strings.IndexByte(line, '[')
+	if start < 0 || start > longestTime {
+		if name, _, ok := strings.Cut(line, ": "); ok && t.hosts[name] {
+			return name
+		}
+		return ""
+	}
+	name, rest, ok := strings.Cut(line[start+1:], "]")
+	if !ok || name == "" || len(name) > 64 || strings.ContainsAny(name, " \t") {
+		return ""
+	}
+	number := strings.TrimLeft(name[strings.IndexByte(name, '@')+1:], "0123456789,") == ""
+	word := strings.TrimRight(name, "0123456789")
+	switch {
+	case number && (strings.HasPrefix(rest, "<stderr>:") || strings.HasPrefix(rest, "<stdout>:") ||
+		strings.HasPrefix(rest, "<stddiag>:")):
+		return name
+	case start > 0:
+		return ""
+	case number && strings.HasPrefix(rest, " "):
+		return name
+	case !number && word != name && strings.HasPrefix(rest, ":") &&
+		strings.Trim(word, "abcdefghijklmnopqrstuvwxyz_") == "":
+		return name
+	}
+	return ""
+}
+
+// unreadTimeout is how long the reader of stderr may take for the next few KiB of what an ended command has written.
+const unreadTimeout = 2 * time.Second
+
+// finish passes on what is left in the pipe, as long as it is read. It returns the kept lines, oldest first, and the
+// number of bytes that were not read. The kept lines are the last of all, and the last of the process that failed
+// first, which a launcher's own lines, or other processes that only followed, may have pushed out.
+func (t *tail) finish() (lines []string, lost int) {
 	if t == nil {
-		return nil
+		return nil, 0
 	}
 	_ = t.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader up; what is in the pipe stays there
-	<-t.done
-	_ = t.r.Close()
+	if !t.await() {
+		t.readPipe(t.fd, make([]byte, 32<<10)) // for the last lines; copy is blocked in a write, and ends with it
+	} else {
+		_ = t.r.Close()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if len(t.partial) > 0 {
 		t.keep()
 	}
-	return append(append([]string{}, t.lines[t.next:]...), t.lines[:t.next]...)
+	all := t.all.ordered()
+	if culprit := t.culprit(all); culprit != nil {
+		var before []kept
+		for _, l := range culprit.ordered() {
+			if len(all) > 0 && l.number < all[0].number {
+				before = append(before, l)
+			}
+		}
+		all = append(before, all...)
+	}
+	lines = make([]string, len(all))
+	for i, l := range all {
+		lines[i] = l.text
+	}
+	return lines, t.lost
+}
+
+// culprit is the process that failed first: the process that the launcher names, else the first with a line that looks
+// like an error, else the last that wrote; nil if the launcher marks no lines.
+func (t *tail) culprit(last []kept) *ring {
+	named := regexp.MustCompile(`^\s*Process name:\s+(?:\[\[\d+,\d+\],(\d+)\]|(\d+))`) // Open MPI; horovodrun --gloo
+	for _, l := range last {
+		m := named.FindStringSubmatch(l.text)
+		if m == nil {
+			continue
+		}
+		rank := m[1] + m[2]
+		for name, r := range t.origins {
+			if name == rank || strings.HasSuffix(name, ","+rank) || name == "rank"+rank {
+				return r
+			}
+		}
+	}
+	alarm := regexp.MustCompile(`Traceback \(most recent call last\)|` +
+		`(?i:error|exception|fatal|abort|killed|segmentation fault|panic:)`)
+	var first, latest *ring
+	at := 0
+	for _, r := range t.origins {
+		if latest == nil || r.last() > latest.last() {
+			latest = r
+		}
+		for _, l := range r.ordered() {
+			if alarm.MatchString(l.text) {
+				if first == nil || l.number < at {
+					first, at = r, l.number
+				}
+				break
+			}
+		}
+	}
+	if first != nil {
+		return first
+	}
+	return latest
+}
+
+// await waits until all was passed on. It is false if stderr is not read.
+func (t *tail) await() bool {
+	t.mu.Lock()
+	before := t.written
+	t.mu.Unlock()
+	timeout := time.NewTimer(unreadTimeout)
+	defer timeout.Stop()
+	for {
+		select {
+		case <-t.done:
+			return true
+		case <-timeout.C:
+		}
+		t.mu.Lock()
+		t.left = t.written == before
+		left := t.left
+		before = t.written
+		t.mu.Unlock()
+		if left {
+			return false
+		}
+		timeout.Reset(unreadTimeout)
+	}
 }

@@ -61,40 +61,64 @@ var spawners = []string{
 // Spawns says whether a command line starts the processes of its host itself: torchrun and its like, by their own name or as
 // `python -m MODULE`. A shell cannot be seen through.
 func Spawns(args []string) bool {
+	name := program(args)
+	return slices.Contains(spawners, name) || IsLauncher(name)
+}
+
+// rankLaunchers are the spawners beside those of MPI that start ranks on other hosts, and give them little time to end.
+var rankLaunchers = []string{"horovodrun", "horovod.runner.launch", "deepspeed", "deepspeed.launcher.runner"}
+
+// StartsRanks says whether a command line is that of a launcher that starts the ranks of a job on its hosts: an MPI
+// launcher, horovodrun or deepspeed, by their own name or as `python -m MODULE`.
+func StartsRanks(args []string) bool {
+	name := program(args)
+	return IsLauncher(name) || slices.Contains(rankLaunchers, name)
+}
+
+// program is the name of the program or Python module that a command line starts.
+func program(args []string) string {
 	if len(args) == 0 {
-		return false
+		return ""
 	}
 	name := path.Base(args[0])
-	if slices.Contains(spawners, name) {
-		return true
-	}
 	if !strings.HasPrefix(name, "python") {
-		return false
+		return name
 	}
 	for i, a := range args[1:] {
 		switch {
 		case a == "-m" && i+2 < len(args):
-			return slices.Contains(spawners, args[i+2])
+			return args[i+2]
 		case strings.HasPrefix(a, "-m"):
-			return slices.Contains(spawners, a[2:])
+			return a[2:]
 		case slices.Contains([]string{"-c", "-"}, a):
-			return false
+			return name
 		case !strings.HasPrefix(a, "-"):
-			return slices.Contains(spawners, path.Base(a)) // python /usr/bin/torchrun
+			return path.Base(a) // python /usr/bin/torchrun
 		}
 	}
-	return false
+	return name
+}
+
+// serverWords are the words of a role that serves the others. Whole words: an observer is no server.
+var serverWords = []string{"ps", "psserver", "pserver", "server", "servers", "paramserver", "parameterserver"}
+
+// Serves says whether a role never ends by itself: a parameter server, another server, or an evaluator.
+func Serves(role string) bool {
+	k := kind(role)
+	return k == "ps" || k == "evaluator"
 }
 
 // kind is the part that a role has in frameworks that know parts.
 func kind(role string) string {
 	role = strings.ToLower(role)
+	words := strings.FieldsFunc(role, func(r rune) bool { return r < 'a' || r > 'z' })
+	is := func(word string) bool { return slices.Contains(serverWords, word) }
 	switch {
 	case slices.Contains([]string{"chief", "master", "main", "launcher", "head", "leader"}, role):
 		return "chief"
-	case strings.HasPrefix(role, "ps") || strings.Contains(role, "server"):
+	case slices.ContainsFunc(words, is):
 		return "ps"
-	case strings.HasPrefix(role, "eval"):
+	case slices.ContainsFunc(words, func(word string) bool { return strings.HasPrefix(word, "eval") }):
 		return "evaluator"
 	case role == "scheduler":
 		return "scheduler"

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var nowhere *int
+
 // role is the agent function of all tests.
 func role(a pid1.Agent) int {
 	arg := func(i int) string { return os.Args[1+i] }
@@ -57,6 +59,9 @@ func role(a pid1.Agent) int {
 		switch how := arg(2); how {
 		case "panic":
 			go panic("deliberately")
+			select {}
+		case "fault":
+			go func() { fmt.Println(*nowhere) }()
 			select {}
 		case "kill":
 			must(unix.Kill(os.Getpid(), unix.SIGKILL))

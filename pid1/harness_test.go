@@ -21,6 +21,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -50,6 +51,7 @@ func TestMain(m *testing.M) {
 		must(json.Unmarshal([]byte(stage), &p))
 		p.do()
 	default:
+		testsignals.Default()
 		os.Exit(m.Run())
 	}
 }

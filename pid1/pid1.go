@@ -13,7 +13,7 @@
 //
 // Signals travel through a pipe, not by kill(2): none is lost before the agent is ready to take it, the order is kept,
 // and Ctrl-C, which the terminal sends to both processes, is seen once. What is sent to the agent directly is dropped,
-// SIGKILL and SIGSTOP excepted, and what would crash it (QUIT, ABRT) is, too.
+// SIGKILL and SIGSTOP excepted, and what would crash it (QUIT, ABRT, SEGV and the like) is, too.
 //
 // The agent inherits everything that the first process was started with: standard input, output and error and any
 // other open file, directory (the first process goes to /), umask, limits (RLIMIT_NOFILE as it was before the Go runtime raised it: os/exec and
@@ -63,7 +63,7 @@ type Agent struct {
 	// Secrets has the values of those variables of Config.Secrets that were set, by name.
 	Secrets map[string][]byte
 	// Signals has the signals that the first process got, in the order in which it got them: every one that asks for
-	// something (see ending and others in signals.go), but not SIGCHLD, SIGPIPE, SIGURG and faults. If the first process is
+	// something (see ending and others in signals.go), but not SIGCHLD, SIGPIPE and SIGURG. If the first process is
 	// killed and was not PID 1 (with which everything else is killed), a last SIGTERM comes. It is never closed.
 	Signals <-chan os.Signal
 	// Fork calls start, which has to start one program of the job: all of them have to be started this way. The agent's own timers have

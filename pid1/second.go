@@ -13,11 +13,13 @@ import (
 
 // second is Main in the agent.
 func second(cfg Config, h handover, agent func(Agent) int) int {
-	var caught sync.WaitGroup
+	var caught, faulty sync.WaitGroup
+	defer faulty.Wait()
 	caught.Go(func() { // beside the rest: each signal takes two switches of threads
 		notify(make(chan os.Signal, 1), deadly) // nobody reads it: what the first process hands on is the truth
 	})
 
+	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the start does not wait for these
 	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
 		if fd >= 0 {
 			unix.CloseOnExec(fd)

@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ending and others are the signals that are handed on to the agent: all that ask a process to do something. It is a list, since signal.Notify
-// of everything would also bring SIGURG, which the Go runtime sends to itself to preempt goroutines (golang/go#37942). Not in it: SIGCHLD,
-// which is the first process's own business; SIGPIPE and SIGXFSZ, which the first process may cause by its own writing; SIGPROF, which
-// the runtime keeps; and the signals of faults, which crash the first process as they would crash any program.
+// ending and others are the signals that are handed on to the agent: all that ask a process to do something. It is a
+// list, since signal.Notify of everything would also bring SIGURG, which the Go runtime sends to itself to preempt
+// goroutines (golang/go#37942). Not in it: SIGCHLD, which is the first process's own business; SIGPIPE and SIGXFSZ,
+// which the first process may cause by its own writing; SIGPROF, which the runtime keeps. The signals of faults are in
+// it: the runtime hands on a signal that a process has sent by kill(2), and a fault of this program still crashes it.
 //
 // Those that ask for the end are caught before the agent is started, the others while it starts: the Go runtime catches each with two
 // switches of threads, which makes 1 to 3 ms for all of them.
@@ -25,11 +26,16 @@ func others() []os.Signal {
 		unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGALRM, unix.SIGABRT, unix.SIGPWR,
 		unix.SIGXCPU, unix.SIGVTALRM, unix.SIGIO,
 	}
+	signals = append(signals, faults...)
 	for n := 35; n <= 64; n++ {
 		signals = append(signals, syscall.Signal(n))
 	}
 	return signals
 }
+
+// faults are the signals that the kernel sends for a fault. Sent by a process, they would crash the Go runtime if they
+// were not caught.
+var faults = []os.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGSTKFLT}
 
 // deadly lists the signals that would end or stop the agent when somebody sends them to it directly, or the terminal
 // sends them to the whole process group. The Go runtime itself swallows the others (runtime/sigtab_linux_generic.go).

@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -12,34 +14,48 @@ type End struct {
 	Rank    int
 	Name    string
 	Outcome Outcome
-	After   time.Duration // from the launch, by the rank's own clock
+	At      time.Time     // of the end, by the clock of the node that gives it out
+	Error   time.Duration // At may be wrong by this much either way; of another rank's end only [Node.Align] knows it
 	Stopped bool          // it was told to end before it did
+
+	after time.Duration // of the end, from the start of the rank's node, by the rank's own clock
 }
 
 // Report tells rank 0 how the command of this rank ended, as soon as it can be told, and once more whenever the connection to
 // it comes back; e.Rank and e.Name are left out. Rank 0 itself does not report.
 func (n *Node) Report(e End) {
 	n.ask(func() {
-		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.After), Stopped: e.Stopped}
+		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
 		if n.up.wire != nil {
-			n.up.wire.send(*n.own)
+			n.up.wire.send(n.ownEnd())
 		}
 	})
+}
+
+// ownEnd is the report with the time at which it is sent: it may be sent again much later.
+func (n *Node) ownEnd() message {
+	m := *n.own
+	m.Clock = int64(time.Since(n.begin))
+	return m
 }
 
 // Ends tells rank 0 how the commands of the other ranks ended, each once.
 func (n *Node) Ends() <-chan End { return n.ends }
 
-// Order has every other rank end its command, those included that cannot be reached at the moment. Rank 0 calls it, once.
+// Order has every other rank end its command. Ranks that cannot be reached at the moment get the first order when they
+// are back; further ones go to connected ranks only. Rank 0 calls it.
 func (n *Node) Order(signal int, reason string) {
 	n.ask(func() {
-		if n.lead == nil || n.order != nil || n.phase != Running {
+		if n.lead == nil || n.phase != Running {
 			return
 		}
-		n.order = &message{Type: stop, Signal: signal, Reason: reason}
+		order := message{Type: stop, Signal: signal, Reason: reason}
+		if n.order == nil {
+			n.order = &order
+		}
 		for _, t := range n.lead.targets {
 			if t.link != nil {
-				t.link.send(*n.order)
+				t.link.send(order)
 			}
 		}
 	})
@@ -70,5 +86,83 @@ func (n *Node) onEnded(t *target, m message) {
 		return
 	}
 	t.ended = true
-	n.ends <- End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, After: time.Duration(m.After), Stopped: m.Stopped}
+	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, Stopped: m.Stopped}
+	e.after = time.Duration(m.After)
+	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier: the way here took time, too
+	n.ends <- e
+}
+
+// clockReadings is how often Align asks a rank for its clock: the fastest answers narrow it down best.
+const clockReadings = 8
+
+// Align asks the other ranks for their clocks, and corrects At and Error of their ends by the answers. Rank 0 calls
+// it when commands have failed: clocks that were compared at the launch of a long job have drifted apart since.
+// Without an answer before ctx ends, At is the latest time at which the command can have ended.
+func (n *Node) Align(ctx context.Context, ends ...*End) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, e := range ends {
+		wg.Go(func() { n.align(ctx, e) })
+	}
+}
+
+func (n *Node) align(ctx context.Context, e *End) {
+	var first, last time.Time // between which the rank's clock began
+	for range clockReadings {
+		r, ok := n.readClock(ctx, e.Rank)
+		if !ok {
+			break
+		}
+		if from := r.sent.Add(-r.clock); first.IsZero() || from.After(first) {
+			first = from
+		}
+		if to := r.heard.Add(-r.clock); last.IsZero() || to.Before(last) {
+			last = to
+		}
+	}
+	if first.IsZero() {
+		return
+	}
+	e.Error = max(0, last.Sub(first)/2)
+	e.At = first.Add(last.Sub(first) / 2).Add(e.after)
+}
+
+// reading is what another rank's clock showed at some time between two times here.
+type reading struct {
+	sent, heard time.Time
+	clock       time.Duration // since the start of its node
+}
+
+func (n *Node) readClock(ctx context.Context, rank int) (r reading, ok bool) {
+	heard := make(chan reading, 1)
+	var t *target
+	if !n.ask(func() {
+		if n.lead == nil || rank <= 0 || rank >= len(n.roster.Members) {
+			return
+		}
+		if t = n.lead.targets[n.roster.Members[rank].ID]; t != nil && t.link != nil {
+			t.clockCall++
+			t.clockSent, t.clockHeard = time.Now(), heard
+			t.link.send(message{Type: clock, Call: t.clockCall})
+			ok = true
+		}
+	}) || !ok {
+		return r, false
+	}
+	select {
+	case r = <-heard:
+		return r, true
+	case <-n.over:
+	case <-t.ctx.Done():
+	case <-ctx.Done():
+	}
+	return r, false
+}
+
+func (t *target) onClock(m message) {
+	if m.Call != t.clockCall || t.clockHeard == nil {
+		return // the answer to a question that was given up
+	}
+	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock)}
+	t.clockHeard = nil
 }

@@ -22,16 +22,20 @@ type coordinator struct {
 	packed     []byte             // that roster
 	whole      []byte             // the message that brings it
 	epoch      uint64
-	unacked    int       // epochs that somebody did not acknowledge in time
-	strangers  time.Time // since when all missing ranks answer with another secret
-	goSent     bool      // to everybody
+	unacked    int  // epochs that a rank did not acknowledge in time
+	goSent     bool // to everybody
 	ending     bool
 	leaving    bool               // everybody has been told
+	untold     []string           // ranks that had not acknowledged the end by then
 	latecomers bool               // somebody who comes now is still told how the job ended
 	stirs      []chan struct{}    // of those who wait in Absent
 	barriers   map[string]barrier // by name, with the ranks that wait there
-	ctx        context.Context
-	cancel     context.CancelFunc
+	judging    bool               // whether there are more containers than ranks is being asked
+	due        time.Time          // when the launch waits no longer for an address that does not answer
+
+	at     map[netip.AddrPort]string // nonces of known containers that have answered at other addresses
+	ctx    context.Context
+	cancel context.CancelFunc
 }
 
 // target is one container that rank 0 dials, keeps a connection to, and dials again when it is lost.
@@ -47,21 +51,33 @@ type target struct {
 	announced netip.AddrPort // by gossip
 
 	// The loop's own.
-	link     *wire
-	rec      *Record   // as registered; nil = not present
-	looking  bool      // its record has no Fabric yet
-	acked    uint64    // epoch
-	told     string    // the last list of missing ranks that it was sent
-	err      error     // of the last attempt to reach it
-	since    time.Time // lost since
-	gone     bool      // after the launch: it cannot be reached again
-	doneAck  bool
-	ended    bool            // its command has ended
-	changed  time.Time       // since when it is there, or not any more
-	released map[uint64]bool // calls of barriers whose release it has not acknowledged
+	link    *wire
+	rec     *Record        // as registered; nil = not present
+	said    netip.AddrPort // its own guess: ranks to be agreed are ordered by it, because all ranks know it
+	looking bool           // its record has no Fabric yet
+	acked   uint64         // epoch
+	told    string         // the last list of missing ranks that it was sent
+	err     error          // of the last attempt to reach it
+	begun   time.Time      // known, or lost before the launch, since
+	tried   bool           // it was dialled since then in vain
+	spare   *message       // its registration, where all ranks are here without it
+	met     string         // nonce of the container that answers at a seed's address, before it has registered
+	rival   bool           // it answers, and is with another coordinator
+	since   time.Time      // lost since
+	gone    bool           // after the launch: it cannot be reached again
+	doneAck bool
+	endSent time.Time // when the outcome was sent over link
+	ended   bool      // its command has ended
+	// The last question for its clock, see Node.Align.
+	clockCall  uint64
+	clockSent  time.Time
+	clockHeard chan<- reading  // nil: answered
+	changed    time.Time       // since when it is there, or not any more
+	released   map[uint64]bool // calls of barriers whose release it has not acknowledged
 	// It answered with another secret, and has not been anybody else since. It may be gone by now: it learns the same
 	// when it looks at rank 0, and ends.
 	stranger error
+	foreign  foreign
 }
 
 func (n *Node) becomeCoordinator() {
@@ -69,7 +85,9 @@ func (n *Node) becomeCoordinator() {
 		return
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
-	n.lead = &coordinator{targets: make(map[string]*target), ctx: ctx, cancel: cancel}
+	n.lead = &coordinator{
+		targets: make(map[string]*target), at: make(map[netip.AddrPort]string), ctx: ctx, cancel: cancel,
+	}
 	if n.up.wire != nil {
 		n.up.wire.abort() // one that comes later in the order leads: it is going to follow
 		n.up.wire = nil
@@ -107,17 +125,16 @@ func (n *Node) addTarget(key string, peer *Peer, announced netip.AddrPort) *targ
 	c := n.lead
 	if t, ok := c.targets[key]; ok {
 		if announced.IsValid() {
-			t.mu.Lock()
-			t.announced = announced
-			t.mu.Unlock()
-			select {
-			case t.wake <- struct{}{}:
-			default:
-			}
+			t.moveTo(announced)
 		}
 		return t
 	}
-	t := &target{key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced}
+	// A seed's address that is being called may be the same container: two calls of one rank end each other.
+	if t, ok := c.targets["@"+announced.String()]; ok && t.rec == nil && announced.IsValid() {
+		t.rouse()
+		return t
+	}
+	t := &target{key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced, begun: time.Now()}
 	if !strings.HasPrefix(key, "@") {
 		t.id = key
 	}
@@ -162,34 +179,47 @@ func (n *Node) reach(t *target) (served bool, err error) {
 	return true, n.serve(t, rwc, addr)
 }
 
-// dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a container says of
-// itself may be behind a NAT, and what the environment says may be old.
+// dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a
+// container says of itself may be behind a NAT, and what the environment says may be old. An address that gossip brings
+// meanwhile is dialled at once: a program that accepts connections and says nothing may have taken the port, and would
+// hold up the call for all of callTimeout. Where another program, or a container of another job, answers, the one that
+// is called may listen on the next port.
 func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, n.patience(callTimeout))
+	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(n.cfg.Size)*callShare)
 	defer cancel()
 	type result struct {
 		rwc  io.ReadWriteCloser
 		addr netip.AddrPort
 		err  error
 	}
-	results := make(chan result, len(addrs))
+	results := make(chan result)
 	var err error
-	started, ended := 0, 0
+	started, ended, above := 0, 0, 0
+	dialNext := func() {
+		a := addrs[started]
+		started++
+		n.wg.Go(func() {
+			rwc, err := n.cfg.Dial(ctx, t.id, a)
+			results <- result{rwc, a, err}
+		})
+	}
+	woken := false
+	dialNext()
 	for ended < len(addrs) {
-		if started < len(addrs) {
-			a := addrs[started]
-			started++
-			n.wg.Go(func() {
-				rwc, err := n.cfg.Dial(ctx, t.id, a)
-				results <- result{rwc, a, err}
-			})
-		}
 		var next <-chan time.Time
 		if started < len(addrs) {
 			next = time.After(nextAddress)
 		}
 		select {
 		case <-next:
+			dialNext()
+		case <-t.wake:
+			if a := t.heardAt(); a.IsValid() && !slices.Contains(addrs, a) {
+				addrs = slices.Insert(addrs, started, a)
+				dialNext()
+			} else {
+				woken = true
+			}
 		case r := <-results:
 			ended++
 			if r.err == nil {
@@ -207,18 +237,47 @@ func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, n
 			if err == nil || r.addr == addrs[0] || errors.Is(r.err, ErrOtherSecret) {
 				err = fmt.Errorf("%v: %w", r.addr, r.err)
 			}
+			if next, ok := nextPort(r.addr, r.err); ok && above < portTries && !slices.Contains(addrs, next) {
+				above++
+				addrs = slices.Insert(addrs, started, next)
+			}
+			if started < len(addrs) {
+				dialNext()
+			}
 		}
+	}
+	if woken { // keep calls again at once
+		t.rouse()
 	}
 	return nil, netip.AddrPort{}, err
 }
 
+// heardAt returns the address that gossip tells, which is invalid as long as gossip has told none.
+func (t *target) heardAt() netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.announced
+}
+
+// moveTo notes an address that gossip tells, and has it dialled without waiting for the back-off.
+func (t *target) moveTo(a netip.AddrPort) {
+	t.mu.Lock()
+	t.announced = a
+	t.mu.Unlock()
+	t.rouse()
+}
+
+func (t *target) rouse() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
 // candidates are the addresses at which a target may be: what it says itself, then what the environment says.
 func (n *Node) candidates(t *target) ([]netip.AddrPort, error) {
-	t.mu.Lock()
-	announced := t.announced
-	t.mu.Unlock()
 	var addrs []netip.AddrPort
-	if announced.IsValid() {
+	if announced := t.heardAt(); announced.IsValid() {
 		addrs = append(addrs, announced)
 	}
 	if t.peer == nil {
@@ -236,9 +295,10 @@ func (n *Node) candidates(t *target) ([]netip.AddrPort, error) {
 	return addrs, nil
 }
 
-// patience is how long rank 0 gives one rank: all of them at once may keep it busy, with some 2 ms for each login.
+// patience is how long an answer may take that takes d in a small job: all ranks at once may keep rank 0 busy, with
+// some 2 ms for each login, and share its processors.
 func (n *Node) patience(d time.Duration) time.Duration {
-	return d + time.Duration(n.cfg.Size)*2*time.Millisecond
+	return d + min(time.Duration(n.cfg.Size)*20*time.Millisecond, 20*time.Second)
 }
 
 func (n *Node) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) error {
@@ -248,13 +308,22 @@ func (n *Node) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) err
 	defer context.AfterFunc(t.ctx, w.abort)()
 	silent := time.AfterFunc(n.patience(registerTimeout), w.abort)
 	defer silent.Stop()
-	w.send(message{Type: hello, Record: &self})
+	n.post(func() { n.greet(t, w) })
 	err := w.read(func(m message) error {
+		var said netip.AddrPort
 		if m.Type == register && m.Record != nil {
 			silent.Stop()
-			m.Record.Addr = addr // where it was reached counts, not where it believes to be
+			if m.Record.Addr.Addr() != addr.Addr() {
+				m.Record.Network = "" // it speaks of another address
+			}
+			said, m.Record.Addr = m.Record.Addr, addr // where it was reached counts, not where it believes to be
 		}
-		if !n.post(func() { n.onTarget(t, w, m) }) {
+		if !n.post(func() {
+			if said.IsValid() {
+				w.said = said
+			}
+			n.onTarget(t, w, m)
+		}) {
 			return errEnded
 		}
 		return nil
@@ -268,20 +337,26 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 		return
 	}
 	if !served {
-		t.err = err
+		t.err, t.tried, t.rival = err, true, false
 		if errors.Is(err, ErrOtherSecret) {
 			if t.stranger == nil {
 				n.log.Warn("a container with another secret answers", "peer", n.nameOf(t), "reason", explain(err))
 			}
 			t.stranger = err
 		}
+		resolved := time.Now()
+		if t.peer != nil {
+			resolved = n.names.answered(t.peer.Host)
+		}
+		t.foreign.met(err, resolved)
 		if !t.since.IsZero() && isGone(err) {
 			t.gone = true
 		}
 		n.stirred()
 		n.checkEnd()
 	}
-	n.checkSecrets()
+	n.checkForeign()
+	n.tryPrepare()
 }
 
 // isGone tells an address where nobody listens, or is, or somebody else, from one that is merely slow.
@@ -289,20 +364,14 @@ func isGone(err error) bool {
 	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// checkSecrets ends the wait when everybody else is there and the missing ranks have answered with another secret for a
-// while: long enough for them to look at rank 0 and find out, too.
-func (n *Node) checkSecrets() {
+// checkForeign ends the wait when every missing rank is known to have another secret, or to belong to another job.
+func (n *Node) checkForeign() {
 	if n.phase != Gathering || n.isGathered() {
 		return
 	}
 	e := &MissingError{Present: n.present(), Size: n.cfg.Size, Missing: n.missing()}
-	switch {
-	case !e.OtherSecret():
-		n.lead.strangers = time.Time{}
-	case n.lead.strangers.IsZero():
-		n.lead.strangers = time.Now()
-	case time.Since(n.lead.strangers) > secretPatience:
-		n.setGathered(Roster{}, e)
+	if err := e.end(); err != nil {
+		n.setGathered(Roster{}, err)
 	}
 }
 
@@ -312,17 +381,36 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 		w.abort()
 		return
 	}
-	if m.Type == register {
+	switch m.Type {
+	case register:
 		n.onRegister(t, w, m)
 		return
-	}
-	if m.Type == refuse {
+	case ping:
+		w.send(message{Type: pong})
+		return
+	case pong:
+		n.onProbed(w, true)
+		return
+	case refuse:
 		if m.Record != nil && m.Record.Nonce == n.self.Nonce {
-			n.forget(t) // a seed's address that is our own
+			n.sameAs(t, n.self.Nonce) // a seed's address that is our own
+			return
+		}
+		if n.rivals(m.Record) {
+			n.onRival(m.Record)
 			return
 		}
 		n.unregister(t, w, errors.New(m.Reason))
+		t.rival = true
 		w.abort()
+		return
+	case lead:
+		n.onMet(t, w, m)
+		return
+	case done: // of a job that has all its ranks
+		if n.self.Rank < 0 && m.Outcome != nil && t.link != w {
+			n.setGathered(Roster{}, &EndedError{*m.Outcome})
+		}
 		return
 	}
 	if t.link != w {
@@ -354,7 +442,13 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 		}
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
+		if m.Record != nil {
+			n.onFarewell(w, m)
+			return
+		}
 		n.onEnded(t, m)
+	case clock:
+		t.onClock(m)
 	case inquiry:
 		n.onInquiry(w, m)
 	case arrive:
@@ -382,19 +476,10 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	if t.id == "" && t.rec == nil && t.key != r.ID {
 		// A seed's address has said who it is, or that it is somebody else by now: from here on it is a target of that name.
 		if known, ok := c.targets[r.ID]; ok {
-			t.mu.Lock()
-			addr := t.announced
-			t.mu.Unlock()
 			if known.link == nil && known.rec == nil {
-				known.mu.Lock()
-				known.announced = addr
-				known.mu.Unlock()
-				select {
-				case known.wake <- struct{}{}:
-				default:
-				}
+				known.moveTo(t.heardAt())
 			}
-			n.forget(t)
+			n.sameAs(t, r.Nonce)
 			return
 		}
 		delete(c.targets, t.key)
@@ -407,7 +492,7 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	}
 	switch {
 	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // it has something to add
-		t.rec, t.looking = r, m.Looking
+		t.rec, t.said, t.looking = r, w.said, m.Looking
 		if (n.phase == Prepared || n.phase == Running) && n.cfg.Late != nil {
 			n.cfg.Late(*r)
 		}
@@ -418,6 +503,16 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: 75, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
+		return
+	case m.Size != 0 && m.Size != n.cfg.Size:
+		n.setGathered(Roster{}, &ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
+			r.ID, r.Addr, m.Size, n.self.ID, n.cfg.Size)})
+		if t.link == nil {
+			t.link = w // it hears how the job ends
+		}
+		return
+	case t.rec == nil && n.present() >= n.cfg.Size && r.Rank < 0:
+		n.onSpare(t, w, m)
 		return
 	case t.rec == nil && n.present() >= n.cfg.Size:
 		// One of them may be gone without a word, and this one come in its place. If not, it hears so when it asks after the launch.
@@ -435,6 +530,9 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.stranger, t.acked, t.told = w, r, nil, nil, 0, ""
+	t.said = w.said
+	t.spare, t.met, t.rival = nil, "", false
+	t.foreign = foreign{}
 	t.looking = m.Looking
 	if first {
 		n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr, "present", n.present(), "size", n.cfg.Size,
@@ -455,12 +553,19 @@ func (n *Node) onReturn(t *target, w *wire, m message) {
 			t.link.abort()
 		}
 		t.link = w
-		w.send(n.lastWord())
+		n.tellEnd(t)
 	case !ok:
 		w.send(n.noPlace())
 	case member.Nonce != m.Record.Nonce:
-		w.send(n.tooLate())
-		n.lose(t, "its container was started again")
+		replace := func() {
+			w.send(n.tooLate())
+			n.lose(t, "its container was started again")
+		}
+		if m.Record.Addr == member.Addr { // the first one would have answered there
+			replace()
+			return
+		}
+		n.contest(t, member.Record, m.Record, w.send, replace)
 	default:
 		if t.link != nil && t.link != w {
 			t.link.abort()
@@ -481,7 +586,8 @@ func (n *Node) onReturn(t *target, w *wire, m message) {
 
 // The three things that a container hears which has no part in the launch any more.
 func (n *Node) noPlace() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: 78, Reason: fmt.Sprintf("the job has %d ranks and all of them are here", n.cfg.Size)}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: fmt.Sprintf(
+		"the job has %d ranks and all of them are here: this container is one too many", len(n.roster.Members))}}
 }
 
 func (n *Node) tooLate() message {
@@ -513,24 +619,40 @@ func (n *Node) tryPrepare() {
 		n.setGathered(Roster{}, &EndedError{*n.cfg.Unfit})
 		return
 	}
+	if !n.isWhole() {
+		return
+	}
 	if n.looking {
 		return
 	}
 	c := n.lead
 	records := []Record{n.record()}
+	reached := map[string]netip.AddrPort{n.self.Nonce: n.reachedAt()}
 	for _, t := range c.targets {
 		switch {
 		case t.rec == nil:
 		case t.looking:
 			return // the verdict on all fabrics is one of all fabrics
 		default:
-			records = append(records, *t.rec)
+			r := *t.rec
+			reached[r.Nonce] = r.Addr
+			if r.Rank < 0 {
+				r.Addr = t.said
+			}
+			records = append(records, r)
 		}
 	}
 	members, err := assign(records, n.cfg.Size)
 	if err != nil {
 		n.setGathered(Roster{}, &ConflictError{err})
 		return
+	}
+	for i := range members {
+		m := &members[i]
+		if at := reached[m.Nonce]; m.Nonce == n.self.Nonce && m.Addr.Addr() != at.Addr() {
+			m.Network = "" // it speaks of another address
+		}
+		m.Addr = reached[m.Nonce]
 	}
 	if members[0].Nonce != n.self.Nonce {
 		return // one that comes first has registered here before it heard of all, and is going to lead
@@ -555,6 +677,33 @@ func (n *Node) tryPrepare() {
 	}
 	time.AfterFunc(n.patience(ackTimeout)<<min(c.unacked, maxPatience), func() { n.post(func() { n.onAckTimeout(r.Epoch) }) })
 	n.tryLaunch()
+}
+
+// reachedAt is where the others reach this container. Where the environment does not tell, the address of an interface
+// was a guess; most of the connections to the other ranks tell better.
+func (n *Node) reachedAt() netip.AddrPort {
+	if !n.guessed {
+		return n.self.Addr
+	}
+	counts := make(map[netip.Addr]int)
+	best := n.self.Addr.Addr()
+	better := func(a, b netip.Addr) bool { // the rank on this host may be reached over loopback
+		if a.IsLoopback() != b.IsLoopback() {
+			return b.IsLoopback()
+		}
+		return cmp.Or(cmp.Compare(counts[a], counts[b]), b.Compare(a)) > 0
+	}
+	for _, t := range n.lead.targets {
+		if t.rec != nil && t.link != nil && t.link.local.IsValid() {
+			counts[t.link.local]++
+		}
+	}
+	for a := range counts {
+		if counts[best] == 0 || better(a, best) {
+			best = a
+		}
+	}
+	return netip.AddrPortFrom(best, n.self.Addr.Port())
 }
 
 // Up to starTable ranks get the table from rank 0 itself. In a larger job rank 0 sends it once, to rank 1; everybody else is told
@@ -647,13 +796,19 @@ func (n *Node) forget(t *target) {
 }
 
 func (n *Node) onLost(t *target, w *wire, err error) {
+	n.onProbed(w, false)
 	if n.lead == nil || t.link != w {
 		return
 	}
 	switch n.phase {
 	case Gathering, Prepared:
+		if t.spare != nil {
+			n.dropSpare(t, err)
+			return
+		}
 		n.log.Warn("a rank went away before the launch", "peer", n.nameOf(t), "reason", explain(err))
 		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
+		n.admit()
 	case Running:
 		n.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
@@ -724,6 +879,7 @@ func (n *Node) unregister(t *target, w *wire, reason error) {
 	if t.rec != nil {
 		n.lead.here--
 	}
+	t.begun, t.tried = time.Now(), false
 	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
 	n.phase = Gathering
 }
@@ -831,9 +987,10 @@ func (n *Node) stirred() {
 	n.lead.stirs = nil
 }
 
-// Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone, at most 15 s.
-// Rank 0 calls it, and leaves last. Before the launch only the ranks that are there are told; patience is for how long
-// rank 0 then stays to tell those that are still to come.
+// Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone: 5 s for a
+// rank whose connection is there, which may be frozen and reads the outcome when it is not, 15 s for a rank whose
+// connection is lost, and no longer than ctx. Rank 0 calls it, and leaves last. Before the launch only the ranks that
+// are there are told; patience is how long rank 0 then stays to tell late ranks.
 func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) error {
 	if !n.ask(func() {
 		if n.lead == nil || n.phase == Ended {
@@ -853,7 +1010,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		}
 		for _, t := range n.lead.targets {
 			if t.link != nil {
-				t.link.send(n.lastWord())
+				n.tellEnd(t)
 			}
 		}
 		n.checkEnd()
@@ -864,30 +1021,34 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 	defer cancel()
 	select {
 	case <-n.finished:
-		return nil
 	case <-ctx.Done():
-		var names []string
 		n.ask(func() {
-			if n.lead == nil {
-				return // it had nobody to tell, and ctx ended at the same moment
+			if n.lead != nil { // else it had no rank to tell, and ctx ended at the same moment
+				n.dismiss()
 			}
-			for _, t := range n.lead.targets {
-				if n.pending(t) {
-					names = append(names, n.nameOf(t))
-				}
-			}
-			n.dismiss()
 		})
 		select {
 		case <-n.finished:
 		case <-n.ctx.Done():
 		}
-		if len(names) == 0 {
-			return nil
-		}
-		slices.Sort(names)
-		return fmt.Errorf("rendezvous: %s did not acknowledge the end of the job: %w", strings.Join(names, ","), context.Cause(ctx))
 	}
+	var names []string
+	n.ask(func() {
+		if n.lead != nil {
+			names = n.lead.untold
+		}
+	})
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("rendezvous: %s did not acknowledge the end of the job", strings.Join(names, ","))
+}
+
+// tellEnd sends the outcome to a rank that is connected.
+func (n *Node) tellEnd(t *target) {
+	t.endSent = time.Now()
+	t.link.send(n.lastWord())
+	time.AfterFunc(n.patience(doneAckTimeout), func() { n.post(n.checkEnd) })
 }
 
 // GiveUp has nobody wait at the end for a rank that is not there, as Absent said it: it will find out by itself.
@@ -904,17 +1065,20 @@ func (n *Node) GiveUp(rank int) {
 	})
 }
 
-// pending says that the end of the job must still be acknowledged by this rank.
+// pending says that rank 0 still waits for this rank to acknowledge the end of the job.
 func (n *Node) pending(t *target) bool {
-	if t.doneAck || t.gone {
+	switch {
+	case t.doneAck || t.gone:
 		return false
+	case t.link != nil:
+		return time.Since(t.endSent) < n.patience(doneAckTimeout)
 	}
 	_, member := n.memberOf(t)
-	return t.link != nil || member && t.rec != nil
+	return member && t.rec != nil
 }
 
 func (n *Node) checkEnd() {
-	if !n.lead.ending {
+	if n.lead == nil || !n.lead.ending {
 		return
 	}
 	told := 0
@@ -934,8 +1098,12 @@ func (n *Node) checkEnd() {
 
 // dismiss lets the others go, and is the end of rank 0 when they have gone: it leaves last.
 func (n *Node) dismiss() {
-	left := true
+	left, first := true, !n.lead.leaving && n.lead.untold == nil
 	for _, t := range n.lead.targets {
+		if first && !t.doneAck && (t.link != nil || n.pending(t)) {
+			n.lead.untold = append(n.lead.untold, n.nameOf(t))
+			slices.Sort(n.lead.untold)
+		}
 		if t.link == nil {
 			continue
 		}
@@ -956,30 +1124,23 @@ func (n *Node) dismiss() {
 
 // tellWaiting keeps the others informed about who is missing, so that each of them can say it.
 func (n *Node) tellWaiting(ctx context.Context) {
-	t := time.NewTicker(time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.gathered:
-			return
-		case <-t.C:
-			n.post(func() {
-				if n.lead == nil || n.phase != Gathering {
-					return
+	// All ranks wake up to read it: about 100 a second, but before they report next.
+	pause := min(max(time.Second, time.Duration(n.cfg.Size)*10*time.Millisecond), 5*time.Second)
+	for n.pace.sleep(ctx, n.gathered, pause) {
+		n.post(func() {
+			if n.lead == nil || n.phase != Gathering {
+				return
+			}
+			e := n.missingError()
+			e.Missing = shorten(e.Missing)
+			text := e.Error()
+			for _, t := range n.lead.targets {
+				if t.rec != nil && t.told != text {
+					t.told = text
+					t.link.send(message{Type: waiting, Missing: e.Missing, Present: e.Present})
 				}
-				e := n.missingError()
-				e.Missing = shorten(e.Missing)
-				text := e.Error()
-				for _, t := range n.lead.targets {
-					if t.rec != nil && t.told != text {
-						t.told = text
-						t.link.send(message{Type: waiting, Missing: e.Missing, Present: e.Present})
-					}
-				}
-			})
-		}
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -23,8 +24,11 @@ func (n *Node) onGossip(r Record, alive bool) {
 	switch {
 	case alive:
 		n.heard[r.ID] = r
+		if f, ok := n.farewells[r.ID]; ok && f.Record.Nonce != r.Nonce {
+			delete(n.farewells, r.ID) // its container was started again
+		}
 		if n.lead != nil && !n.isGathered() {
-			n.addTarget(r.ID, nil, r.Addr)
+			n.addStart(&r, nil)
 		}
 	case known && old.Nonce == r.Nonce:
 		delete(n.heard, r.ID)
@@ -32,17 +36,35 @@ func (n *Node) onGossip(r Record, alive bool) {
 	n.elect()
 }
 
-// onKnock has rank 0 call who has knocked. A packet may come late, or again, and so says nothing of anybody once the ranks are settled.
+// onKnock has rank 0 call a rank that has knocked, and tells the rank so. A packet may come late, or again, and so says
+// nothing once the ranks are settled.
 func (n *Node) onKnock(r *Record) {
-	if n.lead != nil && !n.isGathered() && r.validate() == nil && r.Nonce != n.self.Nonce {
-		n.addTarget(r.ID, nil, r.Addr)
+	if n.lead == nil || n.isGathered() || r.validate() != nil || r.Nonce == n.self.Nonce {
+		return
+	}
+	if n.addStart(r, nil) {
+		return // another start of it is connected
+	}
+	if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
+		return // it is connected by now
+	}
+	if err := n.net.tell(r.Addr, message{Type: lead, Record: &n.self}); err != nil {
+		n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
 	}
 }
 
-// elect makes this container the coordinator when nobody is declared rank 0, everybody is heard, and it comes first in the
-// order. Two that disagree cannot both commit: each of them would need the other's acknowledgement.
+// onPromise notes that rank 0 has heard a knock, and calls.
+func (n *Node) onPromise(r *Record) {
+	if n.lead == nil && r.Rank == 0 && r.Nonce != n.self.Nonce {
+		n.up.promised = time.Now()
+	}
+}
+
+// elect makes this container the coordinator when no container is declared rank 0, as many are heard as the job has,
+// and it comes first in the order. Two that disagree cannot both commit: each tries every container that it knows
+// (isWhole).
 func (n *Node) elect() {
-	if n.self.Rank >= 0 || n.isGathered() || n.phase != Gathering || len(n.heard)+1 != n.cfg.Size {
+	if n.self.Rank >= 0 || n.isGathered() || n.phase != Gathering || len(n.heard)+1 < n.cfg.Size {
 		return // who has acknowledged a roster, may be part of a launch
 	}
 	for _, r := range n.heard {
@@ -62,6 +84,8 @@ func (n *Node) resolveSeed(i int) {
 		n.post(func() {
 			st := &n.seeds[i]
 			st.asked, st.err = true, err
+			var dns *net.DNSError
+			st.told = st.told || err == nil || errors.As(err, &dns) && dns.IsNotFound
 			for _, a := range addrs {
 				if ap := netip.AddrPortFrom(a, uint16(s.Port)); !slices.Contains(st.addrs, ap) {
 					st.addrs = append(st.addrs, ap)
@@ -89,9 +113,13 @@ func (n *Node) onSeed(i int) {
 			n.addTarget("@"+a.String(), nil, a)
 		}
 	}
+	n.tryPrepare()
 }
 
 func (n *Node) knownAddr(a netip.AddrPort) bool {
+	if nonce := n.lead.at[a]; nonce == n.self.Nonce || n.knows(nil, nonce) {
+		return true
+	}
 	for _, r := range n.heard {
 		if r.Addr == a {
 			return true
@@ -106,17 +134,27 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 }
 
 // joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
-// and then with one that is not heard yet, for as long as somebody is not. Before that it knocks at rank 0, whose call is all that it takes:
-// a state of many ranks takes each side a millisecond.
+// and then with a container not heard yet, while any is missing. It knocks at rank 0 before that, and joins nothing
+// while rank 0 answers: its call is all that a rank needs, and a state of many ranks takes each side milliseconds, of
+// processors that rank 0 may share.
 func (n *Node) joinOthers() {
-	n.knock()
-	var b backoff
-	for {
+	if n.self.Rank != 0 && n.knock() {
+		return
+	}
+	b, factor, later := backoff{}, 0, 1 // ranks that are to be agreed find each other by gossip alone
+	if n.self.Rank >= 0 {               // rank 0 calls by itself, too
+		b = backoff{next: 5 * joinHead, most: n.spread(rejoinInterval)}
+		factor, later = lateFactor, lateFactor
+	}
+	for pause := time.Duration(0); n.pace.sleepFor(n.ctx, n.gathered, pause, factor); factor = later {
 		var to []place
 		connected := false
 		if !n.ask(func() {
 			connected = n.up.wire != nil || n.self.Rank == 0 || n.isGathered()
-			to = n.joinTargets(connected)
+			if connected && pause == 0 || !connected && n.isCalled() {
+				return
+			}
+			to = n.joinTargets(connected, pause == 0)
 		}) {
 			return
 		}
@@ -125,40 +163,56 @@ func (n *Node) joinOthers() {
 			wg.Go(func() { n.join(p) })
 		}
 		wg.Wait()
-		pause := b.wait()
-		if connected {
-			pause = rejoinInterval
-		}
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-n.gathered:
-			return
-		case <-time.After(pause):
+		if pause = b.wait(); connected {
+			pause = n.spread(rejoinInterval)
 		}
 	}
 }
 
-// knock tells rank 0 that this container is here, and gives it a moment to call.
-func (n *Node) knock() {
+// spread is an interval for what every rank does: at least d, and such that all ranks together do it about 50 times in
+// a second, each at another time.
+func (n *Node) spread(d time.Duration) time.Duration {
+	d = max(d, time.Duration(n.cfg.Size)*20*time.Millisecond)
+	return d/2 + rand.N(d)
+}
+
+// isCalled says that rank 0 is connected, or about to connect: it has acknowledged a knock a moment ago.
+func (n *Node) isCalled() bool {
+	return n.up.wire != nil || !n.up.promised.IsZero() && time.Since(n.up.promised) < promiseTime
+}
+
+// promiseTime is how long a rank leaves it to rank 0 to call once rank 0 has acknowledged a knock.
+const promiseTime = 5 * time.Second
+
+// knock tells rank 0 again and again that this container is here, while rank 0 is not connected, and returns when
+// gossip may be joined: soon after the first knock. It reports true when there is nothing to join any more.
+func (n *Node) knock() (over bool) {
 	i := slices.IndexFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 	if i < 0 {
-		return
+		return false
 	}
-	n.wg.Go(func() { // to find its address may take longer
-		addrs, err := n.cfg.Peers[i].addrs(n)
-		for _, a := range addrs {
-			err = errors.Join(err, n.net.knock(a, &n.self))
-		}
-		if err != nil {
-			n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+	n.wg.Go(func() {
+		b := backoff{next: 2 * joinHead, most: promiseTime / 2}
+		for {
+			connected := false
+			if !n.ask(func() { connected = n.up.wire != nil }) {
+				return
+			}
+			if !connected {
+				addrs, err := n.cfg.Peers[i].addrs(n) // to find its address may take long
+				for _, a := range addrs {
+					err = errors.Join(err, n.net.knock(a, &n.self))
+				}
+				if err != nil {
+					n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+				}
+			}
+			if !sleep(n.ctx, n.gathered, b.wait()) {
+				return
+			}
 		}
 	})
-	select {
-	case <-n.ctx.Done():
-	case <-n.gathered:
-	case <-time.After(joinHead):
-	}
+	return !n.pace.sleep(n.ctx, n.gathered, joinHead)
 }
 
 // join exchanges states at the first address of a place that answers.
@@ -178,22 +232,23 @@ const joinHead = 50 * time.Millisecond
 // manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.
 const manyJoins = 128
 
-// joinTargets picks whom to join.
-func (n *Node) joinTargets(connected bool) []place {
-	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size {
+// joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say that rank 0
+// has heard this one: at first it is joined in any case.
+func (n *Node) joinTargets(connected, first bool) []place {
+	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size && !first {
 		return nil
 	}
-	var first, rest []place
+	var zero, rest []place
 	for _, p := range n.cfg.Peers {
 		_, heard := n.heard[p.ID]
 		switch {
-		case heard:
+		case heard && (!first || p.Rank != 0):
 		case p.Rank == 0 && n.cfg.Size > manyJoins: // it would answer each of them with all the others
 		case p.Rank == 0:
-			first = append(first, place{p.ID, p.addrs, true})
+			zero = append(zero, place{p.ID, p.addrs, true, p.Host})
 		case !n.mayAsk(p):
 		default:
-			rest = append(rest, place{p.ID, p.addrs, false})
+			rest = append(rest, place{p.ID, p.addrs, false, p.Host})
 		}
 	}
 	for _, a := range n.silentSeeds() {
@@ -201,43 +256,53 @@ func (n *Node) joinTargets(connected bool) []place {
 	}
 	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 	most := 2
-	if len(first) == 0 {
+	if len(zero) == 0 {
 		most = 3
 	}
 	if connected {
 		most = 1
 	}
-	return append(first, rest[:min(most, len(rest))]...)
+	return append(zero, rest[:min(most, len(rest))]...)
 }
 
-// lookForLeader finds out why rank 0 does not call while it does not.
+// lookForLeader finds out why rank 0 does not call while it does not. A look that reaches rank 0 costs it a login, so
+// looks become rarer while they find nothing else; looks that reach nothing cost little.
 func (n *Node) lookForLeader() {
 	const first, again = 250 * time.Millisecond, time.Second
-	// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
-	spread := func() time.Duration { return rand.N(time.Duration(n.cfg.Size+1) * 5 * time.Millisecond) }
-	t := time.NewTimer(max(first, n.cfg.AskAfter) + spread())
-	defer t.Stop()
+	b := backoff{next: again, most: 8 * again}
+	pause := max(first, n.cfg.AskAfter)
 	for {
-		select {
-		case <-n.ctx.Done():
+		// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
+		if !n.pace.sleep(n.ctx, n.gathered, pause+rand.N(time.Duration(n.cfg.Size+1)*5*time.Millisecond)) {
 			return
-		case <-n.gathered:
+		}
+		pause = again
+		called := false
+		if !n.ask(func() { called = n.isCalled() }) {
 			return
-		case <-t.C:
 		}
-		if e := n.lookOnce(); e != nil {
-			n.leaveAsStranger(e)
+		if called {
+			continue
 		}
-		t.Reset(again + spread())
+		reached, err := n.lookOnce()
+		if err != nil {
+			n.leaveAsStranger(err)
+		}
+		if reached {
+			pause = b.wait()
+		} else {
+			b.next = again
+		}
 	}
 }
 
-// lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is the
-// reason why rank 0 does not call; the result is one that waiting does not mend.
-func (n *Node) lookOnce() (hopeless *MissingError) {
+// lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is
+// the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was begun
+// at one of the places.
+func (n *Node) lookOnce() (reached bool, hopeless error) {
 	places, sure := n.leaderPlaces()
 	if len(places) == 0 {
-		return nil
+		return false, nil
 	}
 	type found struct {
 		addr   netip.AddrPort
@@ -254,20 +319,41 @@ func (n *Node) lookOnce() (hopeless *MissingError) {
 			}
 			for _, a := range addrs {
 				answer, err := n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self})
-				results[i] = append(results[i], found{a, answer, err})
+				f := found{a, answer, err}
+				for range portTries {
+					next, ok := nextPort(a, err)
+					if !ok || !p.sure {
+						break
+					}
+					a = next
+					if answer, err = n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self}); err == nil {
+						f = found{a, answer, nil}
+					}
+				}
+				results[i] = append(results[i], f)
 			}
 		})
 	}
 	wg.Wait()
-	strangers := 0
+	strangers, ours := 0, false
+	var other error // what answers in place of rank 0
+	var resolved time.Time
 	var reason error
 	var outcome *Outcome
 	var leader *Record
 	for i, p := range places {
 		for _, f := range results[i] {
+			// A login that its time limit cut cost as much as a complete login.
+			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
+			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
 			secret := errors.Is(f.err, ErrOtherSecret)
-			if secret && (p.sure || !sure) {
+			switch {
+			case !p.sure && sure:
+			case f.addr.IsValid() && f.err == nil:
+				ours = true
+			case secret, errors.Is(f.err, ErrOtherJob):
 				strangers++
+				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(n)
 			}
 			switch {
 			case !f.addr.IsValid():
@@ -294,29 +380,35 @@ func (n *Node) lookOnce() (hopeless *MissingError) {
 			n.up.rumour = leader
 		}
 		switch {
+		case ours || n.up.wire != nil:
+			n.up.foreign.met(nil, resolved)
+		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0 itself, or all that answer; none shares ours
+			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
+		}
+		switch {
 		case n.up.wire != nil || n.phase != Gathering:
 		case outcome != nil:
 			n.phase, n.outcome = Ended, *outcome
 			n.setFinished(*outcome, nil)
-		// Rank 0 itself, or everybody who answers, has another secret, and nobody shares ours.
-		case strangers > 0 && (sure || strangers == len(places)) && len(n.heard) == 0:
-			hopeless = &MissingError{Present: 1, Size: n.cfg.Size,
-				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(reason), secret: true}}}
+		case n.up.foreign.proven:
+			err := n.up.foreign.proof()
+			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size,
+				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(err), secret: errors.Is(err, ErrOtherSecret), proof: err}}}).end()
 		}
 	})
-	return hopeless
+	return reached, hopeless
 }
 
-// leaveAsStranger ends the wait of a container that has another secret than everybody else, once rank 0 has called here, too, and knows why
-// this rank is missing: it may have called last before this container listened.
-func (n *Node) leaveAsStranger(e *MissingError) {
+// leaveAsStranger ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
+// time to call here again and find the same: it may have called first after this container did.
+func (n *Node) leaveAsStranger(err error) {
 	select {
 	case <-n.ctx.Done():
 	case <-n.gathered:
-	case <-time.After(2 * longestPause): // the call takes its time, too
+	case <-time.After(3 * longestPause): // the call takes its time, too
 		n.post(func() {
-			if n.up.wire == nil && n.phase == Gathering && len(n.heard) == 0 {
-				n.setGathered(Roster{}, e)
+			if n.up.wire == nil && n.phase == Gathering && n.up.foreign.proven {
+				n.setGathered(Roster{}, err)
 			}
 		})
 	}
@@ -326,7 +418,16 @@ func (n *Node) leaveAsStranger(e *MissingError) {
 type place struct {
 	id   string
 	find func(*Node) ([]netip.AddrPort, error)
-	sure bool // it is rank 0 that should answer there
+	sure bool   // it is rank 0 that should answer there
+	host string // "" = an address
+}
+
+// resolved is when the addresses came that find returns.
+func (p place) resolved(n *Node) time.Time {
+	if p.host == "" {
+		return time.Now()
+	}
+	return n.names.answered(p.host)
 }
 
 // leaderPlaces says where to look for rank 0: where the environment or another container says that it is; when it is not found
@@ -339,7 +440,7 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 		}
 		for _, p := range n.cfg.Peers {
 			if p.Rank == 0 {
-				places, sure = append(places, place{p.ID, p.addrs, true}), true
+				places, sure = append(places, place{p.ID, p.addrs, true, p.Host}), true
 			}
 		}
 		if r := n.up.rumour; r != nil {
@@ -351,13 +452,21 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 		var rest []place
 		for _, p := range n.cfg.Peers {
 			if p.Rank != 0 && n.mayAsk(p) {
-				rest = append(rest, place{p.ID, p.addrs, false})
+				rest = append(rest, place{p.ID, p.addrs, false, p.Host})
 			}
 		}
 		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 		places = append(places, rest[:min(2, len(rest))]...)
 		if len(places) > 0 {
 			return
+		}
+		if n.cfg.Size > 0 && len(n.heard) > 0 && len(n.heard)+1 >= n.cfg.Size { // the first leads
+			heard := slices.SortedFunc(maps.Values(n.heard), func(a, b Record) int { return a.before(&b) })
+			for i, r := range []Record{heard[0], heard[rand.N(len(heard))]} {
+				if i == 0 || r.ID != heard[0].ID {
+					places = append(places, placeAt(r.ID, r.Addr, false))
+				}
+			}
 		}
 		for _, a := range n.silentSeeds() {
 			if len(places) < 4 {
@@ -378,7 +487,7 @@ func (n *Node) mayAsk(p Peer) bool {
 }
 
 func placeAt(id string, a netip.AddrPort, sure bool) place {
-	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure}
+	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure, ""}
 }
 
 // addrs resolves the address of a peer.
@@ -425,7 +534,7 @@ func (n *Node) missing() []Missing {
 		listed++
 		t := n.lead.targets[p.ID]
 		if t != nil && t.rec == nil {
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: n.reason(t), secret: t.stranger != nil})
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()})
 		}
 	}
 	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
@@ -442,7 +551,7 @@ func (n *Node) missing() []Missing {
 			break
 		}
 		t := n.lead.targets[k]
-		out = append(out, Missing{Rank: -1, Name: n.nameOf(t), Reason: n.reason(t), secret: t.stranger != nil})
+		out = append(out, Missing{Rank: -1, Name: n.nameOf(t), Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()})
 		count--
 	}
 	if count > 0 {
@@ -451,6 +560,9 @@ func (n *Node) missing() []Missing {
 			name = fmt.Sprintf("%d ranks", count)
 		}
 		out = append(out, Missing{Rank: -1, Name: name, Reason: n.seedReason()})
+	}
+	if len(out) == 0 {
+		return n.unsettled()
 	}
 	return out
 }
@@ -581,6 +693,9 @@ func explain(err error) string {
 	}
 	return err.Error()
 }
+
+// OwnAddr returns the address of this machine by which others would most likely reach it.
+func OwnAddr() (netip.Addr, error) { return ownAddr(nil, nil) }
 
 // ownAddr is the address that others most likely reach this container at: the one the kernel would send from to a peer whose
 // address is known, else the first address of an interface that is up and is neither loopback nor link-local.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -124,6 +125,73 @@ func TestWaysToFindEachOther(t *testing.T) {
 	}
 }
 
+// A program that accepts connections and says nothing has taken the port of a rank, which listens on another one: rank
+// 0 hears of that one while it waits for the program's greeting.
+func TestSilentProgramOnThePortOfARank(t *testing.T) {
+	for name, later := range map[string]time.Duration{
+		"all start at once": 0, "the rank starts later": 2 * time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+				taken := netip.AddrPortFrom(simAddr(2).Addr(), 1)
+				last := time.Now().Add(later)
+				starts := func(rank int) time.Duration {
+					if rank == 2 {
+						return later
+					}
+					return 0
+				}
+				at := endJob(t, net, simJob(t, net, 4, starts, func(rank int, c *Config) {
+					for i := range c.Peers {
+						if c.Peers[i].Rank == 2 {
+							c.Peers[i].Port = int(taken.Port())
+						}
+					}
+					dial := c.Dial
+					c.Dial = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+						if addr == taken {
+							<-ctx.Done()
+							return nil, ctx.Err()
+						}
+						return dial(ctx, id, addr)
+					}
+				}))
+				require.Less(t, at.Sub(last), time.Second)
+			})
+		})
+	}
+}
+
+// Another job has the port of every host, so that each container listens on the next one or the one after it, and
+// cannot be heard by gossip.
+func TestPortsTakenByAnotherJob(t *testing.T) {
+	for name, other := range map[string]*simHost{
+		"another job":               {secret: "ours", try: 1},
+		"a job of the same name":    {secret: "theirs"},
+		"containers of one machine": {secret: "ours", id: "worker-9"},
+	} {
+		for below := range 3 {
+			t.Run(fmt.Sprintf("%s, %d ports", name, below), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+					begin := time.Now()
+					at := endJob(t, net, simJob(t, net, 4, atOnce, func(rank int, c *Config) {
+						for i := range c.Peers {
+							c.Peers[i].Port -= below
+						}
+						for k := range below {
+							at := netip.AddrPortFrom(simAddr(rank).Addr(), simAddr(rank).Port()-uint16(k)-1)
+							net.listen(&simHost{addr: at, node: &Node{}, id: other.id, secret: other.secret, try: other.try})
+						}
+					}))
+					require.Less(t, at.Sub(begin), time.Second)
+				})
+			})
+		}
+	}
+}
+
 // A cluster's DNS learns of a container 0.4 s after its start, and remembers for 5 s that it did not know it.
 func TestNamesAreNotAskedForTooEarly(t *testing.T) {
 	const size = 8
@@ -178,6 +246,7 @@ func TestNames(t *testing.T) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
+		synctest.Wait() // orders the reads below after the last lookup
 		require.GreaterOrEqual(t, asked[0], time.Second)
 		require.Len(t, asked[:4], 4)
 		for i, pause := range []time.Duration{firstAgain, 2 * firstAgain, 4 * firstAgain} {
@@ -248,7 +317,8 @@ func TestKnocksThatAreNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var heard []Record
-			delegate{knocked: func(r Record) { heard = append(heard, r) }}.NotifyMsg(tt.packet)
+			d := delegate{knocked: func(r Record) { heard = append(heard, r) }, promised: func(Record) {}}
+			d.NotifyMsg(tt.packet)
 			if tt.heard {
 				require.Equal(t, []Record{self}, heard)
 			} else {
@@ -272,5 +342,69 @@ func TestLateKnock(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Empty(t, nodes[0].Losses())
 		endJob(t, net, nodes)
+	})
+}
+
+// A rank whose knock rank 0 has acknowledged leaves everything else to rank 0, which may have many others to call: it
+// joins no gossip and calls no rank.
+func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+		calls := 0
+		net.seen = func(_ *simHost, _ netip.AddrPort, k kind, _ []byte) {
+			if k == here {
+				calls++
+			}
+		}
+		var ports []*Port
+		begin := time.Now()
+		nodes := simJob(t, net, 3, atOnce, func(rank int, c *Config) {
+			ports = append(ports, net.port(net.hosts[c.Self.Addr]))
+			c.Port, c.Key, c.Label = ports[rank], make([]byte, 32), "job"
+			if dial := c.Dial; rank == 0 {
+				c.Dial = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+					time.Sleep(2 * time.Second)
+					return dial(ctx, id, addr)
+				}
+			}
+		})
+		at := endJob(t, net, nodes).Sub(begin)
+		for _, p := range ports {
+			require.NoError(t, p.Close())
+		}
+		require.InDelta(t, 2*time.Second, at, float64(100*time.Millisecond))
+		require.Zero(t, calls)
+		require.Zero(t, net.met["gossip stream"])
+	})
+}
+
+// What is not urgent waits for longer where the process has waited for a processor.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		delay := 300 * time.Millisecond
+		p := pace{delay: func() time.Duration { return delay }}
+		never := make(chan struct{})
+		took := func() time.Duration {
+			begin := time.Now()
+			require.True(t, p.sleep(t.Context(), never, time.Second))
+			return time.Since(begin)
+		}
+		require.Equal(t, 4*time.Second, took(), "since its start")
+		require.Equal(t, 2500*time.Millisecond, took(), "half of it is still believed")
+		delay += time.Minute
+		require.Equal(t, time.Second+longestExtra, took())
+		for range 20 {
+			took()
+		}
+		require.Equal(t, time.Second, took())
+		p.delay = nil
+		require.Equal(t, time.Second, took())
+
+		over := make(chan struct{})
+		close(over)
+		require.False(t, p.sleep(t.Context(), over, time.Hour))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.False(t, p.sleep(ctx, never, time.Hour))
 	})
 }

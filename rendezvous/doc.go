@@ -24,7 +24,7 @@
 //	   ...the job runs; anybody may send stop(signal, reason)...
 //	   done(outcome)  ----------------------->
 //	                  <-----------------------  done-ack
-//	   ...until all have acknowledged, are gone, or 15 s have passed...
+//	   ...until all have acknowledged or are gone: 5 s for a connected rank, 15 s for another...
 //	   bye  --------------------------------->  leaves; rank 0 is the last
 //
 // The phases of a rank:
@@ -56,11 +56,21 @@
 // The first three ranks are told to go at once, so that a rank 0 that is started again at that moment learns that there has been a
 // launch; the others may be told when rank 0 has started its command, or a moment later (Config.Head, Node.Launched).
 //
-// A rank that starts says so to rank 0 in one packet, sealed as all gossip is: rank 0, which calls those who do not answer about once a second,
-// then calls at once. That packet may be lost, and gossip, which the rank joins if it is not called within a moment, tells the same.
+// A rank that starts says so to rank 0 in one packet, sealed as all gossip is: rank 0, which calls those who do not
+// answer about once a second, then calls at once, and acknowledges the packet. A packet may be lost: the rank repeats
+// it, and joins gossip, which tells the same, if it is neither called nor acknowledged within a moment.
 //
 // A rank whose call rank 0 does not get, because it is not where the environment says or its name does not resolve yet, calls itself:
 // here(record) to rank 0, or to any other rank, who passes it on and answers where rank 0 is.
+//
+// # Overload
+//
+// Where many ranks start at once on few processors, or a cluster is slow for a while, only the calls of rank 0 must go
+// on: each is a login, and the launch needs one for each rank. Everything else that a rank does by itself (gossip,
+// here) is put off while rank 0 has acknowledged its packet, becomes rarer with each attempt that reaches rank 0, is
+// spread over a time that grows with the number of ranks, and waits ten times as long as this process has had to wait
+// for a processor (Config.Delay). So a slow machine gets less of it, not more, and the time to the launch stays
+// proportional to the number of ranks.
 //
 // # Loss
 //
@@ -72,16 +82,56 @@
 //
 // # Starts
 //
-// A rank is known by the nonce of its start. Before go a restarted container replaces its predecessor under a new epoch;
-// after go it ends the job, because the launch that runs does not hold it. So does a restarted rank 0 for those who have acknowledged a
-// roster of its predecessor, which may have launched before anybody was told.
+// A rank is known by the nonce of its start. A second start of a rank never decides by itself: rank 0 asks the first
+// one over its connection (ping, pong), or at its address if that connection is lost.
 //
-// Where nobody knows the ranks (containers behind one name that cannot tell their index), the one that comes first in an
-// order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then given in
-// that order. Two that disagree cannot both commit, since each would need the other's acknowledgement.
+//	the first start      before go                            after go
+//	answers              the second one leaves with 78        the second one leaves with 78
+//	does not, in 3 s     the second one takes its place       the rank is lost: the launch does not hold
+//	or is not there      under a new epoch                    the second one, which leaves with 75
+//
+// Two containers that both claim rank 0 and both answer end the job before go, with 78: the rank that one of them
+// should have been never comes. A rank that is greeted by a second rank 0 asks the first one in the same way, and tells
+// each of the other. After go the second one leaves alone; if the first one does not answer, the second one ends the
+// job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any rank was
+// told.
+//
+// Where no container knows its rank (containers behind one name that cannot tell their index), the one that comes first in
+// an order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then
+// given in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
+// address of the seeds that it knows. An address is tried when a container has said there who it is, the dial has
+// failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role (Seed.Role)
+// needs a container of that role.
+//
+//	finding                                          before go                  after go
+//	more containers than ranks, and all answer       all leave with 78          those without a rank leave with 78
+//	as many, but none of a role                      all wait, and say which
+//	one that answers is with another coordinator     it is waited for           it leaves with 78
+//
+// # Ends before the launch
+//
+// Only a container that proved to have the key of the job ends it, and all ranks end alike.
+//
+//	finding                                         who ends, and how
+//	a rank is stopped, or cannot run its command    it stays until rank 0 has come, 5 s where it was stopped; rank 0 ends all with its
+//	                                                status. A stopped rank also tells up to 8 other ranks, which tell rank 0: void if a
+//	                                                later start of that rank registers within 2 s.
+//	rank 0 is stopped                               all that come within 5 s, with its status
+//	another size, two that claim rank 0             all, with 78, at once
+//	more containers than ranks that are agreed      all that are connected, with 78
+//	another secret                                  who finds it, with 77: see below
+//	another job                                     who finds it, with 78: see below
+//	a rank crashes                                  none: its next start takes its place
+//
+// Another secret or job is not proven by who says it, and what answers may be a container of yesterday that is about to
+// end. A container believes it only of an address of the rank that it dialled itself, that it dialled again 5 s later
+// (12 s for another job, which is longer than the default grace) after the name was resolved again, with no other
+// address of that rank accepting and no refusal between. Rank 0 leaves when all missing ranks are of that kind, the
+// others when rank 0 is.
 //
 // # The port
 //
-// Port carries everything on one number: SSH and gossip streams on TCP, told apart by their first byte, and gossip packets
-// on UDP. Where UDP is blocked the rendezvous completes all the same.
+// Port carries everything on one number: SSH and gossip streams on TCP, told apart by their first byte whenever it
+// comes, and gossip packets on UDP. A client that is silent is sent the identification of SSH meanwhile; gossip of ours
+// skips it. Where UDP is blocked the rendezvous completes all the same.
 package rendezvous

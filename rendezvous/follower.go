@@ -20,6 +20,9 @@ type uplink struct {
 	present int
 	lookErr error   // of the last look at rank 0
 	rumour  *Record // of rank 0, as others tell
+	foreign foreign // what answers in place of rank 0
+
+	promised time.Time // when rank 0 has acknowledged a knock
 
 	children []child // who wait for the table
 }
@@ -47,7 +50,7 @@ func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Ad
 func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	switch m.Type {
 	case hello:
-		n.onHello(w, m, remote)
+		n.greeted(w, m, remote)
 		return
 	case here:
 		n.onHere(w, m.Record)
@@ -57,6 +60,15 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		return
 	case fetch:
 		n.onFetch(w, m)
+		return
+	case ended: // of a rank that leaves
+		n.onFarewell(w, m)
+		return
+	case ping:
+		w.send(message{Type: pong})
+		return
+	case pong:
+		n.onProbed(w, true)
 		return
 	}
 	if n.up.wire != w {
@@ -85,6 +97,8 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		}
 	case stop:
 		n.onOrder(m)
+	case clock:
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(n.begin))})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		n.onRelease(m.Call)
@@ -125,6 +139,44 @@ func (n *Node) depart(w *wire) {
 	})
 }
 
+// greeted asks first where a second container greets that says it is rank 0: the first one whether it still answers,
+// and then the second one, whose greeting may have been on its way since before its death.
+func (n *Node) greeted(w *wire, m message, remote net.Addr) {
+	r, first := m.Record, n.up.leader
+	if n.self.Rank == 0 {
+		first = &n.self
+	}
+	if r == nil || r.validate() != nil || r.Rank != 0 || first == nil || first.Rank != 0 || r.Nonce == first.Nonce ||
+		n.self.Rank != 0 && n.up.wire == nil {
+		n.onHello(w, m, remote)
+		return
+	}
+	both := func(alive bool) {
+		if !alive {
+			w.abort()
+			return
+		}
+		w.send(message{Type: refuse, Record: first, Reason: bothLead(first, r).Error()})
+		switch {
+		case n.self.Rank == 0:
+			n.onRival(r)
+		case n.up.wire != nil && n.phase != Running && n.phase != Ended:
+			n.up.wire.send(message{Type: here, Record: r})
+		}
+	}
+	if n.self.Rank == 0 {
+		n.probe(w, both)
+		return
+	}
+	n.probe(n.up.wire, func(alive bool) {
+		if !alive {
+			n.onHello(w, m, remote)
+			return
+		}
+		n.probe(w, both)
+	})
+}
+
 // onHello answers whoever dialled. Only one container may lead: the one that the environment, or the order, says.
 func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 	r := m.Record
@@ -133,12 +185,18 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 		w.send(message{Type: refuse, Reason: "the greeting holds no record that can be used"})
 		return
 	}
+	if n.isLate(w, r) {
+		return
+	}
 	switch {
 	case r.Nonce == n.self.Nonce:
 		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
 		return
 	case n.self.Rank == 0, n.lead != nil && (n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", n.self.ID)})
+		if r.Rank < 0 && n.lead != nil && !n.isGathered() {
+			n.addStart(r, nil) // it steps down when it is greeted, and counts here
+		}
 		return
 	case n.lead != nil:
 		n.stepDown()
@@ -162,9 +220,16 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 		n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(n.begin).Round(time.Microsecond))
 	}
 	n.up.wire, n.up.leader = w, r
-	w.send(n.registration(r))
+	answer := n.registration(r)
+	if m.Epoch != uint64(n.cfg.Size) {
+		answer.Size = n.cfg.Size // 0 = not known here
+	}
+	w.send(answer)
 	if n.own != nil {
-		w.send(*n.own)
+		w.send(n.ownEnd())
+	}
+	for _, f := range n.farewells {
+		w.send(f)
 	}
 }
 
@@ -235,6 +300,7 @@ func (n *Node) onFetch(w *wire, m message) {
 }
 
 func (n *Node) onUplinkLost(w *wire, err error) {
+	n.onProbed(w, false)
 	if n.up.wire != w {
 		return
 	}

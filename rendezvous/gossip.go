@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -56,7 +57,9 @@ func gossipConfig(n int) *memberlist.Config {
 	return c
 }
 
-func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger, heard func(Record, bool), knocked func(Record)) (*gossip, error) {
+func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger,
+	heard func(Record, bool), knocked, promised func(Record),
+) (*gossip, error) {
 	meta, err := self.encode()
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
@@ -73,7 +76,7 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	c.BindPort = int(self.Addr.Port())
 	c.AdvertiseAddr = self.Addr.Addr().String()
 	c.AdvertisePort = int(self.Addr.Port())
-	c.Delegate = delegate{meta, knocked}
+	c.Delegate = delegate{meta, knocked, promised}
 	c.Events = events{heard: heard, self: c.Name}
 	c.Logger = log.New(logWriter{logger}, "", 0)
 	list, err := memberlist.Create(c)
@@ -91,9 +94,13 @@ func (g *gossip) join(addr netip.AddrPort) error {
 
 func (g *gossip) close() error { return g.list.Shutdown() }
 
-// knock says in one packet that this container is here; it may be lost. It is sealed as all gossip is.
+// knock says in one packet that this container is here; it may be lost.
 func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
-	m := message{Type: here, Record: self}
+	return g.tell(addr, message{Type: here, Record: self})
+}
+
+// tell sends one packet, sealed as all gossip is.
+func (g *gossip) tell(addr netip.AddrPort, m message) error {
 	b, err := m.encode()
 	if err != nil {
 		return err
@@ -101,10 +108,11 @@ func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
 	return g.list.SendToAddress(memberlist.Address{Addr: addr.String()}, b)
 }
 
-// delegate says our record, hears who knocks, and keeps nothing else.
+// delegate says our record, hears knocks and their acknowledgements, and keeps nothing else.
 type delegate struct {
-	meta    []byte
-	knocked func(Record)
+	meta     []byte
+	knocked  func(Record) // at rank 0
+	promised func(Record) // by rank 0, which has heard a knock
 }
 
 func (d delegate) NodeMeta(int) []byte                        { return d.meta }
@@ -117,8 +125,13 @@ func (d delegate) NotifyMsg(b []byte) {
 	if n <= 0 || size != uint64(len(b)-n) {
 		return
 	}
-	if m, err := decodeMessage(b[n:], nil); err == nil && m.Type == here && m.Record != nil {
+	m, err := decodeMessage(b[n:], nil)
+	switch {
+	case err != nil || m.Record == nil:
+	case m.Type == here:
 		d.knocked(*m.Record)
+	case m.Type == lead:
+		d.promised(*m.Record)
 	}
 }
 
@@ -160,11 +173,14 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// backoff gives the waits between attempts: 50 ms doubling to 800 ms, each spread over a quarter of itself so that ranks
-// that start together do not stay in step.
-type backoff struct{ next time.Duration }
+// backoff gives the waits between attempts: 50 ms doubling to 800 ms, or what the fields say, each spread over a
+// quarter of itself so that ranks that start together do not stay in step.
+type backoff struct {
+	next time.Duration
+	most time.Duration // 0 = longestPause
+}
 
-// longestPause is the longest that wait returns.
+// longestPause is the longest that wait returns, unless backoff.most says something else.
 const longestPause = 900 * time.Millisecond
 
 func (b *backoff) wait() time.Duration {
@@ -172,8 +188,67 @@ func (b *backoff) wait() time.Duration {
 		b.next = 50 * time.Millisecond
 	}
 	d := b.next
-	b.next = min(2*b.next, longestPause*8/9)
+	most := b.most
+	if most == 0 {
+		most = longestPause
+	}
+	b.next = min(2*b.next, most*8/9)
 	return d - d/8 + rand.N(d/4)
 }
 
 func (b *backoff) reset() { b.next = 0 }
+
+// pace lets work wait that is not urgent: longer where this process has waited for a processor itself. It then shares
+// the processors with more work than they can do, most likely with other ranks in the same situation, and perhaps with
+// rank 0.
+type pace struct {
+	delay func() time.Duration // Config.Delay; nil = not known
+
+	mu   sync.Mutex
+	seen time.Duration // of delay
+	late time.Duration // what delay grew by lately
+}
+
+const (
+	lateEnough   = 20 * time.Millisecond // less is usual
+	lateFactor   = 10                    // a process waits for others this many times as long as it was kept waiting
+	longestExtra = 30 * time.Second
+)
+
+// sleep waits for d, and longer where this process is kept waiting. It reports false when ctx or over ended before.
+func (p *pace) sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	return p.sleepFor(ctx, over, d, lateFactor)
+}
+
+// sleepFor is sleep with another factor than lateFactor: 1 for what the launch waits for.
+func (p *pace) sleepFor(ctx context.Context, over <-chan struct{}, d time.Duration, factor int) bool {
+	return sleep(ctx, over, d) && sleep(ctx, over, p.extra(factor))
+}
+
+func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-over:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// extra is how much longer work waits that is not urgent.
+func (p *pace) extra(factor int) time.Duration {
+	if p.delay == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.delay()
+	p.late, p.seen = max(now-p.seen, p.late/2), now
+	if p.late < lateEnough {
+		return 0
+	}
+	return min(time.Duration(factor)*p.late, longestExtra)
+}

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -14,11 +15,20 @@ var (
 	ErrOtherSecret    = errors.New("has another secret")
 	ErrOtherJob       = errors.New("belongs to another job or attempt")
 	ErrOtherContainer = errors.New("is another container of the job")
+	ErrOtherProgram   = errors.New("is not paiinit")
 )
 
 // isElse says that somebody else answers, and not who was called.
 func isElse(err error) bool {
 	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
+}
+
+// nextPort is where a container may listen whose port is taken by what has answered: Listen takes the next free one.
+func nextPort(a netip.AddrPort, err error) (next netip.AddrPort, ok bool) {
+	if !isElse(err) && !errors.Is(err, ErrOtherProgram) || a.Port() == math.MaxUint16 {
+		return a, false
+	}
+	return netip.AddrPortFrom(a.Addr(), a.Port()+1), true
 }
 
 // Missing is a rank that is not there yet.
@@ -27,6 +37,8 @@ type Missing struct {
 	Name   string `json:"name"` // "worker-3", or an address, or "a rank"
 	Reason string `json:"reason"`
 	secret bool
+
+	proof error // that waiting for it is of no use
 }
 
 // MissingError says which ranks were not there when the time was over.

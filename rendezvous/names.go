@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,8 @@ type name struct {
 	err   error
 	next  time.Time // not before it is asked again
 	pause time.Duration
+
+	answered atomic.Pointer[time.Time] // when addrs came
 }
 
 var errNotAsked = errors.New("its name was not looked up yet")
@@ -75,6 +78,24 @@ func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	for i := range addrs {
 		addrs[i] = addrs[i].Unmap()
 	}
-	h.addrs, h.err, h.pause, h.next = addrs, nil, 0, time.Now().Add(fresh)
+	now := time.Now()
+	h.addrs, h.err, h.pause, h.next = addrs, nil, 0, now.Add(fresh)
+	h.answered.Store(&now)
 	return addrs, nil
+}
+
+// answered is when the addresses of a host came that find returns: an address that could not be resolved again may be
+// old.
+func (s *names) answered(host string) time.Time {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.hosts[host]; h != nil {
+		if at := h.answered.Load(); at != nil {
+			return *at
+		}
+	}
+	return time.Time{}
 }

@@ -45,6 +45,7 @@ type Peer struct {
 type Seed struct {
 	Host string
 	Port int
+	Role string // of the containers there: the job needs one of it; "" = of any
 }
 
 // Stop is the wish of a rank that the job ends.
@@ -73,8 +74,9 @@ type Config struct {
 	Key   []byte // of gossip, 32 bytes for AES-256-GCM
 	Label string // job and attempt; gossip with another label is dropped
 
-	// Dial opens an authenticated control connection to the container with that id, "" = whoever of the job answers there.
-	// Its errors wrap ErrOtherSecret, ErrOtherJob and ErrOtherContainer where they apply, and the system's errors otherwise.
+	// Dial opens an authenticated control connection to the container with that id, "" = any of the job that answers
+	// there. Its errors wrap ErrOtherSecret, ErrOtherJob, ErrOtherContainer and ErrOtherProgram where they apply, and
+	// the system's errors otherwise.
 	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits
@@ -84,6 +86,14 @@ type Config struct {
 	// Unfit is why this container can have no part in a launch: it only comes to say so, and nothing is judged or launched before it has.
 	// Gather fails with it: on rank 0 as soon as it hears it, or has all ranks if it says so itself, on the others when rank 0 ends the job. Nil: it can.
 	Unfit *Outcome
+
+	// Network gives the name of the interface that has an address of this container, for Self.Network. Nil: it is not
+	// told.
+	Network func(netip.Addr) string
+
+	// Delay is how long this process has waited for a processor since it started, all threads together. Nil: it is not
+	// known.
+	Delay func() time.Duration
 
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
@@ -119,14 +129,16 @@ const (
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
 	callTimeout     = 20 * time.Second        // of rank 0's call: where packets are lost a login takes many seconds, and is not begun anew for that
+	callShare       = 50 * time.Millisecond   // more of it for each rank: calls queue for processors
 	nextAddress     = 300 * time.Millisecond  // of one container
 	lookTimeout     = 2 * time.Second         // for one look at somebody who may be gone
 	silentGrace     = 1500 * time.Millisecond // of a machine that has not answered the kernel's questions for seconds already
 	refusalGrace    = 2 * time.Second         // after the launch: for how long a refused port may still turn out to be a hiccup
 	doneTimeout     = 15 * time.Second
+	doneAckTimeout  = 5 * time.Second        // connected: a frozen rank has the outcome in its kernel's buffer
+	probeTimeout    = 3 * time.Second        // for an answer over a connection that is there
 	linger          = 750 * time.Millisecond // a rank that knows the outcome stays so long when rank 0 is gone: others may ask for it; all leave within 1 s
 	rejoinInterval  = 5 * time.Second
-	secretPatience  = 3 * time.Second
 )
 
 // gossipMost is the size above which those who know their ranks do not gossip: it costs each of them the table many times over,
@@ -146,11 +158,14 @@ type Node struct {
 	self Record
 	log  *slog.Logger
 
+	guessed bool // self.Addr is the address of some interface
+
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	begin  time.Time
 
+	pace   pace
 	inbox  inbox
 	over   chan struct{} // closed when the loop has ended
 	net    *gossip
@@ -179,12 +194,15 @@ type Node struct {
 	own        *message     // how the command of this rank ended, for rank 0
 	order      *message     // rank 0's, to end every command
 	calls      calls        // what this container wants of rank 0
+	probes     map[*wire]*probe
+	farewells  map[string]message // of ranks that leave before the launch, by id: for rank 0
 }
 
 type seedState struct {
 	addrs []netip.AddrPort
 	err   error
 	asked bool
+	told  bool // the DNS has answered: with addresses, or that there are none
 }
 
 // Start begins to look for the others and to be found. The caller hands control connections that come in to Accept.
@@ -213,9 +231,10 @@ func Start(cfg Config) (*Node, error) {
 		}
 	}
 	self := cfg.Self
+	guessed := false
 	if cfg.Port != nil {
 		addr := self.Addr.Addr()
-		if !addr.IsValid() {
+		if guessed = !addr.IsValid(); guessed {
 			var err error
 			if addr, err = ownAddr(cfg.Peers, cfg.Seeds); err != nil {
 				return nil, fmt.Errorf("rendezvous: finding the own address: %w", err)
@@ -223,13 +242,16 @@ func Start(cfg Config) (*Node, error) {
 		}
 		self.Addr = netip.AddrPortFrom(addr.Unmap(), uint16(cfg.Port.Number()))
 	}
+	if cfg.Network != nil && cfg.Size != 1 {
+		self.Network = cfg.Network(self.Addr.Addr())
+	}
 	if err := self.validate(); err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
 	}
 	cfg.Peers = slices.DeleteFunc(slices.Clone(cfg.Peers), func(p Peer) bool { return p.ID == self.ID })
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &Node{
-		cfg: cfg, self: self, log: cfg.Logger,
+		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
 		stops:    make(chan Stop, 16),
 		losses:   make(chan Loss, 16),
@@ -244,7 +266,11 @@ func Start(cfg Config) (*Node, error) {
 		heard:    make(map[string]Record),
 		seeds:    make([]seedState, len(cfg.Seeds)),
 		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
+		probes:   make(map[*wire]*probe),
+
+		farewells: make(map[string]message),
 	}
+	n.pace.delay = cfg.Delay
 	n.names = names{lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
@@ -255,6 +281,8 @@ func Start(cfg Config) (*Node, error) {
 			n.post(func() { n.onGossip(r, alive) })
 		}, func(r Record) {
 			n.post(func() { n.onKnock(&r) })
+		}, func(r Record) {
+			n.post(func() { n.onPromise(&r) })
 		})
 		if err != nil {
 			cancel()
@@ -286,7 +314,8 @@ func Start(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// Self is this container's record as it was announced, complete with its address.
+// Self is this container's record as it was announced, complete with the address that it believes to have; the roster
+// holds the one at which it was reached.
 func (n *Node) Self() Record { return n.self }
 
 // SetLaunch adds to this container's record what its launcher says of its version: to ask it may take longer than to find the others.
@@ -326,6 +355,10 @@ func (n *Node) record() Record {
 	r.Launch, r.Fabric = n.launcher, n.fabric
 	return r
 }
+
+// Rest waits for d before work that is not urgent, and longer where this process is kept waiting for a processor
+// (Config.Delay). It reports false when ctx ended before.
+func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.sleep(ctx, nil, d) }
 
 // Close leaves without a word and waits for every goroutine. It does not close the port.
 func (n *Node) Close() error {

@@ -143,6 +143,7 @@ const (
 	sameHost
 	samePort
 	plainID // what MakeID says
+	sameNetwork
 )
 
 // minRecord is less than the shortest record takes.
@@ -170,6 +171,7 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(sameExec, r.Exec == ref.Exec)
 	mark(sameHost, r.Host == ref.Host)
 	mark(samePort, r.Addr.Port() == ref.Addr.Port())
+	mark(sameNetwork, r.Network == ref.Network)
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
 	b = binary.AppendUvarint(b, uint64(same))
@@ -188,7 +190,7 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	for _, f := range []struct {
 		bit int
 		s   string
-	}{{sameRole, r.Role}, {sameVersion, r.Version}, {sameFabric, string(r.Fabric)}, {sameLaunch, r.Launch}, {sameExec, r.Exec}, {sameHost, r.Host}, {plainID, r.ID}} {
+	}{{sameRole, r.Role}, {sameVersion, r.Version}, {sameFabric, string(r.Fabric)}, {sameLaunch, r.Launch}, {sameExec, r.Exec}, {sameHost, r.Host}, {sameNetwork, r.Network}, {plainID, r.ID}} {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
@@ -222,7 +224,7 @@ func (d *unpacker) record(ref *Record) Record {
 	for _, f := range []struct {
 		bit int
 		s   *string
-	}{{sameRole, &r.Role}, {sameVersion, &r.Version}, {sameFabric, &fabric}, {sameLaunch, &r.Launch}, {sameExec, &r.Exec}, {sameHost, &r.Host}} {
+	}{{sameRole, &r.Role}, {sameVersion, &r.Version}, {sameFabric, &fabric}, {sameLaunch, &r.Launch}, {sameExec, &r.Exec}, {sameHost, &r.Host}, {sameNetwork, &r.Network}} {
 		if same&f.bit == 0 {
 			*f.s = d.string()
 		}

@@ -1,10 +1,12 @@
 package rendezvous
 
 import (
+	"bytes"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,11 +23,16 @@ const (
 	// SSH identification strings begin with "SSH-" (RFC 4253, section 4.2).
 	gossipByte = 244
 
-	// A connection that says nothing for so long belongs to an SSH client that waits for our identification first.
+	// A connection that has said nothing for this long may be an SSH client that waits for our identification, and is
+	// sent it. It may as well be a gossip stream of a machine that is slow: the first byte still decides, and our
+	// gossip skips the identification.
 	silence = 200 * time.Millisecond
 
-	// Connections whose first byte is waited for. For one more the oldest is believed to wait for our identification: nobody stands in a queue
-	// behind those that say nothing.
+	// A connection that still says nothing after this time is left to the SSH server and its login deadline.
+	maxSilence = 10 * time.Second
+
+	// Connections whose first byte is awaited. One more sends the oldest to the SSH server, so that silent clients hold
+	// up no other.
 	maxUndecided = 1024
 
 	portTries = 64
@@ -49,10 +56,12 @@ type Port struct {
 	mute    sync.Once
 	allowed map[netip.Addr]bool // nil = everybody
 
-	mu      sync.Mutex
-	waits   list.List     // of net.Conn: undecided ones, the oldest first
-	silence time.Duration // for how long they are
-	closed  bool
+	mu         sync.Mutex
+	waits      list.List     // of net.Conn: undecided ones, the oldest first
+	silence    time.Duration // until they are sent the identification
+	maxSilence time.Duration // until they are left to the SSH server
+	greeting   string        // the identification; "" = only the SSH server sends it
+	closed     bool
 }
 
 // Listen opens the port on all addresses, IPv6 and IPv4. When the number is taken on TCP or UDP it takes the next free one
@@ -104,7 +113,7 @@ func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, st
 		ssh:     make(chan net.Conn),
 		streams: make(chan net.Conn),
 		packets: make(chan *memberlist.Packet, 256),
-		silence: silence,
+		silence: silence, maxSilence: maxSilence,
 	}
 	p.wg.Go(p.accept)
 	if udp != nil {
@@ -134,8 +143,16 @@ func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketC
 // Number is the port that was really taken.
 func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
 
-// SSH is the listener of the connections that are not gossip. Closing it closes nothing but itself.
-func (p *Port) SSH() net.Listener { return &sshListener{port: p, closed: make(chan struct{})} }
+// SSH is the listener of the connections that are not gossip. Closing it closes nothing but itself. greeting is what
+// the SSH server writes first, its identification with the end of the line: the port sends it to a client that waits
+// for it, and a connection then drops it from what the server writes. "" leaves all writing to the server, which then
+// gets every connection that is silent at first.
+func (p *Port) SSH(greeting string) net.Listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.greeting = greeting
+	return &sshListener{port: p, closed: make(chan struct{})}
+}
 
 func (p *Port) mayCome(from net.Addr) bool {
 	if p.allowed == nil {
@@ -198,7 +215,9 @@ func (p *Port) accept() {
 			return
 		}
 		if p.waits.Len() >= maxUndecided {
-			oldest := p.waits.Remove(p.waits.Front()).(net.Conn)
+			front := p.waits.Front()
+			oldest := p.waits.Remove(front).(net.Conn)
+			front.Value = nil // for greet
 			_ = oldest.SetReadDeadline(time.Now())
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(p.silence))
@@ -212,6 +231,12 @@ func (p *Port) accept() {
 func (p *Port) decide(conn net.Conn, place *list.Element) {
 	var first [1]byte
 	n, err := conn.Read(first[:])
+	sent := ""
+	if n == 0 && isTimeout(err) {
+		if sent = p.greet(conn, place); sent != "" {
+			n, err = conn.Read(first[:])
+		}
+	}
 
 	p.mu.Lock()
 	p.waits.Remove(place) // it may be gone already
@@ -224,9 +249,9 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 		to, deaf = p.streams, p.muted
 		conn = &peeked{Conn: conn, first: first, has: true}
 	case n == 1:
-		conn = &peeked{Conn: conn, first: first, has: true}
+		conn = &peeked{Conn: conn, first: first, has: true, sent: sent}
 	case isTimeout(err):
-		conn = &peeked{Conn: conn}
+		conn = &peeked{Conn: conn, sent: sent}
 	default:
 		_ = conn.Close()
 		return
@@ -238,6 +263,25 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 	case <-p.done:
 		_ = conn.Close()
 	}
+}
+
+// greet sends the identification to a client that is silent, unless the client has to make room for another one, and
+// returns what it sent.
+func (p *Port) greet(conn net.Conn, place *list.Element) string {
+	p.mu.Lock()
+	greeting := p.greeting
+	if place.Value == nil || p.closed {
+		greeting = ""
+	} else if greeting != "" {
+		_ = conn.SetReadDeadline(time.Now().Add(p.maxSilence - p.silence))
+	}
+	p.mu.Unlock()
+	if greeting == "" {
+		return ""
+	}
+	// The send buffer of a new connection has room for it, and reading tells of a lost connection.
+	_, _ = io.WriteString(conn, greeting)
+	return greeting
 }
 
 func isTimeout(err error) bool {
@@ -272,12 +316,34 @@ func (p *Port) receive() {
 	}
 }
 
-// peeked is a connection whose first byte was read already.
+// peeked is a connection whose first byte was read already, and that was perhaps sent the greeting.
 type peeked struct {
 	net.Conn
 	mu    sync.Mutex
 	first [1]byte
 	has   bool
+	sent  string // what the server still writes, and the client has
+}
+
+var errGreeting = errors.New("the server does not begin with the identification that was sent")
+
+func (c *peeked) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	sent := c.sent
+	c.sent = ""
+	c.mu.Unlock()
+	if sent == "" {
+		return c.Conn.Write(b)
+	}
+	rest, ok := bytes.CutPrefix(b, []byte(sent))
+	switch {
+	case !ok:
+		return 0, errGreeting
+	case len(rest) == 0:
+		return len(b), nil
+	}
+	n, err := c.Conn.Write(rest)
+	return len(sent) + n, err
 }
 
 func (c *peeked) Read(b []byte) (int, error) {
@@ -357,13 +423,62 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return &stream{conn, context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
+	return &stream{Conn: conn, forget: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
 }
 
+// stream is a gossip stream that we have opened. Its reader skips the identification, which the other side sends when
+// our first byte comes late.
 type stream struct {
 	net.Conn
 	forget func() bool
+	begun  bool
+	rest   []byte // read and not handed over
 }
+
+// maxGreeting is the longest identification (RFC 4253, section 4.2).
+const maxGreeting = 255
+
+func (s *stream) Read(b []byte) (int, error) {
+	if !s.begun {
+		s.begun = true
+		if err := s.skipGreeting(); err != nil {
+			return 0, err
+		}
+	}
+	if len(s.rest) > 0 {
+		n := copy(b, s.rest)
+		s.rest = s.rest[n:]
+		return n, nil
+	}
+	return s.Conn.Read(b)
+}
+
+func (s *stream) skipGreeting() error {
+	buf := make([]byte, maxGreeting)
+	for have := 0; ; {
+		n, err := s.Conn.Read(buf[have:])
+		have += n
+		if have > 0 && buf[0] != 'S' { // no message of memberlist begins so
+			s.rest = buf[:have]
+			return nil
+		}
+		if _, rest, ok := bytes.Cut(buf[:have], []byte("\n")); ok {
+			s.rest = rest
+			return nil
+		}
+		switch {
+		case err != nil:
+			return err
+		case have == len(buf):
+			return errNotGossip
+		}
+	}
+}
+
+var errNotGossip = errors.New("no gossip answers there")
+
+// NetConn is the connection below.
+func (s *stream) NetConn() net.Conn { return s.Conn }
 
 func (s *stream) Close() error {
 	s.forget()

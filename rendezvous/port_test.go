@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // host is one container on a loopback address: the real port, real gossip, and control connections in the clear over the
@@ -50,7 +51,7 @@ func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
 	cfg.Self.ID = MakeID(cfg.Self.Role, cfg.Self.Index, cfg.Self.Nonce)
 	n, err := Start(cfg)
 	require.NoError(t, err)
-	h := &host{t: t, port: p, node: n, ln: p.SSH()}
+	h := &host{t: t, port: p, node: n, ln: p.SSH("")}
 	h.wg.Go(func() {
 		for {
 			c, err := h.ln.Accept()
@@ -131,7 +132,7 @@ func TestUnknownRanksAreAgreed(t *testing.T) {
 	var hosts []*host
 	for i := range 4 {
 		hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
-			c.Size, c.Lookup, c.Seeds = 4, lookup, []Seed{{"worker", port}}
+			c.Size, c.Lookup, c.Seeds = 4, lookup, []Seed{{Host: "worker", Port: port}}
 		}))
 	}
 	r := requireSameRoster(t, hosts, 4)
@@ -151,7 +152,8 @@ func TestAnUnfitRankOfAnAgreedOrderEndsTheJob(t *testing.T) {
 		var hosts []*host
 		for i := range 3 {
 			hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
-				c.Size, c.Seeds = 3, []Seed{{"127.0.0.1", port}, {"127.0.0.2", port}, {"127.0.0.3", port}}
+				c.Size, c.Seeds = 3, []Seed{
+					{Host: "127.0.0.1", Port: port}, {Host: "127.0.0.2", Port: port}, {Host: "127.0.0.3", Port: port}}
 				if i == who {
 					c.Unfit = &Outcome{Status: 127, Reason: "no such command"}
 				}
@@ -188,7 +190,7 @@ func TestSeedsWithADeclaredRankZero(t *testing.T) {
 	var hosts []*host
 	for i := range 3 {
 		hosts = append(hosts, startHost(t, fmt.Sprintf("127.0.0.%d", i+1), port, func(c *Config) {
-			c.Size, c.Lookup, c.Seeds = 3, lookup, []Seed{{"launcher", port}, {"worker", port}}
+			c.Size, c.Lookup, c.Seeds = 3, lookup, []Seed{{Host: "launcher", Port: port}, {Host: "worker", Port: port}}
 			c.Self.Order = min(i, 1)
 			if i == 0 {
 				c.Self.Role, c.Self.Index, c.Self.Rank = "launcher", 0, 0
@@ -253,7 +255,7 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
-	ln := p.SSH()
+	ln := p.SSH("")
 	dial := func(first string) net.Conn {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
 		require.NoError(t, err)
@@ -300,6 +302,88 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	defer held.Close()
 }
 
+// A machine may be so slow that the first byte of a stream comes after the port has taken the silence for that of an
+// SSH client: the byte decides all the same.
+func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
+	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	p.mu.Lock()
+	p.silence = time.Millisecond
+	p.mu.Unlock()
+	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
+	ln := p.SSH(greeting)
+	tr := &transport{ctx: t.Context(), port: p}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	said := func(c net.Conn, want string) {
+		b := make([]byte, len(want))
+		_, err := io.ReadFull(c, b)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+	}
+
+	// Gossip. The greeting has been sent when the first byte is.
+	stream, err := tr.DialTimeout(addr, time.Minute)
+	require.NoError(t, err)
+	defer stream.Close()
+	answered := make(chan net.Conn)
+	go func() {
+		got := <-p.streams
+		_, _ = io.WriteString(got, "state")
+		answered <- got
+	}()
+	raw, err := stream.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Read(func(fd uintptr) bool { // until there is something to read
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err == nil
+	}))
+	_, err = stream.Write([]byte{gossipByte, 1, 'x'})
+	require.NoError(t, err)
+	got := <-answered
+	defer got.Close()
+	said(stream, "state")
+	said(got, string([]byte{gossipByte, 1, 'x'}))
+
+	// An SSH client that waits for the identification gets it once.
+	client := dial()
+	said(client, greeting)
+	_, err = io.WriteString(client, "SSH-2.0-x\r\n")
+	require.NoError(t, err)
+	server, err := ln.Accept()
+	require.NoError(t, err)
+	defer server.Close()
+	n, err := io.WriteString(server, greeting)
+	require.NoError(t, err)
+	require.Equal(t, len(greeting), n)
+	n, err = io.WriteString(server, "more")
+	require.NoError(t, err)
+	require.Equal(t, 4, n)
+	said(client, "more")
+	said(server, "SSH-2.0-x\r\n")
+
+	// One that goes on saying nothing is left to the SSH server.
+	p.mu.Lock()
+	p.maxSilence = 2 * time.Millisecond
+	p.mu.Unlock()
+	mute := dial()
+	server, err = ln.Accept()
+	require.NoError(t, err)
+	defer server.Close()
+	_, err = io.WriteString(server, greeting+"more")
+	require.NoError(t, err)
+	said(mute, greeting+"more")
+	_, err = io.WriteString(mute, "y")
+	require.NoError(t, err)
+	said(server, "y")
+}
+
 // Many that say nothing do not hold up one that does: the oldest of them goes for each that comes.
 func TestPortIsNotBlockedBySilence(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
@@ -308,7 +392,7 @@ func TestPortIsNotBlockedBySilence(t *testing.T) {
 	p.mu.Lock()
 	p.silence = time.Hour
 	p.mu.Unlock()
-	ln := p.SSH()
+	ln := p.SSH("")
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
 		require.NoError(t, err)
@@ -363,7 +447,7 @@ func TestRestrictedPortIsDeaf(t *testing.T) {
 	p, err := listen(t.Context(), "", 0, []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
-	ln := p.SSH()
+	ln := p.SSH("")
 	from := func(ip string) net.Conn {
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
 		c, err := d.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))

@@ -28,6 +28,7 @@ type Record struct {
 	Launch  string         `json:"launcher"` // what the launcher says of its version here; may be empty
 	Task    int            `json:"task"`     // a port kept free here for the job's own use; 0 = none
 	Exec    string         `json:"exec"`     // who runs the command, in the caller's words: all ranks must say the same
+	Network string         `json:"network"`  // interface that has the address of Addr; "" = not known
 }
 
 const (

@@ -125,6 +125,7 @@ var mustHappen = []string{
 	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
 	"fault: crash", "fault: crash, its host with it", "fault: start again", "fault: start again elsewhere",
 	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale", "fault: duplicate", "fault: stop", "fault: reset",
+	"overloaded processors",
 	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
 	"rank 0 dies while gathering", "rank 0 dies while prepared", "rank 0 dies while running", "rank 0 dies while ended",
 	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack", "rank 0 dies at go",
@@ -179,6 +180,8 @@ type plan struct {
 	lazy    bool            // rank 0 does not say that its command has been started
 	looks   []time.Duration // by rank, from the start: when it knows its fabric; 0 = at once
 	says    []time.Duration // the same of its launcher, for which nobody waits; 0 = never
+	cpus    int             // that all ranks share; 0 = no work takes time
+	slower  int             // factor on the usual costs
 }
 
 // who says who knows the ranks.
@@ -229,6 +232,9 @@ func (f fault) String() string {
 
 func (p plan) String() string {
 	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
+	if p.cpus > 0 {
+		s += fmt.Sprintf(", %d processors %d times slower", p.cpus, p.slower)
+	}
 	for _, f := range p.faults {
 		s += "\n  " + f.String()
 	}
@@ -303,6 +309,9 @@ func compose(seed uint64) plan {
 			}
 		}
 	}
+	if c := rand.New(rand.NewPCG(seed, 12)); c.IntN(6) == 0 {
+		p.cpus, p.slower = 1+c.IntN(2), []int{5, 20, 50}[c.IntN(3)]
+	}
 	return p
 }
 
@@ -329,9 +338,6 @@ func (p *plan) add(r *rand.Rand, horizon int) {
 			f.moves = f.again && (f.power || r.IntN(3) == 0)
 		}
 		p.faults = append(p.faults, f)
-	}
-	if p.who != declared { // with one too many, two sets of them may both be complete
-		p.faults = slices.DeleteFunc(p.faults, func(f fault) bool { return f.kind == "duplicate" })
 	}
 }
 
@@ -394,6 +400,9 @@ func newSim(seed uint64, verbose bool) *sim {
 	s.net = newSimNet(rand.New(rand.NewPCG(seed, 8)))
 	s.net.delay, s.net.jitter, s.net.loss = p.delay, p.jitter, p.loss
 	s.net.udpLoss = p.udpLoss
+	if p.cpus > 0 {
+		s.net.cpu = newSimCPU(p.cpus, usualCosts.times(p.slower))
+	}
 	s.net.seen, s.net.came = s.onMessage, s.onArrival
 	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
 	s.log = slog.New(slog.DiscardHandler)
@@ -460,6 +469,7 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	self.ID = MakeID(self.Role, self.Index, self.Nonce)
 	h := &simHost{addr: addr, id: self.ID, secret: "ours"}
 	edit(h)
+	s.net.cpu.use(context.Background(), h, "starts", s.net.cpuCosts().start)
 	c := &simInst{what: what, rank: rank, nonce: self.Nonce, host: s.net.listen(h), begin: time.Now()}
 	var found chan []byte
 	if s.looks[rank] > 0 {
@@ -487,6 +497,10 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 		Self: self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
+	if s.net.cpu != nil {
+		cfg.Delay = s.net.cpu.delay(h)
+		s.net.meet("overloaded processors")
+	}
 	if s.gossip {
 		key := sha256.Sum256([]byte(h.secret))
 		c.port = s.net.port(h)
@@ -496,10 +510,10 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 		cfg.starTable = 1
 	}
 	if s.who == led {
-		cfg.Seeds = append(cfg.Seeds, Seed{"launcher.train", 12345})
+		cfg.Seeds = append(cfg.Seeds, Seed{Host: "launcher.train", Port: 12345, Role: "launcher"})
 	}
 	if s.who != declared {
-		cfg.Seeds = append(cfg.Seeds, Seed{"worker.train", 12345})
+		cfg.Seeds = append(cfg.Seeds, Seed{Host: "worker.train", Port: 12345})
 	}
 	for k := range s.size {
 		if s.who != declared {
@@ -531,6 +545,9 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 		s.dns.set(fmt.Sprintf("worker-%d.train", rank), rank, addr.Addr())
 		s.dns.set(self.Role+".train", rank, addr.Addr())
 		s.now[rank] = c
+	}
+	if what == "duplicate" && unknown { // it is one too many, which the name knows as well
+		s.dns.set(self.Role+".train", 1000+s.spare, addr.Addr())
 	}
 	s.mu.Unlock()
 	s.wg.Go(func() { s.live(ctx, c) })
@@ -937,7 +954,7 @@ func (s *sim) statuses() (out []string) {
 			case f.kind == "crash-at", f.kind == "crash":
 				hurt = true
 				power = power || f.power
-			case f.kind == "stop", f.kind == "duplicate":
+			case f.kind == "stop":
 				hurt = true
 			case f.at.Add(f.lasts).Before(l.at.Add(-simKeepalive)):
 			case f.kind == "cut", f.kind == "apart", f.kind == "partition":
@@ -950,7 +967,7 @@ func (s *sim) statuses() (out []string) {
 			}
 		}
 		out = append(out, s.atWork(l)...)
-		if cut || reset && paused || zero && (paused || power || s.loss > 0) {
+		if cut || reset && paused || zero && (paused || power || s.loss > 0 || s.cpus > 0) {
 			continue // somebody may be alone, and can only say 75
 		}
 		for _, c := range s.all {
@@ -974,7 +991,7 @@ func (s *sim) statuses() (out []string) {
 // slow lists who was not told to go at once, or did not leave soon after a rank 0 that ended or was killed, where nothing but deaths
 // happened.
 func (s *sim) slow() (out []string) {
-	if s.loss > 0 || s.delay > time.Millisecond || slices.ContainsFunc(s.hits, func(f hit) bool {
+	if s.loss > 0 || s.delay > time.Millisecond || s.cpus > 0 || slices.ContainsFunc(s.hits, func(f hit) bool {
 		return f.power ||
 			f.kind != "crash" && f.kind != "crash-at" && f.kind != "stop" && f.kind != "reset"
 	}) {
@@ -1070,8 +1087,12 @@ func (s *sim) mustLaunch() bool {
 			if f.moves && (s.book == onlyZero || s.book == oneAnother) && (f.rank == 0 || f.kind == "crash-at") {
 				return false
 			}
-		case "stop", "duplicate", "stale", "stranger":
+		case "stop", "stale", "stranger":
 			return false
+		case "duplicate":
+			if s.who != declared {
+				return false // one too many ends the job
+			}
 		case "pause", "partition", "cut", "apart", "reset":
 		}
 	}

@@ -36,6 +36,8 @@ type simNet struct {
 
 	udpLoss float64 // of packets; one in ten of the rest comes twice, and any may be overtaken
 	met     tally
+
+	cpu *simCPU // nil = no work takes any time
 }
 
 // tally counts what happened, over all runs of a test.
@@ -58,6 +60,10 @@ type simHost struct {
 	packets []packet      // that have arrived
 	arrived sync.Cond
 	deaf    bool // to packets
+
+	work   []*simWork    // for the processors; under their lock
+	ready  time.Time     // since when it waits for its turn
+	waited time.Duration // for them
 }
 
 type packet struct {
@@ -146,6 +152,9 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 		if err := s.awake(ctx, to); err != nil { // the kernel answers, and nobody else
 			return nil, err
 		}
+		if err := s.login(ctx, h, to); err != nil {
+			return nil, err
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		node := to.node
@@ -166,6 +175,35 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 		s.wg.Go(func() { node.Accept(context.Background(), b, nil) })
 		return a, nil
 	}
+}
+
+// simLogin is how long rsh gives a login.
+const simLogin = 20 * time.Second
+
+// login takes the processor time of one, which is lost when its time is over.
+func (s *simNet) login(ctx context.Context, h, to *simHost) error {
+	if s.cpu == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, simLogin)
+	defer cancel()
+	for _, host := range []*simHost{h, to, h, to} {
+		s.cpu.use(ctx, host, "logins", s.cpu.cost.step)
+		if ctx.Err() != nil {
+			s.meet("login cut half way")
+			return ctx.Err()
+		}
+	}
+	s.meet("login")
+	return nil
+}
+
+// cpuCosts is what work costs; nothing where it takes no time.
+func (s *simNet) cpuCosts() simCosts {
+	if s.cpu == nil {
+		return simCosts{}
+	}
+	return s.cpu.cost
 }
 
 // pipe is a stream between two hosts; the net's lock is held.
@@ -316,7 +354,8 @@ type simConn struct {
 	closed bool
 	err    error
 	gossip bool
-	read   time.Time // deadlines
+	begun  bool      // its first bytes were read
+	until  time.Time // deadlines
 	write  time.Time
 }
 
@@ -395,6 +434,19 @@ func (c *simConn) fail(err error) {
 }
 
 func (c *simConn) Read(b []byte) (int, error) {
+	n, err := c.read(b)
+	switch {
+	case n == 0:
+	case !c.gossip:
+		c.net.cpu.use(context.Background(), c.host, "messages", c.net.cpuCosts().message)
+	case !c.begun:
+		c.begun = true
+		c.net.cpu.use(context.Background(), c.host, "gossip streams", c.net.cpuCosts().stream)
+	}
+	return n, err
+}
+
+func (c *simConn) read(b []byte) (int, error) {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
 	for {
@@ -412,7 +464,7 @@ func (c *simConn) Read(b []byte) (int, error) {
 			return 0, c.err
 		case c.eof:
 			return 0, io.EOF
-		case !c.read.IsZero() && !time.Now().Before(c.read):
+		case !c.until.IsZero() && !time.Now().Before(c.until):
 			return 0, os.ErrDeadlineExceeded
 		}
 		c.cond.Wait()
@@ -462,7 +514,7 @@ func (c *simConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-func (c *simConn) SetReadDeadline(t time.Time) error  { return c.deadline(&c.read, t) }
+func (c *simConn) SetReadDeadline(t time.Time) error  { return c.deadline(&c.until, t) }
 func (c *simConn) SetWriteDeadline(t time.Time) error { return c.deadline(&c.write, t) }
 
 func (c *simConn) deadline(which *time.Time, t time.Time) error {
@@ -485,13 +537,25 @@ func (s *simNet) port(h *simHost) *Port {
 	h.streams = make(chan net.Conn, 64)
 	closed := make(chan struct{})
 	l := &simListener{h, closed, sync.Once{}}
-	return newPort(l, &simPackets{s, h}, func(ctx context.Context, _, addr string) (net.Conn, error) {
+	p := newPort(l, &simPackets{s, h}, func(ctx context.Context, _, addr string) (net.Conn, error) {
 		ap, err := netip.ParseAddrPort(addr)
 		if err != nil {
 			return nil, err
 		}
 		return s.dialGossip(ctx, h, ap)
 	}, nil, slog.New(slog.DiscardHandler))
+	ssh := p.SSH("SSH-2.0-simulated\r\n")
+	p.wg.Go(func() { // only gossip streams come to this port, so that none belongs here
+		for {
+			c, err := ssh.Accept()
+			if err != nil {
+				return
+			}
+			s.meet("gossip stream taken for SSH")
+			_ = c.Close()
+		}
+	})
+	return p
 }
 
 func (s *simNet) dialGossip(ctx context.Context, h *simHost, addr netip.AddrPort) (net.Conn, error) {
@@ -511,7 +575,16 @@ func (s *simNet) dialGossip(ctx context.Context, h *simHost, addr netip.AddrPort
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	defer s.mu.Unlock()
+	a, err := s.openGossip(h, to)
+	s.mu.Unlock()
+	if err == nil { // connected, and our first byte comes when we have our turn
+		s.cpu.use(ctx, h, "gossip streams", s.cpuCosts().stream)
+	}
+	return a, err
+}
+
+// openGossip is what the kernels do; the net's lock is held.
+func (s *simNet) openGossip(h, to *simHost) (net.Conn, error) {
 	if to == nil || to.node == nil || to.streams == nil || s.hosts[h.addr] != h {
 		return nil, syscall.ECONNREFUSED
 	}
@@ -605,6 +678,14 @@ func (u *simPackets) WriteTo(b []byte, to net.Addr) (int, error) {
 }
 
 func (u *simPackets) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := u.readFrom(b)
+	if err == nil {
+		u.net.cpu.use(context.Background(), u.host, "packets", u.net.cpuCosts().packet)
+	}
+	return n, from, err
+}
+
+func (u *simPackets) readFrom(b []byte) (int, net.Addr, error) {
 	u.net.mu.Lock()
 	defer u.net.mu.Unlock()
 	h := u.host

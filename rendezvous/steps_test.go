@@ -410,7 +410,14 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 		for _, phase := range []Phase{Running, Ended} {
 			late := p.call(n, &other)
 			late.w.send(message{Type: hello, Record: &other})
-			require.Equal(t, phase, late.want(register).State)
+			up.want(ping)
+			up.w.send(message{Type: pong})
+			late.want(ping)
+			late.w.send(message{Type: pong})
+			require.Equal(t, zero.Nonce, late.want(refuse).Record.Nonce, "the first answers")
+			late.w.send(message{Type: hello, Record: &other})
+			up.want(ping)
+			require.Equal(t, phase, late.want(register).State, "the first does not answer")
 			late.w.send(message{Type: prepare, Epoch: 5, Roster: roster(5, other)})
 			late.w.send(message{Type: launched, Epoch: 5})
 			late.w.send(message{Type: stop, Signal: 15})
@@ -940,4 +947,226 @@ func TestRankZeroLeavesLast(t *testing.T) {
 		require.NoError(t, <-left)
 		p.end(zero)
 	})
+}
+
+// A frozen rank keeps its connection and says nothing. Rank 0 waits for it shorter than for a rank whose connection is
+// lost, and names it.
+func TestAFrozenRankDoesNotHoldUpTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, _ := p.launch(3)
+		begin := time.Now()
+		left := make(chan error, 1)
+		p.wg.Go(func() { left <- zero.Finish(t.Context(), Outcome{Status: 3}, 0) })
+		for _, l := range lines[1:] {
+			require.Equal(t, 3, l.want(done).Outcome.Status)
+		}
+		lines[1].w.send(message{Type: doneAck})
+		for _, l := range lines[1:] {
+			l.want(bye)
+		}
+		require.GreaterOrEqual(t, time.Since(begin), doneAckTimeout, "a busy rank may take its time")
+		lines[1].w.abort()
+		lines[1].ended()
+		require.ErrorContains(t, <-left, "worker-2 did not acknowledge")
+		require.Less(t, time.Since(begin), doneAckTimeout+2*linger)
+		p.end(zero, lines[2])
+	})
+}
+
+// While the first start of a rank answers, a second one is refused and the job goes on, before the launch as after it.
+func TestASecondClaimantOfARankIsRefused(t *testing.T) {
+	for _, launch := range []bool{false, true} {
+		for _, answers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("launched %v, the first answers %v", launch, answers), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := newPlay(t)
+					p.listen(1, true)
+					p.listen(2, true)
+					zero := p.start(p.record(0), 3)
+					first, second := p.record(1), p.record(1)
+					second.Addr = addrOf(7)
+					p.listen(7, true)
+					one := p.called(1)
+					one.register(first, Gathering)
+					var two *line
+					if launch {
+						two = p.called(2)
+						two.register(p.record(2), Gathering)
+						m := one.want(prepare)
+						two.want(prepare)
+						one.ack(m.Epoch, m.Roster.Hash)
+						two.ack(m.Epoch, m.Roster.Hash)
+						one.want(launched)
+						two.want(launched)
+					}
+					synctest.Wait()
+					begin := time.Now()
+					asking := p.call(zero, nil)
+					asking.w.send(message{Type: here, Record: &second})
+					one.want(ping)
+					if answers {
+						one.w.send(message{Type: pong})
+						m := asking.want(done)
+						require.Equal(t, 78, m.Outcome.Status)
+						require.Contains(t, m.Outcome.Reason, "worker-1 is taken: the container at "+addrOf(1).String())
+						require.Less(t, time.Since(begin), time.Second)
+						time.Sleep(time.Minute / 2)
+						require.Equal(t, 2+len(present(two)), zero.count())
+						require.Empty(t, p.calls[addrOf(7)])
+						require.Empty(t, zero.Losses())
+						p.end(zero, append([]*line{one, asking}, present(two)...)...)
+						return
+					}
+					if launch {
+						require.Equal(t, 75, asking.want(done).Outcome.Status)
+						require.Equal(t, 1, (<-zero.Losses()).Rank)
+					} else {
+						asking.want(lead)
+						one.ended()
+						one = p.called(7)
+						one.register(second, Gathering)
+						synctest.Wait()
+						require.Equal(t, 2, zero.count())
+					}
+					require.Less(t, time.Since(begin), 5*time.Second)
+					p.end(zero, append([]*line{one, asking}, present(two)...)...)
+				})
+			})
+		}
+	}
+}
+
+func present(l *line) []*line {
+	if l == nil {
+		return nil
+	}
+	return []*line{l}
+}
+
+func (n *Node) count() (count int) {
+	n.ask(func() { count = n.present() })
+	return count
+}
+
+// A rank whose connection was reset is asked where it was, before another start of it that answers elsewhere is
+// believed: what that one says of its own address may be wrong.
+func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
+	for _, calls := range []bool{true, false} {
+		for _, there := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(7, true)
+				zero, lines, r := p.launch(2)
+				first, second := r.Members[1].Record, p.record(1)
+				lines[1].w.abort()
+				lines[1].ended()
+				one := p.called(1) // rank 0 dials again
+				asking := p.call(zero, nil)
+				if calls {
+					one.want(hello)
+					asking.w.send(message{Type: here, Record: &second})
+				} else { // the second one is at the other address that rank 0 knows
+					zero.ask(func() { zero.addTarget(second.ID, nil, addrOf(7)) })
+					one.w.abort()
+					one.ended()
+					one = p.called(7)
+					m, ok := <-one.got
+					for ; !ok; m, ok = <-one.got { // a call beside the ended call is dropped
+						one = p.called(7)
+					}
+					one.w.send(message{Type: register, ref: m.Record, Record: &second, State: Gathering})
+				}
+				verify := p.called(1)
+				verify.want(here)
+				refused := asking
+				if !calls {
+					refused = one
+				}
+				if there {
+					verify.w.send(message{Type: lead, Name: first.Nonce})
+					require.Equal(t, 78, refused.want(done).Outcome.Status)
+					require.Empty(t, zero.Losses())
+				} else {
+					verify.w.send(message{Type: lead, Name: second.Nonce})
+					require.Equal(t, 75, refused.want(done).Outcome.Status)
+					require.Equal(t, 1, (<-zero.Losses()).Rank)
+				}
+				p.end(zero, one, asking, verify)
+			})
+		}
+	}
+}
+
+// Two containers that claim rank 0, and both answer, contradict each other: the rank that one of them should be never
+// comes.
+func TestTwoThatClaimRankZero(t *testing.T) {
+	t.Run("a rank that hears both tells both", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			zero, other := p.record(0), p.record(0)
+			other.Addr = addrOf(7)
+			n := p.start(p.record(1), 3)
+			up := p.call(n, &zero)
+			up.w.send(message{Type: hello, Record: &zero})
+			up.want(register)
+			late := p.call(n, &other)
+			late.w.send(message{Type: hello, Record: &other})
+			up.want(ping)
+			up.w.send(message{Type: pong})
+			late.want(ping)
+			late.w.send(message{Type: pong})
+			require.Equal(t, zero.Nonce, late.want(refuse).Record.Nonce)
+			require.Equal(t, other.Nonce, up.want(here).Record.Nonce)
+			p.end(n, up, late)
+		})
+	})
+	t.Run("a greeting of a dead rank 0 says nothing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			zero, other := p.record(0), p.record(0)
+			n := p.start(p.record(1), 3)
+			up := p.call(n, &zero)
+			up.w.send(message{Type: hello, Record: &zero})
+			up.want(register)
+			late := p.call(n, &other)
+			late.w.send(message{Type: hello, Record: &other})
+			up.want(ping)
+			up.w.send(message{Type: pong})
+			late.want(ping)
+			late.w.abort()
+			up.quiet(time.Minute)
+			p.end(n, up)
+		})
+	})
+	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
+		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) { one.w.send(message{Type: here, Record: other}) },
+		"another rank refuses":      func(_ *play, _ *Node, other *Record, one *line) { one.w.send(message{Type: refuse, Record: other}) },
+		"it greets": func(p *play, zero *Node, other *Record, _ *line) {
+			l := p.call(zero, other)
+			l.w.send(message{Type: hello, Record: other})
+			l.want(ping)
+			l.w.send(message{Type: pong})
+			l.want(refuse)
+			l.w.abort()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(1, true)
+				zero := p.start(p.record(0), 3)
+				other := p.record(0)
+				other.Addr = addrOf(7)
+				one := p.called(1)
+				one.register(p.record(1), Gathering)
+				tell(p, zero, &other, one)
+				_, err := zero.Gather(t.Context())
+				var conflict *ConflictError
+				require.ErrorAs(t, err, &conflict)
+				require.Contains(t, err.Error(), "both say that they are rank 0")
+				p.end(zero, one)
+			})
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -29,7 +30,8 @@ type message struct {
 	Outcome *Outcome     `json:"outcome,omitempty"`
 	Reason  string       `json:"reason,omitempty"`
 	Signal  int          `json:"signal,omitempty"`
-	After   int64        `json:"after,omitempty"` // nanoseconds
+	After   int64        `json:"after,omitempty"` // of an end: nanoseconds by the sender's Clock
+	Clock   int64        `json:"clock,omitempty"` // nanoseconds since the start of the sender's node
 	Stopped bool         `json:"stopped,omitempty"`
 	Call    uint64       `json:"call,omitempty"` // of inquiries and barriers: chosen by the one who asks
 	Name    string       `json:"name,omitempty"`
@@ -37,6 +39,7 @@ type message struct {
 	Now     time.Time    `json:"now,omitzero"` // by the clock that the ranks' times are of; no other time of day goes over the wire
 	Alive   bool         `json:"alive,omitempty"`
 	Last    bool         `json:"last,omitempty"`
+	Size    int          `json:"size,omitempty"` // of the job, in register where rank 0 has another one
 
 	ref    *Record // both sides know it: Record is packed as the difference
 	packed []byte  // Roster, where it is sent to many
@@ -53,8 +56,8 @@ type kind byte
 
 const (
 	_        kind = iota
-	hello         // from the one who dialled: its record
-	register      // the answer: record, state, epoch of the roster held
+	hello         // from the one who dialled: its record; epoch = size of the job
+	register      // the answer: record, state, epoch of the roster held, size if it is another one
 	refuse        // either side: reason; the connection ends
 	waiting       // rank 0 tells who is missing
 	prepare       // epoch, hash, and the roster or from whom to fetch it
@@ -62,8 +65,10 @@ const (
 	launched      // go: epoch
 	started       // the answer to go
 	stop          // a rank asks rank 0 to end the job, or rank 0 orders it: signal, reason
-	ended         // a rank tells rank 0 how its command ended: outcome, after
-	done          // outcome; last = no bye follows
+	// A rank tells rank 0 how its command ended: outcome, after, clock; or why it leaves before the launch: outcome;
+	// record = the leaving rank's, where another rank passes it on.
+	ended
+	done // outcome; last = no bye follows
 	doneAck
 	inquiry  // a rank asks rank 0: call, name of a barrier or "" for all ranks
 	answer   // call, ranks or missing
@@ -78,6 +83,9 @@ const (
 	seen     // the answer: alive or reason; state, hash, outcome; name = nonce of who answers
 	fetch    // a rank wants the roster of a hash, from another one or from rank 0
 	table    // the answer: roster
+	clock    // rank 0 asks a rank for its clock: call; the answer: call, clock
+	ping     // does your process still answer?
+	pong
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.
@@ -93,11 +101,19 @@ type wire struct {
 	shut bool
 	wg   sync.WaitGroup
 	ref  *Record // of the records that come in answer to a greeting
+
+	local netip.Addr     // of this container on the connection; invalid where the connection does not tell
+	said  netip.AddrPort // where the other end believes to be, by its registration; the loop's own
 }
 
 // newWire takes over a connection; ref is the record that was, or will be, sent in the greeting.
 func newWire(rwc io.ReadWriteCloser, ref *Record) *wire {
 	w := &wire{rwc: rwc, ref: ref}
+	if c, ok := rwc.(interface{ LocalAddr() net.Addr }); ok {
+		if at, err := netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
+			w.local = at.Addr().Unmap().WithZone("")
+		}
+	}
 	w.cond.L = &w.mu
 	w.wg.Go(w.write)
 	return w

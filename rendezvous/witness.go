@@ -191,7 +191,7 @@ func (n *Node) giveUp(err *LostError) {
 // exchange opens a control connection, says one thing and returns the first answer. That nobody answers there in time is an error;
 // that it is somebody of this job who has nothing to answer is none.
 func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m message) (message, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout+time.Duration(n.cfg.Size)*callShare)
 	defer cancel()
 	defer context.AfterFunc(n.ctx, cancel)()
 	rwc, err := n.cfg.Dial(ctx, id, addr)
@@ -298,7 +298,15 @@ func (n *Node) onHere(w *wire, r *Record) {
 		if n.isGathered() {
 			break // the end is near
 		}
-		n.addTarget(r.ID, nil, r.Addr)
+		if n.rivals(r) {
+			if w == nil { // the rank that passes it on has asked both
+				n.onRival(r)
+			}
+			break
+		}
+		if n.addStart(r, reply) {
+			return
+		}
 	case n.phase == Ended && n.lead.ending:
 		reply(message{Type: done, Record: &self, Outcome: &n.outcome, Last: true})
 		return
@@ -312,10 +320,12 @@ func (n *Node) onHere(w *wire, r *Record) {
 			reply(n.noPlace())
 			return
 		case m.Nonce != r.Nonce:
-			late := n.tooLate()
-			late.Record = &self
-			reply(late)
-			n.lose(t, "its container was started again")
+			n.contest(t, m.Record, r, reply, func() {
+				late := n.tooLate()
+				late.Record = &self
+				reply(late)
+				n.lose(t, "its container was started again")
+			})
 			return
 		case t.link == nil:
 			n.addTarget(r.ID, nil, r.Addr)

@@ -21,6 +21,10 @@ type Agent struct {
 	Resolve func(host string) (Target, bool) // the container of a name or address that a user or launcher gave
 	Hosts   func() [][]string                // the names of each container, by rank, the best first; nil = they are not listed
 
+	// Foreign, if not nil, tells whether another ssh may run a command on a host that Resolve does not know. nil =
+	// never.
+	Foreign func(host, command string) bool
+
 	// Optional. A launcher may hang when a command of its agent fails (MPICH hydra does, always), so whoever started
 	// it has to know. OnExec: the command was started. OnExit: it ended. OnFailure: it could not be started, or was lost.
 	OnExec    func(t Target, command string)
@@ -80,6 +84,9 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// errForeign marks the failure to find a host that another ssh may reach.
+var errForeign = errors.New("no container of this job has this name or address")
+
 var errClientGone = errors.New("the process that asked for the command has ended")
 
 func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
@@ -99,8 +106,16 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if kind == frameNames {
+	switch kind {
+	case frameNames:
 		p.reply(conn, frameNames, a.list())
+		return
+	case frameKnown:
+		known := byte(1)
+		if _, ok := a.Resolve(inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
+			known = 0
+		}
+		p.reply(conn, frameKnown, []byte{known})
 		return
 	}
 
@@ -135,6 +150,8 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
 	})
 	switch {
+	case errors.Is(err, errForeign):
+		p.reply(conn, frameForeign, []byte(reason(err)))
 	case err != nil:
 		p.reply(conn, frameError, []byte(reason(err)))
 	case status.Signal != 0:
@@ -239,7 +256,10 @@ func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status
 	target, ok := a.Resolve(host)
 	if !ok {
 		target = Target{Name: host}
-		err := &DialError{target, StageResolve, errors.New("no container of this job has this name or address" + a.known())}
+		if a.foreign(host, r.Command) { // the caller decides whether that is a failure
+			return Status{}, &DialError{target, StageResolve, fmt.Errorf("%w%s", errForeign, a.known())}
+		}
+		err := &DialError{target, StageResolve, errors.New(errForeign.Error() + a.known())}
 		a.failed(target, r.Command, err)
 		return Status{}, err
 	}
@@ -289,6 +309,10 @@ func (a Agent) failed(t Target, command string, err error) {
 		stage = dial.Stage
 	}
 	a.OnFailure(t, command, stage, err)
+}
+
+func (a Agent) foreign(host, command string) bool {
+	return a.Foreign != nil && a.Foreign(host, command)
 }
 
 // known lists some of the names that would have been right.

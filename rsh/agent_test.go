@@ -149,6 +149,40 @@ func TestClient(t *testing.T) {
 	}
 }
 
+// A host outside of the job may be left to another ssh, unless a launcher's daemon was to be started there.
+func TestForeignHost(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	a := startAgentWith(t, func(a *Agent) {
+		a.Foreign = func(_, command string) bool { return command != "orted" }
+	}, peer)
+	for command, want := range map[string][2]bool{"true": {true, false}, "orted": {true, true}, "": {true, false}} {
+		for i, host := range []string{"worker-1", "example.org"} {
+			known, err := Known(t.Context(), a.socket, host, command)
+			require.NoError(t, err)
+			require.Equal(t, want[i], known, "%s %q", host, command)
+		}
+	}
+	_, err := Known(t.Context(), filepath.Join(t.TempDir(), "none"), "worker-1", "true")
+	require.Error(t, err)
+	require.Empty(t, a.noted(), "a question is no command")
+
+	// The command itself is answered so, too: the fast path does not ask first.
+	none := "paiinit rsh: example.org: resolve: no container of this job has this name or address (it has worker-1)\n"
+	require.Equal(t, outcome{255, "", none}, run1(t, a.client("example.org", "true")))
+	require.Empty(t, a.noted(), "the caller decides whether it is a failure")
+	require.Equal(t, outcome{255, "", none}, run1(t, a.client("example.org", "orted")))
+	require.Equal(t, []string{"failure example.org resolve"}, a.noted())
+
+	answer := append(append(header(frameForeign, 4), "none"...), "rest"...)
+	for _, kind := range []byte{frameForeign, frameError} {
+		handed := 0
+		answer[0] = kind
+		c := Caller{Answer: bytes.NewReader(answer), HandOn: func() { handed++ }}
+		require.Equal(t, 255, c.Run(t.Context(), Invocation{Host: "example.org", Command: "true"}))
+		require.Equal(t, map[byte]int{frameForeign: 1}[kind], handed)
+	}
+}
+
 func TestClientNoAgent(t *testing.T) {
 	dir := t.TempDir()
 	for socket, want := range map[string]string{

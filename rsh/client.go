@@ -36,6 +36,10 @@ type Caller struct {
 	// Direct, if not nil, makes a pool for this one command when nobody answers at Socket. Run closes it.
 	Direct func(context.Context) (*Pool, Agent, error)
 
+	// HandOn, if not nil, is called instead of reporting that the host is not one of the job's, before anything was
+	// done with the files. It does not return if another remote shell takes the place of this process.
+	HandOn func()
+
 	// Answer, if not nil, is the connection to a ServeAgent that has been given the command already, by somebody who has watched over
 	// it until now. Run only says what the answer is.
 	Answer io.Reader
@@ -68,7 +72,11 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		return exitTransport, fmt.Errorf("%s is not done by this ssh, which only runs commands on the hosts of the job", inv.Undone)
 	}
 	if c.Answer != nil {
-		return result(readFrame(c.Answer))
+		kind, content, err := readFrame(c.Answer)
+		if err == nil && kind == frameForeign && c.HandOn != nil {
+			c.HandOn()
+		}
+		return result(kind, content, err)
 	}
 	parent := os.Getppid()
 	conn, end, err := c.connect(ctx)
@@ -162,7 +170,7 @@ func result(kind byte, content []byte, err error) (int, error) {
 		return exitTransport, errors.New("the paiinit of this container ended before the command did")
 	case err != nil:
 		return exitTransport, fmt.Errorf("waiting for the paiinit of this container: %w", err)
-	case kind == frameError:
+	case kind == frameError, kind == frameForeign:
 		return exitTransport, errors.New(string(content))
 	case kind == frameExit && len(content) == 1:
 		return int(content[0]), nil
@@ -202,6 +210,30 @@ func Hosts(ctx context.Context, socket string) ([][]string, error) {
 		}
 	}
 	return hosts, nil
+}
+
+// Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.
+func Known(ctx context.Context, socket, host, command string) (bool, error) {
+	conn, err := dialAgent(ctx, socket)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	if err := writeFrame(conn, frameKnown, []byte(host+"\x00"+command)); err != nil {
+		return false, fmt.Errorf("asking the paiinit of this container: %w", err)
+	}
+	kind, content, err := readFrame(conn)
+	switch {
+	case err == nil && kind == frameKnown && len(content) == 1:
+		return content[0] != 0, nil
+	case err == nil && kind == frameError:
+		err = errors.New(string(content))
+	case err == nil:
+		err = fmt.Errorf("an answer that is not understood: %q", kind)
+	}
+	return false, fmt.Errorf("asking the paiinit of this container: %w", err)
 }
 
 // connect returns a connection to an agent: the one of this container, or one of our own. The caller calls end.

@@ -95,8 +95,12 @@ func watchTCP(conn net.Conn, silence time.Duration) {
 	}
 }
 
+const clientVersion = "SSH-2.0-paiinit"
+
 // handshake connects, exchanges keys and logs in. It returns the peer's id, which the peer has proven.
-func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
+func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
+	ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error,
+) {
 	fail := func(err error) (ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx) // says more than "use of closed network connection"
@@ -118,8 +122,13 @@ func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ss
 		}
 		return fail(err)
 	}
+	l.stage.Store(StageHandshake)
+	tcp, end, err := p.takeTurn(ctx, t, l, tcp, dial)
+	if err != nil {
+		return fail(err)
+	}
+	defer end()
 	stop := context.AfterFunc(ctx, func() { _ = tcp.Close() })
-	stage.Store(StageHandshake)
 
 	peer := &greeting{Conn: tcp, label: p.cfg.Label}
 	var wrongKey error // said by us
@@ -131,13 +140,13 @@ func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ss
 			Ciphers:      []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305},
 			MACs:         []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM},
 		},
-		ClientVersion:     "SSH-2.0-paiinit",
+		ClientVersion:     clientVersion,
 		HostKeyAlgorithms: []string{ssh.KeyAlgoED25519},
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			if id, wrongKey = p.identify(t.ID, peer.id, key); wrongKey != nil {
 				return wrongKey
 			}
-			stage.Store(StageLogin)
+			l.stage.Store(StageLogin)
 			return nil
 		},
 		User: p.cfg.Login,
@@ -166,6 +175,35 @@ func (p *Pool) handshake(ctx context.Context, t Target, stage *atomic.Value) (ss
 	}
 	return fail(err)
 }
+
+// takeTurn waits until the login may begin. The peer gives a login only so long from when it was connected: after a
+// longer wait there is a new connection.
+func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, dial dialFunc) (net.Conn, func(), error) {
+	waits := l.limit.Stop() // false: ctx ends
+	begin := time.Now()
+	end, err := p.turns.wait(ctx)
+	if err != nil {
+		_ = tcp.Close()
+		return nil, nil, err
+	}
+	if waits {
+		l.limit.Reset(p.cfg.DialTimeout)
+	}
+	if time.Since(begin) < longestTurn {
+		return tcp, end, nil
+	}
+	_ = tcp.Close()
+	if tcp, err = dial(ctx, t.Addr); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return tcp, end, nil
+}
+
+// longestTurn is a small part of the 30 s that sshd gives a login.
+const longestTurn = 5 * time.Second
+
+type dialFunc func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
 // identify finds out whose host key it is. want is the expected id, or "", claimed what the peer says of itself. That a
 // peer has the private key too is checked by the key exchange, later.
@@ -257,6 +295,26 @@ func (g *greeting) read() error {
 	g.id, g.err = readGreeting(buf, g.label)
 	g.rest = buf
 	return g.err
+}
+
+// Listener returns the label and the id that the paiinit at an address tells of itself, which proves nothing. The error
+// wraps ErrNotPaiinit where another program answers.
+func Listener(ctx context.Context, addr netip.AddrPort) (label, id string, err error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return "", "", fmt.Errorf("rsh: asking who listens on %v: %w", addr, err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	_, _ = io.WriteString(conn, clientVersion+"\r\n") // a paiinit tells SSH from gossip by the first byte
+	g := greeting{Conn: conn}
+	if err := g.read(); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return "", "", fmt.Errorf("rsh: asking who listens on %v: %w", addr, err)
+	}
+	return strings.Split(string(g.rest), " ")[1], g.id, nil
 }
 
 func couldBeSSH(buf []byte) bool {

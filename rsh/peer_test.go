@@ -23,6 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 // clientSocket makes a process of this test binary the thin client: "rsh.test ARGS...".
@@ -43,6 +45,7 @@ func TestMain(m *testing.M) {
 		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Term: os.Getenv("TERM")}
 		os.Exit(c.Run(context.Background(), inv))
 	}
+	testsignals.Default()
 	goleak.VerifyTestMain(m)
 }
 

@@ -97,6 +97,7 @@ type Pool struct {
 	links  map[peer]*link
 	watch  time.Duration // Config.Silence, or what Watch has made of it
 	pause  atomic.Int64  // Config.Keepalive, or what Watch has made of it
+	turns  turns
 	closed bool
 	wg     sync.WaitGroup // all goroutines; nothing is added once closed is set
 }
@@ -112,6 +113,7 @@ type link struct {
 	keys    []peer // where the pool has it
 	ready   chan struct{}
 	cancel  context.CancelFunc // ends the dialling
+	limit   *time.Timer        // does the same; stopped while the login waits for its turn
 	stage   atomic.Value       // string; how far the dialling is
 	waiting int                // callers that wait for ready; under Pool.mu
 
@@ -184,35 +186,93 @@ func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
 	return t, nil
 }
 
-// Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another, as soon as
-// the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no other signal. Where the machine of
-// the peer has fallen silent, it is syscall.ETIMEDOUT.
-// The error is a *DialError. The caller closes the channel.
+// Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another,
+// as soon as the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no
+// other signal. Where the machine of the peer has fallen silent, it is syscall.ETIMEDOUT. Close ends Read and Write at
+// once, also when the peer's processes are frozen. Write may still read its argument after that, so the caller does not
+// change what it has written. The error is a *DialError. The caller closes the channel.
 func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error) {
 	ch, reqs, l, err := p.open(ctx, t, "control@paiinit")
 	if err != nil {
 		return nil, err
 	}
-	if !p.start(func() { ssh.DiscardRequests(reqs) }) {
+	in, pump := io.Pipe()
+	c := &control{ch: ch, in: in, tcp: l.tcp, pool: p, closed: make(chan struct{})}
+	if !p.start(func() { ssh.DiscardRequests(reqs) }) ||
+		!p.start(func() { _ = pump.CloseWithError(copyControl(pump, ch, l.tcp)) }) {
 		_ = ch.Close()
 		return nil, &DialError{t, StageChannel, errClosed}
 	}
-	return control{ch, l.tcp}, nil
+	return c, nil
 }
 
-// control is a channel that tells why its connection was lost.
+// control is a channel that Close ends without the peer. Read and Write of an ssh.Channel wait for the peer's own
+// close, and Close for room in the socket: a frozen peer gives none of them until its connection ends. They run in
+// goroutines that Pool.Close waits for.
 type control struct {
-	ssh.Channel
-	tcp *greeting
+	ch     ssh.Channel
+	in     *io.PipeReader
+	tcp    *greeting
+	pool   *Pool
+	closed chan struct{}
+	once   sync.Once
 }
 
-func (c control) Read(p []byte) (int, error) {
-	n, err := c.Channel.Read(p)
-	if cause := c.tcp.failure.Load(); errors.Is(err, io.EOF) && cause != nil {
-		err = *cause
+func (c *control) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+func (c *control) Write(b []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
 	}
-	return n, err
+	written := make(chan result, 1)
+	if !c.pool.start(func() {
+		n, err := c.ch.Write(b)
+		written <- result{n, err}
+	}) {
+		return 0, errClosed
+	}
+	select {
+	case r := <-written:
+		return r.n, r.err
+	case <-c.closed:
+		return 0, net.ErrClosed
+	}
 }
+
+// LocalAddr returns the address of this container on the connection.
+func (c *control) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+func (c *control) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		_ = c.in.Close()
+		c.pool.start(func() { _ = c.ch.Close() }) // a closed pool has ended the connection already
+	})
+	return nil
+}
+
+// copyControl hands on what the peer sends until its channel ends, and returns why it ended.
+func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
+	b := make([]byte, controlBuffer)
+	for {
+		n, err := ch.Read(b)
+		if n > 0 {
+			if _, werr := to.Write(b[:n]); werr != nil {
+				return werr
+			}
+		}
+		if cause := tcp.failure.Load(); errors.Is(err, io.EOF) && cause != nil {
+			return *cause
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// controlBuffer holds nearly every message between two ranks.
+const controlBuffer = 1024
 
 // open opens a channel. A kept connection that turns out to be dead is replaced once.
 func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-chan *ssh.Request, *link, error) {
@@ -356,9 +416,14 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	}
 	l := p.links[key]
 	if l == nil {
-		dialling, cancel := context.WithTimeoutCause(context.Background(), p.cfg.DialTimeout,
-			fmt.Errorf("no answer within %v", p.cfg.DialTimeout))
-		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, lost: make(chan struct{}), room: p.cfg.Sessions}
+		dialling, end := context.WithCancelCause(context.Background())
+		limit := time.AfterFunc(p.cfg.DialTimeout, func() { end(fmt.Errorf("no answer within %v", p.cfg.DialTimeout)) })
+		cancel := func() {
+			limit.Stop()
+			end(nil)
+		}
+		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, limit: limit,
+			lost: make(chan struct{}), room: p.cfg.Sessions}
 		l.stage.Store(StageConnect)
 		p.links[key] = l
 		p.wg.Go(func() { p.dial(dialling, t, l) })
@@ -391,7 +456,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 // dial makes the connection of a new link and then looks after it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
-	conn, tcp, chans, reqs, id, err := p.handshake(ctx, t, &l.stage)
+	conn, tcp, chans, reqs, id, err := p.handshake(ctx, t, l)
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {

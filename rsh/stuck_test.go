@@ -1,7 +1,11 @@
 package rsh
 
 import (
+	"context"
 	"errors"
+	"net"
+	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,4 +38,74 @@ func TestOpeningAChannelEndsWithTheConnection(t *testing.T) {
 	close(l.lost)
 	require.ErrorIs(t, <-failed, errLost)
 	require.NoError(t, p.Close(), "and the pool does not wait for what never returns")
+}
+
+// frozenConn hands on nothing from its peer any more, and takes nothing for it, once the peer's processes are frozen.
+type frozenConn struct {
+	net.Conn
+	frozen, closed chan struct{}
+	once           sync.Once
+}
+
+func (c *frozenConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	select {
+	case <-c.frozen:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (c *frozenConn) Write(b []byte) (int, error) {
+	select {
+	case <-c.frozen:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+func (c *frozenConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// The caller of Control is free at once when it closes a channel to a frozen peer; the warm connection stays for the
+// peer's return.
+func TestCloseOfAControlChannelDoesNotWaitForAFrozenPeer(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	conn := &frozenConn{frozen: make(chan struct{}), closed: make(chan struct{})}
+	p := testPool(t, func(c *Config) {
+		c.Dial = func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			var d net.Dialer
+			var err error
+			conn.Conn, err = d.DialContext(ctx, "tcp", addr.String())
+			return conn, err
+		}
+	})
+	ch, err := p.Control(testCtx(t), peer.target)
+	require.NoError(t, err)
+	close(conn.frozen)
+	ended := make(chan error, 2)
+	go func() {
+		_, err := ch.Read(make([]byte, 1))
+		ended <- err
+	}()
+	go func() {
+		_, err := ch.Write([]byte("ping"))
+		ended <- err
+	}()
+	require.NoError(t, ch.Close())
+	require.Error(t, <-ended)
+	require.Error(t, <-ended)
+	l, err := p.link(testCtx(t), peer.target, 0)
+	require.NoError(t, err)
+	select {
+	case <-l.lost:
+		require.Fail(t, "the connection was closed, too")
+	default:
+	}
 }

@@ -22,6 +22,10 @@ import (
 //	agent:  'X' status, 1 byte           the command ended by itself
 //	agent:  'K' signal number, 1 byte    a signal ended it
 //	agent:  'E' text                     it could not be run, or was lost
+//	agent:  'U' text                     the host is not one of the job's: another ssh may run it
+//
+//	client: 'Q' host NUL command         once, instead of 'R': is the host one of the job's?
+//	agent:  'Q' 0 or 1, 1 byte           1 = yes, or no other ssh may run the command
 //
 //	client: 'N'                          once, instead of 'R'
 //	agent:  'N' names                    of all hosts, by rank, with spaces between the names of one and a NUL after them
@@ -32,6 +36,8 @@ const (
 
 	frameRequest = 'R'
 	frameNames   = 'N'
+	frameKnown   = 'Q'
+	frameForeign = 'U'
 	frameSignal  = 'S'
 	frameResize  = 'W'
 	frameExit    = 'X'
@@ -123,8 +129,8 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	return err
 }
 
-// receiveRequest is the other end of sendRequest; kind is that of the frame, frameRequest or frameNames. The caller closes the
-// descriptors, which are close-on-exec.
+// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest, frameNames or frameKnown.
+// The caller closes the descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
 	var h [headerSize]byte
 	oob := make([]byte, unix.CmsgSpace(3*4))
@@ -143,7 +149,7 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if n == 0 {
 		return 0, inv, fds, io.EOF
 	}
-	if h[0] != frameNames && (len(got) != 3 || flags&unix.MSG_CTRUNC != 0) {
+	if h[0] != frameNames && h[0] != frameKnown && (len(got) != 3 || flags&unix.MSG_CTRUNC != 0) {
 		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
@@ -159,6 +165,8 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	}
 	switch kind {
 	case frameNames:
+	case frameKnown:
+		inv.Host, inv.Command, _ = strings.Cut(string(content), "\x00")
 	case frameRequest:
 		copy(fds[:], got)
 		inv, err = decodeRequest(content)

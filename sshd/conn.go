@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,10 +82,11 @@ func (id identity) who() string {
 
 type identityKey struct{}
 
-func newConn(s *Server, nc net.Conn) *conn {
+// newConn makes a connection that has limit for its login.
+func newConn(s *Server, nc net.Conn, limit time.Duration) *conn {
 	c := &conn{Conn: nc, srv: s, leave: func() {}, release: func() {}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.deadline = time.AfterFunc(s.limits.login, func() {
+	c.deadline = time.AfterFunc(limit, func() {
 		if !c.loggedIn.Load() {
 			c.expired.Store(true)
 			c.shut()
@@ -355,6 +357,7 @@ func (c *conn) login(meta ssh.ConnMetadata, method string) {
 // refused writes the line about a connection that ended without a login.
 func (c *conn) refused() {
 	reason := "connection closed"
+	kind := "" // of the reason, without the addresses that a system call's error holds
 	switch {
 	case c.expired.Load():
 		reason = fmt.Sprintf("no login within %v", c.srv.limits.login)
@@ -365,16 +368,44 @@ func (c *conn) refused() {
 	case c.tried:
 		reason = "no key was offered"
 	case c.failure != nil:
+		var call *net.OpError
 		reason = c.failure.Error()
+		if errors.Is(c.failure, io.EOF) || errors.As(c.failure, &call) { // which of them, is chance
+			kind = "closed"
+		}
 	}
-	log := c.srv.log.Warn
-	// No news: the end of the server, what a line was written for, and a check whether the port is open.
+	user, keys := cut(c.user, 64), strings.Join(c.offered, " ")
+	attrs := []any{"remote", address(c.RemoteAddr()), "user", user, "keys", keys, "reason", cut(reason, 300)}
+	// No news: the end of the server, what a line was written for, a check whether the port is open, and a peer that
+	// gave its login up and tries again: it says itself what keeps it.
 	ended := c.srv.closed() || errors.Is(c.failure, net.ErrClosed) && !c.expired.Load()
-	if c.check || ended || c.crowded.Load() || !c.heard && errors.Is(c.failure, io.EOF) {
-		log = c.srv.log.Debug
+	retries := c.source == nil && c.gaveUp()
+	if c.check || ended || retries || c.crowded.Load() || !c.heard && errors.Is(c.failure, io.EOF) {
+		c.srv.log.Debug("ssh login refused", attrs...)
+		return
 	}
-	log("ssh login refused", "remote", address(c.RemoteAddr()), "user", cut(c.user, 64),
-		"keys", strings.Join(c.offered, " "), "reason", cut(reason, 300))
+	host, _, _ := net.SplitHostPort(address(c.RemoteAddr()))
+	log := c.srv.log.Debug
+	if warn, unsaid := c.srv.refusals.warn(fmt.Sprintf("%s %q %q %s", host, user, keys, cmp.Or(kind, cut(reason, 300))),
+		time.Now()); warn {
+		log = c.srv.log.Warn
+		if unsaid > 0 {
+			attrs = append(attrs, "again", unsaid)
+		}
+	}
+	log("ssh login refused", attrs...)
+}
+
+// gaveUp reports that the client closed or lost the connection, and that no key was refused.
+func (c *conn) gaveUp() bool {
+	left := false
+	for _, e := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
+		left = left || errors.Is(c.failure, e)
+	}
+	if cause := c.lost.Load(); cause != nil { // the SSH library turns some into others
+		left = true
+	}
+	return left && !c.expired.Load() && (c.denied == nil || errors.Is(c.denied, errUnproven))
 }
 
 // keepalive asks the client for a sign of life. Any answer will do: clients that do not know the request say no.

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testsignals.Default()
 	goleak.VerifyTestMain(m)
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -151,6 +152,9 @@ func TestSelfCheck(t *testing.T) {
 	require.ErrorIs(t, server.SelfCheck(ended), context.Canceled)
 	require.NoError(t, server.Shutdown(t.Context()))
 	require.ErrorContains(t, server.SelfCheck(t.Context()), "it could not be tried")
+
+	slow := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(time.Nanosecond) })
+	require.NoError(t, slow.SelfCheck(t.Context()), "the check has no time limit of its own")
 }
 
 func TestDefect2IdentityIsOfTheKeyThatLoggedIn(t *testing.T) {
@@ -282,6 +286,7 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(2 * time.Second) })
 	noise := make([]byte, 1<<20)
 	_, _ = rand.Read(noise)
+	var silent string
 	for name, data := range map[string][]byte{
 		"http":       []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
 		"version 1":  []byte("SSH-1.5-old\r\n"),
@@ -297,6 +302,9 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 			nc, err := net.Dial("tcp", server.Addr.String())
 			require.NoError(t, err)
 			defer func() { _ = nc.Close() }()
+			if data == nil {
+				silent = nc.LocalAddr().String()
+			}
 			_, _ = nc.Write(data)
 			_ = nc.(*net.TCPConn).CloseWrite() // the server may have closed it already
 			closedByServer(t, nc, 10*time.Second)
@@ -304,7 +312,8 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 	}
 	require.Zero(t, run(t, server.Dial(t), "true", nil).status)
 	require.NotContains(t, server.Log.String(), "panic")
-	require.Equal(t, 1, strings.Count(server.Log.String(), "level=DEBUG msg=\"ssh login refused\""), "that nothing was said is no news")
+	require.Contains(t, server.Log.String(), "level=DEBUG msg=\"ssh login refused\" remote="+silent+" ",
+		"that nothing was said is no news")
 }
 
 func TestDefect20HandshakesQueueAndAreNotDropped(t *testing.T) {
@@ -410,4 +419,30 @@ func TestConnectionTakenAwayIsNoNews(t *testing.T) {
 	server.Log.Wait(t, "level=DEBUG", "ssh login refused", "use of closed network connection")
 	require.NoError(t, ln.Close())
 	require.ErrorIs(t, <-served, net.ErrClosed)
+}
+
+// A peer that gives its login up half way calls again, and says itself what keeps it: on a slow start that is no
+// warning. What a stranger does is one, and a key that is refused.
+func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
+	for _, row := range []struct {
+		known bool
+		level string
+	}{{true, "level=DEBUG"}, {false, "level=WARN"}} {
+		server := sshdtest.Start(t, sshd.Config{Known: func(netip.Addr) bool { return row.known }})
+		nc, err := net.Dial("tcp", server.Addr.String())
+		require.NoError(t, err)
+		_, err = nc.Write([]byte("SSH-2.0-x\r\n"))
+		require.NoError(t, err)
+		_, err = nc.Read(make([]byte, 1))
+		require.NoError(t, err)
+		require.NoError(t, nc.Close())
+		server.Log.Wait(t, row.level, "ssh login refused", "remote="+nc.LocalAddr().String())
+
+		unknown := sshdtest.Key(t)
+		cfg := server.ClientConfig()
+		cfg.Auth = []ssh.AuthMethod{ssh.PublicKeys(unknown)}
+		_, err = ssh.Dial("tcp", server.Addr.String(), cfg)
+		require.Error(t, err)
+		server.Log.Wait(t, "level=WARN", "ssh login refused", ssh.FingerprintSHA256(unknown.PublicKey()))
+	}
 }

@@ -147,7 +147,7 @@ func TestWireOrder(t *testing.T) {
 		"sleep 1000 & echo out $?": {"data out 0\n", "exit-status \x00\x00\x00\x00", "eof", "free", "close"},
 	} {
 		srv.limits.drainIdle = 50 * time.Millisecond
-		c := newConn(srv, here)
+		c := newConn(srv, here, time.Minute)
 		ch := &recorder{}
 		s := &session{conn: c, srv: srv, ch: ch, free: func() { ch.note("free") }, gone: make(chan struct{})}
 		var pid int
@@ -240,7 +240,7 @@ func TestDefect17ConfigurationIsOfOneConnection(t *testing.T) {
 	require.NoError(t, err)
 	here, there := net.Pipe()
 	defer func() { _, _ = here.Close(), there.Close() }()
-	c := newConn(srv, here)
+	c := newConn(srv, here, time.Minute)
 	c.deadline.Stop()
 	one, two := c.config(), c.config()
 	require.NotSame(t, one, two)

@@ -37,6 +37,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -163,6 +164,8 @@ type Server struct {
 
 	stopping chan struct{} // closed when Shutdown begins
 	hurry    chan struct{} // closed when the time of Shutdown is over
+
+	refusals refusals
 
 	mu        sync.Mutex
 	stopped   bool          // no goroutine may start any more
@@ -304,6 +307,9 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// Greeting is what the server writes first on every connection: its identification, with the end of the line.
+func (s *Server) Greeting() string { return "SSH-2.0-" + s.version + "\r\n" }
+
 // Serve accepts connections from ln until Shutdown, and then returns ErrServerClosed. It closes ln. Any other error is one of ln.
 // When the process is out of file descriptors or memory it tries again, at most a second later.
 func (s *Server) Serve(ln net.Listener) error {
@@ -342,7 +348,7 @@ func (s *Server) Serve(ln net.Listener) error {
 			continue
 		}
 		delay = 0
-		s.accept(newConn(s, nc))
+		s.accept(newConn(s, nc, s.limits.login))
 	}
 }
 
@@ -428,7 +434,8 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 	}
 	defer func() { _ = ours.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = ours.Close() })()
-	c := newConn(s, theirs)
+	// ctx bounds it: that the machine is slow is no reason to distrust the server.
+	c := newConn(s, theirs, math.MaxInt64)
 	c.check = true
 	s.accept(c)
 	met := false

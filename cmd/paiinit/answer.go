@@ -23,9 +23,11 @@ import (
 // question is what one of the commands that ask sends to the paiinit of its container: one line of JSON on status.sock, which
 // is answered by one line with a reply. A question whose sender is gone is dropped.
 type question struct {
-	Ask     string        `json:"ask"`     // the command: status, wait, barrier, hosts or hostfile
+	Ask     string        `json:"ask"`     // the command: status, wait, barrier, hosts, hostfile or horovodrun
 	Name    string        `json:"name"`    // of the barrier
 	Timeout time.Duration `json:"timeout"` // 0 = no limit
+
+	Horovodrun *horovodrunCall `json:"horovodrun,omitempty"`
 }
 
 type reply struct {
@@ -33,6 +35,7 @@ type reply struct {
 	Error  string          `json:"error"`
 	Status *jobStatus      `json:"status,omitempty"`
 	Hosts  []hostfile.Host `json:"hosts,omitempty"`
+	Add    []string        `json:"add,omitempty"` // arguments for horovodrun
 }
 
 // jobStatus is what `paiinit status --json` prints and status.json holds. Fields are added, never changed.
@@ -59,8 +62,8 @@ type rankStatus struct {
 	Fabric string              `json:"fabric"`
 }
 
-// maxQuestion is far more than any question has, in bytes.
-const maxQuestion = 4096
+// maxQuestion is more than any question has, in bytes: that of horovodrun holds a list of hosts.
+const maxQuestion = 256 << 10
 
 // answerQuestions serves the commands that ask, until ctx ends.
 func (c *container) answerQuestions(ctx context.Context) error {
@@ -97,6 +100,9 @@ func (c *container) answerOne(ctx context.Context, conn *net.UnixConn) error {
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second)) // an asker sends its question at once
 	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadBytes('\n')
+	if errors.Is(err, io.EOF) && len(line) == 0 {
+		return nil // only wanted to know whether a paiinit runs
+	}
 	if err != nil {
 		return fmt.Errorf("reading a question: %w", err)
 	}
@@ -128,22 +134,30 @@ func (c *container) answerOne(ctx context.Context, conn *net.UnixConn) error {
 	return err
 }
 
-// trusted checks who is at the other end of a socket (unix(7), SO_PEERCRED): only this user and root may ask, and be asked.
+// trusted checks who is at the other end of a socket: only this user and root may ask, and be asked.
 func trusted(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
+	cred, err := peerOf(conn)
 	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(err, credErr); err != nil {
 		return fmt.Errorf("finding out who is at the other end: %w", err)
 	}
 	if own := os.Getuid(); cred.Uid != 0 && int(cred.Uid) != own {
 		return fmt.Errorf("user %d is at the other end, neither user %d nor root", cred.Uid, own)
 	}
 	return nil
+}
+
+// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED).
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(err, credErr)
 }
 
 func (c *container) answer(ctx context.Context, q question) reply {
@@ -158,6 +172,9 @@ func (c *container) answer(ctx context.Context, q question) reply {
 		return c.hosts(c.node.Status(ctx), func(r rendezvous.RankStatus) bool { return r.Standing == rendezvous.Present })
 	case "hostfile":
 		return c.hosts(c.node.View(), func(rendezvous.RankStatus) bool { return true })
+	}
+	if q.Ask == horovodrunName && q.Horovodrun != nil {
+		return c.answerHorovodrun(*q.Horovodrun)
 	}
 	return reply{Exit: statusUsage, Error: fmt.Sprintf("this paiinit, %s, does not know the question %q", version, q.Ask)}
 }

@@ -31,7 +31,7 @@ func ask(args, environ []string) int {
 		return int(status)
 	}
 	complain("error: %v", err)
-	if h := hint(err); h != "" {
+	if h := hint(err, nil); h != "" {
 		complain("hint: %s", h)
 	}
 	return statusOf(err)

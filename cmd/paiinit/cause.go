@@ -25,10 +25,15 @@ const (
 
 // keptLines is how many lines of the command's stderr to keep: none when it is a terminal, which has to stay one.
 func keptLines() int {
-	if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
+	if isTerminal(os.Stderr) {
 		return 0
 	}
 	return tailLines
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // firstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
@@ -96,13 +101,14 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 			o.Reason += "; " + oomText(n) + " in " + c.job.Alias
 		}
 	}
-	writeTermination(c.agent.Environ, c.log, o)
+	c.writeTermination(c.agent.Environ, c.log, o)
+	c.stderr.ending()
 	c.log.Log(context.Background(), level, "the job has ended", line...)
 }
 
 // writeTermination leaves the reason of a failure where Kubernetes looks for it, if there is such a place.
-func writeTermination(environ []string, log *slog.Logger, o rendezvous.Outcome) {
-	name := lookup(environ, "PAIINIT_TERMINATION_LOG")
+func (s *settings) writeTermination(environ []string, log *slog.Logger, o rendezvous.Outcome) {
+	name := s.absolute(lookup(environ, "PAIINIT_TERMINATION_LOG"))
 	asked := name != ""
 	if !asked {
 		name = "/dev/termination-log"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -46,4 +47,70 @@ func TestCommandIsKeptApart(t *testing.T) {
 		require.NoError(t, err, "%q", test.args)
 		require.Equal(t, want, append([]string{}, got...), "%q", test.args)
 	}
+}
+
+// An ENTRYPOINT of this program and a command of this program are one command line.
+func TestAdopt(t *testing.T) {
+	self := func(word string) bool { return word == "paiinit" || word == "/sbin/paiinit" || word == "init" }
+	for _, row := range []struct{ args, want, variables string }{
+		{"a b", "paiinit a b", ""},
+		{"-- a --size 3", "paiinit -- a --size 3", ""},
+		{"-- env", "paiinit -- env", ""},
+		{"-- install -d x", "paiinit -- install -d x", ""},
+		{"--timeout 1m -- status", "paiinit --timeout 1m -- status", ""},
+		{"status", "paiinit status", ""},
+		{"rsh host paiinit status", "paiinit rsh host paiinit status", ""},
+		{"each -- paiinit status", "paiinit each -- paiinit status", ""},
+		{"-- sh -c paiinit", "paiinit -- sh -c paiinit", ""},
+		{"", "paiinit", ""},
+
+		{"-- paiinit --exec all -- a --b", "paiinit run --exec all -- a --b", ""},
+		{"-- paiinit run --exec all a --b", "paiinit run --exec all -- a --b", ""},
+		{"run paiinit a", "paiinit run -- a", ""},
+		{"--exec rank0 --insecure -- /sbin/paiinit --exec=all -- a",
+			"paiinit run --exec rank0 --insecure --exec=all -- a", ""},
+		{"-- init --exec all a", "paiinit run --exec all -- a", ""},
+		{"--size 3 -- paiinit --rank 1 -- init --role w -- paiinit a paiinit",
+			"paiinit run --size 3 --rank 1 --role w -- a paiinit", ""},
+		{"-- paiinit", "paiinit run", ""},
+		{"-- paiinit -- paiinit -- paiinit", "paiinit run", ""},
+		{"-- paiinit -- env", "paiinit run -- env", ""},
+
+		{"-- paiinit env --json", "paiinit env --json", ""},
+		{"-- init env --json", "init env --json", ""},
+		{"-- paiinit rsh host a", "paiinit rsh host a", ""},
+		{"-- paiinit --help", "paiinit --help", ""},
+		{"-- paiinit version", "paiinit version", ""},
+		{"--state-dir /x --state-dir=/y --insecure --rank 3 -- paiinit status --json", "paiinit status --json",
+			"PAIINIT_RANK=3 PAIINIT_INSECURE=true PAIINIT_STATE_DIR=/y PAIINIT_STATE_DIR=/x "},
+
+		{"-- --timeout 1m mpirun -n 2", "paiinit run --timeout 1m -- mpirun -n 2", ""},
+		{"--size 3 -- --exec all -- mpirun --exec x", "paiinit run --size 3 --exec all -- mpirun --exec x", ""},
+		{"-- --exec all paiinit --size 3 a", "paiinit run --exec all --size 3 -- a", ""},
+		{"-- --help", "paiinit --help", ""},
+		{"-- -- a", "paiinit run -- a", ""},
+		{"-- - a", "paiinit -- - a", ""},
+	} {
+		got, environ := adopt(append([]string{"paiinit"}, strings.Fields(row.args)...), []string{"A=1"}, self)
+		require.Equal(t, row.want, strings.Join(got, " "), row.args)
+		require.Equal(t, row.variables+"A=1", strings.Join(environ, " "), row.args)
+	}
+
+	// Of a flag that is given twice the inner one counts, and both before the environment.
+	s := parse(t, []string{"PAIINIT_EXEC=rank0", "PAIINIT_TIMEOUT=9m", "PAIINIT_GRACE=9s"}, self,
+		"--exec", "rank0", "--timeout", "1m", "--insecure", "--",
+		"paiinit", "--exec", "all", "--insecure=false", "--", "a")
+	require.Equal(t, execAll, s.exec)
+	require.Equal(t, time.Minute, s.timeout)
+	require.Equal(t, 9*time.Second, s.grace)
+	require.False(t, s.insecure)
+	require.Equal(t, []string{"a"}, s.command)
+}
+
+func parse(t *testing.T, environ []string, self func(string) bool, words ...string) (got settings) {
+	t.Helper()
+	args, environ := adopt(append([]string{"paiinit"}, words...), environ, self)
+	app := newApp(environ, func(_ context.Context, s settings) error { got = s; return nil })
+	require.NoError(t, app.Run(t.Context(), runArgs(args)))
+	return got
 }

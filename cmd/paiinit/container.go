@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -40,6 +42,7 @@ type container struct {
 	agent    pid1.Agent
 	log      *slog.Logger
 	begin    time.Time
+	first    int // number of the first process, which is this one's parent
 	signals  *signals
 	oomKills int // before anything was started
 
@@ -54,7 +57,7 @@ type container struct {
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
 	task     *heldPort           // for the job's own use
 	launcher chan string         // what this container's launcher says of its version
-	late     []string            // what others' launchers say that was compared after the check
+	versions versions            // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
 	state    *state
 	port     *rendezvous.Port
@@ -67,6 +70,7 @@ type container struct {
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
 	daemons *daemons       // of the launcher, on rank 0
+	seen    seenLaunchers  // launchers that the command has started, on rank 0
 	asked   sync.WaitGroup // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
@@ -77,11 +81,20 @@ type container struct {
 	timings  map[string]time.Duration // from begin to the end of each phase
 	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
 
+	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
+
 	forSessions []string // what sessionVars returns from the first session after the commit on
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
-	return &container{settings: s, agent: agent, log: s.logger(os.Stderr), begin: time.Now(), signals: watchSignals(agent.Signals), daemons: newDaemons()}
+	// A PAIINIT_AGENT that a launcher or a shell has forwarded names another paiinit: the command gets ours.
+	agent.Environ = slices.DeleteFunc(slices.Clone(agent.Environ), func(kv string) bool {
+		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
+	})
+	return &container{
+		settings: s, agent: agent, log: s.logger(s.logOutput()), begin: time.Now(), first: os.Getppid(),
+		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+	}
 }
 
 // identify reads the environment and derives the keys.
@@ -101,24 +114,39 @@ func (c *container) identify(ctx context.Context) error {
 		return err
 	}
 	if c.job, err = envspec.Read(ctx, in); err != nil {
+		if underPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
+			unnamed := newIdentity(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
+			return cmp.Or(unnamed.alone(c.stateDir), err)
+		}
 		return err
+	}
+	c.nonce = rendezvous.NewNonce()
+	self := newIdentity(c.job, host, c.nonce, c.begin)
+	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
+		return err // of a second paiinit in this container, for one
 	}
 	if runtime.GOMAXPROCS(0) > c.job.CPUs { // main.go says why the runtime does not look itself
 		runtime.GOMAXPROCS(c.job.CPUs)
+	}
+	if !c.isAlone() {
+		c.serve.Go(jobkey.Warm) // beside the rest
 	}
 	c.askLauncher(ctx)
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
-	c.nonce = rendezvous.NewNonce()
-	source, err := c.deriveKeys()
-	if err != nil {
-		return err
+	source, fingerprint := "not needed", ""
+	if !c.isAlone() {
+		if source, err = c.deriveKeys(); err != nil {
+			return err
+		}
+		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
-		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots, "secret", source, "fingerprint", c.keys.Fingerprint(), "version", version)
+		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
+		"secret", source, "fingerprint", fingerprint, "version", version)
 	return nil
 }
 
@@ -232,6 +260,15 @@ func (c *container) closedList() ([]netip.Addr, error) {
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
 func (c *container) findCommand() error {
+	if len(c.job.Peers) == c.job.Size { // otherwise rank 0 looks when all roles are known
+		var roles []string
+		for _, p := range c.job.Peers {
+			roles = append(roles, p.Role)
+		}
+		if err := c.checkUntil(roles); err != nil {
+			return err
+		}
+	}
 	if len(c.settings.command) == 0 {
 		if c.job.Rank == 0 || c.job.First {
 			return &usageError{errors.New("this container is rank 0 and has no COMMAND to run")}
@@ -246,6 +283,11 @@ func (c *container) findCommand() error {
 		return fmt.Errorf("finding the working directory: %w", err)
 	}
 	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
+	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
+		if o := c.state.beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
+			return &runningError{owner: *o}
+		}
+	}
 	if err != nil && c.job.Rank > 0 && c.exec == execRank0 {
 		c.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
 		c.command = ""
@@ -256,10 +298,11 @@ func (c *container) findCommand() error {
 
 // listen opens everything that others may come to: the port with its SSH server and gossip, and the agent's socket.
 func (c *container) listen(ctx context.Context) error {
-	var err error
-	if c.state, err = openState(c.stateDir, c.agent.Environ); err != nil {
-		return err
+	c.task = holdPort(mathrand.IntN, c.log)
+	if c.isAlone() {
+		return c.listenAlone()
 	}
+	var err error
 	var only []netip.Addr
 	if c.open {
 		if only, err = c.closedList(); err != nil {
@@ -271,10 +314,6 @@ func (c *container) listen(ctx context.Context) error {
 		return err
 	}
 	c.port = port
-	if port.Number() != c.job.Port {
-		c.log.Warn("the port is taken, using another one", "phase", "listen", "port", c.job.Port, "instead", port.Number())
-	}
-	c.task = holdPort(mathrand.IntN, c.log)
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
 	c.pool = c.newPool()
 	started := make(chan struct{}) // closed when there is a node: who comes earlier waits for it
@@ -289,23 +328,10 @@ func (c *container) listen(ctx context.Context) error {
 	checking, uncheck := context.WithCancel(ctx)
 	c.uncheck = uncheck
 	c.safe = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
-	c.server, err = sshd.New(sshd.Config{
-		HostKey:    c.keys.Host(id),
-		Comment:    c.keys.Label() + " " + id,
-		Authorized: []ssh.PublicKey{c.keys.User().PublicKey()},
-
-		AuthorizedKeys: c.keysFile,
-		SFTP:           []string{"/proc/self/exe", sftpServer},
-		Known:          c.isPeer,
-
-		Environ:  c.agent.Environ,
-		Extra:    c.sessionVars,
-		Fork:     c.agent.Fork,
-		Admit:    c.safe,
-		Grace:    time.Second,
-		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control},
-		Logger:   c.log,
-	})
+	cfgServer := c.serverConfig(c.keys, id)
+	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, c.isPeer, c.safe
+	cfgServer.Channels = map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control}
+	c.server, err = sshd.New(cfgServer)
 	if err != nil && c.keysFile != "" {
 		return &usageError{err}
 	}
@@ -313,7 +339,7 @@ func (c *container) listen(ctx context.Context) error {
 		return err
 	}
 	c.serve.Go(func() {
-		if err := c.server.Serve(c.port.SSH()); !errors.Is(err, sshd.ErrServerClosed) {
+		if err := c.server.Serve(c.port.SSH(c.server.Greeting())); !errors.Is(err, sshd.ErrServerClosed) {
 			c.log.Error("nobody can log in to this container", "phase", "listen", "err", err)
 		}
 	})
@@ -333,9 +359,11 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	}
 	c.tellLauncher(serving)
+	if c.port.Number() != c.job.Port {
+		c.serve.Go(func() { c.sayPortTaken(serving) })
+	}
 	c.serve.Go(func() {
-		err := c.pool.ServeAgent(serving, c.state.agent, rsh.Agent{Resolve: c.resolve, Hosts: c.namesByRank, OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure})
-		if err != nil {
+		if err := c.pool.ServeAgent(serving, c.state.agent, c.remoteAgent()); err != nil {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
@@ -348,31 +376,85 @@ func (c *container) listen(ctx context.Context) error {
 			c.log.Error("the key agent ended", "err", err)
 		}
 	})
-	c.asked.Go(func() {
-		if err := c.answerQuestions(serving); err != nil {
-			c.log.Error("paiinit status, wait and barrier are not answered any more", "err", err)
-		}
-	})
-	c.asked.Go(func() { c.keepStatusFile(serving) })
-	c.mark("listen")
+	c.answerAll(serving)
 	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
 	return nil
 }
+
+// serverConfig is what sessions get, and whose keys open them.
+func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
+	return sshd.Config{
+		HostKey:    keys.Host(id),
+		Comment:    keys.Label() + " " + id,
+		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
+		SFTP:       []string{"/proc/self/exe", sftpServer},
+		Environ:    c.agent.Environ,
+		Extra:      c.sessionVars,
+		Fork:       c.agent.Fork,
+		Grace:      time.Second,
+		Logger:     c.log,
+	}
+}
+
+// remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
+func (c *container) remoteAgent() rsh.Agent {
+	return rsh.Agent{
+		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank,
+		OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
+	}
+}
+
+// answerAll begins to answer the commands that ask, and to keep status.json.
+func (c *container) answerAll(ctx context.Context) {
+	c.asked.Go(func() {
+		if err := c.answerQuestions(ctx); err != nil {
+			c.log.Error("paiinit status, wait and barrier are not answered any more", "err", err)
+		}
+	})
+	c.asked.Go(func() { c.keepStatusFile(ctx) })
+	c.mark("listen")
+}
+
+// sayPortTaken names who has the port that the other ranks look for first.
+func (c *container) sayPortTaken(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, portOwnerTimeout)
+	defer cancel()
+	label, id, err := rsh.Listener(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.job.Port)))
+	owner := "a program that does not say what it is"
+	switch {
+	case err == nil && label == c.keys.Label():
+		owner = id + " of this job, or of another job that was given no name of its own (--job)"
+	case err == nil:
+		owner = fmt.Sprintf("%s of another job or attempt (label %s, ours is %s)", id, label, c.keys.Label())
+	case errors.Is(err, rsh.ErrNotPaiinit):
+		owner = "another program than paiinit"
+	}
+	c.log.Warn("the port is taken, using another one", "phase", "listen", "port", c.job.Port,
+		"instead", c.port.Number(), "owner", owner)
+}
+
+// portOwnerTimeout is how long the program on our port may take to say what it is.
+const portOwnerTimeout = time.Second
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.task.port(), Exec: c.exec, Launch: c.launcherFound(),
+			Task: c.task.port(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
-		Size: max(c.job.Size, 0), Port: c.port, Key: c.keys.Gossip(), Label: "paiinit " + c.keys.Label(),
-		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Size: max(c.job.Size, 0), Port: c.port,
+		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
-	cfg.Late = func(r rendezvous.Record) { c.hearLate(cfg.Self, r) }
+	c.versions.own = cfg.Self
+	cfg.Network = func(addr netip.Addr) string { return networkOf(addr).name }
+	cfg.Late = c.hearLate
+	if c.keys != nil {
+		cfg.Key, cfg.Label = c.keys.Gossip(), "paiinit "+c.keys.Label()
+	}
 	if c.job.First {
 		cfg.Self.Rank = 0
 	}
@@ -391,7 +473,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		}
 	}
 	for _, s := range c.job.Seeds {
-		cfg.Seeds = append(cfg.Seeds, rendezvous.Seed{Host: s.Host, Port: s.Port})
+		cfg.Seeds = append(cfg.Seeds, rendezvous.Seed{Host: s.Host, Port: s.Port, Role: s.Role})
 	}
 	return cfg
 }
@@ -413,11 +495,18 @@ func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrP
 		return nil, fmt.Errorf("what answers %w", rendezvous.ErrOtherJob)
 	case known && errors.Is(err, rsh.ErrOtherID):
 		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherContainer, strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherID.Error()))
+	case known && errors.Is(err, rsh.ErrNotPaiinit):
+		return nil, &otherProgramError{fmt.Errorf("%s: %w", dial.Stage, dial.Err)}
 	case known:
 		return nil, fmt.Errorf("%s: %w", dial.Stage, dial.Err)
 	}
 	return nil, err
 }
+
+// otherProgramError keeps what the program has said.
+type otherProgramError struct{ error }
+
+func (e *otherProgramError) Is(target error) bool { return target == rendezvous.ErrOtherProgram }
 
 func claimedName(id string, err error) string {
 	var dial *rsh.DialError
@@ -431,13 +520,16 @@ func claimedName(id string, err error) string {
 }
 
 // stoppable is a context that a signal ends: through rank 0, which ends the job everywhere, or here when rank 0 cannot be
-// told or the signal comes again.
+// told or a person is in a hurry.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c.signals.to(func(sig os.Signal) {
 		if n := terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			if !c.node.RequestStop(n, err.Error()) || !c.signals.first() {
+			if sig == syscall.SIGKILL {
+				err.signal = int(syscall.SIGINT)
+			}
+			if sig == syscall.SIGKILL || !c.node.RequestStop(n, err.Error()) {
 				cancel(err)
 			}
 		}
@@ -505,11 +597,13 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	c.mu.Lock()
 	c.roster = roster
 	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
-	c.sshFiles = sync.OnceFunc(func() {
-		if err := c.writeSSH(); err != nil {
-			c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
-		}
-	})
+	if !c.isAlone() {
+		c.sshFiles = sync.OnceFunc(func() {
+			if err := c.writeSSH(); err != nil {
+				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
+			}
+		})
+	}
 	c.mu.Unlock()
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
@@ -526,6 +620,9 @@ func gcPercent(size int) int {
 // watchOthers looks from now on after those who are connected. Rank 0 does so once the command has started: a launch does not wait for what is
 // to be said to the kernel about each connection.
 func (c *container) watchOthers() {
+	if c.isAlone() {
+		return
+	}
 	c.pool.Watch(silence, signOfLife)
 	c.server.Watch(silence, signOfLife)
 }
@@ -565,7 +662,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if !first {
 		return c.withdraw(ctx, err)
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
@@ -584,12 +681,25 @@ const dismissal = 5 * time.Second
 // giveUp ends the job on all ranks that are there: it will not be launched.
 func (c *container) giveUp(err error) (int, error) {
 	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	var ended *rendezvous.EndedError
-	var patience time.Duration
-	if errors.As(err, &ended) {
-		o, patience = ended.Outcome, dismissal // a rank that is just starting would wait for a rank 0 that is gone
+	ctx, end := c.untilStopped(context.Background())
+	defer end()
+	var stopped *stoppedError
+	if errors.As(err, &stopped) {
+		leaving, cancel := context.WithTimeout(ctx, dismissal)
+		c.node.Withdraw(leaving, o) // rank 0, or ranks that will tell it
+		cancel()
 	}
-	if ferr := c.node.Finish(context.Background(), o, patience); ferr != nil {
+	var ended *rendezvous.EndedError
+	if errors.As(err, &ended) {
+		o = ended.Outcome
+	}
+	var missing *rendezvous.MissingError
+	// A rank that is just starting would wait for a rank 0 that is gone, or has to see for itself that secrets differ.
+	patience := dismissal
+	if errors.As(err, &missing) && !missing.OtherSecret() {
+		patience = 0
+	}
+	if ferr := c.node.Finish(ctx, o, patience); ferr != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
@@ -597,6 +707,7 @@ func (c *container) giveUp(err error) (int, error) {
 
 // wait is the part of every rank but 0: until rank 0 says how the job ended.
 func (c *container) wait(ctx context.Context) (int, error) {
+	c.leaveDirectory()
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	o, err := c.awaitEnd(ctx)
@@ -609,6 +720,8 @@ func (c *container) wait(ctx context.Context) (int, error) {
 
 // finish is rank 0's last act: every rank learns the outcome, and only then it leaves.
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
+	ctx, end := c.untilStopped(ctx)
+	defer end()
 	if err := c.node.Finish(ctx, o, 0); err != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
 	}
@@ -616,8 +729,38 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, erro
 	return o.Status, nil
 }
 
-// close gives back everything, in the reverse order of listen.
+// What follows the outcome has a deadline: the exit status is known, and nothing that a peer or a client does may hold
+// it back.
+const (
+	closeTimeout   = 5 * time.Second
+	stoppedTimeout = time.Second // after a signal
+)
+
+// close gives back everything that this container holds. At the deadline the process ends with what is left.
 func (c *container) close() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.release()
+	}()
+	deadline := time.NewTimer(closeTimeout)
+	defer deadline.Stop()
+	var once sync.Once
+	c.signals.to(func(sig os.Signal) {
+		if terminating(sig) > 0 {
+			once.Do(func() { deadline.Reset(stoppedTimeout) })
+		}
+	})
+	select {
+	case <-done:
+	case <-deadline.C:
+		c.log.Warn("leaving before everything was closed", "phase", "exit", "elapsed", c.elapsed())
+	}
+	c.signals.close()
+}
+
+// release closes everything, in the reverse order of listen.
+func (c *container) release() {
 	if c.uncheck != nil {
 		c.uncheck()
 	}
@@ -648,8 +791,10 @@ func (c *container) close() {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
+	if c.unlinkDeepSpeed != nil {
+		c.unlinkDeepSpeed()
+	}
 	if c.state != nil {
 		c.state.close()
 	}
-	c.signals.close()
 }

@@ -11,7 +11,7 @@ import (
 func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
-		s, err := openState(dir, nil)
+		s, err := openState(t.Context(), dir, identity{Size: 1}, nil)
 		require.NoError(t, err)
 		for _, name := range []string{"status.json", "hostfile", "hostfile.hydra", "ssh_config", "known_hosts"} {
 			require.NoFileExists(t, filepath.Join(dir, name))
@@ -21,7 +21,7 @@ func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 7, "those, bin and tmp: %v", entries)
+	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
 }
 
 func TestGarbageOfSmallJobs(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,11 @@ func eachCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 		HideHelpCommand: true,
 		OnUsageError:    usage,
 		Action: func(ctx context.Context, c *cli.Command) error {
-			e := &each{socket: agentSocket(environ), stdout: os.Stdout, stderr: os.Stderr}
+			dir, err := chooseDir(environ, "")
+			if err != nil {
+				return err
+			}
+			e := &each{socket: filepath.Join(dir, socketName), stdout: os.Stdout, stderr: os.Stderr}
 			return e.run(ctx, c.String("ranks"), c.Args().Slice())
 		},
 	}

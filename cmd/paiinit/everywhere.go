@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -41,13 +44,12 @@ type task struct {
 }
 
 func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
-	began := time.Now()
 	self := c.self(r)
 	end := make(chan rendezvous.End, 1)
 	t := task{rank: self.Rank, pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", t.rank, err)}
-		end <- rendezvous.End{Rank: t.rank, Name: self.Alias, Outcome: o, After: time.Since(began)}
+		end <- rendezvous.End{Rank: t.rank, Name: self.Alias, Outcome: o, At: time.Now()}
 	}
 	environ, err := c.launcherEnviron(r, launch.TaskEnvironment(c.tasks(r)))
 	if err != nil {
@@ -60,19 +62,23 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 		return t
 	}
 	t.pass = pass
+	cmd.Started = c.leaveDirectory
 	c.task.release()
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(r.Members), "elapsed", c.elapsed())
 	go func() {
 		c.mark("launch")
-		result, err := launch.Run(context.WithoutCancel(ctx), cmd)
-		c.log.Info("the command has ended", "phase", "wait", "command", cmd.Args[0], "status", result.Status(), "elapsed", c.elapsed())
+		result, err := c.runCommand(ctx, cmd)
+		status := commandStatus(launch.Spawns(cmd.Args), result)
+		c.log.Info("the command has ended", "phase", "wait",
+			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
 		}
+		cause := firstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
 		end <- rendezvous.End{
-			Rank: t.rank, Name: self.Alias, After: result.At.Sub(began), Stopped: result.Forwarded != 0,
-			Outcome: rendezvous.Outcome{Status: result.Status(), Reason: firstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)},
+			Rank: t.rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
+			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
 		}
 	}()
 	return t
@@ -92,7 +98,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	c.signals.to(func(sig os.Signal) {
 		if n := terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			if c.node.RequestStop(n, err.Error()) && c.signals.first() {
+			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.first() {
 				return // it comes back as rank 0's order, to everybody
 			}
 		}
@@ -129,7 +135,18 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	return w.outcome.Status, nil
 }
 
+// commandStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1
+// (Open MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its
+// work and ended with 0.
+func commandStatus(launcher bool, r launch.Result) int {
+	if launcher && r.Forwarded != 0 {
+		return 128 + int(r.Forwarded)
+	}
+	return r.Status()
+}
+
 // conduct is rank 0's part: the first failure, loss or wish to stop ends all commands, and is the outcome of the job.
+// When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still run.
 func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
 	c.signals.to(func(sig os.Signal) {
@@ -152,14 +169,19 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 	for _, m := range r.Members {
 		running[m.Rank] = m.Alias
 	}
+	needed := make(map[int]bool)
+	for _, m := range c.neededRanks(r.Members) {
+		needed[m.Rank] = true
+	}
 	var (
-		j        judgement
+		j        = judgement{size: len(r.Members), needed: c.neededRanks(r.Members)}
 		absent   = make(chan []rendezvous.Loss, 1)
 		overtime <-chan time.Time
 	)
 	order := func(sig int, reason string) {
 		if overtime == nil {
 			overtime = time.After(c.grace + overtimeAfter)
+			j.ordered = time.Now()
 			c.log.Info("ending the command of every rank", "phase", "wait", "reason", firstLine(reason))
 			c.node.Order(sig, reason)
 			t.pass(stopSignal(sig))
@@ -181,10 +203,21 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 			// A container that was killed takes its command, and so the others', with it.
 			asking.Go(func() { absent <- c.node.Absent(ctx, settle, absence) })
 		}
+		if e.Outcome.Status == 0 {
+			delete(needed, e.Rank)
+		}
+		if len(needed) == 0 && len(running) > 0 {
+			order(0, j.success())
+		}
 	}
 	for len(running) > 0 {
 		select {
 		case sig := <-asked:
+			if sig == syscall.SIGKILL { // a person is in a hurry, and has been heard already
+				c.node.Order(int(syscall.SIGKILL), "the job is ended at once")
+				t.pass(sig)
+				continue
+			}
 			first := c.signals.first()
 			if overtime != nil {
 				if !first { // who ends a whole job tells every container: the first one here says no more than the order
@@ -216,54 +249,226 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 			clear(running)
 		}
 	}
+	ctx, cancelAlign := context.WithTimeout(ctx, alignTime)
+	defer cancelAlign()
+	c.node.Align(ctx, j.unclear()...)
 	return j.outcome()
 }
+
+const (
+	// alignTime is for how long the ranks whose commands have failed may take to tell their clocks.
+	alignTime = time.Second
+	// together is how long after the first failure another one may come from the same cause, and is named with it.
+	together = 250 * time.Millisecond
+	// mostNamed is how many of these are named.
+	mostNamed = 8
+)
 
 // overtimeAfter is how long after the grace a rank may still take to say that its command has ended.
 const overtimeAfter = 3 * time.Second
 
 // judgement is what rank 0 has heard of all commands.
 type judgement struct {
-	ends []rendezvous.End
-	lost []rendezvous.Loss
-	stop *rendezvous.Stop // the wish of a rank, if it was the reason to end
+	size    int
+	needed  []rendezvous.Member // their commands ended with 0: so did the job
+	ends    []rendezvous.End
+	lost    []rendezvous.Loss
+	stop    *rendezvous.Stop // the wish of a rank, if it was the reason to end
+	ordered time.Time        // when all commands were told to end; zero: they were not
 }
 
-// outcome names the first cause: a wish to stop or a lost rank, if they came first, else the command that failed first by
-// the clock of its own rank; those that only followed the order to end are not asked.
-func (j judgement) outcome() rendezvous.Outcome {
-	byRank := slices.SortedFunc(slices.Values(j.ends), func(a, b rendezvous.End) int { return a.Rank - b.Rank })
-	if j.stop != nil {
-		o := rendezvous.Outcome{Status: 128 + int(unix.SIGTERM), Reason: j.stop.Reason}
-		if j.stop.Signal > 0 {
-			o.Status = 128 + j.stop.Signal
-		}
-		for _, e := range byRank { // commands may answer a signal with a status of their own
-			if e.Stopped && e.Outcome.Status != 0 {
-				o.Status = e.Outcome.Status
-				o.Reason += "; " + e.Outcome.Reason
-				break
-			}
-		}
-		return o
+// own says that a command ended before, or without, being told to. It may have ended just before the signal reached it.
+func (j judgement) own(e rendezvous.End) bool {
+	return !e.Stopped || j.ordered.IsZero() || e.At.Add(e.Error).Before(j.ordered)
+}
+
+// succeeded says whether every needed command has ended with 0 by itself, and when the last of them did.
+func (j judgement) succeeded() (last rendezvous.End, ok bool) {
+	needed := make(map[int]bool)
+	for _, m := range j.needed {
+		needed[m.Rank] = true
 	}
-	var first *rendezvous.End
-	for i, e := range byRank {
-		if e.Outcome.Status != 0 && !e.Stopped && (first == nil || e.After < first.After) {
-			first = &byRank[i]
+	for _, e := range j.ends {
+		if !needed[e.Rank] || e.Outcome.Status != 0 || !j.own(e) {
+			continue
+		}
+		delete(needed, e.Rank)
+		if e.At.After(last.At) {
+			last = e
 		}
 	}
+	return last, len(needed) == 0
+}
+
+// success is what the job's success consists of.
+func (j judgement) success() string {
 	switch {
+	case len(j.needed) == j.size:
+		return fmt.Sprintf("the commands of all %d ranks ended with status 0", j.size)
+	case len(j.needed) == 1:
+		return fmt.Sprintf("the command of rank %d (%s) ended with status 0", j.needed[0].Rank, j.needed[0].Alias)
+	}
+	roles := rolesOf(j.needed)
+	slices.Sort(roles)
+	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
+}
+
+// unclear are the ends whose order decides, so that the clocks of their ranks have to be compared.
+func (j judgement) unclear() []*rendezvous.End {
+	_, well := j.succeeded()
+	var ends []*rendezvous.End
+	failed := false
+	for i := range j.ends {
+		bad := j.ends[i].Outcome.Status != 0
+		if bad || well {
+			ends = append(ends, &j.ends[i])
+		}
+		failed = failed || bad
+	}
+	if j.stop != nil || !failed || len(ends) < 2 {
+		return nil
+	}
+	return ends
+}
+
+// outcome names the first cause: a wish to stop, if it came first, a lost rank, or the command that failed first by
+// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail once the needed
+// commands have ended with 0.
+func (j judgement) outcome() rendezvous.Outcome {
+	last, well := j.succeeded()
+	failed := j.failed()
+	before := func(e rendezvous.End) bool { return e.At.Add(e.Error).Before(last.At.Add(-last.Error)) }
+	switch {
+	case j.stop != nil:
+		return j.stopped()
+	case well && !slices.ContainsFunc(failed, before):
+		return rendezvous.Outcome{Reason: j.success() + j.rest()}
 	case len(j.lost) > 0:
 		o := rendezvous.Outcome{Status: statusRetry, Reason: lossText(j.lost[0])}
-		if first != nil {
-			o.Reason += "; " + first.Outcome.Reason
+		if len(failed) > 0 {
+			o.Reason += "; " + failed[0].Outcome.Reason
 		}
 		return o
-	case first != nil:
-		return first.Outcome
+	case len(failed) > 0:
+		o := failed[0].Outcome
+		o.Reason += alsoFailed(failed)
+		return o
 	}
-	return rendezvous.Outcome{Reason: fmt.Sprintf("the commands of all %d ranks ended with status 0", len(j.ends))}
+	// Some ranks never told how their commands ended, although they were told to end them.
+	return rendezvous.Outcome{Status: statusRetry, Reason: "not every rank told how its command ended"}
+}
+
+// stopped is the outcome of a job that a rank wanted to end.
+func (j judgement) stopped() rendezvous.Outcome {
+	o := rendezvous.Outcome{Status: 128 + int(unix.SIGTERM), Reason: j.stop.Reason}
+	if j.stop.Signal > 0 {
+		o.Status = 128 + j.stop.Signal
+	}
+	bad := func(e rendezvous.End) bool { return e.Outcome.Status != 0 }
+	if len(j.ends) == j.size && !slices.ContainsFunc(j.ends, bad) {
+		o.Status = 0 // all commands may have saved their work
+		o.Reason += "; the commands of all ranks ended with status 0"
+		return o
+	}
+	for _, e := range slices.SortedFunc(slices.Values(j.ends), byRank) {
+		if e.Stopped && e.Outcome.Status != 0 { // commands may answer a signal with a status of their own
+			o.Status = e.Outcome.Status
+			o.Reason += "; " + e.Outcome.Reason
+			break
+		}
+	}
+	return o
+}
+
+// failed are the commands that failed by themselves: the most likely cause first, the others in the order in which
+// they ended.
+func (j judgement) failed() []rendezvous.End {
+	var ends []rendezvous.End
+	for _, e := range j.ends {
+		if e.Outcome.Status != 0 && j.own(e) {
+			ends = append(ends, e)
+		}
+	}
+	slices.SortFunc(ends, func(a, b rendezvous.End) int { return cmp.Or(a.At.Compare(b.At), byRank(a, b)) })
+	if len(ends) < 2 {
+		return ends
+	}
+	upper := func(e rendezvous.End) time.Time { return e.At.Add(e.Error) }
+	sure := slices.MinFunc(ends, func(a, b rendezvous.End) int { return upper(a).Compare(upper(b)) })
+	latest := upper(sure).Add(notice)
+	first, least := 0, 0
+	for i, e := range ends {
+		if e.At.Add(-e.Error).After(latest) {
+			continue
+		}
+		if n := following(e, ends); i == 0 || n < least {
+			first, least = i, n
+		}
+	}
+	e := ends[first]
+	return slices.Insert(slices.Delete(ends, first, first+1), 0, e)
+}
+
+// notice is how long a busy machine may take until paiinit notices the end of a command: ends closer together than
+// this cannot be ordered by time alone. When a process exits, its peers lose their connections and may end before
+// it has been reaped.
+const notice = 25 * time.Millisecond
+
+// following is how much the end of a command looks like the consequence of another rank's: most of all where a signal
+// ended it that libraries send when a peer is gone, where it complains about a connection, or where it ended as
+// several others did.
+func following(e rendezvous.End, ends []rendezvous.End) (signs int) {
+	alike := func(o rendezvous.End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
+	if slices.ContainsFunc(ends, alike) {
+		signs++
+	}
+	if follows(e.Outcome.Status) || lostConnection.MatchString(e.Outcome.Reason) {
+		signs += 2
+	}
+	return signs
+}
+
+var lostConnection = regexp.MustCompile(`(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
+	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`)
+
+// follows says that a command was ended by a signal that libraries and launchers send when another rank has failed.
+func follows(status int) bool {
+	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
+}
+
+func byRank(a, b rendezvous.End) int { return a.Rank - b.Rank }
+
+// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs.
+func alsoFailed(failed []rendezvous.End) string {
+	var also []string
+	more := 0
+	for _, e := range failed[1:] {
+		d := e.At.Sub(failed[0].At)
+		switch {
+		case d > together:
+		case len(also) == mostNamed:
+			more++
+		default:
+			after := max(d, 0).Round(time.Millisecond)
+			also = append(also, fmt.Sprintf("rank %d (%s) with %d after %v", e.Rank, e.Name, e.Outcome.Status, after))
+		}
+	}
+	if len(also) == 0 {
+		return ""
+	}
+	text := "\nother commands failed soon after it: " + strings.Join(also, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// rest are the roles that were told to end when the needed commands had ended.
+func (j judgement) rest() string {
+	if j.ordered.IsZero() {
+		return ""
+	}
+	return "; the others were told to end then"
 }
 
 func firstLine(s string) string {
@@ -278,8 +483,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	ctx, cancel := context.WithTimeout(ctx, dismissal)
-	defer cancel()
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
 	_, gerr := c.node.Gather(ctx)
 	if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
 		c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -25,30 +24,62 @@ func (c *container) writeHosts(r rendezvous.Roster) error {
 	if err := c.state.writeHostfiles(hosts); err != nil {
 		return err
 	}
-	if len(c.settings.command) > 0 && filepath.Base(c.settings.command[0]) == "deepspeed" && len(r.Members) > 1 {
-		c.writeDeepSpeed(launch.DeepSpeedHostfile, hosts)
+	if len(r.Members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
+		c.linkDeepSpeed(launch.DeepSpeedHostfile)
 	}
 	return nil
 }
 
-// writeDeepSpeed leaves a host list in the only place where the deepspeed command looks for one by itself, unless there is one.
-func (c *container) writeDeepSpeed(name string, hosts []hostfile.Host) {
-	var b bytes.Buffer
-	err := hostfile.Write(&b, hostfile.DeepSpeed, hosts)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(name), 0o755)
+// mayBeDeepSpeed says whether a command may start DeepSpeed on all hosts: by its name, or in a script, which cannot be
+// seen through. With --exec all a script's deepspeed stays on its own host, because every rank starts one.
+func mayBeDeepSpeed(command []string, exec string) bool {
+	if len(command) == 0 {
+		return exec == execRank0 // of a rank that waits: a person may start it there
 	}
-	if err == nil {
-		var f *os.File
-		if f, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err == nil {
-			_, werr := f.Write(b.Bytes())
-			err = errors.Join(werr, f.Close())
+	name, _ := launch.Called(command)
+	return name == "deepspeed" || name == "" && exec == execRank0 && !launch.Spawns(command) &&
+		!launch.ReachesHosts(command)
+}
+
+// linkDeepSpeed puts a link to the host list in the only place where the deepspeed command looks for one by itself,
+// unless something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
+func (c *container) linkDeepSpeed(name string) {
+	target := c.state.path("hostfile")
+	there, err := os.Readlink(name)
+	switch {
+	case err == nil && there == target:
+		return
+	case err == nil && filepath.Base(there) == filepath.Base(target) &&
+		!isThere(filepath.Join(filepath.Dir(there), socketName)):
+		err = replaceLink(target, name) // of a paiinit that has ended
+	default:
+		madeDir := os.Mkdir(filepath.Dir(name), 0o755) == nil
+		if err = os.Symlink(target, name); err == nil {
+			c.unlinkDeepSpeed = func() {
+				if now, err := os.Readlink(name); err == nil && now == target {
+					_ = os.Remove(name)
+				}
+				if madeDir {
+					_ = os.Remove(filepath.Dir(name)) // if nothing else is in it
+				}
+			}
 		}
+	}
+	command := ""
+	if len(c.settings.command) > 0 {
+		command, _ = launch.Called(c.settings.command)
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		c.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
-	case err != nil:
+	case err != nil && command == "deepspeed":
 		c.log.Warn("deepspeed would use this host only", "phase", "launch", "err", err, "hint", "deepspeed --hostfile $PAIINIT_HOSTFILE")
+	case err != nil:
+		c.log.Debug("deepspeed would find no host list", "phase", "launch", "err", err)
 	}
+}
+
+func isThere(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }

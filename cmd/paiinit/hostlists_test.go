@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,14 +13,71 @@ import (
 )
 
 func TestDeepSpeedHostfile(t *testing.T) {
-	c := &container{log: slog.New(slog.DiscardHandler)}
-	name := filepath.Join(t.TempDir(), "job", "hostfile")
-	c.writeDeepSpeed(name, []hostfile.Host{{Name: "a", Slots: 2}, {Name: "b", Slots: 1}})
-	b, err := os.ReadFile(name)
-	require.NoError(t, err)
-	require.Equal(t, "a slots=2\nb slots=1\n", string(b))
-	c.writeDeepSpeed(name, []hostfile.Host{{Name: "c", Slots: 1}})
-	again, err := os.ReadFile(name)
-	require.NoError(t, err)
-	require.Equal(t, b, again, "the user's own list stays")
+	dir := t.TempDir()
+	name := filepath.Join(dir, "job", "hostfile")
+	var log bytes.Buffer
+	at := func(place string) *container {
+		s := &state{dir: filepath.Join(dir, place)}
+		require.NoError(t, os.MkdirAll(s.dir, 0o755))
+		require.NoError(t, s.writeHostfiles([]hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
+		return &container{log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
+			settings: settings{command: []string{"sh", "train.sh"}}}
+	}
+	read := func() string {
+		b, err := os.ReadFile(name)
+		require.NoError(t, err)
+		return string(b)
+	}
+	first := at("first")
+	first.linkDeepSpeed(name)
+	require.Equal(t, "first slots=2\nb slots=1\n", read())
+	first.linkDeepSpeed(name) // of a session after the launch
+	first.unlinkDeepSpeed()
+	require.NoDirExists(t, filepath.Dir(name), "nothing is left behind")
+
+	// A paiinit that was killed leaves its link, and maybe its sockets: the same place is taken again, another one when
+	// the sockets are gone.
+	first.linkDeepSpeed(name)
+	again := at("first")
+	again.linkDeepSpeed(name)
+	require.Equal(t, "first slots=2\nb slots=1\n", read())
+	require.NoError(t, os.WriteFile(first.state.path(socketName), nil, 0o600))
+	second := at("second")
+	second.linkDeepSpeed(name)
+	require.Equal(t, "first slots=2\nb slots=1\n", read(), "another job is running")
+	require.Contains(t, log.String(), "the host list that is there already is kept")
+	require.Nil(t, second.unlinkDeepSpeed)
+	require.NoError(t, os.Remove(first.state.path(socketName)))
+	second.linkDeepSpeed(name)
+	require.Equal(t, "second slots=2\nb slots=1\n", read())
+
+	require.NoError(t, os.Remove(name))
+	require.NoError(t, os.WriteFile(name, []byte("mine slots=1\n"), 0o644))
+	first.linkDeepSpeed(name)
+	first.unlinkDeepSpeed()
+	require.Equal(t, "mine slots=1\n", read(), "the user's own list stays")
+}
+
+func TestMayBeDeepSpeed(t *testing.T) {
+	for _, tt := range []struct {
+		want    bool
+		exec    string
+		command []string
+	}{
+		{true, execRank0, []string{"deepspeed", "train.py"}},
+		{true, execRank0, []string{"/opt/bin/deepspeed", "train.py"}},
+		{true, execRank0, []string{"python3", "-m", "deepspeed.launcher.runner", "train.py"}},
+		{true, execRank0, []string{"bash", "train.sh"}},
+		{true, execRank0, []string{"bash", "-lc", "deepspeed train.py"}},
+		{true, execRank0, []string{"python", "start.py"}},
+		{true, execRank0, nil},
+		{true, execAll, []string{"deepspeed", "--no_ssh", "train.py"}},
+		{false, execAll, []string{"bash", "train.sh"}},
+		{false, execRank0, []string{"mpirun", "python", "train.py"}},
+		{false, execRank0, []string{"horovodrun", "-np", "4", "python", "train.py"}},
+		{false, execRank0, []string{"torchrun", "train.py"}},
+		{false, execAll, nil},
+	} {
+		require.Equal(t, tt.want, mayBeDeepSpeed(tt.command, tt.exec), "%v", tt.command)
+	}
 }

@@ -52,7 +52,7 @@ func TestLiterals(t *testing.T) {
 // A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.
 func TestSignalsBetweenTwoPhases(t *testing.T) {
 	in := make(chan os.Signal)
-	s := watchSignals(in)
+	s := watchSignals(in, false)
 	defer s.close()
 	got := make(chan os.Signal, 2)
 	in <- syscall.SIGUSR1

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -30,6 +32,9 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 	}
 	if o := checkExec(r); o != nil {
 		return o
+	}
+	if err := c.checkUntil(rolesOf(r.Members)); err != nil {
+		return &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
 	if o := c.checkLaunchers(r); o != nil {
 		return o
@@ -55,25 +60,39 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	}
 	cmd.Started = func() {
 		c.node.Launched()
+		c.leaveDirectory()
 		c.watchOthers()
 	}
 	c.task.release()
-	stop := gentle{c: c, hard: pass}
+	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
 	c.signals.to(stop.own)
 	defer c.signals.to(nil)
 
 	ctx, cancel := context.WithCancel(ctx)
+	c.serve.Go(func() { c.checkWay(ctx, r) })
 	watched := make(chan interruption, 1)
 	go func() { watched <- c.watch(ctx, stop.abort, stop.wish) }()
+	var looking sync.WaitGroup
+	if len(r.Members) > 1 {
+		if c.ssh == sshImage || cmd.Args[0] != horovodrunName { // which tells us itself
+			c.noteLauncher(cmd.Args, cmd.Dir)
+		}
+		if !launch.IsLauncher(cmd.Args[0]) {
+			looking.Go(func() { c.lookForLaunchers(ctx) })
+		}
+	}
 	c.mark("launch")
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
-	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
+	result, err := c.runCommand(ctx, cmd)
 	cancel()
 	why := <-watched
-	if stop.end() && result.Forwarded == 0 {
-		result.Forwarded = syscall.SIGTERM
+	looking.Wait()
+	launcher := launch.Spawns(c.settings.command)
+	if stop.end() {
+		launcher = true // itself, or below the command
+		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
-	o := c.judge(ctx, r, environ, result, why)
+	o := c.judge(ctx, r, environ, result, why, launcher)
 	if err != nil {
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
@@ -81,11 +100,15 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	return o
 }
 
+// leaveDirectory goes to /, as the first process does: the directory in which the job was started can be unmounted
+// then. COMMAND has it itself if it needs it.
+func (c *container) leaveDirectory() { _ = os.Chdir("/") }
+
 // jobCommand is the job's command as this rank runs it, and the way to send it signals.
 func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, pass func(os.Signal), err error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return cmd, nil, fmt.Errorf("finding the working directory: %w", err)
+	path := c.command
+	if here, err := launch.Look(c.settings.command[0], environ, c.dir); err == nil {
+		path = here // the bin directory of the state may have one of this name
 	}
 	in := make(chan os.Signal, 64)
 	pass = func(sig os.Signal) {
@@ -95,9 +118,31 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 		}
 	}
 	return launch.Command{
-		Path: c.command, Args: literals(c.settings.command, environ, size, c.log), Environ: environ, Dir: dir,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(), Signals: in, Fork: c.agent.Fork,
+		Path: path, Args: literals(c.settings.command, environ, size, c.log), Environ: environ, Dir: c.dir,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
+		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.Fork,
+		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
 	}, pass, nil
+}
+
+// hostsOfLines are the names with which a launcher may mark the lines of a host.
+func (c *container) hostsOfLines() []string {
+	members, names := c.named()
+	all := slices.Clone(names)
+	for i := range members {
+		all = append(all, members[i].Alias)
+	}
+	return all
+}
+
+// runCommand runs the job's command to its end.
+func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.Result, error) {
+	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
+	if result.Unread > 0 {
+		c.log.Warn("standard error was not read, the last that the command wrote to it was dropped", "phase", "wait",
+			"bytes", result.Unread)
+	}
+	return result, err
 }
 
 // After the command has failed: settle is for how long a rank may still turn out to be gone, absence for how long one that is
@@ -119,7 +164,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	if err := c.writeHosts(r); err != nil {
 		return nil, err
 	}
-	n := networkOf(c.node.Self().Addr.Addr())
+	n := c.reachedOver(r)
 	l := launch.Launcher{
 		Hostfile: c.state.path("hostfile"), HydraHostfile: c.state.path("hostfile.hydra"),
 		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
@@ -140,7 +185,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	for _, v := range kept {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
-	environ = withShell(environ, c.state.path("bin"))
+	environ = c.withBin(environ, c.state.path("bin"))
 	return environ, launch.CheckSizes(environ)
 }
 
@@ -164,12 +209,13 @@ func (c *container) sessionVars() []string {
 		return known
 	}
 	var out []string
-	for _, v := range slices.Concat(c.jobVars(roster), c.sessionFabricVars(roster), c.sessionSockets()) {
+	for _, v := range slices.Concat(c.jobVars(roster), c.sessionFabricVars(roster), c.sessionSockets(roster)) {
 		if !slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) {
 			out = append(out, v.Name+"="+v.Value)
 		}
 	}
-	if search := lookup(withShell(c.agent.Environ, c.state.path("bin")), "PATH"); search != lookup(c.agent.Environ, "PATH") {
+	search := lookup(c.withBin(c.agent.Environ, c.state.path("bin")), "PATH")
+	if search != lookup(c.agent.Environ, "PATH") {
 		out = append(out, "PATH="+search)
 	}
 	if len(roster.Members) > 0 {
@@ -293,6 +339,21 @@ func (c *container) resolve(host string) (rsh.Target, bool) {
 		return target(found[0])
 	}
 	return rsh.Target{}, false
+}
+
+// foreign says whether a host that resolve does not know may be left to the image's own ssh. A launcher's daemon has no
+// business there; an address of two ranks, and a rank that has not come yet, are this job's all the same.
+func (c *container) foreign(host, command string) bool {
+	if _, daemon := launch.DaemonOf(command); daemon {
+		return false
+	}
+	members, _ := c.named()
+	addr, err := netip.ParseAddr(host)
+	return !slices.ContainsFunc(members, func(m rendezvous.Member) bool {
+		return host == m.Host || err == nil && addr.Unmap() == m.Addr.Addr()
+	}) && !slices.ContainsFunc(c.job.Peers, func(p envspec.Peer) bool {
+		return host == p.Alias || host == p.Host || slices.Contains(p.Names, host)
+	})
 }
 
 // namesByRank are the names of every rank.

@@ -27,8 +27,13 @@ func main() {
 	os.Exit(start(os.Args, os.Environ()))
 }
 
-// start decides what this process is: a remote shell, one of the commands that only ask, or the init of a container.
-func start(args, environ []string) int {
+// start decides what this process is: a remote shell, a horovodrun, one of the commands that only ask, or the init of a
+// container.
+func start(words, environ []string) int {
+	if filepath.Base(words[0]) == horovodrunName {
+		return horovodrun(words, environ)
+	}
+	args, environ := adopt(words, environ, func(word string) bool { return isSelf(word, environ) })
 	switch command := commandOf(args); {
 	case isRemoteShell(args):
 		return remoteShell(args, environ)
@@ -37,7 +42,7 @@ func start(args, environ []string) int {
 	case nested(environ) != "":
 		return passThrough(args, environ)
 	}
-	return pid1.Main(pid1.Config{Args: args, Environ: environ, Secrets: []string{secretVariable}, Stderr: os.Stderr},
+	return pid1.Main(pid1.Config{Args: words, Environ: environ, Secrets: []string{secretVariable}, Stderr: os.Stderr},
 		func(agent pid1.Agent) int { return run(args, agent) })
 }
 
@@ -74,6 +79,9 @@ func isRemoteShell(args []string) bool {
 	return name == "ssh" || name == "rsh" || len(args) > 1 && args[1] == "rsh"
 }
 
+// complain writes one line to standard error, and gives up after a moment if that is not read.
 func complain(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "paiinit: "+format+"\n", args...)
+	l := newStderrLog(os.Stderr)
+	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrLog never fails
+	l.close()
 }

@@ -11,11 +11,22 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 func TestMain(m *testing.M) {
 	program := func() { os.Exit(start(os.Args, os.Environ())) }
-	testscript.Main(m, map[string]func(){"paiinit": program, "ssh": program, "told": told})
+	testscript.Main(scripts{m},
+		map[string]func(){"paiinit": program, "ssh": program, horovodrunName: program, "told": told})
+}
+
+// scripts runs the tests, but not the programs that the scripts call.
+type scripts struct{ tests *testing.M }
+
+func (s scripts) Run() int {
+	testsignals.Default()
+	return s.tests.Run()
 }
 
 // told runs a script's background command and tells its status on stdout. It takes the command along when it is interrupted or killed:

@@ -37,7 +37,11 @@ func questions(environ []string) []*cli.Command {
 				if c.NArg() != want {
 					return &usageError{fmt.Errorf("usage: paiinit %s", strings.TrimSpace(name+" "+args+" [FLAGS]"))}
 				}
-				return do(c, asker{c: c, socket: questionSocket(environ, c.String("state-dir"))})
+				dir, err := chooseDir(environ, c.String("state-dir"))
+				if err != nil {
+					return err
+				}
+				return do(c, asker{c: c, socket: filepath.Join(dir, questionName)})
 			},
 		}
 	}
@@ -52,14 +56,6 @@ func questions(environ []string) []*cli.Command {
 		command("hostfile", "", "the host list", showHostfile,
 			&cli.StringFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: formats[0]}),
 	}
-}
-
-// questionSocket is where the paiinit of this container answers: beside the agent's socket.
-func questionSocket(environ []string, dir string) string {
-	if dir != "" {
-		return filepath.Join(dir, questionName)
-	}
-	return filepath.Join(filepath.Dir(agentSocket(environ)), questionName)
 }
 
 // replyError is what the paiinit of this container answered instead of what was asked for.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,11 @@ func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 			case c.Bool("all") && c.IsSet("root"):
 				return &usageError{errors.New("--all asks running containers, --root looks at a captured one")}
 			case c.Bool("all"):
-				return showFabric(ctx, out, agentSocket(environ), c.Bool("json"))
+				dir, err := chooseDir(environ, "")
+				if err != nil {
+					return err
+				}
+				return showFabric(ctx, out, filepath.Join(dir, socketName), c.Bool("json"))
 			}
 			return showRDMA(out, rdma.Probe(rdmaConfig(c.String("root"))), c.Bool("json"))
 		},

@@ -9,11 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
@@ -32,22 +34,29 @@ USAGE:
 HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and run by
 the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell (~. leaves it).
 
+By the name ssh, a host outside of the job is left to the next ssh in PATH, with the words as they are, if there is one.
+
 Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -l, -p and their -o twins do what they do there;
 where the host is, how one logs in, and which key it must show is known from the job, so that all others are ignored.
 -D, -L, -R without COMMAND, and -G, -N, -O, -W, -w, are refused.
 
-The paiinit of this container does the work (PAIINIT_AGENT, or agent.sock in PAIINIT_STATE_DIR or /run/paiinit). Where none runs,
-the host is dialled directly with the keys of the job, if its secret is given: --secret-file, PAIINIT_SECRET_FILE, PAIINIT_SECRET, or
-the key that the scheduler shares.
+The paiinit that started this process does the work, else that of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only
+paiinit that runs here. Where none runs, the host is dialled directly with the keys of the job, if its secret is given:
+--secret-file, PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
 
 The exit status is the command's; 128+n if signal n ended it; 255 if it could not be run, or its connection was lost.
 `
 
 // remoteShell is `paiinit rsh`: what mpirun calls for each host. The paiinit of this container does the work.
 func remoteShell(args, environ []string) int {
-	words := args[1:]
+	words, handOn := args[1:], func() {}
 	if name := filepath.Base(args[0]); name != "ssh" && name != "rsh" {
 		words = args[2:]
+	} else if other, err := lookPastSelf(name, environ); err == nil {
+		handOn = func() { become(other, args, environ) }
+		if early.Answer() == nil && isForeign(words, environ) {
+			handOn()
+		}
 	}
 	if len(words) == 1 && (words[0] == "--help" || words[0] == "-h" || words[0] == "-help") {
 		_, _ = os.Stdout.WriteString(shellHelp)
@@ -63,8 +72,14 @@ func remoteShell(args, environ []string) int {
 		complain("%s, an ssh for the ranks of a job", version)
 		return 0
 	}
+	dir, err := chooseDir(environ, "")
+	if err != nil {
+		complain("%v", err)
+		return statusUsage
+	}
 	c := rsh.Caller{
-		Socket: agentSocket(environ), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"),
+		Socket: filepath.Join(dir, socketName),
+		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"),
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
 			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH)
@@ -73,11 +88,56 @@ func remoteShell(args, environ []string) int {
 		Direct: func(ctx context.Context) (*rsh.Pool, rsh.Agent, error) {
 			return direct(ctx, environ, secretFile, inv.Port)
 		},
+		HandOn: handOn,
 	}
 	if answer := early.Answer(); answer != nil {
 		c.Answer = answer
 	}
 	return c.Run(context.Background(), inv)
+}
+
+// isForeign says whether a call by the name ssh is for the image's own ssh: it names no host, or one outside of the
+// job. Where no paiinit runs, a call is ours if it comes with the job's secret.
+func isForeign(words, environ []string) bool {
+	secretFile, words := ownFlag(words)
+	inv, err := rsh.Parse(words)
+	if err != nil || inv.Version {
+		return true
+	}
+	dir, err := chooseDir(environ, "")
+	known := false
+	if err == nil {
+		known, err = rsh.Known(context.Background(), filepath.Join(dir, socketName), inv.Host, inv.Command)
+	}
+	if err != nil {
+		known = secretFile != "" || lookup(environ, "PAIINIT_SECRET_FILE") != "" ||
+			lookup(environ, secretVariable) != ""
+	}
+	return !known
+}
+
+// lookPastSelf finds the program of a name for which a link to this one stands in PATH.
+func lookPastSelf(name string, environ []string) (string, error) {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil { // without /proc
+		path, errSelf := os.Executable()
+		if errSelf != nil {
+			return "", fmt.Errorf("finding this program's own path: %w", errors.Join(err, errSelf))
+		}
+		if self, err = os.Stat(path); err != nil {
+			return "", err
+		}
+	}
+	return launch.LookPast(name, environ, self)
+}
+
+// become executes another program in place of this process. It returns only if that fails, and has said so then.
+func become(path string, args, environ []string) {
+	// The fast path has asked for a signal at the death of the parent, which an exec would keep (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0)
+	complain("running %s: %v", path, syscall.Exec(path, args, environ))
 }
 
 // ownFlag takes out the only option that is not one of ssh's.
@@ -167,34 +227,17 @@ func (c *container) newPool() *rsh.Pool {
 	})
 }
 
-// withShell puts bin, where this program is called ssh, first in the PATH if nothing else in it has that name: horovodrun and pdsh
-// know no other way to name a remote shell.
-func withShell(environ []string, bin string) []string {
-	if _, err := launch.Look("ssh", environ, "/"); err == nil {
+// withBin puts the state directory's bin first in PATH. This program is called ssh and horovodrun there: horovodrun,
+// pdsh and git know no other way to name a remote shell, and horovodrun has no variable for its hosts. With --ssh image
+// the PATH stays.
+func (s *settings) withBin(environ []string, bin string) []string {
+	search := lookup(environ, "PATH")
+	if first, _, _ := strings.Cut(search, ":"); first == bin || s.ssh == sshImage {
 		return environ
 	}
-	search := lookup(environ, "PATH")
 	if search == "" {
 		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // what a shell would take
 	}
 	kept := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
 	return append(kept, "PATH="+bin+":"+search)
-}
-
-// agentSocket is where the paiinit of this container listens: as it told the job, or where it would by default, for a
-// person who came in with docker exec.
-func agentSocket(environ []string) string {
-	if s := lookup(environ, "PAIINIT_AGENT"); s != "" {
-		return s
-	}
-	dirs := stateDirs()
-	if d := lookup(environ, "PAIINIT_STATE_DIR"); d != "" {
-		dirs = []string{d}
-	}
-	for _, d := range dirs {
-		if _, err := os.Stat(filepath.Join(d, socketName)); err == nil {
-			return filepath.Join(d, socketName)
-		}
-	}
-	return filepath.Join(dirs[0], socketName)
 }

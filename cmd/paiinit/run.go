@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
-	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/envspec"
-	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -30,14 +30,14 @@ const (
 
 // run is the agent: it reads the command line, launches, and says why it ends.
 func run(args []string, agent pid1.Agent) int {
-	var warm sync.WaitGroup
-	warm.Go(jobkey.Warm) // beside reading the command line and the environment
-	defer warm.Wait()
-
 	status := 0
 	var s settings
+	stderr := newStderrLog(os.Stderr)
+	defer stderr.close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
+		s.stderr = stderr
+		stderr.lostLines(s.lostText)
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -49,11 +49,14 @@ func run(args []string, agent pid1.Agent) int {
 		status = statusOf(err)
 	}
 	line := []any{"phase", "exit", "status", status}
-	if h := hint(err); h != "" {
+	if h := hint(err, s.command); h != "" {
 		line = append(line, "hint", h)
 	}
-	log := s.logger(os.Stderr)
-	writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
+	stderr.ending()
+	log := s.logger(stderr)
+	if running := (*runningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
+		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
+	}
 	log.Error(err.Error(), line...)
 	return status
 }
@@ -72,9 +75,11 @@ func statusOf(err error) int {
 		stopped  *stoppedError
 		replied  *replyError
 		absent   *absentError
+		running  *runningError
+		several  *severalError
 	)
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &running), errors.As(err, &several):
 		return statusUsage
 	case errors.As(err, &variable), errors.As(err, &conflict):
 		return statusConfig
@@ -99,15 +104,22 @@ func statusOf(err error) int {
 	return statusUnmendable
 }
 
-// hint says what a person can do about an error.
-func hint(err error) string {
+// hint says what a person can do about an error that came after COMMAND, if there was one.
+func hint(err error, command []string) string {
 	var (
 		usage   *usageError
 		secret  *secretError
 		missing *rendezvous.MissingError
 		look    *launch.LookError
+		running *runningError
 	)
 	switch {
+	case errors.As(err, &running):
+		if name := mistyped(strings.Join(command[:min(len(command), 1)], "")); name != "" {
+			return fmt.Sprintf("did you mean paiinit %s?", name)
+		}
+		return "paiinit status asks the paiinit that runs; a command beside the job needs no paiinit in front; " +
+			"another job needs a name (--job)"
 	case errors.As(err, &usage):
 		return "see paiinit run --help"
 	case errors.As(err, &secret):
@@ -118,6 +130,10 @@ func hint(err error) string {
 		return "the containers of one job must be given the same secret; the fingerprint in the first log line of each container tells them apart"
 	case errors.As(err, &missing):
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
+	case errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "":
+		return fmt.Sprintf("did you mean paiinit %s? "+
+			"A command of the job is looked up in this container's PATH before anything is launched",
+			mistyped(look.Name))
 	case errors.As(err, &look) && look.Status == 127:
 		return "the command is looked up in this container's PATH before anything is launched"
 	}
@@ -138,6 +154,10 @@ func passThrough(args, environ []string) int {
 		complain("%s is set, so this is inside a launched rank, and there is no COMMAND to run", nested(environ))
 		return statusUsage
 	}
+	if ignored := ignoredFlags(args, environ); len(ignored) > 0 {
+		complain("a paiinit has started this command already, so %s has no effect here; give it to that paiinit",
+			strings.Join(ignored, " "))
+	}
 	dir, err := os.Getwd()
 	if err != nil {
 		complain("finding the working directory: %v", err)
@@ -146,6 +166,9 @@ func passThrough(args, environ []string) int {
 	path, err := launch.Look(s.command[0], environ, dir)
 	if err != nil {
 		complain("%v", err)
+		if name := mistyped(s.command[0]); name != "" {
+			complain("hint: did you mean paiinit %s?", name)
+		}
 		return statusOf(err)
 	}
 	var kept []string
@@ -159,26 +182,56 @@ func passThrough(args, environ []string) int {
 	return 126
 }
 
-// signals hands every signal to whoever is responsible for it at the moment.
+// ignoredFlags are the flags that passThrough cannot heed in a script of the job, where --exec all would be missed. A
+// rank that a launcher has started comes through the same ENTRYPOINT as its container, whose paiinit has heeded them.
+func ignoredFlags(args, environ []string) []string {
+	others := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		return strings.HasPrefix(kv, "PAIINIT_ACTIVE=")
+	})
+	if nested(others) != "" {
+		return nil
+	}
+	rest := runArgs(args)[2:]
+	return rest[:firstWord(runFlags(), rest)]
+}
+
+// signals hands every signal to the function that is responsible for it at the moment.
 type signals struct {
+	terminal bool // a person may press Ctrl-C
+
 	set  chan func(os.Signal)
 	done chan struct{}
 	end  chan struct{}
 	seen chan bool
 }
 
-func watchSignals(in <-chan os.Signal) *signals {
-	s := &signals{set: make(chan func(os.Signal)), done: make(chan struct{}), end: make(chan struct{}), seen: make(chan bool, 1)}
+func watchSignals(in <-chan os.Signal, terminal bool) *signals {
+	s := &signals{terminal: terminal, set: make(chan func(os.Signal)), done: make(chan struct{}),
+		end: make(chan struct{}), seen: make(chan bool, 1)}
 	s.seen <- false
 	go s.loop(in)
 	return s
 }
 
-// loop keeps a terminating signal that comes while nobody is responsible: between two phases none may be lost.
+// hurry is how soon after each other two SIGINT come from a person who does not want to wait for the end of the grace.
+// Two SIGTERM do not: kubelet, preStop hooks and supervisors repeat them.
+const hurry = 2 * time.Second
+
+// loop keeps a terminating signal that comes while no function is responsible: between two phases none may be lost. A
+// person's second SIGINT brings SIGKILL with it.
 func (s *signals) loop(in <-chan os.Signal) {
 	defer close(s.end)
 	var handle func(os.Signal)
 	var kept []os.Signal
+	var interrupted time.Time
+	take := func(sig os.Signal) {
+		switch {
+		case handle != nil:
+			handle(sig)
+		case terminating(sig) > 0:
+			kept = append(kept, sig)
+		}
+	}
 	for {
 		select {
 		case <-s.done:
@@ -192,11 +245,12 @@ func (s *signals) loop(in <-chan os.Signal) {
 				kept = nil
 			}
 		case sig := <-in:
-			switch {
-			case handle != nil:
-				handle(sig)
-			case terminating(sig) > 0:
-				kept = append(kept, sig)
+			take(sig)
+			if sig == syscall.SIGINT {
+				if !interrupted.IsZero() && (s.terminal || time.Since(interrupted) <= hurry) {
+					take(syscall.SIGKILL)
+				}
+				interrupted = time.Now()
 			}
 		}
 	}
@@ -217,10 +271,11 @@ func (s *signals) close() {
 	<-s.end
 }
 
-// terminating gives the number of a signal that asks to end, else 0.
+// terminating gives the number of a signal that asks to end, else 0. SIGHUP does not: it may mean "read your
+// configuration again".
 func terminating(sig os.Signal) int {
 	switch sig {
-	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP:
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL:
 		return int(sig.(syscall.Signal))
 	}
 	return 0

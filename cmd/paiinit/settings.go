@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,12 +17,19 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
+// Which program is called ssh in the job (--ssh).
+const (
+	sshOwn   = "own"
+	sshImage = "image"
+)
+
 const secretVariable = "PAIINIT_SECRET"
 
 // settings are what the command line and its environment twins say about this program itself. What they say about the
 // job goes to envspec by the names of its variables.
 type settings struct {
 	command []string // COMMAND ARG...
+	dir     string   // where this program was started, and COMMAND starts; "" = cannot be told
 
 	job map[string]string // flags about the job, by PAIINIT_ variable
 
@@ -32,10 +41,15 @@ type settings struct {
 	timeout      time.Duration
 	grace        time.Duration
 	exec         string
+	signal       string
+	until        string // untilRank0, or roles in lower case, sorted, with commas between; "" = all that do not serve
 	rdma         string
+	ssh          string
 	logFormat    string
 	logLevel     slog.Level
 	stateDir     string
+
+	stderr *stderrLog // where the log goes; nil: standard error itself
 }
 
 // jobFlags are the flags that envspec understands, with the variables that are their twins.
@@ -51,7 +65,8 @@ func jobFlags() []cli.Flag {
 		{"size", "`NUMBER` of containers of the job"},
 		{"peers", "`LIST` of containers: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME"},
 		{"slots", "`NUMBER` of processes that a launcher may start here"},
-		{"port", "`NUMBER` of the one port for SSH and gossip, TCP and UDP (default: the scheduler's ssh port, else 12345)"},
+		{"port", "`NUMBER` of the one port for SSH and gossip, TCP and UDP " +
+			"(default: the scheduler's ssh port, else 12345; 12345 to 12408 under Slurm)"},
 	} {
 		flags = append(flags, &cli.StringFlag{Name: f[0], Usage: f[1] + " (PAIINIT_" + strings.ToUpper(f[0]) + ")"})
 	}
@@ -66,12 +81,21 @@ func runFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "require-same-launcher", Usage: "refuse to launch where mpirun or mpiexec is not of the same version on all ranks (PAIINIT_REQUIRE_SAME_LAUNCHER)"},
 		&cli.BoolFlag{Name: "allow-partial", Usage: "accept that a launcher has used fewer hosts than it was asked to (PAIINIT_ALLOW_PARTIAL)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},
-		&cli.StringFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL for the command (PAIINIT_GRACE; default 8s)"},
+		&cli.StringFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL for the command; " +
+			"0 = SIGKILL at once (PAIINIT_GRACE; default 8s)"},
 		&cli.StringFlag{Name: "exec", Usage: "`WHO` runs COMMAND: rank0, or all, each on its own host (PAIINIT_EXEC; default rank0)"},
+		&cli.StringFlag{Name: "signal", Usage: "`TARGET` of signals: leader (COMMAND alone, through shells) " +
+			"or group (its whole process group) (PAIINIT_SIGNAL; default leader)"},
+		&cli.StringFlag{Name: "until", Usage: "`ROLES` that end the job once their commands have ended with 0, " +
+			"such as chief,worker; or rank0 (PAIINIT_UNTIL; default all but ps, server and evaluator)"},
 		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
+		&cli.StringFlag{Name: "ssh",
+			Usage: "`WHICH` program is ssh in the job's PATH: own (hosts outside of the job go to the image's ssh), " +
+				"or image (PAIINIT_SSH; default own)"},
 		&cli.StringFlag{Name: "log-format", Usage: "text or json (PAIINIT_LOG_FORMAT; default text)"},
 		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error (PAIINIT_LOG_LEVEL; default info)"},
-		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for the host list and the agent's socket (PAIINIT_STATE_DIR; default /run/paiinit or the first writable place)"},
+		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for the host list and the agent's socket " +
+			"(PAIINIT_STATE_DIR; default /run/paiinit, or a directory of this job in /dev/shm or TMPDIR)"},
 	)
 }
 
@@ -118,14 +142,21 @@ func newSettings(c *cli.Command, environ []string) (settings, error) {
 		}
 		return v
 	}
+	s.dir, _ = os.Getwd() // who needs it says why there is none
 	s.secretFile = get("secret-file", "")
-	s.keysFile = get("authorized-keys", "")
+	s.keysFile = s.absolute(get("authorized-keys", ""))
 	s.timeout = duration("timeout", "10m")
 	s.grace = duration("grace", "8s")
 	s.exec = oneOf("exec", execRank0, execAll)
+	s.signal = oneOf("signal", signalLeader, signalGroup)
+	s.until = untilOf(get("until", ""))
+	if s.until != "" && s.until != untilRank0 && s.exec != execAll {
+		errs = append(errs, fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), get("until", "")))
+	}
 	s.rdma = oneOf("rdma", rdmaAuto, rdmaRequire, rdmaOff)
+	s.ssh = oneOf("ssh", sshOwn, sshImage)
 	s.logFormat = oneOf("log-format", "text", "json")
-	s.stateDir = get("state-dir", "")
+	s.stateDir = s.absolute(get("state-dir", ""))
 	if err := s.logLevel.UnmarshalText([]byte(oneOf("log-level", "info", "debug", "warn", "error"))); err != nil {
 		errs = append(errs, err)
 	}
@@ -149,6 +180,21 @@ func newSettings(c *cli.Command, environ []string) (settings, error) {
 	return s, nil
 }
 
+// logOutput is where the log goes.
+func (s *settings) logOutput() io.Writer {
+	if s.stderr == nil {
+		return os.Stderr
+	}
+	return s.stderr
+}
+
+// lostText tells how much of the log was dropped.
+func (s *settings) lostText(lines int) []byte {
+	var b bytes.Buffer
+	s.logger(&b).Warn("standard error was not read, log lines were dropped", "lines", lines)
+	return b.Bytes()
+}
+
 // logger writes to standard error only: standard output belongs to the job.
 func (s *settings) logger(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: s.logLevel}
@@ -156,6 +202,14 @@ func (s *settings) logger(w io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// absolute completes a path that begins at the directory in which this program was started: the agent leaves that.
+func (s *settings) absolute(name string) string {
+	if name == "" || filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(s.dir, name)
 }
 
 func twin(flag string) string {
@@ -200,6 +254,15 @@ func runArgs(args []string) []string {
 // apart puts "--" before the first argument that is no flag, nor the value of one. What follows is passed on as it is:
 // without it, the library would go on to look for flags in there.
 func apart(flags []cli.Flag, args []string) []string {
+	i := firstWord(flags, args)
+	if i == len(args) || args[i] == "--" {
+		return args
+	}
+	return slices.Insert(slices.Clone(args), i, "--")
+}
+
+// firstWord is the place of the first argument that is no flag, nor the value of one: of "--", if there is one.
+func firstWord(flags []cli.Flag, args []string) int {
 	valued := make(map[string]bool)
 	for _, f := range flags {
 		for _, name := range f.Names() {
@@ -209,15 +272,13 @@ func apart(flags []cli.Flag, args []string) []string {
 	}
 	for i := 0; i < len(args); i++ {
 		switch name := strings.TrimLeft(args[i], "-"); {
-		case args[i] == "--":
-			return args
-		case args[i] == "-" || !strings.HasPrefix(args[i], "-"):
-			return slices.Insert(slices.Clone(args), i, "--")
+		case args[i] == "--" || args[i] == "-" || !strings.HasPrefix(args[i], "-"):
+			return i
 		case valued[name]:
 			i++ // an equals sign in it would be part of the name
 		}
 	}
-	return args
+	return len(args)
 }
 
 func newApp(environ []string, action func(context.Context, settings) error) *cli.Command {

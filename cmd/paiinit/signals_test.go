@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -13,7 +14,7 @@ import (
 func TestTerminatingSignalIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := make(chan os.Signal)
-		s := watchSignals(in)
+		s := watchSignals(in, false)
 		var got []os.Signal
 		take := func(sig os.Signal) { got = append(got, sig) }
 
@@ -25,11 +26,59 @@ func TestTerminatingSignalIsKept(t *testing.T) {
 		s.to(nil)
 		require.Equal(t, []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR2}, got, "those that ask to end, in order, once")
 
+		in <- syscall.SIGQUIT
 		in <- syscall.SIGHUP
 		s.to(nil)
 		s.to(take)
 		s.to(nil)
-		require.Equal(t, syscall.SIGHUP, got[len(got)-1], "nobody after nobody")
+		require.Equal(t, syscall.SIGQUIT, got[len(got)-1],
+			"SIGQUIT is kept until the next phase; SIGHUP does not ask to end")
 		s.close()
 	})
+}
+
+// A person hurries by pressing Ctrl-C again. What a supervisor repeats does not.
+func TestHurry(t *testing.T) {
+	const term, interrupt, kill, quit = syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL, syscall.SIGQUIT
+	type later struct {
+		after time.Duration
+		sig   syscall.Signal
+	}
+	for name, test := range map[string]struct {
+		terminal bool
+		in       []later
+		want     []os.Signal
+	}{
+		"TERM":           {false, []later{{0, term}, {0, term}, {time.Second, term}}, []os.Signal{term, term, term}},
+		"INT, then TERM": {false, []later{{0, interrupt}, {0, term}}, []os.Signal{interrupt, term}},
+		"TERM, then INT": {true, []later{{0, term}, {0, interrupt}}, []os.Signal{term, interrupt}},
+		"INT twice": {
+			false, []later{{0, interrupt}, {2 * time.Second, interrupt}}, []os.Signal{interrupt, interrupt, kill},
+		},
+		"INT much later": {
+			false, []later{{0, interrupt}, {2100 * time.Millisecond, interrupt}}, []os.Signal{interrupt, interrupt},
+		},
+		"INT on a terminal": {
+			true, []later{{0, interrupt}, {time.Hour, interrupt}}, []os.Signal{interrupt, interrupt, kill},
+		},
+		"QUIT on a terminal": {true, []later{{0, quit}, {0, quit}}, []os.Signal{quit, quit}},
+		"INT with TERM between": {
+			false, []later{{0, interrupt}, {0, term}, {time.Second, interrupt}},
+			[]os.Signal{interrupt, term, interrupt, kill},
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			in := make(chan os.Signal)
+			s := watchSignals(in, test.terminal)
+			var got []os.Signal
+			s.to(func(sig os.Signal) { got = append(got, sig) })
+			for _, l := range test.in {
+				time.Sleep(l.after)
+				in <- l.sig
+			}
+			s.to(nil)
+			require.Equal(t, test.want, got, name)
+			s.close()
+		})
+	}
 }

@@ -1,43 +1,48 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// MPI launchers give their ranks one second between SIGTERM and SIGKILL. Open MPI 4.1 can be told another time, and then waits
-// for it whole, and about twice, whenever any rank fails (measured: 3 to 4 s by default, 8 to 10 s when told 3 s). So the
-// ranks get the signal from the paiinit of their own host, and the time of --grace to save their work; the launcher ends
-// when they have, or is told to end for the last of that time.
+// MPI launchers give their ranks one second between SIGTERM and SIGKILL, and horovodrun gives mpirun less than that.
+// Open MPI 4.1 can be told another time, and then waits for it whole, and about twice, whenever any rank fails
+// (measured: 3 to 4 s by default, 8 to 10 s when told 3 s). So the ranks get the signal from the paiinit of their own
+// host, and the time of --grace to save their work; the launcher ends when they have, or is told to end for the last
+// of that time.
 
 // launcherTime is what a launcher needs to end once it was told to.
 const launcherTime = 3 * time.Second
 
 // gentle stops a launcher by its ranks first.
 type gentle struct {
-	c    *container
-	hard func(os.Signal) // to the launcher itself
+	c         *container
+	hard      func(os.Signal) // to the launcher itself
+	soft      func(os.Signal) // to its ranks, on all hosts
+	launchers func() []int    // that run now: the command itself, or what it has started
 
 	mu     sync.Mutex
 	told   bool // the command, or its ranks, know that they are to end
 	asked  bool // this container was asked itself
 	begun  bool // the ranks were told first
+	ranked bool // a launcher was running when the command was told to end
 	timers []*time.Timer
+	cancel func() // stops waiting for the launchers below the command; nil: nothing waits
 }
 
-// own is the way of this container's signals. Who ends a whole job, as Kubernetes does, tells every container: the first one here
-// that comes after another rank's wish says the same again, and is no reason to hurry.
+// own is the way of this container's signals. Kubernetes tells every container of a job that it ends: the first signal
+// here after another rank's request says the same again, and the command is not told twice.
 func (g *gentle) own(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,97 +73,165 @@ func (g *gentle) abort(sig os.Signal) {
 	g.hard(sig)
 }
 
+// The processes to which a signal for the command goes (--signal).
+const (
+	signalLeader = "leader" // COMMAND, through shells
+	signalGroup  = "group"  // all of its process group
+)
+
 // ends says whether launch ends a command that was given the signal.
 func ends(sig os.Signal) bool {
 	return sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGQUIT
 }
 
-// pass has a first SIGTERM go to the ranks everywhere; whatever else, and SIGTERM where there is no time or nobody to give it to,
-// goes to the command itself. The caller holds the lock.
+// pass has a first SIGTERM go to the ranks everywhere, and what repeats it as well: a launcher that gets a second
+// signal kills its ranks at once. Everything else, and SIGTERM where there are no ranks or no time for them, goes to
+// the command itself. The caller holds the lock.
 func (g *gentle) pass(sig os.Signal) {
 	g.told = g.told || ends(sig)
-	if sig != syscall.SIGTERM || g.begun || g.c.grace < 2*launcherTime || !launch.IsLauncher(g.c.settings.command[0]) {
+	if g.begun && ends(sig) {
+		g.soft(sig)
+		return
+	}
+	var below []int
+	if ends(sig) && g.launchers != nil {
+		below = g.launchers()
+	}
+	if ends(sig) {
+		g.ranked = g.ranked || len(below) > 0 || launch.StartsRanks(g.c.settings.command)
+	}
+	if sig != syscall.SIGTERM || !g.ranked || g.c.grace < 2*launcherTime {
 		g.hard(sig)
 		return
 	}
 	g.begun = true
-	g.c.log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.c.grace-launcherTime)
-	g.c.node.Order(int(syscall.SIGTERM), "the ranks are told to end")
-	g.c.stopRanks(syscall.SIGTERM)
-	for _, d := range []time.Duration{g.c.grace - launcherTime, g.c.grace} { // the second one ends it by force
-		g.timers = append(g.timers, time.AfterFunc(d, func() { g.hard(syscall.SIGTERM) }))
+	if !launch.StartsRanks(g.c.settings.command) {
+		// A script gets the signal as soon as its launcher has ended: otherwise it would go on to the end of its
+		// commands.
+		g.cancel = whenEnded(below, func() { g.hard(syscall.SIGTERM) })
 	}
+	g.c.log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.c.grace-launcherTime)
+	g.soft(sig)
+	g.timers = append(g.timers,
+		time.AfterFunc(g.c.grace-launcherTime, func() { g.hard(syscall.SIGTERM) }),
+		time.AfterFunc(g.c.grace, func() { g.hard(syscall.SIGKILL) }))
 }
 
-// end forgets what was to come. It returns whether the ranks were told to end.
+// end forgets what was to come. It returns whether a launcher was running when the command was told to end.
 func (g *gentle) end() bool {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	ranked, cancel := g.ranked, g.cancel
 	for _, t := range g.timers {
 		t.Stop()
 	}
-	return g.begun
+	g.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	return ranked
+}
+
+// rankLaunchers finds the launchers of ranks among the processes of the job: what horovodrun, deepspeed or a script
+// have started, and these themselves.
+func (c *container) rankLaunchers() (found []int) {
+	proc, all, job := c.jobProcesses()
+	for _, pid := range job {
+		if p := all[pid]; p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(commandLine(proc, pid))) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// whenEnded calls f when all of these processes, which may be no children of this one, have ended. The caller calls
+// cancel once; after that f is not running. It does nothing where the kernel has no pidfd_open(2).
+func whenEnded(pids []int, f func()) (cancel func()) {
+	var fds []unix.PollFd
+	closeAll := func() {
+		for _, p := range fds {
+			_ = unix.Close(int(p.Fd))
+		}
+	}
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		switch {
+		case errors.Is(err, unix.ESRCH):
+			continue // it has ended meanwhile
+		case err != nil:
+			closeAll()
+			return func() {}
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		closeAll()
+		return func() {}
+	}
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		defer closeAll()
+		for len(fds) > 0 {
+			waiting := append(slices.Clone(fds), unix.PollFd{Fd: int32(stop), Events: unix.POLLIN})
+			_, err := unix.Poll(waiting, -1)
+			if err != nil && !errors.Is(err, unix.EINTR) || waiting[len(fds)].Revents != 0 {
+				return
+			}
+			for i, p := range waiting[:len(fds)] {
+				if p.Revents != 0 {
+					_ = unix.Close(int(p.Fd))
+					fds = slices.Delete(fds, i, i+1)
+					break
+				}
+			}
+		}
+		f()
+	})
+	return func() {
+		_, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		wait.Wait()
+		_ = unix.Close(stop)
+	}
+}
+
+// stopAllRanks signals the ranks in all containers.
+func (c *container) stopAllRanks(sig os.Signal) {
+	n := sig.(syscall.Signal) // as all that the kernel knows
+	c.node.Order(int(n), "the ranks are told to end")
+	c.stopRanks(n)
 }
 
 // stopRanks signals the ranks that a launcher of this job has started in this container.
 func (c *container) stopRanks(sig syscall.Signal) {
-	for _, r := range ranksHere(os.DirFS("/proc"), "PAIINIT_AGENT="+c.state.path(socketName)) {
+	proc, all, job := c.jobProcesses()
+	for _, r := range ranks(proc, all, job, c.agent.Environ) {
 		_ = syscall.Kill(r, sig) // it may have ended meanwhile
 	}
 }
 
-// ranksHere finds what launchers have started as ranks: processes that have a variable in their environment and one of those
-// that tell a rank who it is, with a parent that has not. A rank that leads a process group is told with all of it: -pid.
-func ranksHere(proc fs.FS, variable string) (ranks []int) {
-	entries, err := fs.ReadDir(proc, ".")
-	if err != nil {
-		return nil
-	}
-	type process struct{ parent, group int }
-	found := make(map[int]process)
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+// rankVariables tell a rank its number: Open MPI, PMIx, MPICH and Intel MPI, horovodrun --gloo, torchrun and DeepSpeed.
+var rankVariables = []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "LOCAL_RANK"}
+
+// ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
+// parent without one; a variable of the container itself, in environ, makes no rank. For a rank that leads a process
+// group, the number is that of the whole group: -pid.
+func ranks(proc fs.FS, all processes, job []int, environ []string) (found []int) {
+	inherited := func(name string) bool { return lookup(environ, name) != "" }
+	marks := slices.DeleteFunc(slices.Clone(rankVariables), inherited)
+	marked := make(map[int]bool)
+	for _, pid := range job { // a parent comes before its children
+		has := variables(proc, pid)
+		marked[pid] = slices.ContainsFunc(marks, func(name string) bool { return has[name] })
+		if !marked[pid] || marked[all[pid].parent] {
 			continue
 		}
-		environ, err := fs.ReadFile(proc, e.Name()+"/environ")
-		if err != nil {
-			continue
-		}
-		ours, rank := false, false
-		for kv := range bytes.SplitSeq(environ, []byte{0}) {
-			name, _, _ := strings.Cut(string(kv), "=")
-			ours = ours || string(kv) == variable
-			rank = rank || slices.Contains([]string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}, name)
-		}
-		if !ours || !rank {
-			continue
-		}
-		stat, err := fs.ReadFile(proc, e.Name()+"/stat")
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // state, parent, process group (proc(5))
-		if len(fields) < 3 {
-			continue
-		}
-		parent, err := strconv.Atoi(fields[1])
-		group, errGroup := strconv.Atoi(fields[2])
-		if err == nil && errGroup == nil {
-			found[pid] = process{parent, group}
-		}
-	}
-	for pid, p := range found {
-		if _, child := found[p.parent]; child {
-			continue
-		}
-		if p.group == pid {
+		if all[pid].group == pid {
 			pid = -pid
 		}
-		ranks = append(ranks, pid)
+		found = append(found, pid)
 	}
-	slices.Sort(ranks)
-	return ranks
+	slices.Sort(found)
+	return found
 }
 
 // agreed is the roster of the commit.

@@ -4,12 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -42,6 +41,7 @@ type daemons struct {
 
 	mu      sync.Mutex
 	reached map[string]bool // containers in which something was started
+	used    map[string]bool // those where it did more than look around
 	hosts   int             // on how many the launcher says that it has daemons
 	tree    bool            // daemons start others, nobody knows how many
 	running int             // daemons of Open MPI that stay in their session: these end with the job, hydra's when their ranks have
@@ -49,7 +49,8 @@ type daemons struct {
 }
 
 func newDaemons() *daemons {
-	return &daemons{fails: make(chan failure, 1), idle: make(chan time.Time, 1), reached: make(map[string]bool)}
+	return &daemons{fails: make(chan failure, 1), idle: make(chan time.Time, 1), reached: make(map[string]bool),
+		used: make(map[string]bool)}
 }
 
 // failure is why the command should end, how long it may take to do so by itself, and the status of the job if it does not.
@@ -66,10 +67,11 @@ func (d *daemons) fail(f failure) {
 	}
 }
 
-func (d *daemons) begun(host string, daemon launch.Daemon) {
+func (d *daemons) begun(host string, daemon launch.Daemon, probe bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.reached[host] = true
+	d.used[host] = d.used[host] || !probe
 	d.hosts = max(d.hosts, daemon.Hosts)
 	d.tree = d.tree || daemon.Tree()
 	if daemon.Program != "" && !daemon.Detached && !daemon.Hydra() {
@@ -112,6 +114,13 @@ func (d *daemons) now() (running int, lost string, reached []string) {
 	return d.running, d.lost, reached
 }
 
+// usedHosts are the containers in which more than a probe was started.
+func (d *daemons) usedHosts() map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.used)
+}
+
 // told is on how many hosts the launcher says that it has daemons, and whether these start others that nobody counts.
 func (d *daemons) told() (hosts int, tree bool) {
 	d.mu.Lock()
@@ -122,7 +131,7 @@ func (d *daemons) told() (hosts int, tree bool) {
 // onExec hears of a command that was started on another host.
 func (c *container) onExec(t rsh.Target, command string) {
 	d, _ := launch.DaemonOf(command)
-	c.daemons.begun(t.Name, d)
+	c.daemons.begun(t.Name, d, launch.Probe(command))
 }
 
 // onFailure hears of a command on another host that could not be started, or was lost.
@@ -168,6 +177,7 @@ func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
 type interruption struct {
 	reason string
 	status int
+	lost   string // what made it impossible to go on, after the command was told to end for another reason
 }
 
 // watch passes on what other ranks want while the command runs. It returns the first reason why the command was stopped: a
@@ -192,8 +202,14 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 	}
 	var force <-chan time.Time
 	abort := func(because interruption) { // there is nothing to be saved any more, and hydra may not end without its proxies
+		if why.reason != "" {
+			if why.status == 0 && why.lost == "" {
+				why.lost = because.reason
+			}
+			return // the command was told to end, and has its time for that
+		}
 		end(hard, 0, because)
-		if force == nil && launch.IsLauncher(c.settings.command[0]) {
+		if launch.IsLauncher(c.settings.command[0]) {
 			force = time.After(launcherTime)
 		}
 	}
@@ -209,9 +225,11 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 				break // it has ended by itself, and the script that had started it goes on
 			}
 			c.log.Error("the command does not end after a failure", "phase", "wait", "reason", failed.reason)
-			abort(interruption{failed.reason + ", and the command did not end by itself", failed.status})
+			abort(interruption{reason: failed.reason + ", and the command did not end by itself",
+				status: failed.status})
 		case <-look.C:
-			now := unnoticed(os.DirFS("/proc"), "PAIINIT_AGENT="+c.state.path(socketName))
+			_, all, job := c.jobProcesses()
+			now := unnoticed(all, launchers(all, job, math.MaxInt64))
 			for pid, status := range now {
 				if before, ok := dead[pid]; ok && before == status {
 					c.daemons.fail(failure{fmt.Sprintf("the launcher's remote shell ended with status %d", status), 0, statusRetry})
@@ -220,7 +238,7 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 			}
 			dead = now
 		case <-force:
-			hard(syscall.SIGTERM) // the second one ends it
+			hard(syscall.SIGKILL)
 		case idle = <-c.daemons.idle:
 			stuck = time.After(failurePatience)
 		case <-stuck:
@@ -228,14 +246,15 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 				break // it has started daemons again, or ended; or it is a script, which goes on by itself
 			}
 			if why.reason == "" {
-				why = interruption{"the launcher did not end when its daemons on all hosts had", statusRetry}
+				why = interruption{reason: "the launcher did not end when its daemons on all hosts had",
+					status: statusRetry}
 			}
 		case s := <-c.node.Stops():
 			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
 			end(gently, s.Signal, interruption{reason: s.Reason})
 		case l := <-c.node.Losses():
 			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
-			abort(interruption{lossText(l), statusRetry})
+			abort(interruption{reason: lossText(l), status: statusRetry})
 		}
 	}
 }
@@ -253,74 +272,29 @@ func (c *container) killStuck(idle time.Time) bool {
 
 // launchersSince finds the launchers of this job that were there at a time already.
 func (c *container) launchersSince(at time.Time) []int {
-	return launchers(os.DirFS("/proc"), "PAIINIT_AGENT="+c.state.path(socketName), sinceBoot()-time.Since(at))
+	_, all, job := c.jobProcesses()
+	return launchers(all, job, sinceBoot()-time.Since(at))
 }
 
-// launchers finds the processes of MPI launchers that have a variable in their environment and were started before a time
-// since the machine's boot (proc(5): comm, environ, and field 22 of stat in clock ticks, of which Linux shows 100 a second).
-func launchers(proc fs.FS, variable string, before time.Duration) (pids []int) {
-	entries, err := fs.ReadDir(proc, ".")
-	if err != nil {
-		return nil
+// launchers finds the MPI launchers of the job that were started before a time since the machine's boot.
+func launchers(all processes, job []int, before time.Duration) (found []int) {
+	for _, pid := range job {
+		if p := all[pid]; p.state != 'Z' && launch.IsLauncher(p.name) && p.started <= before {
+			found = append(found, pid)
+		}
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		comm, err := fs.ReadFile(proc, e.Name()+"/comm")
-		if err != nil || !launch.IsLauncher(strings.TrimSpace(string(comm))) {
-			continue
-		}
-		environ, err := fs.ReadFile(proc, e.Name()+"/environ")
-		if err != nil || !slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(kv []byte) bool { return string(kv) == variable }) {
-			continue
-		}
-		stat, err := fs.ReadFile(proc, e.Name()+"/stat")
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name before may hold blanks
-		if len(fields) < 20 {
-			continue
-		}
-		ticks, err := strconv.ParseInt(fields[19], 10, 64)
-		if err != nil || time.Duration(ticks)*10*time.Millisecond > before {
-			continue
-		}
-		pids = append(pids, pid)
-	}
-	return pids
+	return found
 }
 
-// unnoticed finds children of the launchers of this job that have ended with another status than 0 and that nobody has waited
-// for: hydra does not look at its remote shells before the job ends. Exit codes are those of wait(2) (proc(5), field 52 of stat).
-func unnoticed(proc fs.FS, variable string) map[int]int {
-	parents := launchers(proc, variable, math.MaxInt64)
+// unnoticed finds children of launchers that have failed and that their parent has not waited for, with their statuses:
+// hydra does not look at its remote shells before the job ends.
+func unnoticed(all processes, launchers []int) map[int]int {
 	found := make(map[int]int)
-	entries, err := fs.ReadDir(proc, ".")
-	if err != nil || len(parents) == 0 {
-		return found
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
+	for pid, p := range all {
+		if p.state != 'Z' || p.exit == 0 || !slices.Contains(launchers, p.parent) {
 			continue
 		}
-		stat, err := fs.ReadFile(proc, e.Name()+"/stat")
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) < 50 || fields[0] != "Z" {
-			continue
-		}
-		parent, err := strconv.Atoi(fields[1])
-		code, errCode := strconv.Atoi(fields[49])
-		if err != nil || errCode != nil || code == 0 || !slices.Contains(parents, parent) {
-			continue
-		}
-		status := syscall.WaitStatus(code)
+		status := syscall.WaitStatus(p.exit)
 		if status.Signaled() {
 			found[pid] = 128 + int(status.Signal())
 		} else {
@@ -338,8 +312,11 @@ func sinceBoot() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// judge says how the job ended: by what the command said, and by what is known better.
-func (c *container) judge(ctx context.Context, r rendezvous.Roster, environ []string, result launch.Result, why interruption) rendezvous.Outcome {
+// judge says how the job ended: by what the command said, and by what is known better. launcher says that the command
+// is a launcher, or was running one when it was told to stop.
+func (c *container) judge(
+	ctx context.Context, r rendezvous.Roster, environ []string, result launch.Result, why interruption, launcher bool,
+) rendezvous.Outcome {
 	name := c.settings.command[0]
 	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(0, name, result, oomKills(os.DirFS("/"))-c.oomKills)}
 	direct := launch.IsLauncher(name)
@@ -350,13 +327,15 @@ func (c *container) judge(ctx context.Context, r rendezvous.Roster, environ []st
 		o.Status = announced
 	case why.status != 0:
 		o.Status = why.status
-	case direct && result.Forwarded != 0:
-		// MPICH says 0 or 255 after a signal, and Open MPI 1 or the ranks' own: the job was stopped.
-		o.Status = 128 + int(result.Forwarded)
+	case launcher && result.Forwarded != 0:
+		o.Status = commandStatus(launcher, result)
+	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "":
 		// Open MPI 5.0 says 0 when a host goes away.
 		o = rendezvous.Outcome{Status: statusRetry, Reason: lost + "; " + o.Reason}
 	case direct && o.Status == 0 && len(r.Members) > 1 && c.lostMeanwhile(ctx, 0, &o):
+	case o.Status == 0 && why.lost != "":
+		o = rendezvous.Outcome{Status: statusRetry, Reason: why.lost + "; " + o.Reason}
 	case o.Status == 0:
 		if partial := c.checkReached(r, environ); partial != nil {
 			return *partial
@@ -386,52 +365,26 @@ func (c *container) lostMeanwhile(ctx context.Context, settle time.Duration, o *
 	return len(absent) > 0
 }
 
-// checkReached compares the hosts on which something was really started with those that the command asked for.
-func (c *container) checkReached(r rendezvous.Roster, environ []string) *rendezvous.Outcome {
-	if len(r.Members) == 1 || c.allowPartial {
-		return nil
-	}
-	_, _, reached := c.daemons.now()
-	hosts, tree := c.daemons.told()
-	command := c.settings.command
-	asked, ok := launch.Asked(command)
-	if !ok {
-		if len(reached) == 0 {
-			c.log.Warn("the command has used no other host of this job", "phase", "wait", "command", command[0], "hosts", len(r.Members),
-				"hint", "with --exec all every rank runs the command")
-		}
-		return nil
-	}
-	slots, err := c.slotsAsked(r, asked)
-	if err != nil {
-		c.log.Debug("the hosts that the command asked for are not known", "phase", "wait", "err", err)
-		return nil
-	}
-	want := launch.FewestHosts(asked.Ranks, slots)
-	// The launcher's daemons may reach the other hosts; one that cannot ends the launcher with an error.
-	have := max(hosts, len(slices.DeleteFunc(reached, func(name string) bool { return name == c.job.Alias }))+1) // a launcher needs no session to its own host
-	if have >= want || tree {
-		return nil
-	}
-	return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
-		"%s ended with status 0, but did not use the hosts of this job: it asked for %d at least and can have started on %d (%s). %s --allow-partial accepts it",
-		command[0], want, have, strings.Join(append([]string{c.job.Alias}, reached...), ","), c.likelyCause(environ))}
-}
-
-// slotsAsked are the slots of the hosts among which the launcher was to choose.
-func (c *container) slotsAsked(r rendezvous.Roster, asked launch.Request) ([]int, error) {
+// slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
+func (c *container) slotsAsked(request launch.Request) (map[string]int, error) {
 	count := make(map[string]int)
+	hostfile := request.Hostfile
+	if request.HostfileOptional {
+		if _, err := os.Stat(hostfile); err != nil {
+			hostfile = ""
+		}
+	}
 	switch {
-	case asked.Hosts != nil:
-		for _, h := range asked.Hosts {
+	case request.Hosts != nil:
+		for _, h := range request.Hosts {
 			t, ok := c.resolve(h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
 			count[t.Name]++
 		}
-	case asked.Hostfile != "":
-		hosts, err := readHosts(asked.Hostfile)
+	case hostfile != "":
+		hosts, err := readHosts(hostfile)
 		if err != nil {
 			return nil, err
 		}
@@ -443,15 +396,17 @@ func (c *container) slotsAsked(r rendezvous.Roster, asked launch.Request) ([]int
 			count[t.Name] += h.Slots
 		}
 	default:
-		for _, m := range r.Members {
-			count[m.Alias] = c.slotsOf(m)
+		members, _ := c.named()
+		for i := range members {
+			count[members[i].Alias] = c.slotsOf(members[i])
 		}
 	}
-	var slots []int
-	for _, n := range count {
-		slots = append(slots, n)
+	for _, h := range request.Without {
+		if t, ok := c.resolve(h); ok {
+			delete(count, t.Name)
+		}
 	}
-	return slots, nil
+	return count, nil
 }
 
 // readHosts reads a host list in the form of Open MPI or of hydra.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/paiinit/paiinit/launch"
@@ -22,7 +23,8 @@ func (c *container) askLauncher(ctx context.Context) {
 	}
 }
 
-// A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch.
+// A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch;
+// tellLauncher passes its answer on.
 const launcherPatience = 50 * time.Millisecond
 
 // lastFirst is how long after the start that is put off which rank 0 does not need: if this container is the last to come, the job is launched by then.
@@ -34,25 +36,31 @@ func (c *container) mayComeLater() bool {
 	return c.job.Rank > 0 && c.exec != execAll && !c.sameLauncher
 }
 
-// tellLauncher asks the launcher of which rank 0 may hear later, and tells it.
+// tellLauncher passes on what the launcher of this container says when that is not known before this container is
+// announced: where rank 0 may hear it later, the launcher is asked only now.
 func (c *container) tellLauncher(ctx context.Context) {
-	if !c.mayComeLater() {
+	if !c.mayComeLater() && !c.versions.awaited() {
 		return
 	}
 	c.serve.Go(func() {
-		select {
-		case <-time.After(lastFirst):
-		case <-ctx.Done():
-			return
+		var found string
+		if c.mayComeLater() {
+			if !c.node.Rest(ctx, lastFirst) {
+				return
+			}
+			found = launch.Identify(ctx, c.settings.command, c.agent.Environ, false)
+		} else {
+			found = <-c.launcher // close ends it
 		}
-		if found := launch.Identify(ctx, c.settings.command, c.agent.Environ, false); found != "" {
+		if found != "" {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
 			c.node.SetLaunch(found)
 		}
+		c.hearOwn(c.node.Self().ID, found)
 	})
 }
 
-// launcherFound is the answer, "" if it does not come in time and nobody insists on it.
+// launcherFound is the answer, "" if it does not come in time and --require-same-launcher does not wait for it.
 func (c *container) launcherFound() string {
 	if c.mayComeLater() {
 		return ""
@@ -70,23 +78,79 @@ func (c *container) launcherFound() string {
 		}
 		return found
 	case <-late:
+		c.versions.await()
 		return ""
 	}
 }
 
-// hearLate compares a launcher that was not known in time for the check with rank 0's. Of those that are the same it speaks once: many may
-// come late. The rendezvous calls it for one rank after the other.
-func (c *container) hearLate(first, r rendezvous.Record) {
-	differ := launch.Differ([]string{first.ID, r.ID}, []string{first.Launch, r.Launch})
-	if differ == "" || slices.Contains(c.late, r.Launch) {
+// versions is what rank 0 compares the launchers of the other ranks with. The answers may come in any order, and after
+// the launch.
+type versions struct {
+	mu       sync.Mutex
+	awaiting bool                // rank 0's own launcher has not answered yet
+	early    []rendezvous.Record // of the ranks whose launchers have
+	own      rendezvous.Record
+	warned   []string // what differs and has been said
+}
+
+func (v *versions) await() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.awaiting = true
+}
+
+func (v *versions) awaited() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.awaiting
+}
+
+// hearOwn compares the launcher of this container, when it answers late, with the launchers that have
+// answered before it.
+func (c *container) hearOwn(id, found string) {
+	c.versions.mu.Lock()
+	defer c.versions.mu.Unlock()
+	c.versions.awaiting = false
+	c.versions.own = rendezvous.Record{ID: id, Launch: found}
+	for _, r := range c.versions.early {
+		c.compareLauncher(r)
+	}
+	c.versions.early = nil
+}
+
+// hearLate compares a launcher that was not known in time for the check with rank 0's, as soon as both are known.
+func (c *container) hearLate(r rendezvous.Record) {
+	c.versions.mu.Lock()
+	defer c.versions.mu.Unlock()
+	if c.versions.awaiting {
+		c.versions.early = append(c.versions.early, r)
 		return
 	}
-	c.late = append(c.late, r.Launch)
+	c.compareLauncher(r)
+}
+
+// compareLauncher warns once of launchers that are the same as each other: many may come late. The caller holds the
+// lock.
+func (c *container) compareLauncher(r rendezvous.Record) {
+	own := c.versions.own
+	differ := launch.Differ([]string{own.ID, r.ID}, []string{own.Launch, r.Launch})
+	if differ == "" || slices.Contains(c.versions.warned, r.Launch) {
+		return
+	}
+	c.versions.warned = append(c.versions.warned, r.Launch)
 	c.log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
 }
 
 // checkLaunchers looks for launchers of different versions: their daemons may not understand each other.
 func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
+	if r.Members[0].Launch == "" && c.versions.awaited() {
+		for _, m := range r.Members[1:] {
+			if m.Launch != "" {
+				c.hearLate(m.Record)
+			}
+		}
+		return nil
+	}
 	var hosts, found []string
 	for i, m := range r.Members {
 		if m.Launch != "" || i == 0 || c.sameLauncher {

@@ -1,7 +1,8 @@
 // Command bench measures paiinit beside what people would use instead of it, all in one run and by turns, so that a noisy
 // machine is equally unkind to everybody. It prints a table, and writes it as a section of a Markdown file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | fabric | rsh | launchers | sshd
+// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | burst | fabric | rsh |
+// launchers | sshd
 package main
 
 import (
@@ -12,6 +13,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 
 	"github.com/paiinit/paiinit/integration/lab"
 )
@@ -35,11 +38,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	rounds := flags.Int("n", 21, "rounds of every measurement, of which the median is taken")
 	binary := flags.String("bin", "bin/paiinit", "the binary that is measured")
 	file := flags.String("o", "", "Markdown file of which a section is replaced, or to which it is added")
+	sizes := flags.String("sizes", "64,128,256,512", "sizes of the jobs of burst")
+	logs := flags.String("logs", "", "directory for what the containers of burst log")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
-		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] init | rendezvous | fabric | rsh | launchers | sshd")
+		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
+			"init | rendezvous | burst | fabric | rsh | launchers | sshd")
 	}
 	var r report
 	var err error
@@ -48,6 +54,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		r, err = measureInits(ctx, *binary, *rounds)
 	case "rendezvous":
 		r, err = measureRendezvous(ctx, *binary, *rounds)
+	case "burst":
+		var jobs []int
+		if jobs, err = numbers(*sizes); err == nil {
+			r, err = measureBurst(ctx, *binary, jobs, *rounds, *logs)
+		}
 	case "fabric":
 		r, err = measureFabric(ctx, *binary, *rounds)
 	case "rsh":
@@ -66,4 +77,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return r.update(*file)
+}
+
+// numbers reads a list of numbers that are above 1.
+func numbers(list string) (out []int, err error) {
+	for word := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 2 {
+			return nil, fmt.Errorf("-sizes %s: not a list of numbers above 1", list)
+		}
+		out = append(out, n)
+	}
+	return out, nil
 }

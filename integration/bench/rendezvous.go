@@ -35,6 +35,8 @@ type cluster struct {
 	addrs          []string
 	binary, inside string
 	stamp          string // prints when it was executed
+	gate           string // FIFO that opens the start of all containers; "" = each starts at once
+	logs           string // directory for what the containers log; "" = it is not kept
 	key            string // of the ssh client; "" = there is none
 	binds          map[string]string
 	tmpfs          []string
@@ -126,8 +128,13 @@ func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, er
 		binds["/run/key"] = c.key
 	}
 	maps.Copy(binds, c.binds)
+	first := []string{"/run/bin/stamp", "start"}
+	if c.gate != "" {
+		binds["/run/gate"] = c.gate
+		first = []string{"/run/bin/stamp", "-w", "/run/gate", "start"}
+	}
 	p, err := c.machines[i].Start(lab.Program{
-		Args:  append([]string{"/run/bin/stamp", "start"}, args...),
+		Args:  append(first, args...),
 		Env:   append(env, "PATH=/run/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/tmp"),
 		Binds: binds,
 		Tmpfs: c.tmpfs,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -23,8 +24,12 @@ type job struct {
 	image      string
 	env        []string
 	volumes    []string
+	options    []string // of docker run
+	slots      int
 	containers []string // ids, in rank order
 }
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
 // suites are the images on which launchers are tested, by their name in Debian.
 var suites = map[string]func() (string, error){
@@ -33,10 +38,7 @@ var suites = map[string]func() (string, error){
 }
 
 func launcherImage(suite string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
-	defer cancel()
-	tag, err := run(ctx, nil, "./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch")
-	return strings.TrimSpace(tag), err
+	return image("./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch")
 }
 
 // binary is paiinit as it is shipped, built once for all tests.
@@ -55,22 +57,28 @@ var binary = sync.OnceValues(func() (string, error) {
 	return file, nil
 })
 
-// newJob prepares the network of a job.
+// newJob prepares the network of a job with two slots in each container.
 func newJob(t *testing.T, suite string) *job {
+	t.Helper()
+	return newJobOf(t, suites[suite])
+}
+
+func newJobOf(t *testing.T, image func() (string, error)) *job {
 	t.Helper()
 	t.Parallel()
 	needEngine(t)
-	image, err := suites[suite]()
+	tag, err := image()
 	require.NoError(t, err)
-	name := strings.ToLower(fmt.Sprintf("paiinit-job-%d-%s", os.Getpid(), strings.NewReplacer("/", "-", " ", "-", ".", "-", "_", "-").Replace(t.Name())))
-	j := &job{name: name, image: image}
+	name := fmt.Sprintf("paiinit-job-%d-%s", os.Getpid(),
+		notInNames.ReplaceAllLiteralString(strings.ToLower(t.Name()), "-"))
+	j := &job{name: name, image: tag, slots: 2}
 	_, err = docker(t.Context(), "network", "create", "--label", "paiinit-test=yes", j.name)
 	require.NoError(t, err)
 	t.Cleanup(func() { j.remove(t) })
 	return j
 }
 
-// start starts the next n containers of a job of size ranks, with two slots each.
+// start starts the next n containers of a job of size ranks.
 func (j *job) start(t *testing.T, n, size int, flags []string, command ...string) {
 	t.Helper()
 	file, err := binary()
@@ -87,7 +95,8 @@ func (j *job) start(t *testing.T, n, size int, flags []string, command ...string
 			"--name", fmt.Sprintf("%s-%d", j.name, rank), "--label", "paiinit-test=yes",
 			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro", "--entrypoint", "paiinit",
 			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","), "--env", fmt.Sprintf("PAIINIT_RANK=%d", rank),
-			"--env", "PAIINIT_SLOTS=2"}
+			"--env", fmt.Sprintf("PAIINIT_SLOTS=%d", j.slots)}
+		args = append(args, j.options...)
 		for _, e := range j.env {
 			args = append(args, "--env", e)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // patience is more than anything takes on a slow machine.
@@ -29,7 +30,8 @@ type program struct {
 	bare    bool // no writable place at all
 	noProc  bool
 	behind  string // shell commands that are the first process instead, and run paiinit
-	deaf    bool   // nobody reads standard error; not for Docker
+	deaf    bool   // standard error is a closed pipe; not for Docker
+	unread  bool   // standard error is a full pipe; not for Docker
 }
 
 // script is a program that is a shell script.
@@ -79,6 +81,9 @@ func start(t *testing.T, d driver, p program) *container {
 		defer func() { _ = write.Close() }()
 		c.cmd.Stderr = write
 	}
+	if p.unread {
+		c.cmd.Stderr = fullPipe(t)
+	}
 	if p.tty {
 		c.startOnTerminal()
 	} else {
@@ -120,6 +125,22 @@ func start(t *testing.T, d driver, p program) *container {
 		}
 	})
 	return c
+}
+
+// fullPipe is a pipe that is not read.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var fds [2]int
+	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
+	t.Cleanup(func() { _ = unix.Close(fds[0]) })
+	require.NoError(t, unix.SetNonblock(fds[1], true))
+	for err := error(nil); err == nil; {
+		_, err = unix.Write(fds[1], []byte("."))
+	}
+	require.NoError(t, unix.SetNonblock(fds[1], false))
+	w := os.NewFile(uintptr(fds[1]), "standard error")
+	t.Cleanup(func() { _ = w.Close() })
+	return w
 }
 
 // startOnTerminal gives the container a terminal of 24 lines and 80 columns, which is its standard input, output and error.

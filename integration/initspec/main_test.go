@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/paiinit/paiinit/integration/initspec/stage"
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 // root is the root directory of all containers, and inside the program that makes those of namespaces.
@@ -26,6 +27,7 @@ var noBusybox string
 var image, noDocker string
 
 func TestMain(m *testing.M) {
+	testsignals.Default()
 	os.Exit(run(m))
 }
 

@@ -47,9 +47,14 @@ var rows = []struct {
 	{"every signal reaches the command, in order", nil, signals},
 	{"SIGTERM ends the command, 143", nil, terminate},
 	{"SIGTERM reaches the commands of a shell", nil, terminateShell},
-	{"success after SIGTERM is 143", nil, successAfterStop},
+	{"the status after SIGTERM is the command's own", nil, statusAfterStop},
+	{"a command can save its work with its workers after SIGTERM", nil, saveWithWorkers},
+	{"a background job can save its work after SIGTERM", nil, saveInBackground},
+	{"a group that is stopped can end", nil, stoppedGroup},
 	{"a command that ignores SIGTERM is killed after the grace", nil, grace},
-	{"a second SIGTERM ends it at once", nil, twice},
+	{"without a grace it is killed at once", nil, noGrace},
+	{"signals that are repeated are handed on and do not hurry", nil, repeated},
+	{"a second SIGINT within two seconds ends it at once", nil, hurry},
 	{"a stopped command is not at its end", nil, stopped},
 	{"SIGTERM while waiting for others ends it at once, 143", nil, terminateEarly},
 	{"SIGTERM soon after the start is not lost, and is 143", isNamespace, terminateSoon},
@@ -58,7 +63,8 @@ var rows = []struct {
 	{"orphans are reaped while waiting for others", nil, orphansWhileWaiting},
 	{"commands of its own keep their status", nil, ownCommands},
 	{"nothing is left of daemons", nil, daemons},
-	{"daemons do not delay the stop", nil, daemonsAtStop},
+	{"daemons delay the stop by a share of the grace at most", nil, daemonsAtStop},
+	{"daemons are asked to end", nil, daemonsAreAsked},
 	{"the command gets what the container was started with", nil, inherited},
 	{"ignored signals stay ignored", nil, ignored},
 	{"the environment is the command's own", nil, environment},
@@ -73,6 +79,8 @@ var rows = []struct {
 	{"a shell on a terminal has job control", nil, jobControl},
 	{"behind another init it does the same", nil, behind},
 	{"a broken standard error is no reason to end", isNamespace, brokenError},
+	{"a standard error that is not read does not hold up the end", isNamespace, unreadError},
+	{"signals of faults reach the command", nil, faults},
 	{"a user without a passwd entry is enough", nil, noPasswd},
 	{"nowhere to write is said", nil, nowhere},
 	{"no /proc is no reason to fail", isNamespace, noProc},
@@ -268,8 +276,8 @@ func terminateShell(t *testing.T, d driver) {
 	assert.Equal(t, "ready\n", c.stdout.String())
 }
 
-func successAfterStop(t *testing.T, d driver) {
-	for own, status := range map[int]int{0: 143, 9: 9} { // a failure of its own counts more
+func statusAfterStop(t *testing.T, d driver) {
+	for _, own := range []int{0, 9} {
 		silent, w, err := os.Pipe()
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = silent.Close(), w.Close() })
@@ -279,9 +287,63 @@ func successAfterStop(t *testing.T, d driver) {
 		c.line("ready")
 		begin := time.Now()
 		c.signal(unix.SIGTERM)
-		assert.Equal(t, status, c.wait())
+		assert.Equal(t, own, c.wait())
 		assert.Less(t, time.Since(begin), soon)
 	}
+}
+
+func saveWithWorkers(t *testing.T, d driver) {
+	for name, test := range map[string]struct {
+		program program
+		want    string
+		status  int
+	}{
+		"alone":        {program{command: []string{"/bin/inside", "trainer"}}, "saved", 0},
+		"in a shell":   {script("/bin/inside trainer; echo never"), "saved", 143},
+		"under a trap": {script("trap 'wait; exit 4' TERM; /bin/inside trainer & wait"), "saved", 4},
+		"group": {
+			program{flags: []string{"--signal=group"}, command: []string{"/bin/inside", "trainer"}}, "lost", 0,
+		},
+	} {
+		if isDocker(d) && name != "in a shell" {
+			continue
+		}
+		test.program.flags = append(test.program.flags, long)
+		c := start(t, d, test.program)
+		c.line("ready")
+		begin := time.Now()
+		c.signal(unix.SIGTERM)
+		assert.Equal(t, test.status, c.wait(), name)
+		assert.Less(t, time.Since(begin), soon, name)
+		assert.Equal(t, "ready\n"+test.want+"\n", c.stdout.String(), name)
+	}
+}
+
+func saveInBackground(t *testing.T, d driver) {
+	c := start(t, d, script(
+		`(trap 'sleep 1; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done) & exec sleep 1000`, long))
+	c.line("ready")
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+	assert.Equal(t, "ready\nsaved\n", c.stdout.String())
+}
+
+// stoppedGroup is what Ctrl-Z leaves.
+func stoppedGroup(t *testing.T, d driver) {
+	c := start(t, d, script(`trap 'echo saved; exit 5' TERM; sleep 1000 & echo "group $$ job $! ready"; wait`, long))
+	c.line("ready")
+	var group, job int
+	_, err := fmt.Sscanf(c.stdout.String(), "group %d job %d", &group, &job)
+	require.NoError(t, err)
+	out, err := d.enter(c, "/bin/sh", "-c", fmt.Sprintf(`kill -STOP -%d; `+
+		`for p in %d %d; do until grep -q '^State:.T' /proc/$p/status; do sleep 0.01; done; done`,
+		group, group, job)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	begin := time.Now()
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 5, c.wait())
+	assert.Less(t, time.Since(begin), soon)
+	c.line("saved")
 }
 
 func grace(t *testing.T, d driver) {
@@ -295,17 +357,57 @@ func grace(t *testing.T, d driver) {
 	assert.Less(t, took, soon)
 }
 
-func twice(t *testing.T, d driver) {
-	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT} {
-		c := start(t, d, script(`trap 'echo first' TERM INT; while :; do sleep 1000 & echo ready; wait $!; done`, long))
+func noGrace(t *testing.T, d driver) {
+	for _, p := range []program{
+		script("trap '' TERM; echo ready; while :; do sleep 0.1; done", "--grace=0"),
+		{
+			command: []string{"/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"},
+			env:     []string{"PAIINIT_GRACE=0"},
+		},
+	} {
+		c := start(t, d, p)
 		c.line("ready")
-		c.signal(sig)
-		c.line("first")
 		begin := time.Now()
-		c.signal(sig)
+		c.signal(unix.SIGTERM)
 		assert.Equal(t, 137, c.wait())
-		assert.Less(t, time.Since(begin), soon)
+		assert.Less(t, time.Since(begin), 7*time.Second, "the default is 8 s")
 	}
+}
+
+func repeated(t *testing.T, d driver) {
+	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c.line("ready")
+	expected := "ready\n"
+	for i, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGTERM, unix.SIGQUIT, unix.SIGTERM, 40} {
+		if isDocker(d) && i > 2 {
+			break
+		}
+		c.signal(sig)
+		expected += fmt.Sprintf("signal %d\n", sig)
+		c.stdout.has(c, expected)
+	}
+	c.signal(unix.SIGUSR1)
+	c.line("signal 10\n") // it still runs
+	c.signal(unix.SIGKILL)
+	assert.Equal(t, 137, c.wait())
+}
+
+func hurry(t *testing.T, d driver) {
+	c := start(t, d, script(`trap 'echo first' INT; while :; do sleep 1000 & echo ready; wait $!; done`, long))
+	c.line("ready")
+	c.signal(unix.SIGINT)
+	c.line("first")
+	begin := time.Now()
+	for ended := false; !ended; { // on a slow machine the first one may be too long ago
+		c.signal(unix.SIGINT)
+		select {
+		case <-c.ended:
+			ended = true
+		case <-time.After(time.Second):
+		}
+	}
+	assert.Equal(t, 137, c.wait())
+	assert.Less(t, time.Since(begin), soon)
 }
 
 func stopped(t *testing.T, d driver) {
@@ -326,7 +428,7 @@ func terminateEarly(t *testing.T, d driver) {
 	for rank, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT} {
 		c := start(t, d, pair(rank))
 		c.says("listening")
-		for _, nothing := range []syscall.Signal{unix.SIGUSR1, unix.SIGWINCH, unix.SIGCONT, 40} {
+		for _, nothing := range []syscall.Signal{unix.SIGUSR1, unix.SIGWINCH, unix.SIGCONT, unix.SIGHUP, 40} {
 			c.signal(nothing)
 		}
 		begin := time.Now()
@@ -446,6 +548,15 @@ func daemonsAtStop(t *testing.T, d driver) {
 	assert.Equal(t, 143, c.wait())
 	assert.Less(t, time.Since(begin), soon)
 	assert.Equal(t, 0, running(t, mark))
+}
+
+func daemonsAreAsked(t *testing.T, d driver) {
+	c := start(t, d, script(`(setsid sh -c 'trap "echo daemon saved; exit" TERM; echo ready; `+
+		`while :; do sleep 0.1; done' &); exec sleep 1000`, long))
+	c.line("ready")
+	c.signal(unix.SIGTERM)
+	assert.Equal(t, 143, c.wait())
+	assert.Equal(t, "ready\ndaemon saved\n", c.stdout.String())
 }
 
 // state is a shell command that prints what a process inherits. The limit of locked memory may be raised (the soft to the
@@ -635,6 +746,50 @@ func brokenError(t *testing.T, d driver) {
 	c := start(t, d, p)
 	assert.Equal(t, 11, c.wait())
 	assert.Equal(t, "kept\n", c.stdout.String())
+}
+
+// unreadError has the log, and what the command writes, go to a pipe that is full.
+func unreadError(t *testing.T, d driver) {
+	p := script("echo never read >&2; echo out; exit 11", "--log-level=debug")
+	p.unread = true
+	begin := time.Now()
+	c := start(t, d, p)
+	assert.Equal(t, 11, c.wait())
+	assert.Equal(t, "out\n", c.stdout.String())
+	p = program{flags: []string{long, "--log-level=debug"}, command: []string{"/bin/inside", "signals"}, unread: true}
+	c = start(t, d, p)
+	c.line("ready")
+	c.signal(unix.SIGUSR1)
+	c.line("signal 10")
+	c.signal(unix.SIGKILL)
+	p = pair(1)
+	p.unread = true
+	p.flags = append(p.flags, "--timeout=500ms")
+	assert.Equal(t, 75, start(t, d, p).wait(), "a worker")
+	assert.Less(t, time.Since(begin), soon)
+}
+
+// faults are handed on, as ABRT is, when a process sends them; by the kernel they are faults.
+func faults(t *testing.T, d driver) {
+	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c.line("ready")
+	for _, sig := range []syscall.Signal{
+		unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGSTKFLT,
+	} {
+		if isDocker(d) && sig != unix.SIGSEGV {
+			continue
+		}
+		c.signal(sig)
+		c.line(fmt.Sprintf("signal %d\n", sig))
+	}
+	c.signal(unix.SIGKILL)
+	assert.Equal(t, 137, c.wait())
+	assert.NotContains(t, c.stderr.String(), "goroutine")
+
+	c = start(t, d, program{command: []string{"/bin/sleep", "1000"}})
+	c.says("msg=launching")
+	c.signal(unix.SIGSEGV)
+	assert.Equal(t, 128+int(unix.SIGSEGV), c.wait())
 }
 
 func noPasswd(t *testing.T, d driver) {

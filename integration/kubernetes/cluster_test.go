@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 const (
@@ -38,6 +40,7 @@ var theCluster *cluster
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	testsignals.Default()
 	status, err := func() (status int, err error) {
 		c, err := newCluster()
 		if err != nil {

@@ -30,7 +30,7 @@ type Program struct {
 	Env      []string // its whole environment
 	Dir      string   // working directory; "" = /
 	// Tmpfs lists directories of this host that are empty and private in the container, besides /run, /tmp and
-	// /dev/shm.
+	// /dev/shm. A missing one is made on this host, and stays there.
 	Tmpfs []string
 	// Overlay lists directories of this host that the container may change without this host seeing it.
 	Overlay []string

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/integration/lab"
+	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 func TestMain(m *testing.M) {
@@ -35,6 +36,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	testsignals.Default()
 	goleak.VerifyTestMain(m)
 }
 
@@ -262,7 +264,8 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		{lab.Program{Args: []string{"/bin/true"}, Dir: "/no/such/dir"}, "chdir /no/such/dir: no such file"},
 		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/run/x": "/no/such/file"}}, "open /no/such/file"},
 		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/usr/no-such-file": "/etc/passwd"}}, "/usr/no-such-file does not exist"},
-		{lab.Program{Args: []string{"/bin/true"}, Tmpfs: []string{"/no-such-dir"}}, "tmpfs on /no-such-dir: no such file"},
+		{lab.Program{Args: []string{"/bin/true"}, Tmpfs: []string{"/no/such/dir"}},
+			"making a mount point: mkdir /no/such/dir: no such file"},
 	} {
 		_, err := m.Start(c.p)
 		require.ErrorContains(t, err, c.want)

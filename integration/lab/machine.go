@@ -38,24 +38,39 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 	if m.network, err = l.newNetwork(); err != nil {
 		return nil, err
 	}
-	err = l.in(l.switched, func() error {
-		return ip(
-			fmt.Sprintf("link add %s type veth peer name eth0 netns /proc/%d/fd/%d", m.port, os.Getpid(), m.network.Fd()),
-			fmt.Sprintf("link set %s master br0 up", m.port))
+	err = l.in(m.network, func() error {
+		return ip("link set lo up",
+			fmt.Sprintf("link add eth0 index %d type veth peer name %s netns /proc/%d/fd/%d", ethIndex, m.port,
+				os.Getpid(), l.switched.Fd()),
+			fmt.Sprintf("addr add %s/32 dev eth0", m.Addr),
+			"link set eth0 up",
+			fmt.Sprintf("route add %s dev eth0", switchAddr),
+			fmt.Sprintf("route add default via %s", switchAddr))
 	})
 	if err == nil {
-		err = l.in(m.network, func() error {
-			return ip("link set lo up",
-				fmt.Sprintf("addr add %s/32 dev eth0", m.Addr),
-				"link set eth0 up",
-				fmt.Sprintf("route add %s dev eth0", switchAddr),
-				fmt.Sprintf("route add default via %s", switchAddr))
-		})
+		err = l.in(l.switched, func() error { return ip(fmt.Sprintf("link set %s master br0 up", m.port)) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab: connecting machine %q: %w", name, err)
 	}
 	return m, nil
+}
+
+// ethIndex is the index of eth0: there is room for interfaces before it.
+const ethIndex = 64
+
+// Isolate gives the machine a second network, on which nothing else is, as a container bridge makes one. The kernel
+// lists its address before that of eth0.
+func (m *Machine) Isolate(addr netip.Prefix) error {
+	err := m.lab.in(m.network, func() error {
+		return ip("link add isolated0 index 62 type veth peer name isolated1 index 63",
+			fmt.Sprintf("addr add %s dev isolated0", addr),
+			"link set isolated0 up", "link set isolated1 up")
+	})
+	if err != nil {
+		return fmt.Errorf("lab: isolated network of machine %q: %w", m.Name, err)
+	}
+	return nil
 }
 
 // CutOff pulls the machine's cable: it can reach nobody and nobody can reach it, and nobody is told.

@@ -151,6 +151,9 @@ func (p plan) mount() error {
 		sources[target] = os.NewFile(uintptr(fd), source)
 	}
 	for _, dir := range p.Tmpfs {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("making a mount point: %w", err)
+		}
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 			return fmt.Errorf("mounting a tmpfs on %s: %w", dir, err)
 		}

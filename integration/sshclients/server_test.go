@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
@@ -39,6 +40,7 @@ var (
 var paiinit string
 
 func TestMain(m *testing.M) {
+	testsignals.Default()
 	dir, err := os.MkdirTemp("", "paiinit-sshclients-")
 	if err == nil {
 		paiinit = filepath.Join(dir, "paiinit")

@@ -67,7 +67,7 @@ func TestVerdict(t *testing.T) {
 
 	// The second host's device has another name: its own sessions know it.
 	ms[1].must("rdma link add rxe7 type rxe netdev eth0")
-	r = launch(t, ms, "require", "paiinit", "rsh", "host-1", "guest env")
+	r = launch(t, ms, "require", "sh", "-c", "paiinit rsh host-1 'guest env'")
 	require.Equal(t, [2]int{0, 0}, [2]int{r[0].Status, r[1].Status}, "%+v", r)
 	require.Contains(t, r[0].Stderr, `verdict="software RDMA on all ranks"`)
 	require.Contains(t, r[0].Stdout, "UCX_NET_DEVICES=rxe7:1\n")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/integration/vm/wire"
 )
 
@@ -48,6 +49,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	testsignals.Default()
 	var err error
 	if built, err = os.MkdirTemp("", "paiinit-vm-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,16 +1,18 @@
 // Package early makes the usual call of the remote shell before the rest of the program is initialised.
 //
-// A launcher starts `paiinit rsh HOST COMMAND` once for each host, and such a process has little to do: it hands its standard
-// files and the command to the paiinit of its container, forwards signals, and returns the status. Nine tenths of what is
-// initialised before main, 0.9 of its 2.5 ms of processor time and 155 of its 460 page faults, belong to packages that it does not
-// use: those that memberlist imports, ssh, dns (measured with GODEBUG=inittrace=1 and getrusage(2) on the two processors of a virtual machine).
-// Go initialises packages as soon as their imports are, in the order of their paths (The Go Programming
-// Language Specification, Program initialization), so that this one, which imports little, comes before them. It is the
-// only package here with an init function.
+// A launcher starts `paiinit rsh HOST COMMAND` once for each host, and such a process has little to do: it hands its
+// standard files and the command to the paiinit of its container, forwards signals, and returns the status. Nine tenths
+// of what is initialised before main, 0.9 of its 2.5 ms of processor time and 155 of its 460 page faults, belong to
+// packages that it does not use: the imports of memberlist, ssh, dns (measured with GODEBUG=inittrace=1 and
+// getrusage(2) on the two processors of a virtual machine). Go initialises packages as soon as their imports are, in
+// the order of their paths (The Go Programming Language Specification, Program initialization), so that this one, which
+// imports little, comes before them. It is the only package here with an init function.
 //
-// It takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket. Everything else is
-// left to main, before anything was sent: options, terminals, an agent that cannot be reached. The protocol and what a
-// signal means are those of package rsh, which has the other end and the long way; that both are the same is tested with a real job.
+// It takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a paiinit that is an
+// ancestor of this process. Everything else is left to main, before anything was sent: options, terminals, an agent
+// that cannot be reached, or that is another rank's, because a launcher has forwarded the variable (mpirun -x). The
+// protocol and what a signal means are those of package rsh, which has the other end and the long way; that both are
+// the same is tested with a real job.
 package early
 
 import (
@@ -107,7 +109,8 @@ func (c *call) ask() bool {
 	if err != nil {
 		return false
 	}
-	if syscall.Connect(conn, &syscall.SockaddrUnix{Name: c.socket}) != nil || syscall.SetNonblock(conn, false) != nil {
+	if syscall.Connect(conn, &syscall.SockaddrUnix{Name: c.socket}) != nil ||
+		syscall.SetNonblock(conn, false) != nil || !c.descends(conn) {
 		_ = syscall.Close(conn)
 		return false
 	}
@@ -122,6 +125,71 @@ func (c *call) ask() bool {
 	}
 	c.conn = conn
 	return true
+}
+
+// descends reports whether the process at the other end is an ancestor of this one, or has the parent in common with an
+// orphan: a daemon of a launcher is a child of the first of paiinit's two processes. Reading /proc costs 20 us for each
+// generation.
+func (c *call) descends(conn int) bool {
+	agent, err := syscall.GetsockoptUcred(conn, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	if err != nil || agent.Pid <= 0 {
+		return false
+	}
+	var chain [64]int
+	n := 0
+	for pid := c.parent; pid > 0 && n < len(chain); n++ {
+		if pid == int(agent.Pid) {
+			return true
+		}
+		chain[n] = pid
+		_, pid = stat(pid)
+	}
+	name, first := stat(int(agent.Pid))
+	for _, pid := range chain[:n] {
+		if pid == first {
+			firstName, _ := stat(first)
+			return firstName == name
+		}
+	}
+	return false
+}
+
+// stat returns the name and the parent of a process from /proc/PID/stat, "PID (NAME) STATE PARENT ..."
+// (proc_pid_stat(5)), or "" and 0.
+func stat(pid int) (name string, parent int) {
+	fd, err := syscall.Open("/proc/"+decimal(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return "", 0
+	}
+	var buf [128]byte // more than the first four fields have
+	n, _ := syscall.Read(fd, buf[:])
+	_ = syscall.Close(fd)
+	open, end := 0, n-1
+	for open < n && buf[open] != '(' {
+		open++
+	}
+	for end > open && buf[end] != ')' {
+		end--
+	}
+	if end <= open {
+		return "", 0
+	}
+	for i := end + len(") S "); i < n && '0' <= buf[i] && buf[i] <= '9'; i++ {
+		parent = 10*parent + int(buf[i]-'0')
+	}
+	return string(buf[open+1 : end]), parent
+}
+
+func decimal(n int) string {
+	var buf [20]byte
+	i := len(buf)
+	for {
+		i--
+		buf[i] = byte('0' + n%10)
+		if n /= 10; n == 0 {
+			return string(buf[i:])
+		}
+	}
 }
 
 // wait ends the process with the status of the command, or leaves what came in its place to main.

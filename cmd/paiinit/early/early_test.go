@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/rsh"
 )
 
@@ -34,9 +35,22 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	} else if name == "parent" { // of an ssh; it stays until it is killed
 		self, _ := os.Executable()
-		_ = (&exec.Cmd{Path: self, Args: os.Args[1:]}).Run()
+		_ = (&exec.Cmd{Path: self, Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout}).Run()
 		os.Exit(1)
+	} else if name == "stranger" { // an agent that is no ancestor of the processes that ask it
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: os.Args[1]})
+		fmt.Println("listening", err)
+		go func() {
+			for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
+				_, _ = conn.Read(make([]byte, 1)) // of a call, if it comes
+				_ = conn.Close()
+			}
+		}()
+		_, _ = io.ReadAll(os.Stdin)
+		_ = ln.Close()
+		os.Exit(0)
 	}
+	testsignals.Default()
 	os.Exit(m.Run())
 }
 
@@ -112,6 +126,20 @@ func stdin(t *testing.T) {
 func request(host, command string) string {
 	content := "paiinit-rsh/2\x00" + host + "\x00\x00\x00" + command
 	return string(binary.BigEndian.AppendUint32([]byte{'R'}, uint32(len(content)))) + content
+}
+
+func TestStat(t *testing.T) {
+	comm, err := os.ReadFile("/proc/self/comm")
+	require.NoError(t, err)
+	name, parent := stat(os.Getpid())
+	require.Equal(t, strings.TrimSpace(string(comm)), name)
+	require.Equal(t, os.Getppid(), parent)
+	name, parent = stat(0)
+	require.Equal(t, "", name)
+	require.Zero(t, parent)
+	for _, n := range []int{0, 7, 10, 4194304} {
+		require.Equal(t, strconv.Itoa(n), decimal(n))
+	}
 }
 
 func TestIsTerminal(t *testing.T) {
@@ -217,6 +245,25 @@ func TestLeftToMain(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	require.Equal(t, "left to main\n", string(out), "an option")
+
+	self, err := os.Executable()
+	require.NoError(t, err)
+	other := &agent{path: filepath.Join(t.TempDir(), "b")}
+	stranger := &exec.Cmd{Path: self, Args: []string{"parent", "stranger", other.path}}
+	hold, err := stranger.StdinPipe()
+	require.NoError(t, err)
+	says, err := stranger.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, stranger.Start())
+	line := make([]byte, len("listening <nil>\n"))
+	_, err = io.ReadFull(says, line)
+	require.NoError(t, err)
+	require.Equal(t, "listening <nil>\n", string(line))
+	out, err = other.ssh(t, "host", "true").Output()
+	require.NoError(t, err)
+	require.Equal(t, "left to main\n", string(out), "a forwarded PAIINIT_AGENT")
+	require.NoError(t, hold.Close())
+	_ = stranger.Wait() // a parent ends with 1
 
 	master, tty, err := pty.Open()
 	require.NoError(t, err)

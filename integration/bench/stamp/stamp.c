@@ -1,18 +1,29 @@
 // What stands in for a launcher, and stands before a container: it prints when it was executed, and becomes the program. It is not in Go, as
 // the start of a Go program takes 1 to 2 ms, and many times that where 64 containers share two processors: that is none of what is measured.
 //
-// usage: stamp NAME [PROGRAM [ARG...]] prints "stamp:NAME:NANOSECONDS", since 1970.
+// usage: stamp [-w FIFO] NAME [PROGRAM [ARG...]] prints "stamp:NAME:NANOSECONDS", since 1970. With -w it first waits until a process has
+// opened the FIFO for writing: many containers then start at the same moment.
 #include <err.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 int main(int argc, char **argv)
 {
 	struct timespec now;
+	if (argc > 2 && !strcmp(argv[1], "-w")) {
+		int fifo = open(argv[2], O_RDONLY);
+		if (fifo < 0)
+			err(1, "%s", argv[2]);
+		close(fifo);
+		argc -= 2;
+		argv += 2;
+	}
 	clock_gettime(CLOCK_REALTIME, &now);
 	if (argc < 2)
-		errx(64, "usage: stamp NAME [PROGRAM [ARG...]]");
+		errx(64, "usage: stamp [-w FIFO] NAME [PROGRAM [ARG...]]");
 	printf("stamp:%s:%lld%09ld\n", argv[1], (long long)now.tv_sec, now.tv_nsec);
 	if (fflush(stdout))
 		err(1, "standard output");

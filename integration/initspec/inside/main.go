@@ -2,6 +2,7 @@
 // those containers out of namespaces.
 //
 //	inside stage PLAN        furnish the namespaces that it is started in, and become the program
+//	inside trainer           print ready, and save its work on SIGTERM with the help of two workers
 //	inside signals           print ready, then the number of every signal that comes, for ever
 //	inside commands N        have paiinit run N commands, eight at a time; print how many came back with a wrong status
 //	inside orphans N         leave N processes behind that end at once; print how many zombies stay
@@ -33,6 +34,10 @@ func run(args []string) error {
 			return fmt.Errorf("reading the plan: %w", err)
 		}
 		return p.Become()
+	case len(args) == 1 && args[0] == "trainer":
+		return trainer()
+	case len(args) == 1 && args[0] == "worker":
+		return worker()
 	case len(args) == 1 && args[0] == "signals":
 		return signals()
 	case len(args) == 2 && args[0] == "commands":
@@ -54,7 +59,9 @@ func run(args []string) error {
 // signals prints them in their order of arrival. Real-time signals begin at 35: the C library keeps 32 to 34.
 func signals() error {
 	all := []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
-		syscall.SIGTERM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGTSTP}
+		syscall.SIGTERM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGTSTP,
+		syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS,
+		syscall.SIGSTKFLT}
 	for n := 35; n <= 64; n++ {
 		all = append(all, syscall.Signal(n))
 	}

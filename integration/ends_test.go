@@ -1,0 +1,184 @@
+package integration
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// TestSecondClaimant: a container with the role and index of another one is sent away, before the launch and after it,
+// and the job goes on.
+func TestSecondClaimant(t *testing.T) {
+	for _, launched := range []bool{false, true} {
+		t.Run(fmt.Sprintf("launched %v", launched), func(t *testing.T) {
+			l := newLab(t)
+			hosts := peersHosts(t, l, 3)
+			m, err := l.Machine("second")
+			require.NoError(t, err)
+			second := hosts[1]
+			second.machine = m
+			command := []string{"sh", "-c", "echo launched; exec sleep 600"}
+			first := startAll(t, hosts[:2], command...)
+			waitLine(t, first[0], "present=2")
+			if launched {
+				first = append(first, hosts[2].start(t, command...))
+				waitLine(t, first[0], "launched")
+			}
+			late := second.start(t, command...)
+			require.Equal(t, []int{78}, statuses(t, append(first[:0:0], late)))
+			require.Contains(t, stderr(late), "worker-1 is taken")
+			if !launched {
+				first = append(first, hosts[2].start(t, command...))
+				waitLine(t, first[0], "launched")
+			}
+			require.NoError(t, first[0].Signal(syscall.SIGTERM))
+			require.Equal(t, same(3, 143), statuses(t, first))
+		})
+	}
+}
+
+// TestTwoClaimRankZero: the rank that one of the two should have been never comes, so all containers end, at once.
+func TestTwoClaimRankZero(t *testing.T) {
+	l := newLab(t)
+	hosts := peersHosts(t, l, 3)
+	hosts[1].env["PAIINIT_INDEX"] = "0"
+	begin := time.Now()
+	containers := startAll(t, hosts, "true")
+	require.Equal(t, same(3, 78), statuses(t, containers))
+	require.Less(t, time.Since(begin), 20*time.Second)
+}
+
+// serviceHosts are containers of services of docker compose, by their roles. All are told a size and the rank order.
+func serviceHosts(t *testing.T, l *lab.Lab, size int, order string, roles ...string) (hosts []host) {
+	t.Helper()
+	for i, m := range newMachines(t, l, len(roles)) {
+		l.Name(roles[i], m.Addr)
+		env := map[string]string{
+			"PAIINIT_SECRET": secret, "PAIINIT_ROLE": roles[i], "PAIINIT_SIZE": fmt.Sprint(size),
+		}
+		hosts = append(hosts, host{machine: m, flags: []string{"--peers", order, "--slots", "2"}, env: env})
+	}
+	return hosts
+}
+
+// TestSizeForgetsTheLauncher: two workers are as many as the size says, but a role is missing, and its container is one
+// too many.
+func TestSizeForgetsTheLauncher(t *testing.T) {
+	l := newLab(t)
+	hosts := serviceHosts(t, l, 2, "dns:launcher,dns:worker", "worker", "worker", "launcher")
+	containers := startAll(t, hosts[:2], "true")
+	for _, c := range containers { // rank 0 says it, and tells the other
+		waitLine(t, c, "missing=\"launcher (")
+	}
+	containers = append(containers, hosts[2].start(t, "true"))
+	require.Equal(t, same(3, 78), statuses(t, containers))
+	for _, c := range containers {
+		require.Contains(t, stderr(c), "the job has 2 ranks, but 3 containers are here; too many: worker at ")
+	}
+}
+
+// TestSurplusSetComesLate: two more containers of a service than the job has ranks are as many as a job of their own
+// would need. They are sent away, and the job goes on.
+func TestSurplusSetComesLate(t *testing.T) {
+	l := newLab(t)
+	hosts := serviceHosts(t, l, 2, "dns:worker", "worker", "worker", "worker", "worker")
+	first := startAll(t, hosts[:2], "sh", "-c", "exec sleep 600")
+	for _, c := range first {
+		waitLine(t, c, "all ranks are present")
+	}
+	late := startAll(t, hosts[2:], "true")
+	require.Equal(t, same(2, 78), statuses(t, late))
+	for _, c := range late {
+		require.Contains(t, stderr(c), "the job has 2 ranks and all of them are here: this container is one too many")
+	}
+	require.NoError(t, first[0].Signal(syscall.SIGTERM))
+	require.Equal(t, same(2, 143), statuses(t, first))
+}
+
+// endings are ways in which a job ends before its launch. All containers end alike, soon after the last one has come.
+var endings = []struct {
+	name    string
+	prepare func(hosts []host)
+	late    int // this one starts 7 s after the others; 0 = none, -1 = rank 0
+	stop    int // this one gets SIGTERM when it listens and the late one has not come; 0 = none, -1 = rank 0
+	status  int
+}{
+	{
+		name: "rank 0 has another secret", prepare: func(h []host) { h[0].env["PAIINIT_SECRET"] = otherSecret },
+		status: 77,
+	},
+	{
+		name: "a worker has another secret", prepare: func(h []host) { h[1].env["PAIINIT_SECRET"] = otherSecret },
+		status: 77,
+	},
+	{
+		name: "rank 0 belongs to another job", prepare: func(h []host) { h[0].env["PAIINIT_JOB"] = "another" },
+		status: 78,
+	},
+	{name: "a worker stops before rank 0 has come", late: -1, stop: 1, status: 143},
+	{name: "rank 0 stops before a worker has come", late: 2, stop: -1, status: 143},
+	{name: "a worker that cannot run its command waits for rank 0", late: -1, status: 127, prepare: func(h []host) {
+		for i := range h {
+			h[i].flags = append(h[i].flags, "--exec", "all")
+		}
+		h[1].env["PATH"] = "/nowhere"
+	}},
+}
+
+const otherSecret = "another secret, as long as it has to be"
+
+func TestEndsBeforeTheLaunch(t *testing.T) {
+	for _, tt := range endings {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			hosts := sizedHosts(t, l, 3)
+			if tt.prepare != nil {
+				tt.prepare(hosts)
+			}
+			index := func(n int) int { return max(n, 0) }
+			var containers []*lab.Container
+			var stopped *lab.Container
+			for i, h := range hosts {
+				if tt.late != 0 && i == index(tt.late) {
+					continue
+				}
+				c := h.start(t, "true")
+				containers = append(containers, c)
+				if tt.stop != 0 && i == index(tt.stop) {
+					stopped = c
+				}
+			}
+			if stopped != nil {
+				for _, c := range containers {
+					waitLine(t, c, "listening")
+				}
+				require.NoError(t, stopped.Signal(syscall.SIGTERM))
+			}
+			if tt.late != 0 {
+				wait := 7 * time.Second // rank 0 tells ranks that come within 5 s
+				if tt.late > 0 {
+					wait = 2 * time.Second
+				}
+				time.Sleep(wait)
+				containers = append(containers, hosts[index(tt.late)].start(t, "true"))
+			}
+			begin := time.Now()
+			require.Equal(t, same(3, tt.status), statuses(t, containers))
+			require.Less(t, time.Since(begin), 30*time.Second)
+		})
+	}
+}
+
+// sizedHosts are peersHosts that are each told the size of the job and where the others are.
+func sizedHosts(t *testing.T, l *lab.Lab, n int) []host {
+	hosts := peersHosts(t, l, n)
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--timeout", "2m")
+	}
+	return hosts
+}

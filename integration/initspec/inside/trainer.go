@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// trainer is a program that saves its work on SIGTERM, for which it needs its two workers, as a data loader does. It
+// prints saved if they both still answer then, and lost if not.
+func trainer() error {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	var ask []func() bool
+	for range 2 {
+		worker := exec.Command("/bin/inside", "worker")
+		in, err := worker.StdinPipe()
+		if err != nil {
+			return err
+		}
+		out, err := worker.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := worker.Start(); err != nil {
+			return err
+		}
+		answers := bufio.NewReader(out)
+		ask = append(ask, func() bool {
+			_, _ = fmt.Fprintln(in, "more") // it may have ended
+			answer, err := answers.ReadString('\n')
+			return err == nil && strings.TrimSpace(answer) == "data"
+		})
+		if !ask[len(ask)-1]() {
+			return fmt.Errorf("a worker does not work")
+		}
+	}
+	if _, err := fmt.Fprintln(os.Stdout, "ready"); err != nil {
+		return err
+	}
+	<-told
+	result := "saved"
+	for range 100 { // batches: a signal to the workers has had its effect by then
+		for _, more := range ask {
+			if !more() {
+				result = "lost"
+			}
+		}
+	}
+	_, err := fmt.Fprintln(os.Stdout, result)
+	return err
+}
+
+// worker answers each line with data.
+func worker() error {
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if _, err := fmt.Fprintln(os.Stdout, "data"); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// Every host has a second network, on which it is alone, and which its kernel lists first; the environment names the
+// hosts, and no address.
+func TestTwoNetworks(t *testing.T) {
+	for name, last := range map[string]func(i int) int{
+		"the same address on every host, as a container bridge has": func(int) int { return 1 },
+		"an address of its own": func(i int) int { return i + 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			hosts := peersHosts(t, l, 3)
+			var names []string
+			for i, h := range hosts {
+				require.NoError(t, h.machine.Isolate(netip.MustParsePrefix(fmt.Sprintf("172.30.0.%d/24", last(i)))))
+				l.Name("host"+fmt.Sprint(i), h.machine.Addr)
+				names = append(names, "host"+fmt.Sprint(i))
+			}
+			for _, h := range hosts {
+				h.env["PAIINIT_PEERS"] = strings.Join(names, ",")
+			}
+			containers := startAll(t, hosts, "sh", "-c", `mpirun -np 3 --map-by node hostname &&
+				mpiexec.hydra -ppn 1 hostname &&
+				/run/bin/paiinit each -- `+
+				`sh -c 'ssh worker-0 true && echo master $MASTER_ADDR interface $GLOO_SOCKET_IFNAME'`)
+			require.Equal(t, same(3, 0), statuses(t, containers))
+			for i := range hosts {
+				require.Contains(t, stdout(containers[0]),
+					fmt.Sprintf("%d: master %s interface eth0\n", i, hosts[0].machine.Addr))
+			}
+		})
+	}
+}
+
+// A firewall between the hosts lets paiinit's own port through and drops everything else, as a security group with that
+// port alone does.
+func TestClosedPorts(t *testing.T) {
+	const nft = "/usr/sbin/nft"
+	requireLab(t)
+	if _, err := os.Stat(nft); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	l := newLab(t)
+	hosts := peersHosts(t, l, 2)
+	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
+		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
+		"add rule inet f in th dport 12345 accept"
+	firewall, err := hosts[1].machine.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
+	seen := t.TempDir()
+	hosts[0].binds = map[string]string{"/run/seen": seen}
+	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
+	waitLine(t, containers[0], "packets to other ports than ours do not reach a rank")
+	require.Contains(t, stderr(containers[0]), "peer=worker-1")
+	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
+	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))
+	require.Equal(t, same(2, 0), statuses(t, containers))
+}

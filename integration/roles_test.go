@@ -1,0 +1,365 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/paiinit/paiinit/integration/lab"
+)
+
+// Jobs with parameter servers and evaluators, which never end by themselves.
+
+// roleHosts are hosts with these roles, which are told about each other on paiinit's own terms.
+func roleHosts(t *testing.T, l *lab.Lab, roles ...string) []host {
+	t.Helper()
+	hosts := peersHosts(t, l, len(roles))
+	count := make(map[string]int)
+	var peers []string
+	for i, role := range roles {
+		hosts[i].env["PAIINIT_ROLE"], hosts[i].env["PAIINIT_INDEX"] = role, fmt.Sprint(count[role])
+		peers = append(peers, fmt.Sprintf("%s-%d=%s", role, count[role], hosts[i].machine.Addr))
+		count[role]++
+	}
+	for _, h := range hosts {
+		h.env["PAIINIT_PEERS"] = strings.Join(peers, ",")
+	}
+	return everywhere(hosts)
+}
+
+// byRole is a command that does something else in each role: serve makes a server wait for ever, and the others begin
+// when all servers have got so far.
+func byRole(t *testing.T, hosts []host, server, other string) []string {
+	t.Helper()
+	dir, servers := t.TempDir(), 0
+	for i := range hosts {
+		hosts[i].binds = map[string]string{dir: dir}
+		if strings.Contains("ps_x PS Evaluator", hosts[i].env["PAIINIT_ROLE"]) {
+			servers++
+		}
+	}
+	return []string{"sh", "-c", fmt.Sprintf(`mark() { touch %[1]s/$PAIINIT_ROLE-$PAIINIT_INDEX; }
+		serve() { mark; while :; do sleep 0.05; done; }
+		case $PAIINIT_ROLE in
+		ps*|PS|Evaluator) %[2]s;;
+		*) until [ $(ls %[1]s | wc -l) -ge %[3]d ]; do sleep 0.02; done; %[4]s;;
+		esac`, dir, server, servers, other)}
+}
+
+func TestServersEndWithTheOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		roles, server, other string
+		flags                []string
+		status               int
+		says                 string
+	}{
+		"ps": {
+			"chief worker worker ps", "serve", "exit 0",
+			nil, 0, "all ranks of chief, worker ended with status 0",
+		},
+		"types of TFJob": {
+			"Chief Worker PS Evaluator", "serve", "exit 0",
+			nil, 0, "all ranks of Chief, Worker ended with status 0",
+		},
+		"rank 0 is a server": {
+			"ps_x worker", "serve", "exit 0",
+			nil, 0, "rank 1 (worker-0) ended with status 0",
+		},
+		"it fails when told": {
+			"worker worker ps", "trap 'exit 9' TERM; serve", "exit 0",
+			nil, 0, "ended with status 0",
+		},
+		"it ends well earlier": {
+			"worker worker ps ps", "[ $PAIINIT_INDEX = 0 ] && serve; mark", "exit 0",
+			nil, 0, "ended with status 0",
+		},
+		"it does not listen": {
+			"worker ps", "trap '' TERM; serve", "exit 0",
+			[]string{"--grace", "1s"}, 0, "ended with status 0",
+		},
+		"it fails": {
+			"worker worker ps", "mark; exit 9", "sleep 1000",
+			nil, 9, "command sh ended with status 9",
+		},
+		"a worker fails": {
+			"worker worker ps", "serve", "exit $((7 * PAIINIT_INDEX))",
+			nil, 7, "rank 1's command sh ended with status 7",
+		},
+		"until one role": {
+			"chief worker ps", "serve", "[ $PAIINIT_ROLE = chief ] || sleep 1000",
+			[]string{"--until", "Chief"}, 0, "rank 0 (chief-0)",
+		},
+		"until rank 0": {
+			"worker worker", "", "[ $PAIINIT_INDEX = 0 ] || serve",
+			[]string{"--until", "rank0"}, 0, "rank 0 (worker-0)",
+		},
+		"until an unknown role": {
+			"chief worker ps", "serve", "exit 0", []string{"--until", "chef"}, 64,
+			"names chef, a role that no rank has; the roles are chief, ps, worker",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := roleHosts(t, newLab(t), strings.Fields(tt.roles)...)
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, tt.flags...)
+			}
+			containers := startAll(t, hosts, byRole(t, hosts, tt.server, tt.other)...)
+			require.Equal(t, same(len(hosts), tt.status), statuses(t, containers))
+			for _, c := range containers {
+				require.Contains(t, strings.ReplaceAll(stderr(c), `\"`, `"`), tt.says)
+			}
+		})
+	}
+}
+
+func TestUntilMustBeAgreed(t *testing.T) {
+	hosts := roleHosts(t, newLab(t), "chief", "worker", "ps")
+	hosts[1].env["PAIINIT_UNTIL"] = "chief"
+	containers := startAll(t, hosts, "true")
+	require.Equal(t, same(3, 78), statuses(t, containers))
+	for _, c := range containers {
+		require.Contains(t, stderr(c), "chief-0 has --exec all, worker-0 has --exec all --until chief")
+	}
+}
+
+// A job of parameter servers alone is stopped like any other.
+func TestServersAlone(t *testing.T) {
+	hosts := roleHosts(t, newLab(t), "ps", "ps")
+	containers := startAll(t, hosts, "sh", "-c", `echo re''ady; while :; do sleep 0.1; done`)
+	for _, c := range containers {
+		waitLine(t, c, "ready")
+	}
+	require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+	require.Equal(t, same(2, 143), statuses(t, containers))
+}
+
+// trainer puts the stand-in into a container as the program of an example, with an interpreter called python.
+func (h *host) trainer(t *testing.T, program string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	text, err := os.ReadFile(filepath.Join(root, "integration/testdata/train.py"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, program), text, 0o600))
+	python, err := filepath.EvalSymlinks("/usr/bin/python3")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(python, filepath.Join(dir, "python")))
+	h.env["PATH"] = dir + ":/run/bin:" + strings.TrimPrefix(path, "PATH=")
+	return dir
+}
+
+// ends checks that all containers of an example end by themselves with 0, and that each worker has seen the whole
+// cluster.
+func ends(t *testing.T, containers []*lab.Container, workers, servers int) {
+	t.Helper()
+	require.Equal(t, same(len(containers), 0), statuses(t, containers))
+	var did []string
+	for _, c := range containers {
+		for line := range strings.Lines(stdout(c)) {
+			if strings.HasPrefix(line, "worker") {
+				did = append(did, line)
+			}
+		}
+	}
+	slices.Sort(did)
+	var want []string
+	for i := range workers {
+		want = append(want, fmt.Sprintf("worker %d of %d with %d parameter servers\n", i, workers, servers))
+	}
+	require.Equal(t, want, did)
+}
+
+// TestTFJob is examples/kubeflow/tfjob.yaml: its command line and variables, and the TF_CONFIG that the operator makes.
+// The job succeeds by the operator's rule when worker 0 has ended with 0.
+func TestTFJob(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "examples/kubeflow/tfjob.yaml"))
+	require.NoError(t, err)
+	var job struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Replicas map[string]struct {
+				Replicas int
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							Args []string
+							Env  []struct{ Name, Value string }
+						}
+					}
+				}
+			} `yaml:"tfReplicaSpecs"`
+		}
+	}
+	require.NoError(t, yaml.NewDecoder(bytes.NewReader(text)).Decode(&job))
+	l := newLab(t)
+	cluster := make(map[string][]string)
+	var pods []string
+	for _, kind := range slices.Sorted(maps.Keys(job.Spec.Replicas)) {
+		for i := range job.Spec.Replicas[kind].Replicas {
+			pod := fmt.Sprintf("%s-%s-%d", job.Metadata.Name, strings.ToLower(kind), i)
+			pods = append(pods, pod)
+			cluster[strings.ToLower(kind)] = append(cluster[strings.ToLower(kind)], pod+".default.svc:2222")
+		}
+	}
+	kindOf := func(pod string) (kind string, index int) {
+		for kind := range job.Spec.Replicas {
+			if _, err := fmt.Sscanf(pod, job.Metadata.Name+"-"+strings.ToLower(kind)+"-%d", &index); err == nil {
+				return kind, index
+			}
+		}
+		return "", 0
+	}
+	resolve := func(name string) string { return name + ".default.svc" }
+	hosts := podsOf(t, l, pods, resolve, func(i int) map[string]string {
+		kind, index := kindOf(pods[i])
+		task := map[string]any{"type": strings.ToLower(kind), "index": index}
+		config, err := json.Marshal(map[string]any{"cluster": cluster, "task": task, "environment": "cloud"})
+		require.NoError(t, err)
+		env := map[string]string{"TF_CONFIG": string(config), "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+		for _, v := range job.Spec.Replicas[kind].Template.Spec.Containers[0].Env {
+			env[v.Name] = v.Value
+		}
+		return env
+	})
+	var containers []*lab.Container
+	for i, h := range hosts {
+		kind, _ := kindOf(pods[i])
+		dir := h.trainer(t, "train.py")
+		p := h.program(job.Spec.Replicas[kind].Template.Spec.Containers[0].Args...)
+		p.Dir, p.Binds[dir] = dir, dir
+		c, err := h.machine.Start(p)
+		require.NoError(t, err)
+		containers = append(containers, c)
+	}
+	ends(t, containers, len(cluster["worker"]), len(cluster["ps"]))
+}
+
+// TestOpenPAITensorFlow are examples/openpai/tensorflow.json on 0.14 and tensorflow.yaml on 1.x.
+// minSucceededTaskCount counts tasks that ended with 0, as all of them do.
+func TestOpenPAITensorFlow(t *testing.T) {
+	type role struct {
+		name, command string
+		tasks         int
+	}
+	classic := func(t *testing.T) (roles []role) {
+		text, err := os.ReadFile(filepath.Join(root, "examples/openpai/tensorflow.json"))
+		require.NoError(t, err)
+		var job struct {
+			TaskRoles []struct {
+				Name, Command string
+				TaskNumber    int
+			}
+		}
+		require.NoError(t, json.Unmarshal(text, &job))
+		for _, r := range job.TaskRoles {
+			roles = append(roles, role{r.Name, r.Command, r.TaskNumber})
+		}
+		return roles
+	}
+	v1 := func(t *testing.T) (roles []role) {
+		text, err := os.ReadFile(filepath.Join(root, "examples/openpai/tensorflow.yaml"))
+		require.NoError(t, err)
+		var job struct {
+			TaskRoles yaml.Node `yaml:"taskRoles"`
+		}
+		require.NoError(t, yaml.Unmarshal(text, &job))
+		for i := 0; i < len(job.TaskRoles.Content); i += 2 { // in the order of the file
+			var r struct {
+				Instances int
+				Commands  []string
+			}
+			require.NoError(t, job.TaskRoles.Content[i+1].Decode(&r))
+			roles = append(roles, role{job.TaskRoles.Content[i].Value, strings.Join(r.Commands, " && "), r.Instances})
+		}
+		return roles
+	}
+	for name, tt := range map[string]struct {
+		roles       func(t *testing.T) []role
+		environment func(tasks []task, self task) map[string]string
+		program     string
+	}{
+		"0.14": {classic, openPAIClassic, "tf_cnn_benchmarks.py"},
+		"1.x":  {v1, openPAIv1, "train.py"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			var tasks []task
+			var commands, names []string
+			count := make(map[string]int)
+			for _, r := range tt.roles(t) {
+				names = append(names, r.name)
+				for i := range r.tasks {
+					tasks = append(tasks, task{role: r.name, index: i, port: 20001 + 10*len(tasks)})
+					commands = append(commands, r.command)
+					count[r.name]++
+				}
+			}
+			machines := newMachines(t, l, len(tasks))
+			for i, m := range machines {
+				tasks[i].addr = m.Addr
+			}
+			var containers []*lab.Container
+			for i, m := range machines {
+				h := host{machine: m, env: tt.environment(tasks, tasks[i])}
+				h.env["PAIINIT_SECRET"] = secret
+				for _, name := range []string{"PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST"} {
+					h.env[name] = strings.Join(names, ",")
+				}
+				dir := h.trainer(t, tt.program)
+				p := h.program()
+				p.Args = []string{"bash", "-c", commands[i]} // OpenPAI bypasses the ENTRYPOINT
+				p.Dir, p.Binds[dir] = dir, dir
+				c, err := m.Start(p)
+				require.NoError(t, err)
+				containers = append(containers, c)
+			}
+			ends(t, containers, count["worker"], count["ps_server"])
+		})
+	}
+}
+
+// The command that failed first is named, and its status is the job's, where the others fail at once because it is
+// gone.
+func TestEverywhereFirstCause(t *testing.T) {
+	const script = `
+import os, socket, sys, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+culprit = int(sys.argv[1])
+peers = os.environ["PAIINIT_PEERS"].split(",")
+if rank == culprit:
+    server = socket.create_server(("", 4242))
+    clients = [server.accept()[0] for _ in range(size - 1)]
+    for c in clients:
+        c.recv(1)
+    os._exit(3) # closes all connections
+while True:
+    try:
+        s = socket.create_connection((peers[culprit], 4242))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.01)
+s.sendall(b"x")
+if not s.recv(1):
+    raise ConnectionError("Connection closed by peer")
+`
+	for culprit := range 4 {
+		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
+			hosts := everywhere(peersHosts(t, newLab(t), 4))
+			containers := startAll(t, hosts, "python3", "-c", script, fmt.Sprint(culprit))
+			require.Equal(t, same(4, 3), statuses(t, containers))
+			for _, c := range containers {
+				says := fmt.Sprintf("status=3 reason=\"rank %d's command python3 ended with status 3", culprit)
+				require.Contains(t, stderr(c), says)
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package launch
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// The launchers beside those of MPI that start processes on other hosts themselves.
+const (
+	horovodrun = "horovodrun"
+	deepspeed  = "deepspeed"
+)
+
+// launcherModule is the launcher that a Python module is, "" if it is none.
+func launcherModule(name string) string {
+	switch name {
+	case "horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner":
+		return horovodrun
+	case "deepspeed.launcher.runner":
+		return deepspeed
+	}
+	return ""
+}
+
+var shells = []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
+
+// Called takes a command line apart that starts a launcher: by its name or path, as the script of an interpreter, which
+// is how /proc shows it, or as a Python module. name is "horovodrun", "deepspeed" or an MPI launcher's; "" if it is
+// none.
+func Called(line []string) (name string, args []string) {
+	if len(line) == 0 {
+		return "", nil
+	}
+	name, args = path.Base(line[0]), line[1:]
+	python := strings.HasPrefix(name, "python")
+	if !python && !slices.Contains(shells, name) {
+		return launcherName(name), args
+	}
+	for len(args) > 0 {
+		word := args[0]
+		args = args[1:]
+		switch {
+		case python && word == "-m" && len(args) > 0:
+			return launcherModule(args[0]), args[1:]
+		case python && strings.HasPrefix(word, "-m"):
+			return launcherModule(word[2:]), args
+		case python && (word == "-W" || word == "-X") && len(args) > 0:
+			args = args[1:]
+		case word == "-" || strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") &&
+			strings.HasSuffix(word, "c"):
+			return "", nil // -c, also behind other letters: a program text
+		case !strings.HasPrefix(word, "-"):
+			return launcherName(path.Base(word)), args
+		}
+	}
+	return "", nil
+}
+
+func launcherName(name string) string {
+	if name == horovodrun || name == deepspeed || IsLauncher(name) {
+		return name
+	}
+	return ""
+}
+
+// ReachesHosts says whether a command line is that of a program which starts processes on other hosts itself, and so
+// belongs on one rank. A shell cannot be seen through.
+func ReachesHosts(line []string) bool {
+	name, _ := Called(line)
+	return name != "" || len(line) > 0 &&
+		slices.Contains([]string{"srun", "prun", "jsrun", "pdsh", "clush"}, path.Base(line[0]))
+}
+
+// Probe says whether a command on another host only finds out whether it is there and how it is reached, as horovodrun
+// does with every host before it starts anything (horovod/runner/launch.py and driver_service.py).
+func Probe(command string) bool {
+	words := strings.Fields(command)
+	if len(words) == 1 && words[0] == "true" {
+		return true
+	}
+	i := slices.Index(words, "-m")
+	return i >= 0 && i+1 < len(words) &&
+		slices.Contains([]string{"horovod.runner.task_fn", "horovod.run.task_fn"}, words[i+1])
+}
+
+// options are those of a program that reads its command line with Python's argparse: names without dashes, by the
+// number of words that follow each. They are plain strings: a map would be made at every start of the program.
+type options struct{ none, one, two string }
+
+// words is the number of words that follow an option.
+func (o options) words(name string) (n int, known bool) {
+	for n, names := range []string{o.none, o.one, o.two} {
+		if slices.Contains(strings.Fields(names), name) {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// next takes the first option from args: its name, its values, and the words after it. known is false for an option
+// that is not listed. ok is false where the options end.
+func (o options) next(args []string) (name string, values, rest []string, known, ok bool) {
+	if len(args) == 0 || len(args[0]) < 2 || args[0][0] != '-' || args[0] == "--" {
+		return "", nil, args, false, false
+	}
+	word, rest := args[0], args[1:]
+	name, value, given := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	n, known := o.words(name)
+	if !known && strings.HasPrefix(word, "--") {
+		name = o.complete(name)
+		n, known = o.words(name)
+	} else if !known && len(word) > 2 { // "-Ha:1" is "-H a:1"
+		if m, short := o.words(word[1:2]); short && m == 1 {
+			return word[1:2], []string{word[2:]}, rest, true, true
+		}
+	}
+	switch {
+	case !known:
+		return name, nil, rest, false, true
+	case given:
+		return name, []string{value}, rest, true, true
+	}
+	n = min(n, len(rest))
+	return name, rest[:n], rest[n:], true, true
+}
+
+// complete returns the only option that begins with prefix, else prefix.
+func (o options) complete(prefix string) string {
+	found := prefix
+	for full := range strings.FieldsSeq(o.none + " " + o.one + " " + o.two) {
+		switch {
+		case len(prefix) < 2 || !strings.HasPrefix(full, prefix):
+		case found != prefix:
+			return prefix
+		default:
+			found = full
+		}
+	}
+	return found
+}

@@ -1,0 +1,122 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOrigin(t *testing.T) {
+	tl := tail{hosts: map[string]bool{"worker-1": true}}
+	for line, want := range map[string]string{
+		"[1,2]<stderr>:Traceback":                    "1,2",
+		"[1,2]<stderr>: text":                        "1,2",
+		"[prterun-host-77@1,2]<stderr>: text":        "prterun-host-77@1,2",
+		"Sun Nov 22 10:07:35 2026[1,0]<stdout>:text": "1,0",
+		"[0]<stderr>:text":                           "0",
+		"Sun Nov 22 10:07:35 2026[3]<stderr>:text":   "3",
+		"[12] text": "12",
+		"[rank3]: Traceback (most recent call last):": "rank3",
+		"[default0]:text":                                  "default0",
+		"worker-1: Traceback":                              "worker-1",
+		"worker-2: Traceback":                              "",
+		"ValueError: worker-1: x":                          "",
+		"[2026-11-22 10:07:35,123] [INFO] [rank 0]: text":  "",
+		"[INFO] text":                                      "",
+		"[2023-01-01 10:00:00.1: E horovod/x.cc:1] [0]: x": "",
+		"x[0] text":                                        "",
+		"[]: x":                                            "",
+		"[":                                                "",
+		"":                                                 "",
+		strings.Repeat("x", 50) + "[0]<stderr>:text": "",
+	} {
+		require.Equal(t, want, tl.origin(line), line)
+	}
+}
+
+// tailOf is the tail of a command that writes these lines to stderr.
+func tailOf(t *testing.T, most int, lines []string) []string {
+	t.Helper()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer func() { _ = null.Close() }()
+	tl, err := newTail(null, most, nil)
+	require.NoError(t, err)
+	_, err = tl.w.WriteString(strings.Join(lines, "\n") + "\n")
+	require.NoError(t, err)
+	tl.started()
+	kept, lost := tl.finish()
+	require.Zero(t, lost)
+	return kept
+}
+
+// The rank's own traceback is what a user looks for; horovodrun --gloo ends with a longer one of its own.
+func TestTailKeepsTheCulprit(t *testing.T) {
+	many := func(prefix string, n int) (lines []string) {
+		for i := range n {
+			lines = append(lines, fmt.Sprintf("%s%d", prefix, i))
+		}
+		return lines
+	}
+	traceback := []string{"[2]<stderr>:Traceback (most recent call last):", "[2]<stderr>:ValueError: the rank's own"}
+	gloo := append(many("  File driver.py ", 10), "RuntimeError: Horovod detected that one or more processes exited",
+		"Process name: 2", "Exit code: 1")
+	for name, tt := range map[string]struct{ lines, want []string }{
+		"gloo": {
+			join(many("[0]<stderr>:step ", 9), traceback, many("[1]<stderr>:connection error ", 9), gloo),
+			join(traceback, gloo[len(gloo)-4:]),
+		},
+		"gloo, without a message": {
+			join([]string{"[2]<stderr>:disk full"}, many("[1]<stderr>:connection error ", 9), gloo),
+			join([]string{"[2]<stderr>:disk full"}, gloo[len(gloo)-4:]),
+		},
+		"mpi": {
+			join([]string{"[1,3]<stderr>:gone"}, many("[1,1]<stderr>:error ", 9),
+				[]string{"--", "  Process name: [[4,1],3]", "  Exit code:    3", "--"}),
+			[]string{"[1,3]<stderr>:gone", "--", "  Process name: [[4,1],3]", "  Exit code:    3", "--"},
+		},
+		"the first error": {
+			join([]string{"[0] a warning"}, []string{"[3] Traceback (most recent call last):"}, many("[1] Error ", 9),
+				many("x", 4)),
+			join([]string{"[3] Traceback (most recent call last):"}, many("x", 4)),
+		},
+		"no error": {
+			join(many("[0] step ", 9), many("[1] step ", 6), many("x", 4)),
+			join([]string{"[1] step 2", "[1] step 3", "[1] step 4", "[1] step 5"}, many("x", 4)),
+		},
+		"none twice": {many("[0] error ", 9), []string{"[0] error 5", "[0] error 6", "[0] error 7", "[0] error 8"}},
+		"no marks":   {many("error ", 9), []string{"error 5", "error 6", "error 7", "error 8"}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tt.want, tailOf(t, 4, tt.lines)) })
+	}
+}
+
+func join(parts ...[]string) (all []string) {
+	for _, p := range parts {
+		all = append(all, p...)
+	}
+	return all
+}
+
+// A job of many ranks, or lines that only look marked, take a bounded memory; the most silent goes first.
+func TestTailIsBounded(t *testing.T) {
+	tl := &tail{all: ring{max: 3}, origins: make(map[string]*ring)}
+	for round := range 10 {
+		for rank := range 10 * maxOrigins {
+			tl.partial = fmt.Appendf(nil, "[%d]<stderr>:%d %s", rank, round, strings.Repeat("x", 2*maxOriginLine))
+			tl.keep()
+		}
+	}
+	require.Len(t, tl.origins, maxOrigins)
+	require.Contains(t, tl.origins, fmt.Sprint(10*maxOrigins-1))
+	require.NotContains(t, tl.origins, "0")
+	for name, r := range tl.origins {
+		require.LessOrEqual(t, len(r.lines), 3)
+		for _, l := range r.lines {
+			require.LessOrEqual(t, len(l.text), maxOriginLine, name)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A rank that must leave before the launch says so to rank 0, which ends the job for all. Where rank 0 has not come
+// yet, other ranks keep what it said and pass it on:
+//
+//	a rank that leaves                 some other ranks                  rank 0
+//	   ended(record, outcome)  ------->  keep it, by id and nonce
+//	                  <--------------  done-ack
+//	                                     ended(record, outcome)  ------->  ends the job before its launch,
+//	                                                                       unless a later start of that rank registers within 2 s
+//
+// It is about one start: a container that is started again is heard of under another nonce, which makes it void.
+
+// farewellFan is how many other ranks a rank tells that it leaves.
+const farewellFan = 8
+
+// farewellDelay is how long rank 0 waits for a later start of a rank that left.
+const farewellDelay = 2 * time.Second
+
+// Withdraw leaves the job before its launch and stays until rank 0 has ended the job for all ranks, or ctx ends: rank 0
+// may not have come yet. It returns how the job ended then, and false where rank 0 was not told.
+func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
+	type other struct {
+		id   string
+		find func(*Node) ([]netip.AddrPort, error)
+	}
+	var others []other
+	early := false
+	if !n.ask(func() {
+		if early = n.lead == nil && (n.phase == Gathering || n.phase == Prepared); !early {
+			return
+		}
+		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may come to lead
+		n.own = &message{Type: ended, Outcome: &o}
+		if n.up.wire != nil {
+			n.up.wire.send(*n.own)
+			return
+		}
+		for _, r := range n.heard {
+			others = append(others, other{r.ID, placeAt(r.ID, r.Addr, false).find})
+		}
+		for _, p := range n.cfg.Peers {
+			if !slices.ContainsFunc(others, func(o other) bool { return o.id == p.ID }) {
+				others = append(others, other{p.ID, p.addrs})
+			}
+		}
+	}) || !early {
+		return o, false
+	}
+	telling, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, to := range others[:min(farewellFan, len(others))] {
+		wg.Go(func() {
+			addrs, err := to.find(n)
+			for _, a := range addrs {
+				if _, err = n.exchange(telling, to.id, a, message{Type: ended, Record: &n.self, Outcome: &o}); err == nil {
+					return
+				}
+			}
+			n.log.Debug("telling another rank that this one leaves", "peer", to.id, "addrs", addrs, "err", err)
+		})
+	}
+	select {
+	case <-n.finished:
+		return n.outcome, n.outcomeErr == nil
+	case <-ctx.Done():
+	case <-n.ctx.Done():
+	}
+	return o, false
+}
+
+// onFarewell hears that a rank leaves before the launch, from it or from another rank that passes it on.
+func (n *Node) onFarewell(w *wire, m message) {
+	r := m.Record
+	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == n.self.Nonce {
+		return
+	}
+	w.send(message{Type: doneAck})
+	if h, ok := n.heard[r.ID]; ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
+		return
+	}
+	if n.lead == nil {
+		n.farewells[r.ID] = message{Type: ended, Record: r, Outcome: m.Outcome}
+		if n.up.wire != nil {
+			n.up.wire.send(n.farewells[r.ID])
+		}
+		return
+	}
+	o := *m.Outcome
+	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
+	time.AfterFunc(n.patience(farewellDelay), func() {
+		n.post(func() {
+			if n.lead == nil || n.phase != Gathering && n.phase != Prepared {
+				return
+			}
+			if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
+				return
+			}
+			n.setGathered(Roster{}, &EndedError{o})
+		})
+	})
+}

@@ -1,0 +1,71 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+)
+
+// Another secret, and another job, end the wait of a container: no retry helps. But neither is proven by who says it,
+// and at the address of a rank there may still be a container of yesterday that is about to end. So it counts only
+// after this container has dialled the rank itself, has met nothing else for a while, and has dialled it again at an
+// address that was resolved after that while.
+const (
+	secretPatience = 5 * time.Second
+	jobPatience    = 12 * time.Second // longer than the grace of a container of an earlier attempt
+)
+
+// foreign is what answers at the addresses of one rank in place of it.
+type foreign struct {
+	err    error
+	since  time.Time
+	proven bool // until a container of this job answers there
+}
+
+// met notes the result of one attempt to reach the rank. resolved is when its address was resolved; nil is a container
+// of this job.
+func (f *foreign) met(err error, resolved time.Time) {
+	patience := secretPatience
+	if errors.Is(err, ErrOtherJob) {
+		patience = jobPatience
+	}
+	switch {
+	case err == nil:
+		*f = foreign{}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), f.proven:
+		// no answer says nothing; and the container that proved it may have left with the same finding
+	case !errors.Is(err, ErrOtherSecret) && !errors.Is(err, ErrOtherJob):
+		*f = foreign{}
+	case f.since.IsZero() || errors.Is(err, ErrOtherJob) != errors.Is(f.err, ErrOtherJob):
+		*f = foreign{err: err, since: time.Now()}
+	default:
+		f.err = err
+		f.proven = !resolved.Before(f.since.Add(patience))
+	}
+}
+
+func (f *foreign) proof() error {
+	if f.proven {
+		return f.err
+	}
+	return nil
+}
+
+// end is why the wait for missing ranks is over: all of them are foreign. nil = it is not.
+func (e *MissingError) end() error {
+	job := false
+	for _, m := range e.Missing {
+		if m.proof == nil {
+			return nil
+		}
+		job = job || errors.Is(m.proof, ErrOtherJob)
+	}
+	switch {
+	case len(e.Missing) == 0:
+		return nil
+	case job:
+		return &ConflictError{errors.New(Fold(e.Missing))}
+	}
+	return e
+}

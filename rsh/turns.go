@@ -1,0 +1,111 @@
+package rsh
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// turns lets only some logins be under way at once, first come, first served: of many that share the processors none
+// would be through before its time limit, and what was done for each would be lost. Logins that wait for a slow network
+// or a stopped peer do not hold up the others for long: while none ends, one more begins from time to time.
+type turns struct {
+	mu    sync.Mutex
+	under int             // logins under way
+	queue []chan struct{} // logins that wait; closed when it is their turn
+	ended time.Time       // when a login ended, or began beyond most
+	gap   time.Duration   // between the ends of two logins lately, while others waited
+	more  *time.Timer     // lets one more begin; nil while none waits
+}
+
+const (
+	mostLogins = 64
+	stuckAfter = 300 * time.Millisecond // without the end of a login, one more begins; later where logins take longer
+)
+
+// wait returns when a login may begin, or when ctx has ended. end is called once, after the login.
+func (t *turns) wait(ctx context.Context) (end func(), err error) {
+	t.mu.Lock()
+	if t.under < mostLogins && len(t.queue) == 0 {
+		t.under++
+		t.mu.Unlock()
+		return t.end, nil
+	}
+	turn := make(chan struct{})
+	t.queue = append(t.queue, turn)
+	if t.more == nil {
+		t.ended = time.Now()
+		t.more = time.AfterFunc(t.stuck(), t.oneMore)
+	}
+	t.mu.Unlock()
+	select {
+	case <-turn:
+		return t.end, nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, q := range t.queue {
+		if q == turn {
+			t.queue = append(t.queue[:i], t.queue[i+1:]...)
+			t.check()
+			return nil, context.Cause(ctx)
+		}
+	}
+	t.under-- // its turn came at the same moment
+	t.next()
+	return nil, context.Cause(ctx)
+}
+
+func (t *turns) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.under--
+	if t.more != nil {
+		now := time.Now()
+		t.gap = (3*t.gap + now.Sub(t.ended)) / 4
+		t.ended = now
+	}
+	t.next()
+}
+
+// next begins those whose turn it is. The lock is held, as in what follows.
+func (t *turns) next() {
+	for t.under < mostLogins && len(t.queue) > 0 {
+		t.begin()
+	}
+	t.check()
+}
+
+func (t *turns) begin() {
+	close(t.queue[0])
+	t.queue = t.queue[1:]
+	t.under++
+}
+
+func (t *turns) check() {
+	if len(t.queue) == 0 && t.more != nil {
+		t.more.Stop()
+		t.more = nil
+	}
+}
+
+func (t *turns) stuck() time.Duration { return max(stuckAfter, 4*t.gap) }
+
+func (t *turns) oneMore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.more == nil || len(t.queue) == 0 {
+		return
+	}
+	if wait := time.Until(t.ended.Add(t.stuck())); wait > 0 {
+		t.more.Reset(wait)
+		return
+	}
+	t.begin()
+	t.ended = time.Now()
+	t.check()
+	if t.more != nil {
+		t.more.Reset(t.stuck())
+	}
+}
