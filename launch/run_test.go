@@ -769,16 +769,23 @@ func fullPipe(t *testing.T) (r, w *os.File, held int) {
 }
 
 func TestUnreadStderrDoesNotHoldUpTheEnd(t *testing.T) {
-	r, w, _ := fullPipe(t)
-	c := sh(`i=0; while [ $i -lt 1000 ]; do echo "line $i" >&2; i=$((i+1)); done; exit 3`)
-	c.Stderr, c.TailLines = w, 2
-	began := time.Now()
-	got := run(t, c)
-	require.Equal(t, Result{Code: 3, Tail: []string{"line 998", "line 999"}, Unread: got.Unread}, got)
-	require.Positive(t, got.Unread)
-	require.GreaterOrEqual(t, time.Since(began), unreadTimeout)
-	require.Less(t, time.Since(began), unreadTimeout+20*time.Second)
-	require.NoError(t, r.Close()) // ends the blocked write
+	for name, script := range map[string]string{
+		"line by line": `i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo $i >&2; done; exit 3`,
+		"at once":      `seq 1000 >&2; exit 3`, // read by paiinit before it can pass on anything
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w, _ := fullPipe(t)
+			c := sh(script)
+			c.Stderr, c.TailLines = w, 2
+			began := time.Now()
+			got := run(t, c)
+			require.Equal(t, Result{Code: 3, Tail: []string{"999", "1000"}, Unread: len("1\n")*9 + len("10\n")*90 + len("100\n")*900 + len("1000\n")}, got)
+			require.GreaterOrEqual(t, time.Since(began), unreadTimeout)
+			require.Less(t, time.Since(began), unreadTimeout+20*time.Second)
+			require.NoError(t, r.Close()) // ends the blocked write
+		})
+	}
 }
 
 // As long as it is read, however slowly, nothing is dropped.

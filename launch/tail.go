@@ -34,6 +34,7 @@ type tail struct {
 
 	mu      sync.Mutex
 	written int  // writes to out that have ended
+	waiting int  // bytes that were read, and are not written to out yet
 	left    bool // out is not read any more: what comes is kept, and not passed on
 	lost    int  // bytes that were not passed on
 
@@ -158,6 +159,8 @@ func (t *tail) pass(p []byte) {
 	left := t.left
 	if left {
 		t.lost += len(p)
+	} else {
+		t.waiting = len(p)
 	}
 	t.mu.Unlock()
 	for len(p) > 0 && !left {
@@ -166,9 +169,8 @@ func (t *tail) pass(p []byte) {
 		p = p[len(chunk):]
 		t.mu.Lock()
 		t.written++
-		if left = t.left; left {
-			t.lost += len(p)
-		}
+		t.waiting = len(p)
+		left = t.left
 		t.mu.Unlock()
 	}
 }
@@ -368,7 +370,10 @@ func (t *tail) await() bool {
 		case <-timeout.C:
 		}
 		t.mu.Lock()
-		t.left = t.written == before
+		if t.written == before {
+			t.left = true
+			t.lost += t.waiting
+		}
 		left := t.left
 		before = t.written
 		t.mu.Unlock()
