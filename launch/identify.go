@@ -36,24 +36,30 @@ func identified(output string) string {
 // candidates are the launchers that a script may call; a command that is one itself is the only one.
 var candidates = []string{"mpirun", "mpiexec", "mpiexec.hydra"}
 
-// versionPatience is more than any launcher needs to say its version, on a cold file system, too.
-const versionPatience = 5 * time.Second
+// versionTimeout bounds one --version. A job waits for it only with --require-same-launcher. It is long because a host
+// may be overloaded by the start of the very job, and what is cut off was done for nothing.
+const versionTimeout = time.Minute
+
+// unknown stands for the version of a launcher that exists but has not said it: not in time, or not in known words.
+const unknown = "?"
 
 // lowest is the nice value (sched(7)) of what takes only the time that nobody else needs.
 const lowest = 19
 
 // Identify runs the launcher that command is, or those that it may call, with --version, and returns what they are as
-// "mpirun=Open MPI 4.1.4 mpiexec.hydra=MPICH 4.0.2"; "" if there is none, or none that is known. Where the answer is in no hurry, they run
-// with the lowest priority: two of them take 5 to 10 ms of processor time.
+// "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version is
+// "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
+// processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
 	names := candidates
 	if len(command) > 0 && IsLauncher(command[0]) {
 		names = command[:1]
 	}
 	found := make([]string, len(names))
-	ctx, cancel := context.WithTimeout(ctx, versionPatience)
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	programs := make(map[string][]int) // the names of each: mpirun and mpiexec are often one, and every start of it delays the launch
+	// The names of each: mpirun and mpiexec are often one, and every start of it delays the launch.
+	programs := make(map[string][]int)
 	for i, name := range names {
 		path, err := Look(name, environ, "")
 		if err != nil {
@@ -62,6 +68,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 		if target, err := filepath.EvalSymlinks(path); err == nil {
 			path = target
 		}
+		found[i] = filepath.Base(name) + "=" + unknown
 		programs[path] = append(programs[path], i)
 	}
 	var running sync.WaitGroup
@@ -84,7 +91,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 				return
 			}
 			for _, i := range called {
-				found[i] = filepath.Base(names[i]) + "=" + strings.ReplaceAll(v, " ", "_")
+				found[i] = strings.TrimSuffix(found[i], unknown) + strings.ReplaceAll(v, " ", "_")
 			}
 		})
 	}
@@ -92,14 +99,28 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	return strings.Join(slices.DeleteFunc(found, func(s string) bool { return s == "" }), " ")
 }
 
-// Differ compares what [Identify] found on several hosts, by the name of the host. It returns one line that names them, "" if
-// every launcher that the first one has is the same everywhere.
-func Differ(hosts, found []string) string {
+// Known reports whether what [Identify] found holds a version.
+func Known(found string) bool {
+	for entry := range strings.FieldsSeq(found) {
+		if !strings.HasSuffix(entry, "="+unknown) {
+			return true
+		}
+	}
+	return false
+}
+
+// Differ compares what [Identify] found on several hosts, by the name of the host. It returns one line that names them,
+// "" if every launcher whose version the first host knows is the same everywhere. An unknown version differs from a
+// known one only with strict: an overloaded host that did not answer in time most probably has the same.
+func Differ(hosts, found []string, strict bool) string {
 	if len(found) == 0 {
 		return ""
 	}
 	for first := range strings.FieldsSeq(found[0]) {
-		name, _, _ := strings.Cut(first, "=")
+		name, version, _ := strings.Cut(first, "=")
+		if version == unknown {
+			continue
+		}
 		var kinds []string
 		who := make(map[string][]string)
 		for i, f := range found {
@@ -108,6 +129,12 @@ func Differ(hosts, found []string) string {
 				if n, v, _ := strings.Cut(entry, "="); n == name {
 					kind = strings.ReplaceAll(v, "_", " ")
 				}
+			}
+			if kind == unknown {
+				if !strict {
+					continue
+				}
+				kind = "unknown version"
 			}
 			if who[kind] == nil {
 				kinds = append(kinds, kind)

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,6 +38,13 @@ func TestIdentify(t *testing.T) {
 	require.Equal(t, "mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), []string{"mpiexec.hydra"}, environ, true))
 	require.Empty(t, Identify(t.Context(), nil, []string{"PATH=/nowhere"}, false))
 
+	// One that does not answer in time is not told as none.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Equal(t, "mpirun=? mpiexec.hydra=?", Identify(ctx, nil, environ, false))
+	script("mpirun", "exit 1")
+	require.Equal(t, "mpirun=? mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), nil, environ, true))
+
 	// In no hurry: it answers once it has the lowest priority.
 	script("mpirun", `until [ "$(nice)" = 19 ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
 	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{filepath.Join(dir, "mpirun")}, []string{"PATH=" + os.Getenv("PATH")}, false))
@@ -45,10 +53,20 @@ func TestIdentify(t *testing.T) {
 func TestDiffer(t *testing.T) {
 	hosts := []string{"worker-0", "worker-1", "worker-2"}
 	const four, five = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7"
-	require.Empty(t, Differ(hosts, []string{four, four, four}))
-	require.Empty(t, Differ(hosts, []string{four, four + " mpiexec.hydra=MPICH_4.0.2", four}), "rank 0 uses no other")
-	require.Empty(t, Differ(hosts, []string{"", five, four}), "rank 0 has none")
-	require.Empty(t, Differ(nil, nil))
-	require.Equal(t, "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0,worker-2; Open MPI 5.0.7 on worker-1", Differ(hosts, []string{four, five, four}))
-	require.Equal(t, "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; none on worker-1,worker-2", Differ(hosts, []string{four, "", ""}))
+	require.Empty(t, Differ(hosts, []string{four, four, four}, false))
+	require.Empty(t, Differ(hosts, []string{four, four + " mpiexec.hydra=MPICH_4.0.2", four}, false), "rank 0 uses no other")
+	require.Empty(t, Differ(hosts, []string{"", five, four}, false), "rank 0 has none")
+	require.Empty(t, Differ(nil, nil, true))
+	const differs = "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0"
+	require.Equal(t, differs+",worker-2; Open MPI 5.0.7 on worker-1", Differ(hosts, []string{four, five, four}, false))
+	require.Equal(t, differs+"; none on worker-1,worker-2", Differ(hosts, []string{four, "", ""}, false))
+
+	const unasked = "mpirun=? mpiexec.hydra=MPICH_4.0.2"
+	require.Empty(t, Differ(hosts, []string{four, unasked, four}, false), "an overloaded host has not said it")
+	require.Empty(t, Differ(hosts, []string{"mpirun=?", four, unasked}, false), "rank 0 has not said it")
+	require.Equal(t, differs+"; unknown version on worker-1; none on worker-2",
+		Differ(hosts, []string{four, unasked, ""}, true))
+	require.True(t, Known(unasked))
+	require.False(t, Known("mpirun=?"))
+	require.False(t, Known(""))
 }

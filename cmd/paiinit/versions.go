@@ -52,7 +52,7 @@ func (c *container) tellLauncher(ctx context.Context) {
 		} else {
 			found = <-c.launcher // close ends it
 		}
-		if found != "" {
+		if launch.Known(found) {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
 			c.node.SetLaunch(found)
 		}
@@ -133,7 +133,7 @@ func (c *container) hearLate(r rendezvous.Record) {
 // lock.
 func (c *container) compareLauncher(r rendezvous.Record) {
 	own := c.versions.own
-	differ := launch.Differ([]string{own.ID, r.ID}, []string{own.Launch, r.Launch})
+	differ := launch.Differ([]string{own.ID, r.ID}, []string{own.Launch, r.Launch}, false)
 	if differ == "" || slices.Contains(c.versions.warned, r.Launch) {
 		return
 	}
@@ -157,10 +157,11 @@ func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
 			hosts, found = append(hosts, m.Alias), append(found, m.Launch)
 		}
 	}
-	differ := launch.Differ(hosts, found)
+	differ := launch.Differ(hosts, found, c.sameLauncher)
 	switch {
-	case differ == "" && c.sameLauncher && c.exec == execRank0 && len(found) > 1 && found[0] == "":
-		return &rendezvous.Outcome{Status: statusUnmendable, Reason: "--require-same-launcher: " + hosts[0] + " has no launcher of a known version"}
+	case differ == "" && c.sameLauncher && c.exec == execRank0 && len(found) > 1 && !launch.Known(found[0]):
+		return &rendezvous.Outcome{Status: statusUnmendable,
+			Reason: "--require-same-launcher: " + hosts[0] + " has no launcher of a known version"}
 	case differ == "":
 		return nil
 	case c.sameLauncher:

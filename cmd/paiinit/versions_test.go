@@ -14,6 +14,7 @@ import (
 
 func TestCheckLaunchers(t *testing.T) {
 	const four, five = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7"
+	const unknown, unasked = "mpirun=?", "mpirun=? mpiexec.hydra=MPICH_4.0.2"
 	for name, tt := range map[string]struct {
 		found    []string
 		required bool
@@ -26,6 +27,9 @@ func TestCheckLaunchers(t *testing.T) {
 		"not known in time":     {[]string{four, ""}, false, "", false},
 		"missing, refused":      {[]string{four, ""}, true, "none on worker-1", false},
 		"rank 0 has none":       {[]string{"", four}, false, "", false},
+		"overloaded":            {[]string{four, unasked}, false, "", false},
+		"overloaded, refused":   {[]string{four, unasked}, true, "unknown version on worker-1", false},
+		"rank 0 overloaded":     {[]string{unknown, four}, true, "worker-0 has no launcher of a known version", false},
 		"none at all, required": {[]string{"", ""}, true, "worker-0 has no launcher of a known version", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +58,7 @@ func TestHearLate(t *testing.T) {
 	var log bytes.Buffer
 	c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
 	c.versions.own = rendezvous.Record{ID: "worker-0", Launch: four}
-	for i, found := range []string{four, five, five, six, four, five} {
+	for i, found := range []string{four, five, five, six, four, five, "mpirun=? mpiexec.hydra=MPICH_4.0.2"} {
 		c.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
 	}
 	require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
