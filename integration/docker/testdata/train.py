@@ -60,8 +60,8 @@ class Gloo:
         for _ in range(self.size - 1):
             self.following.sendall(f"{passed}\n".encode())
             line = self.previous.readline()
-            while not line:
-                signal.pause()  # it has failed, and the launcher ends us: whoever failed by itself now could seem the first
+            if not line:
+                signal.pause()  # for the launcher to end us: whoever fails now by itself could seem the first
             passed = type(value)(line.rstrip("\n"))
             values.append(passed)
         return values
@@ -79,7 +79,8 @@ def main():
         os._exit(3)
     # What follows is printed when every rank would save.
     stopping = []
-    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+    if args.train:
+        signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
     total = sum(world.exchange(world.rank + 1))
     hosts = sorted(set(world.exchange(socket.gethostname())))
     if world.rank == 0:
