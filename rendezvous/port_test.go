@@ -338,6 +338,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 		_, _ = io.WriteString(got, "state")
 		answered <- got
 	}()
+	require.NoError(t, stream.SetDeadline(time.Now().Add(time.Minute)))
 	raw, err := stream.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Read(func(fd uintptr) bool { // until there is something to read

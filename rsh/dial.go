@@ -189,7 +189,7 @@ func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, di
 	if waits {
 		l.limit.Reset(p.cfg.DialTimeout)
 	}
-	if time.Since(begin) < longestTurn {
+	if time.Since(begin) < p.longestTurn {
 		return tcp, end, nil
 	}
 	_ = tcp.Close()
@@ -200,7 +200,7 @@ func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, di
 	return tcp, end, nil
 }
 
-// longestTurn is a small part of the 30 s that sshd gives a login.
+// longestTurn is how long a connection may have waited for its login: a small part of the 30 s that sshd gives one.
 const longestTurn = 5 * time.Second
 
 type dialFunc func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)

@@ -100,6 +100,8 @@ type Pool struct {
 	turns  turns
 	closed bool
 	wg     sync.WaitGroup // all goroutines; nothing is added once closed is set
+
+	longestTurn time.Duration // longestTurn, except in tests
 }
 
 type peer struct {
@@ -131,7 +133,7 @@ var errClosed = errors.New("rsh: the pool is closed")
 // New returns a pool without connections. Close it.
 func New(cfg Config) *Pool {
 	cfg = cfg.withDefaults()
-	p := &Pool{cfg: cfg, watch: cfg.Silence, links: map[peer]*link{}}
+	p := &Pool{cfg: cfg, watch: cfg.Silence, links: map[peer]*link{}, longestTurn: longestTurn}
 	p.pause.Store(int64(cfg.Keepalive))
 	return p
 }

@@ -13,7 +13,8 @@ type turns struct {
 	mu    sync.Mutex
 	under int             // logins under way
 	queue []chan struct{} // logins that wait; closed when it is their turn
-	ended time.Time       // when a login ended, or began beyond most
+	ended time.Time       // when a login ended while others waited, or they began to wait
+	moved time.Time       // the same, or when a login began beyond mostLogins
 	gap   time.Duration   // between the ends of two logins lately, while others waited
 	more  *time.Timer     // lets one more begin; nil while none waits
 }
@@ -35,6 +36,7 @@ func (t *turns) wait(ctx context.Context) (end func(), err error) {
 	t.queue = append(t.queue, turn)
 	if t.more == nil {
 		t.ended = time.Now()
+		t.moved = t.ended
 		t.more = time.AfterFunc(t.stuck(), t.oneMore)
 	}
 	t.mu.Unlock()
@@ -64,7 +66,7 @@ func (t *turns) end() {
 	if t.more != nil {
 		now := time.Now()
 		t.gap = (3*t.gap + now.Sub(t.ended)) / 4
-		t.ended = now
+		t.ended, t.moved = now, now
 	}
 	t.next()
 }
@@ -98,12 +100,12 @@ func (t *turns) oneMore() {
 	if t.more == nil || len(t.queue) == 0 {
 		return
 	}
-	if wait := time.Until(t.ended.Add(t.stuck())); wait > 0 {
+	if wait := time.Until(t.moved.Add(t.stuck())); wait > 0 {
 		t.more.Reset(wait)
 		return
 	}
 	t.begin()
-	t.ended = time.Now()
+	t.moved = time.Now()
 	t.check()
 	if t.more != nil {
 		t.more.Reset(t.stuck())

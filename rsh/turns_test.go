@@ -3,7 +3,10 @@ package rsh
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +17,15 @@ import (
 // Logins share one processor, on which all of them together take longer than each may: what was begun ends before more
 // is begun.
 func TestTurnsEndWhatWasBegun(t *testing.T) {
-	for name, work := range map[string]time.Duration{"quick": time.Millisecond, "slow": 250 * time.Millisecond} {
+	for name, tt := range map[string]struct {
+		work   time.Duration
+		beyond int // the number that may be under way at a time
+	}{
+		"quick": {time.Millisecond, 2},
+		"slow":  {250 * time.Millisecond, 2},
+		// What ends now and then at such a pace is not stuck.
+		"overloaded": {time.Second, 4},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const logins = 512
@@ -33,7 +44,7 @@ func TestTurnsEndWhatWasBegun(t *testing.T) {
 						most = max(most, under)
 						mu.Unlock()
 						processor <- struct{}{}
-						time.Sleep(work)
+						time.Sleep(tt.work)
 						<-processor
 						mu.Lock()
 						under--
@@ -43,8 +54,8 @@ func TestTurnsEndWhatWasBegun(t *testing.T) {
 					})
 				}
 				all.Wait()
-				require.LessOrEqual(t, most, mostLogins+2)
-				require.LessOrEqual(t, longest, (mostLogins+2)*work)
+				require.LessOrEqual(t, most, mostLogins+tt.beyond)
+				require.LessOrEqual(t, longest, time.Duration(mostLogins+tt.beyond)*tt.work)
 				require.Zero(t, turns.under)
 				require.Nil(t, turns.more)
 			})
@@ -64,7 +75,9 @@ func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 		}
 		begin := time.Now()
 		for i := range 3 {
-			end, err := turns.wait(t.Context())
+			soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			end, err := turns.wait(soon)
 			require.NoError(t, err)
 			require.Equal(t, time.Duration(i+1)*stuckAfter, time.Since(begin))
 			defer end()
@@ -84,4 +97,60 @@ func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 		require.NoError(t, err)
 		end()
 	})
+}
+
+// A connection of the pool takes its turn for the login. Waiting for it counts neither against the time limit here nor
+// against that of the peer, for whom a connection that has waited is made anew.
+func TestALoginTakesItsTurn(t *testing.T) {
+	var begun atomic.Bool
+	silent := make(chan error, 1)
+	peer := startPeer(t, "worker-1", func(s *peerServer) {
+		s.raw = func(c net.Conn) bool {
+			if !begun.CompareAndSwap(false, true) {
+				return false
+			}
+			n, err := c.Read(make([]byte, 1))
+			if n > 0 {
+				err = errors.New("it began its login")
+			}
+			silent <- err
+			return true
+		}
+	})
+	p := testPool(t, func(c *Config) { c.DialTimeout = time.Hour })
+	p.longestTurn = 0
+	p.turns.gap = time.Hour // no login begins because another one is stuck
+	var ends []func()
+	for range mostLogins {
+		end, err := p.turns.wait(t.Context())
+		require.NoError(t, err)
+		ends = append(ends, end)
+	}
+	connected := make(chan error, 1)
+	go func() {
+		_, err := p.Connect(testCtx(t), peer.target)
+		connected <- err
+	}()
+	waitFor(t, func() bool {
+		select {
+		case err := <-connected:
+			require.FailNow(t, "connected before its turn", "%v", err)
+		case err := <-silent:
+			require.FailNow(t, "more than the connection was made before its turn", "%v", err)
+		default:
+		}
+		p.turns.mu.Lock()
+		defer p.turns.mu.Unlock()
+		return len(p.turns.queue) == 1 && begun.Load()
+	})
+	p.mu.Lock()
+	runs := p.links[keyOf(peer.target)].limit.Stop()
+	p.mu.Unlock()
+	require.False(t, runs, "the time limit runs while it waits")
+	ends[0]()
+	require.NoError(t, <-connected)
+	require.ErrorIs(t, <-silent, io.EOF)
+	for _, end := range ends[1:] {
+		end()
+	}
 }

@@ -436,13 +436,22 @@ func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
 		_, err = nc.Read(make([]byte, 1))
 		require.NoError(t, err)
 		require.NoError(t, nc.Close())
-		server.Log.Wait(t, row.level, "ssh login refused", "remote="+nc.LocalAddr().String())
+		line := server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String())
+		require.Contains(t, line, row.level)
 
-		unknown := sshdtest.Key(t)
-		cfg := server.ClientConfig()
-		cfg.Auth = []ssh.AuthMethod{ssh.PublicKeys(unknown)}
-		_, err = ssh.Dial("tcp", server.Addr.String(), cfg)
-		require.Error(t, err)
-		server.Log.Wait(t, "level=WARN", "ssh login refused", ssh.FingerprintSHA256(unknown.PublicKey()))
+		for _, abrupt := range []bool{false, true} {
+			nc, err := net.Dial("tcp", server.Addr.String())
+			require.NoError(t, err)
+			if abrupt {
+				require.NoError(t, nc.(*net.TCPConn).SetLinger(0)) // closing it resets the connection
+			}
+			unknown := sshdtest.Key(t)
+			cfg := server.ClientConfig()
+			cfg.Auth = []ssh.AuthMethod{ssh.PublicKeys(unknown)}
+			_, _, _, err = ssh.NewClientConn(nc, "", cfg)
+			require.Error(t, err)
+			line := server.Log.Wait(t, "ssh login refused", ssh.FingerprintSHA256(unknown.PublicKey()))
+			require.Contains(t, line, "level=WARN", "abrupt: %v", abrupt)
+		}
 	}
 }

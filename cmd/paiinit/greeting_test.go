@@ -68,6 +68,7 @@ func TestAClientMayWaitForTheGreeting(t *testing.T) {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number()))
 		conn, err := (&net.Dialer{Timeout: time.Minute}).Dial("tcp", addr)
 		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		if patient {
 			conn = &afterGreeting{Conn: conn}
 		}
