@@ -68,8 +68,9 @@ func (n *Node) contest(t *target, first Record, r *Record, reply func(message), 
 			t.announced = first.Addr
 			t.mu.Unlock()
 			if reply != nil {
-				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: fmt.Sprintf(
-					"%s is taken: the container at %v has this rank and answers; this second one at %v has no part in the job", r.ID, first.Addr, r.Addr)}})
+				reason := fmt.Sprintf("%s is taken: the container at %v has this rank and answers; "+
+					"this second one at %v has no part in the job", r.ID, first.Addr, r.Addr)
+				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: reason}})
 			}
 		}
 	}

@@ -505,7 +505,8 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		n.setGathered(Roster{}, &EndedError{Outcome{Status: 75, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
 		return
 	case m.Size != 0 && m.Size != n.cfg.Size:
-		n.setGathered(Roster{}, &ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
+		n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
+			"%s at %v was told that the job has %d ranks, %s that it has %d",
 			r.ID, r.Addr, m.Size, n.self.ID, n.cfg.Size)})
 		if t.link == nil {
 			t.link = w // it hears how the job ends

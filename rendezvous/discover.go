@@ -232,8 +232,8 @@ const joinHead = 50 * time.Millisecond
 // manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.
 const manyJoins = 128
 
-// joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say that rank 0
-// has heard this one: at first it is joined in any case.
+// joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say
+// that rank 0 has heard this one: at first it is joined in any case.
 func (n *Node) joinTargets(connected, first bool) []place {
 	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size && !first {
 		return nil
@@ -297,8 +297,8 @@ func (n *Node) lookForLeader() {
 }
 
 // lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is
-// the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was begun
-// at one of the places.
+// the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was
+// begun at one of the places.
 func (n *Node) lookOnce() (reached bool, hopeless error) {
 	places, sure := n.leaderPlaces()
 	if len(places) == 0 {
@@ -382,7 +382,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 		switch {
 		case ours || n.up.wire != nil:
 			n.up.foreign.met(nil, resolved)
-		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0 itself, or all that answer; none shares ours
+		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0, or all that answer; none shares ours
 			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
 		}
 		switch {
@@ -392,8 +392,9 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			n.setFinished(*outcome, nil)
 		case n.up.foreign.proven:
 			err := n.up.foreign.proof()
-			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size,
-				Missing: []Missing{{Rank: 0, Name: "rank 0", Reason: explain(err), secret: errors.Is(err, ErrOtherSecret), proof: err}}}).end()
+			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size, Missing: []Missing{{
+				Rank: 0, Name: "rank 0", Reason: explain(err), secret: errors.Is(err, ErrOtherSecret), proof: err,
+			}}}).end()
 		}
 	})
 	return reached, hopeless
@@ -534,7 +535,7 @@ func (n *Node) missing() []Missing {
 		listed++
 		t := n.lead.targets[p.ID]
 		if t != nil && t.rec == nil {
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()})
+			out = append(out, n.missingAt(t, p.Rank, p.ID))
 		}
 	}
 	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
@@ -551,7 +552,7 @@ func (n *Node) missing() []Missing {
 			break
 		}
 		t := n.lead.targets[k]
-		out = append(out, Missing{Rank: -1, Name: n.nameOf(t), Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()})
+		out = append(out, n.missingAt(t, -1, n.nameOf(t)))
 		count--
 	}
 	if count > 0 {
@@ -565,6 +566,10 @@ func (n *Node) missing() []Missing {
 		return n.unsettled()
 	}
 	return out
+}
+
+func (n *Node) missingAt(t *target, rank int, name string) Missing {
+	return Missing{Rank: rank, Name: name, Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()}
 }
 
 // missingBelow is the view of a rank other than 0.

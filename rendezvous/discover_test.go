@@ -182,7 +182,8 @@ func TestPortsTakenByAnotherJob(t *testing.T) {
 						}
 						for k := range below {
 							at := netip.AddrPortFrom(simAddr(rank).Addr(), simAddr(rank).Port()-uint16(k)-1)
-							net.listen(&simHost{addr: at, node: &Node{}, id: other.id, secret: other.secret, try: other.try})
+							net.listen(&simHost{addr: at, node: &Node{},
+								id: other.id, secret: other.secret, try: other.try})
 						}
 					}))
 					require.Less(t, at.Sub(begin), time.Second)

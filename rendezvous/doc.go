@@ -96,8 +96,8 @@
 // job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any rank was
 // told.
 //
-// Where no container knows its rank (containers behind one name that cannot tell their index), the one that comes first in
-// an order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then
+// Where no container knows its rank (containers behind one name that cannot tell their index), the one that comes first
+// in an order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then
 // given in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
 // address of the seeds that it knows. An address is tried when a container has said there who it is, the dial has
 // failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role (Seed.Role)
@@ -113,9 +113,10 @@
 // Only a container that proved to have the key of the job ends it, and all ranks end alike.
 //
 //	finding                                         who ends, and how
-//	a rank is stopped, or cannot run its command    it stays until rank 0 has come, 5 s where it was stopped; rank 0 ends all with its
-//	                                                status. A stopped rank also tells up to 8 other ranks, which tell rank 0: void if a
-//	                                                later start of that rank registers within 2 s.
+//	a rank is stopped, or cannot run its command    it stays until rank 0 has come, 5 s where it was stopped;
+//	                                                rank 0 ends all with its status. A stopped rank also tells
+//	                                                up to 8 other ranks, which tell rank 0: void if a later
+//	                                                start of that rank registers within 2 s.
 //	rank 0 is stopped                               all that come within 5 s, with its status
 //	another size, two that claim rank 0             all, with 78, at once
 //	more containers than ranks that are agreed      all that are connected, with 78

@@ -16,7 +16,8 @@ import (
 //	   ended(record, outcome)  ------->  keep it, by id and nonce
 //	                  <--------------  done-ack
 //	                                     ended(record, outcome)  ------->  ends the job before its launch,
-//	                                                                       unless a later start of that rank registers within 2 s
+//	                                                                       unless a later start of that rank
+//	                                                                       registers within 2 s
 //
 // It is about one start: a container that is started again is heard of under another nonce, which makes it void.
 
@@ -58,6 +59,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	}
 	telling, cancel := context.WithCancel(ctx)
 	defer cancel()
+	farewell := message{Type: ended, Record: &n.self, Outcome: &o}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -65,7 +67,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 		wg.Go(func() {
 			addrs, err := to.find(n)
 			for _, a := range addrs {
-				if _, err = n.exchange(telling, to.id, a, message{Type: ended, Record: &n.self, Outcome: &o}); err == nil {
+				if _, err = n.exchange(telling, to.id, a, farewell); err == nil {
 					return
 				}
 			}
@@ -88,7 +90,8 @@ func (n *Node) onFarewell(w *wire, m message) {
 		return
 	}
 	w.send(message{Type: doneAck})
-	if h, ok := n.heard[r.ID]; ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
+	h, ok := n.heard[r.ID]
+	if ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
 		return
 	}
 	if n.lead == nil {

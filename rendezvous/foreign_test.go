@@ -27,19 +27,31 @@ func TestForeign(t *testing.T) {
 		met    []meeting
 		proven bool
 	}{
-		"once":                               {[]meeting{{0, secret, -1}}, false},
-		"twice, at once":                     {[]meeting{{0, secret, -1}, {secretPatience - ms, secret, -1}}, false},
-		"twice, later":                       {[]meeting{{0, secret, -1}, {secretPatience, secret, -1}}, true},
-		"the address is as old":              {[]meeting{{0, secret, -1}, {time.Minute, secret, 0}}, false},
-		"no answer in between":               {[]meeting{{0, secret, -1}, {time.Second, context.DeadlineExceeded, -1}, {secretPatience, secret, -1}}, true},
-		"gone in between":                    {[]meeting{{0, secret, -1}, {time.Second, syscall.ECONNREFUSED, -1}, {secretPatience, secret, -1}}, false},
-		"one of ours in between":             {[]meeting{{0, secret, -1}, {time.Second, nil, -1}, {secretPatience, secret, -1}}, false},
-		"proven, and gone":                   {[]meeting{{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, syscall.ECONNREFUSED, -1}}, true},
-		"proven, and one of ours":            {[]meeting{{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, nil, -1}}, false},
-		"another job, while one may end":     {[]meeting{{0, job, -1}, {jobPatience - ms, job, -1}}, false},
-		"another job, for long":              {[]meeting{{0, job, -1}, {jobPatience, job, -1}}, true},
-		"another job, then another secret":   {[]meeting{{0, job, -1}, {jobPatience, secret, -1}}, false},
-		"another secret, when it is awaited": {[]meeting{{0, syscall.ECONNREFUSED, -1}, {time.Minute, secret, -1}}, false},
+		"once":                  {[]meeting{{0, secret, -1}}, false},
+		"twice, at once":        {[]meeting{{0, secret, -1}, {secretPatience - ms, secret, -1}}, false},
+		"twice, later":          {[]meeting{{0, secret, -1}, {secretPatience, secret, -1}}, true},
+		"the address is as old": {[]meeting{{0, secret, -1}, {time.Minute, secret, 0}}, false},
+		"no answer in between": {[]meeting{
+			{0, secret, -1}, {time.Second, context.DeadlineExceeded, -1}, {secretPatience, secret, -1},
+		}, true},
+		"gone in between": {[]meeting{
+			{0, secret, -1}, {time.Second, syscall.ECONNREFUSED, -1}, {secretPatience, secret, -1},
+		}, false},
+		"one of ours in between": {[]meeting{
+			{0, secret, -1}, {time.Second, nil, -1}, {secretPatience, secret, -1},
+		}, false},
+		"proven, and gone": {[]meeting{
+			{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, syscall.ECONNREFUSED, -1},
+		}, true},
+		"proven, and one of ours": {[]meeting{
+			{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, nil, -1},
+		}, false},
+		"another job, while one may end":   {[]meeting{{0, job, -1}, {jobPatience - ms, job, -1}}, false},
+		"another job, for long":            {[]meeting{{0, job, -1}, {jobPatience, job, -1}}, true},
+		"another job, then another secret": {[]meeting{{0, job, -1}, {jobPatience, secret, -1}}, false},
+		"another secret, when it is awaited": {[]meeting{
+			{0, syscall.ECONNREFUSED, -1}, {time.Minute, secret, -1},
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -190,7 +190,10 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	for _, f := range []struct {
 		bit int
 		s   string
-	}{{sameRole, r.Role}, {sameVersion, r.Version}, {sameFabric, string(r.Fabric)}, {sameLaunch, r.Launch}, {sameExec, r.Exec}, {sameHost, r.Host}, {sameNetwork, r.Network}, {plainID, r.ID}} {
+	}{
+		{sameRole, r.Role}, {sameVersion, r.Version}, {sameFabric, string(r.Fabric)}, {sameLaunch, r.Launch},
+		{sameExec, r.Exec}, {sameHost, r.Host}, {sameNetwork, r.Network}, {plainID, r.ID},
+	} {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
@@ -224,7 +227,10 @@ func (d *unpacker) record(ref *Record) Record {
 	for _, f := range []struct {
 		bit int
 		s   *string
-	}{{sameRole, &r.Role}, {sameVersion, &r.Version}, {sameFabric, &fabric}, {sameLaunch, &r.Launch}, {sameExec, &r.Exec}, {sameHost, &r.Host}, {sameNetwork, &r.Network}} {
+	}{
+		{sameRole, &r.Role}, {sameVersion, &r.Version}, {sameFabric, &fabric}, {sameLaunch, &r.Launch},
+		{sameExec, &r.Exec}, {sameHost, &r.Host}, {sameNetwork, &r.Network},
+	} {
 		if same&f.bit == 0 {
 			*f.s = d.string()
 		}

@@ -1140,8 +1140,12 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 		})
 	})
 	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
-		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) { one.w.send(message{Type: here, Record: other}) },
-		"another rank refuses":      func(_ *play, _ *Node, other *Record, one *line) { one.w.send(message{Type: refuse, Record: other}) },
+		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) {
+			one.w.send(message{Type: here, Record: other})
+		},
+		"another rank refuses": func(_ *play, _ *Node, other *Record, one *line) {
+			one.w.send(message{Type: refuse, Record: other})
+		},
 		"it greets": func(p *play, zero *Node, other *Record, _ *line) {
 			l := p.call(zero, other)
 			l.w.send(message{Type: hello, Record: other})
