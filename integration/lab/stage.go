@@ -134,6 +134,11 @@ func stage() error {
 	if p.Parent {
 		return p.parent(path)
 	}
+	// The lab's death kills the thread that was cloned, and the program is whichever thread executes it.
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("asking to end with the lab: %w", err)
+	}
 	return &fs.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, p.Args, p.Env)}
 }
 
