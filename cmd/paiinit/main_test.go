@@ -12,13 +12,17 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/paiinit/paiinit/integration/testnetwork"
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
 func TestMain(m *testing.M) {
 	program := func() { os.Exit(start(os.Args, os.Environ())) }
-	testscript.Main(scripts{m},
-		map[string]func(){"paiinit": program, "ssh": program, horovodrunName: program, "told": told})
+	programs := map[string]func(){"paiinit": program, "ssh": program, horovodrunName: program, "told": told}
+	if programs[filepath.Base(os.Args[0])] == nil {
+		testnetwork.Own() // scripts have fixed ports
+	}
+	testscript.Main(scripts{m}, programs)
 }
 
 // scripts runs the tests, but not the programs that the scripts call.

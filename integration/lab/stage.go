@@ -9,12 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/testnetwork"
 )
 
 // What this program is called, and which files it has open, when it is executed again inside new namespaces.
@@ -86,26 +87,14 @@ func Main() {
 
 // runAsRoot runs this program again in a user namespace in which this user is root.
 func runAsRoot() (int, error) {
-	cmd := &exec.Cmd{
+	return testnetwork.RunAgain(&exec.Cmd{
 		Path: "/proc/self/exe", Args: append([]string{rootName}, os.Args[1:]...),
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
 			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-			Pdeathsig:   syscall.SIGKILL,
 		},
-	}
-	runtime.LockOSThread() // Pdeathsig speaks of this thread
-	defer runtime.UnlockOSThread()
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return 0, err
-	}
-	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
-	}
-	return cmd.ProcessState.ExitCode(), nil
+	})
 }
 
 // stage furnishes the namespaces that it finds itself in and becomes the program.
