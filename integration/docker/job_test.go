@@ -43,11 +43,7 @@ func launcherImage(suite string) (string, error) {
 
 // binary is paiinit as it is shipped, built once for all tests.
 var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "paiinit-docker-")
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(dir, "paiinit")
+	file := filepath.Join(scratch, "paiinit")
 	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", file, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -69,7 +65,7 @@ func newJobOf(t *testing.T, image func() (string, error)) *job {
 	needEngine(t)
 	tag, err := image()
 	require.NoError(t, err)
-	name := fmt.Sprintf("paiinit-job-%d-%s", os.Getpid(),
+	name := fmt.Sprintf("paiinit-job-%s-%s", runName,
 		notInNames.ReplaceAllLiteralString(strings.ToLower(t.Name()), "-"))
 	j := &job{name: name, image: tag, slots: 2}
 	_, err = docker(t.Context(), "network", "create", "--label", "paiinit-test=yes", j.name)

@@ -17,9 +17,34 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/sweep"
 )
 
 const root = "../.."
+
+// runName is in the name of everything that this run makes in the Docker engine.
+var runName = sweep.NewName()
+
+// scratch is a directory for this run.
+var scratch string
+
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "paiinit-docker-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	stop, err := sweep.Later(runName)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	status := m.Run()
+	stop()
+	_ = os.RemoveAll(scratch)
+	os.Exit(status)
+}
 
 // project is one start of examples/compose.
 type project struct {
@@ -44,7 +69,7 @@ func newProject(t *testing.T, image, override string) *project {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	p := &project{
-		name:   fmt.Sprintf("paiinit-test-%d-%s", os.Getpid(), strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))),
+		name:   fmt.Sprintf("paiinit-test-%s-%s", runName, strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))),
 		secret: rand.Text(),
 		env:    append(os.Environ(), "PAIINIT_IMAGE="+image, "PAIINIT_SECRET_FILE="+secret),
 	}
@@ -230,13 +255,13 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	const tag = "paiinit-test/job"
-	_, err = docker(ctx, "build", "--network", "none", "--tag", tag,
+	_, err = docker(ctx, "build", "--network", "none", "--tag", tag, "--tag", tag+":"+runName,
 		"--build-arg", "BUILDER="+strings.TrimSpace(builder), "--build-arg", "BASE="+base, "--build-arg", "VERSION=test",
 		"--file", filepath.Join(root, "Dockerfile.example"), root)
 	if err != nil {
 		return "", err
 	}
-	// What earlier builds have left without a name. Younger ones may be in use by another run of these tests.
+	// What earlier builds have left without a name. Each run gives its image a name of its own.
 	if _, err := docker(ctx, "image", "prune", "--force", "--filter", "label=paiinit-test", "--filter", "until=2h"); err != nil {
 		return "", err
 	}

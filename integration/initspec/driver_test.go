@@ -101,7 +101,7 @@ func (d docker) missing() string { return noDocker }
 var containers atomic.Int64
 
 func (d docker) prepare(c *container, p program) {
-	c.name = fmt.Sprintf("paiinit-initspec-%d-%d", os.Getpid(), containers.Add(1))
+	c.name = fmt.Sprintf("paiinit-initspec-%s-%d", runName, containers.Add(1))
 	args := []string{"run", "--name", c.name, "--rm", "--network", "none"}
 	for _, option := range d.options {
 		if !p.bare || option != d.tmpfs {
@@ -123,6 +123,7 @@ func (d docker) prepare(c *container, p program) {
 	program := p.args()
 	args = append(args, "--entrypoint", program[0], image)
 	c.cmd = exec.Command("docker", append(args, program[1:]...)...)
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it makes no container after the test is killed
 }
 
 func (d docker) signal(c *container, sig syscall.Signal) {

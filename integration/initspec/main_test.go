@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/paiinit/paiinit/integration/initspec/stage"
+	"github.com/paiinit/paiinit/integration/sweep"
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
@@ -25,6 +26,9 @@ var noBusybox string
 
 // image is the same directory as a Docker image, "" if there is no engine, for the reason noDocker.
 var image, noDocker string
+
+// runName is in the name of everything that this run makes in the Docker engine.
+var runName = sweep.NewName()
 
 func TestMain(m *testing.M) {
 	testsignals.Default()
@@ -42,14 +46,15 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	stop, err := sweep.Later(runName)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer stop()
 	if noDocker = noBusybox; noDocker == "" {
 		noDocker = importImage()
 	}
-	defer func() {
-		if image != "" {
-			_ = exec.Command("docker", "rmi", "--force", image).Run()
-		}
-	}()
 	return m.Run()
 }
 
@@ -125,7 +130,7 @@ func importImage() string {
 	}
 	archive, w := io.Pipe()
 	go func() { w.CloseWithError(archiveRoot(w)) }()
-	name := fmt.Sprintf("paiinit-initspec:%d", os.Getpid())
+	name := "paiinit-initspec:" + runName
 	cmd := exec.Command("docker", "import", "--change", `ENTRYPOINT ["/sbin/paiinit"]`, "-", name)
 	cmd.Stdin = archive
 	if out, err := cmd.CombinedOutput(); err != nil {
