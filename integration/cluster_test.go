@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -137,6 +138,7 @@ type host struct {
 	env      map[string]string // of the scheduler, and what the test adds
 	flags    []string
 	binds    map[string]string
+	dir      string // "" = the repository's root
 	tmpfs    []string
 	overlay  []string
 	hosts    map[string]netip.Addr // of /etc/hosts
@@ -167,7 +169,7 @@ func (h host) program(command ...string) lab.Program {
 		Hostname: h.hostname,
 		Args:     append(append(args, "--"), command...),
 		Env:      env,
-		Dir:      root,
+		Dir:      cmp.Or(h.dir, root),
 		Binds:    binds,
 		Tmpfs:    append([]string{"/job"}, h.tmpfs...), // paiinit writes DeepSpeed's host list there
 		Overlay:  h.overlay,

@@ -1,0 +1,39 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Paiinit does not keep the directory busy in which it was started: where a rank's processes have left it, it can be
+// unmounted while the job runs, on ranks that run a command and on those that wait.
+func TestStartDirectoryIsFree(t *testing.T) {
+	// The agent leaves it at the start of the command.
+	const free = "cd /; for i in $(seq 500); do umount /tmp/start 2>/dev/null && echo free && break; sleep 0.02; done"
+	for name, tt := range map[string]struct {
+		flags   []string
+		command string
+		free    []int // how often each rank says so
+	}{
+		"rank 0 runs the command": {nil, free + "; /run/bin/paiinit rsh worker-1 '" + free + "'", []int{2, 0}},
+		"all run it":              {[]string{"--exec", "all"}, free + "; /run/bin/paiinit barrier free", []int{1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := peersHosts(t, newLab(t), 2)
+			for i := range hosts {
+				hosts[i].dir, hosts[i].tmpfs = "/tmp/start", []string{"/tmp/start"}
+				hosts[i].flags = append(hosts[i].flags, tt.flags...)
+			}
+			containers := startAll(t, hosts, "sh", "-c", tt.command)
+			require.Equal(t, same(2, 0), statuses(t, containers))
+			for i, n := range tt.free {
+				want := ""
+				for range n {
+					want += "free\n"
+				}
+				require.Equal(t, want, stdout(containers[i]))
+			}
+		})
+	}
+}
