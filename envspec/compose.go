@@ -71,6 +71,37 @@ func (r *reader) dnsPeers(job *Job, v variable) error {
 	return nil
 }
 
+// checkAlone refuses a job of one container whose own name in DNS has the addresses of other containers, too. Such a
+// job opens no port, so its containers cannot tell each other that they are too many.
+func (r *reader) checkAlone(job *Job) error {
+	if job.Size != 1 || r.in.Resolver == nil {
+		return nil
+	}
+	for _, seed := range job.Seeds {
+		if seed.Role == "" || seed.Role != job.Role {
+			continue
+		}
+		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
+		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
+			continue // the name stands for something else, such as a balancer
+		}
+		var others []string
+		for _, a := range addrs {
+			if !r.isOwn(a) {
+				others = append(others, a.Unmap().String())
+			}
+		}
+		if len(others) > 0 {
+			slices.Sort(others)
+			v, _ := r.get("PAIINIT_SIZE")
+			return r.fail(v, "set it to the number of all containers, or start one container of the service",
+				"%s=%d but other containers of %s run at %s", v.name, job.Size, quote(seed.Host),
+				strings.Join(others, ", "))
+		}
+	}
+	return nil
+}
+
 // dnsSelf finds the own role and index: what is given, else by the names of the own addresses.
 func (r *reader) dnsSelf(job *Job, v variable) error {
 	role, given := r.get("PAIINIT_ROLE")

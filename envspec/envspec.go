@@ -255,12 +255,18 @@ func (r *reader) readJob() (Job, error) {
 		r.checkPeers,
 	}
 	for _, step := range steps {
-		if err := step(&job); err != nil {
+		if err := step(&job); err != nil && r.contradiction != nil {
+			return Job{}, r.contradiction
+		} else if err != nil {
 			return Job{}, err
 		}
 	}
 	job.Sources = r.sources
 	job.Warnings = r.warnings
+	if r.contradiction != nil {
+		r.contradiction.Job = &job
+		return Job{}, r.contradiction
+	}
 	return job, nil
 }
 

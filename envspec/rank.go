@@ -89,6 +89,9 @@ func (r *reader) settle(job *Job) error {
 	if err := r.settleSize(job); err != nil {
 		return err
 	}
+	if err := r.checkAlone(job); err != nil {
+		return err
+	}
 	start := 0 // of the own role
 	var own Role
 	for i, role := range job.Roles {
@@ -142,7 +145,11 @@ func (r *reader) settleSize(job *Job) error {
 	case err != nil:
 		return err
 	case ok && known && size != total:
-		return r.fail(v, "leave it out or make them equal", "%s=%d but %s gives %d", v.name, size, r.sources["size"], total)
+		r.contradiction = r.fail(v, "leave it out or make them equal", "%s=%d but %s gives %d", v.name, size,
+			r.sources["size"], total)
+		if job.Size = total; total == 0 {
+			return r.contradiction
+		}
 	case ok:
 		job.Size = size
 		r.note("size", v)

@@ -25,6 +25,8 @@ type reader struct {
 	warnings []string
 	warned   map[string]bool
 
+	contradiction *VarError // all else can be read
+
 	gpus    map[string]int       // GPUs of each container of a role, where the scheduler says
 	ownGPUs int                  // GPUs of this container by the scheduler's word
 	counts  map[string]variable  // where the count of a role came from

@@ -20,6 +20,9 @@ type VarError struct {
 	Problem string
 	// Advice is what to do about it; may be empty.
 	Advice string
+	// Job is what the environment says otherwise, if that tells this container's place in the job and where the others
+	// are: then they can be told. Nil if it does not.
+	Job *Job
 }
 
 // Error returns "system: problem; advice" on one line.

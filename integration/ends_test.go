@@ -82,6 +82,19 @@ func TestSizeForgetsTheLauncher(t *testing.T) {
 	}
 }
 
+// TestScaledServiceOfSizeOne: a job of one container opens no port. Where the name of its service has more addresses,
+// its containers end by themselves.
+func TestScaledServiceOfSizeOne(t *testing.T) {
+	l := newLab(t)
+	hosts := serviceHosts(t, l, 1, "dns:worker", "worker", "worker", "worker")
+	containers := startAll(t, hosts, "echo", "launched")
+	require.Equal(t, same(3, 78), statuses(t, containers))
+	for _, c := range containers {
+		require.Empty(t, stdout(c))
+		require.Contains(t, stderr(c), `PAIINIT_SIZE=1 but other containers of \"worker\" run at `)
+	}
+}
+
 // TestSurplusSetComesLate: two more containers of a service than the job has ranks are as many as a job of their own
 // would need. They are sent away, and the job goes on.
 func TestSurplusSetComesLate(t *testing.T) {
@@ -119,6 +132,26 @@ var endings = []struct {
 	{
 		name: "rank 0 belongs to another job", prepare: func(h []host) { h[0].env["PAIINIT_JOB"] = "another" },
 		status: 78,
+	},
+	{
+		name: "a worker's size contradicts its peers", prepare: func(h []host) { h[1].env["PAIINIT_SIZE"] = "4" },
+		status: 78,
+	},
+	{
+		name: "a worker's size contradicts its peers, and rank 0 comes later", late: -1, status: 78,
+		prepare: func(h []host) { h[1].env["PAIINIT_SIZE"] = "4" },
+	},
+	{
+		name: "rank 0's size contradicts its peers", prepare: func(h []host) { h[0].env["PAIINIT_SIZE"] = "4" },
+		status: 78,
+	},
+	{
+		name: "all sizes contradict the peers", status: 78,
+		prepare: func(h []host) {
+			for i := range h {
+				h[i].env["PAIINIT_SIZE"] = "4"
+			}
+		},
 	},
 	{name: "a worker stops before rank 0 has come", late: -1, stop: 1, status: 143},
 	{name: "rank 0 stops before a worker has come", late: 2, stop: -1, status: 143},

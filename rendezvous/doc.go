@@ -117,6 +117,7 @@
 //	                                                rank 0 ends all with its status. A stopped rank also tells
 //	                                                up to 8 other ranks, which tell rank 0: void if a later
 //	                                                start of that rank registers within 2 s.
+//	a rank's environment contradicts itself         as if it were stopped, with 78
 //	rank 0 is stopped                               all that come within 5 s, with its status
 //	another size, two that claim rank 0             all, with 78, at once
 //	more containers than ranks that are agreed      all that are connected, with 78

@@ -65,13 +65,19 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	defer cancel()
 	for _, to := range others[:min(farewellFan, len(others))] {
 		wg.Go(func() {
-			addrs, err := to.find(n)
-			for _, a := range addrs {
-				if _, err = n.exchange(telling, to.id, a, farewell); err == nil {
-					return
+			for b := (backoff{}); telling.Err() == nil; { // it may be about to start
+				addrs, err := to.find(n)
+				for _, a := range addrs {
+					if _, err = n.exchange(telling, to.id, a, farewell); err == nil {
+						return
+					}
+				}
+				n.log.Debug("telling another rank that this one leaves", "peer", to.id, "addrs", addrs, "err", err)
+				select {
+				case <-telling.Done():
+				case <-time.After(b.wait()):
 				}
 			}
-			n.log.Debug("telling another rank that this one leaves", "peer", to.id, "addrs", addrs, "err", err)
 		})
 	}
 	select {

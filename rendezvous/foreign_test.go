@@ -175,15 +175,21 @@ func TestSizesThatDiffer(t *testing.T) {
 // TestARankThatLeavesEarly: rank 0 hears of it when it comes, from the rank itself or from another one, but not of a
 // start that has a successor.
 func TestARankThatLeavesEarly(t *testing.T) {
-	for name, tt := range map[string]struct{ stays, again, ends bool }{
-		"it is still there":    {stays: true, ends: true},
-		"it has left":          {ends: true},
-		"it was started again": {again: true},
+	for name, tt := range map[string]struct{ stays, late, again, ends bool }{
+		"it is still there":                 {stays: true, ends: true},
+		"it has left":                       {ends: true},
+		"it has left, and was there before": {late: true, ends: true},
+		"it was started again":              {again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				one, two := w.start(w.config(1, 4)), w.start(w.config(2, 4))
+				one := w.start(w.config(1, 4))
+				w.set(addrOf(2), nil, syscall.ECONNREFUSED)
+				var two *Node
+				if !tt.late {
+					two = w.start(w.config(2, 4))
+				}
 				time.Sleep(time.Second)
 				leaving, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
@@ -192,6 +198,10 @@ func TestARankThatLeavesEarly(t *testing.T) {
 					_, told := one.Withdraw(leaving, Outcome{Status: 143, Reason: "it was stopped"})
 					left <- told
 				}()
+				if tt.late {
+					time.Sleep(2 * time.Second)
+					two = w.start(w.config(2, 4))
+				}
 				nodes := []*Node{two}
 				if tt.stays {
 					time.Sleep(2 * time.Second)

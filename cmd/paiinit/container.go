@@ -113,7 +113,11 @@ func (c *container) identify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.job, err = envspec.Read(ctx, in); err != nil {
+	c.job, err = envspec.Read(ctx, in)
+	var contradiction *envspec.VarError
+	if errors.As(err, &contradiction) && contradiction.Job != nil {
+		c.job = *contradiction.Job // for dismiss
+	} else if err != nil {
 		if underPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
 			unnamed := newIdentity(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
 			return cmp.Or(unnamed.alone(c.stateDir), err)
@@ -138,6 +142,9 @@ func (c *container) identify(ctx context.Context) error {
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
 		if source, err = c.deriveKeys(); err != nil {
+			if contradiction != nil {
+				return contradiction
+			}
 			return err
 		}
 		fingerprint = c.keys.Fingerprint()
@@ -147,6 +154,9 @@ func (c *container) identify(ctx context.Context) error {
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
 		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
 		"secret", source, "fingerprint", fingerprint, "version", version)
+	if contradiction != nil {
+		return contradiction
+	}
 	return nil
 }
 
@@ -651,11 +661,13 @@ func (e *stoppedError) Error() string {
 	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
 }
 
-// dismiss is rank 0's way out when it cannot launch what it was told to: it says so at once, and then to the ranks that
-// are there or come within a few seconds, so that they do not wait for it.
+// dismiss is the way out of a container that cannot do what it was told to. Rank 0 says so at once, and then to the
+// ranks that are there or come within a few seconds, so that they do not wait for it.
 func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	first := c.job.Rank == 0 || c.job.First
-	if c.job.Size == 1 || !first && c.exec != execAll {
+	var contradiction *envspec.VarError
+	needed := first || c.exec == execAll || errors.As(err, &contradiction)
+	if c.job.Size == 1 || c.keys == nil || !needed {
 		return 0, err
 	}
 	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -476,7 +477,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// withdraw is the way out of a rank that cannot run what it was told to: rank 0 ends the job for all if it comes soon.
+// withdraw is the way out of a rank other than 0: rank 0 ends the job for all when it hears of it. Where the
+// environment of this rank contradicts itself, that of rank 0 may, too, and rank 0 be gone: withdraw waits 5 s at most.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
@@ -484,9 +486,15 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
-	_, gerr := c.node.Gather(ctx)
-	if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
-		c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
+	if contradiction := (*envspec.VarError)(nil); errors.As(err, &contradiction) {
+		leaving, cancel := context.WithTimeout(ctx, dismissal)
+		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
+		cancel()
+	} else {
+		_, gerr := c.node.Gather(ctx)
+		if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
+			c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
+		}
 	}
 	// Where ranks are agreed, this one may be the first, and the one to tell.
 	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {

@@ -52,7 +52,7 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	defer c.close()
 
 	if err := c.identify(ctx); err != nil { // who am I, who are the others, what do we share?
-		return 0, err
+		return c.dismiss(ctx, err)
 	}
 	if err := c.findCommand(); err != nil { // a typo is found now, not after the wait
 		return c.dismiss(ctx, err)

@@ -123,7 +123,8 @@ func (d docker) prepare(c *container, p program) {
 	program := p.args()
 	args = append(args, "--entrypoint", program[0], image)
 	c.cmd = exec.Command("docker", append(args, program[1:]...)...)
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it makes no container after the test is killed
+	// It makes no container after the test is killed.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
 func (d docker) signal(c *container, sig syscall.Signal) {

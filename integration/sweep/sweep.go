@@ -17,7 +17,8 @@ const script = `cat
 docker ps --all --quiet --filter "name=$1" | xargs -r docker rm --force --volumes
 docker network ls --quiet --filter "name=$1" | xargs -r docker network rm
 docker volume ls --quiet --filter "name=$1" | xargs -r docker volume rm
-docker images --format '{{.Repository}}:{{.Tag}}' --filter "reference=*:$1" --filter "reference=*/*:$1" | xargs -r docker rmi --force`
+docker images --format '{{.Repository}}:{{.Tag}}' --filter "reference=*:$1" --filter "reference=*/*:$1" |
+	xargs -r docker rmi --force`
 
 // Later removes containers, networks and volumes with name in their names, and the tag name of all images, when this
 // process ends or stop is called. Stop returns when all are removed.
