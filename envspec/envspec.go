@@ -201,6 +201,11 @@ func Systems() []string {
 	return names
 }
 
+// NestedVariables are those that Nested looks for, in this order.
+func NestedVariables() []string {
+	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
+}
+
 // Nested returns the variable that says that this process runs inside a rank that a launcher, or paiinit, has started
 // already, so that there is nothing left to gather; or "".
 func Nested(environ []string) string {
@@ -211,7 +216,7 @@ func Nested(environ []string) string {
 			set[name] = true
 		}
 	}
-	for _, name := range []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"} {
+	for _, name := range NestedVariables() {
 		if set[name] {
 			return name
 		}

@@ -2,14 +2,11 @@ package pid1
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
+	"strconv"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -31,6 +28,9 @@ type process struct {
 }
 
 // first is Main in the first process.
+//
+// The agent starts as early as it can: before that, only the signals are caught that would end this process. The others,
+// each of which takes the Go runtime two switches of threads, are caught while the agent starts.
 func first(cfg Config) int {
 	p := &process{
 		stderr:   cfg.Stderr,
@@ -39,29 +39,34 @@ func first(cfg Config) int {
 		children: make(chan os.Signal, 1), // SIGCHLDs coalesce: one wakes us for all children
 	}
 	notify(p.signals, ending)
-	notify(p.children, []os.Signal{unix.SIGCHLD})
-	notify(make(chan os.Signal, 1), []os.Signal{unix.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
-
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil && !p.init {
-		p.say("not PID 1, and not a child subreaper: %v; daemons that the job leaves behind are neither reaped nor ended", err)
+	subreaper := prctl(prSetChildSubreaper, 1) // before there are children that could leave orphans
+	err := p.start(cfg)
+	if subreaper != nil && !p.init {
+		p.say("not PID 1, and not a child subreaper: " + subreaper.Error() +
+			"; daemons that the job leaves behind are neither reaped nor ended")
 	}
-	if err := p.start(cfg); err != nil {
-		p.say("%v", err)
+	if err != nil {
+		p.say(err.Error())
 		if tooLong := (*secretError)(nil); errors.As(err, &tooLong) {
 			return StatusConfig
 		}
 		return StatusCrash
 	}
-	notify(p.signals, others()) // beside the start of the agent, which waits for the word of it
-	_, _ = unix.Write(p.pipe, []byte{ready})
+	notify(p.children, []os.Signal{syscall.SIGCHLD})
+	select {
+	case p.children <- syscall.SIGCHLD: // for children that have ended before
+	default:
+	}
+	notify(p.signals, others()) // the agent waits for the word of it
+	_, _ = syscall.Write(p.pipe, []byte{ready})
 	// What is mounted in the directory that the job was started in can be unmounted.
-	_ = unix.Chdir("/") // harmless if not
+	_ = syscall.Chdir("/") // harmless if not
 	how := p.supervise()
 	p.end()
 	if status, ok := p.handedOver(); ok {
 		return status
 	}
-	p.say("the agent ended without a result: %s; what was left of the job was killed", describe(how))
+	p.say("the agent ended without a result: " + describe(how) + "; what was left of the job was killed")
 	return StatusCrash
 }
 
@@ -72,7 +77,7 @@ type secretError struct {
 }
 
 func (e *secretError) Error() string {
-	return fmt.Sprintf("%s has %d bytes; a secret may have at most %d", e.name, e.size, MaxSecret)
+	return e.name + " has " + strconv.Itoa(e.size) + " bytes; a secret may have at most " + strconv.Itoa(MaxSecret)
 }
 
 // start starts the agent.
@@ -81,15 +86,15 @@ func (p *process) start(cfg Config) (err error) {
 	var agents []int // the agent's ends
 	defer func() {
 		for _, fd := range agents {
-			_ = unix.Close(fd)
+			_ = syscall.Close(fd)
 		}
 	}()
 	// The agent's ends keep their numbers in the agent, so that files that we inherited keep theirs. Nobody else
 	// forks in this process: they need no close-on-exec.
 	pipe := func() (r, w int, err error) {
 		var fds [2]int
-		if err := unix.Pipe2(fds[:], unix.O_NONBLOCK); err != nil {
-			return 0, 0, fmt.Errorf("making a pipe to the agent: %w", err)
+		if err := syscall.Pipe2(fds[:], syscall.O_NONBLOCK); err != nil {
+			return 0, 0, because("making a pipe to the agent", err)
 		}
 		return fds[0], fds[1], nil
 	}
@@ -98,12 +103,12 @@ func (p *process) start(cfg Config) (err error) {
 		return err
 	}
 	agents = append(agents, h.signals)
-	unix.CloseOnExec(p.pipe)
+	syscall.CloseOnExec(p.pipe)
 	if p.status, h.status, err = pipe(); err != nil {
 		return err
 	}
 	agents = append(agents, h.status)
-	unix.CloseOnExec(p.status)
+	syscall.CloseOnExec(p.status)
 
 	environ, found := cfg.Environ, false
 	for _, name := range cfg.Secrets {
@@ -123,21 +128,21 @@ func (p *process) start(cfg Config) (err error) {
 		}
 		agents = append(agents, r)
 		h.secrets = append(h.secrets, r)
-		_, err = unix.Write(w, []byte(*secret)) // fits: see MaxSecret
-		_ = unix.Close(w)
+		_, err = syscall.Write(w, []byte(*secret)) // fits: see MaxSecret
+		_ = syscall.Close(w)
 		if err != nil {
-			return fmt.Errorf("handing %s to the agent: %w", name, err)
+			return because("handing "+name+" to the agent", err)
 		}
 	}
 	if found {
 		if err := erase(cfg.Args, cfg.Secrets); err != nil {
-			p.say("a secret stays visible in /proc/%d/environ: %v", h.parent, err)
+			p.say("a secret stays visible in /proc/" + strconv.Itoa(h.parent) + "/environ: " + err.Error())
 		}
 	}
 
 	h.slack = timerSlack()
 	attr := &syscall.ProcAttr{
-		Env:   append(environ[:len(environ):len(environ)], variable+"="+h.String()),
+		Env:   append(environ[:len(environ):len(environ)], Variable+"="+h.String()),
 		Files: []uintptr{0, 1, 2},
 	}
 	start := func() { p.agent, err = startSelf(cfg.Args, attr) }
@@ -156,18 +161,37 @@ func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 		return pid, nil
 	}
 	// No /proc, or that of another PID namespace.
-	path, lookErr := exec.LookPath(args[0])
-	if lookErr != nil {
-		return 0, fmt.Errorf("starting this program again: /proc/self/exe: %w; %w", err, lookErr)
+	path := lookPath(args[0], attr.Env)
+	if path == "" {
+		return 0, because("starting this program again: "+args[0]+" is not in PATH, and /proc/self/exe", err)
 	}
 	if pid, err = syscall.ForkExec(path, args, attr); err != nil {
-		return 0, fmt.Errorf("starting this program again: %s: %w", path, err)
+		return 0, because("starting this program again: "+path, err)
 	}
 	return pid, nil
 }
 
+// lookPath finds a program as exec.LookPath does, which would bring large packages with it; "" if there is none.
+func lookPath(name string, environ []string) string {
+	if len(split(name, '/')) > 1 {
+		return name
+	}
+	dirs, _ := take(environ, "PATH")
+	if dirs == nil {
+		return ""
+	}
+	for _, dir := range split(*dirs, ':') {
+		path := dir + "/" + name
+		info, err := os.Stat(path)
+		if _, absolute := cutPrefix(dir, "/"); absolute && err == nil && info.Mode().IsRegular() && syscall.Access(path, 1 /* X_OK */) == nil {
+			return path
+		}
+	}
+	return ""
+}
+
 // supervise hands signals on and reaps until the agent has ended, and returns how it did.
-func (p *process) supervise() unix.WaitStatus {
+func (p *process) supervise() syscall.WaitStatus {
 	settled := time.NewTimer(shedAfter)
 	defer settled.Stop()
 	for {
@@ -188,13 +212,13 @@ func (p *process) supervise() unix.WaitStatus {
 func (p *process) forward(sig syscall.Signal) {
 	// The pipe does not block. It is full only if the agent has left thousands of signals unread; one more would not
 	// make a difference.
-	_, _ = unix.Write(p.pipe, []byte{byte(sig)})
+	_, _ = syscall.Write(p.pipe, []byte{byte(sig)})
 
 	switch sig {
-	case unix.SIGCONT:
+	case syscall.SIGCONT:
 		// Also wake an agent that somebody has stopped.
-		_ = unix.Kill(p.agent, unix.SIGCONT)
-	case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
+		_ = syscall.Kill(p.agent, syscall.SIGCONT)
+	case syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 		if !p.init {
 			stop(sig)
 		}
@@ -203,12 +227,12 @@ func (p *process) forward(sig syscall.Signal) {
 
 // reap collects every child that has ended. It reports whether the agent was among them, and whether there are
 // children left.
-func (p *process) reap() (agent unix.WaitStatus, ended, left bool) {
+func (p *process) reap() (agent syscall.WaitStatus, ended, left bool) {
 	for {
-		var how unix.WaitStatus
-		pid, err := unix.Wait4(-1, &how, unix.WNOHANG, nil)
+		var how syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &how, syscall.WNOHANG, nil)
 		switch {
-		case err == unix.EINTR:
+		case err == syscall.EINTR:
 		case err != nil: // ECHILD
 			return agent, ended, false
 		case pid == 0:
@@ -240,7 +264,7 @@ func (p *process) end() {
 		case <-tick.C:
 			p.killAll()
 		case <-timeout.C:
-			p.say("some processes of the job are still there %v after SIGKILL", endTimeout)
+			p.say("some processes of the job are still there " + endTimeout.String() + " after SIGKILL")
 			return
 		}
 	}
@@ -249,16 +273,19 @@ func (p *process) end() {
 // handedOver returns the status that the agent has handed over, if it has.
 func (p *process) handedOver() (status int, ok bool) {
 	var b [1]byte
-	n, err := unix.Read(p.status, b[:])
+	n, err := syscall.Read(p.status, b[:])
 	return int(b[0]), n == 1 && err == nil
 }
 
-func (p *process) say(format string, args ...any) { say(p.stderr, format, args...) }
+func (p *process) say(text string) {
+	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
+	say(p.stderr, text)
+}
 
 // say writes one line. It gives up after a moment: whoever does not read our messages must not keep the container
 // alive. The goroutine that is then left is blocked in write(2), and ends with the process.
-func say(w io.Writer, format string, args ...any) {
-	line := fmt.Sprintf("paiinit: pid1: "+format+"\n", args...)
+func say(w io.Writer, text string) {
+	line := "paiinit: pid1: " + text + "\n"
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -273,9 +300,35 @@ func say(w io.Writer, format string, args ...any) {
 }
 
 // describe says in words how a process ended.
-func describe(how unix.WaitStatus) string {
+func describe(how syscall.WaitStatus) string {
 	if how.Signaled() {
-		return fmt.Sprintf("%v (signal %d)", how.Signal(), int(how.Signal()))
+		return how.Signal().String() + " (signal " + strconv.Itoa(int(how.Signal())) + ")"
 	}
-	return fmt.Sprintf("exit status %d", how.ExitStatus())
+	return "exit status " + strconv.Itoa(how.ExitStatus())
 }
+
+// because is fmt.Errorf("doing: %w", err), without that package.
+func because(doing string, err error) error { return &causedError{doing, err} }
+
+type causedError struct {
+	doing string
+	cause error
+}
+
+func (e *causedError) Error() string { return e.doing + ": " + e.cause.Error() }
+func (e *causedError) Unwrap() error { return e.cause }
+
+// prctl(2), with the options that package syscall does not name.
+func prctl(option int, value uintptr) error {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, uintptr(option), value, 0, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+const (
+	prSetChildSubreaper = 36
+	prSetTimerslack     = 29
+	prGetTimerslack     = 30
+)

@@ -1,14 +1,10 @@
 package pid1
 
-import (
-	"fmt"
-	"strconv"
-	"strings"
-)
+import "strconv"
 
-// variable tells the second process that it is the second process. It holds no secret, only numbers, and is removed
+// Variable tells the second process that it is the second process. It holds no secret, only numbers, and is removed
 // from Agent.Environ.
-const variable = "PAIINIT_PID1"
+const Variable = "PAIINIT_PID1"
 
 // ready is the first byte of handover.signals: the first process catches all signals now.
 const ready = 0
@@ -25,18 +21,17 @@ type handover struct {
 
 // String is the variable's value: parent, init, signals, status, slack and secrets as decimal numbers, separated by spaces.
 func (h handover) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d %d %d %d %d", h.parent, bit(h.init), h.signals, h.status, h.slack)
-	for _, fd := range h.secrets {
-		fmt.Fprintf(&b, " %d", fd)
+	value := strconv.Itoa(h.parent)
+	for _, n := range append([]int{bit(h.init), h.signals, h.status, h.slack}, h.secrets...) {
+		value += " " + strconv.Itoa(n)
 	}
-	return b.String()
+	return value
 }
 
 // parseHandover is the inverse of String. It is false for a value that String cannot have made for that number of
 // secrets.
 func parseHandover(value string, secrets int) (handover, bool) {
-	fields := strings.Split(value, " ")
+	fields := split(value, ' ')
 	if len(fields) != 5+secrets {
 		return handover{}, false
 	}

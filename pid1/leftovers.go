@@ -3,17 +3,15 @@ package pid1
 import (
 	"bytes"
 	"os"
-	"path/filepath"
 	"strconv"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // killAll sends SIGKILL to everything that the job may have left: to the whole namespace if we are PID 1, else to our
 // descendants, which we find in /proc. Without /proc, or with that of another PID namespace, only PID 1 finds anything.
 func (p *process) killAll() {
 	if p.init {
-		_ = unix.Kill(-1, unix.SIGKILL) // never to ourselves; ESRCH: nobody left; EPERM: nobody we may kill
+		_ = syscall.Kill(-1, syscall.SIGKILL) // never to ourselves; ESRCH: nobody left; EPERM: nobody we may kill
 		return
 	}
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
@@ -22,19 +20,27 @@ func (p *process) killAll() {
 	for _, pid := range descendants(parents(), os.Getpid()) {
 		// Nobody can have taken the number of a process that has just ended, unless it has been reaped by another
 		// descendant, and then all numbers have been used once in between.
-		_ = unix.Kill(pid, unix.SIGKILL)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
 // parents reads each process's parent from /proc.
 func parents() map[int]int {
-	files, err := filepath.Glob("/proc/[1-9]*/stat")
+	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
-	parent := make(map[int]int, len(files))
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
+	defer func() { _ = proc.Close() }()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	parent := make(map[int]int, len(names))
+	for _, name := range names {
+		if name[0] < '1' || name[0] > '9' {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + name + "/stat")
 		if err != nil {
 			continue // it has ended
 		}

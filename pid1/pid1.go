@@ -22,14 +22,14 @@
 // runtime has caught these. For the same reason blocked signals stay blocked, but for SIGHUP, SIGINT, SIGQUIT, SIGABRT,
 // SIGTERM and faults. Standard files that are closed at the start are opened as /dev/null by the Go runtime.
 //
+// The package imports little, so that a program can call Main from an init function, before its other packages are
+// initialised, and the agent starts that much earlier. The first process then never initialises them.
+//
 // What it refuses to do: it reads no configuration, starts no other program, does not touch the terminal, and does not
 // ask the job to end: sending SIGTERM and waiting is the agent's task. Only what is then left is killed.
 package pid1
 
-import (
-	"os"
-	"strings"
-)
+import "os"
 
 // StatusCrash is what [Main] returns in the first process when the agent could not be started, or ended without
 // returning from its function: by a panic, os.Exit or a signal. It is EX_SOFTWARE of sysexits.h.
@@ -83,7 +83,7 @@ type Agent struct {
 // Main must be called before the program does anything else: a signal that comes earlier meets the Go runtime's
 // default action.
 func Main(cfg Config, agent func(Agent) int) int {
-	value, environ := take(cfg.Environ, variable)
+	value, environ := take(cfg.Environ, Variable)
 	cfg.Environ = environ
 	if value != nil {
 		if h, ok := parseHandover(*value, len(cfg.Secrets)); ok && h.parent == os.Getppid() {
@@ -99,11 +99,32 @@ func Main(cfg Config, agent func(Agent) int) int {
 func take(environ []string, name string) (value *string, rest []string) {
 	rest = make([]string, 0, len(environ))
 	for _, entry := range environ {
-		if v, ok := strings.CutPrefix(entry, name+"="); !ok {
+		if v, ok := cutPrefix(entry, name+"="); !ok {
 			rest = append(rest, entry)
 		} else if value == nil {
 			value = &v
 		}
 	}
 	return value, rest
+}
+
+// cutPrefix is strings.CutPrefix. Package strings is initialised too late for this one.
+func cutPrefix(s, prefix string) (rest string, found bool) {
+	if len(s) < len(prefix) || s[:len(prefix)] != prefix {
+		return s, false
+	}
+	return s[len(prefix):], true
+}
+
+// split is strings.Split at one byte.
+func split(s string, sep byte) []string {
+	var fields []string
+	begin := 0
+	for i := range len(s) {
+		if s[i] == sep {
+			fields = append(fields, s[begin:i])
+			begin = i + 1
+		}
+	}
+	return append(fields, s[begin:])
 }

@@ -1,14 +1,11 @@
 package pid1
 
 import (
-	"fmt"
 	"io"
 	"os"
-	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // second is Main in the agent.
@@ -22,11 +19,12 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the start does not wait for these
 	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
 		if fd >= 0 {
-			unix.CloseOnExec(fd)
+			syscall.CloseOnExec(fd)
 		}
 	}
 	// The kernel has named the process "exe" after /proc/self/exe; ps and pgrep should find it.
-	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(cfg.Args[0])), 0)
+	words := split(cfg.Args[0], '/')
+	_ = os.WriteFile("/proc/self/comm", []byte(words[len(words)-1]), 0)
 
 	secrets := make(map[string][]byte)
 	for i, name := range cfg.Secrets {
@@ -36,7 +34,7 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 		secret, err := readAll(h.secrets[i])
 		if err != nil {
 			caught.Wait()
-			say(cfg.Stderr, "reading the secret %s from the first process: %v", name, err)
+			say(cfg.Stderr, "reading the secret "+name+" from the first process: "+err.Error())
 			return StatusCrash // not handed over: the first process says that the agent failed
 		}
 		secrets[name] = secret
@@ -65,11 +63,11 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	receiver.Wait()
 
 	if status < 0 || status > 255 {
-		say(cfg.Stderr, "the agent returned %d, which is no exit status", status)
+		say(cfg.Stderr, "the agent returned "+strconv.Itoa(status)+", which is no exit status")
 		status = StatusCrash
 	}
 	// There is nobody left to tell if this fails: the first process is gone.
-	_, _ = unix.Write(h.status, []byte{byte(status)})
+	_, _ = syscall.Write(h.status, []byte{byte(status)})
 	return status
 }
 
@@ -95,7 +93,7 @@ func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, ini
 		}
 		if err != nil { // the first process is gone, or stop is closed
 			if !init {
-				pass(byte(unix.SIGTERM))
+				pass(byte(syscall.SIGTERM))
 			}
 			return
 		}
@@ -108,7 +106,7 @@ func readAll(fd int) ([]byte, error) {
 	defer func() { _ = pipe.Close() }()
 	data, err := io.ReadAll(pipe)
 	if err != nil {
-		return nil, fmt.Errorf("reading file descriptor %d: %w", fd, err)
+		return nil, because("reading file descriptor "+strconv.Itoa(fd), err)
 	}
 	return data, nil
 }

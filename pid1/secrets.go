@@ -3,11 +3,8 @@ package pid1
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Keys of the auxiliary vector (include/uapi/linux/auxvec.h).
@@ -43,11 +40,17 @@ func erase(args []string, names []string) error {
 	}
 	for _, name := range names {
 		if bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+name+"=")) {
-			return fmt.Errorf("erasing %s: it is still in /proc/self/environ", name)
+			return errors.New("erasing " + name + ": it is still in /proc/self/environ")
 		}
 	}
 	return nil
 }
+
+// auxiliaryVector is the runtime's copy of the pairs that the kernel has put above the environment. golang.org/x/sys/unix
+// has it as Auxv, but that package is not initialised as early as this one has to be.
+//
+//go:linkname auxiliaryVector runtime.getAuxv
+func auxiliaryVector() []uintptr
 
 // environBlock returns the memory of the environment's strings. At the upper end of the stack the kernel has put, one
 // after the other and each with a zero byte, the strings of the arguments, those of the environment, and the file name
@@ -55,17 +58,14 @@ func erase(args []string, names []string) error {
 // name is in the auxiliary vector, and so is that of sixteen random bytes, which are on the stack below all strings.
 // What does not lie between the two was not put there by the kernel, and is not touched.
 func environBlock(args []string) ([]byte, error) {
-	auxv, err := unix.Auxv()
-	if err != nil {
-		return nil, fmt.Errorf("looking for the environment: %w", err)
-	}
+	auxv := auxiliaryVector()
 	var random, filename uintptr
-	for _, entry := range auxv {
-		switch entry[0] {
+	for i := 0; i+1 < len(auxv); i += 2 {
+		switch auxv[i] {
 		case atRandom:
-			random = entry[1]
+			random = auxv[i+1]
 		case atExecfn:
-			filename = entry[1]
+			filename = auxv[i+1]
 		}
 	}
 	if len(args) == 0 {

@@ -4,8 +4,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // shed gives back the memory that only the start needed, 3 MB of 5: the pages of the program's own file. Those that are
@@ -18,7 +17,7 @@ func shed() {
 	}
 	for _, m := range cleanFiles(smaps) {
 		// Advice: nothing depends on it.
-		_, _, _ = unix.RawSyscall(unix.SYS_MADVISE, m.begin, m.end-m.begin, unix.MADV_DONTNEED)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_MADVISE, m.begin, m.end-m.begin, syscall.MADV_DONTNEED)
 	}
 }
 

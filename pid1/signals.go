@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"syscall"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // ending and others are the signals that are handed on to the agent: all that ask a process to do something. It is a
@@ -18,13 +16,13 @@ import (
 //
 // Those that ask for the end are caught before the agent is started, the others while it starts: the Go runtime catches each with two
 // switches of threads, which makes 1 to 3 ms for all of them.
-var ending = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT}
+var ending = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT}
 
 // others has the real-time signals from 35 on; 32 to 34 belong to the C library.
 func others() []os.Signal {
 	signals := []os.Signal{
-		unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGALRM, unix.SIGABRT, unix.SIGPWR,
-		unix.SIGXCPU, unix.SIGVTALRM, unix.SIGIO,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGALRM, syscall.SIGABRT, syscall.SIGPWR,
+		syscall.SIGXCPU, syscall.SIGVTALRM, syscall.SIGIO,
 	}
 	signals = append(signals, faults...)
 	for n := 35; n <= 64; n++ {
@@ -35,14 +33,14 @@ func others() []os.Signal {
 
 // faults are the signals that the kernel sends for a fault. Sent by a process, they would crash the Go runtime if they
 // were not caught.
-var faults = []os.Signal{unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGSTKFLT}
+var faults = []os.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGSTKFLT}
 
 // deadly lists the signals that would end or stop the agent when somebody sends them to it directly, or the terminal
 // sends them to the whole process group. The Go runtime itself swallows the others (runtime/sigtab_linux_generic.go).
 // SIGPIPE is here so that a reader of standard error that goes away does not end the agent.
 var deadly = []os.Signal{
-	unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGABRT, unix.SIGPIPE,
-	unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU,
+	syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGPIPE,
+	syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
 }
 
 // notify catches the signals, except those that are ignored: whoever started us did that on purpose (nohup), and
@@ -70,7 +68,7 @@ func stop(sig syscall.Signal) {
 	if changeAction(sig, new(sigaction), &caught) != nil {
 		return
 	}
-	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), sig)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_TGKILL, uintptr(os.Getpid()), uintptr(syscall.Gettid()), uintptr(sig))
 	_ = changeAction(sig, &caught, nil)
 }
 
@@ -88,7 +86,7 @@ type sigaction [4]uint64
 
 // changeAction is rt_sigaction(2). Either action may be nil.
 func changeAction(sig syscall.Signal, action, old *sigaction) error {
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig),
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig),
 		uintptr(unsafe.Pointer(action)), uintptr(unsafe.Pointer(old)), 8 /* bytes of the signal set */, 0, 0)
 	if errno != 0 {
 		return errno

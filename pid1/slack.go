@@ -2,9 +2,8 @@ package pid1
 
 import (
 	"runtime"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // agentSlack is how much later than asked for a timer of the agent may expire. Whenever something wakes up a Go program, a thread of the
@@ -14,11 +13,11 @@ const agentSlack = int(time.Millisecond)
 
 // timerSlack is that of the calling thread, in nanoseconds; -1 if the kernel does not say.
 func timerSlack() int {
-	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	if err != nil {
+	slack, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetTimerslack, 0, 0, 0, 0, 0)
+	if errno != 0 {
 		return -1
 	}
-	return slack
+	return int(slack)
 }
 
 // withSlack calls start on a thread whose timer slack, in nanoseconds, is inherited by a program that is started there.
@@ -26,7 +25,7 @@ func withSlack(slack int, start func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := timerSlack()
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0)
+	_ = prctl(prSetTimerslack, uintptr(slack))
 	start()
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0)
+	_ = prctl(prSetTimerslack, uintptr(before))
 }

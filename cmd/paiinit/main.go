@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/paiinit/paiinit/cmd/paiinit/early"
 	"github.com/paiinit/paiinit/pid1"
 )
 
@@ -42,7 +43,7 @@ func start(words, environ []string) int {
 	case nested(environ) != "":
 		return passThrough(args, environ)
 	}
-	return pid1.Main(pid1.Config{Args: words, Environ: environ, Secrets: []string{secretVariable}, Stderr: os.Stderr},
+	return pid1.Main(early.Container(words, environ),
 		func(agent pid1.Agent) int { return run(args, agent) })
 }
 

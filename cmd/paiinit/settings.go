@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/paiinit/paiinit/cmd/paiinit/early"
 )
 
 // Which program is called ssh in the job (--ssh).
@@ -23,7 +25,7 @@ const (
 	sshImage = "image"
 )
 
-const secretVariable = "PAIINIT_SECRET"
+const secretVariable = early.SecretVariable
 
 // settings are what the command line and its environment twins say about this program itself. What they say about the
 // job goes to envspec by the names of its variables.
@@ -228,17 +230,16 @@ func lookup(environ []string, name string) string {
 
 // commandOf tells which command of this program is meant; without one, and for everything after "--", it is run.
 func commandOf(args []string) string {
-	if len(args) > 1 {
-		switch args[1] {
-		case "rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help", sftpServer:
-			return args[1]
-		case "--help", "-h", "-help":
-			return "help"
-		case "--version", "-v", "-version":
-			return "version"
-		}
+	if len(args) < 2 || !slices.Contains(early.Commands(), args[1]) {
+		return "run"
 	}
-	return "run"
+	switch args[1] {
+	case "--help", "-h", "-help":
+		return "help"
+	case "--version", "-v", "-version":
+		return "version"
+	}
+	return args[1]
 }
 
 // runArgs is the command line with the command spelled out, and COMMAND kept apart: it is never taken for a command of ours,

@@ -1,0 +1,92 @@
+package early
+
+import (
+	"os"
+	"slices"
+	"syscall"
+
+	"github.com/paiinit/paiinit/pid1"
+)
+
+// Commands are the first words that make a command line something else than a launch.
+func Commands() []string {
+	return []string{
+		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help", "sftp-server",
+		"--help", "-h", "-help", "--version", "-v", "-version",
+	}
+}
+
+// nested are the variables by which a program knows that it was started inside the job; package envspec has the same.
+func nested() []string {
+	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
+}
+
+// launches reports whether this is certain to be the first process of a launch. Everything else is left to main: other
+// commands, ranks that a launcher has started, and command lines that may name this program twice.
+func launches(args, environ []string) bool {
+	if base(args) != "paiinit" || len(args) > 1 && slices.Contains(Commands(), args[1]) {
+		return false
+	}
+	for _, name := range append(nested(), pid1.Variable) { // the last is that of the second process
+		if slices.ContainsFunc(environ, func(entry string) bool { return isSet(name, entry) }) {
+			return false
+		}
+	}
+	for _, word := range firstWords(args[1:]) {
+		if isFlag(word) || isProgram(word) {
+			return false
+		}
+	}
+	return true
+}
+
+// firstWords are those of which one is the job's command, if there is one: only main knows which flags have a value.
+func firstWords(words []string) []string {
+	var found []string
+	for i, word := range words {
+		switch {
+		case word == "--":
+			return append(found, words[i+1:min(i+2, len(words))]...)
+		case isFlag(word):
+			continue
+		}
+		found = append(found, word)
+		if i == 0 || !isFlag(words[i-1]) {
+			break // no flag's value: this is the command, or what follows it
+		}
+	}
+	return found
+}
+
+// isProgram reports whether a word may name the file of this program.
+func isProgram(word string) bool {
+	var own syscall.Stat_t
+	if base([]string{word}) == "paiinit" || syscall.Stat("/proc/self/exe", &own) != nil {
+		return true
+	}
+	var other syscall.Stat_t
+	same := func(path string) bool {
+		return syscall.Stat(path, &other) == nil && other.Dev == own.Dev && other.Ino == own.Ino
+	}
+	if slices.Contains([]byte(word), '/') {
+		return same(word)
+	}
+	search := os.Getenv("PATH")
+	for begin, i := 0, 0; i <= len(search); i++ {
+		if i < len(search) && search[i] != ':' {
+			continue
+		}
+		if same(search[begin:i] + "/" + word) {
+			return true
+		}
+		begin = i + 1
+	}
+	return false
+}
+
+func isFlag(word string) bool { return word != "" && word[0] == '-' }
+
+// isSet reports whether an entry of the environment is that variable.
+func isSet(name, entry string) bool {
+	return len(entry) > len(name) && entry[:len(name)] == name && entry[len(name)] == '='
+}
