@@ -320,6 +320,9 @@ func (t *tail) finish() (lines []string, lost int) {
 // culprit is the process that failed first: the process that the launcher names, else the first with a line that looks
 // like an error, else the last that wrote; nil if the launcher marks no lines.
 func (t *tail) culprit(last []kept) *ring {
+	if len(t.origins) == 0 {
+		return nil // most commands end here, and do not wait until the expressions are compiled
+	}
 	named := regexp.MustCompile(`^\s*Process name:\s+(?:\[\[\d+,\d+\],(\d+)\]|(\d+))`) // Open MPI; horovodrun --gloo
 	for _, l := range last {
 		m := named.FindStringSubmatch(l.text)

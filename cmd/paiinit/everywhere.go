@@ -423,14 +423,17 @@ func following(e rendezvous.End, ends []rendezvous.End) (signs int) {
 	if slices.ContainsFunc(ends, alike) {
 		signs++
 	}
-	if follows(e.Outcome.Status) || lostConnection.MatchString(e.Outcome.Reason) {
+	if follows(e.Outcome.Status) || lostConnection().MatchString(e.Outcome.Reason) {
 		signs += 2
 	}
 	return signs
 }
 
-var lostConnection = regexp.MustCompile(`(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
-	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`)
+// lostConnection is compiled for a job that fails, not at the start of every process.
+var lostConnection = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
+		`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`)
+})
 
 // follows says that a command was ended by a signal that libraries and launchers send when another rank has failed.
 func follows(status int) bool {

@@ -83,9 +83,11 @@ func openState(ctx context.Context, dir string, own identity, environ []string) 
 // while the other one has the second.
 func (id identity) alone(named string) error {
 	dirs := visibleDirs(named)
-	for _, dir := range dirs {
-		if _, err := owner(dir); underPaiinit() && errors.Is(err, os.ErrPermission) {
-			return &runningError{owner: identity{Alias: "a paiinit of another user", Rank: -1, dir: dir}}
+	if underPaiinit() {
+		for _, dir := range dirs {
+			if _, err := owner(dir); errors.Is(err, os.ErrPermission) {
+				return &runningError{owner: identity{Alias: "a paiinit of another user", Rank: -1, dir: dir}}
+			}
 		}
 	}
 	for _, o := range live(dirs) {
