@@ -456,8 +456,10 @@ func TestKillEndsAtOnce(t *testing.T) {
 func TestNoGrace(t *testing.T) {
 	s := beginAsIs(t, sh(stubborn))
 	require.Equal(t, "ready", s.line())
+	asked := time.Now()
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, s.wait())
+	require.Less(t, time.Since(asked), 7*time.Second, "the default of --grace is 8 s")
 }
 
 func TestHangupDoesNotStartGrace(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -102,6 +104,43 @@ func join(parts ...[]string) (all []string) {
 }
 
 // A job of many ranks, or lines that only look marked, take a bounded memory; the most silent goes first.
+// What is read slowly is awaited for as long as it takes; what is not read is not.
+func TestAwait(t *testing.T) {
+	for name, tt := range map[string]struct {
+		chunks int // that are read, one every pause
+		pause  time.Duration
+		all    bool
+		took   time.Duration
+	}{
+		"read at once":   {0, 0, true, 0},
+		"read slowly":    {10, unreadTimeout - 1, true, 10 * (unreadTimeout - 1)},
+		"not read":       {0, time.Hour, false, unreadTimeout},
+		"no longer read": {3, unreadTimeout / 2, false, 3 * unreadTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tail := &tail{done: make(chan struct{}), waiting: 7}
+				go func() {
+					for range tt.chunks {
+						time.Sleep(tt.pause)
+						tail.mu.Lock()
+						tail.written++
+						tail.mu.Unlock()
+					}
+					if tt.all {
+						close(tail.done)
+					}
+				}()
+				began := time.Now()
+				require.Equal(t, tt.all, tail.await())
+				require.Equal(t, tt.took, time.Since(began))
+				require.Equal(t, !tt.all, tail.left)
+				require.Equal(t, !tt.all, tail.lost == 7, "what a blocked write holds")
+			})
+		})
+	}
+}
+
 func TestTailIsBounded(t *testing.T) {
 	tl := &tail{all: ring{max: 3}, origins: make(map[string]*ring)}
 	for round := range 10 {

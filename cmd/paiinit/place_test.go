@@ -119,7 +119,7 @@ func TestDirName(t *testing.T) {
 
 func TestMistyped(t *testing.T) {
 	for word, want := range map[string]string{
-		"statsu": "status", "Status": "status", "stauts": "status", "hotfile": "hostfile", "host": "hosts",
+		"statsu": "status", "STATUS": "status", "stauts": "status", "hotfile": "hostfile", "host": "hosts",
 		"evn": "env", "ech": "each",
 		"status": "status", "env": "env", "barier": "barrier", "vesion": "version",
 		"": "", "nvidia-smi": "", "python": "", "sh": "", "mpirun": "", "horovodrun": "",

@@ -68,7 +68,8 @@ func TestHearLate(t *testing.T) {
 
 // Where the launcher of rank 0 answers last, rank 0 then compares the earlier answers with it.
 func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
-	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
+	const four, five, six, seven = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0",
+		"mpirun=Open_MPI_7.0.0"
 	var log bytes.Buffer
 	c := &container{log: slog.New(slog.NewTextHandler(&log, nil)), launcher: make(chan string, 1)}
 	c.exec, c.job.Rank = execRank0, 0
@@ -77,13 +78,14 @@ func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
 		return rendezvous.Member{Alias: id, Record: rendezvous.Record{ID: id, Launch: found}}
 	}
 	members := []rendezvous.Member{member("worker-0", ""), member("worker-1", five), member("worker-2", four),
-		member("worker-3", "")}
+		member("worker-3", ""), member("worker-4", "")}
 	require.Nil(t, c.checkLaunchers(rendezvous.Roster{Members: members}))
-	c.hearLate(members[1].Record)
+	c.hearLate(rendezvous.Record{ID: "worker-4", Launch: seven})
 	require.Empty(t, log.String())
 	c.hearOwn("worker-0", four)
 	c.hearLate(rendezvous.Record{ID: "worker-3", Launch: six})
-	require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
-	require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-1")
-	require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI 6.0.0 on worker-3")
+	require.Equal(t, 3, strings.Count(log.String(), "level=WARN"), log.String())
+	for _, other := range []string{"5.0.7 on worker-1", "6.0.0 on worker-3", "7.0.0 on worker-4"} {
+		require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI "+other)
+	}
 }
