@@ -11,9 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/integration/lab"
 )
@@ -327,8 +329,8 @@ func TestOpenPAITensorFlow(t *testing.T) {
 	}
 }
 
-// The command that failed first is named, and its status is the job's, where the others fail at once because it is
-// gone.
+// The command that failed first is named, and its status is the job's, where the others complain that it is gone.
+// Where they end without a word, as soon as they see that, their order is that of scheduling: all of them are named.
 func TestEverywhereFirstCause(t *testing.T) {
 	const script = `
 import os, socket, sys, time
@@ -349,17 +351,56 @@ while True:
         time.sleep(0.01)
 s.sendall(b"x")
 if not s.recv(1):
+    if sys.argv[2] == "kill":
+        os.kill(os.getpid(), 9)
+    if sys.argv[2] == "exit":
+        os._exit(10 + rank)
     raise ConnectionError("Connection closed by peer")
 `
-	for culprit := range 4 {
-		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
-			hosts := everywhere(peersHosts(t, newLab(t), 4))
-			containers := startAll(t, hosts, "python3", "-c", script, fmt.Sprint(culprit))
-			require.Equal(t, same(4, 3), statuses(t, containers))
-			for _, c := range containers {
+	for _, followers := range []string{"complain", "kill", "exit"} {
+		for culprit := range 4 {
+			t.Run(fmt.Sprint(followers, culprit), func(t *testing.T) {
+				hosts := everywhere(peersHosts(t, newLab(t), 4))
+				containers := startAll(t, hosts, "python3", "-c", script, fmt.Sprint(culprit), followers)
+				got := statuses(t, containers)
+				require.Equal(t, same(4, got[0]), got)
 				says := fmt.Sprintf("status=3 reason=\"rank %d's command python3 ended with status 3", culprit)
-				require.Contains(t, stderr(c), says)
-			}
-		})
+				if followers != "complain" && got[0] != 3 {
+					says = fmt.Sprintf("rank %d (worker-%[1]d) with 3 after", culprit)
+				}
+				for _, c := range containers {
+					require.Contains(t, stderr(c), says)
+				}
+			})
+		}
+	}
+}
+
+// TestEverywhereFirstCauseByAlignedClocks: rank 1 begins later and fails later than rank 2, but after less time. Rank 0
+// hears of both at once.
+func TestEverywhereFirstCauseByAlignedClocks(t *testing.T) {
+	hosts := everywhere(peersHosts(t, newLab(t), 3))
+	dir := t.TempDir()
+	for i := range hosts {
+		hosts[i].binds = map[string]string{dir: dir}
+		require.NoError(t, unix.Mkfifo(filepath.Join(dir, fmt.Sprint(i)), 0o600))
+	}
+	end := func(c *lab.Container, rank int) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(rank)), []byte("now\n"), 0o600))
+		waitLine(t, c, "the command has ended")
+	}
+	require.NoError(t, hosts[1].machine.Slow(300*time.Millisecond, 0))
+	containers := startAll(t, hosts, "sh", "-c", "echo re''ady; read x <"+dir+"/$RANK; exit $((3 + RANK))")
+	for _, c := range containers {
+		waitLine(t, c, "ready")
+	}
+	require.NoError(t, hosts[1].machine.Slow(0, 0))
+	require.NoError(t, containers[0].Pause())
+	end(containers[2], 2)
+	end(containers[1], 1)
+	require.NoError(t, containers[0].Resume())
+	require.Equal(t, same(3, 5), statuses(t, containers))
+	for _, c := range containers {
+		require.Contains(t, stderr(c), `status=5 reason="rank 2's command sh ended with status 5`)
 	}
 }

@@ -396,13 +396,16 @@ func (j judgement) failed() []rendezvous.End {
 	}
 	upper := func(e rendezvous.End) time.Time { return e.At.Add(e.Error) }
 	sure := slices.MinFunc(ends, func(a, b rendezvous.End) int { return upper(a).Compare(upper(b)) })
-	latest := upper(sure).Add(notice)
+	noticed := func(e rendezvous.End, within time.Duration) bool {
+		return !e.At.Add(-e.Error).After(upper(sure).Add(within))
+	}
+	// Who complains about a connection lost it to a command that had ended before, however late that was noticed.
+	accused := lostConnection().MatchString(sure.Outcome.Reason)
 	first, least := 0, 0
 	for i, e := range ends {
-		if e.At.Add(-e.Error).After(latest) {
-			continue
-		}
-		if n := following(e, ends); i == 0 || n < least {
+		n := following(e, ends)
+		possible := noticed(e, notice) || accused && n < complaint && noticed(e, together)
+		if possible && (i == 0 || n < least) {
 			first, least = i, n
 		}
 	}
@@ -424,10 +427,13 @@ func following(e rendezvous.End, ends []rendezvous.End) (signs int) {
 		signs++
 	}
 	if follows(e.Outcome.Status) || lostConnection().MatchString(e.Outcome.Reason) {
-		signs += 2
+		signs += complaint
 	}
 	return signs
 }
+
+// complaint is what a sign of another command's end counts: more than any other.
+const complaint = 2
 
 // lostConnection is compiled for a job that fails, not at the start of every process.
 var lostConnection = sync.OnceValue(func() *regexp.Regexp {
@@ -442,7 +448,8 @@ func follows(status int) bool {
 
 func byRank(a, b rendezvous.End) int { return a.Rank - b.Rank }
 
-// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs.
+// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs. Whether
+// it did, time alone does not tell where paiinit noticed them within the same moment.
 func alsoFailed(failed []rendezvous.End) string {
 	var also []string
 	more := 0
@@ -460,7 +467,7 @@ func alsoFailed(failed []rendezvous.End) string {
 	if len(also) == 0 {
 		return ""
 	}
-	text := "\nother commands failed soon after it: " + strings.Join(also, ", ")
+	text := "\nother commands failed at about the same time: " + strings.Join(also, ", ")
 	if more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

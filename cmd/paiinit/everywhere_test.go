@@ -32,7 +32,7 @@ func TestJudgement(t *testing.T) {
 	type ends = []rendezvous.End
 	lost := []rendezvous.Loss{{Rank: 1, Name: "worker-1", Reason: "gone"}}
 	stop := func(signal int) *rendezvous.Stop { return &rendezvous.Stop{Signal: signal, Reason: "by a person"} }
-	also := func(list string) string { return "\nother commands failed soon after it: " + list }
+	also := func(list string) string { return "\nother commands failed at about the same time: " + list }
 	for name, tt := range map[string]struct {
 		j      judgement
 		status int
@@ -77,6 +77,24 @@ func TestJudgement(t *testing.T) {
 				said(end(0, 1, 4, false), "Connection reset by peer"), end(1, 1, 5, false),
 			}},
 			1, "rank 1" + also("rank 0 (worker-0) with 1 after 0s"),
+		},
+		"it complains about a connection, and the cause was noticed much later": {
+			judgement{ordered: at(5), ends: ends{
+				said(end(0, 1, 4, false), "Connection closed by peer"), end(1, 3, 65, false),
+			}},
+			3, "rank 1" + also("rank 0 (worker-0) with 1 after 0s"),
+		},
+		"it complains about a connection, and what was noticed later may follow from it": {
+			judgement{ordered: at(5), ends: ends{
+				said(end(0, 1, 4, false), "Connection closed by peer"), end(1, 134, 65, false),
+			}},
+			1, "rank 0: Connection closed by peer" + also("rank 1 (worker-1) with 134 after 61ms"),
+		},
+		"it complains about a connection, and fails long before another": {
+			judgement{ordered: at(500), ends: ends{
+				said(end(0, 1, 4, false), "Connection closed by peer"), end(1, 3, 260, false),
+			}},
+			1, "rank 0: Connection closed by peer",
 		},
 		"all complain": {
 			judgement{ordered: at(5), ends: ends{
