@@ -250,8 +250,12 @@ type group struct {
 // hasEnded says whether a child has ended or is exiting, so that a signal changes nothing. On a busy machine it may
 // be exiting for milliseconds: its connections are closed, but it cannot be reaped yet.
 func hasEnded(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if errors.Is(err, fs.ErrNotExist) {
+	return exiting(os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"))
+}
+
+// exiting reads /proc/PID/stat. A process that is reaped between open and read is ESRCH.
+func exiting(stat []byte, err error) bool {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		_, err := os.Stat("/proc/self/stat")
 		return err == nil // it was reaped
 	}

@@ -442,6 +442,25 @@ func TestRepeatedSignalsKeepTheDeadline(t *testing.T) {
 	})
 }
 
+// A signal that comes when the command has ended already is not why it ended, whichever moment of the end it is.
+func TestHasEnded(t *testing.T) {
+	cmd := exec.Command("/bin/cat")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	pid := cmd.Process.Pid
+	require.False(t, hasEnded(pid))
+	stat, err := os.Open(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	defer func() { _ = stat.Close() }()
+	require.NoError(t, in.Close())
+	require.NoError(t, unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil))
+	require.True(t, hasEnded(pid), "not reaped yet")
+	require.NoError(t, cmd.Wait())
+	require.True(t, hasEnded(pid), "reaped")
+	require.True(t, exiting(io.ReadAll(stat)), "reaped while it is looked at")
+}
+
 func TestKillEndsAtOnce(t *testing.T) {
 	c := sh(`trap 'echo term' TERM; echo ready; while :; do sleep 60 & wait; done`)
 	c.Grace = time.Hour
