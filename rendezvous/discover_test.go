@@ -197,6 +197,31 @@ func TestPortsTakenByAnotherJob(t *testing.T) {
 	}
 }
 
+// Rank 0 calls a container once, where it has the address from a seed and gossip then tells it again: two calls of one
+// container end each other, and with slow processors that goes on.
+func TestACallOfASeedIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
+		calls := 0
+		nodes := simJob(t, net, 1, atOnce, func(_ int, c *Config) {
+			c.Size = 2
+			c.Dial = func(ctx context.Context, _ string, _ netip.AddrPort) (io.ReadWriteCloser, error) {
+				calls++
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		})
+		require.True(t, nodes[0].ask(func() {
+			seed := nodes[0].addTarget("@"+simAddr(1).String(), nil, simAddr(1))
+			require.Same(t, seed, nodes[0].addTarget("worker-1", nil, simAddr(1)))
+		}))
+		synctest.Wait()
+		require.Equal(t, 1, calls)
+		require.NoError(t, nodes[0].Close())
+		net.wg.Wait()
+	})
+}
+
 // A cluster's DNS learns of a container 0.4 s after its start, and remembers for 5 s that it did not know it.
 func TestNamesAreNotAskedForTooEarly(t *testing.T) {
 	const size = 8
