@@ -906,6 +906,10 @@ func (s *sim) violations() (out []string) {
 	if s.mustLaunch() && len(s.launches) == 0 {
 		bad("nothing was launched, and nothing forbade it")
 	}
+	silences := func(h hit) bool { return slices.Contains([]string{"pause", "partition", "cut", "apart"}, h.kind) }
+	if n := s.net.met["gossip stream taken for SSH"]; n > 0 && !slices.ContainsFunc(s.hits, silences) {
+		bad("%d gossip streams were taken for SSH, because their first byte came late", n)
+	}
 	return out
 }
 
