@@ -34,7 +34,10 @@ func init() {
 		c.wait()
 	}
 	if environ := os.Environ(); launches(os.Args, environ) {
-		os.Exit(pid1.Main(Container(os.Args, environ), nil)) // this is the first process, which has no agent's part
+		// Init functions run locked to the main thread: every wait in one would be two switches of threads.
+		status := make(chan int)
+		go func() { status <- pid1.Main(Container(os.Args, environ), nil) }() // no agent: this is the first process
+		os.Exit(<-status)
 	}
 }
 
