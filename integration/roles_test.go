@@ -11,11 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
-	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/integration/lab"
 )
@@ -373,34 +371,5 @@ if not s.recv(1):
 				}
 			})
 		}
-	}
-}
-
-// TestEverywhereFirstCauseByAlignedClocks: rank 1 begins later and fails later than rank 2, but after less time. Rank 0
-// hears of both at once.
-func TestEverywhereFirstCauseByAlignedClocks(t *testing.T) {
-	hosts := everywhere(peersHosts(t, newLab(t), 3))
-	dir := t.TempDir()
-	for i := range hosts {
-		hosts[i].binds = map[string]string{dir: dir}
-		require.NoError(t, unix.Mkfifo(filepath.Join(dir, fmt.Sprint(i)), 0o600))
-	}
-	end := func(c *lab.Container, rank int) {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(rank)), []byte("now\n"), 0o600))
-		waitLine(t, c, "the command has ended")
-	}
-	require.NoError(t, hosts[1].machine.Slow(300*time.Millisecond, 0))
-	containers := startAll(t, hosts, "sh", "-c", "echo re''ady; read x <"+dir+"/$RANK; exit $((3 + RANK))")
-	for _, c := range containers {
-		waitLine(t, c, "ready")
-	}
-	require.NoError(t, hosts[1].machine.Slow(0, 0))
-	require.NoError(t, containers[0].Pause())
-	end(containers[2], 2)
-	end(containers[1], 1)
-	require.NoError(t, containers[0].Resume())
-	require.Equal(t, same(3, 5), statuses(t, containers))
-	for _, c := range containers {
-		require.Contains(t, stderr(c), `status=5 reason="rank 2's command sh ended with status 5`)
 	}
 }
