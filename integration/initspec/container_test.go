@@ -173,7 +173,7 @@ func (c *container) wait() int {
 // signal sends a signal to the first process, from outside.
 func (c *container) signal(sig syscall.Signal) {
 	c.t.Helper()
-	c.driver.signal(c, sig)
+	require.NoError(c.t, c.driver.signal(c, sig))
 }
 
 // line waits until the standard output has that text.

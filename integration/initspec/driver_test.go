@@ -21,7 +21,7 @@ type driver interface {
 	missing() string
 	// prepare sets c.cmd.
 	prepare(c *container, p program)
-	signal(c *container, sig syscall.Signal)
+	signal(c *container, sig syscall.Signal) error
 	// enter is a command that runs args in the container.
 	enter(c *container, args ...string) *exec.Cmd
 	// remove ends a running container by force.
@@ -79,10 +79,7 @@ func (n namespaces) prepare(c *container, p program) {
 	c.cmd.ExtraFiles, c.executed = []*os.File{w}, r
 }
 
-func (n namespaces) signal(c *container, sig syscall.Signal) {
-	c.t.Helper()
-	require.NoError(c.t, c.cmd.Process.Signal(sig))
-}
+func (n namespaces) signal(c *container, sig syscall.Signal) error { return c.cmd.Process.Signal(sig) }
 
 func (n namespaces) enter(c *container, args ...string) *exec.Cmd {
 	return exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.cmd.Process.Pid), "--all", "--root", "--wd"}, args...)...)
@@ -127,10 +124,12 @@ func (d docker) prepare(c *container, p program) {
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-func (d docker) signal(c *container, sig syscall.Signal) {
-	c.t.Helper()
+func (d docker) signal(c *container, sig syscall.Signal) error {
 	out, err := exec.Command("docker", "kill", "--signal", strconv.Itoa(int(sig)), c.name).CombinedOutput()
-	require.NoError(c.t, err, "%s", out)
+	if err != nil {
+		return fmt.Errorf("docker kill: %w: %s", err, out)
+	}
+	return nil
 }
 
 func (d docker) enter(c *container, args ...string) *exec.Cmd {
