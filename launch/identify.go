@@ -47,8 +47,8 @@ const unknown = "?"
 const lowest = 19
 
 // Identify runs the launcher that command is, or those that it may call, with --version, and returns what they are as
-// "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version is
-// "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
+// "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version
+// is "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
 // processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
 	names := candidates

@@ -54,7 +54,8 @@ func TestDiffer(t *testing.T) {
 	hosts := []string{"worker-0", "worker-1", "worker-2"}
 	const four, five = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7"
 	require.Empty(t, Differ(hosts, []string{four, four, four}, false))
-	require.Empty(t, Differ(hosts, []string{four, four + " mpiexec.hydra=MPICH_4.0.2", four}, false), "rank 0 uses no other")
+	more := []string{four, four + " mpiexec.hydra=MPICH_4.0.2", four}
+	require.Empty(t, Differ(hosts, more, false), "rank 0 uses no other")
 	require.Empty(t, Differ(hosts, []string{"", five, four}, false), "rank 0 has none")
 	require.Empty(t, Differ(nil, nil, true))
 	const differs = "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0"

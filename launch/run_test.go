@@ -801,7 +801,8 @@ func TestUnreadStderrDoesNotHoldUpTheEnd(t *testing.T) {
 			c.Stderr, c.TailLines = w, 2
 			began := time.Now()
 			got := run(t, c)
-			require.Equal(t, Result{Code: 3, Tail: []string{"999", "1000"}, Unread: len("1\n")*9 + len("10\n")*90 + len("100\n")*900 + len("1000\n")}, got)
+			unread := len("1\n")*9 + len("10\n")*90 + len("100\n")*900 + len("1000\n")
+			require.Equal(t, Result{Code: 3, Tail: []string{"999", "1000"}, Unread: unread}, got)
 			require.GreaterOrEqual(t, time.Since(began), unreadTimeout)
 			require.Less(t, time.Since(began), unreadTimeout+20*time.Second)
 			require.NoError(t, r.Close()) // ends the blocked write

@@ -104,7 +104,7 @@ func join(parts ...[]string) (all []string) {
 }
 
 // A job of many ranks, or lines that only look marked, take a bounded memory; the most silent goes first.
-// What is read slowly is awaited for as long as it takes; what is not read is not.
+// A slow reader is awaited for as long as it takes, a stopped one is not.
 func TestAwait(t *testing.T) {
 	for name, tt := range map[string]struct {
 		chunks int // that are read, one every pause

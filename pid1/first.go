@@ -29,8 +29,8 @@ type process struct {
 
 // first is Main in the first process.
 //
-// The agent starts as early as it can: before that, only the signals are caught that would end this process. The others,
-// each of which takes the Go runtime two switches of threads, are caught while the agent starts.
+// The agent starts as early as it can: before that, only the signals are caught that would end this process. The
+// others, each of which takes the Go runtime two switches of threads, are caught while the agent starts.
 func first(cfg Config) int {
 	p := &process{
 		stderr:   cfg.Stderr,
@@ -183,7 +183,8 @@ func lookPath(name string, environ []string) string {
 	for _, dir := range split(*dirs, ':') {
 		path := dir + "/" + name
 		info, err := os.Stat(path)
-		if _, absolute := cutPrefix(dir, "/"); absolute && err == nil && info.Mode().IsRegular() && syscall.Access(path, 1 /* X_OK */) == nil {
+		_, absolute := cutPrefix(dir, "/")
+		if absolute && err == nil && info.Mode().IsRegular() && syscall.Access(path, 1 /* X_OK */) == nil {
 			return path
 		}
 	}
@@ -278,7 +279,7 @@ func (p *process) handedOver() (status int, ok bool) {
 }
 
 func (p *process) say(text string) {
-	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr is no reason to end; nobody reads it
+	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr is no reason to end; never read
 	say(p.stderr, text)
 }
 

@@ -46,8 +46,8 @@ func erase(args []string, names []string) error {
 	return nil
 }
 
-// auxiliaryVector is the runtime's copy of the pairs that the kernel has put above the environment. golang.org/x/sys/unix
-// has it as Auxv, but that package is not initialised as early as this one has to be.
+// auxiliaryVector is the runtime's copy of the pairs that the kernel has put above the environment.
+// golang.org/x/sys/unix has it as Auxv, but that package would be initialised before the agent starts.
 //
 //go:linkname auxiliaryVector runtime.getAuxv
 func auxiliaryVector() []uintptr

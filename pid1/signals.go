@@ -21,8 +21,8 @@ var ending = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscal
 // others has the real-time signals from 35 on; 32 to 34 belong to the C library.
 func others() []os.Signal {
 	signals := []os.Signal{
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGALRM, syscall.SIGABRT, syscall.SIGPWR,
-		syscall.SIGXCPU, syscall.SIGVTALRM, syscall.SIGIO,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN,
+		syscall.SIGTTOU, syscall.SIGALRM, syscall.SIGABRT, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGVTALRM, syscall.SIGIO,
 	}
 	signals = append(signals, faults...)
 	for n := 35; n <= 64; n++ {
@@ -33,7 +33,9 @@ func others() []os.Signal {
 
 // faults are the signals that the kernel sends for a fault. Sent by a process, they would crash the Go runtime if they
 // were not caught.
-var faults = []os.Signal{syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGSTKFLT}
+var faults = []os.Signal{
+	syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGSTKFLT,
+}
 
 // deadly lists the signals that would end or stop the agent when somebody sends them to it directly, or the terminal
 // sends them to the whole process group. The Go runtime itself swallows the others (runtime/sigtab_linux_generic.go).

@@ -100,7 +100,7 @@ func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 }
 
 // A connection of the pool takes its turn for the login. Waiting for it counts neither against the time limit here nor
-// against that of the peer, for whom a connection that has waited is made anew.
+// against that of the peer, for which a connection that has waited is made anew.
 func TestALoginTakesItsTurn(t *testing.T) {
 	var begun atomic.Bool
 	silent := make(chan error, 1)

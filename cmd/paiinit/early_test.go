@@ -14,7 +14,8 @@ import (
 func TestFirstProcessInitialisesLittle(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	cmd := exec.Command(self, "--size=1", "--log-level=error", "--state-dir="+filepath.Join(t.TempDir(), "s"), "--", "true")
+	state := filepath.Join(t.TempDir(), "s")
+	cmd := exec.Command(self, "--size=1", "--log-level=error", "--state-dir="+state, "--", "true")
 	cmd.Args[0] = "paiinit"
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1", "GORACE=atexit_sleep_ms=0")
 	out, err := cmd.CombinedOutput()

@@ -176,11 +176,11 @@ func initReport(contestants []*contestant, rounds int) report {
 			fmt.Sprintf("One container without others, as PID 1 of a PID namespace; %d rounds by turns on %d CPUs, Linux %s, %s. "+
 				"Median, and in parentheses where nine of ten values are. Memory is PSS: a page that two processes share counts half for each.",
 				rounds, runtime.NumCPU(), release(), runtime.Version()),
-			"The first process starts the agent before packages that only the agent needs are initialised (cmd/paiinit/early). " +
-				"The same binary without that, 60 starts by turns on a machine with other load: 16.1 ms instead of 12.8 " +
-				"from start to end of `true`, 13.8 ms of CPU instead of 10.9, 1265 page faults instead of 1111; " +
-				"tini took 1.8 ms beside them. " +
-				"It does so in a goroutine, as the runtime locks init functions to a thread: 1.4 ms less CPU.",
+			"The first process starts the agent before it initialises what only the agent needs (cmd/paiinit/early). " +
+				"The same binary without that, 60 starts by turns on a machine with other load: 16.1 ms instead of " +
+				"12.8 from start to end of `true`, 13.8 ms of CPU instead of 10.9, 1265 page faults instead of 1111; " +
+				"tini took 1.8 ms beside them. It does so in a goroutine, as the runtime locks init functions to a " +
+				"thread: 1.4 ms less CPU.",
 		},
 	}
 	rows := []struct {

@@ -1,5 +1,5 @@
-// Package early does what is done often, or has to be done soon, before the rest of the program is initialised: it makes
-// the usual call of the remote shell, and is the first process of a container.
+// Package early does two things before the rest of the program is initialised: it makes the usual call of the remote
+// shell, which is made often, and is the first process of a container, for which all others wait.
 //
 // A launcher starts `paiinit rsh HOST COMMAND` once for each host, and such a process has little to do: it hands its
 // standard files and the command to the paiinit of its container, forwards signals, and returns the status. Nine tenths
@@ -9,14 +9,14 @@
 // the order of their paths (The Go Programming Language Specification, Program initialization), so that this one, which
 // imports little, comes before them. It is the only package here with an init function.
 //
-// Of the remote shell, it takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a paiinit that is an
-// ancestor of this process. Everything else is left to main, before anything was sent: options, terminals, an agent
+// Of the remote shell, it takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a
+// paiinit that is an ancestor of this process. Everything else is left to main, before anything was sent: options, terminals, an agent
 // that cannot be reached, or that is another rank's, because a launcher has forwarded the variable (mpirun -x). The
 // protocol and what a signal means are those of package rsh, which has the other end and the long way; that both are
 // the same is tested with a real job.
 //
-// The first process of a container only starts the agent, hands signals on and reaps (package pid1). Where the command line
-// is certain to be that of a launch, it does so here: the agent starts 1.5 ms earlier, and the memory of PID 1 is smaller.
+// The first process of a container only starts the agent, hands signals on and reaps (package pid1). Where the command
+// line is certain to be that of a launch, it does so here: the agent starts earlier, and PID 1 takes less memory.
 package early
 
 import (
@@ -49,8 +49,8 @@ func Container(args, environ []string) pid1.Config {
 // SecretVariable may have the job's secret.
 const SecretVariable = "PAIINIT_SECRET"
 
-// Answer is what the agent of this container has answered to the command of this process, if it was asked and has not answered
-// with a status; or else nil.
+// Answer is what the agent of this container has answered to the command of this process, if it was asked and has not
+// answered with a status; or else nil.
 func Answer() *os.File { return answer }
 
 var answer *os.File // written by init only

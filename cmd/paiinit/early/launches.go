@@ -11,8 +11,8 @@ import (
 // Commands are the first words that make a command line something else than a launch.
 func Commands() []string {
 	return []string{
-		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help", "sftp-server",
-		"--help", "-h", "-help", "--version", "-v", "-version",
+		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help",
+		"sftp-server", "--help", "-h", "-help", "--version", "-v", "-version",
 	}
 }
 
