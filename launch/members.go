@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -71,14 +72,13 @@ func newFamily(all []Process) family {
 	return f
 }
 
-// children are the living children of a process, in the order of their numbers.
-func (f family) children(parent int) (found []Process) {
-	for _, p := range f {
-		if p.Parent == parent && p.State != 'Z' {
+// living are those of the processes that have not ended, in the order of their numbers.
+func (f family) living(those func(Process) bool) (found []Process) {
+	for _, pid := range slices.Sorted(maps.Keys(f)) {
+		if p := f[pid]; p.State != 'Z' && those(p) {
 			found = append(found, p)
 		}
 	}
-	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
 	return found
 }
 
@@ -96,7 +96,7 @@ func (f family) path(leader int) (found []Process) {
 		kind := wrapper(p.program())
 		var children []Process
 		if kind != 0 {
-			children = f.children(p.PID)
+			children = f.living(func(child Process) bool { return child.Parent == p.PID })
 		}
 		if kind != relay || len(children) == 0 {
 			found = append(found, p)
@@ -114,7 +114,7 @@ func (f family) path(leader int) (found []Process) {
 // daemons are the living processes of the command that have left its process group: those below the leader, and
 // orphans, which the init has adopted. What else the agent has started, such as sessions of other ranks, is not among
 // them.
-func (f family) daemons(leader, agent int) (found []Process) {
+func (f family) daemons(leader, agent int) []Process {
 	ours := func(p Process) bool {
 		for range f { // no more steps than processes, if there is a circle
 			if p.PID == leader {
@@ -131,11 +131,5 @@ func (f family) daemons(leader, agent int) (found []Process) {
 		}
 		return false
 	}
-	for _, p := range f {
-		if p.Group != leader && p.State != 'Z' && p.PID != agent && ours(p) {
-			found = append(found, p)
-		}
-	}
-	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
-	return found
+	return f.living(func(p Process) bool { return p.Group != leader && p.PID != agent && ours(p) })
 }

@@ -154,15 +154,15 @@ func (l *stderrLog) close() {
 	case <-timeout.C:
 	}
 	l.mu.Lock()
-	slices.SortStableFunc(l.queue, func(a, b logLine) int {
-		switch {
-		case a.last == b.last:
-			return 0
-		case a.last:
-			return -1
+	var last, others []logLine
+	for _, line := range l.queue {
+		if line.last {
+			last = append(last, line)
+		} else {
+			others = append(others, line)
 		}
-		return 1
-	})
+	}
+	l.queue = append(last, others...)
 	l.mu.Unlock()
 	timeout.Reset(flushTimeout / 2)
 	select {
