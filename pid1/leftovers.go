@@ -1,7 +1,6 @@
 package pid1
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"syscall"
@@ -54,20 +53,18 @@ func parents() map[int]int {
 // parseStat reads process id and parent from /proc/PID/stat (proc_pid_stat(5)): "PID (NAME) STATE PARENT ...", where
 // NAME may contain anything.
 func parseStat(stat []byte) (pid, ppid int, ok bool) {
-	open, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
-	if open < 0 || end < open {
+	number, rest, _ := cut(stat, ' ')
+	end := len(rest) - 1
+	for end >= 0 && rest[end] != ')' {
+		end--
+	}
+	fields := split(string(rest[end+1:]), ' ') // an empty one comes first
+	if end < 0 || rest[0] != '(' || len(fields) < 3 {
 		return 0, 0, false
 	}
-	pid, err := strconv.Atoi(string(bytes.TrimSpace(stat[:open])))
-	if err != nil {
-		return 0, 0, false
-	}
-	fields := bytes.Fields(stat[end+1:])
-	if len(fields) < 2 {
-		return 0, 0, false
-	}
-	ppid, err = strconv.Atoi(string(fields[1]))
-	return pid, ppid, err == nil
+	pid, err1 := strconv.Atoi(string(number))
+	ppid, err2 := strconv.Atoi(fields[2])
+	return pid, ppid, err1 == nil && err2 == nil
 }
 
 // descendants returns the children of root, their children, and so on, each after its parent.

@@ -107,24 +107,3 @@ func take(environ []string, name string) (value *string, rest []string) {
 	}
 	return value, rest
 }
-
-// cutPrefix is strings.CutPrefix. Package strings is initialised too late for this one.
-func cutPrefix(s, prefix string) (rest string, found bool) {
-	if len(s) < len(prefix) || s[:len(prefix)] != prefix {
-		return s, false
-	}
-	return s[len(prefix):], true
-}
-
-// split is strings.Split at one byte.
-func split(s string, sep byte) []string {
-	var fields []string
-	begin := 0
-	for i := range len(s) {
-		if s[i] == sep {
-			fields = append(fields, s[begin:i])
-			begin = i + 1
-		}
-	}
-	return append(fields, s[begin:])
-}

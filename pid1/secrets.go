@@ -1,7 +1,6 @@
 package pid1
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"unsafe"
@@ -24,9 +23,9 @@ func erase(args []string, names []string) error {
 		return err
 	}
 	for len(block) > 0 {
-		entry, rest, _ := bytes.Cut(block, []byte{0})
+		entry, rest, _ := cut(block, 0)
 		for _, name := range names {
-			if bytes.HasPrefix(entry, []byte(name+"=")) {
+			if hasPrefix(entry, name+"=") {
 				clear(entry)
 			}
 		}
@@ -39,7 +38,7 @@ func erase(args []string, names []string) error {
 		return nil
 	}
 	for _, name := range names {
-		if bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+name+"=")) {
+		if contains(append([]byte{0}, environ...), "\x00"+name+"=") {
 			return errors.New("erasing " + name + ": it is still in /proc/self/environ")
 		}
 	}

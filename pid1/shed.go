@@ -1,7 +1,6 @@
 package pid1
 
 import (
-	"bytes"
 	"os"
 	"strconv"
 	"syscall"
@@ -31,18 +30,19 @@ func cleanFiles(smaps []byte) []mapping {
 	var m mapping
 	for len(smaps) > 0 {
 		var line []byte
-		line, smaps, _ = bytes.Cut(smaps, []byte{'\n'})
-		addresses, rest, _ := bytes.Cut(line, []byte{' '})
-		first, last, isMapping := bytes.Cut(addresses, []byte{'-'})
+		line, smaps, _ = cut(smaps, '\n')
+		addresses, rest, _ := cut(line, ' ')
+		first, last, isMapping := cut(addresses, '-')
 		if isMapping {
 			m = mapping{}
 			begin, err1 := strconv.ParseUint(string(first), 16, 64)
 			end, err2 := strconv.ParseUint(string(last), 16, 64)
 			// "r-xp 00000000 fe:00 4711   /sbin/paiinit"
-			if err1 == nil && err2 == nil && begin < end && len(rest) > 1 && rest[1] == '-' && bytes.Contains(rest, []byte(" /")) {
+			readOnly := len(rest) > 1 && rest[1] == '-'
+			if err1 == nil && err2 == nil && begin < end && readOnly && contains(rest, " /") {
 				m = mapping{uintptr(begin), uintptr(end)}
 			}
-		} else if m.end != 0 && string(addresses) == "Anonymous:" && bytes.HasSuffix(line, []byte(" 0 kB")) {
+		} else if m.end != 0 && string(addresses) == "Anonymous:" && hasSuffix(line, " 0 kB") {
 			found = append(found, m)
 		}
 	}
