@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -751,9 +752,11 @@ const (
 // close gives back everything that this container holds. At the deadline the process ends with what is left.
 func (c *container) close() {
 	done := make(chan struct{})
+	var closing atomic.Pointer[string]
+	closing.Store(new(string))
 	go func() {
 		defer close(done)
-		c.release()
+		c.release(func(what string) { closing.Store(&what) })
 	}()
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
@@ -766,13 +769,15 @@ func (c *container) close() {
 	select {
 	case <-done:
 	case <-deadline.C:
-		c.log.Warn("leaving before everything was closed", "phase", "exit", "elapsed", c.elapsed())
+		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
+			"elapsed", c.elapsed())
 	}
 	c.signals.close()
 }
 
-// release closes everything, in the reverse order of listen.
-func (c *container) release() {
+// release closes everything, in the reverse order of listen, and says what it is about to close.
+func (c *container) release(about func(what string)) {
+	about("the SSH server")
 	if c.uncheck != nil {
 		c.uncheck()
 	}
@@ -786,19 +791,24 @@ func (c *container) release() {
 	if c.stop != nil {
 		c.stop()
 	}
+	about("the answers to commands")
 	c.asked.Wait() // they tell how it ended
+	about("the rendezvous")
 	if c.node != nil {
 		if err := c.node.Close(); err != nil {
 			c.log.Debug("leaving the rendezvous", "err", err)
 		}
 	}
+	about("the connections to other ranks")
 	if c.pool != nil {
 		_ = c.pool.Close() // its connections end either way
 	}
+	about("the services of this container")
 	if c.unask != nil {
 		c.unask()
 	}
 	c.serve.Wait()
+	about("the port and the state directory")
 	c.task.release()
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
