@@ -53,8 +53,14 @@ func TestHydraDoesNotHang(t *testing.T) {
 			}
 			began := time.Now()
 			containers := startAll(t, hosts, tt.command...)
-			require.Equal(t, same(3, tt.status), statuses(t, containers))
+			got := statuses(t, containers)
 			require.Less(t, time.Since(began), 18*time.Second)
+			if strings.Contains(stderr(containers[0]), "mpiexec.hydra was ended by SIGPIPE") {
+				// It has written to a shell that had ended already, as on a busy machine, and so does not hang.
+				require.Equal(t, same(3, 128+int(syscall.SIGPIPE)), got)
+				return
+			}
+			require.Equal(t, same(3, tt.status), got)
 			require.Contains(t, stderr(containers[1]), tt.says)
 		})
 	}
