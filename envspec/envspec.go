@@ -201,7 +201,7 @@ func Systems() []string {
 	return names
 }
 
-// NestedVariables are those that Nested looks for, in this order.
+// NestedVariables are the variables that Nested looks for, in this order.
 func NestedVariables() []string {
 	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
 }

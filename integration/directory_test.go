@@ -7,7 +7,7 @@ import (
 )
 
 // Paiinit does not keep the directory busy in which it was started: where a rank's processes have left it, it can be
-// unmounted while the job runs, on ranks that run a command and on those that wait.
+// unmounted while the job runs, on ranks that run a command and on ranks that wait.
 func TestStartDirectoryIsFree(t *testing.T) {
 	// The agent leaves it at the start of the command.
 	const free = "cd /; for i in $(seq 500); do umount /tmp/start 2>/dev/null && echo free && break; sleep 0.02; done"

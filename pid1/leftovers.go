@@ -10,7 +10,7 @@ import (
 // descendants, which we find in /proc. Without /proc, or with that of another PID namespace, only PID 1 finds anything.
 func (p *process) killAll() {
 	if p.init {
-		_ = syscall.Kill(-1, syscall.SIGKILL) // never to ourselves; ESRCH: nobody left; EPERM: nobody we may kill
+		_ = syscall.Kill(-1, syscall.SIGKILL) // never to ourselves; ESRCH: no process left; EPERM: none we may kill
 		return
 	}
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {

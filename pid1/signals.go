@@ -22,7 +22,8 @@ var ending = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscal
 func others() []os.Signal {
 	signals := []os.Signal{
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN,
-		syscall.SIGTTOU, syscall.SIGALRM, syscall.SIGABRT, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGVTALRM, syscall.SIGIO,
+		syscall.SIGTTOU, syscall.SIGALRM, syscall.SIGABRT, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGVTALRM,
+		syscall.SIGIO,
 	}
 	signals = append(signals, faults...)
 	for n := 35; n <= 64; n++ {

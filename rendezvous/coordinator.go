@@ -182,8 +182,8 @@ func (n *Node) reach(t *target) (served bool, err error) {
 // dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a
 // container says of itself may be behind a NAT, and what the environment says may be old. An address that gossip brings
 // meanwhile is dialled at once: a program that accepts connections and says nothing may have taken the port, and would
-// hold up the call for all of callTimeout. Where another program, or a container of another job, answers, the one that
-// is called may listen on the next port.
+// hold up the call for all of callTimeout. Where another program, or a container of another job, answers, the
+// called container may listen on the next port.
 func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(n.cfg.Size)*callShare)
 	defer cancel()

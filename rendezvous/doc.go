@@ -56,8 +56,8 @@
 // The first three ranks are told to go at once, so that a rank 0 that is started again at that moment learns that there has been a
 // launch; the others may be told when rank 0 has started its command, or a moment later (Config.Head, Node.Launched).
 //
-// A rank that starts says so to rank 0 in one packet, sealed as all gossip is: rank 0, which calls those who do not
-// answer about once a second, then calls at once, and acknowledges the packet. A packet may be lost: the rank repeats
+// A rank that starts says so to rank 0 in one packet, sealed as all gossip is: rank 0, which calls silent ranks
+// about once a second, then calls at once, and acknowledges the packet. A packet may be lost: the rank repeats
 // it, and joins gossip, which tells the same, if it is neither called nor acknowledged within a moment.
 //
 // A rank whose call rank 0 does not get, because it is not where the environment says or its name does not resolve yet, calls itself:
@@ -96,9 +96,9 @@
 // job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any rank was
 // told.
 //
-// Where no container knows its rank (containers behind one name that cannot tell their index), the one that comes first
-// in an order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then
-// given in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
+// Where no container knows its rank (containers behind one name that cannot tell their index), the first container in an
+// order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then given
+// in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
 // address of the seeds that it knows. An address is tried when a container has said there who it is, the dial has
 // failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role (Seed.Role)
 // needs a container of that role.
@@ -106,7 +106,7 @@
 //	finding                                          before go                  after go
 //	more containers than ranks, and all answer       all leave with 78          those without a rank leave with 78
 //	as many, but none of a role                      all wait, and say which
-//	one that answers is with another coordinator     it is waited for           it leaves with 78
+//	an answering one has another coordinator         it is waited for           it leaves with 78
 //
 // # Ends before the launch
 //

@@ -10,10 +10,10 @@
 // imports little, comes before them. It is the only package here with an init function.
 //
 // Of the remote shell, it takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a
-// paiinit that is an ancestor of this process. Everything else is left to main, before anything was sent: options, terminals, an agent
-// that cannot be reached, or that is another rank's, because a launcher has forwarded the variable (mpirun -x). The
-// protocol and what a signal means are those of package rsh, which has the other end and the long way; that both are
-// the same is tested with a real job.
+// paiinit that is an ancestor of this process. Everything else is left to main, before anything was sent: options,
+// terminals, an agent that cannot be reached, or that is another rank's, because a launcher has forwarded the variable
+// (mpirun -x). The protocol and what a signal means are those of package rsh, which has the other end and the long way;
+// that both are the same is tested with a real job.
 //
 // The first process of a container only starts the agent, hands signals on and reaps (package pid1). Where the command
 // line is certain to be that of a launch, it does so here: the agent starts earlier, and PID 1 takes less memory.
