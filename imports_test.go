@@ -46,7 +46,7 @@ var imports = map[string]struct {
 	},
 	"pid1": {
 		nil,
-		"process 1 must not fail: it is small enough to be read in one go; what it imports is initialised before it",
+		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it",
 	},
 	"rdma": {
 		[]string{"golang.org/x/sys"},

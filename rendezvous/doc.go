@@ -96,9 +96,9 @@
 // job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any rank was
 // told.
 //
-// Where no container knows its rank (containers behind one name that cannot tell their index), the first container in an
-// order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then given
-// in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
+// Where no container knows its rank (containers behind one name that cannot tell their index), the first container in
+// an order of what all of them say becomes the coordinator once it has heard as many as the job has; ranks are then
+// given in that order. Two sets of containers cannot both commit: a coordinator first tries every container and every
 // address of the seeds that it knows. An address is tried when a container has said there who it is, the dial has
 // failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role (Seed.Role)
 // needs a container of that role.
