@@ -68,6 +68,7 @@ type container struct {
 
 	safe    func() error       // whether nobody gets in without the job's key, seen once
 	uncheck context.CancelFunc // nobody is to log in any more
+	running context.Context    // until the job has ended, or this container leaves
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
 	daemons *daemons       // of the launcher, on rank 0
@@ -423,6 +424,12 @@ func (c *container) answerAll(ctx context.Context) {
 		}
 	})
 	c.asked.Go(func() { c.keepStatusFile(ctx) })
+	running, over := context.WithCancel(ctx)
+	c.running = running
+	c.asked.Go(func() {
+		defer over()
+		_, _ = c.node.Wait(ctx) // how it ended is not asked here
+	})
 	c.mark("listen")
 }
 
@@ -610,7 +617,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
 	if !c.isAlone() {
 		c.sshFiles = sync.OnceFunc(func() {
-			if err := c.writeSSH(); err != nil {
+			if err := c.writeSSH(c.running); err != nil && c.running.Err() == nil {
 				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
 			}
 		})
