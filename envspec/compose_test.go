@@ -76,4 +76,8 @@ func TestContradictionKeepsPlace(t *testing.T) {
 		require.Equal(t, 1, variable.Job.Rank)
 		require.Len(t, variable.Job.Peers, 3)
 	}
+	_, err := envspec.Read(t.Context(), envspec.Input{
+		Environ: []string{"PAIINIT_PEERS=a,b", "PAIINIT_RANK=1", "PAIINIT_SIZE=6", "PAIINIT_SLOTS=x"}, CPUs: 1,
+	})
+	require.ErrorContains(t, err, "PAIINIT_SIZE=6 but PAIINIT_PEERS gives 2", "what others see as well goes first")
 }
