@@ -122,6 +122,7 @@ func TestLaunchers(t *testing.T) {
 				require.Equal(t, same(143), j.wait(t, settle))
 				_, says := j.output(t, 0)
 				assert.Less(t, logged(t, says, ended).Sub(logged(t, says, "the ranks are told to end")), 15*time.Second)
+				assert.NotContains(t, says, "leaving before")
 			})
 		}
 		t.Run(l.name+"/unreachable host", func(t *testing.T) {
@@ -141,6 +142,7 @@ func TestLaunchers(t *testing.T) {
 				_, says := j.output(t, rank)
 				require.Contains(t, says, "worker-2")
 				assert.Less(t, logged(t, says, ended).Sub(began), 20*time.Second)
+				assert.NotContains(t, says, "leaving before")
 			}
 		})
 	}
