@@ -17,10 +17,14 @@ func matchAzure(r *reader) string {
 
 func readAzure(r *reader, job *Job) error {
 	r.readID(job, "AZUREML_RUN_ID", "AZ_BATCH_JOB_ID")
+	r.gpusHere("AZ_BATCHAI_NUM_GPUS", "AZ_BATCHAI_GPU_COUNT")
+	cluster := r.azureCluster()
+	if cluster.beyondNodes() {
+		return r.readCluster(job, "TF_CONFIG")
+	}
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
 		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
 	}
-	r.gpusHere("AZ_BATCHAI_NUM_GPUS", "AZ_BATCHAI_GPU_COUNT")
 	if r.has("AZ_BATCHAI_WORKER_HOSTS") && (r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
 		return r.azureRoles(job)
 	}
@@ -52,10 +56,25 @@ func readAzure(r *reader, job *Job) error {
 			hosts = append([]string{hp.host}, slices.Delete(slices.Clone(hosts), at, at+1)...)
 		}
 	}
-	if err := r.azureIndex(job, list, hosts); err != nil {
+	if err := r.azureIndex(job, list, hosts, cluster.ownHost()); err != nil {
 		return err
 	}
 	return r.addRole(job, job.Role, hosts, list)
+}
+
+// azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. A job of another framework does not
+// end because of one that cannot be read.
+func (r *reader) azureCluster() (spec clusterSpec) {
+	v, ok := r.get("TF_CONFIG")
+	if !ok {
+		return spec
+	}
+	spec, err := r.parseCluster(v)
+	if err != nil {
+		r.warn("%v; ignored", err)
+		return clusterSpec{}
+	}
+	return spec
 }
 
 // azureHosts reads the first list that there is.
@@ -83,7 +102,8 @@ func (r *reader) azureHosts() (variable, []string, error) {
 	return v, hosts, nil
 }
 
-func (r *reader) azureIndex(job *Job, list variable, hosts []string) error {
+// azureIndex finds this container in hosts: by its addresses, by the host of its task in TF_CONFIG, or by its number.
+func (r *reader) azureIndex(job *Job, list variable, hosts []string, taskHost string) error {
 	if r.has("PAIINIT_INDEX") {
 		return r.ownIndex(job)
 	}
@@ -93,6 +113,11 @@ func (r *reader) azureIndex(job *Job, list variable, hosts []string) error {
 			r.note("index", list)
 			return nil
 		}
+	}
+	if at := slices.Index(hosts, taskHost); at >= 0 {
+		job.Index = at
+		r.sources["index"] = "TF_CONFIG"
+		return nil
 	}
 	if r.has("NODE_RANK", "AZ_BATCHAI_TASK_INDEX") {
 		return r.ownIndex(job, "NODE_RANK", "AZ_BATCHAI_TASK_INDEX")

@@ -107,6 +107,7 @@ func TestSelfViews(t *testing.T) {
 		"azure/aml-B":                  "worker-0 worker-1",
 		"azure/aml-C":                  "worker-0 worker-1",
 		"azure/batchai-A":              "worker-0 worker-1 ps-0",
+		"azure/aml-tf-A":               "worker-0 worker-1 worker-2 worker-3 ps-0 ps-1",
 		"mpijob/mpijob-A":              "launcher-0 worker-0 worker-1",
 		"mpijob/kopenmpi":              "master-0 worker-0 worker-1",
 		"pytorchjob/ptj-A":             "master-0 worker-0 worker-1",

@@ -30,20 +30,65 @@ func (r *reader) sees(names ...string) string {
 	return v.name
 }
 
+// clusterSpec is the form of TF_CONFIG and CLUSTER_SPEC.
+type clusterSpec struct {
+	Cluster map[string]json.RawMessage `json:"cluster"`
+	Task    struct {
+		Type  string          `json:"type"`
+		Index json.RawMessage `json:"index"`
+	} `json:"task"`
+}
+
+func (r *reader) parseCluster(v variable) (spec clusterSpec, err error) {
+	if err := json.Unmarshal([]byte(v.value), &spec); err != nil {
+		return spec, r.badJSON(v, err)
+	}
+	return spec, nil
+}
+
+// ownHost is the host of the own task, "" where the cluster does not list it.
+func (s clusterSpec) ownHost() string {
+	var list []string
+	index, err := strconv.Atoi(strings.Trim(clean(string(s.Task.Index)), `"`))
+	if err != nil || json.Unmarshal(s.Cluster[s.Task.Type], &list) != nil || index < 0 || index >= len(list) {
+		return ""
+	}
+	hp, _ := parseHostPort(clean(list[index]))
+	return hp.host
+}
+
+// beyondNodes says whether the cluster distinguishes tasks that a list of nodes does not: tasks of several types, or
+// several tasks on one host.
+func (s clusterSpec) beyondNodes() bool {
+	only := s.Task.Type
+	hosts := make(map[string]bool)
+	for t, raw := range s.Cluster {
+		var list []string
+		if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
+			continue
+		}
+		if only = cmp.Or(only, t); t != only {
+			return true
+		}
+		for _, item := range list {
+			hp, _ := parseHostPort(clean(item))
+			if hosts[hp.host] {
+				return true
+			}
+			hosts[hp.host] = true
+		}
+	}
+	return false
+}
+
 func (r *reader) readCluster(job *Job, name string) error {
 	v, ok := r.get(name)
 	if !ok {
 		return r.missing("", name)
 	}
-	var spec struct {
-		Cluster map[string]json.RawMessage `json:"cluster"`
-		Task    struct {
-			Type  string          `json:"type"`
-			Index json.RawMessage `json:"index"`
-		} `json:"task"`
-	}
-	if err := json.Unmarshal([]byte(v.value), &spec); err != nil {
-		return r.badJSON(v, err)
+	spec, err := r.parseCluster(v)
+	if err != nil {
+		return err
 	}
 	if !isRoleName(spec.Task.Type) {
 		return r.wrong(v, "", "task.type %s is not a name", quote(spec.Task.Type))
