@@ -18,8 +18,9 @@ import (
 
 // Agent tells ServeAgent where the hosts are, and is told what became of them. All functions may be called at the same time.
 type Agent struct {
-	Resolve func(host string) (Target, bool) // the container of a name or address that a user or launcher gave
-	Hosts   func() [][]string                // the names of each container, by rank, the best first; nil = they are not listed
+	// Resolve finds the container of a name or address that a user or launcher gave.
+	Resolve func(ctx context.Context, host string) (Target, bool)
+	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = they are not listed
 
 	// Foreign, if not nil, tells whether another ssh may run a command on a host that Resolve does not know. nil =
 	// never.
@@ -112,7 +113,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 		return
 	case frameKnown:
 		known := byte(1)
-		if _, ok := a.Resolve(inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
+		if _, ok := a.Resolve(ctx, inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
 			known = 0
 		}
 		p.reply(conn, frameKnown, []byte{known})
@@ -253,7 +254,7 @@ func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 
 // run finds the host and runs the command there.
 func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status, error) {
-	target, ok := a.Resolve(host)
+	target, ok := a.Resolve(ctx, host)
 	if !ok {
 		target = Target{Name: host}
 		if a.foreign(host, r.Command) { // the caller decides whether that is a failure

@@ -56,7 +56,7 @@ func startAgentWith(t testing.TB, set func(*Agent), peers ...*peerServer) *testA
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.socket, Net: "unix"})
 	require.NoError(t, err)
 	agent := Agent{
-		Resolve: func(host string) (Target, bool) {
+		Resolve: func(_ context.Context, host string) (Target, bool) {
 			for _, p := range peers {
 				if p.target.Name == host {
 					return p.target, true

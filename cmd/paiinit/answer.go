@@ -174,7 +174,7 @@ func (c *container) answer(ctx context.Context, q question) reply {
 		return c.hosts(c.node.View(), func(rendezvous.RankStatus) bool { return true })
 	}
 	if q.Ask == horovodrunName && q.Horovodrun != nil {
-		return c.answerHorovodrun(*q.Horovodrun)
+		return c.answerHorovodrun(ctx, *q.Horovodrun)
 	}
 	return reply{Exit: statusUsage, Error: fmt.Sprintf("this paiinit, %s, does not know the question %q", version, q.Ask)}
 }

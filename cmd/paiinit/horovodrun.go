@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -93,7 +94,7 @@ func lacksNetworkOption(path string) bool {
 
 // answerHorovodrun says what a horovodrun in this container is given: the hosts where its user has chosen none, the
 // number of processes where there is none, and the interface where it has the same name on every rank.
-func (c *container) answerHorovodrun(q horovodrunCall) reply {
+func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) reply {
 	members, names := c.named()
 	line := launch.ReadHorovodrun(q.Args)
 	if len(members) < 2 || !line.Launches {
@@ -107,7 +108,7 @@ func (c *container) answerHorovodrun(q horovodrunCall) reply {
 	}
 	if line.Given != "" {
 		c.log.Info("horovodrun gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
-		c.noteLauncher(append([]string{horovodrunName}, q.Args...), q.Dir)
+		c.noteLauncher(ctx, append([]string{horovodrunName}, q.Args...), q.Dir)
 		return reply{}
 	}
 	var hosts []string
@@ -150,6 +151,6 @@ func (c *container) answerHorovodrun(q horovodrunCall) reply {
 			"processes", line.Ranks, "slots", slots,
 			"hint", "--slots sets how many processes belong on a container")
 	}
-	c.noteLauncher(slices.Concat([]string{horovodrunName}, add, q.Args), q.Dir)
+	c.noteLauncher(ctx, slices.Concat([]string{horovodrunName}, add, q.Args), q.Dir)
 	return reply{Add: add}
 }

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"testing"
@@ -40,6 +44,41 @@ func TestHostNames(t *testing.T) {
 	roles := members("node", "node")
 	roles[0].Alias, roles[1].Alias = "hvd_worker-0", "ps.server-1"
 	require.Equal(t, []string{"rank-0", "rank-1"}, hostNames(roles))
+}
+
+type addresses map[string][]string
+
+func (a addresses) LookupHost(_ context.Context, name string) (addrs []netip.Addr, err error) {
+	for _, s := range a[name] {
+		addrs = append(addrs, netip.MustParseAddr(s))
+	}
+	if addrs == nil {
+		err = &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
+	}
+	return addrs, err
+}
+
+func (addresses) LookupPTR(context.Context, netip.Addr) ([]string, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func TestMemberAt(t *testing.T) {
+	all := members("a", "b", "c", "d")
+	for i, addr := range []string{"10.0.0.1:1", "[fd00::2]:1", "10.0.0.3:1", "10.0.0.3:2"} {
+		all[i].Addr = netip.MustParseAddrPort(addr)
+	}
+	dns := addresses{
+		"host1": {"10.0.0.1"}, "host2": {"10.0.0.2", "fd00::2"}, "host3": {"10.0.0.3"}, "several": {"10.0.0.1", "fd00::2"},
+		"github.com": {"192.0.2.1"}, "192.0.2.1": {"10.0.0.1"}, "": {"10.0.0.1"},
+	}
+	for host, want := range map[string]string{
+		"host1": "worker-0", "host2": "worker-1",
+		"host3": "", "several": "", "github.com": "", "unknown": "", "192.0.2.1": "", "": "",
+	} {
+		m, ok := memberAt(t.Context(), dns, all, host)
+		require.Equal(t, want, m.Alias, host)
+		require.Equal(t, want != "", ok, host)
+	}
 }
 
 func TestLiterals(t *testing.T) {

@@ -74,7 +74,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	var looking sync.WaitGroup
 	if len(r.Members) > 1 {
 		if c.ssh == sshImage || cmd.Args[0] != horovodrunName { // which tells us itself
-			c.noteLauncher(cmd.Args, cmd.Dir)
+			looking.Go(func() { c.noteLauncher(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
 			looking.Go(func() { c.lookForLaunchers(ctx) })
@@ -304,25 +304,59 @@ func expressible(name string) bool {
 	return true
 }
 
-// resolve finds the container that a launcher or a person calls by one of its names.
-func (c *container) resolve(host string) (rsh.Target, bool) {
-	members, names := c.named()
-	target := func(m rendezvous.Member) (rsh.Target, bool) {
+// resolve finds the container that a launcher or a person calls by one of its names, or by one that the resolver knows.
+func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool) {
+	if m, ok := c.memberNamed(host); ok {
 		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
 	}
+	members, _ := c.named()
+	m, ok := memberAt(ctx, resolver{}, members, host)
+	return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, ok
+}
+
+// lookupTimeout is how long the resolver may take for a name that this job does not know.
+const lookupTimeout = 5 * time.Second
+
+// memberAt returns the only container at the addresses of a name: a host list from before has the hosts' own names, also where
+// the peers are given by address.
+func memberAt(ctx context.Context, dns envspec.Resolver, members []rendezvous.Member, host string) (m rendezvous.Member, ok bool) {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || len(members) == 0 {
+		return m, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addrs, err := dns.LookupHost(ctx, host)
+	if err != nil {
+		return m, false
+	}
+	for i := range members {
+		switch {
+		case !slices.Contains(addrs, members[i].Addr.Addr()):
+		case ok:
+			return rendezvous.Member{}, false // two containers on one address cannot be told apart by it
+		default:
+			m, ok = members[i], true
+		}
+	}
+	return m, ok
+}
+
+// memberNamed finds the container of a name or address that the job itself knows.
+func (c *container) memberNamed(host string) (rendezvous.Member, bool) {
+	members, names := c.named()
 	if host == "localhost" || host == "127.0.0.1" || host == "::1" {
 		host = c.job.Alias
 	}
 	for i, m := range members {
 		if host == names[i] || host == m.Alias || host == m.ID {
-			return target(m)
+			return m, true
 		}
 	}
 	for _, p := range c.job.Peers {
 		if slices.Contains(p.Names, host) || host == p.Host {
 			for _, m := range members {
 				if m.Role == p.Role && m.Index == p.Index {
-					return target(m)
+					return m, true
 				}
 			}
 		}
@@ -336,9 +370,9 @@ func (c *container) resolve(host string) (rsh.Target, bool) {
 		}
 	}
 	if len(found) == 1 { // two containers on one address cannot be told apart by it
-		return target(found[0])
+		return found[0], true
 	}
-	return rsh.Target{}, false
+	return rendezvous.Member{}, false
 }
 
 // foreign says whether a host that resolve does not know may be left to the image's own ssh. A launcher's daemon has no

@@ -57,7 +57,7 @@ func (c *container) lookForLaunchers(ctx context.Context) {
 		for _, pid := range launchersBelow(proc, all, os.Getpid()) {
 			// This is "" where the process has ended: then only absolute paths are read.
 			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
-			c.noteLauncher(commandLine(proc, pid), dir)
+			c.noteLauncher(ctx, commandLine(proc, pid), dir)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func runsSelf(proc fs.FS, pid int) bool {
 
 // noteLauncher remembers what a launcher on rank 0 was asked for, and says so at once where it can find no hosts. dir
 // is its working directory.
-func (c *container) noteLauncher(line []string, dir string) {
+func (c *container) noteLauncher(ctx context.Context, line []string, dir string) {
 	name, _ := launch.Called(line)
 	if name == "" {
 		return
@@ -124,7 +124,7 @@ func (c *container) noteLauncher(line []string, dir string) {
 	if request.Hostfile != "" && !filepath.IsAbs(request.Hostfile) {
 		request.Hostfile = filepath.Join(dir, request.Hostfile)
 	}
-	if err := c.fewestHosts(request, &a); err != nil {
+	if err := c.fewestHosts(context.WithoutCancel(ctx), request, &a); err != nil {
 		c.log.Debug("the hosts that a launcher was asked for are not known", "phase", "wait", "err", err)
 		return
 	}
@@ -161,8 +161,8 @@ func brief(line []string) string {
 }
 
 // fewestHosts finds out how many hosts a launcher needs at least, and among which.
-func (c *container) fewestHosts(request launch.Request, a *asked) error {
-	slots, err := c.slotsAsked(request)
+func (c *container) fewestHosts(ctx context.Context, request launch.Request, a *asked) error {
+	slots, err := c.slotsAsked(ctx, request)
 	if err != nil {
 		return err
 	}

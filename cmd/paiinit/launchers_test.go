@@ -101,8 +101,8 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.noteLauncher(line, dir)
-			c.noteLauncher(line, dir) // seen again
+			c.noteLauncher(t.Context(), line, dir)
+			c.noteLauncher(t.Context(), line, dir) // seen again
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
 				c.daemons.begun(host, launch.Daemon{}, launch.Probe(command))
@@ -191,7 +191,7 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(c.answerHorovodrun(tt.call).Add, " "))
+			require.Equal(t, tt.want, strings.Join(c.answerHorovodrun(t.Context(), tt.call).Add, " "))
 		})
 	}
 }

@@ -191,7 +191,9 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	if err != nil {
 		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
 	}
-	return c.newPool(), rsh.Agent{Resolve: func(name string) (rsh.Target, bool) { return dialable(ctx, job, name, port) }}, nil
+	return c.newPool(), rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
+		return dialable(ctx, job, name, port)
+	}}, nil
 }
 
 // dialable finds the address of a host without a roster. Which container answers there is found out by its key. given is the

@@ -366,7 +366,7 @@ func (c *container) lostMeanwhile(ctx context.Context, settle time.Duration, o *
 }
 
 // slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
-func (c *container) slotsAsked(request launch.Request) (map[string]int, error) {
+func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
 	count := make(map[string]int)
 	hostfile := request.Hostfile
 	if request.HostfileOptional {
@@ -377,7 +377,7 @@ func (c *container) slotsAsked(request launch.Request) (map[string]int, error) {
 	switch {
 	case request.Hosts != nil:
 		for _, h := range request.Hosts {
-			t, ok := c.resolve(h)
+			t, ok := c.resolve(ctx, h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
@@ -389,7 +389,7 @@ func (c *container) slotsAsked(request launch.Request) (map[string]int, error) {
 			return nil, err
 		}
 		for _, h := range hosts {
-			t, ok := c.resolve(h.Name)
+			t, ok := c.resolve(ctx, h.Name)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h.Name)
 			}
@@ -402,7 +402,7 @@ func (c *container) slotsAsked(request launch.Request) (map[string]int, error) {
 		}
 	}
 	for _, h := range request.Without {
-		if t, ok := c.resolve(h); ok {
+		if t, ok := c.resolve(ctx, h); ok {
 			delete(count, t.Name)
 		}
 	}

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -163,6 +164,30 @@ func TestWrongRankCount(t *testing.T) {
 			}
 			requireEqualNotZero(t, got)
 			require.Contains(t, says, "not enough slots")
+		})
+	}
+}
+
+// A list of hosts from before names the hosts as the network does, which the job itself does not: here the names of the
+// containers.
+func TestNamesOfTheNetwork(t *testing.T) {
+	for _, l := range launchers {
+		t.Run(l.name, func(t *testing.T) {
+			j := newJob(t, l.suite)
+			var hosts []string
+			for rank := range ranks {
+				hosts = append(hosts, fmt.Sprintf("%s-%d:2", j.name, rank))
+			}
+			option := "-H"
+			if l.hydra() {
+				option = "-hosts"
+			}
+			j.start(t, ranks, ranks, nil, append(l.command, "-np", "6", option, strings.Join(hosts, ","), "hostname")...)
+			require.Equal(t, same(0), j.wait(t, settle))
+			out, _ := j.output(t, 0)
+			used := strings.Fields(out)
+			slices.Sort(used)
+			require.Equal(t, []string{"host-0", "host-0", "host-1", "host-1", "host-2", "host-2"}, used)
 		})
 	}
 }
