@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,17 @@ func TestImageHasNoRemoteShell(t *testing.T) {
 	out, err := docker(t.Context(), append(args, strings.Fields(find)[1:]...)...)
 	require.NoError(t, err)
 	assert.Empty(t, out)
+}
+
+// Without a command, the image is what its base was: a shell.
+func TestImageIsStillAShell(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--interactive", "--network", "none", jobImage(t))
+	cmd.Stdin = strings.NewReader("echo $0 of $PAIINIT_SIZE; exit 7\n")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 7, exit.ExitCode(), "%s", exit.Stderr)
+	require.Equal(t, "bash of 1\n", string(out))
 }
 
 func TestSum(t *testing.T) {
