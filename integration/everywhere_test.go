@@ -190,10 +190,10 @@ func TestEverywhereMustBeAgreed(t *testing.T) {
 	require.Contains(t, stderr(containers[2]), "worker-0 has --exec rank0, worker-1 has --exec all")
 }
 
-// The words of the Azure ML job specification stand in the command line without a "$".
+// The words of the Azure ML job specification stand in the command line, with a "$" that no shell sees or without.
 func TestEverywhereLiterals(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 2)), "sh", "-c", `test -s $1 && echo $2 $3 $4 $5`, "sh",
-		"AZUREML_MPI_HOSTFILE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+		"$AZUREML_MPI_HOSTFILE", "NODE_RANK", "${MASTER_ADDR}", "MASTER_PORT", "WORLD_SIZE")
 	require.Equal(t, same(2, 0), statuses(t, containers))
 	for i, c := range containers {
 		require.Regexp(t, fmt.Sprintf(`^%d 10\.\d+\.\d+\.\d+ 2\d{4} 2\n$`, i), stdout(c))

@@ -121,6 +121,11 @@ func (c *container) noteLauncher(ctx context.Context, line []string, dir string)
 	if !ok {
 		return
 	}
+	if strings.HasPrefix(request.Hostfile, "-") {
+		c.log.Warn("a launcher takes an option for its host list", "phase", "wait", "command", brief(line),
+			"reason", "the variable before "+request.Hostfile+" was empty when a shell put its value there",
+			"hint", "write AZUREML_MPI_HOSTFILE without $: paiinit replaces it")
+	}
 	if request.Hostfile != "" && !filepath.IsAbs(request.Hostfile) {
 		request.Hostfile = filepath.Join(dir, request.Hostfile)
 	}

@@ -125,6 +125,20 @@ func TestReached(t *testing.T) {
 	}
 }
 
+func TestEmptyHostfileVariable(t *testing.T) {
+	for line, warns := range map[string]bool{
+		"mpirun -np 16 --hostfile -bind-to none -map-by slot python train.py": true,
+		"mpirun --hostfile -np 4 -x PATH python train.py":                     true,
+		"mpirun -np 16 --hostfile /run/h -bind-to none python train.py":       false,
+		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
+	} {
+		c, log := newReached(t)
+		c.noteLauncher(t.Context(), strings.Fields(line), "/")
+		require.Equal(t, warns, strings.Contains(log.String(), "takes an option for its host list"), line)
+		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
+	}
+}
+
 func TestAnswerHorovodrun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		call horovodrunCall

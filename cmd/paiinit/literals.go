@@ -4,22 +4,61 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/paiinit/paiinit/launch"
 )
 
-// literals replaces the words of the Azure ML job specification that stand for values and were written without a "$":
-// `--hostfile AZUREML_MPI_HOSTFILE --node_rank NODE_RANK`. Only whole arguments are; nothing else of a command line ever changes.
-// WORLD_SIZE is the number of ranks where the environment does not say otherwise.
-func literals(args, environ []string, size int, logger *slog.Logger) []string {
-	args = slices.Clone(args)
+// expandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
+// where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`. Only
+// whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
+// environment does not say otherwise.
+func expandAzureWords(args, environ []string, size int, logger *slog.Logger) []string {
+	out := slices.Clone(args)
 	environ = append(slices.Clip(environ), "WORLD_SIZE="+strconv.Itoa(size))
 	for i, a := range args {
-		switch a {
-		case "AZUREML_MPI_HOSTFILE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE":
-			if v := lookup(environ, a); v != "" && i > 0 {
-				logger.Info("a literal word of the Azure ML job specification stands for its value", "phase", "launch", "word", a, "value", v)
-				args[i] = v
-			}
+		option, value := "", a
+		if name, given, ok := strings.Cut(a, "="); ok && strings.HasPrefix(a, "-") {
+			option, value = name+"=", given
 		}
+		word := azureWord(value)
+		v := lookup(environ, word)
+		if i == 0 || v == "" || word == a && namesVariable(args, i) {
+			continue
+		}
+		logger.Info("a literal word of the Azure ML job specification stands for its value",
+			"phase", "launch", "word", a, "value", v)
+		out[i] = option + v
 	}
-	return args
+	return out
+}
+
+// azureWord returns the word W that s is, written as W, $W or ${W}, or "".
+func azureWord(s string) string {
+	inner, braced := strings.CutPrefix(s, "${")
+	if braced {
+		inner, braced = strings.CutSuffix(inner, "}")
+	}
+	if braced {
+		s = inner
+	} else {
+		s = strings.TrimPrefix(s, "$")
+	}
+	switch s {
+	case "AZUREML_MPI_HOSTFILE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE":
+		return s
+	}
+	return ""
+}
+
+// namesVariable says whether args[i] is the name of a variable that an MPI launcher passes on: `-x MASTER_ADDR`.
+func namesVariable(args []string, i int) bool {
+	if name, _ := launch.Called(args); !launch.IsLauncher(name) {
+		return false
+	}
+	switch args[i-1] {
+	case "-x", "--x", "-env", "--env", "-genv", "--genv", "-envlist", "--envlist", "-genvlist", "--genvlist":
+		return true
+	}
+	return false
 }
