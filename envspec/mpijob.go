@@ -6,13 +6,15 @@ import (
 )
 
 // Sources: pkg/controller/mpi_job_controller.go of github.com/kubeflow/mpi-operator, and, for the first generation,
-// pkg/controller.v1/mpi of github.com/kubeflow/training-operator (v1.9).
+// pkg/controller.v1/mpi of github.com/kubeflow/training-operator (v1.9). The prototype is kubeflow/openmpi of
+// github.com/kubeflow/kubeflow up to v0.4: workloads.libsonnet and assets.libsonnet.
 
 const (
 	mpiHostfile   = "/etc/mpi/hostfile"
 	mpiDiscovery  = "/etc/mpi/discover_hosts.sh"
 	mpiKubexec    = "/etc/mpi/kubexec.sh"
 	kopenmpiHosts = "/kubeflow/openmpi/assets/hostfile" // of the prototype kubeflow/openmpi
+	kopenmpiKey   = "/kubeflow/openmpi/secrets/id_rsa"
 )
 
 func matchMPIJob(r *reader) string {
@@ -30,8 +32,10 @@ func matchMPIJob(r *reader) string {
 // readMPIJob reads the launcher, which has the list of hosts, and the workers, which are told nothing but their name: where
 // the launcher is follows from it.
 func readMPIJob(r *reader, job *Job) error {
-	if r.exists("/root/.ssh/id_rsa") {
-		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
+	for _, key := range []string{kopenmpiKey, "/root/.ssh/id_rsa"} { // the prototype's users may have copied it
+		if r.exists(key) {
+			job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: key})
+		}
 	}
 	role, ok := r.get("K_MPI_JOB_ROLE", "PAIINIT_ROLE")
 	switch {
