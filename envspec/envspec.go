@@ -79,6 +79,9 @@ type Job struct {
 	CPUs int `json:"-"`
 	// Port is the TCP and UDP port that paiinit is to listen on here.
 	Port int `json:"port"`
+	// ServerPort says that Port is the one that the scheduler gave to a server of the job's own, because the other
+	// containers are told no other: OpenPAI before 0.11.
+	ServerPort bool `json:"-"`
 	// Alias is the container's name: role-index, or the host name while the index is unknown.
 	Alias string `json:"alias"`
 	// Roles are the job's roles in rank order, as far as the environment names them.

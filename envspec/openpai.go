@@ -65,6 +65,7 @@ func readOpenPAI(r *reader, job *Job) error {
 	if _, err := pai.ownPorts(); err != nil {
 		return err
 	}
+	job.ServerPort = !pai.tellsSSH() && !pai.has("PAIINIT_PORT")
 	return pai.readPeers(job)
 }
 

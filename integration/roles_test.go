@@ -243,15 +243,16 @@ func TestTFJob(t *testing.T) {
 	ends(t, containers, len(cluster["worker"]), len(cluster["ps"]))
 }
 
-// TestOpenPAITensorFlow are examples/openpai/tensorflow.json on 0.14 and tensorflow.yaml on 1.x.
+// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14 and tensorflow.yaml on
+// 1.x. On 0.8 paiinit listens on the http port of each task: the lists of hosts that the command gets have other ports.
 // minSucceededTaskCount counts tasks that ended with 0, as all of them do.
 func TestOpenPAITensorFlow(t *testing.T) {
 	type role struct {
 		name, command string
 		tasks         int
 	}
-	classic := func(t *testing.T) (roles []role) {
-		text, err := os.ReadFile(filepath.Join(root, "examples/openpai/tensorflow.json"))
+	read := func(t *testing.T, file string) (roles []role) {
+		text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
 		require.NoError(t, err)
 		var job struct {
 			TaskRoles []struct {
@@ -262,6 +263,15 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		require.NoError(t, json.Unmarshal(text, &job))
 		for _, r := range job.TaskRoles {
 			roles = append(roles, role{r.Name, r.Command, r.TaskNumber})
+		}
+		return roles
+	}
+	classic := func(t *testing.T) []role { return read(t, "tensorflow.json") }
+	old := func(t *testing.T) []role { return read(t, "tensorflow-0.10.json") }
+	inShell := func(t *testing.T) []role {
+		roles := classic(t)
+		for i, r := range roles {
+			roles[i].command = strings.Replace(r.command, "-- ", "-- sh -c '", 1) + "'"
 		}
 		return roles
 	}
@@ -287,8 +297,10 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		environment func(tasks []task, self task) map[string]string
 		program     string
 	}{
-		"0.14": {classic, openPAIClassic, "tf_cnn_benchmarks.py"},
-		"1.x":  {v1, openPAIv1, "train.py"},
+		"0.8":                           {old, openPAI08, "train.py"},
+		"0.8, lists in a shell's hands": {inShell, openPAI08, "tf_cnn_benchmarks.py"},
+		"0.14":                          {classic, openPAIClassic, "tf_cnn_benchmarks.py"},
+		"1.x":                           {v1, openPAIv1, "train.py"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)

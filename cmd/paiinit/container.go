@@ -141,6 +141,7 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
 		if source, err = c.deriveKeys(); err != nil {

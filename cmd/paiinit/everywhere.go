@@ -57,6 +57,9 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 		failed(err)
 		return t
 	}
+	if c.job.ServerPort {
+		environ = c.job.WithServerPorts(environ, taskPorts(r.Members))
+	}
 	cmd, pass, err := c.jobCommand(environ, len(r.Members))
 	if err != nil {
 		failed(err)
@@ -83,6 +86,28 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 		}
 	}()
 	return t
+}
+
+// warnServerPort says that a server of the command cannot have the port that its scheduler gave it.
+func (c *container) warnServerPort() {
+	if c.job.ServerPort && c.exec == execAll && !c.isAlone() {
+		c.log.Warn("paiinit listens on the http port of this task, which the command cannot bind", "phase", "identify",
+			"port", c.job.Port, "reason", "OpenPAI before 0.11 tells the other tasks no other port",
+			"hint", "TF_CONFIG and the PAI_..._HOST_LIST variables of the command name another port of each task; "+
+				"arguments with these variables belong into sh -c '...', which paiinit starts")
+	}
+}
+
+// taskPorts finds the port that a member holds for its command, 0 where it holds none.
+func taskPorts(members []rendezvous.Member) func(role string, index int) int {
+	return func(role string, index int) int {
+		for i := range members {
+			if m := &members[i]; m.Role == role && m.Index == index {
+				return m.Task
+			}
+		}
+		return 0
+	}
 }
 
 // tasks is what the frameworks without a launcher need to know of the ranks.

@@ -47,6 +47,7 @@ func TestExamples(t *testing.T) {
 	}{
 		"openpai/horovod-rdma.json":     {"openpai", openPAIClassicExample},
 		"openpai/tensorflow.json":       {"openpai", openPAIClassicExample},
+		"openpai/tensorflow-0.10.json":  {"openpai", openPAI08Example},
 		"openpai/horovod.yaml":          {"openpai", openPAIExample},
 		"openpai/tensorflow.yaml":       {"openpai", openPAIExample},
 		"azureml/mpi.yml":               {"azure", azureMLExample},
@@ -254,6 +255,19 @@ func openPAIClassicExample(t *testing.T, file string) []started {
 		envs = append(envs, vars(name, value)...)
 	}
 	return openPAITasks(roles, envs, false, nil)
+}
+
+// openPAI08Example are the tasks on OpenPAI before 0.11, which tells the http ports of others alone.
+func openPAI08Example(t *testing.T, file string) []started {
+	list := openPAIClassicExample(t, file)
+	for i := range list {
+		list[i].environ = slices.DeleteFunc(list[i].environ, func(kv string) bool {
+			return slices.ContainsFunc([]string{"PAI_HOST_IP_", "PAI_PORT_LIST_", "PAI_TASK_ROLE_TASK_COUNT_"}, func(prefix string) bool {
+				return strings.HasPrefix(kv, prefix)
+			})
+		})
+	}
+	return list
 }
 
 func openPAIExample(t *testing.T, file string) []started {
