@@ -15,6 +15,8 @@ type Fabric struct {
 	SamePorts bool
 	// Devices says that some rank has verbs devices, GPUs that some rank has GPUs.
 	Devices, GPUs bool
+	// NetworkDirect says that every rank has Azure's Network Direct, which only Intel MPI can use; Kind is FabricTCP then.
+	NetworkDirect bool
 	// Required says that no library may fall back to TCP by itself.
 	Required bool
 	// NoPeerMemory says that on some rank processes may not read each other's memory.
@@ -64,6 +66,15 @@ func (f Fabric) Job() []Var {
 			t.set("UCX_TLS", tls, f.Why+": UCX (MPICH) stays on TCP and shared memory")
 			t.set("FI_PROVIDER", "tcp", f.Why+": libfabric (MPICH, Intel MPI) stays on TCP")
 			t.set("NCCL_IB_DISABLE", "1", f.Why+": NCCL stays on TCP")
+		}
+	}
+	if f.NetworkDirect {
+		const why = "every rank has Azure's Network Direct: Intel MPI speaks through DAPL"
+		t.set("I_MPI_FABRICS", "shm:dapl", why)
+		t.set("I_MPI_DAPL_PROVIDER", "ofa-v2-ib0", why)
+		t.set("I_MPI_DYNAMIC_CONNECTION", "0", why)
+		if f.Required {
+			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails rather than fall back to TCP")
 		}
 	}
 	if f.NoPeerMemory {

@@ -14,6 +14,9 @@ type Verdict struct {
 	// why it is not a better kind.
 	Wanted Kind
 	Lacks  []Lack
+	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct: Intel MPI can use it by DAPL, and
+	// nothing else can.
+	NetworkDirect bool
 	// Notes are what else the ranks should know: none of it stands in the way.
 	Notes []Lack
 	// Off says that a rank was told not to use RDMA, and nobody requires it: nothing is to be said to any launcher.
@@ -69,6 +72,12 @@ func Judge(ranks []Summary) Verdict {
 			break
 		}
 	}
+	v.NetworkDirect = v.Fabric == KindNone &&
+		!slices.ContainsFunc(ranks, func(s Summary) bool { return s.Flags&FlagNetworkDirect == 0 })
+	if v.NetworkDirect {
+		v.Wanted, v.Lacks = KindNone, nil
+		return v
+	}
 	if v.Fabric == KindNone && v.Wanted == KindNone { // nobody has anything
 		for i, s := range ranks {
 			if v.Required || s.Devices > 0 || s.Flags&FlagNetworkDirect != 0 {
@@ -83,6 +92,9 @@ func Judge(ranks []Summary) Verdict {
 	return v
 }
 
+// RDMA says whether a library can use more than TCP on all ranks.
+func (v Verdict) RDMA() bool { return v.Fabric != KindNone || v.NetworkDirect }
+
 // String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has RoCE".
 func (v Verdict) String() string {
 	switch {
@@ -92,6 +104,8 @@ func (v Verdict) String() string {
 		return fmt.Sprintf("%s on all ranks; not every rank has %s", v.Fabric, v.Wanted)
 	case v.Fabric != KindNone:
 		return v.Fabric.String() + " on all ranks"
+	case v.NetworkDirect:
+		return "Azure Network Direct on all ranks, for Intel MPI only"
 	case v.Wanted != KindNone && len(v.Lacks) == 0:
 		return fmt.Sprintf("TCP: %s is no faster, and used only if RDMA is required", v.Wanted)
 	case v.Wanted != KindNone:

@@ -57,6 +57,8 @@ func TestVerdictOfFixtures(t *testing.T) {
 		"software, memlock":             {ranks: []string{"rxe", "rxe"}, want: "TCP: no rank can use its devices", lacks: []string{"0: memlock too low", "1: memlock too low"}},
 		"iWARP":                         {ranks: []string{"iwarp", "iwarp"}, want: "TCP: iWARP is no faster, and used only if RDMA is required"},
 		"Network Direct":                {ranks: []string{"network-direct", "none"}, want: "TCP: no rank has a verbs device", lacks: []string{"0: Azure Network Direct only"}},
+		"Network Direct on all":         {ranks: []string{"network-direct", "network-direct"}, want: "Azure Network Direct on all ranks, for Intel MPI only"},
+		"Network Direct and RoCE":       {ranks: []string{"network-direct", "roce-bond"}, want: "TCP: not every rank can use RoCE", lacks: []string{"0: Azure Network Direct only"}},
 		"broken beside good":            {ranks: []string{"broken", "mlx5-ndr"}, want: "InfiniBand on all ranks", notes: []string{"0: 1 of 2 rails"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,6 +92,35 @@ func TestVerdictRequired(t *testing.T) {
 			v := Judge(ranks)
 			require.True(t, v.Required)
 			require.Equal(t, tt.want, v.Fabric)
+			require.Equal(t, tt.lacks, lackText(v.Lacks))
+		})
+	}
+}
+
+func TestVerdictNetworkDirect(t *testing.T) {
+	direct := Summary{Flags: FlagNetworkDirect}
+	unusable := Summary{Devices: 1, Reason: ReasonPort, Flags: FlagNetworkDirect}
+	software := direct
+	software.Rails[KindSoftware] = Rails{1, 100, 1}
+	required := Summary{Flags: FlagNetworkDirect | FlagRequire}
+	for name, tt := range map[string]struct {
+		ranks []Summary
+		want  bool
+		rdma  bool
+		lacks []string
+	}{
+		"all":                     {ranks: []Summary{direct, unusable}, want: true, rdma: true},
+		"all, required":           {ranks: []Summary{required, direct}, want: true, rdma: true},
+		"one has software RDMA":   {ranks: []Summary{direct, software}, want: true, rdma: true},
+		"all have something else": {ranks: []Summary{infiniBand(nil, 0), infiniBand(nil, 0)}, rdma: true},
+		"one without":             {ranks: []Summary{direct, {}}, lacks: []string{"0: Azure Network Direct only"}},
+		"one without, required":   {ranks: []Summary{required, {}}, lacks: []string{"0: Azure Network Direct only", "1: no verbs device"}},
+		"one told not to":         {ranks: []Summary{required, {Flags: FlagOff}}, lacks: []string{"0: Azure Network Direct only", "1: told not to use RDMA"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := Judge(tt.ranks)
+			require.Equal(t, tt.want, v.NetworkDirect)
+			require.Equal(t, tt.rdma, v.RDMA())
 			require.Equal(t, tt.lacks, lackText(v.Lacks))
 		})
 	}
@@ -180,7 +211,7 @@ func TestVerdictProperties(t *testing.T) {
 				t.Fatalf("%v, and a rank without it", v.Fabric)
 			}
 		}
-		if v.Fabric == KindNone && usable && len(v.Lacks) == 0 && v.Wanted < KindIWARP {
+		if !v.RDMA() && usable && len(v.Lacks) == 0 && v.Wanted < KindIWARP {
 			t.Fatalf("TCP without a reason: %+v", v)
 		}
 		for _, l := range append(v.Lacks, v.Notes...) {

@@ -112,7 +112,7 @@ func foldLacks(r rendezvous.Roster, lacks []rdma.Lack) string {
 func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
 	lacks := foldLacks(r, v.Lacks)
-	if v.Required && v.Fabric == rdma.KindNone {
+	if v.Required && !v.RDMA() {
 		return &rendezvous.Outcome{Status: statusUnmendable, Reason: "RDMA is required, but not usable on every rank: " + lacks}
 	}
 	line := []any{"phase", "check", "verdict", v.String()}
@@ -122,8 +122,15 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	if len(v.Notes) > 0 {
 		line = append(line, "notes", foldLacks(r, v.Notes))
 	}
-	if v.Devices && v.Fabric == rdma.KindNone && !v.Off {
-		c.log.Warn("fabric", append(line, "hint", "paiinit rdma --all shows the devices of all ranks")...)
+	var hints []string
+	if v.Devices {
+		hints = append(hints, "paiinit rdma --all shows the devices of all ranks")
+	}
+	if slices.Contains(c.job.AzureRDMA, "paiAzRDMA") {
+		hints = append(hints, "paiAzRDMA=true asks for RDMA: with --rdma require the job ends instead of running on TCP")
+	}
+	if len(hints) > 0 && !v.RDMA() && !v.Off {
+		c.log.Warn("fabric", append(line, "hint", strings.Join(hints, "; "))...)
 	} else {
 		c.log.Info("fabric", line...)
 	}
@@ -140,8 +147,9 @@ func (c *container) launchFabric(r rendezvous.Roster) launch.Fabric {
 // fabricOf is a verdict in terms of libraries, for the rank with this report.
 func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 	f := launch.Fabric{
-		SamePorts: v.SameNames, Devices: v.Devices, GPUs: v.GPUs, Required: v.Required, NoPeerMemory: !v.PeerMemory && !v.Off,
-		Why: strings.TrimPrefix(v.String(), "TCP: "),
+		SamePorts: v.SameNames, Devices: v.Devices, GPUs: v.GPUs, Required: v.Required, NetworkDirect: v.NetworkDirect,
+		NoPeerMemory: !v.PeerMemory && !v.Off,
+		Why:          strings.TrimPrefix(v.String(), "TCP: "),
 	}
 	switch v.Fabric {
 	case rdma.KindInfiniBand, rdma.KindRoCE, rdma.KindSoftware:

@@ -83,7 +83,7 @@ func showRDMA(out io.Writer, r rdma.Report, asJSON bool) error {
 	} else if err := errors.Join(tableRDMA(out, r), tableVars(out, "if every rank is like this one, commands get", vars)); err != nil {
 		return err
 	}
-	if len(r.Devices) > 0 && !s.Usable() {
+	if len(r.Devices) > 0 && !s.Usable() && !r.NetworkDirect {
 		return &unusableError{"no verbs device can be used: " + s.String()}
 	}
 	return nil
@@ -263,7 +263,7 @@ func showFabric(ctx context.Context, out io.Writer, socket string, asJSON bool) 
 	} else {
 		err = tableFabric(out, answer, summaries)
 	}
-	if err == nil && v.Devices && v.Fabric == rdma.KindNone {
+	if err == nil && v.Devices && !v.RDMA() {
 		err = &unusableError{v.String() + ": " + answer.Lacks}
 	}
 	return err

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,6 +114,68 @@ func TestMarkOdd(t *testing.T) {
 	require.Equal(t, [][]string{{"0", "a *", "x"}, {"1", "b", "x"}, {"2", "b"}, {"3", "b", "y *", "z"}}, rows)
 	require.False(t, markOdd([][]string{{"0", "a"}}, 1))
 	require.False(t, markOdd(nil, 1))
+}
+
+func TestCheckFabric(t *testing.T) {
+	none := rdma.Summary{}
+	refused := rdma.Summary{Devices: 1, Reason: rdma.ReasonMemlock}
+	direct := rdma.Summary{Flags: rdma.FlagNetworkDirect}
+	required := rdma.Summary{Flags: rdma.FlagNetworkDirect | rdma.FlagRequire}
+	require1 := rdma.Summary{Flags: rdma.FlagRequire}
+	asked := []string{"paiAzRDMA"}
+	const all, insist = "paiinit rdma --all", "--rdma require"
+	for name, tt := range map[string]struct {
+		signs   []string
+		ranks   []rdma.Summary
+		refuses bool
+		warns   bool
+		hints   []string
+	}{
+		"nothing asked for, nothing there": {nil, []rdma.Summary{none, none}, false, false, nil},
+		"devices that cannot be used":      {nil, []rdma.Summary{refused, none}, false, true, []string{all}},
+		"paiAzRDMA=true, no device":        {asked, []rdma.Summary{none, none}, false, true, []string{insist}},
+		"paiAzRDMA=true, refused devices":  {asked, []rdma.Summary{refused, refused}, false, true, []string{all, insist}},
+		"paiAzRDMA=true, one rank without": {asked, []rdma.Summary{direct, none}, false, true, []string{insist}},
+		"only what OpenPAI mounts":         {[]string{"/var/lib/hyperv"}, []rdma.Summary{none, none}, false, false, nil},
+		"paiAzRDMA=true, left to the user": {asked, []rdma.Summary{none, {Flags: rdma.FlagOff}}, false, false, nil},
+		"Network Direct on all":            {asked, []rdma.Summary{direct, direct}, false, false, nil},
+		"Network Direct on all, required":  {asked, []rdma.Summary{required, direct}, false, false, nil},
+		"Network Direct on one, required":  {asked, []rdma.Summary{required, none}, true, false, nil},
+		"no device, required":              {nil, []rdma.Summary{require1, none}, true, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+			c.job.AzureRDMA = tt.signs
+			var r rendezvous.Roster
+			for _, s := range tt.ranks {
+				m := rendezvous.Member{Alias: "worker"}
+				m.Fabric = s.Encode()
+				r.Members = append(r.Members, m)
+			}
+			o := c.checkFabric(r)
+			require.Equal(t, tt.refuses, o != nil)
+			require.Equal(t, tt.warns, strings.Contains(log.String(), "level=WARN msg=fabric"), log.String())
+			for _, hint := range []string{all, insist} {
+				require.Equal(t, slices.Contains(tt.hints, hint), strings.Contains(log.String(), hint), log.String())
+			}
+		})
+	}
+}
+
+// On machines with Network Direct on all ranks Intel MPI gets what it needs, unless the job has set it.
+func TestNetworkDirectVariables(t *testing.T) {
+	root := captured(t, "network-direct")
+	report := rdma.Probe(rdmaConfig(root))
+	vars := ownVars(report, rdma.Judge([]rdma.Summary{report.Summary(), report.Summary()}))
+	environ, _ := launch.Merge([]string{"I_MPI_FABRICS=shm:tcp"}, vars)
+	require.Equal(t, "shm:tcp", lookup(environ, "I_MPI_FABRICS"))
+	require.Equal(t, "ofa-v2-ib0", lookup(environ, "I_MPI_DAPL_PROVIDER"))
+	require.Equal(t, "0", lookup(environ, "I_MPI_DYNAMIC_CONNECTION"))
+	require.Equal(t, "ob1", lookup(environ, "OMPI_MCA_pml"))
+	none := rdma.Judge([]rdma.Summary{report.Summary(), {}})
+	environ, _ = launch.Merge(nil, ownVars(report, none))
+	require.Empty(t, lookup(environ, "I_MPI_FABRICS"))
 }
 
 func TestFabricOf(t *testing.T) {
