@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,65 @@ func TestTwoNetworks(t *testing.T) {
 				require.Contains(t, stdout(containers[0]),
 					fmt.Sprintf("%d: master %s interface eth0\n", i, hosts[0].machine.Addr))
 			}
+		})
+	}
+}
+
+// Every host has a second network, which the image's configuration of Open MPI excludes, as Horovod's does with a
+// container bridge; Open MPI refuses an interface to include beside that. What the job chooses itself wins.
+func TestNetworksThatTheImageExcludes(t *testing.T) {
+	const exclude = "btl_tcp_if_exclude = lo,isolated0\n"
+	const found = `phase=launch variable=OMPI_MCA_btl_tcp_if_include reason="`
+	const (
+		btl  = "OMPI_MCA_btl_tcp_if_include=10.77.0.0/16"
+		oob  = "OMPI_MCA_oob_tcp_if_include=10.77.0.0/16"
+		nccl = "NCCL_SOCKET_IFNAME=eth0"
+	)
+	for name, tt := range map[string]struct {
+		conf, script string // of the image
+		flags        []string
+		want         []string // of the environment
+		says         string
+	}{
+		"by nothing": {script: "mpirun", want: []string{btl, oob, nccl}},
+		"by mca-params.conf": {
+			conf: exclude, script: "mpirun", want: []string{oob, nccl},
+			says: found + `btl_tcp_if_exclude is in /tmp/.openmpi/mca-params.conf"`,
+		},
+		"by the script": {
+			script: "mpirun -mca btl_tcp_if_exclude lo,isolated0", want: []string{oob, nccl},
+			says: found + `btl_tcp_if_exclude is in /run/image/train.sh"`,
+		},
+		"and no hints": {
+			conf: exclude, script: "mpirun -mca oob_tcp_if_exclude isolated0", flags: []string{"--network-hints", "off"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			image := t.TempDir()
+			write := func(name, text string) {
+				require.NoError(t, os.WriteFile(filepath.Join(image, name), []byte(text), 0o755))
+			}
+			write("mca-params.conf", tt.conf)
+			write("train.sh", tt.script+" -np 4 python3 "+allreduce+" && env | sort\n")
+			hosts := peersHosts(t, l, 2)
+			for i := range hosts {
+				require.NoError(t, hosts[i].machine.Isolate(netip.MustParsePrefix("172.30.0.1/24")))
+				require.NoError(t, hosts[i].machine.Widen(16))
+				hosts[i].flags = tt.flags
+				hosts[i].binds = map[string]string{
+					"/run/image/train.sh":           filepath.Join(image, "train.sh"),
+					"/tmp/.openmpi/mca-params.conf": filepath.Join(image, "mca-params.conf"),
+				}
+			}
+			containers := startAll(t, hosts, "sh", "/run/image/train.sh")
+			require.Equal(t, same(2, 0), statuses(t, containers))
+			out, log := stdout(containers[0]), stderr(containers[0])
+			require.Contains(t, out, "allreduce over 4 ranks on 2 hosts: sum = 10, expected 10")
+			for _, name := range []string{btl, oob, nccl} {
+				require.Equal(t, slices.Contains(tt.want, name), strings.Contains(out, "\n"+name+"\n"), name)
+			}
+			require.Contains(t, log, tt.says)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,8 +143,9 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 	// Horovod 0.25 has --network-interfaces, too; this spelling is understood by all since 0.19.2. An interface for
 	// hosts that are all local ends horovodrun with an error.
 	network := commonInterface(members)
-	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) {
-		add = append(add, "--network-interface", network)
+	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
+		c.networkHints != hintsOff && !c.settled(c.choices(), launch.HorovodInterface, slog.LevelInfo) {
+		add = append(add, launch.HorovodInterface, network)
 	}
 	c.log.Info("horovodrun is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
 	if line.Ranks > slots {

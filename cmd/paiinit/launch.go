@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -181,7 +182,8 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
-	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), launch.Environment(l), c.fabricVars(r), more))
+	vars := c.withoutSettled(n, r, slices.Concat(launch.Environment(l), c.fabricVars(r)), slog.LevelInfo)
+	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), vars, more))
 	for _, v := range kept {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
@@ -209,7 +211,10 @@ func (c *container) sessionVars() []string {
 		return known
 	}
 	var out []string
-	for _, v := range slices.Concat(c.jobVars(roster), c.sessionFabricVars(roster), c.sessionSockets(roster)) {
+	n := c.reachedOver(roster)
+	hints := append(c.sessionFabricVars(roster), c.sessionSockets(n)...)
+	hints = c.withoutSettled(n, roster, hints, slog.LevelDebug) // rank 0 has told of its own
+	for _, v := range append(c.jobVars(roster), hints...) {
 		if !slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) {
 			out = append(out, v.Name+"="+v.Value)
 		}

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"unicode"
@@ -12,6 +17,12 @@ import (
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+)
+
+// Whether launchers and libraries are told which network to use (--network-hints).
+const (
+	hintsAuto = "auto"
+	hintsOff  = "off"
 )
 
 // network is the one over which this container was reached by the others.
@@ -160,8 +171,11 @@ func commonInterface(members []rendezvous.Member) string {
 }
 
 // reachedOver is the network over which this container was reached. Behind a NAT none of its interfaces has that
-// address.
+// address. With --network-hints off it is not looked for.
 func (c *container) reachedOver(r rendezvous.Roster) network {
+	if c.networkHints == hintsOff {
+		return network{}
+	}
 	if m, ok := r.Self(c.nonce); ok {
 		if n := networkOf(m.Addr.Addr().Unmap()); n.name != "" {
 			return n
@@ -170,10 +184,43 @@ func (c *container) reachedOver(r rendezvous.Roster) network {
 	return networkOf(c.node.Self().Addr.Addr())
 }
 
-// sessionSockets tells the ranks that a launcher starts here about this container's network, which may have another name elsewhere.
-func (c *container) sessionSockets(r rendezvous.Roster) []launch.Var {
-	if n := c.reachedOver(r); n.several {
+// sessionSockets tells the ranks that a launcher starts here about this container's network, which may have another
+// name elsewhere.
+func (c *container) sessionSockets(n network) []launch.Var {
+	if n.several {
 		return launch.Sockets(n.name)
 	}
 	return nil
+}
+
+// withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a choice:
+// several networks, or devices.
+func (c *container) withoutSettled(n network, r rendezvous.Roster, vars []launch.Var, level slog.Level) []launch.Var {
+	if !n.several && (len(r.Members) == 0 || !c.launchFabric(r).Devices) {
+		return vars
+	}
+	texts := c.choices()
+	return slices.DeleteFunc(vars, func(v launch.Var) bool { return c.settled(texts, v.Name, level) })
+}
+
+// settled says whether the user has made the choice that a variable or option would make, and logs it.
+func (c *container) settled(texts launch.Texts, name string, level slog.Level) bool {
+	why := texts.Settled(name)
+	if why != "" {
+		c.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch", "variable", name, "reason", why)
+	}
+	return why != ""
+}
+
+// choices are the texts in which the user of this job may have chosen a network.
+func (c *container) choices() launch.Texts {
+	p := &launch.Places{
+		Environ: c.agent.Environ, Args: c.settings.command, Command: c.command, Dir: c.dir, Root: os.DirFS("/"),
+	}
+	if mpirun, err := launch.Look("mpirun", p.Environ, ""); err == nil {
+		if p.Launcher, err = filepath.EvalSymlinks(mpirun); err != nil {
+			p.Launcher = mpirun
+		}
+	}
+	return p.Texts()
 }

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -14,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -32,6 +37,35 @@ func TestNetwork(t *testing.T) {
 	require.Empty(t, n.common(at("10.0.0.1", "10.0.1.1")), "one rank is behind a router")
 	n.several = false
 	require.Empty(t, n.common(at("10.0.0.1")), "there is nothing to choose")
+}
+
+// What the user has chosen is looked for where there is a choice only: on hosts with several networks.
+func TestHintsThatTheUserHasSettled(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "train.sh")
+	require.NoError(t, os.WriteFile(script, []byte("mpirun -mca btl_tcp_if_exclude docker0 train\n"), 0o600))
+	var log bytes.Buffer
+	c := &container{
+		log: slog.New(slog.NewTextHandler(&log, nil)), agent: pid1.Agent{Environ: []string{"PATH=/none"}},
+		settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
+	}
+	hints := func(n network) (names []string) {
+		l := launch.Launcher{Interface: n.name, Several: n.several, Network: "10.0.0.0/24"}
+		for _, v := range c.withoutSettled(n, rendezvous.Roster{}, launch.Environment(l), slog.LevelInfo) {
+			names = append(names, v.Name)
+		}
+		return names
+	}
+	require.Contains(t, hints(network{name: "eth0"}), "OMPI_MCA_btl_tcp_if_include")
+	require.Empty(t, log.String())
+	with := hints(network{name: "eth0", several: true})
+	require.NotContains(t, with, "OMPI_MCA_btl_tcp_if_include")
+	require.Contains(t, with, "OMPI_MCA_oob_tcp_if_include")
+	require.Contains(t, with, "NCCL_SOCKET_IFNAME")
+	require.Contains(t, log.String(), `msg="a network hint is left out" phase=launch variable=OMPI_MCA_btl_tcp_if_include `+
+		`reason="btl_tcp_if_exclude is in `+script+`"`)
+
+	c.networkHints = hintsOff
+	require.Equal(t, network{}, c.reachedOver(rendezvous.Roster{}))
 }
 
 // A host of many containers has many interfaces, and a start must not take time for each with each.

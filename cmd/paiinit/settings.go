@@ -45,6 +45,7 @@ type settings struct {
 	exec         string
 	signal       string
 	until        string // untilRank0, or roles in lower case, sorted, with commas between; "" = all that do not serve
+	networkHints string
 	rdma         string
 	ssh          string
 	logFormat    string
@@ -90,6 +91,8 @@ func runFlags() []cli.Flag {
 			"or group (its whole process group) (PAIINIT_SIGNAL; default leader)"},
 		&cli.StringFlag{Name: "until", Usage: "`ROLES` that end the job once their commands have ended with 0, " +
 			"such as chief,worker; or rank0 (PAIINIT_UNTIL; default all but ps, server and evaluator)"},
+		&cli.StringFlag{Name: "network-hints", Usage: "`WHAT` to tell launchers and libraries of the network that the ranks share: " +
+			"auto or off (PAIINIT_NETWORK_HINTS; default auto)"},
 		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
 		&cli.StringFlag{Name: "ssh",
 			Usage: "`WHICH` program is ssh in the job's PATH: own (hosts outside of the job go to the image's ssh), " +
@@ -155,6 +158,7 @@ func newSettings(c *cli.Command, environ []string) (settings, error) {
 	if s.until != "" && s.until != untilRank0 && s.exec != execAll {
 		errs = append(errs, fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), get("until", "")))
 	}
+	s.networkHints = oneOf("network-hints", hintsAuto, hintsOff)
 	s.rdma = oneOf("rdma", rdmaAuto, rdmaRequire, rdmaOff)
 	s.ssh = oneOf("ssh", sshOwn, sshImage)
 	s.logFormat = oneOf("log-format", "text", "json")

@@ -1,7 +1,10 @@
 package docker
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -221,6 +224,39 @@ func TestSilentSingleHost(t *testing.T) {
 			require.Contains(t, says, "it asked for 3 at least and can have started on 1 (worker-0)")
 			require.Contains(t, says, "PRTE_MCA_prte_default_hostfile=")
 			require.Contains(t, says, "--allow-partial")
+		})
+	}
+}
+
+// The image's configuration of Open MPI excludes an interface, as Horovod's does with docker0, and the hosts have a
+// second network.
+func TestNetworkThatTheImageExcludes(t *testing.T) {
+	const excluded = "btl_tcp_if_exclude is in /etc/openmpi/openmpi-mca-params.conf"
+	conf := filepath.Join(t.TempDir(), "conf")
+	require.NoError(t, os.WriteFile(conf, []byte("btl_tcp_if_exclude = lo,eth1\n"), 0o644))
+	for name, suite := range map[string]string{"openmpi4": "bookworm", "openmpi5": "trixie"} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, suite)
+			second := j.name + "-second"
+			_, err := docker(t.Context(), "network", "create", "--label", "paiinit-test=yes", second)
+			require.NoError(t, err)
+			t.Cleanup(func() {
+				_, err := docker(context.WithoutCancel(t.Context()), "network", "disconnect", "--force", second, j.containers[0])
+				assert.NoError(t, err)
+				_, err = docker(context.WithoutCancel(t.Context()), "network", "rm", second)
+				assert.NoError(t, err)
+			})
+			j.volumes = []string{conf + ":/etc/openmpi/openmpi-mca-params.conf:ro"}
+			script := []string{"sh", "-c", "mpirun -np 4 python3 /examples/allreduce.py"}
+			j.start(t, 1, 2, nil, script...)
+			_, err = docker(t.Context(), "network", "connect", second, j.containers[0])
+			require.NoError(t, err)
+			j.start(t, 1, 2, nil, script...)
+			require.Equal(t, []int{0, 0}, j.wait(t, settle))
+			out, says := j.output(t, 0)
+			require.Contains(t, out, "allreduce over 4 ranks on 2 hosts: sum = 10, expected 10")
+			require.Contains(t, says, `variable=OMPI_MCA_btl_tcp_if_include reason="`+excluded)
+			require.NotContains(t, says, "mutually-exclusive")
 		})
 	}
 }

@@ -73,6 +73,18 @@ func (m *Machine) Isolate(addr netip.Prefix) error {
 	return nil
 }
 
+// Widen puts the machine's address into a subnet of the given length instead of one of its own, as most networks have
+// it: those of the other machines on the switch are then in it, too.
+func (m *Machine) Widen(bits int) error {
+	err := m.lab.in(m.network, func() error {
+		return ip(fmt.Sprintf("addr add %s/%d dev eth0", m.Addr, bits), fmt.Sprintf("addr del %s/32 dev eth0", m.Addr))
+	})
+	if err != nil {
+		return fmt.Errorf("lab: subnet of machine %q: %w", m.Name, err)
+	}
+	return nil
+}
+
 // CutOff pulls the machine's cable: it can reach nobody and nobody can reach it, and nobody is told.
 func (m *Machine) CutOff() error { return m.cable("down") }
 
