@@ -333,7 +333,20 @@ func TestWhoIsTold(t *testing.T) {
 			delete(f.family, 10)
 			time.AfterFunc(time.Second, func() { f.end(10, 11, 12, 13, 20) })
 			g.sweep()
-			require.Equal(t, "-10:CONT -10:TERM", f.taken(), "its daemons may be meant to stay")
+			require.Equal(t, "-10:TERM", f.taken(), "its daemons may be meant to stay")
+		})
+	})
+
+	t.Run("a command that ends by itself and leaves a stopped process", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f, g := begin(t, `
+				10 2 10 S sh -c a
+				12 1 10 T python train.py
+				13 1 10 S python train.py`)
+			delete(f.family, 10)
+			time.AfterFunc(time.Second, func() { f.end(10, 12, 13) })
+			g.sweep()
+			require.Equal(t, "-10:TERM 12:CONT", f.taken())
 		})
 	})
 }

@@ -409,14 +409,20 @@ func (g *group) lookAgain() {
 	}
 }
 
+// askGroup asks all of the group to end.
+func (g *group) askGroup(f family) {
+	g.restTold = true
+	g.signalGroup(syscall.SIGTERM)
+	g.wake(f)
+}
+
 // askRest asks what is left of the group to end.
 func (g *group) askRest(f family) {
-	g.restTold = true
 	if len(f) == 0 || g.whole {
-		g.signalGroup(syscall.SIGTERM)
-		g.wake(f)
+		g.askGroup(f)
 		return
 	}
+	g.restTold = true
 	var to []Process
 	for _, p := range f {
 		if _, told := g.told[p.PID]; p.Group == g.pgid && p.State != 'Z' && !told {
@@ -529,7 +535,7 @@ func (g *group) sweep() {
 		}
 		g.begin()
 		g.rest = nil // all of the group is told now, and daemons may be meant to stay
-		g.askRest(nil)
+		g.askGroup(g.family())
 	}
 	// The kernel tells nobody that a group is empty, and its members are not our children: look again at growing intervals.
 	const longest = 50 * time.Millisecond
