@@ -63,7 +63,7 @@ func readAzure(r *reader, job *Job) error {
 }
 
 // azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. A job of another framework does not
-// end because of one that cannot be read.
+// end because of a TF_CONFIG that cannot be read.
 func (r *reader) azureCluster() (spec clusterSpec) {
 	v, ok := r.get("TF_CONFIG")
 	if !ok {

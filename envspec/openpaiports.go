@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// WithServerPorts returns environ with port(role, index) in place of the "http" ports of all tasks, where paiinit listens
-// on them, see [Job.ServerPort]: a server that the command starts cannot bind them. What port returns 0 for stays.
+// WithServerPorts returns environ with port(role, index) in place of the "http" ports of all tasks, where paiinit
+// listens on them, see [Job.ServerPort]: a server that the command starts cannot bind them. What port returns 0 for
+// stays.
 func (j *Job) WithServerPorts(environ []string, port func(role string, index int) int) []string {
 	out := slices.Clone(environ)
 	own := port(j.Role, j.Index)

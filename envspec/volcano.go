@@ -96,7 +96,8 @@ func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
 	if len(tasks) == 0 {
 		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS", dir+"/<task>.host")
 	}
-	// Sorted by hand, because slices.SortFunc of one more type adds 18 kB to the program. They are few, and nearly in order.
+	// Sorted by hand, because slices.SortFunc of one more type adds 18 kB to the program. They are few, and nearly in
+	// order.
 	before := func(a, b volcanoTask) bool {
 		return cmp.Or(cmp.Compare(volcanoClass(a.name), volcanoClass(b.name)), cmp.Compare(a.name, b.name)) < 0
 	}

@@ -243,9 +243,9 @@ func TestTFJob(t *testing.T) {
 	ends(t, containers, len(cluster["worker"]), len(cluster["ps"]))
 }
 
-// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14 and tensorflow.yaml on
-// 1.x. On 0.8 paiinit listens on the http port of each task: the lists of hosts that the command gets have other ports.
-// minSucceededTaskCount counts tasks that ended with 0, as all of them do.
+// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14 and tensorflow.yaml
+// on 1.x. On 0.8 paiinit listens on the http port of each task: the lists of hosts that the command gets have other
+// ports. minSucceededTaskCount counts tasks that ended with 0, as all of them do.
 func TestOpenPAITensorFlow(t *testing.T) {
 	type role struct {
 		name, command string

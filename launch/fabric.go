@@ -15,7 +15,8 @@ type Fabric struct {
 	SamePorts bool
 	// Devices says that some rank has verbs devices, GPUs that some rank has GPUs.
 	Devices, GPUs bool
-	// NetworkDirect says that every rank has Azure's Network Direct, which only Intel MPI can use; Kind is FabricTCP then.
+	// NetworkDirect says that every rank has Azure's Network Direct, which only Intel MPI can use; Kind is FabricTCP
+	// then.
 	NetworkDirect bool
 	// Required says that no library may fall back to TCP by itself.
 	Required bool

@@ -73,8 +73,8 @@ func (t Texts) Settled(variable string) string {
 const theVariable = "the variable "
 
 // mentions says whether a text chooses something for a setting, and not in a line that is a comment: the name of a
-// parameter or option as a whole word, and the name of a variable where it gets a value. `-x NAME` and $NAME only pass on
-// or read what the variable has.
+// parameter or option as a whole word, and the name of a variable where it gets a value. `-x NAME` and $NAME only pass
+// on or read what the variable has.
 func mentions(text, setting string) bool {
 	for {
 		before, after, found := strings.Cut(text, setting)
@@ -106,7 +106,8 @@ func isWord(s string, i int) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// The files in which launchers and libraries look for settings: of a user, under ~, and of a directory of configuration.
+// The files in which launchers and libraries look for settings: of a user, under ~, and of a directory of
+// configuration.
 const (
 	homeFiles = " ~/.openmpi/mca-params.conf ~/.prte/mca-params.conf ~/.nccl.conf ~/ucx.conf ~/.mpiexec.hydra.conf "
 	confFiles = " ~/openmpi-mca-params.conf ~/openmpi-mca-params-override.conf ~/prte-mca-params.conf" +
@@ -116,8 +117,8 @@ const (
 		" OMPI_MCA_mca_base_envar_file_prefix PRTE_MCA_mca_base_param_files"
 )
 
-// Texts reads the environment, the arguments, the scripts among them, and the files in which launchers and libraries look
-// for settings. Only regular files are opened.
+// Texts reads the environment, the arguments, the scripts among them, and the files in which launchers and libraries
+// look for settings. Only regular files are opened.
 func (p *Places) Texts() Texts {
 	var texts Texts
 	for _, kv := range p.Environ {

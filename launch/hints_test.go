@@ -64,25 +64,25 @@ func TestSettled(t *testing.T) {
 			Places{Args: []string{"sh", "-c", "mpirun -gmca prte_if_exclude docker0 a.out"}}, nil, prte,
 			"prte_if_exclude is in the arguments of the command"},
 		"in a script": {
-			Places{Args: []string{"bash", "train.sh"}, Dir: "/work"},
-			map[string]string{"work/train.sh": "#!/bin/sh\nmpirun -mca btl_tcp_if_exclude lo,docker0 a.out\n"}, btl,
-			"btl_tcp_if_exclude is in /work/train.sh"},
+			Places{Args: []string{"bash", "train.sh"}, Dir: "/job"},
+			map[string]string{"job/train.sh": "#!/bin/sh\nmpirun -mca btl_tcp_if_exclude lo,docker0 a.out\n"}, btl,
+			"btl_tcp_if_exclude is in /job/train.sh"},
 		"in a script that PATH holds": {
-			Places{Args: []string{"train"}, Dir: "/work", Command: "/opt/bin/train"},
+			Places{Args: []string{"train"}, Dir: "/job", Command: "/opt/bin/train"},
 			map[string]string{"opt/bin/train": "export OMPI_MCA_btl_tcp_if_exclude=docker0; mpirun a.out\n"}, btl,
 			"btl_tcp_if_exclude is in /opt/bin/train"},
 		"in a script that a shell calls": {
-			Places{Args: []string{"sh", "-c", "cd /work/a && ./train.sh; true"}, Dir: "/"},
-			map[string]string{"work/a/train.sh": "mpirun -x NCCL_SOCKET_IFNAME=eth1 a.out\n"}, "NCCL_SOCKET_IFNAME",
-			"NCCL_SOCKET_IFNAME is in /work/a/train.sh"},
+			Places{Args: []string{"sh", "-c", "cd /job/a && ./train.sh; true"}, Dir: "/"},
+			map[string]string{"job/a/train.sh": "mpirun -x NCCL_SOCKET_IFNAME=eth1 a.out\n"}, "NCCL_SOCKET_IFNAME",
+			"NCCL_SOCKET_IFNAME is in /job/a/train.sh"},
 		"in a Python program": {
-			Places{Args: []string{"torchrun", "train.py"}, Dir: "/work"},
-			map[string]string{"work/train.py": "os.environ['GLOO_SOCKET_IFNAME'] = 'eth1'\n"}, "GLOO_SOCKET_IFNAME",
-			"GLOO_SOCKET_IFNAME is in /work/train.py"},
+			Places{Args: []string{"torchrun", "train.py"}, Dir: "/job"},
+			map[string]string{"job/train.py": "os.environ['GLOO_SOCKET_IFNAME'] = 'eth1'\n"}, "GLOO_SOCKET_IFNAME",
+			"GLOO_SOCKET_IFNAME is in /job/train.py"},
 		"in a file of --tune": {
-			Places{Args: []string{"mpirun", "--tune=/work/a.conf,b.conf", "a.out"}, Dir: "/work"},
-			map[string]string{"work/b.conf": "-mca oob_tcp_if_exclude docker0\n"}, oob + " " + prte,
-			"oob_tcp_if_exclude is in /work/b.conf"},
+			Places{Args: []string{"mpirun", "--tune=/job/a.conf,b.conf", "a.out"}, Dir: "/job"},
+			map[string]string{"job/b.conf": "-mca oob_tcp_if_exclude docker0\n"}, oob + " " + prte,
+			"oob_tcp_if_exclude is in /job/b.conf"},
 		"only read, or passed on": {
 			Places{Args: []string{"sh", "-c", "mpirun -x NCCL_SOCKET_IFNAME -x OMPI_MCA_btl_tcp_if_include a.out\n" +
 				`test "$GLOO_SOCKET_IFNAME" = "${TP_SOCKET_IFNAME}"; HYDRA_IFACE == I_MPI_HYDRA_IFACE`}}, nil, "", ""},
@@ -178,9 +178,9 @@ func TestSettled(t *testing.T) {
 // Only regular files are opened: a pipe among the arguments would hold up the launch.
 func TestSettledOpensRegularFilesOnly(t *testing.T) {
 	root := notToBeOpened{fstest.MapFS{
-		"pipe": {Data: []byte("btl_tcp_if_exclude"), Mode: fs.ModeNamedPipe | 0o600}, "work/x": {Data: []byte("x")},
+		"pipe": {Data: []byte("btl_tcp_if_exclude"), Mode: fs.ModeNamedPipe | 0o600}, "job/x": {Data: []byte("x")},
 	}}
-	names, _ := settled(&Places{Args: []string{"sh", "/pipe", "/work", "/none", "../../..", ""}, Dir: "/", Root: root})
+	names, _ := settled(&Places{Args: []string{"sh", "/pipe", "/job", "/none", "../../..", ""}, Dir: "/", Root: root})
 	require.Empty(t, names)
 }
 

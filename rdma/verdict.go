@@ -14,8 +14,8 @@ type Verdict struct {
 	// why it is not a better kind.
 	Wanted Kind
 	Lacks  []Lack
-	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct: Intel MPI can use it by DAPL, and
-	// nothing else can.
+	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct: Intel MPI can use it by DAPL,
+	// and nothing else can.
 	NetworkDirect bool
 	// Notes are what else the ranks should know: none of it stands in the way.
 	Notes []Lack

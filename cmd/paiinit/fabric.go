@@ -127,7 +127,8 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 		hints = append(hints, "paiinit rdma --all shows the devices of all ranks")
 	}
 	if slices.Contains(c.job.AzureRDMA, "paiAzRDMA") {
-		hints = append(hints, "paiAzRDMA=true asks for RDMA: with --rdma require the job ends instead of running on TCP")
+		hints = append(hints,
+			"paiAzRDMA=true asks for RDMA: with --rdma require the job ends instead of running on TCP")
 	}
 	if len(hints) > 0 && !v.RDMA() && !v.Off {
 		c.log.Warn("fabric", append(line, "hint", strings.Join(hints, "; "))...)

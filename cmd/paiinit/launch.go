@@ -309,7 +309,7 @@ func expressible(name string) bool {
 	return true
 }
 
-// resolve finds the container that a launcher or a person calls by one of its names, or by one that the resolver knows.
+// resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
 func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool) {
 	if m, ok := c.memberNamed(host); ok {
 		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
@@ -322,9 +322,11 @@ func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool)
 // lookupTimeout is how long the resolver may take for a name that this job does not know.
 const lookupTimeout = 5 * time.Second
 
-// memberAt returns the only container at the addresses of a name: a host list from before has the hosts' own names, also where
-// the peers are given by address.
-func memberAt(ctx context.Context, dns envspec.Resolver, members []rendezvous.Member, host string) (m rendezvous.Member, ok bool) {
+// memberAt returns the only container at the addresses of a name: a host list from before has the hosts' own names,
+// also where the peers are given by address.
+func memberAt(
+	ctx context.Context, dns envspec.Resolver, members []rendezvous.Member, host string,
+) (m rendezvous.Member, ok bool) {
 	if _, err := netip.ParseAddr(host); err == nil || host == "" || len(members) == 0 {
 		return m, false
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // expandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
-// where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`. Only
-// whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
+// where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`.
+// Only whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
 // environment does not say otherwise.
 func expandAzureWords(args, environ []string, size int, logger *slog.Logger) []string {
 	out := slices.Clone(args)

@@ -193,8 +193,8 @@ func (c *container) sessionSockets(n network) []launch.Var {
 	return nil
 }
 
-// withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a choice:
-// several networks, or devices.
+// withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a
+// choice: several networks, or devices.
 func (c *container) withoutSettled(n network, r rendezvous.Roster, vars []launch.Var, level slog.Level) []launch.Var {
 	if !n.several && (len(r.Members) == 0 || !c.launchFabric(r).Devices) {
 		return vars
@@ -207,7 +207,8 @@ func (c *container) withoutSettled(n network, r rendezvous.Roster, vars []launch
 func (c *container) settled(texts launch.Texts, name string, level slog.Level) bool {
 	why := texts.Settled(name)
 	if why != "" {
-		c.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch", "variable", name, "reason", why)
+		c.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
+			"variable", name, "reason", why)
 	}
 	return why != ""
 }

@@ -73,8 +73,8 @@ func (c *container) hostKey(id string) ssh.PublicKey {
 	return key
 }
 
-// writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx ends: the keys of
-// 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
+// writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx
+// ends: the keys of 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
 func (c *container) writeSSH(ctx context.Context) error {
 	members, names := c.named()
 	var known bytes.Buffer

@@ -54,7 +54,8 @@ func startPrototype(t *testing.T, exec, initTimeout string) *prototype {
 		data := t.TempDir()
 		p.data = append(p.data, data)
 		id, err := docker(t.Context(), "run", "--detach", "--network", p.name, "--hostname", name,
-			"--network-alias", name+".mpi.kubeflow", "--name", fmt.Sprintf("%s-%d", p.name, i), "--label", "paiinit-test=yes",
+			"--network-alias", name+".mpi.kubeflow", "--name", fmt.Sprintf("%s-%d", p.name, i),
+			"--label", "paiinit-test=yes",
 			"--env", "KUBERNETES_SERVICE_HOST=10.96.0.1", "--workdir", "/kubeflow/openmpi/data",
 			"--volume", assets+":/kubeflow/openmpi/assets:ro", "--volume", secrets+":/kubeflow/openmpi/secrets:ro",
 			"--volume", data+":/kubeflow/openmpi/data", "--volume", file+":/usr/local/bin/paiinit:ro",
@@ -89,7 +90,8 @@ func TestKubeflowPrototype(t *testing.T) {
 		p.signal(t, 0, "SIGCONT")
 		require.Equal(t, same(0), p.wait(t, settle))
 		out, _ := p.output(t, 0)
-		require.Contains(t, out, "allreduce over 4 ranks on 2 hosts: sum = 10, expected 10 (mpi-worker-0, mpi-worker-1)")
+		require.Contains(t, out,
+			"allreduce over 4 ranks on 2 hosts: sum = 10, expected 10 (mpi-worker-0, mpi-worker-1)")
 		for _, data := range p.data[1:] {
 			require.FileExists(t, filepath.Join(data, ".openmpi-controller", "SIGTERM"))
 		}

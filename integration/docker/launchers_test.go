@@ -185,7 +185,8 @@ func TestNamesOfTheNetwork(t *testing.T) {
 			if l.hydra() {
 				option = "-hosts"
 			}
-			j.start(t, ranks, ranks, nil, append(l.command, "-np", "6", option, strings.Join(hosts, ","), "hostname")...)
+			command := append(l.command, "-np", "6", option, strings.Join(hosts, ","), "hostname")
+			j.start(t, ranks, ranks, nil, command...)
 			require.Equal(t, same(0), j.wait(t, settle))
 			out, _ := j.output(t, 0)
 			used := strings.Fields(out)
