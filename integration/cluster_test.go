@@ -325,7 +325,8 @@ func openPAIClassic(tasks []task, self task) map[string]string {
 func openPAI08(tasks []task, self task) map[string]string {
 	env := openPAIClassic(tasks, self)
 	for name := range env {
-		for _, prefix := range []string{"PAI_HOST_IP_", "PAI_PORT_LIST_", "PAI_master_", "PAI_worker_", "PAI_ps_server_", "PAI_TASK_ROLE_TASK_COUNT_", "PAI_TASK_ROLE_COUNT", "PAI_RESOURCE"} {
+		for _, prefix := range []string{"PAI_HOST_IP_", "PAI_PORT_LIST_", "PAI_master_", "PAI_worker_",
+			"PAI_ps_server_", "PAI_TASK_ROLE_TASK_COUNT_", "PAI_TASK_ROLE_COUNT", "PAI_RESOURCE"} {
 			if strings.HasPrefix(name, prefix) {
 				delete(env, name)
 			}

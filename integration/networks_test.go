@@ -72,7 +72,8 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 			says: found + `btl_tcp_if_exclude is in /run/image/train.sh"`,
 		},
 		"and no hints": {
-			conf: exclude, script: "mpirun -mca oob_tcp_if_exclude isolated0", flags: []string{"--network-hints", "off"},
+			conf: exclude, script: "mpirun -mca oob_tcp_if_exclude isolated0",
+			flags: []string{"--network-hints", "off"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

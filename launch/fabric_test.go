@@ -17,15 +17,27 @@ import (
 func TestFabricGoldens(t *testing.T) {
 	ports := []string{"mlx5_0:1", "mlx5_2:1"}
 	for name, f := range map[string]Fabric{
-		"verbs":           {Kind: FabricVerbs, Ports: ports, SamePorts: true, Devices: true, ConfigDir: "/run/paiinit"},
-		"verbs-required":  {Kind: FabricVerbs, Ports: ports, SamePorts: true, Devices: true, Required: true, ConfigDir: "/run/paiinit"},
-		"efa":             {Kind: FabricEFA, Devices: true},
-		"efa-required":    {Kind: FabricEFA, Devices: true, Required: true},
-		"tcp-no-devices":  {Kind: FabricTCP, Why: "no rank has a verbs device"},
-		"tcp":             {Kind: FabricTCP, Devices: true, Why: "not every rank can use InfiniBand"},
-		"direct":          {Kind: FabricTCP, NetworkDirect: true, Why: "Azure Network Direct on all ranks, for Intel MPI only"},
-		"direct-required": {Kind: FabricTCP, NetworkDirect: true, Devices: true, Required: true, Why: "Azure Network Direct on all ranks, for Intel MPI only"},
-		"tcp-gpus":        {Kind: FabricTCP, Devices: true, GPUs: true, NoPeerMemory: true, Why: "not every rank can use InfiniBand"},
+		"verbs": {Kind: FabricVerbs, Ports: ports, SamePorts: true, Devices: true, ConfigDir: "/run/paiinit"},
+		"verbs-required": {
+			Kind: FabricVerbs, Ports: ports, SamePorts: true, Devices: true, Required: true,
+			ConfigDir: "/run/paiinit",
+		},
+		"efa":            {Kind: FabricEFA, Devices: true},
+		"efa-required":   {Kind: FabricEFA, Devices: true, Required: true},
+		"tcp-no-devices": {Kind: FabricTCP, Why: "no rank has a verbs device"},
+		"tcp":            {Kind: FabricTCP, Devices: true, Why: "not every rank can use InfiniBand"},
+		"direct": {
+			Kind: FabricTCP, NetworkDirect: true,
+			Why: "Azure Network Direct on all ranks, for Intel MPI only",
+		},
+		"direct-required": {
+			Kind: FabricTCP, NetworkDirect: true, Devices: true, Required: true,
+			Why: "Azure Network Direct on all ranks, for Intel MPI only",
+		},
+		"tcp-gpus": {
+			Kind: FabricTCP, Devices: true, GPUs: true, NoPeerMemory: true,
+			Why: "not every rank can use InfiniBand",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got strings.Builder

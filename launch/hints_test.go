@@ -48,7 +48,8 @@ func TestSettled(t *testing.T) {
 		want, reason string
 	}{
 		"nothing": {
-			Places{Environ: []string{"HOME=/root", "OMPI_MCA_btl=^openib"}, Args: []string{"mpirun", "a.out"}}, nil, "", ""},
+			Places{Environ: []string{"HOME=/root", "OMPI_MCA_btl=^openib"}, Args: []string{"mpirun", "a.out"}},
+			nil, "", ""},
 		"in the environment": {
 			Places{Environ: []string{"OMPI_MCA_btl_tcp_if_exclude="}}, nil, btl,
 			"btl_tcp_if_exclude is in the variable OMPI_MCA_btl_tcp_if_exclude"},
@@ -90,13 +91,15 @@ func TestSettled(t *testing.T) {
 			Places{Args: []string{"train.sh"}, Dir: "/"},
 			map[string]string{"train.sh": "  # not btl_tcp_if_exclude\nmpirun a.out # btl_tcp_if\n"}, "", ""},
 		"as a part of a word": {
-			Places{Args: []string{"--net-iface", "MY_NCCL_SOCKET_IFNAME=1", "xbtl_tcp_if_exclude", "btl_tcp_if_excluded"}},
+			Places{Args: []string{"--net-iface", "MY_NCCL_SOCKET_IFNAME=1",
+				"xbtl_tcp_if_exclude", "btl_tcp_if_excluded"}},
 			nil, "", ""},
 		"in a script that is too big": {
 			Places{Args: []string{"train.sh"}, Dir: "/"},
 			map[string]string{"train.sh": strings.Repeat(conf, maxScript/len(conf)+1)}, "", ""},
 		"in a program that is no script": {
-			Places{Args: []string{"a.out"}, Dir: "/"}, map[string]string{"a.out": "\x7fELF\x00 btl_tcp_if_exclude"}, "", ""},
+			Places{Args: []string{"a.out"}, Dir: "/"},
+			map[string]string{"a.out": "\x7fELF\x00 btl_tcp_if_exclude"}, "", ""},
 		"in the home directory": {
 			Places{Environ: []string{"HOME=/root"}}, map[string]string{"root/.openmpi/mca-params.conf": conf}, btl,
 			"btl_tcp_if_exclude is in /root/.openmpi/mca-params.conf"},
@@ -119,7 +122,8 @@ func TestSettled(t *testing.T) {
 			Places{}, map[string]string{"etc/openmpi/openmpi-mca-params.conf": conf}, btl,
 			"btl_tcp_if_exclude is in /etc/openmpi/openmpi-mca-params.conf"},
 		"of another mpirun": {
-			Places{Launcher: "/opt/ompi/bin/mpirun"}, map[string]string{"etc/openmpi/openmpi-mca-params.conf": conf}, "", ""},
+			Places{Launcher: "/opt/ompi/bin/mpirun"},
+			map[string]string{"etc/openmpi/openmpi-mca-params.conf": conf}, "", ""},
 		"of an mpirun that is called by its path": {
 			Places{Args: []string{"sh", "-c", "/opt/ompi/bin/mpirun a.out"}, Launcher: "/usr/bin/mpirun"},
 			map[string]string{"opt/ompi/etc/openmpi-mca-params.conf": conf}, btl,
@@ -134,20 +138,23 @@ func TestSettled(t *testing.T) {
 			"btl_tcp_if_exclude is in /opt/ompi/etc/openmpi-mca-params.conf"},
 		"in an mpirun that is a script": {
 			Places{Args: []string{"python3", "job.py"}, Dir: "/", Launcher: "/usr/local/bin/mpirun"},
-			map[string]string{"usr/local/bin/mpirun": "#!/bin/bash\nmpirun.real --mca btl_tcp_if_exclude lo,docker0 \"$@\"\n"},
+			map[string]string{"usr/local/bin/mpirun": "#!/bin/bash\n" +
+				"mpirun.real --mca btl_tcp_if_exclude lo,docker0 \"$@\"\n"},
 			btl, "btl_tcp_if_exclude is in /usr/local/bin/mpirun"},
 		"of PRRTE": {
 			Places{Launcher: "/usr/bin/mpirun"},
 			map[string]string{"etc/openmpi/prte-mca-params.conf": "prte_if_exclude = lo,docker0\n"}, prte,
 			"prte_if_exclude is in /etc/openmpi/prte-mca-params.conf"},
 		"another list of files": {
-			Places{Environ: []string{"OMPI_MCA_mca_base_param_files=/a.conf:/b.conf"}}, map[string]string{"b.conf": conf}, btl,
+			Places{Environ: []string{"OMPI_MCA_mca_base_param_files=/a.conf:/b.conf"}},
+			map[string]string{"b.conf": conf}, btl,
 			"btl_tcp_if_exclude is in /b.conf"},
 		"NCCL": {
 			Places{}, map[string]string{"etc/nccl.conf": "NCCL_SOCKET_IFNAME=^docker0\n"}, "NCCL_SOCKET_IFNAME",
 			"NCCL_SOCKET_IFNAME is in /etc/nccl.conf"},
 		"NCCL, a file of another name": {
-			Places{Environ: []string{"NCCL_CONF_FILE=/n"}}, map[string]string{"n": "NCCL_IB_HCA=mlx5_1\nNCCL_IB_DISABLE=0"},
+			Places{Environ: []string{"NCCL_CONF_FILE=/n"}},
+			map[string]string{"n": "NCCL_IB_HCA=mlx5_1\nNCCL_IB_DISABLE=0"},
 			"NCCL_IB_HCA NCCL_IB_DISABLE", "NCCL_IB_HCA is in /n"},
 		"UCX": {
 			Places{Environ: []string{"HOME=/root"}}, map[string]string{"root/ucx.conf": "UCX_NET_DEVICES=mlx5_1:1\n"},
@@ -159,7 +166,8 @@ func TestSettled(t *testing.T) {
 			Places{Environ: []string{"HOME=/root"}}, map[string]string{"root/.mpiexec.hydra.conf": "-iface ib0"},
 			"HYDRA_IFACE I_MPI_HYDRA_IFACE", "-iface is in /root/.mpiexec.hydra.conf"},
 		"Horovod": {
-			Places{Args: []string{"horovodrun", "--network-interface=ib0", "true"}}, nil, "HOROVOD_GLOO_IFACE NCCL_SOCKET_IFNAME",
+			Places{Args: []string{"horovodrun", "--network-interface=ib0", "true"}},
+			nil, "HOROVOD_GLOO_IFACE NCCL_SOCKET_IFNAME",
 			"--network-interface is in the arguments of the command"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,6 +205,7 @@ func TestEveryNetworkHintHasSettings(t *testing.T) {
 			require.NotEmpty(t, Texts{"a place", name + "=eth1"}.Settled(v.Name), v.Name)
 		}
 	}
-	require.Equal(t, "btl_tcp_if_exclude is in a place", Texts{"a place", "-mca btl_tcp_if_exclude a"}.Settled(HorovodInterface))
+	require.Equal(t, "btl_tcp_if_exclude is in a place",
+		Texts{"a place", "-mca btl_tcp_if_exclude a"}.Settled(HorovodInterface))
 	require.Empty(t, Texts{"a place", "-mca OMPI_MCA_pml PATH"}.Settled("PATH"))
 }

@@ -57,9 +57,17 @@ func TestVerdictOfFixtures(t *testing.T) {
 		"software, memlock":             {ranks: []string{"rxe", "rxe"}, want: "TCP: no rank can use its devices", lacks: []string{"0: memlock too low", "1: memlock too low"}},
 		"iWARP":                         {ranks: []string{"iwarp", "iwarp"}, want: "TCP: iWARP is no faster, and used only if RDMA is required"},
 		"Network Direct":                {ranks: []string{"network-direct", "none"}, want: "TCP: no rank has a verbs device", lacks: []string{"0: Azure Network Direct only"}},
-		"Network Direct on all":         {ranks: []string{"network-direct", "network-direct"}, want: "Azure Network Direct on all ranks, for Intel MPI only"},
-		"Network Direct and RoCE":       {ranks: []string{"network-direct", "roce-bond"}, want: "TCP: not every rank can use RoCE", lacks: []string{"0: Azure Network Direct only"}},
-		"broken beside good":            {ranks: []string{"broken", "mlx5-ndr"}, want: "InfiniBand on all ranks", notes: []string{"0: 1 of 2 rails"}},
+		"Network Direct on all": {
+			ranks: []string{"network-direct", "network-direct"},
+			want:  "Azure Network Direct on all ranks, for Intel MPI only",
+		},
+		"Network Direct and RoCE": {
+			ranks: []string{"network-direct", "roce-bond"},
+			want:  "TCP: not every rank can use RoCE",
+			lacks: []string{"0: Azure Network Direct only"},
+		},
+		"broken beside good": {ranks: []string{"broken", "mlx5-ndr"}, want: "InfiniBand on all ranks",
+			notes: []string{"0: 1 of 2 rails"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := ranksOf(t, tt.ranks...)
@@ -114,8 +122,14 @@ func TestVerdictNetworkDirect(t *testing.T) {
 		"one has software RDMA":   {ranks: []Summary{direct, software}, want: true, rdma: true},
 		"all have something else": {ranks: []Summary{infiniBand(nil, 0), infiniBand(nil, 0)}, rdma: true},
 		"one without":             {ranks: []Summary{direct, {}}, lacks: []string{"0: Azure Network Direct only"}},
-		"one without, required":   {ranks: []Summary{required, {}}, lacks: []string{"0: Azure Network Direct only", "1: no verbs device"}},
-		"one told not to":         {ranks: []Summary{required, {Flags: FlagOff}}, lacks: []string{"0: Azure Network Direct only", "1: told not to use RDMA"}},
+		"one without, required": {
+			ranks: []Summary{required, {}},
+			lacks: []string{"0: Azure Network Direct only", "1: no verbs device"},
+		},
+		"one told not to": {
+			ranks: []Summary{required, {Flags: FlagOff}},
+			lacks: []string{"0: Azure Network Direct only", "1: told not to use RDMA"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Judge(tt.ranks)

@@ -303,7 +303,9 @@ func TestRealDirect(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	c := rsh.Caller{Stdout: w, Stderr: w, Direct: func(context.Context) (*rsh.Pool, rsh.Agent, error) {
-		return pool(t, k), rsh.Agent{Resolve: func(_ context.Context, host string) (rsh.Target, bool) { return target, host == "worker-1" }}, nil
+		return pool(t, k), rsh.Agent{Resolve: func(_ context.Context, host string) (rsh.Target, bool) {
+			return target, host == "worker-1"
+		}}, nil
 	}}
 	require.Equal(t, 3, c.Run(within(t), rsh.Invocation{Host: "worker-1", Command: "echo direct; exit 3"}))
 	require.Equal(t, 255, c.Run(within(t), rsh.Invocation{Host: "worker-2", Command: "true"}))

@@ -42,7 +42,8 @@ func TestTaskPorts(t *testing.T) {
 		list[i].Role, list[i].Index, list[i].Task = "worker", i, 25000+i
 	}
 	port := taskPorts(list)
-	require.Equal(t, []int{25000, 25001, 0, 0}, []int{port("worker", 0), port("worker", 1), port("worker", 2), port("ps", 0)})
+	require.Equal(t, []int{25000, 25001, 0, 0},
+		[]int{port("worker", 0), port("worker", 1), port("worker", 2), port("ps", 0)})
 }
 
 func TestJudgement(t *testing.T) {

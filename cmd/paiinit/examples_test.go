@@ -262,7 +262,8 @@ func openPAI08Example(t *testing.T, file string) []started {
 	list := openPAIClassicExample(t, file)
 	for i := range list {
 		list[i].environ = slices.DeleteFunc(list[i].environ, func(kv string) bool {
-			return slices.ContainsFunc([]string{"PAI_HOST_IP_", "PAI_PORT_LIST_", "PAI_TASK_ROLE_TASK_COUNT_"}, func(prefix string) bool {
+			later := []string{"PAI_HOST_IP_", "PAI_PORT_LIST_", "PAI_TASK_ROLE_TASK_COUNT_"}
+			return slices.ContainsFunc(later, func(prefix string) bool {
 				return strings.HasPrefix(kv, prefix)
 			})
 		})

@@ -69,7 +69,8 @@ func TestMemberAt(t *testing.T) {
 		all[i].Addr = netip.MustParseAddrPort(addr)
 	}
 	dns := addresses{
-		"host1": {"10.0.0.1"}, "host2": {"10.0.0.2", "fd00::2"}, "host3": {"10.0.0.3"}, "several": {"10.0.0.1", "fd00::2"},
+		"host1": {"10.0.0.1"}, "host2": {"10.0.0.2", "fd00::2"}, "host3": {"10.0.0.3"},
+		"several":    {"10.0.0.1", "fd00::2"},
 		"github.com": {"192.0.2.1"}, "192.0.2.1": {"10.0.0.1"}, "": {"10.0.0.1"},
 	}
 	for host, want := range map[string]string{
@@ -94,18 +95,25 @@ func TestExpandAzureWords(t *testing.T) {
 			[]string{"mpirun", "--hostfile", "/run/h", "-bind-to", "none"},
 		},
 		"with braces": {
-			[]string{"python", "-m", "torch.distributed.launch", "--node_rank", "${NODE_RANK}", "--nnodes", "${WORLD_SIZE}"},
+			[]string{"python", "-m", "torch.distributed.launch",
+				"--node_rank", "${NODE_RANK}", "--nnodes", "${WORLD_SIZE}"},
 			[]string{"python", "-m", "torch.distributed.launch", "--node_rank", "0", "--nnodes", "4"},
 		},
 		"behind an option": {
-			[]string{"torchrun", "--node-rank=NODE_RANK", "--master-port=$MASTER_PORT", "--nnodes=${WORLD_SIZE}", "-hostfile=AZUREML_MPI_HOSTFILE"},
+			[]string{"torchrun", "--node-rank=NODE_RANK", "--master-port=$MASTER_PORT", "--nnodes=${WORLD_SIZE}",
+				"-hostfile=AZUREML_MPI_HOSTFILE"},
 			[]string{"torchrun", "--node-rank=0", "--master-port=29500", "--nnodes=4", "-hostfile=/run/h"},
 		},
 		"the command itself": {[]string{"NODE_RANK"}, []string{"NODE_RANK"}},
-		"no value":           {[]string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"}, []string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"}},
+		"no value": {
+			[]string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"},
+			[]string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"},
+		},
 		"parts of an argument": {
-			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ", "rank=NODE_RANK", "--a=b=NODE_RANK"},
-			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ", "rank=NODE_RANK", "--a=b=NODE_RANK"},
+			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ",
+				"rank=NODE_RANK", "--a=b=NODE_RANK"},
+			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ",
+				"rank=NODE_RANK", "--a=b=NODE_RANK"},
 		},
 		"names of variables that a launcher passes on": {
 			[]string{"mpirun", "-x", "MASTER_PORT", "-genv", "NODE_RANK", "NODE_RANK", "-x", "$MASTER_PORT"},

@@ -61,8 +61,9 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 	require.NotContains(t, with, "OMPI_MCA_btl_tcp_if_include")
 	require.Contains(t, with, "OMPI_MCA_oob_tcp_if_include")
 	require.Contains(t, with, "NCCL_SOCKET_IFNAME")
-	require.Contains(t, log.String(), `msg="a network hint is left out" phase=launch variable=OMPI_MCA_btl_tcp_if_include `+
-		`reason="btl_tcp_if_exclude is in `+script+`"`)
+	require.Contains(t, log.String(),
+		`msg="a network hint is left out" phase=launch variable=OMPI_MCA_btl_tcp_if_include `+
+			`reason="btl_tcp_if_exclude is in `+script+`"`)
 
 	c.networkHints = hintsOff
 	require.Equal(t, network{}, c.reachedOver(rendezvous.Roster{}))

@@ -134,9 +134,13 @@ func TestCheckFabric(t *testing.T) {
 		"nothing asked for, nothing there": {nil, []rdma.Summary{none, none}, false, false, nil},
 		"devices that cannot be used":      {nil, []rdma.Summary{refused, none}, false, true, []string{all}},
 		"paiAzRDMA=true, no device":        {asked, []rdma.Summary{none, none}, false, true, []string{insist}},
-		"paiAzRDMA=true, refused devices":  {asked, []rdma.Summary{refused, refused}, false, true, []string{all, insist}},
+		"paiAzRDMA=true, refused devices": {
+			asked, []rdma.Summary{refused, refused}, false, true, []string{all, insist},
+		},
 		"paiAzRDMA=true, one rank without": {asked, []rdma.Summary{direct, none}, false, true, []string{insist}},
-		"only what OpenPAI mounts":         {[]string{"/var/lib/hyperv"}, []rdma.Summary{none, none}, false, false, nil},
+		"only what OpenPAI mounts": {
+			[]string{"/var/lib/hyperv"}, []rdma.Summary{none, none}, false, false, nil,
+		},
 		"paiAzRDMA=true, left to the user": {asked, []rdma.Summary{none, {Flags: rdma.FlagOff}}, false, false, nil},
 		"Network Direct on all":            {asked, []rdma.Summary{direct, direct}, false, false, nil},
 		"Network Direct on all, required":  {asked, []rdma.Summary{required, direct}, false, false, nil},

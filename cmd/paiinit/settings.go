@@ -91,8 +91,8 @@ func runFlags() []cli.Flag {
 			"or group (its whole process group) (PAIINIT_SIGNAL; default leader)"},
 		&cli.StringFlag{Name: "until", Usage: "`ROLES` that end the job once their commands have ended with 0, " +
 			"such as chief,worker; or rank0 (PAIINIT_UNTIL; default all but ps, server and evaluator)"},
-		&cli.StringFlag{Name: "network-hints", Usage: "`WHAT` to tell launchers and libraries of the network that the ranks share: " +
-			"auto or off (PAIINIT_NETWORK_HINTS; default auto)"},
+		&cli.StringFlag{Name: "network-hints", Usage: "`WHAT` to tell launchers and libraries of the network " +
+			"that the ranks share: auto or off (PAIINIT_NETWORK_HINTS; default auto)"},
 		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
 		&cli.StringFlag{Name: "ssh",
 			Usage: "`WHICH` program is ssh in the job's PATH: own (hosts outside of the job go to the image's ssh), " +

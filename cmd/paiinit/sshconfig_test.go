@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -55,4 +57,14 @@ Host worker-2 fd00::1
     Port 12345
     HostKeyAlias worker-2
 `, string(got))
+}
+
+// A container that ends does not derive the host keys of hundreds of others first.
+func TestNoSSHFilesAfterTheJob(t *testing.T) {
+	c := &container{keys: jobkey.Insecure("job", ""), names: func() []string { return []string{"a", "b"} }}
+	c.roster.Members = members("a", "b")
+	over, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, c.writeSSH(over), context.Canceled)
+	require.Empty(t, c.hostKeys.byID)
 }

@@ -242,7 +242,8 @@ func TestNetworkThatTheImageExcludes(t *testing.T) {
 			_, err := docker(t.Context(), "network", "create", "--label", "paiinit-test=yes", second)
 			require.NoError(t, err)
 			t.Cleanup(func() {
-				_, err := docker(context.WithoutCancel(t.Context()), "network", "disconnect", "--force", second, j.containers[0])
+				_, err := docker(context.WithoutCancel(t.Context()),
+					"network", "disconnect", "--force", second, j.containers[0])
 				assert.NoError(t, err)
 				_, err = docker(context.WithoutCancel(t.Context()), "network", "rm", second)
 				assert.NoError(t, err)
