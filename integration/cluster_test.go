@@ -142,6 +142,16 @@ type host struct {
 	tmpfs    []string
 	overlay  []string
 	hosts    map[string]netip.Addr // of /etc/hosts
+	input    bool                  // a standard input that does not end
+}
+
+// withInput gives hosts a standard input that does not end. MPICH 4.0.2's mpiexec is ended by SIGPIPE where
+// rank 0 ends before mpiexec has told it that its own input has ended, as a rank of a few milliseconds may.
+func withInput(hosts []host) []host {
+	for i := range hosts {
+		hosts[i].input = true
+	}
+	return hosts
 }
 
 // start starts paiinit on a host with a command.
@@ -175,6 +185,7 @@ func (h host) program(command ...string) lab.Program {
 		Overlay:  h.overlay,
 		Hosts:    h.hosts,
 		Hide:     noShell,
+		Input:    h.input,
 	}
 }
 

@@ -68,7 +68,7 @@ func TestNamesOfDevices(t *testing.T) {
 			"node-0 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1", "node-1 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hosts := peersHosts(t, newLab(t), 2)
+			hosts := withInput(peersHosts(t, newLab(t), 2))
 			for i := range hosts {
 				hosts[i] = withInfiniBand(t, hosts[i], tt.devices[i], "0x8003")
 			}

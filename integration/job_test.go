@@ -67,7 +67,7 @@ func TestFailingRank(t *testing.T) {
 		"mpich":   {"mpiexec.hydra", "sh", "-c", "exit 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 4), command...)
+			containers := startAll(t, withInput(peersHosts(t, newLab(t), 4)), command...)
 			require.Equal(t, same(4, 3), statuses(t, containers))
 		})
 	}

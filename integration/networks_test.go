@@ -23,7 +23,7 @@ func TestTwoNetworks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			hosts := peersHosts(t, l, 3)
+			hosts := withInput(peersHosts(t, l, 3))
 			var names []string
 			for i, h := range hosts {
 				require.NoError(t, h.machine.Isolate(netip.MustParsePrefix(fmt.Sprintf("172.30.0.%d/24", last(i)))))

@@ -27,7 +27,7 @@ func TestLaunchModes(t *testing.T) {
 		"mpich to itself":           {3, []string{"env", "HYDRA_LAUNCHER_AUTOFORK=0", "mpiexec.hydra", "hostname"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hosts := peersHosts(t, newLab(t), tt.hosts)
+			hosts := withInput(peersHosts(t, newLab(t), tt.hosts))
 			var want []string
 			for i := range hosts {
 				hosts[i].flags = append(hosts[i].flags, "--slots", "1", "--log-level", "debug")

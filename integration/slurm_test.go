@@ -142,7 +142,8 @@ func TestSlurm(t *testing.T) {
 		require.Equal(t, m[2], m[1])
 	}
 
-	_, errs, status := job("--", "mpiexec.hydra", "sh", "-c", "exit 3")
+	// An input that does not end, as in withInput.
+	_, errs, status := job("--", "sh", "-c", "mkfifo /run/input && mpiexec.hydra sh -c 'exit 3' <>/run/input")
 	require.Equal(t, 3, status, errs)
 
 	out, errs, status := job("--exec", "all", "--", "python3", "-c", meet)

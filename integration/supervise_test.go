@@ -47,7 +47,7 @@ func TestHydraDoesNotHang(t *testing.T) {
 		"a remote shell that is missing": {[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/nowhere/ssh", 75, "the launcher's remote shell ended with status 255"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			hosts := peersHosts(t, newLab(t), 3)
+			hosts := withInput(peersHosts(t, newLab(t), 3))
 			if name, value, ok := strings.Cut(tt.env, "="); ok {
 				hosts[0].env[name] = value
 			}

@@ -74,6 +74,13 @@ func newJobOf(t *testing.T, image func() (string, error)) *job {
 	return j
 }
 
+// withInput gives the containers a standard input that does not end. MPICH 4.0.2's mpiexec is ended by SIGPIPE where
+// rank 0 ends before mpiexec has told it that its own input has ended, as a rank of a few milliseconds may.
+func (j *job) withInput() *job {
+	j.options = append(j.options, "--interactive")
+	return j
+}
+
 // start starts the next n containers of a job of size ranks.
 func (j *job) start(t *testing.T, n, size int, flags []string, command ...string) {
 	t.Helper()

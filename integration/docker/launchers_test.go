@@ -74,7 +74,7 @@ func TestLaunchers(t *testing.T) {
 			require.Contains(t, out, l.version)
 		})
 		t.Run(l.name+"/hello", func(t *testing.T) {
-			j := newJob(t, l.suite)
+			j := newJob(t, l.suite).withInput()
 			j.start(t, ranks, ranks, nil, append(l.command, "hostname")...)
 			require.Equal(t, same(0), j.wait(t, settle))
 			out, _ := j.output(t, 0)
@@ -90,7 +90,7 @@ func TestLaunchers(t *testing.T) {
 			require.Regexp(t, regexp.QuoteMeta("allreduce over 6 ranks on 3 hosts: sum = 21, expected 21 (host-0, host-1, host-2)"), out)
 		})
 		t.Run(l.name+"/failing rank", func(t *testing.T) {
-			j := newJob(t, l.suite)
+			j := newJob(t, l.suite).withInput()
 			command := program("--fail", "4")
 			if l.hydra() {
 				// MPICH 4.0 lets the other ranks wait for ever for one that exits without MPI_Finalize, and 4.2 adds the signal to
@@ -156,7 +156,7 @@ func TestLaunchers(t *testing.T) {
 func TestWrongRankCount(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
-			j := newJob(t, l.suite)
+			j := newJob(t, l.suite).withInput()
 			j.start(t, ranks, ranks, nil, append(l.command, "-np", "7", "hostname")...)
 			got := j.wait(t, settle)
 			out, says := j.output(t, 0)
@@ -176,7 +176,7 @@ func TestWrongRankCount(t *testing.T) {
 func TestNamesOfTheNetwork(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
-			j := newJob(t, l.suite)
+			j := newJob(t, l.suite).withInput()
 			var hosts []string
 			for rank := range ranks {
 				hosts = append(hosts, fmt.Sprintf("%s-%d:2", j.name, rank))

@@ -43,6 +43,9 @@ type Program struct {
 	// Parent has the program run as the child of a first process that is not its own, as `docker run --init` does. That one tells what
 	// the program leaves behind (Container.Left), which nobody could see otherwise: PID 1 takes all others with it.
 	Parent bool
+	// Input gives the program a standard input in which nothing comes, and which does not end, as
+	// `docker run --interactive` does. Without it, the input is empty.
+	Input bool
 
 	// Hosts are further lines of /etc/hosts: address by name. The container's own name is always there.
 	Hosts map[string]netip.Addr
@@ -114,6 +117,11 @@ func (m *Machine) start(p Program) (*Container, error) {
 			Pdeathsig:  syscall.SIGKILL,
 			Setsid:     true, // a terminal's Ctrl-C is for us
 		},
+	}
+	if p.Input {
+		if _, err := c.cmd.StdinPipe(); err != nil { // closed by Wait
+			return nil, err
+		}
 	}
 	if err := l.in(m.network, c.cmd.Start); err != nil {
 		return nil, err
