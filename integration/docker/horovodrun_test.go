@@ -27,7 +27,7 @@ var horovodSuites = map[bool]func() (string, error){
 }
 
 func image(command ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 	tag, err := run(ctx, nil, command...)
 	return strings.TrimSpace(tag), err

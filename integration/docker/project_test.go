@@ -243,7 +243,7 @@ func needEngine(t *testing.T) {
 }
 
 var build = sync.OnceValues(func() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
 	base, err := run(ctx, nil, "./base.sh")
 	if err != nil {
