@@ -423,6 +423,8 @@ func TestPace(t *testing.T) {
 		require.Equal(t, 2500*time.Millisecond, took(), "half of it is still believed")
 		delay += time.Minute
 		require.Equal(t, time.Second+longestExtra, took())
+		delay, p.limit = delay+time.Minute, 8*time.Second
+		require.Equal(t, 3*time.Second, took(), "of a quarter of the limit")
 		for range 20 {
 			took()
 		}

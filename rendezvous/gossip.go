@@ -203,6 +203,7 @@ func (b *backoff) reset() { b.next = 0 }
 // rank 0.
 type pace struct {
 	delay func() time.Duration // Config.Delay; nil = not known
+	limit time.Duration        // Config.Timeout: what is looked for is found, or not found, before it ends; 0 = none
 
 	mu   sync.Mutex
 	seen time.Duration // of delay
@@ -250,5 +251,9 @@ func (p *pace) extra(factor int) time.Duration {
 	if p.late < lateEnough {
 		return 0
 	}
-	return min(time.Duration(factor)*p.late, longestExtra)
+	extra := min(time.Duration(factor)*p.late, longestExtra)
+	if p.limit > 0 {
+		extra = min(extra, p.limit/4)
+	}
+	return extra
 }

@@ -270,7 +270,7 @@ func Start(cfg Config) (*Node, error) {
 
 		farewells: make(map[string]message),
 	}
-	n.pace.delay = cfg.Delay
+	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
 	n.names = names{lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
