@@ -32,6 +32,7 @@ type coordinator struct {
 	barriers   map[string]barrier // by name, with the ranks that wait there
 	judging    bool               // whether there are more containers than ranks is being asked
 	due        time.Time          // when the launch waits no longer for an address that does not answer
+	lingers    bool               // all missing ranks have another secret or job, and have the time to find the same
 
 	at     map[netip.AddrPort]string // nonces of known containers that have answered at other addresses
 	ctx    context.Context
@@ -355,7 +356,7 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 		n.stirred()
 		n.checkEnd()
 	}
-	n.checkForeign()
+	n.checkForeign(false)
 	n.tryPrepare()
 }
 
@@ -364,14 +365,29 @@ func isGone(err error) bool {
 	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// checkForeign ends the wait when every missing rank is known to have another secret, or to belong to another job.
-func (n *Node) checkForeign() {
+// checkForeign ends the wait when every missing rank is known to have another secret, or to belong to another job. They
+// have the time to find the same before.
+func (n *Node) checkForeign(lingered bool) {
 	if n.phase != Gathering || n.isGathered() {
 		return
 	}
 	e := &MissingError{Present: n.present(), Size: n.cfg.Size, Missing: n.missing()}
-	if err := e.end(); err != nil {
+	switch err := e.end(); {
+	case err == nil:
+	case lingered:
 		n.setGathered(Roster{}, err)
+	case !n.lead.lingers:
+		n.lead.lingers = true
+		n.wg.Go(func() {
+			// They may share their processors with this rank, and look for it the less often the shorter these are.
+			n.pace.sleep(n.ctx, n.gathered, foreignLinger)
+			n.post(func() {
+				if n.lead != nil {
+					n.lead.lingers = false
+					n.checkForeign(true)
+				}
+			})
+		})
 	}
 }
 

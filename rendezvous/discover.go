@@ -406,7 +406,7 @@ func (n *Node) leaveAsStranger(err error) {
 	select {
 	case <-n.ctx.Done():
 	case <-n.gathered:
-	case <-time.After(3 * longestPause): // the call takes its time, too
+	case <-time.After(foreignLinger):
 		n.post(func() {
 			if n.up.wire == nil && n.phase == Gathering && n.up.foreign.proven {
 				n.setGathered(Roster{}, err)

@@ -14,6 +14,7 @@ import (
 const (
 	secretPatience = 5 * time.Second
 	jobPatience    = 12 * time.Second // longer than the grace of a container of an earlier attempt
+	foreignLinger  = 3 * longestPause // for the others to find the same; a dial takes its time, too
 )
 
 // foreign is what answers at the addresses of one rank in place of it.

@@ -290,6 +290,41 @@ func TestOtherSecretIsKnownToTheOthers(t *testing.T) {
 	}
 }
 
+// Where processors are short, both find out before either of them leaves.
+func TestOtherSecretIsFoundByBoth(t *testing.T) {
+	for _, waited := range []float64{0, 0.05, 0.5, 2} { // seconds of waiting for a processor, in a second
+		t.Run(fmt.Sprint(waited), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				other := fmt.Errorf("another one: %w", ErrOtherSecret)
+				nodes := make([]*Node, 2)
+				begin := time.Now()
+				for i := range nodes {
+					w.set(addrOf(i), nil, other)
+					cfg := w.config(i, 2)
+					cfg.Timeout = time.Minute
+					cfg.Delay = func() time.Duration { return time.Duration(waited * float64(time.Since(begin))) }
+					n, err := Start(cfg)
+					require.NoError(t, err)
+					nodes[i] = n
+				}
+				var gathered sync.WaitGroup
+				for i, n := range nodes {
+					gathered.Go(func() {
+						_, err := n.Gather(t.Context())
+						var m *MissingError
+						assert.True(t, errors.As(err, &m) && m.OtherSecret(), "rank %d: %v", i, err)
+						assert.NoError(t, n.Close())
+						w.set(addrOf(i), nil, syscall.ECONNREFUSED)
+					})
+				}
+				gathered.Wait()
+				require.Less(t, time.Since(begin), 30*time.Second)
+			})
+		})
+	}
+}
+
 func TestRestartBeforeTheLaunchReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

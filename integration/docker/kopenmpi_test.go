@@ -118,9 +118,9 @@ func TestKubeflowPrototype(t *testing.T) {
 		})
 	}
 	t.Run("no drivers", func(t *testing.T) {
-		p := startPrototype(t, document("hostname"), "5")
+		p := startPrototype(t, document("hostname"), "20") // time for the first worker to start
 		p.signal(t, 0, "SIGCONT")
-		require.Equal(t, []int{75, 75, 124}, p.wait(t, settle))
+		require.Equal(t, []int{75, 75, 124}, p.wait(t, 2*settle))
 		_, says := p.output(t, 0)
 		require.Contains(t, says, "worker-1")
 	})
