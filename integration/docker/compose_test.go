@@ -85,7 +85,7 @@ func TestUnknownCommand(t *testing.T) {
 
 func TestStopWorker(t *testing.T) {
 	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	_, err := p.compose(ctx, "up", "--detach", "--no-build", "--scale", "worker=3")
 	require.NoError(t, err)

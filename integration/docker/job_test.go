@@ -156,7 +156,7 @@ func (j *job) remove(t *testing.T) {
 			t.Logf("--- rank %d\n%s%s", i, out, errs)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	defer cancel()
 	if len(j.containers) > 0 {
 		if _, err := docker(ctx, append([]string{"rm", "--force", "--volumes"}, j.containers...)...); err != nil {

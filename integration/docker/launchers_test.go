@@ -32,7 +32,7 @@ func (l launcher) hydra() bool { return l.command[0] == "mpiexec.hydra" }
 
 const (
 	ranks  = 3
-	settle = 30 * time.Second // for a job that ends by itself: containers take their time to start here
+	settle = 90 * time.Second // for a job that ends by itself: containers take their time to start here
 )
 
 // ended is in the last log line of every container.

@@ -89,7 +89,7 @@ func newProject(t *testing.T, image, override string) *project {
 // printed goes to the log of the test if it fails.
 func (p *project) up(t *testing.T) map[string]container {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	// Versions of compose differ in what they make of a container's exit status.
 	if out, err := p.compose(ctx, "up", "--no-build", "--scale", "worker=3"); err != nil {
@@ -140,7 +140,7 @@ func (p *project) service(t *testing.T, name string, n int) string {
 // follow reads the output of a container until one of its lines contains text n times over.
 func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "docker", "logs", "--follow", id)
 	r, w := io.Pipe()
@@ -186,7 +186,7 @@ func (p *project) remove(t *testing.T) {
 	if t.Failed() {
 		t.Log("\n" + p.logs(t))
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	defer cancel()
 	if out, err := p.compose(ctx, "down", "--volumes", "--timeout", "1"); err != nil {
 		t.Errorf("%v\n%s", err, out)
