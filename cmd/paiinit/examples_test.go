@@ -659,3 +659,47 @@ func TestSchedulerPages(t *testing.T) {
 		require.True(t, seen[file] || seen[filepath.Dir(file)], "no page refers to %s", file)
 	}
 }
+
+// TestJobPages asserts that the pages about jobs of other documents are listed, and that each diff in them, whose header
+// names a file of examples/, ends with the text of that file.
+func TestJobPages(t *testing.T) {
+	const dir = "../../docs/jobs"
+	pages, err := filepath.Glob(dir + "/*.md")
+	require.NoError(t, err)
+	index, err := os.ReadFile(dir + "/README.md")
+	require.NoError(t, err)
+	seen := make(map[string]bool)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(m[1], "://") {
+				_, err := os.Stat(filepath.Join(dir, m[1]))
+				require.NoError(t, err, "%s refers to %s", page, m[1])
+			}
+		}
+		if filepath.Base(page) != "README.md" {
+			require.Contains(t, string(index), "("+filepath.Base(page)+")")
+		}
+		for _, block := range strings.Split(string(text), "```diff\n")[1:] {
+			diff, _, found := strings.Cut(block, "```\n")
+			require.True(t, found)
+			header, lines, _ := strings.Cut(diff, "\n")
+			require.Contains(t, header, "--- ")
+			header, lines, _ = strings.Cut(lines, "\n")
+			file, found := strings.CutPrefix(header, "+++ examples/")
+			require.True(t, found, "%s: %s", page, header)
+			var after strings.Builder
+			for line := range strings.Lines(lines) {
+				if line == "\n" {
+					after.WriteString(line)
+				} else if line[0] != '-' {
+					after.WriteString(line[1:])
+				}
+			}
+			require.Equal(t, string(readExample(t, file)), after.String(), "%s: %s", page, file)
+			seen[file] = true
+		}
+	}
+	require.NotEmpty(t, seen)
+}

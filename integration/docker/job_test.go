@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ type job struct {
 	options    []string // of docker run
 	slots      int
 	containers []string // ids, in rank order
+	hosts      []string // ids of what the containers have their network from
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
@@ -158,8 +160,8 @@ func (j *job) remove(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	defer cancel()
-	if len(j.containers) > 0 {
-		if _, err := docker(ctx, append([]string{"rm", "--force", "--volumes"}, j.containers...)...); err != nil {
+	if made := slices.Concat(j.containers, j.hosts); len(made) > 0 {
+		if _, err := docker(ctx, append([]string{"rm", "--force", "--volumes"}, made...)...); err != nil {
 			t.Error(err)
 		}
 	}

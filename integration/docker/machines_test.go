@@ -1,0 +1,123 @@
+package docker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// site is a job on machines of its own, as the documents of its users lay it out. A machine is a container that stands
+// for a host: it has a name and an address, and the bridge that its Docker engine would have given it, docker0, with the
+// address that all of them have. Containers of the job have the network of their machine, as with --network=host.
+type site struct {
+	*job
+	names     []string // of the machines
+	addresses []string
+}
+
+// newSite starts the machines. Their names are those by which they find each other.
+func newSite(t *testing.T, image func() (string, error), names ...string) *site {
+	t.Helper()
+	s := &site{job: newJobOf(t, image), names: names}
+	for i, name := range names {
+		id, err := docker(t.Context(), "run", "--detach", "--network", s.name, "--hostname", name, "--network-alias", name,
+			"--name", fmt.Sprintf("%s-machine-%d", s.name, i), "--label", "paiinit-test=yes", "--init",
+			s.image, "sleep", "infinity")
+		require.NoError(t, err)
+		id = strings.TrimSpace(id)
+		s.hosts = append(s.hosts, id)
+		out, err := docker(t.Context(), "inspect", "--format",
+			"{{.State.Pid}} {{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", id)
+		require.NoError(t, err)
+		pid, address, _ := strings.Cut(strings.TrimSpace(out), " ")
+		s.addresses = append(s.addresses, address)
+		// A bridge is up when something is connected to it.
+		_, err = run(t.Context(), nil, "nsenter", "--target", pid, "--net", "sh", "-ec", `
+			ip link add docker0 type bridge
+			ip address add 172.17.0.1/16 dev docker0
+			ip link add container0 type dummy
+			ip link set container0 master docker0 up
+			ip link set docker0 up`)
+		require.NoError(t, err)
+	}
+	return s
+}
+
+// run starts the next container of the job on a machine. The arguments are those of docker run from the options on, without
+// the network. IMAGE stands for the job's image, which has paiinit and python in it.
+func (s *site) run(t *testing.T, machine int, args ...string) {
+	t.Helper()
+	file, err := binary()
+	require.NoError(t, err)
+	all := []string{"run", "--detach", "--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes",
+		"--name", fmt.Sprintf("%s-%d", s.name, len(s.containers)),
+		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", s.python(t) + ":/usr/bin/python:ro"}
+	at := slices.Index(args, "IMAGE")
+	require.NotEqual(t, -1, at, "no IMAGE in %q", args)
+	args = slices.Clone(args)
+	args[at] = s.image
+	id, err := docker(t.Context(), append(all, args...)...)
+	require.NoError(t, err)
+	s.containers = append(s.containers, strings.TrimSpace(id))
+}
+
+// python is the interpreter by the name that training images have for it.
+func (s *site) python(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "python")
+	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\nexec python3 \"$@\"\n"), 0o755)) //nolint:gosec // a program
+	return file
+}
+
+// documented runs a job of a document in the ways in which a job may go: all is well, a rank fails, a container is
+// late, a container is stopped. Lay prepares the job with further arguments of its training program, and returns what
+// starts each of its containers. The program is examples/allreduce.py or takes the same --fail and --sleep; done is in the
+// output of rank 0's container when it has done its work.
+func documented(t *testing.T, done string, lay func(t *testing.T, args string) (*job, []func())) {
+	startAll := func(start []func()) {
+		for _, s := range start {
+			s()
+		}
+	}
+	all := func(j *job, status int) []int { return slices.Repeat([]int{status}, len(j.containers)) }
+	t.Run("well", func(t *testing.T) {
+		j, start := lay(t, "")
+		startAll(start)
+		require.Equal(t, all(j, 0), j.wait(t, documentTime))
+		out, _ := j.output(t, 0)
+		require.Contains(t, out, done)
+	})
+	t.Run("failing rank", func(t *testing.T) {
+		j, start := lay(t, " --fail 1")
+		startAll(start)
+		got := j.wait(t, documentTime)
+		require.NotZero(t, got[0])
+		require.Equal(t, all(j, got[0]), got)
+	})
+	t.Run("late container", func(t *testing.T) {
+		j, start := lay(t, "")
+		startAll(start[:len(start)-1])
+		j.follow(t, 0, "waiting for", 1)
+		start[len(start)-1]()
+		require.Equal(t, all(j, 0), j.wait(t, documentTime))
+		out, _ := j.output(t, 0)
+		require.Contains(t, out, done)
+	})
+	t.Run("stopped container", func(t *testing.T) {
+		j, start := lay(t, " --sleep 1000")
+		startAll(start)
+		j.follow(t, 0, done, 1)
+		_, err := docker(t.Context(), "stop", "--time", "30", j.containers[len(j.containers)-1])
+		require.NoError(t, err)
+		require.Equal(t, all(j, 143), j.wait(t, documentTime))
+	})
+}
+
+// documentTime is for a job that ends by itself, on processors that other tests share.
+const documentTime = 90 * time.Second
