@@ -41,8 +41,9 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 		_, err = run(t.Context(), nil, "nsenter", "--target", pid, "--net", "sh", "-ec", `
 			ip link add docker0 type bridge
 			ip address add 172.17.0.1/16 dev docker0
-			ip link add container0 type dummy
-			ip link set container0 master docker0 up
+			ip link add veth0 type veth peer name veth1
+			ip link set veth0 master docker0 up
+			ip link set veth1 up
 			ip link set docker0 up`)
 		require.NoError(t, err)
 	}
