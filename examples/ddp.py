@@ -12,6 +12,7 @@ the model has not learnt anything.
 import argparse
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ def main():
     parser = argparse.ArgumentParser(description="train a small model on all ranks")
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--fail", type=int, default=-1, metavar="RANK", help="that rank exits with status 3 after the first step")
+    parser.add_argument("--sleep", type=float, default=0, metavar="SECONDS", help="go on for this long after the training")
     parser.add_argument("--local_rank", "--local-rank", type=int, help="torch.distributed.launch passes it")
     args = parser.parse_args()
 
@@ -34,6 +36,7 @@ def main():
     # One write for the line: processes share the pipe.
     sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()}: loss {losses[0]:.6f} -> {losses[-1]:.6f}\n")
     sys.stdout.flush()
+    time.sleep(args.sleep)
     dist.barrier()
     # The end of the group waits for its threads, and one of them may not have let go yet of what was communicated. If that
     # is the last hold on a tensor of Python's, the thread needs Python, which waits for it or is ending: the process hangs

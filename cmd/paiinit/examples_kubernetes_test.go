@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -30,8 +31,10 @@ type (
 			Subdomain     string
 			Containers    []struct {
 				Name, Image   string
+				WorkingDir    string `yaml:"workingDir"`
 				Command, Args []string
 				Env           []envVar
+				Resources     struct{ Limits map[string]string }
 				VolumeMounts  []struct {
 					Name      string
 					MountPath string `yaml:"mountPath"`
@@ -193,8 +196,16 @@ func kubernetesExample(t *testing.T, file string) []started {
 					role, index = "Worker", rank-1
 				}
 				master := name + "-master-0"
-				environ := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456, "RANK", rank, "PET_NODE_RANK", rank, "PET_NNODES", n,
-					"PET_NPROC_PER_NODE", job.Processes, "WORLD_SIZE", 4*n)
+				environ := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456,
+					"RANK", rank, "PET_NODE_RANK", rank, "PET_NNODES", n)
+				processes := 1
+				if job.Processes != "" {
+					var err error
+					processes, err = strconv.Atoi(job.Processes)
+					require.NoError(t, err)
+					environ = append(environ, vars("PET_NPROC_PER_NODE", processes)...)
+				}
+				environ = append(environ, vars("WORLD_SIZE", processes*n)...)
 				list = append(list, pod(t, job.Specs[role].Template, nil, environ...).named(fmt.Sprintf("%s-%s-%d", name, strings.ToLower(role), index), ""))
 			}
 		case "kubeflow.org/v1 TFJob":
@@ -266,6 +277,9 @@ func mpiJobPods(t *testing.T, name string, spec []byte) []started {
 		worker := fmt.Sprintf("%s-worker-%d", name, i)
 		hostfile += fmt.Sprintf("%s.%s.default.svc slots=%d\n", worker, name, job.Slots)
 		require.NotEmpty(t, job.Specs["Worker"].Template.Spec.Containers[0].Args, "the operator would start sshd")
+		if gpus := job.Specs["Worker"].Template.Spec.Containers[0].Resources.Limits["nvidia.com/gpu"]; gpus != "" {
+			require.Equal(t, gpus, fmt.Sprint(job.Slots))
+		}
 		list = append(list, pod(t, job.Specs["Worker"].Template, nil, "K_MPI_JOB_ROLE=worker").named(worker, ""))
 	}
 	launcher := pod(t, job.Specs["Launcher"].Template, nil, "K_MPI_JOB_ROLE=launcher", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile").named(name+"-launcher", "")

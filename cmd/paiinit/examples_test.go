@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,47 +45,54 @@ func TestExamples(t *testing.T) {
 	for file, c := range map[string]struct {
 		system     string
 		containers func(t *testing.T, file string) []started
+		size       int // 0: four containers
 	}{
-		"openpai/horovod-rdma.json":     {"openpai", openPAIClassicExample},
-		"openpai/tensorflow.json":       {"openpai", openPAIClassicExample},
-		"openpai/tensorflow-0.10.json":  {"openpai", openPAI08Example},
-		"openpai/horovod.yaml":          {"openpai", openPAIExample},
-		"openpai/tensorflow.yaml":       {"openpai", openPAIExample},
-		"azureml/mpi.yml":               {"azure", azureMLExample},
-		"azureml/pytorch.yml":           {"azure", azureMLExample},
-		"azureml/tensorflow.yml":        {"azure", azureMLExample},
-		"azure-batch/task.json":         {"azure", azureBatchExample},
-		"kubernetes/indexed-job.yaml":   {"kubernetes-indexed-job", kubernetesExample},
-		"kubernetes/jobset.yaml":        {"jobset", kubernetesExample},
-		"kubernetes/statefulset.yaml":   {"kubernetes-statefulset", kubernetesExample},
-		"kubeflow/mpijob.yaml":          {"mpijob", kubernetesExample},
-		"kubeflow/pytorchjob.yaml":      {"pytorchjob", kubernetesExample},
-		"kubeflow/tfjob.yaml":           {"tf-config", kubernetesExample},
-		"kubeflow/trainjob.yaml":        {"trainjob", kubernetesExample},
-		"leaderworkerset/lws.yaml":      {"leaderworkerset", kubernetesExample},
-		"volcano/job.yaml":              {"volcano", kubernetesExample},
-		"slurm/job.sh":                  {"slurm", slurmExample},
-		"slurm/torchrun.sh":             {"slurm", slurmExample},
-		"sagemaker/training-job.json":   {"sagemaker", sageMakerExample},
-		"aws-batch/job-definition.json": {"aws-batch", awsBatchExample},
-		"vertex/job.yaml":               {"vertex", vertexExample},
-		"dstack/task.dstack.yml":        {"dstack", dstackExample},
-		"skypilot/task.yaml":            {"skypilot", skyPilotExample},
-		"runpod/start.sh":               {"runpod", runPodExample},
-		"compose/compose.yaml":          {"compose", composeExample},
-		"swarm/stack.yaml":              {"compose", composeExample},
-		"hosts/run.sh":                  {"explicit", hostsExample},
+		"openpai/horovod-rdma.json":     {"openpai", openPAIClassicExample, 0},
+		"openpai/tensorflow.json":       {"openpai", openPAIClassicExample, 0},
+		"openpai/tensorflow-0.10.json":  {"openpai", openPAI08Example, 0},
+		"openpai/horovod.yaml":          {"openpai", openPAIExample, 0},
+		"openpai/tensorflow.yaml":       {"openpai", openPAIExample, 0},
+		"azureml/mpi.yml":               {"azure", azureMLExample, 0},
+		"azureml/pytorch.yml":           {"azure", azureMLExample, 0},
+		"azureml/tensorflow.yml":        {"azure", azureMLExample, 0},
+		"azureml/horovodrun.yml":        {"azure", azureMLExample, 0},
+		"azureml/tensorflow-ps.yml":     {"azure", azureMLExample, 6},
+		"azure-batch/task.json":         {"azure", azureBatchExample, 0},
+		"kubernetes/indexed-job.yaml":   {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/jobset.yaml":        {"jobset", kubernetesExample, 0},
+		"kubernetes/statefulset.yaml":   {"kubernetes-statefulset", kubernetesExample, 0},
+		"kubeflow/mpijob.yaml":          {"mpijob", kubernetesExample, 0},
+		"kubeflow/pytorchjob.yaml":      {"pytorchjob", kubernetesExample, 0},
+		"kubeflow/tfjob.yaml":           {"tf-config", kubernetesExample, 0},
+		"kubeflow/mpijob-gpu.yaml":      {"mpijob", kubernetesExample, 5},
+		"kubeflow/pytorchjob-gpu.yaml":  {"pytorchjob", kubernetesExample, 0},
+		"kubeflow/tfjob-gpu.yaml":       {"tf-config", kubernetesExample, 6},
+		"kubeflow/trainjob.yaml":        {"trainjob", kubernetesExample, 0},
+		"leaderworkerset/lws.yaml":      {"leaderworkerset", kubernetesExample, 0},
+		"volcano/job.yaml":              {"volcano", kubernetesExample, 0},
+		"slurm/job.sh":                  {"slurm", slurmExample, 0},
+		"slurm/torchrun.sh":             {"slurm", slurmExample, 0},
+		"sagemaker/training-job.json":   {"sagemaker", sageMakerExample, 0},
+		"aws-batch/job-definition.json": {"aws-batch", awsBatchExample, 0},
+		"vertex/job.yaml":               {"vertex", vertexExample, 0},
+		"dstack/task.dstack.yml":        {"dstack", dstackExample, 0},
+		"skypilot/task.yaml":            {"skypilot", skyPilotExample, 0},
+		"runpod/start.sh":               {"runpod", runPodExample, 0},
+		"compose/compose.yaml":          {"compose", composeExample, 0},
+		"swarm/stack.yaml":              {"compose", composeExample, 0},
+		"hosts/run.sh":                  {"explicit", hostsExample, 0},
 	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel() // compose takes seconds to look at a file
 			containers := c.containers(t, file)
-			require.Len(t, containers, 4, "the examples have four containers")
+			size := cmp.Or(c.size, 4)
+			require.Len(t, containers, size)
 			ranks := make(map[int]bool)
 			first := 0
 			for _, s := range containers {
 				job := s.run(t)
 				require.Equal(t, c.system, job.System)
-				require.Contains(t, []int{4, -1}, job.Size)
+				require.Contains(t, []int{size, -1}, job.Size)
 				if job.First {
 					first++
 				}
@@ -317,10 +325,11 @@ func azureNode(i, n int) (environ []string, addr string) {
 func azureMLExample(t *testing.T, file string) []started {
 	job := strictYAML[struct {
 		Schema         string `yaml:"$schema"`
+		DisplayName    string `yaml:"display_name"`
 		Type           string
 		ExperimentName string `yaml:"experiment_name"`
 		Code, Command  string
-		Environment    struct{ Image string }
+		Environment    string
 		Variables      map[string]string `yaml:"environment_variables"`
 		Compute        string
 		Resources      struct {
@@ -329,18 +338,54 @@ func azureMLExample(t *testing.T, file string) []started {
 		Distribution struct {
 			Type      string
 			Processes int `yaml:"process_count_per_instance"`
+			Servers   int `yaml:"parameter_server_count"`
+			Workers   int `yaml:"worker_count"`
 		}
 	}](t, readExample(t, file))[0]
-	require.Equal(t, []any{"command", "pytorch", 1}, []any{job.Type, job.Distribution.Type, job.Distribution.Processes})
-	var list []started
+	require.Equal(t, "command", job.Type)
 	n := job.Resources.InstanceCount
+	var list []started
+	add := func(node int, more ...any) {
+		environ, addr := azureNode(node, n)
+		environ = append(environ, vars("AZUREML_RUN_ID", "run", "AZUREML_NODE_COUNT", n)...)
+		environ = append(environ, vars(secretVariable, job.Variables[secretVariable])...)
+		environ = append(environ, vars(more...)...)
+		list = append(list, started{argv: words(job.Command, environ), environ: environ, addr: addr})
+	}
+	if job.Distribution.Type == "tensorflow" {
+		servers, workers := job.Distribution.Servers, job.Distribution.Workers
+		for i, config := range azureTasks(t, n, servers, workers) {
+			add(i%workers%n, "TF_CONFIG", config)
+		}
+		return list
+	}
+	require.Equal(t, []any{"pytorch", 1}, []any{job.Distribution.Type, job.Distribution.Processes})
 	for i := range n {
-		environ, _ := azureNode(i, n)
-		environ = append(environ, vars("AZUREML_RUN_ID", "run", "AZUREML_NODE_COUNT", n, "NODE_RANK", i, "RANK", i, "LOCAL_RANK", 0, "WORLD_SIZE", n,
-			"MASTER_ADDR", "10.0.0.4", "MASTER_PORT", 6105, secretVariable, job.Variables[secretVariable])...)
-		list = append(list, started{argv: words(job.Command, environ), environ: environ})
+		add(i, "NODE_RANK", i, "RANK", i, "LOCAL_RANK", 0, "WORLD_SIZE", n,
+			"MASTER_ADDR", "10.0.0.4", "MASTER_PORT", 6105)
 	}
 	return list
+}
+
+// azureTasks are the TF_CONFIG of the workers and then of the parameter servers of a job, both from the first node on.
+func azureTasks(t *testing.T, nodes, servers, workers int) (configs []string) {
+	t.Helper()
+	cluster := make(map[string][]string)
+	for i := range workers {
+		cluster["worker"] = append(cluster["worker"], fmt.Sprintf("10.0.0.%d:2222", 4+i%nodes))
+	}
+	for i := range servers {
+		cluster["ps"] = append(cluster["ps"], fmt.Sprintf("10.0.0.%d:2223", 4+i%nodes))
+	}
+	for _, kind := range []string{"worker", "ps"} {
+		for i := range cluster[kind] {
+			task := map[string]any{"type": kind, "index": i}
+			text, err := json.Marshal(map[string]any{"cluster": cluster, "task": task})
+			require.NoError(t, err)
+			configs = append(configs, string(text))
+		}
+	}
+	return configs
 }
 
 func azureBatchExample(t *testing.T, file string) []started {

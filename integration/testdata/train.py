@@ -1,12 +1,20 @@
-"""A program for parameter servers without TensorFlow. As with tf.train.Server, every task opens its own port of the
-cluster, a parameter server serves for ever (server.join()), and a worker waits for all parameter servers, pushes its
-gradients, and ends. The cluster comes from TF_CONFIG, or from the options of tf_cnn_benchmarks.py."""
-import argparse, json, os, socket, threading, time
+"""A TensorFlow program without TensorFlow. As with tf.train.Server, every task opens its own port of the cluster. A
+parameter server serves for ever (server.join()), and a worker waits for all parameter servers, pushes its gradients, and
+ends. Without parameter servers the workers push them to each other (MultiWorkerMirroredStrategy), and end when they have
+those of all. The cluster comes from TF_CONFIG, or from the options of tf_cnn_benchmarks.py.
+
+--fail INDEX      that worker exits with status 3 before it pushes
+--sleep SECONDS   workers go on for this long after their line"""
+import argparse, json, os, socket, sys, threading, time
+
+STEPS = 5
 
 p = argparse.ArgumentParser()
 for name in "job_name", "ps_hosts", "worker_hosts":
     p.add_argument("--" + name)
-p.add_argument("--task_index", type=int)
+for name in "task_index", "fail":
+    p.add_argument("--" + name, type=int)
+p.add_argument("--sleep", type=float, default=0)
 a = p.parse_args()
 if a.job_name:
     cluster = {"ps": a.ps_hosts.split(","), "worker": a.worker_hosts.split(",")}
@@ -14,6 +22,7 @@ if a.job_name:
 else:
     config = json.loads(os.environ["TF_CONFIG"])
     cluster, kind, index = config["cluster"], config["task"]["type"], config["task"]["index"]
+workers, servers = cluster["worker"], cluster.get("ps", [])
 
 
 def place(task):
@@ -29,23 +38,39 @@ def connect(task):
             time.sleep(0.05)
 
 
-server = socket.create_server(("", place(cluster[kind][index])[1]))
-if kind == "ps":
-    total, lock = 0, threading.Lock()
+total, changed = 0, threading.Condition()
 
-    def serve(s):
-        global total
-        for line in s.makefile():
-            with lock:
-                total += int(line)
-                s.sendall(b"%d\n" % total)
 
-    print("serving", flush=True)
+def serve(s):
+    global total
+    for line in s.makefile():
+        with changed:
+            total += int(line)
+            s.sendall(b"%d\n" % total)
+            changed.notify()
+
+
+def serve_all(listener):
     while True:
-        threading.Thread(target=serve, args=[server.accept()[0]], daemon=True).start()
-servers = [connect(task).makefile("rw") for task in cluster["ps"]]
-for step in range(5):
-    for s in servers:
-        print(1, file=s, flush=True)
-        s.readline()
-print(f"{kind} {index} of {len(cluster['worker'])} with {len(servers)} parameter servers", flush=True)
+        threading.Thread(target=serve, args=[listener.accept()[0]], daemon=True).start()
+
+
+listener = socket.create_server(("", place(cluster[kind][index])[1]))
+if kind == "ps":
+    print("serving", flush=True)
+    serve_all(listener)
+if index == a.fail:
+    sys.exit(3)
+if not servers:
+    threading.Thread(target=serve_all, args=[listener], daemon=True).start()
+others = servers or workers[:index] + workers[index + 1 :]
+connections = [connect(task).makefile("rw") for task in others]
+for step in range(STEPS):
+    for c in connections:
+        print(1, file=c, flush=True)
+        c.readline()
+if not servers:
+    with changed:
+        changed.wait_for(lambda: total == STEPS * len(others))
+print(f"{kind} {index} of {len(workers)} with {len(servers)} parameter servers", flush=True)
+time.sleep(a.sleep)
