@@ -81,6 +81,8 @@ func TestExamples(t *testing.T) {
 		"compose/compose.yaml":          {"compose", composeExample, 0},
 		"swarm/stack.yaml":              {"compose", composeExample, 0},
 		"hosts/run.sh":                  {"explicit", hostsExample, 0},
+		"hosts/shared.sh":               {"explicit", hostsExample, 0},
+		"hosts/shell.sh":                {"explicit", hostsExample, 0},
 	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel() // compose takes seconds to look at a file
@@ -647,25 +649,75 @@ func compose(t *testing.T, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
+// hostsExample runs a script with a docker that prints its words. Every option of docker run in it is known here.
 func hostsExample(t *testing.T, file string) []started {
+	t.Helper()
+	dir := t.TempDir()
+	shim := "#!/bin/sh\nprintf '%s\\0' \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(shim), 0o755)) //nolint:gosec // a program
 	addrs := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"}
-	script := strings.ReplaceAll(string(readExample(t, file)), "\\\n", " ")
-	_, line, ok := strings.Cut(script, "\nexec docker run ")
-	require.True(t, ok)
-	require.Contains(t, line, "--network host ")
-	var list []started
-	for _, addr := range addrs {
-		w := strings.Fields(strings.NewReplacer(`"$1"`, strings.Join(addrs, ","), `"`, "").Replace(line))
-		s := started{addr: addr}
-		for i, word := range w {
-			if word == "--env" {
-				s.environ = append(s.environ, w[i+1])
-			}
+	cmd := exec.CommandContext(t.Context(), "../../examples/"+file, strings.Join(addrs, ","))
+	cmd.Env = []string{"HOME=/root", "PATH=" + dir + ":" + os.Getenv("PATH")}
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	words := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	require.Equal(t, "run", words[0])
+	var environ, volumes []string
+	network := ""
+	for words = words[1:]; words[0] != "my/horovod"; words = words[1:] {
+		option, value, joined := strings.Cut(words[0], "=")
+		if option == "--rm" || option == "-it" {
+			continue
 		}
-		s.argv = slices.Concat(entrypoint, w[slices.Index(w, "my/horovod")+1:])
+		if !joined {
+			words = words[1:]
+			value = words[0]
+		}
+		switch option {
+		case "--env", "-e":
+			environ = append(environ, value)
+		case "--volume", "-v":
+			_, target, _ := strings.Cut(value, ":")
+			volumes = append(volumes, strings.TrimSuffix(target, ":ro"))
+		case "--network":
+			network = value
+		case "--gpus":
+			require.Equal(t, "all", value)
+		default:
+			require.Fail(t, "an option that this test does not know", option)
+		}
+	}
+	command := words[1:]
+	if len(command) == 0 {
+		command = []string{"bash"} // the CMD of Dockerfile.example
+	}
+	if lookup(environ, "PAIINIT_PEERS") == "" {
+		return []started{{argv: slices.Concat(entrypoint, command), environ: environ}}
+	}
+	require.Equal(t, "host", network)
+	secret := lookup(environ, "PAIINIT_SECRET_FILE")
+	require.True(t, slices.Contains(volumes, secret) || slices.Contains(volumes, filepath.Dir(secret)), "%q", volumes)
+	var list []started
+	for i, addr := range addrs {
+		s := started{addr: addr, environ: append(slices.Clone(environ), fmt.Sprintf("HOSTNAME=host%d", i+1))}
+		s.argv = slices.Concat(entrypoint, command)
 		list = append(list, s)
 	}
 	return list
+}
+
+// A container that is a job by itself needs no secret.
+func TestExampleOfOneContainer(t *testing.T) {
+	list := hostsExample(t, "hosts/one.sh")
+	require.Len(t, list, 1)
+	var got settings
+	app := newApp(list[0].environ, func(_ context.Context, s settings) error { got = s; return nil })
+	require.NoError(t, app.Run(t.Context(), runArgs(list[0].argv)))
+	job, err := envspec.Read(t.Context(), envspec.Input{Environ: list[0].environ, Flags: got.job, Hostname: "c278c88dd552"})
+	require.NoError(t, err)
+	require.Equal(t, "single", job.System)
+	require.Equal(t, 1, job.Size)
+	require.Equal(t, []string{"mpirun", "-np", "4", "-H", "localhost:4", "python", "train.py"}, got.command)
 }
 
 var link = regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)

@@ -2,36 +2,128 @@ package docker
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// stockConf are the lines with which Horovod's own images configure Open MPI (its Dockerfile).
-const stockConf = "hwloc_base_binding_policy = none\nrmaps_base_mapping_policy = slot\nbtl_tcp_if_exclude = lo,docker0\n"
+// horovodImage has the mpirun and the configuration of Horovod's own images, and paiinit as its entry point.
+var horovodImage = sync.OnceValues(func() (string, error) {
+	base, err := image("./base.sh")
+	if err != nil {
+		return "", err
+	}
+	return image("./horovod.sh", base)
+})
+
+// machineSlots is how many ranks a machine of the examples has, 4, and how many it has in these tests.
+var machineSlots = strings.NewReplacer("host1:4,host2:4,host3:4,host4:4", "host1:1,host2:1,host3:1,host4:1", "16", "4")
+
+// exampleWords runs a script of examples/ with a docker that prints its words, and returns these without "run". The
+// test's image, files and network take the place of the example's.
+func exampleWords(t *testing.T, file, keys string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	shim := "#!/bin/sh\nprintf '%s\\0' \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte(shim), 0o755)) //nolint:gosec // a program
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "examples", file))
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	words := strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
+	require.Equal(t, "run", words[0])
+	words = words[1:]
+	at := slices.Index(words, "--gpus")
+	require.NotEqual(t, -1, at, "%q", words)
+	words = slices.Delete(words, at, at+2)
+	words = slices.DeleteFunc(words, func(word string) bool { return word == "--network=host" })
+	for i, word := range words {
+		switch word {
+		case "my/horovod":
+			words[i] = "IMAGE"
+		case "/mnt/share/ssh:/root/.ssh":
+			words[i] = keys + ":/root/.ssh"
+		default:
+			words[i] = machineSlots.Replace(word)
+		}
+	}
+	program, err := filepath.Abs(filepath.Join(root, "examples", "allreduce.py"))
+	require.NoError(t, err)
+	return append([]string{"--volume", program + ":/examples/train.py:ro"}, words...)
+}
+
+// sharedKeys is the directory of all machines with their key pair, as ssh-keygen and cp have made it.
+func sharedKeys(t *testing.T) string {
+	t.Helper()
+	keys := t.TempDir()
+	for name, text := range map[string]string{
+		"id_rsa":          "-----BEGIN OPENSSH PRIVATE KEY-----\na key of all machines\n",
+		"id_rsa.pub":      "ssh-rsa AAAA root@host1\n",
+		"authorized_keys": "ssh-rsa AAAA root@host1\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(keys, name), []byte(text), 0o600))
+	}
+	return keys
+}
 
 // Horovod in Docker on several machines: the host's network, a shared directory with the keys in ~/.ssh, the hosts by
 // name, and the port told to Open MPI.
 func TestHorovodInDocker(t *testing.T) {
-	documented(t, "sum = 10, expected 10 (host1, host2)", func(t *testing.T, args string) (*job, []func()) {
-		s := newSite(t, horovodSuites[false], "host1", "host2")
-		keys, conf := t.TempDir(), filepath.Join(t.TempDir(), "conf")
-		require.NoError(t, os.WriteFile(filepath.Join(keys, "id_rsa"), []byte("-----BEGIN KEY-----\na shared key of a test\n"), 0o600))
-		require.NoError(t, os.WriteFile(conf, []byte(stockConf), 0o600))
-		examples, err := filepath.Abs(filepath.Join(root, "examples"))
-		require.NoError(t, err)
-		command := "mpirun -np 4 -H host1:2,host2:2 -mca plm_rsh_args \"-p 12345\" python /examples/allreduce.py" + args
+	done := "sum = 10, expected 10 (host1, host2, host3, host4)"
+	documented(t, done, func(t *testing.T, args string) (*job, []func()) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := append(exampleWords(t, "hosts/shared.sh", sharedKeys(t)), strings.Fields(args)...)
 		var start []func()
 		for i := range s.hosts {
-			start = append(start, func() {
-				s.run(t, i, "--volume", keys+":/root/.ssh:ro", "--volume", conf+":/etc/openmpi/openmpi-mca-params.conf:ro",
-					"--volume", examples+":/examples:ro",
-					"--env", "PAIINIT_PEERS="+strings.Join(s.names, ","), "--env", "PAIINIT_SECRET_FILE=/root/.ssh/id_rsa",
-					"--entrypoint", "paiinit", "IMAGE", "--", "sh", "-c", command)
-			})
+			start = append(start, func() { s.run(t, i, words...) })
 		}
 		return s.job, start
+	})
+	// The words with which the other machines started sshd may stay: only the first one runs its command.
+	t.Run("sshd", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := exampleWords(t, "hosts/shared.sh", sharedKeys(t))
+		s.run(t, 0, words...)
+		sshd := append(slices.Clone(words[:slices.Index(words, "IMAGE")+1]),
+			"bash", "-c", "/usr/sbin/sshd -p 12345; sleep infinity")
+		for i := range s.hosts[1:] {
+			s.run(t, 1+i, sshd...)
+		}
+		require.Equal(t, slices.Repeat([]int{0}, 4), s.wait(t, documentTime))
+		out, _ := s.output(t, 0)
+		require.Contains(t, out, done)
+	})
+}
+
+// Horovod in Docker on one machine: a container as docker makes it, with no list, secret or privilege.
+func TestHorovodInDockerAlone(t *testing.T) {
+	done := "allreduce over 4 ranks on 1 hosts: sum = 10, expected 10 (host1)"
+	for _, tt := range []struct {
+		name, args string
+		status     int
+	}{{"well", "", 0}, {"failing rank", "--fail 1", 3}} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t, horovodImage, "host1")
+			s.run(t, 0, append(exampleWords(t, "hosts/one.sh", ""), strings.Fields(tt.args)...)...)
+			require.Equal(t, []int{tt.status}, s.wait(t, documentTime))
+			out, _ := s.output(t, 0)
+			if tt.status == 0 {
+				require.Contains(t, out, done)
+			}
+			require.NotContains(t, out, "level=WARN")
+		})
+	}
+	t.Run("stopped container", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1")
+		s.run(t, 0, append(exampleWords(t, "hosts/one.sh", ""), "--sleep", "1000")...)
+		s.follow(t, 0, done, 1)
+		_, err := docker(t.Context(), "stop", "--time", "30", s.containers[0])
+		require.NoError(t, err)
+		require.Equal(t, []int{143}, s.wait(t, documentTime))
 	})
 }

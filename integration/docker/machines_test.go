@@ -28,7 +28,7 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 	for i, name := range names {
 		id, err := docker(t.Context(), "run", "--detach", "--network", s.name, "--hostname", name, "--network-alias", name,
 			"--name", fmt.Sprintf("%s-machine-%d", s.name, i), "--label", "paiinit-test=yes", "--init",
-			s.image, "sleep", "infinity")
+			"--entrypoint", "sleep", s.image, "infinity")
 		require.NoError(t, err)
 		id = strings.TrimSpace(id)
 		s.hosts = append(s.hosts, id)
