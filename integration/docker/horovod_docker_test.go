@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,5 +126,87 @@ func TestHorovodInDockerAlone(t *testing.T) {
 		_, err := docker(t.Context(), "stop", "--time", "30", s.containers[0])
 		require.NoError(t, err)
 		require.Equal(t, []int{143}, s.wait(t, documentTime))
+	})
+}
+
+// typed is the command line that examples/hosts/shell.sh says to type.
+func typed(t *testing.T) string {
+	t.Helper()
+	script, err := os.ReadFile(filepath.Join(root, "examples", "hosts", "shell.sh"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(script)) {
+		if command, ok := strings.CutPrefix(line, "#   "); ok {
+			return machineSlots.Replace(strings.TrimSpace(command))
+		}
+	}
+	require.FailNow(t, "no command line in shell.sh")
+	return ""
+}
+
+const prompt = "root@host1:/examples# "
+
+// A person works in the shell of the first container. The others wait until this shell is left.
+func TestHorovodInDockerShell(t *testing.T) {
+	const done = "sum = 10, expected 10 (host1, host2, host3, host4)"
+	for _, status := range []int{0, 7} {
+		t.Run(fmt.Sprintf("exit %d", status), func(t *testing.T) {
+			s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+			words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+			shell := s.runOnTerminal(t, 0, words...)
+			for i := range s.hosts[1:] {
+				s.run(t, 1+i, words...)
+			}
+			shell.see(t, prompt)
+			for range 2 {
+				shell.keys(t, typed(t)+"\r")
+				shell.see(t, done)
+				shell.see(t, prompt)
+			}
+			shell.keys(t, fmt.Sprintf("exit %d\r", status))
+			require.Equal(t, slices.Repeat([]int{status}, 4), s.wait(t, documentTime))
+		})
+	}
+	// Ctrl-C ends what runs in the foreground on all hosts, and neither the shell nor the job.
+	t.Run("Ctrl-C", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+		shell := s.runOnTerminal(t, 0, words...)
+		for i := range s.hosts[1:] {
+			s.run(t, 1+i, words...)
+		}
+		shell.see(t, prompt)
+		shell.keys(t, typed(t)+" --sleep 1000\r")
+		shell.see(t, done)
+		top, err := docker(t.Context(), "top", s.containers[3])
+		require.NoError(t, err)
+		require.Contains(t, top, "train.py")
+		shell.keys(t, "\x03")
+		shell.see(t, prompt)
+		top, err = docker(t.Context(), "top", s.containers[3])
+		require.NoError(t, err)
+		require.NotContains(t, top, "train.py")
+		shell.keys(t, "echo status=$?\r")
+		shell.see(t, "status=1\r\n")
+		shell.see(t, prompt)
+		shell.keys(t, typed(t)+"\r")
+		shell.see(t, done)
+		shell.see(t, prompt)
+		shell.keys(t, "exit 0\r")
+		require.Equal(t, slices.Repeat([]int{0}, 4), s.wait(t, documentTime))
+	})
+	// One machine: no list, no secret, and the same prompt.
+	t.Run("one machine", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1")
+		words := exampleWords(t, "hosts/one.sh", "")
+		at := slices.Index(words, "IMAGE")
+		shell := s.runOnTerminal(t, 0, words[:at+1]...)
+		for range 2 {
+			shell.see(t, prompt)
+			shell.keys(t, strings.Join(words[at+1:], " ")+"\r")
+			shell.see(t, "sum = 10, expected 10 (host1)")
+		}
+		shell.see(t, prompt)
+		shell.keys(t, "exit 7\r")
+		require.Equal(t, []int{7}, s.wait(t, documentTime))
 	})
 }

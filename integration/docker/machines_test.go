@@ -54,18 +54,33 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 // the network. IMAGE stands for the job's image, which has paiinit and python in it.
 func (s *site) run(t *testing.T, machine int, args ...string) {
 	t.Helper()
+	id, err := docker(t.Context(), append([]string{"run", "--detach"}, s.words(t, machine, args)...)...)
+	require.NoError(t, err)
+	s.containers = append(s.containers, strings.TrimSpace(id))
+}
+
+// words are those of docker run for the next container of the job.
+func (s *site) words(t *testing.T, machine int, args []string) []string {
+	t.Helper()
 	file, err := binary()
 	require.NoError(t, err)
-	all := []string{"run", "--detach", "--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes",
-		"--name", fmt.Sprintf("%s-%d", s.name, len(s.containers)),
-		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", s.python(t) + ":/usr/bin/python:ro"}
 	at := slices.Index(args, "IMAGE")
 	require.NotEqual(t, -1, at, "no IMAGE in %q", args)
 	args = slices.Clone(args)
 	args[at] = s.image
-	id, err := docker(t.Context(), append(all, args...)...)
-	require.NoError(t, err)
-	s.containers = append(s.containers, strings.TrimSpace(id))
+	return append([]string{"--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes", "--name", s.next(),
+		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", s.python(t) + ":/usr/bin/python:ro"}, args...)
+}
+
+// next is the name of the next container of the job.
+func (s *site) next() string { return fmt.Sprintf("%s-%d", s.name, len(s.containers)) }
+
+// runOnTerminal starts the next container of the job as a person does, on a terminal of that person.
+func (s *site) runOnTerminal(t *testing.T, machine int, args ...string) *terminal {
+	t.Helper()
+	words := append([]string{"run"}, s.words(t, machine, args)...)
+	s.containers = append(s.containers, s.next())
+	return newTerminal(t, words...)
 }
 
 // python is the interpreter by the name that training images have for it.
