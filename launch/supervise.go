@@ -18,7 +18,8 @@ func IsLauncher(name string) bool { return slices.Contains(launcherNames, path.B
 
 // Daemon is what a launcher starts on another host.
 type Daemon struct {
-	// Program is orted (Open MPI 4), prted (Open MPI 5), hydra_pmi_proxy or hydra_bstrap_proxy (MPICH, Intel MPI).
+	// Program is orted (Open MPI 4), prted (Open MPI 5), hydra_pmi_proxy or hydra_bstrap_proxy (MPICH, Intel MPI), or
+	// pmi_proxy (Intel MPI before 2019).
 	Program string
 	// Detached says that it leaves the session that started it, which then ends at once.
 	Detached bool
@@ -28,13 +29,15 @@ type Daemon struct {
 }
 
 // Tree says that it starts daemons on further hosts and does not tell how many.
-func (d Daemon) Tree() bool { return d.Program == "hydra_bstrap_proxy" }
+func (d Daemon) Tree() bool { return d.Program == "hydra_bstrap_proxy" || d.Program == "pmi_proxy" }
 
 // Hydra says that it belongs to MPICH or Intel MPI, whose launcher does not always notice when a daemon fails.
-func (d Daemon) Hydra() bool { return strings.HasPrefix(d.Program, "hydra_") }
+func (d Daemon) Hydra() bool {
+	return strings.HasPrefix(d.Program, "hydra_") || d.Program == "pmi_proxy"
+}
 
 // daemons are the programs that a Daemon can be.
-var daemons = []string{"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy"}
+var daemons = []string{"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy"}
 
 const space = " \t\n\f\r"
 
