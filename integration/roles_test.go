@@ -143,13 +143,15 @@ func TestServersAlone(t *testing.T) {
 	require.Equal(t, same(2, 143), statuses(t, containers))
 }
 
-// trainer puts the stand-in into a container as the program of an example, with an interpreter called python.
+// trainer puts the stand-in into a container as the program of an example, with an interpreter called python, and a pip.
 func (h *host) trainer(t *testing.T, program string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	text, err := os.ReadFile(filepath.Join(root, "integration/testdata/train.py"))
 	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, program)), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, program), text, 0o600))
+	require.NoError(t, os.Symlink("/bin/true", filepath.Join(dir, "pip")))
 	python, err := filepath.EvalSymlinks("/usr/bin/python3")
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(python, filepath.Join(dir, "python")))
@@ -243,13 +245,14 @@ func TestTFJob(t *testing.T) {
 	ends(t, containers, len(cluster["worker"]), len(cluster["ps"]))
 }
 
-// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14 and tensorflow.yaml
-// on 1.x. On 0.8 paiinit listens on the http port of each task: the lists of hosts that the command gets have other
-// ports. minSucceededTaskCount counts tasks that ended with 0, as all of them do.
+// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14, tensorflow.yaml on
+// 1.x, and a program with TF_CONFIG on 0.8. On 0.8 paiinit listens on the http port of each task: the lists of hosts
+// that the command gets have other ports. minSucceededTaskCount counts tasks that ended with 0, as all of them do.
 func TestOpenPAITensorFlow(t *testing.T) {
 	type role struct {
 		name, command string
 		tasks         int
+		env           map[string]any // of the job
 	}
 	read := func(t *testing.T, file string) (roles []role) {
 		text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
@@ -259,19 +262,20 @@ func TestOpenPAITensorFlow(t *testing.T) {
 				Name, Command string
 				TaskNumber    int
 			}
+			JobEnvs map[string]any
 		}
 		require.NoError(t, json.Unmarshal(text, &job))
 		for _, r := range job.TaskRoles {
-			roles = append(roles, role{r.Name, r.Command, r.TaskNumber})
+			roles = append(roles, role{r.Name, r.Command, r.TaskNumber, job.JobEnvs})
 		}
 		return roles
 	}
 	classic := func(t *testing.T) []role { return read(t, "tensorflow.json") }
 	old := func(t *testing.T) []role { return read(t, "tensorflow-0.10.json") }
-	inShell := func(t *testing.T) []role {
-		roles := classic(t)
-		for i, r := range roles {
-			roles[i].command = strings.Replace(r.command, "-- ", "-- sh -c '", 1) + "'"
+	config := func(t *testing.T) []role {
+		roles := old(t)
+		for i := range roles {
+			roles[i].command = "paiinit --exec all -- python code/tf_cnn_benchmarks.py"
 		}
 		return roles
 	}
@@ -288,7 +292,7 @@ func TestOpenPAITensorFlow(t *testing.T) {
 				Commands  []string
 			}
 			require.NoError(t, job.TaskRoles.Content[i+1].Decode(&r))
-			roles = append(roles, role{job.TaskRoles.Content[i].Value, strings.Join(r.Commands, " && "), r.Instances})
+			roles = append(roles, role{job.TaskRoles.Content[i].Value, strings.Join(r.Commands, " && "), r.Instances, nil})
 		}
 		return roles
 	}
@@ -297,18 +301,19 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		environment func(tasks []task, self task) map[string]string
 		program     string
 	}{
-		"0.8":                           {old, openPAI08, "train.py"},
-		"0.8, lists in a shell's hands": {inShell, openPAI08, "tf_cnn_benchmarks.py"},
-		"0.14":                          {classic, openPAIClassic, "tf_cnn_benchmarks.py"},
-		"1.x":                           {v1, openPAIv1, "train.py"},
+		"0.8":            {old, openPAI08, "code/tf_cnn_benchmarks.py"},
+		"0.8, TF_CONFIG": {config, openPAI08, "code/tf_cnn_benchmarks.py"},
+		"0.14":           {classic, openPAIClassic, "code/tf_cnn_benchmarks.py"},
+		"1.x":            {v1, openPAIv1, "train.py"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			var tasks []task
 			var commands, names []string
+			var jobEnvs map[string]any
 			count := make(map[string]int)
 			for _, r := range tt.roles(t) {
-				names = append(names, r.name)
+				names, jobEnvs = append(names, r.name), r.env
 				for i := range r.tasks {
 					tasks = append(tasks, task{role: r.name, index: i, port: 20001 + 10*len(tasks)})
 					commands = append(commands, r.command)
@@ -323,6 +328,9 @@ func TestOpenPAITensorFlow(t *testing.T) {
 			for i, m := range machines {
 				h := host{machine: m, env: tt.environment(tasks, tasks[i])}
 				h.env["PAIINIT_SECRET"] = secret
+				for name, value := range jobEnvs {
+					h.env[name] = fmt.Sprint(value)
+				}
 				for _, name := range []string{"PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST"} {
 					h.env[name] = strings.Join(names, ",")
 				}

@@ -240,7 +240,9 @@ func openPAITasks(roles []paiRole, more []string, kubernetes bool, files fstest.
 			if !kubernetes {
 				environ = append(environ, vars("APP_ID", "application_1", "PAI_CURRENT_TASK_ROLE_GPU_COUNT", r.gpus)...)
 			}
-			list = append(list, started{argv: words(r.command, environ), environ: environ, files: files})
+			argv := words(r.command, environ)
+			argv = argv[slices.Index(argv, "&&")+1:] // what is run before paiinit
+			list = append(list, started{argv: argv, environ: environ, files: files})
 		}
 	}
 	return list
@@ -248,12 +250,19 @@ func openPAITasks(roles []paiRole, more []string, kubernetes bool, files fstest.
 
 func openPAIClassicExample(t *testing.T, file string) []started {
 	job := strictJSON[struct {
-		JobName, Image string
-		JobEnvs        map[string]any
-		TaskRoles      []struct {
-			Name                                       string
-			TaskNumber, CPUNumber, MemoryMB, GPUNumber int
-			Command                                    string
+		JobName, Image, VirtualCluster string
+		DataDir, OutputDir, CodeDir    string
+		RetryCount                     int
+		JobEnvs                        map[string]any
+		TaskRoles                      []struct {
+			Name                                              string
+			TaskNumber, CPUNumber, MemoryMB, ShmMB, GPUNumber int
+			PortList                                          []struct {
+				Label               string
+				BeginAt, PortNumber int
+			}
+			MinFailedTaskCount, MinSucceededTaskCount int
+			Command                                   string
 		}
 	}](t, readExample(t, file))
 	var roles []paiRole

@@ -29,6 +29,10 @@ type job struct {
 	slots      int
 	containers []string // ids, in rank order
 	hosts      []string // ids of what the containers have their network from
+
+	// stop is how the job's scheduler stops a container, where that leaves paiinit no time to tell the others; nil is
+	// docker stop.
+	stop func(t *testing.T, id string)
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)

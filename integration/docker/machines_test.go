@@ -129,7 +129,15 @@ func documented(t *testing.T, done string, lay func(t *testing.T, args string) (
 		j, start := lay(t, " --sleep 1000")
 		startAll(start)
 		j.follow(t, 0, done, 1)
-		_, err := docker(t.Context(), "stop", "--time", "30", j.containers[len(j.containers)-1])
+		last := len(j.containers) - 1
+		if j.stop != nil {
+			j.stop(t, j.containers[last])
+			got := j.wait(t, documentTime)
+			require.Contains(t, []int{75, 143}, got[0])
+			require.Equal(t, append(all(j, got[0])[:last], 143), got)
+			return
+		}
+		_, err := docker(t.Context(), "stop", "--time", "30", j.containers[last])
 		require.NoError(t, err)
 		require.Equal(t, all(j, 143), j.wait(t, documentTime))
 	})

@@ -10,10 +10,13 @@ import argparse, json, os, socket, sys, threading, time
 STEPS = 5
 
 p = argparse.ArgumentParser()
-for name in "job_name", "ps_hosts", "worker_hosts":
+for name in "job_name", "ps_hosts", "worker_hosts", "data_dir", "data_name", "train_dir", "model":
     p.add_argument("--" + name)
 for name in "task_index", "fail":
     p.add_argument("--" + name, type=int)
+p.add_argument("--variable_update", choices=["parameter_server"])
+p.add_argument("--local_parameter_device", choices=["cpu", "gpu"])
+p.add_argument("--batch_size", type=int)
 p.add_argument("--sleep", type=float, default=0)
 a = p.parse_args()
 if a.job_name:
