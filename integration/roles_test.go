@@ -1,10 +1,8 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,11 +141,19 @@ func TestServersAlone(t *testing.T) {
 	require.Equal(t, same(2, 143), statuses(t, containers))
 }
 
-// trainer puts the stand-in into a container as the program of an example, with an interpreter called python, and a pip.
+// trainer puts the stand-in of TensorFlow into a container as the program of an example.
 func (h *host) trainer(t *testing.T, program string) (dir string) {
 	t.Helper()
+	dir = codeOf(t, "integration/testdata/train.py", program)
+	h.hasCode(dir)
+	return dir
+}
+
+// codeOf makes a directory with a file of the repository as a program, an interpreter called python, and a pip.
+func codeOf(t *testing.T, source, program string) (dir string) {
+	t.Helper()
 	dir = t.TempDir()
-	text, err := os.ReadFile(filepath.Join(root, "integration/testdata/train.py"))
+	text, err := os.ReadFile(filepath.Join(root, source))
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, program)), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, program), text, 0o600))
@@ -155,8 +161,12 @@ func (h *host) trainer(t *testing.T, program string) (dir string) {
 	python, err := filepath.EvalSymlinks("/usr/bin/python3")
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(python, filepath.Join(dir, "python")))
-	h.env["PATH"] = dir + ":/run/bin:" + strings.TrimPrefix(path, "PATH=")
 	return dir
+}
+
+// hasCode makes a directory of codeOf the first of the PATH.
+func (h *host) hasCode(dir string) {
+	h.env["PATH"] = dir + ":/run/bin:" + strings.TrimPrefix(path, "PATH=")
 }
 
 // ends checks that all containers of an example end by themselves with 0, and that each worker has seen the whole
@@ -178,71 +188,6 @@ func ends(t *testing.T, containers []*lab.Container, workers, servers int) {
 		want = append(want, fmt.Sprintf("worker %d of %d with %d parameter servers\n", i, workers, servers))
 	}
 	require.Equal(t, want, did)
-}
-
-// TestTFJob is examples/kubeflow/tfjob.yaml: its command line and variables, and the TF_CONFIG that the operator makes.
-// The job succeeds by the operator's rule when worker 0 has ended with 0.
-func TestTFJob(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "examples/kubeflow/tfjob.yaml"))
-	require.NoError(t, err)
-	var job struct {
-		Metadata struct{ Name string }
-		Spec     struct {
-			Replicas map[string]struct {
-				Replicas int
-				Template struct {
-					Spec struct {
-						Containers []struct {
-							Args []string
-							Env  []struct{ Name, Value string }
-						}
-					}
-				}
-			} `yaml:"tfReplicaSpecs"`
-		}
-	}
-	require.NoError(t, yaml.NewDecoder(bytes.NewReader(text)).Decode(&job))
-	l := newLab(t)
-	cluster := make(map[string][]string)
-	var pods []string
-	for _, kind := range slices.Sorted(maps.Keys(job.Spec.Replicas)) {
-		for i := range job.Spec.Replicas[kind].Replicas {
-			pod := fmt.Sprintf("%s-%s-%d", job.Metadata.Name, strings.ToLower(kind), i)
-			pods = append(pods, pod)
-			cluster[strings.ToLower(kind)] = append(cluster[strings.ToLower(kind)], pod+".default.svc:2222")
-		}
-	}
-	kindOf := func(pod string) (kind string, index int) {
-		for kind := range job.Spec.Replicas {
-			if _, err := fmt.Sscanf(pod, job.Metadata.Name+"-"+strings.ToLower(kind)+"-%d", &index); err == nil {
-				return kind, index
-			}
-		}
-		return "", 0
-	}
-	resolve := func(name string) string { return name + ".default.svc" }
-	hosts := podsOf(t, l, pods, resolve, func(i int) map[string]string {
-		kind, index := kindOf(pods[i])
-		task := map[string]any{"type": strings.ToLower(kind), "index": index}
-		config, err := json.Marshal(map[string]any{"cluster": cluster, "task": task, "environment": "cloud"})
-		require.NoError(t, err)
-		env := map[string]string{"TF_CONFIG": string(config), "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-		for _, v := range job.Spec.Replicas[kind].Template.Spec.Containers[0].Env {
-			env[v.Name] = v.Value
-		}
-		return env
-	})
-	var containers []*lab.Container
-	for i, h := range hosts {
-		kind, _ := kindOf(pods[i])
-		dir := h.trainer(t, "train.py")
-		p := h.program(job.Spec.Replicas[kind].Template.Spec.Containers[0].Args...)
-		p.Dir, p.Binds[dir] = dir, dir
-		c, err := h.machine.Start(p)
-		require.NoError(t, err)
-		containers = append(containers, c)
-	}
-	ends(t, containers, len(cluster["worker"]), len(cluster["ps"]))
 }
 
 // TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14, tensorflow.yaml on

@@ -1,0 +1,39 @@
+"""A PyTorch program without PyTorch, as init_process_group("env://") begins: rank 0 listens on MASTER_PORT, all others come
+to MASTER_ADDR, and every rank has the sum of RANK+1 over WORLD_SIZE ranks in the end.
+
+--fail RANK       that rank exits with status 3 before the sum
+--sleep SECONDS   ranks go on for this long after it"""
+import argparse, os, socket, sys, time
+
+p = argparse.ArgumentParser()
+p.add_argument("--fail", type=int)
+p.add_argument("--sleep", type=float, default=0)
+a = p.parse_args()
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def connect():
+    while True:  # PyTorch waits for rank 0, too
+        try:
+            return socket.create_connection(master, timeout=5)
+        except OSError:
+            time.sleep(0.05)
+
+
+if rank == a.fail:
+    sys.exit(3)
+if rank == 0:
+    with socket.create_server(("", master[1])) as listener:
+        others = [listener.accept()[0].makefile("rw") for _ in range(size - 1)]
+    total = 1 + sum(int(s.readline()) for s in others)
+    for s in others:
+        print(total, file=s, flush=True)
+else:
+    s = connect()
+    s.settimeout(None)
+    s = s.makefile("rw")
+    print(rank + 1, file=s, flush=True)
+    total = int(s.readline())
+print(f"rank {rank} of {size}: sum = {total}", flush=True)
+time.sleep(a.sleep)
