@@ -276,7 +276,7 @@ var networkDirect = []string{"--device", "/dev/null:/dev/hvnd_rdma"}
 // Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such images do: OpenPAI starts
 // it on the ssh port of each task. Intel MPI itself was not run, see testdata/intelmpi/mpirun.
 func TestOpenPAIHorovod(t *testing.T) {
-	lay := func(t *testing.T, args string, options ...string) *paiSite {
+	lay := func(t *testing.T, options ...string) *paiSite {
 		p := newPAISite(t, suites["trixie"], "horovod-rdma.json")
 		p.keys = p.jobKey(t)
 		p.intelMPI(t)
@@ -285,11 +285,27 @@ func TestOpenPAIHorovod(t *testing.T) {
 	}
 	const done = "sum = 10, expected 10 (machine-a, machine-b)"
 	documented(t, done, func(t *testing.T, args string) (*job, []func()) {
-		p := lay(t, args, networkDirect...)
+		p := lay(t, networkDirect...)
 		return p.job, p.starts(t, args)
 	})
+	// Intel MPI does not always notice that one of its proxies has failed; MPICH does not.
+	t.Run("failing proxy", func(t *testing.T) {
+		p := lay(t, networkDirect...)
+		for _, start := range p.starts(t, " --sleep 1000") {
+			start()
+		}
+		p.follow(t, 0, done, 1)
+		_, err := docker(t.Context(), "exec", p.containers[3], "python3", "-c", `import glob, os
+for f in glob.glob("/proc/[0-9]*/comm"):
+    if "pmi_proxy" in open(f).read():
+        os.kill(int(f.split("/")[2]), 9)`)
+		require.NoError(t, err)
+		require.Equal(t, []int{75, 75, 75, 75}, p.wait(t, documentTime))
+		_, says := p.output(t, 0)
+		require.Contains(t, says, "the launcher's proxy on worker-2 ended with status 137")
+	})
 	t.Run("no Network Direct on one machine", func(t *testing.T) {
-		p := lay(t, "", "--env", "PAIINIT_RDMA=require")
+		p := lay(t, "--env", "PAIINIT_RDMA=require")
 		for i, task := range p.tasks {
 			var options []string
 			if i < 3 {
@@ -325,38 +341,46 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		p := lay(t)
 		return p.job, p.starts(t, args)
 	})
-	// The key is the job's, as for the sshd of an image that has one.
-	t.Run("logged in", func(t *testing.T) {
-		p := lay(t)
-		keys := p.jobKey(t)
-		key := filepath.Join(keys, p.name())
-		public, err := os.ReadFile(key + ".pub")
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(p.code, "code/authorized_keys"), public, 0o644))
-		p.JobEnvs["PAIINIT_AUTHORIZED_KEYS"] = "code/authorized_keys"
-		for _, start := range p.starts(t, " --sleep 1000") {
-			start()
-		}
-		p.follow(t, 0, "worker 0 of 2", 1)
-		ssh := func(key string, task paiTask, command string) (string, error) {
-			return run(t.Context(), os.Environ(), "ssh", "-F", "none", "-i", key, "-p", fmt.Sprint(task.http+1),
-				"-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no",
-				"-o", "UserKnownHostsFile=/dev/null", "root@"+p.addresses[task.machine], command)
-		}
-		const who = "echo $PAIINIT_ROLE-$PAIINIT_INDEX $PAI_CURRENT_TASK_ROLE_NAME"
-		for _, task := range p.tasks {
-			out, err := ssh(key, task, who)
+	for name, sshd := range map[string]bool{"logged in": false, "logged in beside sshd": true} {
+		t.Run(name, func(t *testing.T) {
+			p := lay(t)
+			keys := p.jobKey(t)
+			key := filepath.Join(keys, p.name())
+			above := 1 // http
+			if sshd {
+				p.keys, above = keys, 2
+				p.JobEnvs["PAIINIT_AUTHORIZED_KEYS"] = "/root/.ssh/" + p.name() + ".pub"
+			} else {
+				public, err := os.ReadFile(key + ".pub")
+				require.NoError(t, err)
+				file := filepath.Join(p.code, "code/authorized_keys")
+				require.NoError(t, os.WriteFile(file, public, 0o644)) //nolint:gosec // a public key
+				p.JobEnvs["PAIINIT_AUTHORIZED_KEYS"] = "code/authorized_keys"
+			}
+			for _, start := range p.starts(t, " --sleep 1000") {
+				start()
+			}
+			p.follow(t, 0, "worker 0 of 2", 1)
+			ssh := func(key string, task paiTask, command string) (string, error) {
+				return run(t.Context(), os.Environ(), "ssh", "-F", "none", "-i", key, "-p", fmt.Sprint(task.http+above),
+					"-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no",
+					"-o", "UserKnownHostsFile=/dev/null", "root@"+p.addresses[task.machine], command)
+			}
+			const who = "echo $PAIINIT_ROLE-$PAIINIT_INDEX $PAI_CURRENT_TASK_ROLE_NAME"
+			for _, task := range p.tasks {
+				out, err := ssh(key, task, who)
+				require.NoError(t, err)
+				require.Equal(t, fmt.Sprintf("%s-%d %[1]s\n", task.Name, task.index), out)
+			}
+			// From there to the others, as the document has it.
+			out, err := ssh(key, p.tasks[0], "ssh ps_server-1 '"+who+"'; ssh worker-1 '"+who+"'")
 			require.NoError(t, err)
-			require.Equal(t, fmt.Sprintf("%s-%d %[1]s\n", task.Name, task.index), out)
-		}
-		// From there to the others, as the document has it.
-		out, err := ssh(key, p.tasks[0], "ssh ps_server-1 '"+who+"'; ssh worker-1 '"+who+"'")
-		require.NoError(t, err)
-		require.Equal(t, "ps_server-1 ps_server\nworker-1 worker\n", out)
-		other := filepath.Join(t.TempDir(), "key")
-		_, err = run(t.Context(), nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other)
-		require.NoError(t, err)
-		_, err = ssh(other, p.tasks[0], "true")
-		require.ErrorContains(t, err, "Permission denied")
-	})
+			require.Equal(t, "ps_server-1 ps_server\nworker-1 worker\n", out)
+			other := filepath.Join(t.TempDir(), "key")
+			_, err = run(t.Context(), nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other)
+			require.NoError(t, err)
+			_, err = ssh(other, p.tasks[0], "true")
+			require.ErrorContains(t, err, "Permission denied")
+		})
+	}
 }
