@@ -197,6 +197,25 @@ func TestHorovodInDockerShell(t *testing.T) {
 		shell.keys(t, "exit 0\r")
 		require.Equal(t, slices.Repeat([]int{0}, 4), s.wait(t, documentTime))
 	})
+	// A machine that is stopped ends the job. A shell at its prompt ignores SIGTERM until it is ended by SIGKILL.
+	for at, status := range map[string]int{"prompt": 137, "mpirun": 143} {
+		t.Run("stopped at "+at, func(t *testing.T) {
+			s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+			words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+			shell := s.runOnTerminal(t, 0, words...)
+			for i := range s.hosts[1:] {
+				s.run(t, 1+i, words...)
+			}
+			shell.see(t, prompt)
+			if at == "mpirun" {
+				shell.keys(t, typed(t)+" --sleep 1000\r")
+				shell.see(t, done)
+			}
+			_, err := docker(t.Context(), "stop", "--time", "30", s.containers[3])
+			require.NoError(t, err)
+			require.Equal(t, slices.Repeat([]int{status}, 4), s.wait(t, documentTime))
+		})
+	}
 	// One machine: no list, no secret, and the same prompt.
 	t.Run("one machine", func(t *testing.T) {
 		s := newSite(t, horovodImage, "host1")
