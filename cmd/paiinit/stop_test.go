@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -127,4 +129,23 @@ func TestLaunchersAreStoppedByTheirRanks(t *testing.T) {
 	_ = sleeper.Wait() // killed
 	require.Equal(t, "command", <-told, "the script would go on with its next command")
 	require.True(t, g.end())
+}
+
+// paiinit asks the launchers of the image for their versions, also after the launch. These have no ranks.
+func TestVersionsAreNoLaunchers(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "mpirun")
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho ready\nread x\n"), 0o755)) //nolint:gosec // a program
+	for words, want := range map[string]bool{"--version": false, "": true, "-np 2 train --version": true} {
+		cmd := exec.CommandContext(t.Context(), script, strings.Fields(words)...)
+		stdin, err := cmd.StdinPipe()
+		require.NoError(t, err)
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		_, err = stdout.Read(make([]byte, 10))
+		require.NoError(t, err)
+		require.Equal(t, want, slices.Contains(new(container).rankLaunchers(), cmd.Process.Pid), words)
+		require.NoError(t, stdin.Close())
+		_ = cmd.Wait() // read has found no line
+	}
 }
