@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -67,6 +68,7 @@ func TestExamples(t *testing.T) {
 		"kubeflow/mpijob-gpu.yaml":      {"mpijob", kubernetesExample, 5},
 		"kubeflow/pytorchjob-gpu.yaml":  {"pytorchjob", kubernetesExample, 0},
 		"kubeflow/tfjob-gpu.yaml":       {"tf-config", kubernetesExample, 6},
+		"kubeflow/openmpi.sh":           {"mpijob", kubeflowOpenMPIExample, 5},
 		"kubeflow/trainjob.yaml":        {"trainjob", kubernetesExample, 0},
 		"leaderworkerset/lws.yaml":      {"leaderworkerset", kubernetesExample, 0},
 		"volcano/job.yaml":              {"volcano", kubernetesExample, 0},
@@ -711,6 +713,76 @@ func hostsExample(t *testing.T, file string) []started {
 		s := started{addr: addr, environ: append(slices.Clone(environ), fmt.Sprintf("HOSTNAME=host%d", i+1))}
 		s.argv = slices.Concat(entrypoint, command)
 		list = append(list, s)
+	}
+	return list
+}
+
+// kubeflowOpenMPIExample runs the script with a ks and a kubectl that print their words, and reads the command line of
+// paiinit in the init.sh that the pods of kubeflow/openmpi run then (workloads.libsonnet, assets.libsonnet).
+func kubeflowOpenMPIExample(t *testing.T, file string) []started {
+	t.Helper()
+	script, err := filepath.Abs("../../examples/" + file)
+	require.NoError(t, err)
+	bin, dir := t.TempDir(), t.TempDir()
+	for name, does := range map[string]string{
+		"kubectl":    "",
+		"ssh-keygen": "",
+		"ks": `[ "$1" != init ] || mkdir -p "$2/vendor/kubeflow/openmpi/assets"
+			[ "$1" != pkg ] || echo replaced >vendor/kubeflow/openmpi/assets/init.sh`,
+	} {
+		text := "#!/bin/sh\nprintf '%s\\037' " + name + " \"$@\"\necho\n" + does + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755)) //nolint:gosec // a program
+	}
+	cmd := exec.CommandContext(t.Context(), script)
+	cmd.Dir, cmd.Env = dir, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	known := []string{"--image", "--secret", "--workers", "--gpu", "--exec", "--initTimeout", "--cpu", "--memory", "--nodeSelector"}
+	var component string
+	options := make(map[string]string)
+	for line := range strings.Lines(string(out)) {
+		words := strings.Split(strings.TrimSuffix(line, "\037\n"), "\037")
+		if len(words) > 3 && words[0] == "ks" && words[1] == "generate" {
+			require.Equal(t, "openmpi", words[2])
+			component = words[3]
+			for i := 4; i < len(words); i += 2 {
+				require.Contains(t, known, words[i])
+				options[words[i]] = words[i+1]
+			}
+		}
+	}
+	require.Len(t, options, len(known))
+	workers, err := strconv.Atoi(options["--workers"])
+	require.NoError(t, err)
+	require.Contains(t, options["--exec"], fmt.Sprintf("mpiexec -n %d --hostfile /kubeflow/openmpi/assets/hostfile ", workers))
+	var hosts strings.Builder
+	for i := range workers {
+		fmt.Fprintf(&hosts, "%s-worker-%d.%s.kubeflow slots=1\n", component, i, component)
+	}
+	files := fstest.MapFS{
+		"kubeflow/openmpi/assets/hostfile": {Data: []byte(hosts.String())},
+		"kubeflow/openmpi/secrets/id_rsa":  {Data: []byte("key")},
+	}
+	init, err := filepath.Glob(filepath.Join(dir, "*/vendor/kubeflow/openmpi/assets/init.sh"))
+	require.NoError(t, err)
+	require.Len(t, init, 1)
+	text, err := os.ReadFile(init[0])
+	require.NoError(t, err)
+	master, worker, found := strings.Cut(string(text), "exec paiinit --timeout \"${timeout}s\" -- sh -c \"$exec\"\n")
+	require.True(t, found)
+	require.NotContains(t, master, "\npaiinit")
+	require.Contains(t, worker, "\npaiinit --timeout \"${timeout}s\" &\n")
+	limit := "--timeout=" + options["--initTimeout"] + "s"
+	list := []started{{argv: []string{"paiinit", limit, "--", "sh", "-c", options["--exec"]}}}
+	for range workers {
+		list = append(list, started{argv: []string{"paiinit", limit}})
+	}
+	for i := range list {
+		pod := component + "-master"
+		if i > 0 {
+			pod = fmt.Sprintf("%s-worker-%d", component, i-1)
+		}
+		list[i].files, list[i].environ = files, []string{"HOSTNAME=" + pod, "KUBERNETES_SERVICE_HOST=10.96.0.1"}
 	}
 	return list
 }

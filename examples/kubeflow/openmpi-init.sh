@@ -50,5 +50,4 @@ while kill -0 "$worker" 2>/dev/null; do # a trap has interrupted the wait
 	wait "$worker" || status=$?
 done
 kill "$watcher" 2>/dev/null || true
-: >"$signals/SIGTERM"
 exit "$status"

@@ -3,7 +3,9 @@ package docker
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,49 +21,122 @@ type prototype struct {
 	data []string // of each pod
 }
 
-const (
-	prototypeWorkers = 2
-	prototypeConf    = "hwloc_base_binding_policy=none\nrmaps_base_mapping_policy=slot\n" +
-		"btl_tcp_if_exclude=lo,docker0\norte_keep_fqdn_hostnames=t\n"
-)
+// prototypeConf has the lines of the prototype's mca-params.conf.
+const prototypeConf = "hwloc_base_binding_policy=none\nrmaps_base_mapping_policy=slot\nbtl_tcp_if_exclude=lo,docker0\n" +
+	"orte_keep_fqdn_hostnames=t\nmca_base_env_list=LD_LIBRARY_PATH\n"
 
-// startPrototype starts the master and two workers of two slots each.
-func startPrototype(t *testing.T, exec, initTimeout string) *prototype {
+// ksonnet is what the commands of examples/kubeflow/openmpi.sh hand to Kubernetes.
+type ksonnet struct {
+	name, exec, initTimeout string
+	workers, gpu            int
+	init                    string            // init.sh of the package in the app, by which ks makes the ConfigMap
+	secret                  map[string]string // its files
+	ready                   int               // workers whose sidecar has said SIGCONT when they start
+}
+
+// ksonnetExample runs the example with stand-ins for ks, kubectl and ssh-keygen, which log their words. ks lays out the
+// app as ksonnet does since 0.12 (vendor/REGISTRY/PACKAGE@VERSION, pkg/pkg/local.go of ksonnet).
+func ksonnetExample(t *testing.T) ksonnet {
 	t.Helper()
-	p := &prototype{job: newJobOf(t, horovodSuites[false])}
+	dir, bin := t.TempDir(), t.TempDir()
+	for name, does := range map[string]string{
+		"kubectl":    "",
+		"ssh-keygen": `echo "-----BEGIN OPENSSH PRIVATE KEY----- of this job" >"$4"; echo ssh-rsa AAAA >"$4.pub"`,
+		"ks": `case "$1 $2" in
+			"init "*) mkdir "$2" ;;
+			"pkg install") mkdir -p "vendor/$3/assets"; echo replaced >"vendor/$3/assets/init.sh" ;;
+			"apply default") cat vendor/kubeflow/openmpi*/assets/init.sh >"$LOG.init" ;;
+		esac`,
+	} {
+		text := "#!/bin/sh\n{ printf '%s\\037' " + name + " \"$@\"; echo; } >>\"$LOG\"\n" + does + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755)) //nolint:gosec // a program
+	}
+	script, err := filepath.Abs(filepath.Join(root, "examples", "kubeflow", "openmpi.sh"))
+	require.NoError(t, err)
+	log := filepath.Join(dir, "log")
+	cmd := exec.CommandContext(t.Context(), script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "LOG="+log)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	logged, err := os.ReadFile(log)
+	require.NoError(t, err)
+	init, err := os.ReadFile(log + ".init")
+	require.NoError(t, err)
+	k := ksonnet{init: string(init), secret: make(map[string]string)}
+	for line := range strings.Lines(string(logged)) {
+		words := strings.Split(strings.TrimSuffix(line, "\037\n"), "\037")
+		switch strings.Join(words[:min(len(words), 3)], " ") {
+		case "kubectl create secret":
+			for _, word := range words {
+				if file, ok := strings.CutPrefix(word, "--from-file="); ok {
+					name, path, _ := strings.Cut(file, "=")
+					text, err := os.ReadFile(filepath.Join(dir, path))
+					require.NoError(t, err)
+					k.secret[name] = string(text)
+				}
+			}
+		case "ks generate openmpi":
+			k.name = words[3]
+			option := func(name string) string { return words[slices.Index(words, name)+1] }
+			k.exec, k.initTimeout = option("--exec"), option("--initTimeout")
+			k.workers, err = strconv.Atoi(option("--workers"))
+			require.NoError(t, err)
+			k.gpu, err = strconv.Atoi(option("--gpu"))
+			require.NoError(t, err)
+		}
+	}
+	return k
+}
+
+// startPrototype starts the master and the workers of the example, with another program than its own.
+func startPrototype(t *testing.T, program string, change func(k *ksonnet)) *prototype {
+	t.Helper()
+	p := &prototype{job: newJobOf(t, horovodImage)}
 	file, err := binary()
 	require.NoError(t, err)
-	examples, err := filepath.Abs(filepath.Join(root, "examples"))
+	train, err := filepath.Abs(filepath.Join(root, "examples", "allreduce.py"))
 	require.NoError(t, err)
-	init, err := os.ReadFile(filepath.Join(examples, "kubeflow", "openmpi-init.sh"))
-	require.NoError(t, err)
-	names := []string{"mpi-master"}
+	k := ksonnetExample(t)
+	require.Contains(t, k.exec, "'python /examples/train.py'")
+	k.exec = strings.Replace(k.exec, "python /examples/train.py", program, 1)
+	if change != nil {
+		change(&k)
+	}
+	names := []string{k.name + "-master"}
 	var hostfile strings.Builder
-	for i := range prototypeWorkers {
-		names = append(names, fmt.Sprintf("mpi-worker-%d", i))
-		fmt.Fprintf(&hostfile, "mpi-worker-%d.mpi.kubeflow slots=2\n", i)
+	for i := range k.workers {
+		names = append(names, fmt.Sprintf("%s-worker-%d", k.name, i))
+		fmt.Fprintf(&hostfile, "%s-worker-%d.%s.kubeflow slots=%d\n", k.name, i, k.name, max(k.gpu, 1))
 	}
 	assets, secrets := t.TempDir(), t.TempDir()
 	write := func(dir, name, text string, mode os.FileMode) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), mode))
 	}
-	write(assets, "init.sh", string(init), 0o555)
+	write(assets, "init.sh", k.init, 0o555)
 	write(assets, "mca-params.conf", prototypeConf, 0o644)
+	write(assets, "sshd_config", "Port 2022\n", 0o644)
+	write(assets, "ssh_config", "Port 2022\n", 0o644)
 	write(assets, "hostfile", hostfile.String(), 0o644)
-	write(secrets, "id_rsa", "-----BEGIN OPENSSH PRIVATE KEY-----\nb25lIHRpbWUga2V5\n", 0o400)
-	write(secrets, "authorized_keys", "ssh-rsa AAAA\n", 0o400)
+	for name, text := range k.secret {
+		write(secrets, name, text, 0o400)
+	}
 	for i, name := range names {
 		data := t.TempDir()
+		require.NoError(t, os.Chmod(data, 0o777)) //nolint:gosec // as an emptyDir is
 		p.data = append(p.data, data)
+		if i > 0 && i <= k.ready {
+			p.signal(t, i-1, "SIGCONT")
+		}
 		id, err := docker(t.Context(), "run", "--detach", "--network", p.name, "--hostname", name,
-			"--network-alias", name+".mpi.kubeflow", "--name", fmt.Sprintf("%s-%d", p.name, i),
-			"--label", "paiinit-test=yes",
-			"--env", "KUBERNETES_SERVICE_HOST=10.96.0.1", "--workdir", "/kubeflow/openmpi/data",
+			"--network-alias", name+"."+k.name+".kubeflow", "--name", fmt.Sprintf("%s-%d", p.name, i),
+			"--label", "paiinit-test=yes", "--env", "KUBERNETES_SERVICE_HOST=10.96.0.1",
+			"--env", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "--workdir", "/kubeflow/openmpi/data",
 			"--volume", assets+":/kubeflow/openmpi/assets:ro", "--volume", secrets+":/kubeflow/openmpi/secrets:ro",
-			"--volume", data+":/kubeflow/openmpi/data", "--volume", file+":/usr/local/bin/paiinit:ro",
-			"--volume", examples+":/examples:ro", "--entrypoint", "sh", p.image,
-			"/kubeflow/openmpi/assets/init.sh", []string{"master", "worker"}[min(i, 1)], strconv.Itoa(prototypeWorkers),
-			exec, initTimeout)
+			"--volume", data+":/kubeflow/openmpi/data", "--volume", file+":/usr/bin/paiinit:ro",
+			"--volume", pythonProgram(t)+":/usr/bin/python:ro", "--volume", train+":/examples/train.py:ro",
+			"--entrypoint", "sh", p.image,
+			"/kubeflow/openmpi/assets/init.sh", []string{"master", "worker"}[min(i, 1)], strconv.Itoa(k.workers),
+			k.exec, k.initTimeout)
 		require.NoError(t, err)
 		p.containers = append(p.containers, strings.TrimSpace(id))
 	}
@@ -76,52 +151,86 @@ func (p *prototype) signal(t *testing.T, worker int, name string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 }
 
-// document is the command line of its users.
-func document(program string) string {
-	return "mpiexec -n 4 --hostfile /kubeflow/openmpi/assets/hostfile --allow-run-as-root --display-map --tag-output " +
-		"--timestamp-output sh -c '" + program + "'"
+// signalAll is the signal of all workers' sidecars.
+func (p *prototype) signalAll(t *testing.T, name string) {
+	t.Helper()
+	for i := range p.data[1:] {
+		p.signal(t, i, name)
+	}
 }
 
 func TestKubeflowPrototype(t *testing.T) {
-	t.Run("sum", func(t *testing.T) {
-		p := startPrototype(t, document("python3 /examples/allreduce.py"), "300")
-		p.signal(t, 1, "SIGCONT")
+	const (
+		train = "python /examples/train.py"
+		done  = "allreduce over 4 ranks on 4 hosts: sum = 10, expected 10 (openmpi-worker-0, openmpi-worker-1, " +
+			"openmpi-worker-2, openmpi-worker-3)"
+	)
+	all := func(status int) []int { return slices.Repeat([]int{status}, 5) }
+	t.Run("well", func(t *testing.T) {
+		p := startPrototype(t, train, nil)
+		for _, worker := range []int{3, 1, 2} {
+			p.signal(t, worker, "SIGCONT")
+		}
 		p.follow(t, 0, "waiting for", 1) // the first worker's sidecar is late
 		p.signal(t, 0, "SIGCONT")
-		require.Equal(t, same(0), p.wait(t, settle))
+		require.Equal(t, all(0), p.wait(t, documentTime))
 		out, _ := p.output(t, 0)
-		require.Contains(t, out,
-			"allreduce over 4 ranks on 2 hosts: sum = 10, expected 10 (mpi-worker-0, mpi-worker-1)")
-		for _, data := range p.data[1:] {
-			require.FileExists(t, filepath.Join(data, ".openmpi-controller", "SIGTERM"))
-		}
+		require.Contains(t, out, done)
+	})
+	// One rank for each worker, with GPU=0 as with GPU=1.
+	t.Run("hello", func(t *testing.T) {
+		p := startPrototype(t, "echo hello world", func(k *ksonnet) { k.gpu = 0 })
+		p.signalAll(t, "SIGCONT")
+		require.Equal(t, all(0), p.wait(t, documentTime))
+		out, _ := p.output(t, 0)
+		require.Equal(t, 4, strings.Count(out, "<stdout>:hello world\n"), "%s", out)
+	})
+	// The variable is replaced on each worker: the shell of the master finds it within quotation marks.
+	t.Run("stubs", func(t *testing.T) {
+		const stubs = "/usr/local/cuda-9.0/targets/x86_64-linux/lib/stubs"
+		p := startPrototype(t, "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:"+stubs+
+			` python -c "import os; print(os.environ[\"LD_LIBRARY_PATH\"])"`, nil)
+		p.signalAll(t, "SIGCONT")
+		require.Equal(t, all(0), p.wait(t, documentTime))
+		out, _ := p.output(t, 0)
+		require.Equal(t, 4, strings.Count(out, "<stdout>:/usr/local/nvidia/lib64:"+stubs+"\n"), "%s", out)
+	})
+	// Without --exec the templates say "sleep infinity": a job in which people type their commands.
+	t.Run("no exec", func(t *testing.T) {
+		p := startPrototype(t, "", func(k *ksonnet) { k.exec = "sleep infinity" })
+		p.signalAll(t, "SIGCONT")
+		p.follow(t, 0, "launching", 1)
+		out, err := docker(t.Context(), "exec", p.containers[0], "sh", "-ec",
+			`eval "$(paiinit env --export)"; mpiexec -n 4 --hostfile /kubeflow/openmpi/assets/hostfile `+train)
+		require.NoError(t, err)
+		require.Contains(t, out, done)
+		_, err = docker(t.Context(), "stop", "--time", "30", p.containers[0])
+		require.NoError(t, err)
+		require.Equal(t, all(143), p.wait(t, documentTime))
 	})
 	t.Run("failing rank", func(t *testing.T) {
-		p := startPrototype(t, document("python3 /examples/allreduce.py --fail 3"), "300")
-		p.signal(t, 0, "SIGCONT")
-		p.signal(t, 1, "SIGCONT")
-		require.Equal(t, same(3), p.wait(t, settle))
+		p := startPrototype(t, train+" --fail 3", nil)
+		p.signalAll(t, "SIGCONT")
+		require.Equal(t, all(3), p.wait(t, documentTime))
 	})
 	for _, stop := range []string{"pod", "sidecar"} {
 		t.Run("stopped by "+stop, func(t *testing.T) {
-			p := startPrototype(t, document("python3 /examples/allreduce.py --sleep 1000"), "300")
-			p.signal(t, 0, "SIGCONT")
-			p.signal(t, 1, "SIGCONT")
+			p := startPrototype(t, train+" --sleep 1000", nil)
+			p.signalAll(t, "SIGCONT")
 			p.follow(t, 0, "sum = 10", 1)
 			if stop == "pod" {
-				_, err := docker(t.Context(), "stop", "--time", "30", p.containers[2])
+				_, err := docker(t.Context(), "stop", "--time", "30", p.containers[4])
 				require.NoError(t, err)
 			} else {
-				p.signal(t, 1, "SIGTERM")
+				p.signal(t, 3, "SIGTERM")
 			}
-			require.Equal(t, same(143), p.wait(t, settle))
+			require.Equal(t, all(143), p.wait(t, documentTime))
 		})
 	}
 	t.Run("no drivers", func(t *testing.T) {
-		p := startPrototype(t, document("hostname"), "20") // time for the first worker to start
-		p.signal(t, 0, "SIGCONT")
-		require.Equal(t, []int{75, 75, 124}, p.wait(t, 2*settle))
+		p := startPrototype(t, "hostname", func(k *ksonnet) { k.initTimeout, k.ready = "20", 3 })
+		require.Equal(t, []int{75, 75, 75, 75, 124}, p.wait(t, documentTime))
 		_, says := p.output(t, 0)
-		require.Contains(t, says, "worker-1")
+		require.Contains(t, says, "worker-3")
 	})
 }

@@ -69,7 +69,7 @@ func (s *site) words(t *testing.T, machine int, args []string) []string {
 	args = slices.Clone(args)
 	args[at] = s.image
 	return append([]string{"--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes", "--name", s.next(),
-		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", s.python(t) + ":/usr/bin/python:ro"}, args...)
+		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", pythonProgram(t) + ":/usr/bin/python:ro"}, args...)
 }
 
 // next is the name of the next container of the job.
@@ -83,8 +83,8 @@ func (s *site) runOnTerminal(t *testing.T, machine int, args ...string) *termina
 	return newTerminal(t, words...)
 }
 
-// python is the interpreter by the name that training images have for it.
-func (s *site) python(t *testing.T) string {
+// pythonProgram is the interpreter by the name that training images have for it.
+func pythonProgram(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "python")
 	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\nexec python3 \"$@\"\n"), 0o755)) //nolint:gosec // a program
