@@ -333,13 +333,23 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(code, "tf_cnn_benchmarks.py"), text, 0o644))
 		pip := filepath.Join(t.TempDir(), "pip")
-		require.NoError(t, os.WriteFile(pip, []byte("#!/bin/sh\necho pip \"$@\"\n"), 0o755))
+		require.NoError(t, os.WriteFile(pip, []byte("#!/bin/sh\nexit $PIP\n"), 0o755))
 		p.options = append(p.options, "--volume", pip+":/usr/bin/pip:ro")
 		return p
 	}
 	documented(t, "worker 0 of 2 with 2 parameter servers", func(t *testing.T, args string) (*job, []func()) {
 		p := lay(t)
 		return p.job, p.starts(t, args)
+	})
+	t.Run("failing pip", func(t *testing.T) {
+		p := lay(t)
+		p.JobEnvs["PAIINIT_TIMEOUT"] = "15s"
+		for i, task := range p.tasks {
+			p.start(t, task, "", "--env", fmt.Sprintf("PIP=%d", i/3))
+		}
+		require.Equal(t, []int{75, 75, 75, 1}, p.wait(t, documentTime))
+		_, says := p.output(t, 0)
+		require.Contains(t, says, "ps_server-1")
 	})
 	for name, sshd := range map[string]bool{"logged in": false, "logged in beside sshd": true} {
 		t.Run(name, func(t *testing.T) {
