@@ -216,6 +216,39 @@ func TestHorovodInDockerShell(t *testing.T) {
 			require.Equal(t, slices.Repeat([]int{status}, 4), s.wait(t, documentTime))
 		})
 	}
+	// On other terminals, and where there is no shell, Ctrl-C ends the job.
+	t.Run("Ctrl-C elsewhere", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+		shell, other := s.runOnTerminal(t, 0, words...), s.runOnTerminal(t, 1, words...)
+		s.run(t, 2, words...)
+		s.run(t, 3, words...)
+		shell.see(t, prompt)
+		shell.keys(t, typed(t)+" --sleep 1000\r")
+		shell.see(t, done)
+		other.keys(t, "\x03")
+		require.Equal(t, slices.Repeat([]int{130}, 4), s.wait(t, documentTime))
+	})
+	t.Run("Ctrl-C while waiting", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+		first, second := s.runOnTerminal(t, 0, words...), s.runOnTerminal(t, 1, words...)
+		first.see(t, "present=2")
+		second.see(t, "waiting for ranks")
+		second.keys(t, "\x03")
+		require.Equal(t, []int{130, 130}, s.wait(t, documentTime))
+	})
+	t.Run("Ctrl-C without a shell", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := append(exampleWords(t, "hosts/shared.sh", sharedKeys(t)), "--sleep", "1000")
+		first := s.runOnTerminal(t, 0, words...)
+		for i := range s.hosts[1:] {
+			s.run(t, 1+i, words...)
+		}
+		first.see(t, done)
+		first.keys(t, "\x03")
+		require.Equal(t, slices.Repeat([]int{1}, 4), s.wait(t, documentTime)) // what mpirun itself says
+	})
 	// One machine: no list, no secret, and the same prompt.
 	t.Run("one machine", func(t *testing.T) {
 		s := newSite(t, horovodImage, "host1")
