@@ -33,6 +33,9 @@ type job struct {
 	// stop is how the job's scheduler stops a container, where that leaves paiinit no time to tell the others; nil is
 	// docker stop.
 	stop func(t *testing.T, id string)
+
+	// within is how long a documented job may take, and follow may wait; 0 stands for their usual times.
+	within time.Duration
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
@@ -152,7 +155,7 @@ func (j *job) output(t *testing.T, rank int) (stdout, stderr string) {
 // follow waits until a container has written the text n times.
 func (j *job) follow(t *testing.T, rank int, text string, n int) {
 	t.Helper()
-	(&project{}).follow(t.Context(), t, j.containers[rank], text, n)
+	(&project{within: j.within}).follow(t.Context(), t, j.containers[rank], text, n)
 }
 
 func (j *job) remove(t *testing.T) {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -105,14 +106,14 @@ func documented(t *testing.T, done string, lay func(t *testing.T, args string) (
 	t.Run("well", func(t *testing.T) {
 		j, start := lay(t, "")
 		startAll(start)
-		require.Equal(t, all(j, 0), j.wait(t, documentTime))
+		require.Equal(t, all(j, 0), j.wait(t, cmp.Or(j.within, documentTime)))
 		out, _ := j.output(t, 0)
 		require.Contains(t, out, done)
 	})
 	t.Run("failing rank", func(t *testing.T) {
 		j, start := lay(t, " --fail 1")
 		startAll(start)
-		got := j.wait(t, documentTime)
+		got := j.wait(t, cmp.Or(j.within, documentTime))
 		require.NotZero(t, got[0])
 		require.Equal(t, all(j, got[0]), got)
 	})
@@ -121,7 +122,7 @@ func documented(t *testing.T, done string, lay func(t *testing.T, args string) (
 		startAll(start[:len(start)-1])
 		j.follow(t, 0, "waiting for", 1)
 		start[len(start)-1]()
-		require.Equal(t, all(j, 0), j.wait(t, documentTime))
+		require.Equal(t, all(j, 0), j.wait(t, cmp.Or(j.within, documentTime)))
 		out, _ := j.output(t, 0)
 		require.Contains(t, out, done)
 	})
@@ -132,14 +133,14 @@ func documented(t *testing.T, done string, lay func(t *testing.T, args string) (
 		last := len(j.containers) - 1
 		if j.stop != nil {
 			j.stop(t, j.containers[last])
-			got := j.wait(t, documentTime)
+			got := j.wait(t, cmp.Or(j.within, documentTime))
 			require.Contains(t, []int{75, 143}, got[0])
 			require.Equal(t, append(all(j, got[0])[:last], 143), got)
 			return
 		}
 		_, err := docker(t.Context(), "stop", "--time", "30", j.containers[last])
 		require.NoError(t, err)
-		require.Equal(t, all(j, 143), j.wait(t, documentTime))
+		require.Equal(t, all(j, 143), j.wait(t, cmp.Or(j.within, documentTime)))
 	})
 }
 

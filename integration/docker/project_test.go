@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -52,6 +53,7 @@ type project struct {
 	secret string
 	base   []string // the compose command with the options that choose this project
 	env    []string
+	within time.Duration // how long follow may wait; 0: a minute
 }
 
 // container is what is left of a container after the job.
@@ -140,7 +142,7 @@ func (p *project) service(t *testing.T, name string, n int) string {
 // follow reads the output of a container until one of its lines contains text n times over.
 func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.within, 3*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "docker", "logs", "--follow", id)
 	r, w := io.Pipe()

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const torchTime = 10 * time.Minute // several processes import PyTorch, on processors that other tests share
+
 func TestTorch(t *testing.T) {
 	for _, tt := range []struct {
 		name, suite string
@@ -31,7 +33,7 @@ func TestTorch(t *testing.T) {
 			j := newJob(t, tt.suite)
 			j.withoutLibuv(t, strings.HasPrefix(tt.command, "torchrun"))
 			j.start(t, ranks, ranks, tt.flags, strings.Fields(tt.command)...)
-			require.Equal(t, same(0), j.wait(t, 10*time.Minute))
+			require.Equal(t, same(0), j.wait(t, torchTime))
 			requireTrained(t, j, tt.size)
 		})
 	}
@@ -92,7 +94,7 @@ func TestTorchFailingRank(t *testing.T) {
 	j := newJob(t, "trixie")
 	j.withoutLibuv(t, false)
 	j.start(t, ranks, ranks, everywhere, "python3", "/examples/ddp.py", "--fail", "1")
-	require.Equal(t, same(3), j.wait(t, 10*time.Minute))
+	require.Equal(t, same(3), j.wait(t, torchTime))
 	_, says := j.output(t, 2)
 	require.Contains(t, says, "rank 1's command python3 ended with status 3")
 }
