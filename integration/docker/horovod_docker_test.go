@@ -216,6 +216,18 @@ func TestHorovodInDockerShell(t *testing.T) {
 			require.Equal(t, slices.Repeat([]int{status}, 4), s.wait(t, documentTime))
 		})
 	}
+	t.Run("lost at prompt", func(t *testing.T) {
+		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+		shell := s.runOnTerminal(t, 0, words...)
+		for i := range s.hosts[1:] {
+			s.run(t, 1+i, words...)
+		}
+		shell.see(t, prompt)
+		_, err := docker(t.Context(), "kill", s.containers[3])
+		require.NoError(t, err)
+		require.Equal(t, []int{75, 75, 75, 137}, s.wait(t, documentTime))
+	})
 	// On other terminals, and where there is no shell, Ctrl-C ends the job.
 	t.Run("Ctrl-C elsewhere", func(t *testing.T) {
 		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
