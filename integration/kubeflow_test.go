@@ -125,8 +125,8 @@ func (p *kubeflowPod) run(t *testing.T, code, args string) *lab.Container {
 	return c
 }
 
-// inAllWays runs a job in the ways in which a job may go. Its first pod says done when the job has done its work, and the
-// last one is late or stopped. Slots are those of each role.
+// inAllWays runs a job in the ways in which a job may go. Its first pod says done when the job has done its work, and
+// the last one is late or stopped. Slots are those of each role.
 func inAllWays(t *testing.T, source, done string, slots map[string]int, lay func(t *testing.T) []*kubeflowPod) {
 	start := func(pods []*kubeflowPod, code, args string) (containers []*lab.Container) {
 		for _, p := range pods {

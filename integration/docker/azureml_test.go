@@ -126,7 +126,8 @@ func stockConfOption(t *testing.T) []string {
 }
 
 func TestAzureMLMPI(t *testing.T) {
-	documented(t, "sum = 136, expected 136 (tvmps-0, tvmps-1, tvmps-2, tvmps-3)", func(t *testing.T, args string) (*job, []func()) {
+	done := "sum = 136, expected 136 (tvmps-0, tvmps-1, tvmps-2, tvmps-3)"
+	documented(t, done, func(t *testing.T, args string) (*job, []func()) {
 		return azureML(t, horovodSuites[false], asDocumented, "mpi.yml", "examples/allreduce.py", args, stockConfOption(t)...)
 	})
 }
