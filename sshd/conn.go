@@ -379,7 +379,10 @@ func (c *conn) refused() {
 	// No news: the end of the server, what a line was written for, a check whether the port is open, and a peer that
 	// gave its login up and tries again: it says itself what keeps it.
 	ended := c.srv.closed() || errors.Is(c.failure, net.ErrClosed) && !c.expired.Load()
-	retries := c.source == nil && c.gaveUp()
+	// A peer's address that every machine has, such as that of docker0, leads a peer back to its own machine.
+	from := ipOf(c.RemoteAddr())
+	itself := from == ipOf(c.LocalAddr()) && !from.IsLoopback()
+	retries := (c.source == nil || itself) && c.gaveUp()
 	if c.check || ended || retries || c.crowded.Load() || !c.heard && errors.Is(c.failure, io.EOF) {
 		c.srv.log.Debug("ssh login refused", attrs...)
 		return

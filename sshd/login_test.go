@@ -421,6 +421,55 @@ func TestConnectionTakenAwayIsNoNews(t *testing.T) {
 	require.ErrorIs(t, <-served, net.ErrClosed)
 }
 
+// hangUp ends a connection. Closing it with bytes unread would reset it, and the server may then close it first.
+func hangUp(t *testing.T, nc net.Conn) {
+	t.Helper()
+	require.NoError(t, nc.(*net.TCPConn).CloseWrite())
+	_, _ = io.Copy(io.Discard, nc)
+	require.NoError(t, nc.Close())
+}
+
+// posing is a listener whose connections pose as some of a machine with the address of docker0.
+type posing struct {
+	net.Listener
+	from string
+}
+
+func (l posing) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return posed{c, l.from}, err
+}
+
+type posed struct {
+	net.Conn
+	from string
+}
+
+func (c posed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.from), Port: 40010} }
+func (c posed) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.ParseIP("172.17.0.1"), Port: 12345} }
+
+// All machines have docker0 with the same address. A peer that is called there is called on the caller's own machine.
+func TestAMachineThatCallsItselfIsNoNews(t *testing.T) {
+	for from, level := range map[string]string{"172.17.0.1": "level=DEBUG", "172.17.0.2": "level=WARN"} {
+		server := sshdtest.Start(t, sshd.Config{})
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(posing{ln, from}) }()
+		nc, err := net.Dial("tcp", ln.Addr().String())
+		require.NoError(t, err)
+		_, err = nc.Write([]byte("SSH-2.0-x\r\n"))
+		require.NoError(t, err)
+		_, err = nc.Read(make([]byte, 1))
+		require.NoError(t, err)
+		hangUp(t, nc)
+		line := server.Log.Wait(t, "ssh login refused", "remote="+from)
+		require.Contains(t, line, level)
+		require.NoError(t, ln.Close())
+		require.ErrorIs(t, <-served, net.ErrClosed)
+	}
+}
+
 // A peer that gives its login up half way calls again, and says itself what keeps it: on a slow start that is no
 // warning. What a stranger does is one, and a key that is refused.
 func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
@@ -435,7 +484,7 @@ func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
 		require.NoError(t, err)
 		_, err = nc.Read(make([]byte, 1))
 		require.NoError(t, err)
-		require.NoError(t, nc.Close())
+		hangUp(t, nc)
 		line := server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String())
 		require.Contains(t, line, row.level)
 
