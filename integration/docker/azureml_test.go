@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -24,6 +25,9 @@ func (size azureSize) scaled(command string) string {
 		"--nproc_per_node 4", fmt.Sprint("--nproc_per_node ", size.gpus),
 		"--nnodes 4", fmt.Sprint("--nnodes ", size.nodes)).Replace(command)
 }
+
+// azureTime is for sixteen ranks, on processors that other tests share.
+const azureTime = 3 * time.Minute
 
 // azureMLJob is what a test takes from a file of examples/azureml.
 type azureMLJob struct {
@@ -59,6 +63,7 @@ func azureML(t *testing.T, image func() (string, error), size azureSize, file, p
 		names = append(names, fmt.Sprintf("tvmps-%d", i))
 	}
 	s := newSite(t, image, names...)
+	s.within = azureTime
 	command := size.scaled(strings.TrimSpace(job.Command)) + args
 	var start []func()
 	add := func(node int, variables ...string) {
