@@ -145,4 +145,4 @@ func documented(t *testing.T, done string, lay func(t *testing.T, args string) (
 }
 
 // documentTime is for a job that ends by itself, on processors that other tests share.
-const documentTime = 90 * time.Second
+const documentTime = 3 * time.Minute
