@@ -171,7 +171,8 @@ func mpiJobPods(t *testing.T, file string) []*kubeflowPod {
 	hostfile := ""
 	for _, p := range pods {
 		p.tmpfs, p.overlay = append(p.tmpfs, "/root"), []string{"/etc"}
-		p.file(t, "/root/.ssh/id_rsa", "-----BEGIN EC PRIVATE KEY-----\nnot one, but as long\n-----END EC PRIVATE KEY-----\n")
+		p.file(t, "/root/.ssh/id_rsa",
+			"-----BEGIN EC PRIVATE KEY-----\nnot one, but as long\n-----END EC PRIVATE KEY-----\n")
 		p.env["K_MPI_JOB_ROLE"] = strings.ToLower(p.role)
 		if p.role == "Worker" {
 			hostfile += fmt.Sprintf("%s.%s.default.svc slots=%d\n", p.name, job.Metadata.Name, job.Spec.Slots)
@@ -194,7 +195,8 @@ func pyTorchJobPods(t *testing.T, file string) []*kubeflowPod {
 	for i, p := range pods {
 		for name, value := range map[string]any{
 			"PYTHONUNBUFFERED": 1, "WORLD_SIZE": len(pods), "PET_NNODES": len(pods), "RANK": i, "PET_NODE_RANK": i,
-			"MASTER_ADDR": pods[0].name, "MASTER_PORT": 23456, "PET_MASTER_ADDR": pods[0].name, "PET_MASTER_PORT": 23456,
+			"MASTER_ADDR": pods[0].name, "MASTER_PORT": 23456,
+			"PET_MASTER_ADDR": pods[0].name, "PET_MASTER_PORT": 23456,
 		} {
 			p.env[name] = fmt.Sprint(value)
 		}

@@ -237,7 +237,8 @@ func TestOpenPAITensorFlow(t *testing.T) {
 				Commands  []string
 			}
 			require.NoError(t, job.TaskRoles.Content[i+1].Decode(&r))
-			roles = append(roles, role{job.TaskRoles.Content[i].Value, strings.Join(r.Commands, " && "), r.Instances, nil})
+			roles = append(roles, role{job.TaskRoles.Content[i].Value,
+				strings.Join(r.Commands, " && "), r.Instances, nil})
 		}
 		return roles
 	}

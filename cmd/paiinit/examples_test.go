@@ -737,7 +737,8 @@ func kubeflowOpenMPIExample(t *testing.T, file string) []started {
 	cmd.Dir, cmd.Env = dir, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	require.NoError(t, err)
-	known := []string{"--image", "--secret", "--workers", "--gpu", "--exec", "--initTimeout", "--cpu", "--memory", "--nodeSelector"}
+	known := []string{"--image", "--secret", "--workers", "--gpu", "--exec", "--initTimeout",
+		"--cpu", "--memory", "--nodeSelector"}
 	var component string
 	options := make(map[string]string)
 	for line := range strings.Lines(string(out)) {
@@ -754,7 +755,8 @@ func kubeflowOpenMPIExample(t *testing.T, file string) []started {
 	require.Len(t, options, len(known))
 	workers, err := strconv.Atoi(options["--workers"])
 	require.NoError(t, err)
-	require.Contains(t, options["--exec"], fmt.Sprintf("mpiexec -n %d --hostfile /kubeflow/openmpi/assets/hostfile ", workers))
+	require.Contains(t, options["--exec"],
+		fmt.Sprintf("mpiexec -n %d --hostfile /kubeflow/openmpi/assets/hostfile ", workers))
 	var hosts strings.Builder
 	for i := range workers {
 		fmt.Fprintf(&hosts, "%s-worker-%d.%s.kubeflow slots=1\n", component, i, component)
@@ -794,7 +796,8 @@ func TestExampleOfOneContainer(t *testing.T) {
 	var got settings
 	app := newApp(list[0].environ, func(_ context.Context, s settings) error { got = s; return nil })
 	require.NoError(t, app.Run(t.Context(), runArgs(list[0].argv)))
-	job, err := envspec.Read(t.Context(), envspec.Input{Environ: list[0].environ, Flags: got.job, Hostname: "c278c88dd552"})
+	job, err := envspec.Read(t.Context(), envspec.Input{Environ: list[0].environ, Flags: got.job,
+		Hostname: "c278c88dd552"})
 	require.NoError(t, err)
 	require.Equal(t, "single", job.System)
 	require.Equal(t, 1, job.Size)
@@ -838,8 +841,8 @@ func TestSchedulerPages(t *testing.T) {
 	}
 }
 
-// TestJobPages asserts that the pages about jobs of other documents are listed, and that each diff in them, whose header
-// names a file of examples/, ends with the text of that file.
+// TestJobPages asserts that the pages about jobs of other documents are listed, and that each diff in them, whose
+// header names a file of examples/, ends with the text of that file.
 func TestJobPages(t *testing.T) {
 	const dir = "../../docs/jobs"
 	pages, err := filepath.Glob(dir + "/*.md")

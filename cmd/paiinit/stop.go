@@ -137,7 +137,8 @@ func (c *container) rankLaunchers() (found []int) {
 	proc, all, job := c.jobProcesses()
 	for _, pid := range job {
 		line := commandLine(proc, pid)
-		if p := all[pid]; p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(line)) && !asksVersion(line) {
+		p := all[pid]
+		if p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(line)) && !asksVersion(line) {
 			found = append(found, pid)
 		}
 	}

@@ -134,7 +134,8 @@ func TestLaunchersAreStoppedByTheirRanks(t *testing.T) {
 // paiinit asks the launchers of the image for their versions, also after the launch. These have no ranks.
 func TestVersionsAreNoLaunchers(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "mpirun")
-	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\necho ready\nread x\n"), 0o755)) //nolint:gosec // a program
+	text := []byte("#!/bin/sh\necho ready\nread x\n")
+	require.NoError(t, os.WriteFile(script, text, 0o755)) //nolint:gosec // a program
 	for words, want := range map[string]bool{"--version": false, "": true, "-np 2 train --version": true} {
 		cmd := exec.CommandContext(t.Context(), script, strings.Fields(words)...)
 		stdin, err := cmd.StdinPipe()

@@ -67,7 +67,8 @@ func azureML(t *testing.T, image func() (string, error), size azureSize, file, p
 	command := size.scaled(strings.TrimSpace(job.Command)) + args
 	var start []func()
 	add := func(node int, variables ...string) {
-		options := append([]string{"--volume", code + ":/src:ro", "--workdir", "/src", "--entrypoint", "bash"}, options...)
+		options := append([]string{"--volume", code + ":/src:ro", "--workdir", "/src",
+			"--entrypoint", "bash"}, options...)
 		for name, value := range job.Variables {
 			variables = append(variables, name+"="+value)
 		}
@@ -79,7 +80,8 @@ func azureML(t *testing.T, image func() (string, error), size azureSize, file, p
 	switch job.Distribution.Type {
 	case "pytorch":
 		for i := range size.nodes {
-			add(i, "MASTER_ADDR="+s.addresses[0], "MASTER_PORT=6105", fmt.Sprint("NODE_RANK=", i), fmt.Sprint("RANK=", i),
+			add(i, "MASTER_ADDR="+s.addresses[0], "MASTER_PORT=6105", fmt.Sprint("NODE_RANK=", i),
+				fmt.Sprint("RANK=", i),
 				"LOCAL_RANK=0", fmt.Sprint("WORLD_SIZE=", size.nodes))
 		}
 	case "tensorflow":
@@ -118,7 +120,8 @@ func (s *site) azureNode(size azureSize, node int) []string {
 		"AZ_BATCH_JOB_ID=mt-batchjob001",
 		"AZ_BATCH_HOST_LIST=" + strings.Join(s.addresses, ","), "AZ_BATCH_NODE_LIST=" + strings.Join(s.addresses, ";"),
 		"AZ_BATCH_MASTER_NODE=" + s.addresses[0] + ":6000", fmt.Sprint("AZ_BATCH_IS_CURRENT_NODE_MASTER=", node == 0),
-		"CCP_NODES=" + ccp, "AZ_BATCHAI_MPI_MASTER_NODE=" + s.addresses[0], fmt.Sprint("AZ_BATCHAI_NUM_GPUS=", size.gpus),
+		"CCP_NODES=" + ccp, "AZ_BATCHAI_MPI_MASTER_NODE=" + s.addresses[0],
+		fmt.Sprint("AZ_BATCHAI_NUM_GPUS=", size.gpus),
 	}
 }
 
@@ -133,7 +136,8 @@ func stockConfOption(t *testing.T) []string {
 func TestAzureMLMPI(t *testing.T) {
 	done := "sum = 136, expected 136 (tvmps-0, tvmps-1, tvmps-2, tvmps-3)"
 	documented(t, done, func(t *testing.T, args string) (*job, []func()) {
-		return azureML(t, horovodSuites[false], asDocumented, "mpi.yml", "examples/allreduce.py", args, stockConfOption(t)...)
+		return azureML(t, horovodSuites[false], asDocumented, "mpi.yml", "examples/allreduce.py",
+			args, stockConfOption(t)...)
 	})
 }
 
@@ -158,7 +162,8 @@ func TestAzureMLTensorFlow(t *testing.T) {
 
 func TestAzureMLParameterServers(t *testing.T) {
 	documented(t, "worker 0 of 4 with 2 parameter servers", func(t *testing.T, args string) (*job, []func()) {
-		return azureML(t, horovodSuites[false], asDocumented, "tensorflow-ps.yml", "integration/testdata/train.py", args)
+		return azureML(t, horovodSuites[false], asDocumented, "tensorflow-ps.yml",
+			"integration/testdata/train.py", args)
 	})
 }
 

@@ -23,7 +23,8 @@ var horovodImage = sync.OnceValues(func() (string, error) {
 })
 
 // stockConf are the lines with which Horovod's own images configure Open MPI, as in horovod.sh.
-const stockConf = "hwloc_base_binding_policy = none\nrmaps_base_mapping_policy = slot\nbtl_tcp_if_exclude = lo,docker0\n"
+const stockConf = "hwloc_base_binding_policy = none\nrmaps_base_mapping_policy = slot\n" +
+	"btl_tcp_if_exclude = lo,docker0\n"
 
 // machineSlots is how many ranks a machine of the examples has, 4, and how many it has in these tests.
 var machineSlots = strings.NewReplacer("host1:4,host2:4,host3:4,host4:4", "host1:1,host2:1,host3:1,host4:1", "16", "4")

@@ -22,7 +22,8 @@ type prototype struct {
 }
 
 // prototypeConf has the lines of the prototype's mca-params.conf.
-const prototypeConf = "hwloc_base_binding_policy=none\nrmaps_base_mapping_policy=slot\nbtl_tcp_if_exclude=lo,docker0\n" +
+const prototypeConf = "hwloc_base_binding_policy=none\nrmaps_base_mapping_policy=slot\n" +
+	"btl_tcp_if_exclude=lo,docker0\n" +
 	"orte_keep_fqdn_hostnames=t\nmca_base_env_list=LD_LIBRARY_PATH\n"
 
 // ksonnet is what the commands of examples/kubeflow/openmpi.sh hand to Kubernetes.

@@ -14,8 +14,8 @@ import (
 )
 
 // site is a job on machines of its own, as the documents of its users lay it out. A machine is a container that stands
-// for a host: it has a name and an address, and the bridge that its Docker engine would have given it, docker0, with the
-// address that all of them have. Containers of the job have the network of their machine, as with --network=host.
+// for a host: it has a name and an address, and the bridge that its Docker engine would have given it, docker0, with
+// the address that all of them have. Containers of the job have the network of their machine, as with --network=host.
 type site struct {
 	*job
 	names     []string // of the machines
@@ -27,7 +27,8 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 	t.Helper()
 	s := &site{job: newJobOf(t, image), names: names}
 	for i, name := range names {
-		id, err := docker(t.Context(), "run", "--detach", "--network", s.name, "--hostname", name, "--network-alias", name,
+		id, err := docker(t.Context(), "run", "--detach", "--network", s.name, "--hostname", name,
+			"--network-alias", name,
 			"--name", fmt.Sprintf("%s-machine-%d", s.name, i), "--label", "paiinit-test=yes", "--init",
 			"--entrypoint", "sleep", s.image, "infinity")
 		require.NoError(t, err)
@@ -51,8 +52,8 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 	return s
 }
 
-// run starts the next container of the job on a machine. The arguments are those of docker run from the options on, without
-// the network. IMAGE stands for the job's image, which has paiinit and python in it.
+// run starts the next container of the job on a machine. The arguments are those of docker run from the options on,
+// without the network. IMAGE stands for the job's image, which has paiinit and python in it.
 func (s *site) run(t *testing.T, machine int, args ...string) {
 	t.Helper()
 	id, err := docker(t.Context(), append([]string{"run", "--detach"}, s.words(t, machine, args)...)...)
@@ -69,7 +70,8 @@ func (s *site) words(t *testing.T, machine int, args []string) []string {
 	require.NotEqual(t, -1, at, "no IMAGE in %q", args)
 	args = slices.Clone(args)
 	args[at] = s.image
-	return append([]string{"--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes", "--name", s.next(),
+	return append([]string{"--network", "container:" + s.hosts[machine], "--label", "paiinit-test=yes",
+		"--name", s.next(),
 		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", pythonProgram(t) + ":/usr/bin/python:ro"}, args...)
 }
 
@@ -88,14 +90,15 @@ func (s *site) runOnTerminal(t *testing.T, machine int, args ...string) *termina
 func pythonProgram(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "python")
-	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\nexec python3 \"$@\"\n"), 0o755)) //nolint:gosec // a program
+	text := []byte("#!/bin/sh\nexec python3 \"$@\"\n")
+	require.NoError(t, os.WriteFile(file, text, 0o755)) //nolint:gosec // a program
 	return file
 }
 
 // documented runs a job of a document in the ways in which a job may go: all is well, a rank fails, a container is
 // late, a container is stopped. Lay prepares the job with further arguments of its training program, and returns what
-// starts each of its containers. The program is examples/allreduce.py or takes the same --fail and --sleep; done is in the
-// output of rank 0's container when it has done its work.
+// starts each of its containers. The program is examples/allreduce.py or takes the same --fail and --sleep; done is in
+// the output of rank 0's container when it has done its work.
 func documented(t *testing.T, done string, lay func(t *testing.T, args string) (*job, []func())) {
 	startAll := func(start []func()) {
 		for _, s := range start {

@@ -137,7 +137,8 @@ func (p *paiSite) environment(self paiTask) string {
 	add("PAI_TASK_ROLE_NAME", self.Name)
 	add("PAI_TASK_ROLE_NUM", self.TaskNumber)
 	for name, value := range map[string]any{
-		"TASK_COUNT": self.TaskNumber, "CPU_COUNT": self.CPUNumber, "MEM_MB": self.MemoryMB, "GPU_COUNT": self.GPUNumber,
+		"TASK_COUNT": self.TaskNumber, "CPU_COUNT": self.CPUNumber,
+		"MEM_MB": self.MemoryMB, "GPU_COUNT": self.GPUNumber,
 		"SHM_MB": self.ShmMB, "MIN_FAILED_TASK_COUNT": count(self.MinFailedTaskCount),
 		"MIN_SUCCEEDED_TASK_COUNT": count(self.MinSucceededTaskCount),
 	} {
@@ -214,7 +215,8 @@ func (p *paiSite) start(t *testing.T, task paiTask, args string, options ...stri
 			"--ulimit", "memlock="+unlimited(t), "--volume", write("machines", machines.String())+":/machines:ro")
 	}
 	all = slices.Concat(all, p.options, options)
-	p.run(t, task.machine, append(all, "IMAGE", "/bin/bash", "/pai/bootstrap/docker_bootstrap.sh", task.Command+args)...)
+	p.run(t, task.machine, append(all, "IMAGE", "/bin/bash",
+		"/pai/bootstrap/docker_bootstrap.sh", task.Command+args)...)
 }
 
 // unlimited is memory that may be locked: -1, or what this machine allows its containers.
@@ -240,8 +242,8 @@ func (p *paiSite) starts(t *testing.T, args string, options ...string) []func() 
 	return start
 }
 
-// stopOpenPAI stops a container as the exit handler of yarnContainerScript.mustache does: SIGTERM for every process of its
-// session, the shell of the bootstrap script among them.
+// stopOpenPAI stops a container as the exit handler of yarnContainerScript.mustache does: SIGTERM for every process of
+// its session, the shell of the bootstrap script among them.
 func stopOpenPAI(t *testing.T, id string) {
 	t.Helper()
 	pid, err := docker(t.Context(), "inspect", "--format", "{{.State.Pid}}", id)
@@ -270,11 +272,12 @@ func (p *paiSite) jobKey(t *testing.T) (dir string) {
 	return dir
 }
 
-// networkDirect stands for the devices of a machine with Azure's Network Direct, of which only the presence is looked at.
+// networkDirect stands for the devices of a machine with Azure's Network Direct, of which only the presence is
+// looked at.
 var networkDirect = []string{"--device", "/dev/null:/dev/hvnd_rdma"}
 
-// Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such images do: OpenPAI starts
-// it on the ssh port of each task. Intel MPI itself was not run, see testdata/intelmpi/mpirun.
+// Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such images do: OpenPAI
+// starts it on the ssh port of each task. Intel MPI itself was not run, see testdata/intelmpi/mpirun.
 func TestOpenPAIHorovod(t *testing.T) {
 	lay := func(t *testing.T, options ...string) *paiSite {
 		p := newPAISite(t, suites["trixie"], "horovod-rdma.json")
@@ -319,8 +322,8 @@ for f in glob.glob("/proc/[0-9]*/comm"):
 	})
 }
 
-// TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, as TensorFlow's do not. The program
-// is a stand-in, integration/testdata/train.py; so is pip.
+// TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, as TensorFlow's do not. The
+// program is a stand-in, integration/testdata/train.py; so is pip.
 func TestOpenPAITensorFlow(t *testing.T) {
 	lay := func(t *testing.T) *paiSite {
 		p := newPAISite(t, horovodSuites[false], "tensorflow.json")
