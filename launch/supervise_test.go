@@ -16,9 +16,11 @@ func TestDaemonOf(t *testing.T) {
 		`PRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib;export LD_LIBRARY_PATH;/usr/bin/prted --prtemca`:    {Program: "prted"},
 		`"/usr/bin/hydra_pmi_proxy" --control-port worker-0:41141 --rmk user`:                                             {Program: "hydra_pmi_proxy"},
 		`/opt/intel/bin//hydra_bstrap_proxy --upstream-host a /opt/intel/bin/hydra_pmi_proxy --usize -1`:                  {Program: "hydra_bstrap_proxy"},
-		`/opt/intel/5.1.3/bin/pmi_proxy --control-port a:41141 --proxy-id 1`:                                              {Program: "pmi_proxy"},
 		` orted -mca ess "env" -mca ess_base_vpid 2 -mca ess_base_num_procs "7" -mca orte_node_regex "node-[1:0-6]@0(7)"`: {Program: "orted", Hosts: 7},
 		`prted --prtemca ess "env" --prtemca ess_base_num_procs "12" --tree-spawn`:                                        {Program: "prted", Hosts: 12},
+
+		`/opt/intel/5.1.3/bin/pmi_proxy --control-port a:41141 --proxy-id 1`: {Program: "pmi_proxy"},
+
 		`hostname`:           {},
 		`echo aborted`:       {},
 		`python -m reported`: {},

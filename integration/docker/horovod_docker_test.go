@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -150,18 +151,25 @@ func typed(t *testing.T) string {
 
 const prompt = "root@host1:/examples# "
 
+// atPrompt starts the job of examples/hosts/shell.sh, whose first container has a terminal, and waits for the prompt.
+func atPrompt(t *testing.T) (*site, *terminal) {
+	t.Helper()
+	s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
+	words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
+	shell := s.runOnTerminal(t, 0, words...)
+	for i := range s.hosts[1:] {
+		s.run(t, 1+i, words...)
+	}
+	shell.see(t, prompt)
+	return s, shell
+}
+
 // A person works in the shell of the first container. The others wait until this shell is left.
 func TestHorovodInDockerShell(t *testing.T) {
 	const done = "sum = 10, expected 10 (host1, host2, host3, host4)"
 	for _, status := range []int{0, 7} {
 		t.Run(fmt.Sprintf("exit %d", status), func(t *testing.T) {
-			s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
-			words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
-			shell := s.runOnTerminal(t, 0, words...)
-			for i := range s.hosts[1:] {
-				s.run(t, 1+i, words...)
-			}
-			shell.see(t, prompt)
+			s, shell := atPrompt(t)
 			for range 2 {
 				shell.keys(t, typed(t)+"\r")
 				shell.see(t, done)
@@ -173,13 +181,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 	}
 	// Ctrl-C ends what runs in the foreground on all hosts, and neither the shell nor the job.
 	t.Run("Ctrl-C", func(t *testing.T) {
-		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
-		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
-		shell := s.runOnTerminal(t, 0, words...)
-		for i := range s.hosts[1:] {
-			s.run(t, 1+i, words...)
-		}
-		shell.see(t, prompt)
+		s, shell := atPrompt(t)
 		shell.keys(t, typed(t)+" --sleep 1000\r")
 		shell.see(t, done)
 		top, err := docker(t.Context(), "top", s.containers[3])
@@ -187,9 +189,11 @@ func TestHorovodInDockerShell(t *testing.T) {
 		require.Contains(t, top, "train.py")
 		shell.keys(t, "\x03")
 		shell.see(t, prompt)
-		top, err = docker(t.Context(), "top", s.containers[3])
-		require.NoError(t, err)
-		require.NotContains(t, top, "train.py")
+		gone := func() bool {
+			top, err := docker(t.Context(), "top", s.containers[3])
+			return err == nil && !strings.Contains(top, "train.py")
+		}
+		require.Eventually(t, gone, documentTime, 100*time.Millisecond)
 		shell.keys(t, "echo status=$?\r")
 		shell.see(t, "status=1\r\n")
 		shell.see(t, prompt)
@@ -202,13 +206,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 	// A machine that is stopped ends the job. A shell at its prompt ignores SIGTERM until it is ended by SIGKILL.
 	for at, status := range map[string]int{"prompt": 137, "mpirun": 143} {
 		t.Run("stopped at "+at, func(t *testing.T) {
-			s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
-			words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
-			shell := s.runOnTerminal(t, 0, words...)
-			for i := range s.hosts[1:] {
-				s.run(t, 1+i, words...)
-			}
-			shell.see(t, prompt)
+			s, shell := atPrompt(t)
 			if at == "mpirun" {
 				shell.keys(t, typed(t)+" --sleep 1000\r")
 				shell.see(t, done)
@@ -219,13 +217,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 		})
 	}
 	t.Run("lost at prompt", func(t *testing.T) {
-		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
-		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
-		shell := s.runOnTerminal(t, 0, words...)
-		for i := range s.hosts[1:] {
-			s.run(t, 1+i, words...)
-		}
-		shell.see(t, prompt)
+		s, _ := atPrompt(t)
 		_, err := docker(t.Context(), "kill", s.containers[3])
 		require.NoError(t, err)
 		require.Equal(t, []int{75, 75, 75, 137}, s.wait(t, documentTime))
