@@ -129,7 +129,7 @@
 // end. A container believes it only of an address of the rank that it dialled itself, that it dialled again 5 s later
 // (12 s for another job, which is longer than the default grace) after the name was resolved again, with no other
 // address of that rank accepting and no refusal between. Rank 0 leaves when all missing ranks are of that kind, the
-// others when rank 0 is.
+// others when rank 0 is, each of them late enough for the other side to find the same.
 //
 // # The port
 //
