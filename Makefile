@@ -41,7 +41,7 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 
 .PHONY: test
 test: deps build cross ## all tests that this machine can run; says what was skipped and why
-	go test -race -count=1 -timeout 30m -json ./... | go run ./tools/testreport
+	go test -race -count=1 -timeout 60m -json ./... | go run ./tools/testreport
 	go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 
 .PHONY: soak
