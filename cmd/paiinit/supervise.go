@@ -38,6 +38,7 @@ const (
 type daemons struct {
 	fails chan failure   // the first daemon that failed
 	idle  chan time.Time // since when none of them runs any more; the latest
+	done  chan farewell  // the last hydra proxy that ended with status 0
 
 	mu      sync.Mutex
 	reached map[string]bool // containers in which something was started
@@ -49,8 +50,14 @@ type daemons struct {
 }
 
 func newDaemons() *daemons {
-	return &daemons{fails: make(chan failure, 1), idle: make(chan time.Time, 1), reached: make(map[string]bool),
-		used: make(map[string]bool)}
+	return &daemons{fails: make(chan failure, 1), idle: make(chan time.Time, 1), done: make(chan farewell, 1),
+		reached: make(map[string]bool), used: make(map[string]bool)}
+}
+
+// farewell says when all ranks of a host ended. A hydra proxy ends with 0 whatever their statuses were.
+type farewell struct {
+	host string
+	at   time.Time
 }
 
 // failure is why the command should end, how long it may take to do so by itself, and the status of the job if it does not.
@@ -86,11 +93,22 @@ func (d *daemons) ended() {
 	if d.running > 0 {
 		return
 	}
+	latest(d.idle, time.Now())
+}
+
+func (d *daemons) over(host string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	latest(d.done, farewell{host, time.Now()})
+}
+
+// latest replaces the value in a channel of capacity 1. Callers must not overlap.
+func latest[T any](c chan T, value T) {
 	select {
-	case <-d.idle:
+	case <-c:
 	default:
 	}
-	d.idle <- time.Now()
+	c <- value
 }
 
 func (d *daemons) lose(reason string, counted bool) {
@@ -164,7 +182,9 @@ func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
 		c.daemons.ended()
 		return
 	}
-	if s.Code != 0 {
+	if s.Code == 0 {
+		c.daemons.over(t.Name)
+	} else {
 		f := failure{fmt.Sprintf("the launcher's proxy on %s ended with status %d", t.Name, s.Code), hydraPatience, statusRetry}
 		if s.Signal == 0 && s.Code < 128 {
 			f.status = s.Code // that of its ranks
@@ -194,6 +214,9 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 		look.Stop()
 	}
 	var idle, failedAt time.Time
+	var left farewell
+	var lull <-chan time.Time
+	var told int // the launcher that the line below was logged for
 	end := func(pass func(os.Signal), sig int, because interruption) {
 		if why.reason == "" {
 			why = because
@@ -248,6 +271,16 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 			if why.reason == "" {
 				why = interruption{reason: "the launcher did not end when its daemons on all hosts had",
 					status: statusRetry}
+			}
+		case left = <-c.daemons.done:
+			lull = time.After(failurePatience)
+		case <-lull:
+			// MPICH does not end a job when a rank that is alone on its host exits with an error: the others may wait
+			// for it for ever.
+			if pids := c.launchersSince(left.at); len(pids) > 0 && pids[0] != told {
+				told = pids[0]
+				c.log.Info("all ranks on a host have ended, others go on; MPICH does not tell whether one has failed",
+					"phase", "wait", "peer", left.host, "ago", failurePatience)
 			}
 		case s := <-c.node.Stops():
 			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)

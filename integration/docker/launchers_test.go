@@ -102,13 +102,15 @@ func TestLaunchers(t *testing.T) {
 		})
 		t.Run(l.name+"/killed rank", func(t *testing.T) {
 			j := newJob(t, l.suite)
-			j.start(t, ranks, ranks, nil, program("--kill", "4")...)
-			got := j.wait(t, settle)
 			if l.hydra() {
-				requireEqualNotZero(t, got)
+				// MPICH 4.2 may lose the status of a killed rank where its host has several: docs/launchers.md.
+				command := append(slices.Clone(l.command), "-ppn", "1")
+				j.start(t, ranks, ranks, nil, append(command, program("--kill", "2")[1:]...)...)
+				requireEqualNotZero(t, j.wait(t, settle))
 				return
 			}
-			require.Equal(t, same(137), got)
+			j.start(t, ranks, ranks, nil, program("--kill", "4")...)
+			require.Equal(t, same(137), j.wait(t, settle))
 		})
 		t.Run(l.name+"/killed container", func(t *testing.T) {
 			j := running(t)
@@ -199,7 +201,7 @@ func TestNamesOfTheNetwork(t *testing.T) {
 func requireEqualNotZero(t *testing.T, statuses []int) {
 	t.Helper()
 	require.NotZero(t, statuses[0])
-	require.Equal(t, same(statuses[0]), statuses)
+	require.Equal(t, slices.Repeat(statuses[:1], len(statuses)), statuses)
 }
 
 // The environment of Kubeflow's mpi-operator has Open MPI 4's variables only, which Open MPI 5 ignores: alone it runs all ranks
