@@ -382,8 +382,12 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 		switch {
 		case ours || n.up.wire != nil:
 			n.up.foreign.met(nil, resolved)
+			n.up.stranger = nil
 		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0, or all that answer; none shares ours
 			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
+			if errors.Is(other, ErrOtherSecret) {
+				n.up.stranger = other
+			}
 		}
 		switch {
 		case n.up.wire != nil || n.phase != Gathering:
@@ -578,14 +582,17 @@ func (n *Node) missingBelow() []Missing {
 		return n.up.missing
 	}
 	var out []Missing
+	strangers := n.up.wire == nil && n.up.stranger != nil
 	if n.up.wire == nil {
-		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard"}
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", secret: strangers}
 		for _, p := range n.cfg.Peers {
 			if p.Rank == 0 {
 				m.Name = p.ID
 			}
 		}
 		switch {
+		case strangers && !errors.Is(n.up.lookErr, ErrOtherSecret):
+			m.Reason = fmt.Sprintf("%s; now %s", explain(n.up.stranger), explain(n.up.lookErr))
 		case n.up.lookErr != nil:
 			m.Reason = explain(n.up.lookErr)
 		case len(n.cfg.Seeds) > 0:
@@ -595,7 +602,8 @@ func (n *Node) missingBelow() []Missing {
 	}
 	for _, p := range n.cfg.Peers {
 		if _, ok := n.heard[p.ID]; !ok && p.Rank != 0 {
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip"})
+			// Gossip needs the secret, so another secret explains the silence.
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", secret: strangers})
 		}
 	}
 	return out

@@ -21,6 +21,9 @@ type uplink struct {
 	lookErr error   // of the last look at rank 0
 	rumour  *Record // of rank 0, as others tell
 	foreign foreign // what answers in place of rank 0
+	// stranger is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
+	// a refused connection resets: the other container may exit before this one has dialled it twice.
+	stranger error
 
 	promised time.Time // when rank 0 has acknowledged a knock
 
@@ -219,7 +222,7 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 	if n.phase != Running {
 		n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(n.begin).Round(time.Microsecond))
 	}
-	n.up.wire, n.up.leader = w, r
+	n.up.wire, n.up.leader, n.up.stranger = w, r, nil
 	answer := n.registration(r)
 	if m.Epoch != uint64(n.cfg.Size) {
 		answer.Size = n.cfg.Size // 0 = not known here

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -136,6 +137,9 @@ func TestForeignRankZero(t *testing.T) {
 					var m *MissingError
 					require.ErrorAs(t, err, &m)
 					require.Equal(t, cfg.Timeout, time.Since(begin).Truncate(time.Second))
+					// What may have been yesterday's may have been today's, too.
+					require.Equal(t, tt.gone > 0, m.OtherSecret())
+					require.Equal(t, tt.gone > 0, strings.Contains(m.Error(), "has another secret; now "), "%v", m)
 				} else {
 					tt.check(t, err)
 					require.GreaterOrEqual(t, time.Since(begin), tt.patient)

@@ -54,7 +54,8 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%d of %d ranks are present; missing: %s", e.Present, e.Size, Fold(e.Missing))
 }
 
-// OtherSecret reports whether every missing rank was found, with another secret: waiting does not mend that.
+// OtherSecret reports whether every missing rank answered with another secret, or rank 0 did and the others are silent:
+// a retry does not help.
 func (e *MissingError) OtherSecret() bool {
 	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return !m.secret })
 }

@@ -267,6 +267,26 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 	})
 }
 
+// A leftover with another secret says nothing of the rank 0 that came after it.
+func TestOtherSecretIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(addrOf(0), nil, fmt.Errorf("worker-0: %w", ErrOtherSecret))
+		one := w.start(w.config(1, 3))
+		time.Sleep(time.Second)
+		require.NotNil(t, strangerOf(one))
+		zero := w.start(w.config(0, 3))
+		time.Sleep(3 * time.Second)
+		require.Nil(t, strangerOf(one))
+		w.close(zero, one)
+	})
+}
+
+func strangerOf(n *Node) (err error) {
+	n.ask(func() { err = n.up.stranger })
+	return err
+}
+
 // The odd one has long found out when rank 0 calls again.
 func TestOtherSecretIsKnownToTheOthers(t *testing.T) {
 	for called := range 20 {
