@@ -68,7 +68,8 @@ func TestRDMAUnusable(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "proc/self"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/self/limits"), []byte("Max locked memory         65536                65536                bytes\n"), 0o644))
 	var out bytes.Buffer
-	err := showRDMA(&out, rdma.Probe(rdmaConfig(root)), true)
+	probed := rdma.Probe(rdmaConfig(root))
+	err := showRDMA(&out, probed, true)
 	require.EqualError(t, err, "no verbs device can be used: 1 device, not usable: memlock too low")
 	require.Equal(t, statusUnmendable, statusOf(err))
 	var report reportJSON
@@ -77,6 +78,9 @@ func TestRDMAUnusable(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, report.Summary, s.String())
 	require.Equal(t, "ob1", report.Variables["OMPI_MCA_pml"])
+	// With Network Direct there is something that Intel MPI can use.
+	probed.NetworkDirect = true
+	require.NoError(t, showRDMA(&out, probed, true))
 }
 
 func TestFabricTable(t *testing.T) {

@@ -287,8 +287,8 @@ func TestOpenPAIHorovod(t *testing.T) {
 		return p
 	}
 	const done = "sum = 10, expected 10 (machine-a, machine-b)"
-	documented(t, done, func(t *testing.T, args string) (*job, []func()) {
-		// Where a rank exits without MPI_Finalize, MPICH's others may wait for it for ever.
+	documented(t, done, mpichFailure, func(t *testing.T, args string) (*job, []func()) {
+		// MPICH, which stands in, does not end a job for a rank that exits; see docs/launchers.md.
 		args = strings.Replace(args, "--fail", "--kill", 1)
 		p := lay(t, networkDirect...)
 		return p.job, p.starts(t, args)
@@ -342,7 +342,8 @@ func TestOpenPAITensorFlow(t *testing.T) {
 		p.options = append(p.options, "--volume", pip+":/usr/bin/pip:ro")
 		return p
 	}
-	documented(t, "worker 0 of 2 with 2 parameter servers", func(t *testing.T, args string) (*job, []func()) {
+	const done = "worker 0 of 2 with 2 parameter servers"
+	documented(t, done, tensorFlowFailure, func(t *testing.T, args string) (*job, []func()) {
 		p := lay(t)
 		return p.job, p.starts(t, args)
 	})
