@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -923,7 +924,7 @@ func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 	patience := time.NewTimer(settle + grace)
 	defer patience.Stop()
 	for {
-		var absent []absentee
+		found := make(map[int]absentee) // by rank
 		waiting := false
 		changed := make(chan struct{})
 		if !n.ask(func() {
@@ -933,14 +934,17 @@ func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 			for _, t := range n.lead.targets {
 				if m, ok := n.memberOf(t); ok && t.link == nil {
 					waiting = waiting || !t.gone
-					absent = append(absent, absentee{m, t.gone, "its control connection is lost (" + explain(t.err) + ")"})
+					found[m.Rank] = absentee{m, t.gone, "its control connection is lost (" + explain(t.err) + ")"}
 				}
 			}
 			n.lead.stirs = append(n.lead.stirs, changed)
 		}) {
 			return nil
 		}
-		slices.SortFunc(absent, func(a, b absentee) int { return a.member.Rank - b.member.Rank })
+		absent := make([]absentee, 0, len(found))
+		for _, rank := range slices.Sorted(maps.Keys(found)) {
+			absent = append(absent, found[rank])
+		}
 		enough := patience.C
 		switch {
 		case len(absent) == 0:
