@@ -260,16 +260,20 @@ func TestNames(t *testing.T) {
 		begin := time.Now()
 		var asked []time.Duration
 		fail := []error{errors.New("server misbehaving"), context.DeadlineExceeded, errors.New("no such host")}
-		s := names{hosts: map[string]*name{}, from: begin.Add(time.Second), lookup: func(context.Context, string) ([]netip.Addr, error) {
+		s := names{hosts: map[string]*name{}, seen: map[netip.Addr]bool{}, from: begin.Add(time.Second)}
+		s.lookup = func(context.Context, string) ([]netip.Addr, error) {
 			asked = append(asked, time.Since(begin))
 			time.Sleep(10 * time.Millisecond)
 			if len(asked) <= len(fail) {
 				return nil, fail[len(asked)-1]
 			}
 			return []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}, nil
-		}}
+		}
+		one := netip.MustParseAddr("10.0.0.1")
+		require.False(t, s.has(one))
 		_, err := s.find(t.Context(), "x")
 		require.ErrorIs(t, err, errNotAsked)
+		defer func() { require.True(t, s.has(one)) }()
 		for time.Since(begin) < 10*time.Second {
 			for range 3 {
 				go func() { _, _ = s.find(t.Context(), "x") }()

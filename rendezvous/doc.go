@@ -136,4 +136,7 @@
 // Port carries everything on one number: SSH and gossip streams on TCP, told apart by their first byte whenever it
 // comes, and gossip packets on UDP. A client that is silent is sent the identification of SSH meanwhile; gossip of ours
 // skips it. Where UDP is blocked the rendezvous completes all the same.
+//
+// Until a connection proves that its client knows the secret it costs a bounded number of files, of bytes and of
+// seconds: while its first byte is awaited, while it waits to be read as gossip, and while it is.
 package rendezvous

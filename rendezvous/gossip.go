@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -57,17 +58,15 @@ func gossipConfig(n int) *memberlist.Config {
 	return c
 }
 
-func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int, logger *slog.Logger,
-	heard func(Record, bool), knocked, promised func(Record),
+func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int,
+	known func(netip.Addr) bool, logger *slog.Logger, heard func(Record, bool), knocked, promised func(Record),
 ) (*gossip, error) {
 	meta, err := self.encode()
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
 	}
-	if size == 0 {
-		size = 64 // unknown here; it only tunes, and nobody has to agree on it
-	}
-	c := gossipConfig(size)
+	// An unknown size only changes the intervals, which ranks need not agree on.
+	c := gossipConfig(cmp.Or(size, 64))
 	c.Name = self.ID + "-" + self.Nonce // unique per start: a restarted container would be ignored for 38 s under its old name
 	c.Label = label
 	c.SecretKey = key
@@ -79,6 +78,7 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	c.Delegate = delegate{meta, knocked, promised}
 	c.Events = events{heard: heard, self: c.Name}
 	c.Logger = log.New(logWriter{logger}, "", 0)
+	port.gate.begin(size, known)
 	list, err := memberlist.Create(c)
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: starting gossip: %w", err)

@@ -19,6 +19,7 @@ type names struct {
 
 	mu    sync.Mutex
 	hosts map[string]*name
+	seen  map[netip.Addr]bool // every address that a lookup has returned
 }
 
 // name is one host. It is held while it is asked for, so that all who want it share the answer.
@@ -81,7 +82,19 @@ func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	now := time.Now()
 	h.addrs, h.err, h.pause, h.next = addrs, nil, 0, now.Add(fresh)
 	h.answered.Store(&now)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range addrs {
+		s.seen[a] = true
+	}
 	return addrs, nil
+}
+
+// has reports whether a name of the job resolves to an address, or did.
+func (s *names) has(a netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen[a]
 }
 
 // answered is when the addresses of a host came that find returns: an address that could not be resolved again may be

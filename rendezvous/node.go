@@ -74,6 +74,10 @@ type Config struct {
 	Key   []byte // of gossip, 32 bytes for AES-256-GCM
 	Label string // job and attempt; gossip with another label is dropped
 
+	// Known reports whether an address belongs to the job, besides the addresses that names of Peers and Seeds resolve
+	// to. Gossip from such an address has a queue of its own. Nil: no other address does.
+	Known func(netip.Addr) bool
+
 	// Dial opens an authenticated control connection to the container with that id, "" = any of the job that answers
 	// there. Its errors wrap ErrOtherSecret, ErrOtherJob, ErrOtherContainer and ErrOtherProgram where they apply, and
 	// the system's errors otherwise.
@@ -271,24 +275,28 @@ func Start(cfg Config) (*Node, error) {
 		farewells: make(map[string]message),
 	}
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
-	n.names = names{lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name)}
+	n.names = names{
+		lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name),
+		seen: make(map[netip.Addr]bool),
+	}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}
 	n.inbox.init()
 	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
-		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, cfg.Logger, func(r Record, alive bool) {
-			n.post(func() { n.onGossip(r, alive) })
-		}, func(r Record) {
-			n.post(func() { n.onKnock(&r) })
-		}, func(r Record) {
-			n.post(func() { n.onPromise(&r) })
-		})
+		known := func(a netip.Addr) bool { return cfg.Known != nil && cfg.Known(a) || n.names.has(a) }
+		heard := func(r Record, alive bool) { n.post(func() { n.onGossip(r, alive) }) }
+		knocked := func(r Record) { n.post(func() { n.onKnock(&r) }) }
+		promised := func(r Record) { n.post(func() { n.onPromise(&r) }) }
+		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, known, cfg.Logger, heard, knocked,
+			promised)
 		if err != nil {
 			cancel()
 			return nil, err
 		}
 		n.net = g
+	} else if cfg.Port != nil {
+		cfg.Port.mute() // without memberlist no goroutine reads streams
 	}
 	n.wg.Go(n.loop)
 	n.post(func() {

@@ -31,8 +31,8 @@ const (
 	// A connection that still says nothing after this time is left to the SSH server and its login deadline.
 	maxSilence = 10 * time.Second
 
-	// Connections whose first byte is awaited. One more sends the oldest to the SSH server, so that silent clients hold
-	// up no other.
+	// Connections whose first byte is awaited, at most. One more sends the oldest to the SSH server, so that silent
+	// clients hold up no other.
 	maxUndecided = 1024
 
 	portTries = 64
@@ -52,12 +52,14 @@ type Port struct {
 	streams chan net.Conn
 	packets chan *memberlist.Packet
 
-	muted   chan struct{} // closed when gossip has ended
-	mute    sync.Once
+	gate    *gate
+	gossip  context.Context // ends with gossip, or at once in a container that does not gossip
+	mute    context.CancelFunc
 	allowed map[netip.Addr]bool // nil = everybody
 
 	mu         sync.Mutex
 	waits      list.List     // of net.Conn: undecided ones, the oldest first
+	undecided  int           // maximum length of waits
 	silence    time.Duration // until they are sent the identification
 	maxSilence time.Duration // until they are left to the SSH server
 	greeting   string        // the identification; "" = only the SSH server sends it
@@ -106,20 +108,33 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 }
 
 func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error), allowed map[netip.Addr]bool, logger *slog.Logger) *Port {
+	files := openFiles()
 	p := &Port{
 		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,
-		done:    make(chan struct{}),
-		muted:   make(chan struct{}),
-		ssh:     make(chan net.Conn),
-		streams: make(chan net.Conn),
-		packets: make(chan *memberlist.Packet, 256),
-		silence: silence, maxSilence: maxSilence,
+		done:      make(chan struct{}),
+		gate:      newGate(files),
+		ssh:       make(chan net.Conn),
+		streams:   make(chan net.Conn),
+		packets:   make(chan *memberlist.Packet, 256),
+		undecided: min(maxUndecided, files/8), silence: silence, maxSilence: maxSilence,
 	}
+	p.gossip, p.mute = context.WithCancel(context.Background())
 	p.wg.Go(p.accept)
 	if udp != nil {
 		p.wg.Go(p.receive)
 	}
 	return p
+}
+
+// openFiles returns RLIMIT_NOFILE. Connections that have not authenticated yet get at most about half of it: an eighth
+// before their first byte, an eighth each for gossip of ranks and of other addresses, a quarter in the SSH server.
+func openFiles() int {
+	const usual = 1024
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return usual
+	}
+	return int(max(64, min(limit.Cur, 1<<20)))
 }
 
 func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketConn, error) {
@@ -167,6 +182,7 @@ func (p *Port) Close() error {
 	var err error
 	p.once.Do(func() {
 		close(p.done)
+		p.mute()
 		err = p.tcp.Close()
 		if p.udp != nil {
 			err = errors.Join(err, p.udp.Close())
@@ -214,7 +230,7 @@ func (p *Port) accept() {
 			_ = conn.Close()
 			return
 		}
-		if p.waits.Len() >= maxUndecided {
+		if p.waits.Len() >= p.undecided {
 			front := p.waits.Front()
 			oldest := p.waits.Remove(front).(net.Conn)
 			front.Value = nil // for greet
@@ -243,11 +259,10 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 	p.mu.Unlock()
 	_ = conn.SetReadDeadline(time.Time{})
 
-	to, deaf := p.ssh, (chan struct{})(nil)
 	switch {
 	case n == 1 && first[0] == gossipByte:
-		to, deaf = p.streams, p.muted
-		conn = &peeked{Conn: conn, first: first, has: true}
+		p.passStream(&peeked{Conn: conn, first: first, has: true})
+		return
 	case n == 1:
 		conn = &peeked{Conn: conn, first: first, has: true, sent: sent}
 	case isTimeout(err):
@@ -257,11 +272,24 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 		return
 	}
 	select {
-	case to <- conn:
-	case <-deaf:
-		_ = conn.Close()
+	case p.ssh <- conn:
 	case <-p.done:
 		_ = conn.Close()
+	}
+}
+
+// passStream hands a stream to memberlist once the gate admits it.
+func (p *Port) passStream(conn net.Conn) {
+	s, err := p.gate.admit(p.gossip, conn)
+	if err != nil {
+		p.log.Debug("a gossip stream is refused", "remote", conn.RemoteAddr(), "reason", err)
+		_ = conn.Close()
+		return
+	}
+	select {
+	case p.streams <- s:
+	case <-p.gossip.Done():
+		_ = s.Close()
 	}
 }
 
@@ -489,6 +517,6 @@ func (t *transport) StreamCh() <-chan net.Conn { return t.port.streams }
 
 // Shutdown leaves the port open: it belongs to its creator, and SSH connections go on. Who comes to gossip is sent away.
 func (t *transport) Shutdown() error {
-	t.port.mute.Do(func() { close(t.port.muted) })
+	t.port.mute()
 	return nil
 }

@@ -3,11 +3,13 @@ package rendezvous
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -287,6 +289,7 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	_ = got.Close()
 	_ = silent.Close()
 
+	p.gate.begin(2, nil)
 	stream := dial(string([]byte{gossipByte, 1, 'x'}))
 	got = <-p.streams
 	b := make([]byte, 3)
@@ -314,6 +317,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
 	ln := p.SSH(greeting)
 	tr := &transport{ctx: t.Context(), port: p}
+	p.gate.begin(2, nil)
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", addr)
@@ -401,7 +405,7 @@ func TestPortIsNotBlockedBySilence(t *testing.T) {
 		return c
 	}
 	first := dial()
-	for range maxUndecided {
+	for range p.undecided {
 		dial()
 	}
 	got, err := ln.Accept()
@@ -478,7 +482,7 @@ func TestGossipEndsWithTheLaunch(t *testing.T) {
 	})
 	requireSameRoster(t, []*host{zero, one}, 2)
 	for _, h := range []*host{zero, one} {
-		<-h.port.muted
+		<-h.port.gossip.Done()
 		c, err := net.Dial("tcp", h.node.Self().Addr.String())
 		require.NoError(t, err)
 		_, err = c.Write([]byte{gossipByte})
@@ -514,4 +518,43 @@ func TestManyOnOneAddress(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A client without the secret announces 20 MB. The port closes the stream after the maximum length of this job's state.
+func TestFloodOfGossip(t *testing.T) {
+	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
+	defer zero.close()
+	const promised, buffers = 20 << 20, 12 << 20 // of the kernel, on both sides
+	c, err := net.Dial("tcp", zero.node.Self().Addr.String())
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	encrypted := []byte{10} // memberlist v0.7 net.go, encryptMsg
+	_, err = c.Write(slices.Concat([]byte{gossipByte, 3}, []byte("job"), encrypted,
+		binary.BigEndian.AppendUint32(nil, promised)))
+	require.NoError(t, err)
+	n, err := io.Copy(c, io.LimitReader(zeros{}, promised))
+	require.Error(t, err)
+	require.False(t, isTimeout(err), "%v", err)
+	require.Less(t, n, int64(buffers))
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A container that does not gossip closes every stream.
+func TestAloneReadsNoGossip(t *testing.T) {
+	one := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 1, 0, 0 })
+	defer one.close()
+	require.Error(t, one.port.gossip.Err())
+	c, err := net.Dial("tcp", one.node.Self().Addr.String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte{gossipByte})
+	require.NoError(t, err)
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = c.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.False(t, isTimeout(err), "%v", err)
 }

@@ -462,7 +462,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
 			Task: c.task.port(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
-		Size: max(c.job.Size, 0), Port: c.port,
+		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {

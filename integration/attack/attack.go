@@ -1,4 +1,5 @@
-// Package attack is what people without a key can do to an SSH server: many connections that say nothing, little, nonsense or too much.
+// Package attack is what people without a key can do to the port of a container: many connections that say nothing,
+// little, nonsense or too much, to its SSH server or to its gossip.
 package attack
 
 import (
@@ -6,22 +7,28 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/rsh"
 )
 
 // Attack opens connections from addresses of its own and says something on each, or nothing.
 type Attack struct {
 	Name        string
-	Connections int // at once
+	Connections int  // at once
+	Gossip      bool // only a container that waits for others reads it
 
-	sources int                      // addresses they come from
+	rank    bool                     // comes from the address of a rank
+	sources int                      // addresses it comes from otherwise
 	say     func(*Running, net.Conn) // returns when there is nothing more to say
 	again   bool                     // opens a new connection when the server has ended one
 }
@@ -33,6 +40,7 @@ func All() []Attack {
 	hello := []byte("SSH-2.0-x\r\n")
 	return []Attack{
 		{Name: "silent", Connections: 1000, sources: 4},
+		{Name: "3,000 silent", Connections: 3000, sources: 5},
 		{Name: "slow", Connections: 300, sources: 1, say: slowly(bytes.Repeat([]byte("SSH-2.0-"), 30), 50*time.Millisecond)},
 		{Name: "garbage", Connections: 30, sources: 3, again: true, say: send(noise)},
 		{Name: "http", Connections: 30, sources: 3, again: true, say: send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))},
@@ -42,11 +50,31 @@ func All() []Attack {
 		{Name: "half-open", Connections: 1000, sources: 4, say: send(hello)},
 		{Name: "wrong keys", Connections: 30, sources: 3, again: true, say: logIn},
 		{Name: "10,000 connections", Connections: 10000, sources: 100},
+		{Name: "gossip", Connections: 100, Gossip: true, sources: 5, again: true, say: gossip},
+		{Name: "gossip from a rank", Connections: 100, Gossip: true, rank: true, again: true, say: gossip},
+		{Name: "silent gossip", Connections: 1100, Gossip: true, sources: 5, say: send([]byte{gossipByte})},
+		{Name: "gossip to one that has none", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
 	}
 }
 
 func send(data ...[]byte) func(*Running, net.Conn) {
 	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // it may be closed by now
+}
+
+// gossipByte begins a stream with a label, encryptedByte what is sealed (memberlist v0.7 label.go and net.go).
+const gossipByte, encryptedByte = 244, 10
+
+// gossip announces the maximum that memberlist reads, with the label of the job.
+func gossip(r *Running, nc net.Conn) {
+	const most = 20 << 20
+	b := append([]byte{gossipByte, byte(len(r.label))}, r.label...)
+	b = binary.BigEndian.AppendUint32(append(b, encryptedByte), most)
+	if _, err := nc.Write(b); err == nil {
+		zeros := make([]byte, 64<<10)
+		for n := 0; err == nil && n < most; n += len(zeros) {
+			_, err = nc.Write(zeros)
+		}
+	}
 }
 
 func slowly(data []byte, pause time.Duration) func(*Running, net.Conn) {
@@ -78,6 +106,7 @@ type Running struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 	key    ssh.Signer // that nobody knows
+	label  string
 	opened atomic.Int64
 	in     atomic.Bool
 }
@@ -92,11 +121,25 @@ func (a Attack) Start(ctx context.Context, addr string) (*Running, error) {
 	if r.key, err = ssh.NewSignerFromKey(private); err != nil {
 		return nil, err
 	}
+	if a.Gossip {
+		at, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		label, _, err := rsh.Listener(ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		r.label = "paiinit " + label
+	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	var first sync.WaitGroup
 	first.Add(a.Connections)
 	for i := range a.Connections {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%a.sources))}}
+		var dialer net.Dialer
+		if !a.rank {
+			dialer.LocalAddr = &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i%a.sources))}
+		}
 		r.group.Go(func() { a.run(r, dialer, addr, sync.OnceFunc(first.Done)) })
 	}
 	first.Wait()

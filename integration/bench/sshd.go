@@ -165,7 +165,7 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 		}
 	}
 	if d.abuse {
-		for _, a := range attack.All() {
+		for _, a := range attacks() {
 			if err := b.attack(ctx, d, a, cmd.Process.Pid, addr); err != nil {
 				return fmt.Errorf("during the attack %q: %w", a.Name, err)
 			}
@@ -259,6 +259,11 @@ func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) e
 		}
 	}
 	return nil
+}
+
+// attacks are those on a container that runs a command.
+func attacks() []attack.Attack {
+	return slices.DeleteFunc(attack.All(), func(a attack.Attack) bool { return a.Gossip })
 }
 
 // attack has people log in one after the other while others attack.
@@ -415,7 +420,7 @@ func sshdReport(daemons []*daemon, rounds int) report {
 			{bulkText + " to the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.up[i] }},
 		}...)
 	}
-	for _, a := range attack.All() {
+	for _, a := range attacks() {
 		name := a.Name
 		rows = append(rows, row{fmt.Sprintf("slowest of %d logins during the attack: %s, ms", attackedLogins, name), "%.0f", func(d *daemon) series { return d.during[name] }})
 	}

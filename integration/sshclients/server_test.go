@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,7 +76,8 @@ type server struct {
 	home     string // of its sessions
 	log      *sshdtest.Log
 	cmd      *exec.Cmd
-	files    // for clients on this machine
+	waits    bool // for another rank: it launches nothing
+	files         // for clients on this machine
 	person   key
 	stranger key // of nobody
 }
@@ -118,8 +120,17 @@ func (f files) key(t testing.TB, name string) key {
 // start starts a container whose authorized_keys begins with the line of a person, and options before it.
 func start(t testing.TB, options string) *server {
 	t.Helper()
-	dir := t.TempDir()
-	return startWith(t, files{dir, dir}, options, nil)
+	return startWith(t, filesIn(t.TempDir()), options, nil)
+}
+
+func filesIn(dir string) files { return files{dir, dir} }
+
+// waiting changes the command so that it waits for a second rank.
+func waiting(s *server, cmd *exec.Cmd) {
+	s.waits = true
+	at := slices.Index(cmd.Args, "--size")
+	job := []string{"--rank", "0", "--peers", "127.0.0.1,127.0.0.1:1"}
+	cmd.Args = slices.Concat(cmd.Args[:at], job, cmd.Args[at+2:])
 }
 
 // startWith starts one whose clients see files; wrap changes the command line.
@@ -166,7 +177,9 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 	require.NotNil(t, found, line)
 	s.port, err = strconv.Atoi(found[1])
 	require.NoError(t, err)
-	s.log.Wait(t, "msg=launching")
+	if !s.waits {
+		s.log.Wait(t, "msg=launching")
+	}
 	s.write(t, "known_hosts", fmt.Appendf(nil, "[127.0.0.1]:%d %s", s.port, ssh.MarshalAuthorizedKey(hostKey(t))))
 	return s
 }
