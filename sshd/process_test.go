@@ -216,18 +216,28 @@ func TestEnvironmentWithoutPasswdEntry(t *testing.T) {
 func TestPourSendsWhatIsThereHoweverLateItIs(t *testing.T) {
 	exited := make(chan struct{})
 	close(exited)
-	for range 50 {
-		r, w, err := os.Pipe()
-		require.NoError(t, err)
-		data := strings.Repeat("x", 60<<10)
-		_, err = w.WriteString(data)
-		require.NoError(t, err)
-		require.NoError(t, r.SetReadDeadline(time.Now().Add(-time.Second)))
-		var got strings.Builder
-		pour(&got, r, exited, time.Nanosecond, time.Nanosecond) // w is still open
-		require.Equal(t, len(data), got.Len())
-		require.NoError(t, w.Close())
-		require.NoError(t, r.Close())
+	for name, tt := range map[string]struct {
+		open   func() (r, w *os.File, err error)
+		length int
+	}{
+		"pipe":     {os.Pipe, 60 << 10},
+		"terminal": {func() (r, w *os.File, err error) { return openTerminal(terminal{}) }, 3 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 200 {
+				r, w, err := tt.open()
+				require.NoError(t, err)
+				data := strings.Repeat("x", tt.length)
+				require.NoError(t, r.SetReadDeadline(time.Now().Add(-time.Second)))
+				_, err = w.WriteString(data)
+				require.NoError(t, err)
+				var got strings.Builder
+				pour(&got, r, exited, time.Nanosecond, time.Nanosecond) // w is still open
+				require.Equal(t, len(data), got.Len())
+				require.NoError(t, w.Close())
+				require.NoError(t, r.Close())
+			}
+		})
 	}
 }
 

@@ -435,16 +435,27 @@ func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Dura
 			_ = r.SetReadDeadline(now.Add(idle))
 			continue
 		}
-		// A busy machine may let every deadline pass before the read: what is there is tried for until it is sent.
-		for rest, wait := pendingBytes(r), idle; rest > 0; wait *= 2 {
-			_ = r.SetReadDeadline(time.Now().Add(wait))
-			n, err := io.CopyN(w, r, rest)
-			rest -= n
-			if err != nil && (!errors.Is(err, os.ErrDeadlineExceeded) || pendingBytes(r) == 0) {
-				return
-			}
-		}
+		drain(w, r)
 		return
+	}
+}
+
+// drain moves what is there without waiting: a busy machine may let every deadline pass before the read. Only read(2)
+// finds all that was written to a terminal, FIONREAD does not count what the kernel has yet to process (tty_buffer.c).
+func drain(w io.Writer, r *os.File) {
+	const pipe = 64 << 10
+	left := int(max(pendingBytes(r), pipe))
+	buf := make([]byte, 32<<10)
+	for left > 0 {
+		var n int
+		err := control(r, func(fd int) (err error) { n, err = unix.Read(fd, buf[:min(len(buf), left)]); return err })
+		if err != nil || n <= 0 {
+			return
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return
+		}
+		left -= n
 	}
 }
 

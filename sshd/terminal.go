@@ -15,7 +15,12 @@ func openTerminal(t terminal) (master, tty *os.File, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	if err = resize(master, t.Size); err == nil {
+	// pty.Open leaves the master in blocking mode, in which deadlines do not hold.
+	err = control(master, func(fd int) error { return unix.SetNonblock(fd, true) })
+	if err == nil {
+		err = resize(master, t.Size)
+	}
+	if err == nil {
 		err = setModes(tty, t.Modes)
 	}
 	if err != nil {
@@ -28,7 +33,10 @@ func openTerminal(t terminal) (master, tty *os.File, err error) {
 
 // resize tells the terminal its size; the kernel tells the foreground process by WINCH.
 func resize(master *os.File, size windowSize) error {
-	return pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Columns, X: size.Width, Y: size.Height})
+	return control(master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ,
+			&unix.Winsize{Row: size.Rows, Col: size.Columns, Xpixel: size.Width, Ypixel: size.Height})
+	})
 }
 
 // control calls f with the descriptor of a file, which stays in non-blocking mode.
