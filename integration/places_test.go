@@ -83,3 +83,67 @@ full 69
 	require.Contains(t, stderr(c), "no room for the host lists: no space left on device")
 	require.Contains(t, stderr(c), "paiinit is already running in this container: worker-1 (rank 1) of job b")
 }
+
+// squatters is a machine on which another user, 54321, is first in the places where user 12345 has state directories.
+const squatters = `
+PAIINIT=/run/bin/paiinit
+chmod 755 /run
+export PAIINIT_SECRET="a secret of user 12345's own" TMPDIR=/tmp
+cd /tmp
+as() { uid=$1; shift; setpriv --reuid $uid --regid $uid --clear-groups "$@"; }
+mkfifo up end s.up s.end; chmod 666 *
+where() { as 12345 "$PAIINIT" --job d -- sh -c 'dirname $PAIINIT_AGENT'; }
+shm=$(where)
+case $shm in /dev/shm/paiinit-12345-d-*) ;; *) echo "state directory $shm"; exit 1 ;; esac
+rm -rf "$shm"
+
+as 54321 ln -s /tmp "$shm"; where; rm "$shm"
+as 54321 sh -c 'echo >"$0"' "$shm"; where; rm "$shm"
+as 54321 mkdir -m 777 "$shm"; tmp=$(where); echo $tmp; echo it holds $(ls "$shm" | wc -l); rmdir "$shm"
+as 12345 rm -rf "$tmp"
+for dir in "$shm" "$tmp"; do as 54321 mkdir -m 777 "$dir"; done
+where; echo both $?
+rmdir "$shm" "$tmp"
+
+# A paiinit of the other user's in a directory with this user's name.
+false=/dev/shm/paiinit-12345-d
+as 54321 "$PAIINIT" --state-dir $false --job s -- sh -c "chmod 666 $false/*.sock; echo >s.up; read x <s.end" & s=$!
+read x <s.up
+as 12345 "$PAIINIT" status; echo alone $?
+{ as 12345 "$PAIINIT" --job d -- sh -c 'echo >up; read x <end' || { ended=$?; echo >up; exit $ended; }; } & d=$!
+read x <up
+as 12345 "$PAIINIT" status | head -n 1
+PAIINIT_AGENT=$false/agent.sock as 12345 "$PAIINIT" rsh localhost echo wrong; echo agent $?
+PAIINIT_STATE_DIR=$false as 12345 "$PAIINIT" hosts; echo named $?
+echo >end; wait $d; echo d $?
+echo >s.end; wait $s; echo s $?
+`
+
+func TestPlacesTakenByAnotherUser(t *testing.T) {
+	l := newLab(t)
+	m := newMachines(t, l, 1)[0]
+	c, err := m.Start(lab.Program{
+		Args: []string{"sh", "-c", squatters}, Env: []string{path}, Binds: map[string]string{"/run/bin/paiinit": paiinit},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{c}), "%s", stdout(c))
+	require.Regexp(t, `^/tmp/paiinit-12345-d-\S+
+/tmp/paiinit-12345-d-\S+
+/tmp/paiinit-12345-d-\S+
+it holds 0
+both 69
+alone 69
+running: 1 of 1 ranks are present
+agent 255
+named 69
+d 0
+s 0
+$`, stdout(c))
+	says := stderr(c)
+	require.Contains(t, says, "no directory for the state can be used (--state-dir)")
+	require.Contains(t, says, "another user can write there")
+	require.Contains(t, says, "no paiinit runs in this container")
+	require.Contains(t, says, "paiinit rsh: localhost: asking the paiinit at /dev/shm/paiinit-12345-d/agent.sock: "+
+		"user 54321 answers, neither user 12345 nor root; nothing was handed over\n")
+	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: user 54321 is at the other end")
+}

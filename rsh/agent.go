@@ -184,11 +184,23 @@ func (p *Pool) reply(conn *net.UnixConn, kind byte, content []byte) {
 	}
 }
 
-// permitted checks who is at the other end of the socket (unix(7), SO_PEERCRED).
+// permitted checks who asks: the agent's own user and root may.
 func permitted(conn *net.UnixConn) error {
+	uid, err := peerUser(conn)
+	if err != nil {
+		return fmt.Errorf("finding out who asks: %w", err)
+	}
+	if own := os.Getuid(); uid != 0 && uid != own {
+		return fmt.Errorf("user %d asked for a command, only user %d and root may", uid, own)
+	}
+	return nil
+}
+
+// peerUser returns the user at the other end of a socket (unix(7), SO_PEERCRED).
+func peerUser(conn *net.UnixConn) (uid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var cred *unix.Ucred
 	var credErr error
@@ -196,12 +208,9 @@ func permitted(conn *net.UnixConn) error {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err := errors.Join(err, credErr); err != nil {
-		return fmt.Errorf("finding out who asks: %w", err)
+		return 0, err
 	}
-	if own := os.Getuid(); cred.Uid != 0 && int(cred.Uid) != own {
-		return fmt.Errorf("user %d asked for a command, only user %d and root may", cred.Uid, own)
-	}
-	return nil
+	return int(cred.Uid), nil
 }
 
 // relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the

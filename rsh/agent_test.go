@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -556,15 +557,97 @@ func TestAgentOtherUser(t *testing.T) {
 	a := startAgent(t, peer)
 	require.NoError(t, os.Chmod(a.socket, 0o777))
 	require.NoError(t, os.Chmod(filepath.Dir(a.socket), 0o755))
-	binary := filepath.Join(filepath.Dir(a.socket), "rsh.test") // the original may lie where only root may look
-	data, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(binary, data, 0o755))
+	binary := publicBinary(t, filepath.Dir(a.socket))
 	cmd := a.client("worker-1", "exit", "0")
 	cmd.Path = binary
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	require.Equal(t, outcome{255, "", "paiinit rsh: worker-1: user 65534 asked for a command, only user 0 and root may\n"}, run1(t, cmd))
+}
+
+// Nor does an agent of another user get a command, or its files.
+func TestAgentOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		skip(t, "only root can be another user")
+	}
+	dir, err := os.MkdirTemp("", "rsh") // as in startAgentWith
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o777))
+	binary := publicBinary(t, dir)
+	for i, tt := range []struct {
+		listener, client int
+		refused          bool
+	}{
+		{65534, 65533, true},
+		{65533, 65533, false},
+		{0, 65533, false},
+		{65534, 0, false},
+	} {
+		a := &testAgent{socket: filepath.Join(dir, fmt.Sprint(i))}
+		ln := listenAs(t, tt.listener, a.socket)
+		cmd := a.client("worker-1", "true")
+		cmd.Path, cmd.Dir = binary, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: uint32(tt.client), Gid: 65534},
+		}
+		got := make(chan []byte, 1)
+		go func() {
+			defer close(got)
+			conn, err := ln.AcceptUnix()
+			if err != nil {
+				return
+			}
+			b := make([]byte, 1)
+			n, _ := conn.Read(b)
+			got <- b[:n]
+			_ = writeFrame(conn, frameExit, []byte{7})
+			_ = conn.Close()
+		}()
+		out := run1(t, cmd)
+		if tt.refused {
+			require.Equal(t, outcome{255, "", fmt.Sprintf("paiinit rsh: worker-1: asking the paiinit at %s: "+
+				"user 65534 answers, neither user 65533 nor root; nothing was handed over\n", a.socket)}, out)
+			require.Empty(t, <-got)
+		} else {
+			require.Equal(t, 7, out.code, "%+v", out)
+			require.Len(t, <-got, 1)
+		}
+	}
+}
+
+// publicBinary copies this program, which may lie where only root may look.
+func publicBinary(t *testing.T, dir string) string {
+	data, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	binary := filepath.Join(dir, "rsh.test")
+	require.NoError(t, os.WriteFile(binary, data, 0o755))
+	return binary
+}
+
+// listenAs listens on a socket as another user, whom the kernel remembers as the one at the other end (unix(7)).
+func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
+	type result struct {
+		ln  *net.UnixListener
+		err error
+	}
+	made := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		const keep = ^uintptr(0)
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep)
+		if errno != 0 {
+			made <- result{nil, errno}
+			return
+		}
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+		made <- result{ln, err}
+	}()
+	r := <-made
+	require.NoError(t, r.err)
+	require.NoError(t, os.Chmod(path, 0o777))
+	t.Cleanup(func() { _ = r.ln.Close() })
+	return r.ln
 }
 
 func skip(t *testing.T, why string) {

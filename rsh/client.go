@@ -242,7 +242,7 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	switch {
 	case err == nil:
 		return conn, func() { _ = conn.Close() }, nil
-	case c.Direct == nil || ctx.Err() != nil:
+	case c.Direct == nil || ctx.Err() != nil || errors.As(err, new(*strangerError)):
 		return nil, nil, err
 	}
 	p, agent, directErr := c.Direct(ctx)
@@ -293,7 +293,8 @@ func socketPair() (a, b *net.UnixConn, err error) {
 	return conns[0], conns[1], err
 }
 
-// dialAgent connects to the socket. A socket with a full queue is tried again for a while: a launcher starts hundreds of us.
+// dialAgent connects to the socket. A socket with a full queue is tried again for a while: a launcher starts hundreds of
+// us. An agent of another user gets neither the command nor the files, unless root asks, who may name any.
 func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	if socket == "" {
 		return nil, errors.New("there is no running paiinit to ask: PAIINIT_AGENT is not set; use it inside of a container that paiinit started")
@@ -303,13 +304,36 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		switch {
 		case err == nil:
-			return conn.(*net.UnixConn), nil
+			agent := conn.(*net.UnixConn)
+			if err := trusted(agent); err != nil {
+				_ = agent.Close()
+				return nil, fmt.Errorf("asking the paiinit at %s: %w", socket, err)
+			}
+			return agent, nil
 		case errors.Is(err, unix.EAGAIN) && time.Now().Before(deadline) && ctx.Err() == nil:
 			wait(ctx, 5*time.Millisecond)
 		default:
 			return nil, fmt.Errorf("asking the paiinit of this container, which may have ended: %w", err)
 		}
 	}
+}
+
+// strangerError says that another user answers on the socket of the agent.
+type strangerError struct{ uid, own int }
+
+func (e *strangerError) Error() string {
+	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.uid, e.own)
+}
+
+func trusted(agent *net.UnixConn) error {
+	uid, err := peerUser(agent)
+	if err != nil {
+		return fmt.Errorf("finding out who answers: %w", err)
+	}
+	if own := os.Geteuid(); uid != 0 && uid != own && own != 0 {
+		return &strangerError{uid, own}
+	}
+	return nil
 }
 
 // send hands the request and the files over.

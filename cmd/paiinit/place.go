@@ -205,6 +205,10 @@ func owner(dir string) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	// Others may lay out a directory with this user's name in a shared place. Root may ask them all.
+	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own && own != 0 {
+		return 0, fmt.Errorf("%s: served by user %d", dir, cred.Uid)
+	}
 	return int(cred.Pid), nil
 }
 

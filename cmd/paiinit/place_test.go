@@ -177,6 +177,11 @@ func TestStatePlaces(t *testing.T) {
 	require.NoError(t, os.Mkdir(at("open"), 0o755))
 	require.NoError(t, os.Chmod(at("open"), 0o777))
 	require.ErrorContains(t, open(at("open")), "another user can write there")
+	if os.Getuid() == 0 {
+		require.NoError(t, os.Mkdir(at("another's"), 0o755))
+		require.NoError(t, os.Chown(at("another's"), 65534, 65534))
+		require.ErrorContains(t, open(at("another's")), "another user can write there")
+	}
 	require.NoError(t, os.Mkdir(at("locked"), 0o755))
 	require.NoError(t, os.Symlink(at("elsewhere"), filepath.Join(at("locked"), lockName)))
 	require.Error(t, open(at("locked")), "a link in place of the lock")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -265,6 +266,38 @@ func TestLeftToMain(t *testing.T) {
 	require.NoError(t, hold.Close())
 	_ = stranger.Wait() // a parent ends with 1
 
+	if os.Getuid() == 0 {
+		dir, err := os.MkdirTemp("", "early")
+		require.NoError(t, err)
+		defer func() { _ = os.RemoveAll(dir) }()
+		require.NoError(t, os.Chmod(dir, 0o777))
+		data, err := os.ReadFile(self)
+		require.NoError(t, err)
+		binary := filepath.Join(dir, "ssh") // self may lie where only root may look
+		require.NoError(t, os.WriteFile(binary, data, 0o755))
+		foreign := &agent{path: filepath.Join(dir, "a")}
+		foreign.ln = listenAs(t, 65534, foreign.path)
+		go func() {
+			for {
+				conn, err := foreign.ln.Accept()
+				if err != nil {
+					return
+				}
+				_ = conn.Close()
+			}
+		}()
+		cmd = foreign.ssh(t, "host", "true")
+		cmd.Path, cmd.Dir = binary, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65533, Gid: 65533}}
+		out, err = cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, "left to main\n", string(out), "an ancestor of another user")
+	} else if why := "only root can be another user"; os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		t.Error(why)
+	} else {
+		t.Log(why)
+	}
+
 	master, tty, err := pty.Open()
 	require.NoError(t, err)
 	defer func() { _, _ = master.Close(), tty.Close() }()
@@ -278,6 +311,31 @@ func TestLeftToMain(t *testing.T) {
 	out, err = a.ssh(t, "host", "true").Output()
 	require.NoError(t, err)
 	require.Equal(t, "left to main\n", string(out), "nobody there")
+}
+
+// listenAs listens on a socket as another user, whom the kernel remembers as the one at the other end (unix(7)).
+func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
+	type result struct {
+		ln  *net.UnixListener
+		err error
+	}
+	made := make(chan result)
+	go func() {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		const keep = ^uintptr(0)
+		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep)
+		if errno != 0 {
+			made <- result{nil, errno}
+			return
+		}
+		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+		made <- result{ln, err}
+	}()
+	r := <-made
+	require.NoError(t, r.err)
+	require.NoError(t, os.Chmod(path, 0o777))
+	t.Cleanup(func() { _ = r.ln.Close() })
+	return r.ln
 }
 
 // catches returns when a process catches all the signals that it passes on: the thread on which the Go runtime takes signals blocks
