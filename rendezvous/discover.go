@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -466,9 +467,10 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 			return
 		}
 		if n.cfg.Size > 0 && len(n.heard) > 0 && len(n.heard)+1 >= n.cfg.Size { // the first leads
-			heard := slices.SortedFunc(maps.Values(n.heard), func(a, b Record) int { return a.before(&b) })
-			for i, r := range []Record{heard[0], heard[rand.N(len(heard))]} {
-				if i == 0 || r.ID != heard[0].ID {
+			heard := slices.Collect(maps.Values(n.heard))
+			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
+			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
+				if i == 0 || r.ID != first.ID {
 					places = append(places, placeAt(r.ID, r.Addr, false))
 				}
 			}
@@ -622,8 +624,8 @@ func (n *Node) lookers() (out []Missing) {
 			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
 		}
 	}
-	slices.SortFunc(out, func(a, b Missing) int {
-		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), strings.Compare(a.Name, b.Name))
+	sort.Slice(out, func(a, b int) bool {
+		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Name, out[b].Name)) < 0
 	})
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 )
 
@@ -52,7 +53,7 @@ func assign(records []Record, size int) ([]Member, error) {
 			members[r.Rank] = Member{Record: r}
 		}
 	}
-	slices.SortFunc(open, func(a, b Record) int { return a.before(&b) })
+	sort.Slice(open, func(a, b int) bool { return open[a].before(&open[b]) < 0 })
 	rank := 0
 	for _, r := range open {
 		for taken[rank] {

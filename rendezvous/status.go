@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"slices"
+	"sort"
 	"time"
 )
 
@@ -131,8 +131,8 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, n.missingStatus(m))
 		}
 	}
-	slices.SortFunc(out, func(a, b RankStatus) int {
-		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), cmp.Compare(a.Alias, b.Alias)) // -1, unknown, comes last
+	sort.Slice(out, func(a, b int) bool { // by rank; -1, unknown, comes last
+		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Alias, out[b].Alias)) < 0
 	})
 	return out
 }

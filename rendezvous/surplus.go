@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 )
@@ -86,7 +87,7 @@ func (n *Node) unsettled() (out []Missing) {
 			out = append(out, Missing{Rank: -1, Name: n.nameOf(t), Reason: n.reason(t)})
 		}
 	}
-	slices.SortFunc(out, func(a, b Missing) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(out, func(a, b int) bool { return out[a].Name < out[b].Name })
 	for i, s := range n.cfg.Seeds {
 		if s.Role == "" || roles[s.Role] {
 			continue
@@ -240,7 +241,7 @@ func (n *Node) onSurplus(asked map[*target]*wire) {
 		n.tryPrepare()
 		return
 	}
-	slices.SortFunc(all, func(a, b Record) int { return a.before(&b) })
+	sort.Slice(all, func(a, b int) bool { return all[a].before(&all[b]) < 0 })
 	var over []string
 	for _, r := range all[n.cfg.Size:] {
 		name := r.ID

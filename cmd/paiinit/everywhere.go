@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -396,12 +397,11 @@ func (j judgement) stopped() rendezvous.Outcome {
 		o.Reason += "; the commands of all ranks ended with status 0"
 		return o
 	}
-	for _, e := range slices.SortedFunc(slices.Values(j.ends), byRank) {
-		if e.Stopped && e.Outcome.Status != 0 { // commands may answer a signal with a status of their own
-			o.Status = e.Outcome.Status
-			o.Reason += "; " + e.Outcome.Reason
-			break
-		}
+	told := slices.DeleteFunc(slices.Clone(j.ends), func(e rendezvous.End) bool { return !e.Stopped || !bad(e) })
+	if len(told) > 0 { // commands may answer a signal with a status of their own
+		first := slices.MinFunc(told, byRank).Outcome
+		o.Status = first.Status
+		o.Reason += "; " + first.Reason
 	}
 	return o
 }
@@ -415,7 +415,7 @@ func (j judgement) failed() []rendezvous.End {
 			ends = append(ends, e)
 		}
 	}
-	slices.SortFunc(ends, func(a, b rendezvous.End) int { return cmp.Or(a.At.Compare(b.At), byRank(a, b)) })
+	sort.Slice(ends, func(a, b int) bool { return cmp.Or(ends[a].At.Compare(ends[b].At), byRank(ends[a], ends[b])) < 0 })
 	if len(ends) < 2 {
 		return ends
 	}
