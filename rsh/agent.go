@@ -26,6 +26,11 @@ type Agent struct {
 	// never.
 	Foreign func(host, command string) bool
 
+	// Person, if not nil, names the person behind a process that asks for a command, for the other host's log; "" = the
+	// job itself. The number is 0 for a process of another PID namespace. An error refuses the command, or the
+	// signature of a login.
+	Person func(pid int) (name string, err error)
+
 	// Optional. A launcher may hang when a command of its agent fails (MPICH hydra does, always), so whoever started
 	// it has to know. OnExec: the command was started. OnExit: it ended. OnFailure: it could not be started, or was lost.
 	OnExec    func(t Target, command string)
@@ -91,7 +96,8 @@ var errForeign = errors.New("no container of this job has this name or address")
 var errClientGone = errors.New("the process that asked for the command has ended")
 
 func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
-	if err := permitted(conn); err != nil {
+	person, err := a.admit(conn)
+	if err != nil {
 		p.cfg.Logger.Warn("refused to run a command", "err", err)
 		p.reply(conn, frameError, []byte(err.Error()))
 		return
@@ -147,7 +153,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	defer stop()
 
 	status, err := p.run(ctx, inv.Host, a, Request{
-		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal,
+		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal, person: person,
 		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
 	})
 	switch {
@@ -184,33 +190,34 @@ func (p *Pool) reply(conn *net.UnixConn, kind byte, content []byte) {
 	}
 }
 
-// permitted checks who asks: the agent's own user and root may.
-func permitted(conn *net.UnixConn) error {
-	uid, err := peerUser(conn)
+// admit checks who asks, and names the person behind it. The agent's own user and root may ask.
+func (a Agent) admit(conn *net.UnixConn) (person string, err error) {
+	peer, err := peerOf(conn)
 	if err != nil {
-		return fmt.Errorf("finding out who asks: %w", err)
+		return "", fmt.Errorf("finding out who asks: %w", err)
 	}
-	if own := os.Getuid(); uid != 0 && uid != own {
-		return fmt.Errorf("user %d asked for a command, only user %d and root may", uid, own)
+	if own := os.Getuid(); peer.Uid != 0 && int(peer.Uid) != own {
+		return "", fmt.Errorf("user %d asked for a command, only user %d and root may", peer.Uid, own)
 	}
-	return nil
+	if a.Person == nil {
+		return "", nil
+	}
+	return a.Person(int(peer.Pid))
 }
 
-// peerUser returns the user at the other end of a socket (unix(7), SO_PEERCRED).
-func peerUser(conn *net.UnixConn) (uid int, err error) {
+// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED). A process of another PID
+// namespace is 0.
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	if err := errors.Join(err, credErr); err != nil {
-		return 0, err
-	}
-	return int(cred.Uid), nil
+	return cred, errors.Join(err, credErr)
 }
 
 // relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the

@@ -326,12 +326,12 @@ func (e *strangerError) Error() string {
 }
 
 func trusted(agent *net.UnixConn) error {
-	uid, err := peerUser(agent)
+	peer, err := peerOf(agent)
 	if err != nil {
 		return fmt.Errorf("finding out who answers: %w", err)
 	}
-	if own := os.Geteuid(); uid != 0 && uid != own && own != 0 {
-		return &strangerError{uid, own}
+	if own := os.Geteuid(); peer.Uid != 0 && int(peer.Uid) != own && own != 0 {
+		return &strangerError{int(peer.Uid), own}
 	}
 	return nil
 }

@@ -24,6 +24,8 @@ type Request struct {
 	Stdout, Stderr io.Writer        // nil = discard. No Write to them goes on after the command
 	Signals        <-chan os.Signal // passed on to the command while it runs; nil = none
 	Resize         <-chan Size      // of the terminal; nil = never
+
+	person string // for whom it is, in the peer's log; "" = the job
 }
 
 // Status is how a command ended.
@@ -144,6 +146,11 @@ func (s *session) begin(r Request) error {
 	}
 	var ok bool
 	var err error
+	if r.person != "" { // package sshd, personRequest
+		if _, err = s.ch.SendRequest("person@paiinit", false, ssh.Marshal(struct{ Name string }{r.person})); err != nil {
+			return err
+		}
+	}
 	if r.Terminal != nil {
 		if ok, err = s.ch.SendRequest("pty-req", true, r.Terminal.request()); err == nil && !ok {
 			return errors.New("the peer gives no terminal")

@@ -16,8 +16,9 @@ import (
 
 // ServeKey lets other ssh clients of this container log in with a key that they never see: it answers the protocol of
 // ssh-agent(1) on a Unix socket until ctx ends. The agent has this one key, signs logins and nothing else, and cannot be
-// changed. It serves processes of its own user and of root only: those that ServeAgent would run any command for.
-func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener) error {
+// changed. It serves processes of its own user and of root only: those that ServeAgent would run any command for. Of a it
+// uses Person.
+func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
@@ -40,9 +41,13 @@ func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener) error {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
 			defer func() { _ = conn.Close() }()
-			if err := permitted(conn); err != nil {
+			person, err := a.admit(conn)
+			if err != nil {
 				p.cfg.Logger.Warn("refused to sign a login", "err", err)
 				return
+			}
+			if person != "" {
+				p.cfg.Logger.Info("the job's key may sign a login for a person", "who", person)
 			}
 			if err := answerKey(conn, p.cfg.User); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 				p.cfg.Logger.Debug("a client of the key agent", "err", err)

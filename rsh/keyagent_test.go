@@ -29,7 +29,7 @@ func keySocket(t *testing.T) (socket string, key ssh.PublicKey) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	p := pool(t, k)
-	go func() { served <- p.ServeKey(ctx, ln) }()
+	go func() { served <- p.ServeKey(ctx, ln, rsh.Agent{}) }()
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, <-served)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,15 @@ func parseSubsystem(payload []byte) (string, error) {
 		return "", fmt.Errorf("malformed subsystem request: %w", err)
 	}
 	return m.Name, nil
+}
+
+// parsePersonRequest reads the payload of a personRequest, which has the form of "subsystem": one name.
+func parsePersonRequest(payload []byte) (string, error) {
+	name, err := parseSubsystem(payload)
+	if err != nil || name == "" || len(name) > 64 || !utf8.ValidString(name) {
+		return "", errors.New("malformed request for a person")
+	}
+	return name, nil
 }
 
 // parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). The name is one that a shell could assign.

@@ -82,6 +82,30 @@ func TestPersonGetsCommandsAndNoChannelsOfTheJob(t *testing.T) {
 	server.Log.Wait(t, `msg="ssh login"`, "who=job")
 }
 
+// A rank may say for whom it asks. Others may not.
+func TestARankNamesAPerson(t *testing.T) {
+	key := sshdtest.Key(t)
+	cfg := sshd.Config{AuthorizedKeys: authorize(t, "", key, "bob")}
+	told := events(&cfg)
+	server := sshdtest.Start(t, cfg)
+	ch := open(t, server.Dial(t))
+	for _, bad := range []string{"", strings.Repeat("x", 65), "\xff"} {
+		require.False(t, ch.ask(t, "person@paiinit", text(bad)), "%q", bad)
+	}
+	require.False(t, ch.ask(t, "person@paiinit", []byte{0, 0, 0, 9}))
+	require.True(t, ch.ask(t, "person@paiinit", text("alice@laptop")))
+	require.True(t, ch.ask(t, "exec", text("echo on")))
+	require.False(t, ch.ask(t, "person@paiinit", text("carol")))
+	require.Equal(t, []string{"on"}, ch.lines(t, 1))
+	require.Equal(t, "alice@laptop", (<-told).Person)
+	line := server.Log.Wait(t, `msg="ssh command"`, "who=job", "for=alice@laptop", `command="echo on"`)
+	require.Contains(t, line, "level=INFO")
+
+	ch = open(t, mustDialAs(t, server, key))
+	require.False(t, ch.ask(t, "person@paiinit", text("alice@laptop")))
+	server.Log.Wait(t, "ssh request refused", "who=bob", `reason="only a rank may name a person, before its command"`)
+}
+
 func TestPersonWithoutTerminal(t *testing.T) {
 	for options, want := range map[string]bool{"": true, "no-pty ": false, "restrict ": false, "restrict,pty ": true} {
 		key := sshdtest.Key(t)

@@ -42,6 +42,7 @@ type session struct {
 	envNames, envBytes int
 
 	mu      sync.Mutex
+	behind  string   // the person for whom a rank asks; "" = the job itself
 	env     []string // accepted from the client
 	term    *terminal
 	asked   bool             // for a command
@@ -137,6 +138,8 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		return nil, errors.New("not served here")
 	case "env":
 		return nil, s.setenv(req.Payload)
+	case personRequest:
+		return nil, s.relayed(req.Payload)
 	case "pty-req":
 		term, err := parseTerminal(req.Payload)
 		if err != nil {
@@ -175,6 +178,34 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		return nil, s.signal(sig, false)
 	}
 	return nil, errIgnored
+}
+
+// personRequest names the person of another host for whom the job's key is used. It says who asks, and restricts nothing.
+const personRequest = "person@paiinit"
+
+// relayed keeps the name of the person.
+func (s *session) relayed(payload []byte) error {
+	name, err := parsePersonRequest(payload)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id.person != nil || s.asked {
+		return errors.New("only a rank may name a person, before its command")
+	}
+	s.behind = name
+	return nil
+}
+
+// person returns the name of the person that asks, here or on another host; "" = the job itself does.
+func (s *session) person() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.id.person != nil {
+		return s.id.person.name
+	}
+	return s.behind
 }
 
 // setenv keeps a variable for the command. A client cannot know whether a refused one was ignored or too much.
@@ -268,12 +299,17 @@ func (s *session) run(req request, received time.Time) {
 		ID: s.srv.commands.Add(1), Key: s.id.fingerprint, User: s.user, Remote: s.conn.RemoteAddr(),
 		Command: req.command, Shell: req.shell, SFTP: req.sftp, Started: received,
 	}
-	if s.id.person != nil {
-		event.Person = s.id.person.name
+	event.Person = s.person()
+	level := s.id.level()
+	if event.Person != "" {
+		level = slog.LevelInfo
 	}
 	status, err := s.execute(req, &event)
 	name, payload := "exit-status", ssh.Marshal(struct{ Status uint32 }{uint32(status.ExitStatus())})
 	attrs := []any{"id", event.ID, "user", cut(s.user, 64), "command", cut(req.command, 200)}
+	if s.id.person == nil && event.Person != "" {
+		attrs = append(attrs, "for", event.Person)
+	}
 	if req.shell {
 		attrs = append(attrs, "shell", true)
 	}
@@ -306,7 +342,7 @@ func (s *session) run(req request, received time.Time) {
 	if event.Lost {
 		attrs = append(attrs, "lost", true)
 	}
-	s.logger().Log(s.conn.ctx, s.id.level(), "ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
+	s.logger().Log(s.conn.ctx, level, "ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
 	s.srv.tell(event)
 
 	// The output is out; now status, EOF, close. The status goes first: OpenSSH and PuTTY answer EOF with close when their

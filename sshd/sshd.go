@@ -126,7 +126,7 @@ type CommandEvent struct {
 	ID      uint64    // counts the commands of a server from 1; start and end of a command have the same
 	Done    bool      // false: it was started; true: it has ended
 	Key     string    // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
-	Person  string    // the comment of the key in Config.AuthorizedKeys; empty for a key of the job
+	Person  string    // the comment of the key in AuthorizedKeys, of this or of the asking rank; empty for the job itself
 	User    string    // the login name that the client gave; selects nothing
 	Remote  net.Addr  // of the client
 	Command string    // as it was received, or the one of the key's line

@@ -72,6 +72,7 @@ type container struct {
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
 	daemons *daemons       // of the launcher, on rank 0
+	people  people         // with sessions in this container
 	seen    seenLaunchers  // launchers that the command has started, on rank 0
 	asked   sync.WaitGroup // of the two that speak of the rendezvous
 
@@ -385,7 +386,7 @@ func (c *container) listen(ctx context.Context) error {
 		return err
 	}
 	c.serve.Go(func() {
-		if err := c.pool.ServeKey(serving, keys); err != nil {
+		if err := c.pool.ServeKey(serving, keys, c.remoteAgent()); err != nil {
 			c.log.Error("the key agent ended", "err", err)
 		}
 	})
@@ -404,6 +405,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Environ:    c.agent.Environ,
 		Extra:      c.sessionVars,
 		Fork:       c.agent.Fork,
+		OnCommand:  c.people.onCommand,
 		Grace:      time.Second,
 		Logger:     c.log,
 	}
@@ -412,7 +414,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 // remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
 func (c *container) remoteAgent() rsh.Agent {
 	return rsh.Agent{
-		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank,
+		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank, Person: c.personBehind,
 		OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }

@@ -51,6 +51,7 @@ type settings struct {
 	logFormat    string
 	logLevel     slog.Level
 	stateDir     string
+	people       string
 
 	stderr *stderrLog // where the log goes; nil: standard error itself
 }
@@ -81,6 +82,8 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret, at least 16 bytes (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
 		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
 		&cli.StringFlag{Name: "authorized-keys", Usage: "`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp (PAIINIT_AUTHORIZED_KEYS)"},
+		&cli.StringFlag{Name: "people", Usage: "`WHERE` people who have logged in may run commands: on all ranks of the job, " +
+			"or local, in this container only (PAIINIT_PEOPLE; default job)"},
 		&cli.BoolFlag{Name: "require-same-launcher", Usage: "refuse to launch where mpirun or mpiexec is not of the same version on all ranks (PAIINIT_REQUIRE_SAME_LAUNCHER)"},
 		&cli.BoolFlag{Name: "allow-partial", Usage: "accept that a launcher has used fewer hosts than it was asked to (PAIINIT_ALLOW_PARTIAL)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},
@@ -158,6 +161,7 @@ func newSettings(c *cli.Command, environ []string) (settings, error) {
 	if s.until != "" && s.until != untilRank0 && s.exec != execAll {
 		errs = append(errs, fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), get("until", "")))
 	}
+	s.people = oneOf("people", peopleJob, peopleLocal)
 	s.networkHints = oneOf("network-hints", hintsAuto, hintsOff)
 	s.rdma = oneOf("rdma", rdmaAuto, rdmaRequire, rdmaOff)
 	s.ssh = oneOf("ssh", sshOwn, sshImage)
