@@ -236,7 +236,7 @@ func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, n
 				return r.rwc, r.addr, nil
 			}
 			// The first address's reason is the telling one, unless a later one was answered by somebody.
-			if err == nil || r.addr == addrs[0] || errors.Is(r.err, ErrOtherSecret) {
+			if err == nil || r.addr == addrs[0] || isStranger(r.err) {
 				err = fmt.Errorf("%v: %w", r.addr, r.err)
 			}
 			if next, ok := nextPort(r.addr, r.err); ok && above < portTries && !slices.Contains(addrs, next) {
@@ -340,9 +340,13 @@ func (n *Node) onUnreachable(t *target, err error, served bool) {
 	}
 	if !served {
 		t.err, t.tried, t.rival = err, true, false
-		if errors.Is(err, ErrOtherSecret) {
+		if isStranger(err) {
 			if t.stranger == nil {
-				n.log.Warn("a container with another secret answers", "peer", n.nameOf(t), "reason", explain(err))
+				what := "a container with another secret answers"
+				if errors.Is(err, ErrOtherVersion) {
+					what = "a container with another version of paiinit answers"
+				}
+				n.log.Warn(what, "peer", n.nameOf(t), "reason", explain(err))
 			}
 			t.stranger = err
 		}

@@ -347,12 +347,12 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			// A login that its time limit cut cost as much as a complete login.
 			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
 			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
-			secret := errors.Is(f.err, ErrOtherSecret)
+			stranger := isStranger(f.err)
 			switch {
 			case !p.sure && sure:
 			case f.addr.IsValid() && f.err == nil:
 				ours = true
-			case secret, errors.Is(f.err, ErrOtherJob):
+			case stranger, errors.Is(f.err, ErrOtherJob):
 				strangers++
 				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(n)
 			}
@@ -364,7 +364,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			case f.err == nil && p.sure:
 				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
 			case f.err == nil: // who else answers may know more
-			case p.sure, secret, errors.Is(f.err, ErrOtherJob): // who else does not answer may be anybody
+			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // who else does not answer may be anybody
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)
 			}
 			switch f.answer.Type {
@@ -386,7 +386,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			n.up.stranger = nil
 		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0, or all that answer; none shares ours
 			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
-			if errors.Is(other, ErrOtherSecret) {
+			if isStranger(other) {
 				n.up.stranger = other
 			}
 		}
@@ -398,7 +398,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 		case n.up.foreign.proven:
 			err := n.up.foreign.proof()
 			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size, Missing: []Missing{{
-				Rank: 0, Name: "rank 0", Reason: explain(err), secret: errors.Is(err, ErrOtherSecret), proof: err,
+				Rank: 0, Name: "rank 0", Reason: explain(err), stranger: err, proof: err,
 			}}}).end()
 		}
 	})
@@ -575,7 +575,7 @@ func (n *Node) missing() []Missing {
 }
 
 func (n *Node) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: n.reason(t), secret: t.stranger != nil, proof: t.foreign.proof()}
+	return Missing{Rank: rank, Name: name, Reason: n.reason(t), stranger: t.stranger, proof: t.foreign.proof()}
 }
 
 // missingBelow is the view of a rank other than 0.
@@ -584,16 +584,19 @@ func (n *Node) missingBelow() []Missing {
 		return n.up.missing
 	}
 	var out []Missing
-	strangers := n.up.wire == nil && n.up.stranger != nil
+	var stranger error
 	if n.up.wire == nil {
-		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", secret: strangers}
+		stranger = n.up.stranger
+	}
+	if n.up.wire == nil {
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", stranger: stranger}
 		for _, p := range n.cfg.Peers {
 			if p.Rank == 0 {
 				m.Name = p.ID
 			}
 		}
 		switch {
-		case strangers && !errors.Is(n.up.lookErr, ErrOtherSecret):
+		case stranger != nil && !isStranger(n.up.lookErr):
 			m.Reason = fmt.Sprintf("%s; now %s", explain(n.up.stranger), explain(n.up.lookErr))
 		case n.up.lookErr != nil:
 			m.Reason = explain(n.up.lookErr)
@@ -605,7 +608,7 @@ func (n *Node) missingBelow() []Missing {
 	for _, p := range n.cfg.Peers {
 		if _, ok := n.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains the silence.
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", secret: strangers})
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", stranger: stranger})
 		}
 	}
 	return out
@@ -647,7 +650,7 @@ func (n *Node) missingError() *MissingError {
 func (n *Node) reason(t *target) string {
 	r, heard := n.heard[t.key]
 	switch {
-	case t.stranger != nil && !errors.Is(t.err, ErrOtherSecret):
+	case t.stranger != nil && !isStranger(t.err):
 		return fmt.Sprintf("%s; now %s", explain(t.stranger), explain(t.err))
 	case t.err != nil && heard:
 		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Another secret, and another job, end the wait of a container: no retry helps. But neither is proven by who says it,
+// Another secret, another version and another job end the wait of a container: no retry helps. But neither is proven by who says it,
 // and at the address of a rank there may still be a container of yesterday that is about to end. So it counts only
 // after this container has dialled the rank itself, has met nothing else for a while, and has dialled it again at an
 // address that was resolved after that while.
 const (
 	secretPatience = 5 * time.Second
-	jobPatience    = 12 * time.Second // longer than the grace of a container of an earlier attempt
+	jobPatience    = 12 * time.Second // and of other versions: longer than the grace of a container of an earlier attempt
 	foreignLinger  = 3 * longestPause // for the others to find the same; a dial takes its time, too
 )
 
@@ -28,7 +28,7 @@ type foreign struct {
 // of this job.
 func (f *foreign) met(err error, resolved time.Time) {
 	patience := secretPatience
-	if errors.Is(err, ErrOtherJob) {
+	if !errors.Is(err, ErrOtherSecret) {
 		patience = jobPatience
 	}
 	switch {
@@ -36,14 +36,24 @@ func (f *foreign) met(err error, resolved time.Time) {
 		*f = foreign{}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), f.proven:
 		// no answer says nothing; and the container that proved it may have left with the same finding
-	case !errors.Is(err, ErrOtherSecret) && !errors.Is(err, ErrOtherJob):
+	case !isStranger(err) && !errors.Is(err, ErrOtherJob):
 		*f = foreign{}
-	case f.since.IsZero() || errors.Is(err, ErrOtherJob) != errors.Is(f.err, ErrOtherJob):
+	case f.since.IsZero() || !errors.Is(err, kindOf(f.err)):
 		*f = foreign{err: err, since: time.Now()}
 	default:
 		f.err = err
 		f.proven = !resolved.Before(f.since.Add(patience))
 	}
+}
+
+// kindOf returns which of the errors of Config.Dial, among those that end a wait, an error is.
+func kindOf(err error) error {
+	for _, kind := range []error{ErrOtherSecret, ErrOtherVersion} {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return ErrOtherJob
 }
 
 func (f *foreign) proof() error {

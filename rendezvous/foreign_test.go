@@ -19,6 +19,7 @@ import (
 func TestForeign(t *testing.T) {
 	const ms = time.Millisecond
 	secret, job := fmt.Errorf("x: %w", ErrOtherSecret), fmt.Errorf("x: %w", ErrOtherJob)
+	version := fmt.Errorf("x: %w", ErrOtherVersion)
 	type meeting struct {
 		at       time.Duration
 		err      error
@@ -47,9 +48,12 @@ func TestForeign(t *testing.T) {
 		"proven, and one of ours": {[]meeting{
 			{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, nil, -1},
 		}, false},
-		"another job, while one may end":   {[]meeting{{0, job, -1}, {jobPatience - ms, job, -1}}, false},
-		"another job, for long":            {[]meeting{{0, job, -1}, {jobPatience, job, -1}}, true},
-		"another job, then another secret": {[]meeting{{0, job, -1}, {jobPatience, secret, -1}}, false},
+		"another job, while one may end":       {[]meeting{{0, job, -1}, {jobPatience - ms, job, -1}}, false},
+		"another job, for long":                {[]meeting{{0, job, -1}, {jobPatience, job, -1}}, true},
+		"another job, then another secret":     {[]meeting{{0, job, -1}, {jobPatience, secret, -1}}, false},
+		"another version, while one may end":   {[]meeting{{0, version, -1}, {jobPatience - ms, version, -1}}, false},
+		"another version, for long":            {[]meeting{{0, version, -1}, {jobPatience, version, -1}}, true},
+		"another version, then another secret": {[]meeting{{0, version, -1}, {jobPatience, secret, -1}}, false},
 		"another secret, when it is awaited": {[]meeting{
 			{0, syscall.ECONNREFUSED, -1}, {time.Minute, secret, -1},
 		}, false},
@@ -91,6 +95,13 @@ func TestForeignRankZero(t *testing.T) {
 			var c *ConflictError
 			require.ErrorAs(t, err, &c)
 			require.ErrorContains(t, err, "another job")
+		}},
+		"another version": {ErrOtherVersion, 1, 0, jobPatience, func(t *testing.T, err error) {
+			var m *MissingError
+			require.ErrorAs(t, err, &m)
+			require.True(t, m.OtherVersion())
+			require.False(t, m.OtherSecret())
+			require.ErrorContains(t, err, "another version of paiinit")
 		}},
 		"another secret, and ours beside it": {ErrOtherSecret, 2, 0, 0, nil},
 		"yesterday's, which ends":            {ErrOtherSecret, 1, secretPatience / 2, 0, nil},

@@ -13,6 +13,7 @@ import (
 // What is wrong with somebody who answers in place of who was called. Config.Dial wraps it.
 var (
 	ErrOtherSecret    = errors.New("has another secret")
+	ErrOtherVersion   = errors.New("is another version of paiinit")
 	ErrOtherJob       = errors.New("belongs to another job or attempt")
 	ErrOtherContainer = errors.New("is another container of the job")
 	ErrOtherProgram   = errors.New("is not paiinit")
@@ -20,7 +21,13 @@ var (
 
 // isElse says that somebody else answers, and not who was called.
 func isElse(err error) bool {
-	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
+	return isStranger(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
+}
+
+// isStranger says that a container of this job answers that nothing can be said to: it has another secret, or is of
+// another version.
+func isStranger(err error) bool {
+	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherVersion)
 }
 
 // nextPort is where a container may listen whose port is taken by what has answered: Listen takes the next free one.
@@ -36,9 +43,9 @@ type Missing struct {
 	Rank   int    `json:"rank"` // -1 = unknown
 	Name   string `json:"name"` // "worker-3", or an address, or "a rank"
 	Reason string `json:"reason"`
-	secret bool
 
-	proof error // that waiting for it is of no use
+	stranger error // isStranger; what answered there. nil = nothing did
+	proof    error // that waiting for it is of no use
 }
 
 // MissingError says which ranks were not there when the time was over.
@@ -57,7 +64,17 @@ func (e *MissingError) Error() string {
 // OtherSecret reports whether every missing rank answered with another secret, or rank 0 did and the others are silent:
 // a retry does not help.
 func (e *MissingError) OtherSecret() bool {
-	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return !m.secret })
+	return e.strangers() && !e.OtherVersion()
+}
+
+// OtherVersion reports the same where some of them are of another version of paiinit, whose secret cannot be compared.
+func (e *MissingError) OtherVersion() bool {
+	other := func(m Missing) bool { return errors.Is(m.stranger, ErrOtherVersion) }
+	return e.strangers() && slices.ContainsFunc(e.Missing, other)
+}
+
+func (e *MissingError) strangers() bool {
+	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.stranger == nil })
 }
 
 // Fold writes a list of missing ranks on one line: equal reasons are told once, and neighbours become a range:
@@ -115,7 +132,7 @@ func shorten(missing []Missing) []Missing {
 	for _, m := range missing {
 		if _, ok := at[m.Reason]; !ok && len(out) < long {
 			at[m.Reason] = len(out)
-			out = append(out, Missing{Rank: -1, Reason: m.Reason, secret: m.secret})
+			out = append(out, Missing{Rank: -1, Reason: m.Reason, stranger: m.stranger})
 		}
 		names[m.Reason] = append(names[m.Reason], m.Name)
 	}

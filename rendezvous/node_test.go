@@ -267,6 +267,23 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 	})
 }
 
+func TestOtherVersionEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(addrOf(2), nil, fmt.Errorf("worker-2: %w", ErrOtherVersion))
+		zero, one := w.start(w.config(0, 3)), w.start(w.config(1, 3))
+		begin := time.Now()
+		_, err := zero.Gather(t.Context())
+		var m *MissingError
+		require.ErrorAs(t, err, &m)
+		require.True(t, m.OtherVersion())
+		require.False(t, m.OtherSecret())
+		require.ErrorContains(t, err, "worker-2: is another version of paiinit")
+		require.Less(t, time.Since(begin), 2*jobPatience)
+		w.close(zero, one)
+	})
+}
+
 // A leftover with another secret says nothing of the rank 0 that came after it.
 func TestOtherSecretIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

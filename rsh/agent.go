@@ -368,7 +368,7 @@ func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*
 
 // mayPass tells a peer that is restarting or overloaded from a wrong one. Nothing was started there yet.
 func mayPass(e *DialError) bool {
-	for _, final := range []error{errClosed, ErrNotPaiinit, ErrOtherJob, ErrOtherSecret, ErrOtherID} {
+	for _, final := range []error{errClosed, ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID} {
 		if errors.Is(e, final) {
 			return false
 		}

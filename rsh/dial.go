@@ -2,12 +2,14 @@ package rsh
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -33,6 +35,8 @@ var (
 	ErrNotPaiinit = errors.New("what answers there is not paiinit")
 	// ErrOtherJob says that it is a paiinit of another job or of another attempt of this one.
 	ErrOtherJob = errors.New("it belongs to another job or to another attempt of this one")
+	// ErrOtherVersion says that it is a paiinit of this job and attempt that speaks another version of the protocol.
+	ErrOtherVersion = errors.New("it is another version of paiinit")
 	// ErrOtherSecret says that it is a paiinit of this job and attempt that was given another secret.
 	ErrOtherSecret = errors.New("it was given another secret")
 	// ErrOtherID says that it is another container of this job, with the right secret.
@@ -225,7 +229,16 @@ func (p *Pool) identify(want, claimed string, key ssh.PublicKey) (string, error)
 	return "", fmt.Errorf("%w: its host key is not the one of %q", ErrOtherSecret, claimed)
 }
 
-// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID" (RFC 4253, 4.2: software
+// wire is the version of what containers of a job say to each other and derive from their secret. It is raised when
+// containers of two versions cannot be in one job.
+const wire = "1"
+
+// Comment is what the SSH server of a container adds to its identification, and, with the id "gossip", the label of the
+// job's gossip. The place and meaning of the label never
+// change: containers of all versions tell their own job by it.
+func Comment(label, id string) string { return label + " " + id + " " + wire }
+
+// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2: software
 // version and comment), and fails at once if a paiinit of our job would have sent another. The line proves nothing; it only tells
 // apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
 type greeting struct {
@@ -341,10 +354,12 @@ func readGreeting(buf []byte, label string) (id string, err error) {
 	switch {
 	case !ok || len(line) >= maxGreeting || words[0] != "SSH-2.0-paiinit":
 		return "", fmt.Errorf("%w: it says %s", ErrNotPaiinit, quote(line))
-	case len(words) != 3 || !plain(words[1]) || !plain(words[2]):
+	case len(words) < 3 || slices.ContainsFunc(words[1:], func(w string) bool { return !plain(w) }):
 		return "", fmt.Errorf("%w: it does not say whose it is: %s", ErrNotPaiinit, quote(line))
 	case label != "" && words[1] != label:
 		return "", fmt.Errorf("%w: its label is %s, ours %s", ErrOtherJob, words[1], label)
+	case label != "" && (len(words) != 4 || words[3] != wire):
+		return "", fmt.Errorf("%w: its protocol is %s, ours %s", ErrOtherVersion, cmp.Or(strings.Join(words[3:], " "), "older"), wire)
 	}
 	return words[2], nil
 }

@@ -14,6 +14,7 @@ import (
 func TestListener(t *testing.T) {
 	for name, tt := range map[string]struct{ says, label, id string }{
 		"a paiinit":       {"SSH-2.0-paiinit 0123456789abcdef worker-1\r\n", "0123456789abcdef", "worker-1"},
+		"a later version": {"SSH-2.0-paiinit 0123456789abcdef worker-1 2\r\n", "0123456789abcdef", "worker-1"},
 		"another server":  {"SSH-2.0-OpenSSH_9.2p1\r\n", "", ""},
 		"another program": {"HTTP/1.1 400 Bad Request\r\n\r\n", "", ""},
 	} {

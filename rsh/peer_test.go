@@ -71,7 +71,7 @@ func testConfig(secret string) Config {
 type peerServer struct {
 	t        testing.TB
 	target   Target
-	greeting string        // "" = "SSH-2.0-paiinit <label> <id>"
+	greeting string        // "" = "SSH-2.0-paiinit <label> <id> 1"
 	hostKey  ssh.Signer    // nil = the right one
 	userKey  ssh.PublicKey // nil = the right one
 	raw      func(net.Conn) bool
@@ -90,7 +90,7 @@ type peerServer struct {
 // startPeer serves until the end of the test. set changes it before it starts.
 func startPeer(t testing.TB, id string, set func(*peerServer)) *peerServer {
 	s := &peerServer{t: t, conns: map[net.Conn]bool{}, ended: make(chan string, 16)}
-	s.greeting = "SSH-2.0-paiinit " + testConfig("s").Label + " " + id
+	s.greeting = "SSH-2.0-paiinit " + Comment(testConfig("s").Label, id)
 	s.hostKey, s.userKey = testKey("s", "host "+id), testKey("s", "user").PublicKey()
 	if set != nil {
 		set(s)

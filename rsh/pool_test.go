@@ -203,7 +203,7 @@ func waitFor(t testing.TB, cond func() bool) {
 
 func TestErrors(t *testing.T) {
 	label := testConfig("s").Label
-	all := []error{ErrNotPaiinit, ErrOtherJob, ErrOtherSecret, ErrOtherID, ErrRefused}
+	all := []error{ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID, ErrRefused}
 	says := func(s string) func(*peerServer) {
 		return func(p *peerServer) {
 			p.raw = func(c net.Conn) bool {
@@ -223,13 +223,19 @@ func TestErrors(t *testing.T) {
 	}{
 		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), StageHandshake, ErrOtherJob,
 			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
+		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 2 and more"), StageHandshake, ErrOtherVersion,
+			"handshake: it is another version of paiinit: its protocol is 2 and more, ours 1"},
+		{"older version", greets("SSH-2.0-paiinit " + label + " worker-1"), StageHandshake, ErrOtherVersion,
+			"handshake: it is another version of paiinit: its protocol is older, ours 1"},
+		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 2"), StageHandshake, ErrOtherJob,
+			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
 		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, StageHandshake, ErrOtherSecret,
 			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
 		{"other secret and id", func(p *peerServer) {
-			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2", testKey("other", "host worker-2")
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("other", "host worker-2")
 		}, StageHandshake, ErrOtherSecret, `handshake: it was given another secret: its host key is not the one of "worker-2"`},
 		{"other container", func(p *peerServer) {
-			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2", testKey("s", "host worker-2")
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("s", "host worker-2")
 		}, StageHandshake, ErrOtherID, `handshake: it is another container of this job: it is "worker-2", and should be "worker-1"`},
 		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, StageHandshake, ErrOtherSecret,
 			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
@@ -243,11 +249,11 @@ func TestErrors(t *testing.T) {
 		{"garbage", says("\x00\xff\x01\x02"), StageHandshake, ErrNotPaiinit,
 			`handshake: what answers there is not paiinit: it says "\x00\xff\x01\x02"`},
 		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), StageHandshake, ErrNotPaiinit, ""},
-		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1\r\n" + string(make([]byte, 4000))), StageHandshake, nil, ""},
+		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte, 4000))), StageHandshake, nil, ""},
 		{"silent", says(""), StageHandshake, nil, "handshake: no answer within 300ms"},
 		{"half a greeting", says("SSH-2.0-pai"), StageHandshake, nil, "handshake: no answer within 300ms"},
 		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, StageHandshake, nil, ""},
-		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1\r\n"), StageHandshake, nil, "handshake: no answer within 300ms"},
+		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), StageHandshake, nil, "handshake: no answer within 300ms"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -480,7 +486,7 @@ func (c *memoryConn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
 
 func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
 	cfg := &ssh.ServerConfig{
-		ServerVersion:     "SSH-2.0-paiinit " + label + " worker-1",
+		ServerVersion:     "SSH-2.0-paiinit " + label + " worker-1 1",
 		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
 	}
 	cfg.AddHostKey(key)
@@ -507,14 +513,15 @@ func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
 }
 
 func FuzzGreeting(f *testing.F) {
-	for _, s := range []string{"SSH-2.0-paiinit l worker-1\r\n", "SSH-2.0-paiinit l worker-1\nrest", "SSH-2.0-OpenSSH\r\n", "\n", "", "SSH-2.0-paiinit  \n"} {
+	for _, s := range []string{"SSH-2.0-paiinit l worker-1 1\r\n", "SSH-2.0-paiinit l worker-1 1\nrest", "SSH-2.0-paiinit l worker-1 2\r\n",
+		"SSH-2.0-OpenSSH\r\n", "\n", "", "SSH-2.0-paiinit  \n"} {
 		f.Add([]byte(s), "l")
 	}
 	f.Fuzz(func(t *testing.T, b []byte, label string) {
 		id, err := readGreeting(b, label)
 		if err != nil {
 			require.Empty(t, id)
-			require.True(t, errors.Is(err, ErrNotPaiinit) || errors.Is(err, ErrOtherJob))
+			require.True(t, errors.Is(err, ErrNotPaiinit) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherVersion))
 			return
 		}
 		require.Regexp(t, `^[A-Za-z0-9._-]+$`, id)
@@ -524,7 +531,7 @@ func FuzzGreeting(f *testing.F) {
 
 // A peer's greeting may come in any pieces, and what follows it must not get lost.
 func TestGreetingInPieces(t *testing.T) {
-	const in = "SSH-2.0-paiinit l worker-1\r\nand the rest"
+	const in = "SSH-2.0-paiinit l worker-1 1\r\nand the rest"
 	for cut := range len(in) + 1 {
 		ours, theirs := net.Pipe()
 		go func() {

@@ -35,7 +35,7 @@ const secret = "0123456789abcdef0123456789abcdef"
 func container(t testing.TB, k *jobkey.Keys, id string) rsh.Target {
 	s, err := sshd.New(sshd.Config{
 		HostKey:    k.Host(id),
-		Comment:    k.Label() + " " + id,
+		Comment:    rsh.Comment(k.Label(), id),
 		Authorized: []ssh.PublicKey{k.User().PublicKey()},
 		Environ:    []string{"PATH=" + os.Getenv("PATH"), "CONTAINER=" + id},
 		Dir:        t.TempDir(),

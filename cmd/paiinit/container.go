@@ -399,7 +399,7 @@ func (c *container) listen(ctx context.Context) error {
 func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	return sshd.Config{
 		HostKey:    keys.Host(id),
-		Comment:    keys.Label() + " " + id,
+		Comment:    rsh.Comment(keys.Label(), id),
 		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
 		SFTP:       []string{"/proc/self/exe", sftpServer},
 		Environ:    c.agent.Environ,
@@ -474,7 +474,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg.Network = func(addr netip.Addr) string { return networkOf(addr).name }
 	cfg.Late = c.hearLate
 	if c.keys != nil {
-		cfg.Key, cfg.Label = c.keys.Gossip(), "paiinit "+c.keys.Label()
+		cfg.Key, cfg.Label = c.keys.Gossip(), rsh.Comment(c.keys.Label(), "gossip")
 	}
 	if c.job.First {
 		cfg.Self.Rank = 0
@@ -514,6 +514,9 @@ func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrP
 		return nil, fmt.Errorf("%s %w", claimedName(id, err), rendezvous.ErrOtherSecret)
 	case errors.Is(err, rsh.ErrOtherJob):
 		return nil, fmt.Errorf("what answers %w", rendezvous.ErrOtherJob)
+	case known && errors.Is(err, rsh.ErrOtherVersion):
+		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherVersion,
+			strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherVersion.Error()))
 	case known && errors.Is(err, rsh.ErrOtherID):
 		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherContainer, strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherID.Error()))
 	case known && errors.Is(err, rsh.ErrNotPaiinit):
@@ -719,7 +722,7 @@ func (c *container) giveUp(err error) (int, error) {
 	var missing *rendezvous.MissingError
 	// A rank that is just starting would wait for a rank 0 that is gone, or has to see for itself that secrets differ.
 	patience := dismissal
-	if errors.As(err, &missing) && !missing.OtherSecret() {
+	if errors.As(err, &missing) && !missing.OtherSecret() && !missing.OtherVersion() {
 		patience = 0
 	}
 	if ferr := c.node.Finish(ctx, o, patience); ferr != nil {

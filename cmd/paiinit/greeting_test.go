@@ -13,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -53,7 +54,7 @@ func TestAClientMayWaitForTheGreeting(t *testing.T) {
 	keys, err := jobkey.Derive([]byte("a secret of a test, long enough"), "job", "0")
 	require.NoError(t, err)
 	server, err := sshd.New(sshd.Config{
-		HostKey: keys.Host("worker-0"), Comment: keys.Label() + " worker-0",
+		HostKey: keys.Host("worker-0"), Comment: rsh.Comment(keys.Label(), "worker-0"),
 		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
 	})
 	require.NoError(t, err)

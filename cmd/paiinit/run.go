@@ -88,7 +88,10 @@ func statusOf(err error) int {
 	case errors.As(err, &secret):
 		return statusSecret
 	case errors.As(err, &missing):
-		if missing.OtherSecret() {
+		switch {
+		case missing.OtherVersion():
+			return statusUnmendable
+		case missing.OtherSecret():
 			return statusSecret
 		}
 		return statusRetry
@@ -126,6 +129,8 @@ func hint(err error, command []string) string {
 		return "give every container the same secret of at least 16 bytes: --secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
 			"PAIINIT_SECRET in the environment; or a key that the scheduler shares already (OpenPAI's job ssh plugin). " +
 			"Without one, --insecure lets everybody take part who reaches the port"
+	case errors.As(err, &missing) && missing.OtherVersion():
+		return "all containers of a job need the same paiinit; `paiinit version` in each image tells which it has"
 	case errors.As(err, &missing) && missing.OtherSecret():
 		return "the containers of one job must be given the same secret; the fingerprint in the first log line of each container tells them apart"
 	case errors.As(err, &missing):

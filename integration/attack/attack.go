@@ -130,7 +130,7 @@ func (a Attack) Start(ctx context.Context, addr string) (*Running, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.label = "paiinit " + label
+		r.label = rsh.Comment(label, "gossip")
 	}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	var first sync.WaitGroup
