@@ -6,12 +6,16 @@ N        ?= 4
 SEEDS    ?= 100000
 RUNS     ?= 200
 HOSTS    ?= 64
+T        ?= 60s
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_template -ldflags "-s -w -X main.version=$(VERSION)"
 MAXBYTES := 12000000
 
 GOLANGCI         := v2.15.0
 GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint
+VULNCHECK         := v1.9.0
+VULNCHECK_COMMAND := .cache/govulncheck-$(VULNCHECK)/govulncheck
+VULNERABILITIES   := https://vuln.go.dev
 
 # What the tests and the demonstration run, by Debian's names. The compose tool is added where a Docker engine lacks it.
 PACKAGES := gcc libc6-dev binutils busybox-static ca-certificates iproute2 nftables \
@@ -50,6 +54,14 @@ soak: deps ## SEEDS=100000 schedules of faults in simulated time, RUNS=200 real 
 	go test -count=1 -timeout 0 -v -run '^TestFaults$$' ./integration -faults $(RUNS) -fault-hosts $(HOSTS)
 	go test -count=1 -timeout 30m -v -run 'Bulk|ShortCommands' ./integration/sshclients -args -bytes 1000000000 -commands 100000
 
+.PHONY: fuzz
+fuzz: ## T=60s of made-up input for each parser of foreign bytes
+	@for package in $$(grep -rl --include=*_test.go '^func Fuzz' . | xargs -n 1 dirname | sort -u); do \
+		for name in $$(go test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+			echo "$$package $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(T) -fuzzminimizetime 100x $$package; \
+		done; \
+	done
+
 .PHONY: mutate
 mutate: ## break the rendezvous in each way of rendezvous/testdata/mutations: a test must notice each
 	PAIINIT_TEST_MUTATE=. go test -count=1 -timeout 0 -v -run '^TestMutations$$' ./rendezvous
@@ -81,14 +93,19 @@ demo: deps build ## N=4 hosts on this machine: one mpirun, one sum, one exit sta
 	go run ./integration/demo -n $(N) -bin bin/paiinit
 
 .PHONY: lint
-lint: $(GOLANGCI_COMMAND) ## gofmt, go vet, golangci-lint
+lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go vet, golangci-lint, govulncheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
 	go vet ./...
 	$(GOLANGCI_COMMAND) run ./...
+	@if timeout 10 bash -c 'exec 3<>/dev/tcp/$(notdir $(VULNERABILITIES))/443' 2>/dev/null; then $(VULNCHECK_COMMAND) -db $(VULNERABILITIES) ./...; \
+	else echo "govulncheck: $(VULNERABILITIES) cannot be reached, known vulnerabilities are not looked for"; fi
 
 # Compiles for one or two minutes, once.
 $(GOLANGCI_COMMAND):
 	GOBIN=$(CURDIR)/$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI)
+
+$(VULNCHECK_COMMAND):
+	GOBIN=$(CURDIR)/$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK)
 
 .PHONY: image
 image: deps ## paiinit-example: Dockerfile.example on Debian with Open MPI and mpi4py, built without a registry

@@ -558,3 +558,36 @@ func TestAloneReadsNoGossip(t *testing.T) {
 	require.Error(t, err)
 	require.False(t, isTimeout(err), "%v", err)
 }
+
+// FuzzFirstBytes: what a client says reaches gossip or SSH whole, as its first byte decides; nothing else gets it.
+func FuzzFirstBytes(f *testing.F) {
+	for _, s := range []string{"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n"} {
+		f.Add([]byte(s))
+	}
+	p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)
+	require.NoError(f, err)
+	f.Cleanup(func() { require.NoError(f, p.Close()) })
+	p.gate.begin(2, nil)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 || len(b) > 16<<10 { // it is in the buffers of the kernel before it is read
+			return
+		}
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = c.Write(b)
+		require.NoError(t, err)
+		require.NoError(t, c.(*net.TCPConn).CloseWrite())
+		var got net.Conn
+		select {
+		case got = <-p.streams:
+			require.Equal(t, byte(gossipByte), b[0])
+		case got = <-p.ssh:
+			require.NotEqual(t, byte(gossipByte), b[0])
+		}
+		defer got.Close()
+		all, err := io.ReadAll(got)
+		require.NoError(t, err)
+		require.Equal(t, b, all)
+	})
+}
