@@ -1,0 +1,313 @@
+package sshd
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// hiding knows what an SFTP client must not reach: absolute paths without symbolic links, with all that is below them.
+type hiding []string
+
+// newHiding follows the symbolic links of paths, and adds the other places where the kernel has mounted the same files.
+func newHiding(paths []string) hiding {
+	var h hiding
+	for _, p := range paths {
+		if p != "" {
+			h = append(h, resolved("/", p))
+		}
+	}
+	text, _ := os.ReadFile("/proc/self/mountinfo") // without /proc, the places are not known
+	return h.mountedToo(readMounts(string(text)))
+}
+
+// mount is a mounted file system, or a part of it.
+type mount struct{ device, root, point, kind string }
+
+// readMounts reads proc_pid_mountinfo(5): "ID PARENT DEVICE ROOT POINT OPTIONS [FIELD...] - TYPE SOURCE OPTIONS".
+func readMounts(mountinfo string) (mounts []*mount) {
+	for _, line := range strings.Split(mountinfo, "\n") {
+		words := strings.Fields(line)
+		if dash := slices.Index(words, "-"); dash >= 6 && dash+1 < len(words) {
+			mounts = append(mounts, &mount{words[2], unescaped(words[3]), unescaped(words[4]), words[dash+1]})
+		}
+	}
+	return mounts
+}
+
+// unescaped undoes the kernel's octal numbers for blank, tab, newline and backslash.
+func unescaped(s string) string {
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '\\' && i+3 < len(s) {
+			c = s[i+1]<<6 | s[i+2]&7<<3 | s[i+3]&7
+			i += 3
+		}
+		b = append(b, c)
+	}
+	return string(b)
+}
+
+// mountedToo adds to what is hidden the other places of the same files, and each proc, sysfs and devices file system: some
+// containers get those of the machine.
+func (h hiding) mountedToo(mounts []*mount) hiding {
+	all := h
+	for _, m := range mounts {
+		switch m.kind {
+		case "proc", "sysfs", "devtmpfs", "devpts":
+			all = append(all, m.point)
+		}
+	}
+	for _, p := range h {
+		at := &mount{} // of p: the deepest one, and the last of those that cover each other
+		for _, m := range mounts {
+			if within(p, m.point) && len(m.point) >= len(at.point) {
+				at = m
+			}
+		}
+		inside := filepath.Join(at.root, strings.TrimPrefix(p, at.point))
+		for _, m := range mounts {
+			switch {
+			case m.device != at.device || m == at:
+			case within(inside, m.root):
+				all = append(all, filepath.Join(m.point, strings.TrimPrefix(inside, m.root)))
+			case within(m.root, inside):
+				all = append(all, m.point)
+			}
+		}
+	}
+	return all
+}
+
+// within reports whether a clean path is dir, or lies below it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// resolved follows the symbolic links of a path, as far as it exists.
+func resolved(dir, path string) string {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	parent, name := filepath.Split(filepath.Clean(path))
+	if name == "" {
+		return path
+	}
+	return filepath.Join(resolved("/", parent), name)
+}
+
+// hides reports whether a path without symbolic links must not be reached.
+func (h hiding) hides(path string) bool {
+	for _, hidden := range h {
+		if within(path, hidden) {
+			return true
+		}
+	}
+	return false
+}
+
+// leadsTo reports whether there is something hidden below a directory.
+func (h hiding) leadsTo(dir string) bool {
+	for _, hidden := range h {
+		if within(hidden, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// landlockVersion is the kernel's version of Landlock's interface (Documentation/userspace-api/landlock.rst), 0 where it
+// has none, or does not let this process use it.
+func landlockVersion() int {
+	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(version)
+}
+
+const (
+	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	dirRights  = fileRights | unix.LANDLOCK_ACCESS_FS_READ_DIR |
+		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
+		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
+)
+
+// ruleset is one of Landlock's, which allows what it has rules for. A rule holds for everything below a directory, so
+// there is none for a directory with something hidden in it: what is in there is allowed one by one.
+type ruleset struct {
+	hiding
+	fd      int
+	handled uint64 // the rights that the kernel knows: all others cannot be taken away
+}
+
+// confine takes from this process, for good, the access to what is hidden. It is false where the kernel has no Landlock.
+func (h hiding) confine() (bool, error) {
+	version := landlockVersion()
+	if version == 0 {
+		return false, nil
+	}
+	// The rights of version 1 are the first 13 bits.
+	r := ruleset{hiding: h, handled: unix.LANDLOCK_ACCESS_FS_REFER - 1}
+	for i, right := range []uint64{
+		unix.LANDLOCK_ACCESS_FS_REFER, unix.LANDLOCK_ACCESS_FS_TRUNCATE, 0, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV,
+	} {
+		if version >= 2+i {
+			r.handled |= right
+		}
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&r.handled)),
+		unsafe.Sizeof(r.handled), 0)
+	if errno != 0 {
+		return false, fmt.Errorf("making a Landlock ruleset: %w", errno)
+	}
+	r.fd = int(fd)
+	defer func() { _ = unix.Close(r.fd) }()
+	r.allow("/", unix.LANDLOCK_ACCESS_FS_READ_DIR) // names do not tell more than stat(2), which is never denied
+	r.allowBeside("/")
+	// A thread inherits what holds for the one that has started it, and the runtime has started some already.
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
+		return false, fmt.Errorf("giving up new privileges: %w", errno)
+	}
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
+		return false, fmt.Errorf("restricting this process by Landlock: %w", errno)
+	}
+	return true, nil
+}
+
+// allowBeside allows everything in a directory but what is hidden. What cannot be listed or opened is not allowed.
+func (r *ruleset) allowBeside(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.Type()&os.ModeSymlink != 0: // what it leads to has its own path
+		case r.hides(path):
+		case !e.IsDir():
+			r.allow(path, fileRights)
+		case r.leadsTo(path):
+			r.allowBeside(path)
+		default:
+			r.allow(path, dirRights)
+		}
+	}
+}
+
+func (r *ruleset) allow(path string, rights uint64) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights & r.handled, Parent_fd: int32(fd)}
+	_, _, _ = unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+}
+
+// filter passes on what an SFTP client sends, and spoils the requests for hidden paths that the kernel does not refuse:
+// with Landlock those that only look, or change mode, owner and times; without it all, as well as looking at a path
+// before it is used can do that (a symbolic link may be changed in between).
+type filter struct {
+	hiding
+	in       io.Reader
+	dir      string // where relative paths begin
+	confined bool   // by Landlock
+	head     []byte // to be passed on
+	left     int    // bytes of the packet after head, which are passed on as they come
+}
+
+func (f *filter) Read(p []byte) (int, error) {
+	if len(f.head) == 0 && f.left == 0 {
+		if err := f.next(); err != nil {
+			return 0, err
+		}
+	}
+	if len(f.head) > 0 {
+		n := copy(p, f.head)
+		f.head = f.head[n:]
+		return n, nil
+	}
+	n, err := f.in.Read(p[:min(len(p), f.left)])
+	f.left -= n
+	return n, err
+}
+
+// maxPathPacket is more than a request with two paths has, in bytes. A longer one is passed on, and refused by its paths:
+// PATH_MAX is 4096.
+const maxPathPacket = 32 << 10
+
+// next reads the head of a packet, and all of one with paths (draft-ietf-secsh-filexfer-02, 3 and 6): the length in four
+// bytes, the type, the number of the request in four bytes, and strings.
+func (f *filter) next() error {
+	f.head = make([]byte, 4)
+	if _, err := io.ReadFull(f.in, f.head); err != nil {
+		return err
+	}
+	size := int(binary.BigEndian.Uint32(f.head))
+	if size == 0 {
+		return nil
+	}
+	f.head = append(f.head, 0)
+	if _, err := io.ReadFull(f.in, f.head[4:]); err != nil {
+		return err
+	}
+	first, n := f.pathsOf(f.head[4])
+	f.left = size - 1
+	if n == 0 || f.left > maxPathPacket {
+		return nil
+	}
+	f.head = append(f.head, make([]byte, f.left)...)
+	if _, err := io.ReadFull(f.in, f.head[5:]); err != nil {
+		return err
+	}
+	f.left = 0
+	f.spoil(f.head[min(len(f.head), 9):], first, n)
+	return nil
+}
+
+// pathsOf says which strings of a packet are paths to be looked at: n from first on.
+func (f *filter) pathsOf(kind byte) (first, n int) {
+	switch kind {
+	case 7, 9, 11, 17, 19: // LSTAT, SETSTAT, OPENDIR, STAT, READLINK
+		return 0, 1
+	case 200: // EXTENDED: its name, and paths
+		return 1, 2
+	}
+	if f.confined {
+		return 0, 0
+	}
+	switch kind {
+	case 3, 13, 14, 15: // OPEN, REMOVE, MKDIR, RMDIR
+		return 0, 1
+	case 18, 20: // RENAME, SYMLINK
+		return 0, 2
+	}
+	return 0, 0
+}
+
+// spoil replaces hidden paths by zeros: the call that the server makes then fails.
+func (f *filter) spoil(b []byte, first, n int) {
+	for i := 0; i < first+n && len(b) >= 4; i++ {
+		size := int(binary.BigEndian.Uint32(b))
+		b = b[4:]
+		if size > len(b) {
+			return // the server refuses the packet
+		}
+		if i >= first && f.hides(resolved(f.dir, string(b[:size]))) {
+			clear(b[:size])
+		}
+		b = b[size:]
+	}
+}
