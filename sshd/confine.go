@@ -22,7 +22,7 @@ func newHiding(paths []string) hiding {
 	var h hiding
 	for _, p := range paths {
 		if p != "" {
-			h = append(h, resolved("/", p))
+			h = append(h, resolved(p))
 		}
 	}
 	text, _ := os.ReadFile("/proc/self/mountinfo") // without /proc, the places are not known
@@ -93,11 +93,8 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// resolved follows the symbolic links of a path, as far as it exists.
-func resolved(dir, path string) string {
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
+// resolved follows the symbolic links of an absolute path, as far as it exists.
+func resolved(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
 	}
@@ -105,23 +102,13 @@ func resolved(dir, path string) string {
 	if name == "" {
 		return path
 	}
-	return filepath.Join(resolved("/", parent), name)
+	return filepath.Join(resolved(parent), name)
 }
 
 // hides reports whether a path without symbolic links must not be reached.
 func (h hiding) hides(path string) bool {
 	for _, hidden := range h {
 		if within(path, hidden) {
-			return true
-		}
-	}
-	return false
-}
-
-// leadsTo reports whether there is something hidden below a directory.
-func (h hiding) leadsTo(dir string) bool {
-	for _, hidden := range h {
-		if within(hidden, dir) {
 			return true
 		}
 	}
@@ -146,11 +133,23 @@ const (
 )
 
 // ruleset is one of Landlock's, which allows what it has rules for. A rule holds for everything below a directory, so
-// there is none for a directory with something hidden in it: what is in there is allowed one by one.
+// there is none for a directory with something hidden in it: what is in there is allowed one by one. The kernel finds the
+// rule of a directory by its inode, whichever path leads there.
 type ruleset struct {
-	hiding
-	fd      int
-	handled uint64 // the rights that the kernel knows: all others cannot be taken away
+	fd            int
+	handled       uint64  // the rights that the kernel knows: all others cannot be taken away
+	hidden, above []inode // what is hidden, and the directories that lead there
+}
+
+type inode struct{ device, number uint64 }
+
+// look adds the inode of a path, if there is one.
+func look(list []inode, path string) []inode {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) == nil {
+		list = append(list, inode{uint64(st.Dev), st.Ino})
+	}
+	return list
 }
 
 // confine takes from this process, for good, the access to what is hidden. It is false where the kernel has no Landlock.
@@ -160,7 +159,14 @@ func (h hiding) confine() (bool, error) {
 		return false, nil
 	}
 	// The rights of version 1 are the first 13 bits.
-	r := ruleset{hiding: h, handled: unix.LANDLOCK_ACCESS_FS_REFER - 1}
+	r := ruleset{handled: unix.LANDLOCK_ACCESS_FS_REFER - 1}
+	for _, path := range h {
+		r.hidden = look(r.hidden, path)
+		for path != "/" {
+			path = filepath.Dir(path)
+			r.above = look(r.above, path)
+		}
+	}
 	for i, right := range []uint64{
 		unix.LANDLOCK_ACCESS_FS_REFER, unix.LANDLOCK_ACCESS_FS_TRUNCATE, 0, unix.LANDLOCK_ACCESS_FS_IOCTL_DEV,
 	} {
@@ -175,8 +181,7 @@ func (h hiding) confine() (bool, error) {
 	}
 	r.fd = int(fd)
 	defer func() { _ = unix.Close(r.fd) }()
-	r.allow("/", unix.LANDLOCK_ACCESS_FS_READ_DIR) // names do not tell more than stat(2), which is never denied
-	r.allowBeside("/")
+	r.allow(unix.AT_FDCWD, "/")
 	// A thread inherits what holds for the one that has started it, and the runtime has started some already.
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
 		return false, fmt.Errorf("giving up new privileges: %w", errno)
@@ -187,33 +192,45 @@ func (h hiding) confine() (bool, error) {
 	return true, nil
 }
 
-// allowBeside allows everything in a directory but what is hidden. What cannot be listed or opened is not allowed.
-func (r *ruleset) allowBeside(dir string) {
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		switch {
-		case e.Type()&os.ModeSymlink != 0: // what it leads to has its own path
-		case r.hides(path):
-		case !e.IsDir():
-			r.allow(path, fileRights)
-		case r.leadsTo(path):
-			r.allowBeside(path)
-		default:
-			r.allow(path, dirRights)
-		}
-	}
-}
-
-func (r *ruleset) allow(path string, rights uint64) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+// allow allows a path and what is below it, but not what is hidden. What cannot be opened or listed is not allowed.
+func (r *ruleset) allow(dir int, name string) {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return
+	}
+	in := inode{uint64(st.Dev), st.Ino}
+	rights := uint64(fileRights)
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK || slices.Contains(r.hidden, in): // a link's target has its own path
+		return
+	case slices.Contains(r.above, in):
+		rights = unix.LANDLOCK_ACCESS_FS_READ_DIR // also of what is hidden: stat(2), which is never denied, tells as much
+		for _, name := range namesIn(fd) {
+			r.allow(fd, name)
+		}
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		rights = dirRights
+	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights & r.handled, Parent_fd: int32(fd)}
 	_, _, _ = unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+}
+
+// namesIn returns the names in a directory that was opened by O_PATH.
+func namesIn(dir int) []string {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer func() { _ = f.Close() }()
+	names, _ := f.Readdirnames(-1)
+	return names
 }
 
 // filter passes on what an SFTP client sends, and spoils the requests for hidden paths that the kernel does not refuse:
@@ -282,8 +299,6 @@ func (f *filter) pathsOf(kind byte) (first, n int) {
 	switch kind {
 	case 7, 9, 11, 17, 19: // LSTAT, SETSTAT, OPENDIR, STAT, READLINK
 		return 0, 1
-	case 200: // EXTENDED: its name, and paths
-		return 1, 2
 	}
 	if f.confined {
 		return 0, 0
@@ -293,6 +308,8 @@ func (f *filter) pathsOf(kind byte) (first, n int) {
 		return 0, 1
 	case 18, 20: // RENAME, SYMLINK
 		return 0, 2
+	case 200: // EXTENDED: its name, and paths
+		return 1, 2
 	}
 	return 0, 0
 }
@@ -305,7 +322,12 @@ func (f *filter) spoil(b []byte, first, n int) {
 		if size > len(b) {
 			return // the server refuses the packet
 		}
-		if i >= first && f.hides(resolved(f.dir, string(b[:size]))) {
+		path := string(b[:size])
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(f.dir, path)
+		}
+		// The links in /proc lead out of it: neither what they say nor their target is for the client.
+		if i >= first && (f.hides(filepath.Clean(path)) || f.hides(resolved(path))) {
 			clear(b[:size])
 		}
 		b = b[size:]
