@@ -77,7 +77,8 @@ func (r *reader) rankRoles(job *Job) {
 			p.Slots = n
 		}
 	}
-	// By role and index (-1 to maxTasks), then as they came. Sorting numbers takes 15 kB less of the program than sorting peers.
+	// By role and index (-1 to maxTasks), then as they came. Sorting numbers takes 15 kB less of the program than
+	// sorting peers.
 	keys := make([]int, len(job.Peers))
 	for i := range keys {
 		keys[i] = (order[job.Peers[i].Role]*(maxTasks+2)+job.Peers[i].Index+1)*len(keys) + i

@@ -7,9 +7,9 @@ import (
 	"hash"
 )
 
-// HMAC-SHA256 (RFC 2104) that leaves no copy of a key or a message in memory. The standard library's keeps the last block
-// of a message in the state of the hash, and copies that state with every sum; neither can be overwritten from outside.
-// What is written here comes in whole blocks, which package sha256 reads where they are.
+// HMAC-SHA256 (RFC 2104) that leaves no copy of a key or a message in memory. The standard library's keeps the last
+// block of a message in the state of the hash, and copies that state with every sum; neither can be overwritten from
+// outside. What is written here comes in whole blocks, which package sha256 reads where they are.
 
 // mac has the states of the two hashes after the block with the key. They give every sum, and not the key.
 type mac struct{ inner, outer []byte }

@@ -64,8 +64,10 @@ func extract(secret []byte, domain, job, attempt string) *Keys {
 	clear(prk)
 	sum := sha256.Sum256(names(label, job, attempt))
 	return &Keys{
-		derive: func(info string, n int) []byte { return mac.sum(append([]byte(info), 1))[:n] }, // RFC 5869, 2.3: one block
-		label:  hex.EncodeToString(sum[:8]),
+		derive: func(info string, n int) []byte { // at most one block of RFC 5869, 2.3
+			return mac.sum(append([]byte(info), 1))[:n]
+		},
+		label: hex.EncodeToString(sum[:8]),
 	}
 }
 

@@ -135,7 +135,7 @@ func (p *process) start(cfg Config) (err error) {
 		}
 	}
 	if found {
-		if err := erase(cfg.Args, cfg.Secrets); err != nil {
+		if err := erase(cfg.Args, cfg.Environ, cfg.Secrets); err != nil {
 			p.say("a secret stays visible in /proc/" + strconv.Itoa(h.parent) + "/environ: " + err.Error())
 		}
 	}

@@ -25,8 +25,8 @@
 // The package imports little, so that a program can call Main from an init function, before its other packages are
 // initialised, and the agent starts that much earlier. The first process then never initialises them.
 //
-// Neither process is dumpable (prctl(2), PR_SET_DUMPABLE), so that no process of the job reads or writes its memory; the
-// programs that they start are.
+// Neither process is dumpable (prctl(2), PR_SET_DUMPABLE), so that no process of the job reads or writes its memory;
+// the programs that they start are.
 //
 // What it refuses to do: it reads no configuration, starts no other program, does not touch the terminal, and does not
 // ask the job to end: sending SIGTERM and waiting is the agent's task. Only what is then left is killed.
@@ -49,7 +49,7 @@ const MaxSecret = 4096
 type Config struct {
 	// Args is os.Args itself, not a copy of its strings: the environment block is found behind them.
 	Args []string
-	// Environ is os.Environ().
+	// Environ is os.Environ(), not a copy of its strings: secrets are overwritten in them.
 	Environ []string
 	// Secrets names the variables that are moved out of the environment: they appear in /proc/PID/environ of neither
 	// process, and not in Agent.Environ. Their values in os.Environ are overwritten with zeros.

@@ -18,8 +18,8 @@ const (
 // start-up, and loses the signals that come in between.
 //
 // What was taken from os.Environ before reads as zeros afterwards.
-func erase(args []string, names []string) error {
-	for _, entry := range os.Environ() {
+func erase(args, environ, names []string) error {
+	for _, entry := range environ {
 		for _, name := range names {
 			if value, ok := cutPrefix(entry, name+"="); ok {
 				// The runtime has allocated each entry (goenvs_unix, runtime/runtime1.go): the memory can be written.
@@ -42,12 +42,12 @@ func erase(args []string, names []string) error {
 	}
 
 	// Without /proc there is nothing to check, and no other process can look.
-	environ, err := os.ReadFile("/proc/self/environ")
+	shown, err := os.ReadFile("/proc/self/environ")
 	if err != nil {
 		return nil
 	}
 	for _, name := range names {
-		if contains(append([]byte{0}, environ...), "\x00"+name+"=") {
+		if contains(append([]byte{0}, shown...), "\x00"+name+"=") {
 			return errors.New("erasing " + name + ": it is still in /proc/self/environ")
 		}
 	}

@@ -95,8 +95,8 @@ func OpenNode(path string) error {
 // one host do with each other, who allow it to each other where Yama restricts it to descendants (PR_SET_PTRACER). The error is
 // EPERM where a seccomp filter or Yama forbids it.
 //
-// The child is this program once more: a copy of a process that is not dumpable (prctl(2), PR_SET_DUMPABLE), as paiinit's
-// are, is not dumpable either.
+// The child is this program once more: a copy of a process that is not dumpable (prctl(2), PR_SET_DUMPABLE), as
+// paiinit's are, is not dumpable either.
 func ReadPeerMemory() error {
 	if err := readMemory(os.Getppid()); allowed(err) {
 		return nil
@@ -104,13 +104,13 @@ func ReadPeerMemory() error {
 	return readChild()
 }
 
-// allowed reports whether a process could be read, or has nothing at that place: then it is another program, which may be
-// read, or one that is just being loaded.
+// allowed reports whether a process could be read, or has nothing at that place: then it is another program, which may
+// be read, or one that is just being loaded.
 func allowed(err error) bool { return err == nil || errors.Is(err, unix.EFAULT) }
 
 func readChild() error {
-	// The child has its own memory, and is dumpable, before the kernel lets another process read it (mm_access, kernel/fork.c, waits
-	// for begin_new_exec, fs/exec.c). It has no open file, and ends before it comes to anything.
+	// The child has its own memory, and is dumpable, before the kernel lets another process read it (mm_access,
+	// kernel/fork.c, waits for begin_new_exec, fs/exec.c). It has no open file, and ends before it comes to anything.
 	child, err := syscall.ForkExec("/proc/self/exe", []string{"paiinit", "version"}, &syscall.ProcAttr{})
 	if err != nil {
 		return fmt.Errorf("rdma: starting a child: %w", err)

@@ -57,8 +57,8 @@ func unescaped(s string) string {
 	return string(b)
 }
 
-// mountedToo adds to what is hidden the other places of the same files, and each proc, sysfs and devices file system: some
-// containers get those of the machine.
+// mountedToo adds to what is hidden the other places of the same files, and each proc, sysfs and devices file system:
+// some containers get those of the machine.
 func (h hiding) mountedToo(mounts []*mount) hiding {
 	all := h
 	for _, m := range mounts {
@@ -115,8 +115,8 @@ func (h hiding) hides(path string) bool {
 	return false
 }
 
-// landlockVersion is the kernel's version of Landlock's interface (Documentation/userspace-api/landlock.rst), 0 where it
-// has none, or does not let this process use it.
+// landlockVersion is the kernel's version of Landlock's interface (Documentation/userspace-api/landlock.rst), 0 where
+// it has none, or does not let this process use it.
 func landlockVersion() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -126,15 +126,16 @@ func landlockVersion() int {
 }
 
 const (
-	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	dirRights  = fileRights | unix.LANDLOCK_ACCESS_FS_READ_DIR |
+	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+		unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	dirRights = fileRights | unix.LANDLOCK_ACCESS_FS_READ_DIR |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
 // ruleset is one of Landlock's, which allows what it has rules for. A rule holds for everything below a directory, so
-// there is none for a directory with something hidden in it: what is in there is allowed one by one. The kernel finds the
-// rule of a directory by its inode, whichever path leads there.
+// there is none for a directory with something hidden in it: what is in there is allowed one by one. The kernel finds
+// the rule of a directory by its inode, whichever path leads there.
 type ruleset struct {
 	fd            int
 	handled       uint64  // the rights that the kernel knows: all others cannot be taken away
@@ -152,7 +153,8 @@ func look(list []inode, path string) []inode {
 	return list
 }
 
-// confine takes from this process, for good, the access to what is hidden. It is false where the kernel has no Landlock.
+// confine takes from this process, for good, the access to what is hidden. It is false where the kernel has no
+// Landlock.
 func (h hiding) confine() (bool, error) {
 	version := landlockVersion()
 	if version == 0 {
@@ -209,7 +211,8 @@ func (r *ruleset) allow(dir int, name string) {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK || slices.Contains(r.hidden, in): // a link's target has its own path
 		return
 	case slices.Contains(r.above, in):
-		rights = unix.LANDLOCK_ACCESS_FS_READ_DIR // also of what is hidden: stat(2), which is never denied, tells as much
+		// This holds for what is hidden, too: stat(2), which is never denied, tells as much as names do.
+		rights = unix.LANDLOCK_ACCESS_FS_READ_DIR
 		for _, name := range namesIn(fd) {
 			r.allow(fd, name)
 		}
@@ -261,12 +264,12 @@ func (f *filter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxPathPacket is more than a request with two paths has, in bytes. A longer one is passed on, and refused by its paths:
-// PATH_MAX is 4096.
+// maxPathPacket is more than a request with two paths has, in bytes. A longer one is passed on, and refused by its
+// paths: PATH_MAX is 4096.
 const maxPathPacket = 32 << 10
 
-// next reads the head of a packet, and all of one with paths (draft-ietf-secsh-filexfer-02, 3 and 6): the length in four
-// bytes, the type, the number of the request in four bytes, and strings.
+// next reads the head of a packet, and all of one with paths (draft-ietf-secsh-filexfer-02, 3 and 6): the length in
+// four bytes, the type, the number of the request in four bytes, and strings.
 func (f *filter) next() error {
 	f.head = make([]byte, 4)
 	if _, err := io.ReadFull(f.in, f.head); err != nil {

@@ -46,7 +46,8 @@ func TestHiddenPathsByName(t *testing.T) {
 	_, err = client.ReadDir("up")
 	require.NoError(t, err)
 	for _, name := range []string{
-		hidden + "/file", dir + "/other/file", "../hidden/file", "up/hidden/file", "up/other/../hidden/file", "/proc/self/mem",
+		hidden + "/file", dir + "/other/file", "../hidden/file", "up/hidden/file", "up/other/../hidden/file",
+		"/proc/self/mem",
 		hidden + "/new",
 	} {
 		require.Error(t, open(name, os.O_RDWR|os.O_CREATE), name)
@@ -74,8 +75,8 @@ func TestHiddenPathsByName(t *testing.T) {
 	require.Equal(t, "text", string(text))
 }
 
-// The same files under other names: bind mounts of what is hidden, of what is above and below it, and file systems of the
-// machine.
+// The same files under other names: bind mounts of what is hidden, of what is above and below it, and file systems of
+// the machine.
 func TestMountedToo(t *testing.T) {
 	const mounts = `21 1 8:1 / / rw - ext4 /dev/vda rw
 22 21 0:5 / /proc rw shared:1 master:2 - proc proc rw

@@ -269,7 +269,7 @@ func (p *people) read(info os.FileInfo) error {
 	if !p.said && landlockVersion() == 0 &&
 		slices.ContainsFunc(list, func(line *person) bool { return line.command == internalSFTP }) {
 		p.said = true
-		p.log.Info("this kernel has no Landlock: a key for sftp alone is kept from the processes of the job by a look at each path only")
+		p.log.Info("this kernel has no Landlock: a look at each path is all that confines a key for sftp alone")
 	}
 	p.log.Info("ssh authorized keys read", "file", p.file, "keys", len(list), "skipped", len(bad))
 	return nil

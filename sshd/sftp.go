@@ -18,7 +18,8 @@ const internalSFTP = "internal-sftp"
 // sends can harm the server, and that its files, directory and memory are its own. Relative names begin at the working directory.
 //
 // The process becomes not dumpable (prctl(2)). With hidden paths, which Config.SFTP is given as arguments, it loses the
-// access to them and all that is below them: by Landlock, for good, where the kernel has it, else by a look at each path.
+// access to them and all that is below them: by Landlock, for good, where the kernel has it, else by a look at each
+// path.
 func ServeSFTP(in io.Reader, out io.WriteCloser, hidden []string) error {
 	dir, err := os.Getwd()
 	if err != nil {

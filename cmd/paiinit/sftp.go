@@ -13,7 +13,8 @@ import (
 // sftpServer is the command that the SSH server runs for the subsystem sftp.
 const sftpServer = "sftp-server"
 
-// sftpCommand is not for people: it speaks SFTP on its standard input and output. Its arguments are hidden from the client.
+// sftpCommand is not for people: it speaks SFTP on its standard input and output. Its arguments are hidden from the
+// client.
 func sftpCommand() *cli.Command {
 	return &cli.Command{
 		Name: sftpServer, Hidden: true,
@@ -23,8 +24,8 @@ func sftpCommand() *cli.Command {
 	}
 }
 
-// hidden is what a key for sftp alone must not reach: the memory and the devices of this machine, what makes a caller one
-// of the job, and who may log in.
+// hidden is what a key for sftp alone must not reach: the memory and the devices of this machine, what makes a caller
+// one of the job, and who may log in.
 func (c *container) hidden() []string {
 	paths := []string{"/proc", "/sys", "/dev", c.state.dir, c.keysFile, c.absolute(c.secretFile)}
 	for _, secret := range c.job.Secrets {

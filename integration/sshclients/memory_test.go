@@ -54,7 +54,8 @@ func TestNoSecretInMemory(t *testing.T) {
 		everywhere[name+", as words of a hash"] = swapped(text)
 	}
 	keys := map[string]string{
-		"gossip key": derived("gossip"), "user's seed": derived("ssh-user"), "host's seed": derived("ssh-host/worker-0"),
+		"gossip key": derived("gossip"), "user's seed": derived("ssh-user"),
+		"host's seed": derived("ssh-host/worker-0"),
 	}
 	for name, text := range everywhere {
 		keys[name] = text
@@ -88,7 +89,8 @@ func TestNoSecretInMemory(t *testing.T) {
 			require.NoError(t, err)
 			out, err := session.StdoutPipe()
 			require.NoError(t, err)
-			require.NoError(t, session.Start(`echo ready; read go; cat "/proc/$PPID/environ" "/proc/$PPID/fd/0" >&2; echo "status $?"; read end`))
+			require.NoError(t, session.Start(`echo ready; read go
+				cat "/proc/$PPID/environ" "/proc/$PPID/fd/0" >&2; echo "status $?"; read end`))
 			says := func(text string) {
 				t.Helper()
 				answer := make([]byte, len(text)+1)
@@ -129,7 +131,8 @@ func TestNoSecretInMemory(t *testing.T) {
 				}
 				require.Empty(t, found, "in the memory of process %d of %v", pid, all)
 			}
-			require.NotEmpty(t, inMemory(t, agent, map[string]string{"seed": keys["user's seed"]}), "the agent logs in with it")
+			logsIn := map[string]string{"seed": keys["user's seed"]}
+			require.NotEmpty(t, inMemory(t, agent, logsIn), "what is there is found")
 
 			_, err = io.WriteString(in, "go\n")
 			require.NoError(t, err)

@@ -40,15 +40,17 @@ func (s *server) own() string {
 	return filepath.Dir(s.cmd.Args[slices.Index(s.cmd.Args, "--state-dir")+1])
 }
 
-// A key for sftp alone gets at no memory of a process, no device, no secret and no key, whatever name it finds for them.
+// A key for sftp alone gets at no memory of a process, no device, no secret and no key, whatever name it finds for
+// them.
 func TestOnlySFTPIsNoShell(t *testing.T) {
 	needRoot(t, "mounting")
 	needLandlock(t)
-	const script = `mkdir "$MNT" && cd "$MNT" && mkdir proc own all && mount --bind /proc proc && mount --bind "$OWN" own &&
-		mount --bind .. all && exec "$@"`
+	const script = `mkdir "$MNT" && cd "$MNT" && mkdir proc own all && mount --bind /proc proc &&
+		mount --bind "$OWN" own && mount --bind .. all && exec "$@"`
 	s := startWith(t, filesIn(t.TempDir()), `restrict,command="internal-sftp" `, func(s *server, cmd *exec.Cmd) {
 		own := filepath.Dir(cmd.Args[slices.Index(cmd.Args, "--state-dir")+1])
-		cmd.Args = append([]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"}, cmd.Args...)
+		unshare := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"}
+		cmd.Args = append(unshare, cmd.Args...)
 		cmd.Env = append(cmd.Env, "OWN="+own, "MNT="+filepath.Join(filepath.Dir(own), "mnt"))
 		var err error
 		cmd.Path, err = exec.LookPath("unshare")
@@ -112,12 +114,14 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 	for _, attacks := range []map[string]func() error{
 		open(os.O_RDWR, "/proc/self/mem", "/proc/"+agent+"/mem", "/proc/1/mem", "memory", "processes/self/mem",
 			"../../mnt/proc/self/mem", "../../../../../proc/self/mem", "/proc/self/root/proc/self/mem",
-			mnt+"/proc/"+agent+"/mem", fmt.Sprintf("/proc/%d/mem", s.cmd.Process.Pid), "/dev/zero", keys, "keys/authorized_keys",
+			mnt+"/proc/"+agent+"/mem", fmt.Sprintf("/proc/%d/mem", s.cmd.Process.Pid), "/dev/zero",
+			keys, "keys/authorized_keys",
 			mnt+"/own/authorized_keys",
 			mnt+"/all/"+filepath.Base(own)+"/authorized_keys", secretFile, filepath.Join(own, "state/lock")),
 		open(os.O_RDONLY, "/proc/self/environ", "/proc/"+agent+"/environ", "/proc/cpuinfo", "/sys/kernel/uevent_seqnum",
 			keys, secretFile, "keys/secret", mnt+"/own/secret"),
-		open(os.O_WRONLY|os.O_CREATE, filepath.Join(own, "new"), filepath.Join(own, "state", "new"), "/new", mnt+"/own/new"),
+		open(os.O_WRONLY|os.O_CREATE, filepath.Join(own, "new"), filepath.Join(own, "state", "new"), "/new",
+			mnt+"/own/new"),
 		{
 			"rename into place":       func() error { return client.PosixRename("evil", keys) },
 			"rename by a link":        func() error { return client.PosixRename("evil", "keys/authorized_keys") },
@@ -132,7 +136,8 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 		},
 	} {
 		for name, attack := range attacks {
-			require.Regexp(t, "permission denied|cross-device", attack(), name) // the latter where both directories matter
+			// The latter where both directories matter.
+			require.Regexp(t, "permission denied|cross-device", attack(), name)
 		}
 	}
 	// Refused by a look at the path.
