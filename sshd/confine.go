@@ -164,7 +164,7 @@ func (h hiding) confine() (bool, error) {
 	r := ruleset{handled: unix.LANDLOCK_ACCESS_FS_REFER - 1}
 	for _, path := range h {
 		r.hidden = look(r.hidden, path)
-		for path != "/" {
+		for len(path) > 1 {
 			path = filepath.Dir(path)
 			r.above = look(r.above, path)
 		}
@@ -297,17 +297,21 @@ func (f *filter) next() error {
 	return nil
 }
 
+const packetOpen = 3 // also of a directory: its handle serves to list it, and to change its mode
+
 // pathsOf says which strings of a packet are paths to be looked at: n from first on.
 func (f *filter) pathsOf(kind byte) (first, n int) {
 	switch kind {
 	case 7, 9, 11, 17, 19: // LSTAT, SETSTAT, OPENDIR, STAT, READLINK
+		return 0, 1
+	case packetOpen:
 		return 0, 1
 	}
 	if f.confined {
 		return 0, 0
 	}
 	switch kind {
-	case 3, 13, 14, 15: // OPEN, REMOVE, MKDIR, RMDIR
+	case 13, 14, 15: // REMOVE, MKDIR, RMDIR
 		return 0, 1
 	case 18, 20: // RENAME, SYMLINK
 		return 0, 2
@@ -330,7 +334,12 @@ func (f *filter) spoil(b []byte, first, n int) {
 			path = filepath.Join(f.dir, path)
 		}
 		// The links in /proc lead out of it: neither what they say nor their target is for the client.
-		if i >= first && (f.hides(filepath.Clean(path)) || f.hides(resolved(path))) {
+		hidden := i >= first && (f.hides(filepath.Clean(path)) || f.hides(resolved(path)))
+		if hidden && f.confined && f.head[4] == packetOpen { // Landlock refuses files, and says so to the client
+			info, err := os.Stat(path)
+			hidden = err == nil && info.IsDir()
+		}
+		if hidden {
 			clear(b[:size])
 		}
 		b = b[size:]

@@ -150,7 +150,14 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 		"stat":            func() error { _, err := client.Stat("/proc/self/exe"); return err },
 		"readlink":        func() error { _, err := client.ReadLink("/proc/" + agent + "/exe"); return err },
 		"list":            func() error { _, err := client.ReadDir("/proc/self/fd"); return err },
-		"list state":      func() error { _, err := client.ReadDir(filepath.Join(own, "state")); return err },
+		"open a directory": func() error {
+			f, err := client.Open(filepath.Join(own, "state"))
+			if err == nil {
+				err = f.Chmod(0o777)
+			}
+			return err
+		},
+		"list state": func() error { _, err := client.ReadDir(filepath.Join(own, "state")); return err },
 	} {
 		require.Error(t, attack(), name)
 	}
