@@ -8,7 +8,6 @@ package jobkey
 
 import (
 	"crypto/ed25519"
-	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -39,13 +38,14 @@ type Keys struct {
 }
 
 // Derive computes the keys of one attempt of a job from its secret. Every container that gives the same three values
-// gets the same keys. It is an error if the secret has fewer than 16 bytes.
+// gets the same keys. It is an error if the secret has fewer than 16 bytes. Derive keeps no copy of the secret, nor of
+// HKDF's pseudorandom key, in memory; the caller clears its own.
 func Derive(secret []byte, job, attempt string) (*Keys, error) {
 	if len(secret) < minSecret {
 		return nil, fmt.Errorf("jobkey: deriving the keys of job %q: the secret has %d bytes, at least %d random bytes are needed",
 			job, len(secret), minSecret)
 	}
-	return extract(secret, version, job, attempt)
+	return extract(secret, version, job, attempt), nil
 }
 
 // Insecure computes keys without a secret, from the names of the job and of the attempt alone. They keep jobs apart that
@@ -53,29 +53,22 @@ func Derive(secret []byte, job, attempt string) (*Keys, error) {
 // knows or guesses the job's name computes the same keys, and with them joins the gossip, logs in to every container
 // and poses as any of them. Encryption with these keys hides nothing. The caller has to limit who can reach its port.
 func Insecure(job, attempt string) *Keys {
-	k, err := extract([]byte(insecure), insecure, job, attempt)
-	if err != nil {
-		panic(err) // only a secret shorter than FIPS 140 allows can fail, and this one is constant
-	}
-	return k
+	return extract([]byte(insecure), insecure, job, attempt)
 }
 
-func extract(secret []byte, domain, job, attempt string) (*Keys, error) {
-	prk, err := hkdf.Extract(sha256.New, secret, names(domain, job, attempt))
-	if err != nil {
-		return nil, fmt.Errorf("jobkey: deriving the keys of job %q: %w", job, err)
-	}
+// extract derives the pseudorandom key of RFC 5869 (2.2) from the secret, keeps only what HMAC makes of it, and
+// overwrites the rest.
+func extract(secret []byte, domain, job, attempt string) *Keys {
+	prk := extraction(names(domain, job, attempt), secret)
+	mac := newMAC(prk)
+	clear(prk)
 	sum := sha256.Sum256(names(label, job, attempt))
 	return &Keys{
-		derive: func(info string, n int) []byte {
-			b, err := hkdf.Expand(sha256.New, prk, info, n)
-			if err != nil {
-				panic(err) // only a length above 255 hashes can fail, and all are constants
-			}
-			return b
+		derive: func(info string, n int) []byte { // at most one block of RFC 5869, 2.3
+			return mac.sum(append([]byte(info), 1))[:n]
 		},
 		label: hex.EncodeToString(sum[:8]),
-	}, nil
+	}
 }
 
 // names joins strings so that no two different lists give the same bytes: each after its length, 8 bytes big endian.

@@ -128,18 +128,19 @@ func (p *process) start(cfg Config) (err error) {
 		}
 		agents = append(agents, r)
 		h.secrets = append(h.secrets, r)
-		_, err = syscall.Write(w, []byte(*secret)) // fits: see MaxSecret
+		_, err = syscall.Write(w, bytesOf(*secret)) // fits: see MaxSecret; without a copy that would have to be erased
 		_ = syscall.Close(w)
 		if err != nil {
 			return because("handing "+name+" to the agent", err)
 		}
 	}
 	if found {
-		if err := erase(cfg.Args, cfg.Secrets); err != nil {
+		if err := erase(cfg.Args, cfg.Environ, cfg.Secrets); err != nil {
 			p.say("a secret stays visible in /proc/" + strconv.Itoa(h.parent) + "/environ: " + err.Error())
 		}
 	}
 
+	hide() // after erase, which reads /proc/self/environ
 	h.slack = timerSlack()
 	attr := &syscall.ProcAttr{
 		Env:   append(environ[:len(environ):len(environ)], Variable+"="+h.String()),
@@ -328,7 +329,13 @@ func prctl(option int, value uintptr) error {
 	return nil
 }
 
+// hide makes this process not dumpable (prctl(2), PR_SET_DUMPABLE): without CAP_SYS_PTRACE, no other process reads or
+// writes its memory, nor the files in /proc/PID that show what is in it. A program that it executes is dumpable again.
+// Files of /proc/self that only their owner may open belong to root from then on (proc_pid(5)).
+func hide() { _ = prctl(prSetDumpable, 0) } // fails for no process
+
 const (
+	prSetDumpable       = 4
 	prSetChildSubreaper = 36
 	prSetTimerslack     = 29
 	prGetTimerslack     = 30

@@ -25,6 +25,9 @@
 // The package imports little, so that a program can call Main from an init function, before its other packages are
 // initialised, and the agent starts that much earlier. The first process then never initialises them.
 //
+// Neither process is dumpable (prctl(2), PR_SET_DUMPABLE), so that no process of the job reads or writes its memory;
+// the programs that they start are.
+//
 // What it refuses to do: it reads no configuration, starts no other program, does not touch the terminal, and does not
 // ask the job to end: sending SIGTERM and waiting is the agent's task. Only what is then left is killed.
 package pid1
@@ -46,10 +49,10 @@ const MaxSecret = 4096
 type Config struct {
 	// Args is os.Args itself, not a copy of its strings: the environment block is found behind them.
 	Args []string
-	// Environ is os.Environ().
+	// Environ is os.Environ(), not a copy of its strings: secrets are overwritten in them.
 	Environ []string
 	// Secrets names the variables that are moved out of the environment: they appear in /proc/PID/environ of neither
-	// process, and not in Agent.Environ.
+	// process, and not in Agent.Environ. Their values in os.Environ are overwritten with zeros.
 	Secrets []string
 	// Stderr gets at most a few lines: a warning when orphans cannot be adopted, and how the agent crashed.
 	Stderr *os.File
@@ -60,7 +63,8 @@ type Agent struct {
 	// Environ is the job's environment: without the secrets and without this package's own variable. Whoever starts
 	// a program has to use it instead of os.Environ.
 	Environ []string
-	// Secrets has the values of those variables of Config.Secrets that were set, by name.
+	// Secrets has the values of those variables of Config.Secrets that were set, by name. They are the only copies in
+	// the memory of both processes: the caller clears them when it does not need them any more.
 	Secrets map[string][]byte
 	// Signals has the signals that the first process got, in the order in which it got them: every one that asks for
 	// something (see ending and others in signals.go), but not SIGCHLD, SIGPIPE and SIGURG. If the first process is

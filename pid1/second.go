@@ -25,6 +25,7 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	// The kernel has named the process "exe" after /proc/self/exe; ps and pgrep should find it.
 	words := split(cfg.Args[0], '/')
 	_ = os.WriteFile("/proc/self/comm", []byte(words[len(words)-1]), 0)
+	hide() // before there is a secret; after the name, which only the file's owner may write
 
 	secrets := make(map[string][]byte)
 	for i, name := range cfg.Secrets {
@@ -100,13 +101,20 @@ func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, ini
 	}
 }
 
-// readAll reads a pipe to its end, and closes it.
+// readAll reads a secret from a pipe to its end, and closes it.
 func readAll(fd int) ([]byte, error) {
 	pipe := os.NewFile(uintptr(fd), "secret")
 	defer func() { _ = pipe.Close() }()
-	data, err := io.ReadAll(pipe)
-	if err != nil {
-		return nil, because("reading file descriptor "+strconv.Itoa(fd), err)
+	data := make([]byte, MaxSecret) // io.ReadAll would leave copies of a secret behind as it grows
+	n := 0
+	for n < len(data) {
+		more, err := pipe.Read(data[n:])
+		if n += more; err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, because("reading file descriptor "+strconv.Itoa(fd), err)
+		}
 	}
-	return data, nil
+	return data[:n], nil
 }

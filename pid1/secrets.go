@@ -12,12 +12,21 @@ const (
 	atExecfn = 31
 )
 
-// erase removes the named variables from the memory that the kernel shows as /proc/PID/environ of this process. It
-// does so in place, as setproctitle(3) does: starting the program again with another environment would do as well, but
-// takes a second start-up, and loses the signals that come in between.
+// erase removes the named variables from the memory of this process: from the block that the kernel shows as
+// /proc/PID/environ, and from the Go runtime's copy of it, the strings of os.Environ. It does so in place, as
+// setproctitle(3) does: starting the program again with another environment would do as well, but takes a second
+// start-up, and loses the signals that come in between.
 //
-// Strings of os.Environ() are copies, and stay as they are.
-func erase(args []string, names []string) error {
+// What was taken from os.Environ before reads as zeros afterwards.
+func erase(args, environ, names []string) error {
+	for _, entry := range environ {
+		for _, name := range names {
+			if value, ok := cutPrefix(entry, name+"="); ok {
+				// The runtime has allocated each entry (goenvs_unix, runtime/runtime1.go): the memory can be written.
+				clear(bytesOf(value))
+			}
+		}
+	}
 	block, err := environBlock(args)
 	if err != nil {
 		return err
@@ -32,18 +41,21 @@ func erase(args []string, names []string) error {
 		block = rest
 	}
 
-	// Without /proc there is nothing to check, and nobody who could look.
-	environ, err := os.ReadFile("/proc/self/environ")
+	// Without /proc there is nothing to check, and no other process can look.
+	shown, err := os.ReadFile("/proc/self/environ")
 	if err != nil {
 		return nil
 	}
 	for _, name := range names {
-		if contains(append([]byte{0}, environ...), "\x00"+name+"=") {
+		if contains(append([]byte{0}, shown...), "\x00"+name+"=") {
 			return errors.New("erasing " + name + ": it is still in /proc/self/environ")
 		}
 	}
 	return nil
 }
+
+// bytesOf returns the memory of a string.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // auxiliaryVector is the runtime's copy of the pairs that the kernel has put above the environment.
 // golang.org/x/sys/unix has it as Auxv, but that package would be initialised before the agent starts.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -333,6 +334,20 @@ func TestReadPeerMemory(t *testing.T) {
 	}
 	_, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 	require.ErrorIs(t, err, unix.ECHILD)
+}
+
+// The agent is not dumpable, so neither its parent nor a copy of it may be read; the ranks of the job may.
+func TestReadPeerMemoryNotDumpable(t *testing.T) {
+	runtime.LockOSThread() // for good: the thread ends with this goroutine, and with it what it gave up
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &data[0]))
+	data[0].Effective &^= 1 << unix.CAP_SYS_PTRACE
+	require.NoError(t, unix.Capset(&header, &data[0]))
+	before := readChild()
+	require.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+	defer func() { require.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)) }()
+	require.Equal(t, before, readChild())
 }
 
 func TestPeerMemoryIsReported(t *testing.T) {

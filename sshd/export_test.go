@@ -1,6 +1,9 @@
 package sshd
 
-import "time"
+import (
+	"io"
+	"time"
+)
 
 // SetLogin changes the login deadline.
 func (s *Server) SetLogin(d time.Duration) { s.limits.login = d }
@@ -29,3 +32,13 @@ func (s *Server) SetSettle(d time.Duration) { s.limits.settle = d }
 
 // ServeSFTPIn is ServeSFTP in another directory.
 var ServeSFTPIn = serveSFTP
+
+// ServeHiding is ServeSFTP in another directory, on a kernel without Landlock.
+func ServeHiding(dir string, hidden []string, in io.Reader, out io.WriteCloser) error {
+	return serveSFTP(dir, &filter{hiding: newHiding(hidden), in: in, dir: dir}, out)
+}
+
+// MountedToo is newHiding on another machine.
+func MountedToo(mountinfo string, paths []string) []string {
+	return hiding(paths).mountedToo(readMounts(mountinfo))
+}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "sftp-server" {
-		if err := sshd.ServeSFTP(os.Stdin, os.Stdout); err != nil {
+		if err := sshd.ServeSFTP(os.Stdin, os.Stdout, nil); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

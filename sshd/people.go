@@ -196,6 +196,7 @@ type people struct {
 	mu    sync.Mutex
 	stamp stamp
 	ok    bool // it could be read
+	said  bool // that the kernel has no Landlock
 	list  []*person
 }
 
@@ -265,6 +266,11 @@ func (p *people) read(info os.FileInfo) error {
 		p.log.Warn("ssh authorized key skipped", "file", p.file, "line", b.line, "reason", b.reason.Error())
 	}
 	p.list = list
+	if !p.said && landlockVersion() == 0 &&
+		slices.ContainsFunc(list, func(line *person) bool { return line.command == internalSFTP }) {
+		p.said = true
+		p.log.Info("this kernel has no Landlock: a look at each path is all that confines a key for sftp alone")
+	}
 	p.log.Info("ssh authorized keys read", "file", p.file, "keys", len(list), "skipped", len(bad))
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -554,6 +555,9 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 		cmd.Args = cmd.Args[:1]
 	case req.sftp:
 		cmd.Path, cmd.Args = s.srv.cfg.SFTP[0], s.srv.cfg.SFTP
+		if req.forced {
+			cmd.Args = slices.Concat(cmd.Args, s.srv.cfg.Hidden)
+		}
 	}
 	if req.forced {
 		cmd.Env = append(cmd.Env, "SSH_ORIGINAL_COMMAND="+req.original)

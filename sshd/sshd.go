@@ -78,6 +78,11 @@ type Config struct {
 	// Empty: the subsystem is refused.
 	SFTP []string
 
+	// Hidden are absolute paths that SFTP gets as further arguments where the line of a person's key allows nothing
+	// else (command="internal-sftp"); empty ones are passed over. A key that also opens a shell would reach them
+	// anyway.
+	Hidden []string
+
 	// Known says that an address belongs to a peer of the job, whose connections are not limited. Nil: no address does.
 	Known func(netip.Addr) bool
 

@@ -145,12 +145,18 @@ func (c *container) identify(ctx context.Context) error {
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
-		if source, err = c.deriveKeys(); err != nil {
-			if contradiction != nil {
-				return contradiction
-			}
-			return err
+		source, err = c.deriveKeys()
+	}
+	for _, secret := range c.agent.Secrets { // also where a file was preferred, or no secret was needed
+		clear(secret)
+	}
+	if err != nil {
+		if contradiction != nil {
+			return contradiction
 		}
+		return err
+	}
+	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
@@ -229,12 +235,13 @@ func (c *container) deriveKeys() (source string, err error) {
 	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
 }
 
-// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares.
+// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares. The
+// caller clears the secret.
 func (c *container) findSecret() (secret []byte, source string, err error) {
 	name := c.secretFile
 	if name == "" {
 		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
-			return slices.Clone(s), secretVariable, nil
+			return s, secretVariable, nil
 		}
 		if len(c.job.Secrets) == 0 {
 			return nil, "", nil
@@ -246,11 +253,12 @@ func (c *container) findSecret() (secret []byte, source string, err error) {
 		return nil, "", fmt.Errorf("reading the secret: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile))
-	if err != nil {
+	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies behind as it grows
+	n, err := io.ReadFull(f, b)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, "", fmt.Errorf("reading the secret: %w", err)
 	}
-	return bytes.TrimRight(b, "\r\n"), name, nil
+	return bytes.TrimRight(b[:n], "\r\n"), name, nil
 }
 
 // A key file of the scheduler's may be a few KiB; what comes after this is not read.
@@ -402,6 +410,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Comment:    rsh.Comment(keys.Label(), id),
 		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
 		SFTP:       []string{"/proc/self/exe", sftpServer},
+		Hidden:     c.hidden(),
 		Environ:    c.agent.Environ,
 		Extra:      c.sessionVars,
 		Fork:       c.agent.Fork,

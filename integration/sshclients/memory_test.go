@@ -1,0 +1,215 @@
+package sshclients
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pkg/sftp"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+// ordinary is a user without a passwd entry.
+const ordinary = 54321
+
+// as runs the server as another user, to whom its files belong.
+func as(t testing.TB, uid int) func(*server, *exec.Cmd) {
+	return func(s *server, cmd *exec.Cmd) {
+		own := filepath.Dir(cmd.Args[slices.Index(cmd.Args, "--state-dir")+1])
+		for _, dir := range []string{s.home, own} {
+			require.NoError(t, os.Chown(dir, uid, uid))
+		}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
+	}
+}
+
+// Neither the secret nor a key that is derived from it is left where another process could find it. Processes that hold
+// keys belong to another user in /proc: they are not dumpable.
+func TestNoSecretInMemory(t *testing.T) {
+	needRoot(t, "reading the memory of other processes")
+	prk, err := hkdf.Extract(sha256.New, []byte(secret), saltOf(jobID, ""))
+	require.NoError(t, err)
+	derived := func(info string) string {
+		key, err := hkdf.Expand(sha256.New, prk, info, 32)
+		require.NoError(t, err)
+		return string(key)
+	}
+	everywhere := map[string]string{"secret": secret, "HKDF key": string(prk)}
+	for name, text := range everywhere {
+		everywhere[name+", as words of a hash"] = swapped(text)
+	}
+	keys := map[string]string{
+		"gossip key": derived("gossip"), "user's seed": derived("ssh-user"),
+		"host's seed": derived("ssh-host/worker-0"),
+	}
+	for name, text := range everywhere {
+		keys[name] = text
+	}
+	for name, given := range map[string]func(*exec.Cmd){
+		"file": func(*exec.Cmd) {},
+		"variable": func(cmd *exec.Cmd) {
+			at := slices.Index(cmd.Args, "--secret-file")
+			cmd.Args = slices.Delete(cmd.Args, at, at+2)
+			cmd.Env = append(cmd.Env, "PAIINIT_SECRET="+secret)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := startWith(t, filesIn(t.TempDir()), "", func(s *server, cmd *exec.Cmd) {
+				as(t, ordinary)(s, cmd)
+				given(cmd)
+			})
+			client, err := ssh.Dial("tcp", s.addr(), s.config(t, "root", s.person.signer))
+			require.NoError(t, err)
+			defer func() { _ = client.Close() }()
+			files, err := sftp.NewClient(client)
+			require.NoError(t, err)
+			defer func() { _ = files.Close() }()
+			_, err = files.Getwd()
+			require.NoError(t, err)
+			session, err := client.NewSession()
+			require.NoError(t, err)
+			defer func() { _ = session.Close() }()
+			in, err := session.StdinPipe()
+			require.NoError(t, err)
+			out, err := session.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, session.Start(`echo ready; read go
+				cat "/proc/$PPID/environ" "/proc/$PPID/fd/0" >&2; echo "status $?"; read end`))
+			says := func(text string) {
+				t.Helper()
+				answer := make([]byte, len(text)+1)
+				_, err := io.ReadFull(out, answer)
+				require.NoError(t, err)
+				require.Equal(t, text+"\n", string(answer))
+			}
+			says("ready")
+
+			first := s.cmd.Process.Pid
+			agent := children(t, first)[0]
+			var names []string
+			hidden := map[int]bool{first: true, agent: true}
+			all := append([]int{first, agent}, children(t, agent)...)
+			for _, pid := range all[2:] {
+				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				require.NoError(t, err)
+				words := strings.Split(string(line), "\x00")
+				hidden[pid] = words[1] == "sftp-server"
+				names = append(names, words[0])
+			}
+			require.ElementsMatch(t, []string{"/proc/self/exe", "sleep", "sh"}, names)
+
+			for _, pid := range all {
+				info, err := os.Stat(fmt.Sprintf("/proc/%d/environ", pid))
+				require.NoError(t, err)
+				belongs := map[bool]uint32{true: 0, false: ordinary}[hidden[pid]]
+				require.Equal(t, belongs, info.Sys().(*syscall.Stat_t).Uid, pid)
+				absent := keys
+				if pid == agent {
+					absent = everywhere
+				}
+				var found []string
+				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+					if found = inMemory(t, pid, absent); len(found) == 0 || time.Now().After(deadline) {
+						break
+					}
+				}
+				require.Empty(t, found, "in the memory of process %d of %v", pid, all)
+			}
+			logsIn := map[string]string{"seed": keys["user's seed"]}
+			require.NotEmpty(t, inMemory(t, agent, logsIn), "what is there is found")
+
+			_, err = io.WriteString(in, "go\n")
+			require.NoError(t, err)
+			says("status 1") // it may not look at the agent
+			_, err = io.WriteString(in, "end\n")
+			require.NoError(t, err)
+			require.NoError(t, session.Wait())
+		})
+	}
+}
+
+// saltOf is package jobkey's.
+func saltOf(names ...string) []byte {
+	b := []byte("paiinit/v1")
+	for _, n := range names {
+		b = append(binary.BigEndian.AppendUint64(b, uint64(len(n))), n...)
+	}
+	return b
+}
+
+// swapped is how SHA-256 keeps a text on a little-endian machine.
+func swapped(text string) string {
+	b := []byte(text)[:len(text)&^3]
+	for i := 0; i < len(b); i += 4 {
+		slices.Reverse(b[i : i+4])
+	}
+	return string(b)
+}
+
+// children lists those of all threads of a process.
+func children(t testing.TB, pid int) (found []int) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	require.NoError(t, err)
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // a thread may have ended
+		for _, word := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(word)
+			require.NoError(t, err)
+			found = append(found, child)
+		}
+	}
+	return found
+}
+
+// inMemory says which of the texts stand in the memory of a process, by name and mapping.
+func inMemory(t testing.TB, pid int, texts map[string]string) (found []string) {
+	t.Helper()
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	require.NoError(t, err)
+	memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	require.NoError(t, err)
+	defer func() { _ = memory.Close() }()
+	read := 0
+	for line := range strings.Lines(string(maps)) {
+		var begin, end uint64
+		var mode string
+		_, err := fmt.Sscanf(line, "%x-%x %s", &begin, &end, &mode)
+		require.NoError(t, err)
+		if mode[0] != 'r' {
+			continue
+		}
+		const step, overlap = 8 << 20, 64
+		for at := begin; at < end; at += step {
+			data := make([]byte, min(step+overlap, end-at))
+			n, err := memory.ReadAt(data, int64(at))
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.EIO) {
+				require.NoError(t, err)
+			}
+			read += n
+			for name, text := range texts {
+				if i := bytes.Index(data[:n], []byte(text)); i >= 0 {
+					found = append(found, fmt.Sprintf("%s at %x in %s", name, at+uint64(i), strings.TrimSpace(line)))
+				}
+			}
+		}
+	}
+	require.Greater(t, read, 100<<10)
+	return found
+}

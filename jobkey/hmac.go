@@ -1,0 +1,83 @@
+package jobkey
+
+import (
+	"crypto/sha256"
+	"encoding"
+	"encoding/binary"
+	"hash"
+)
+
+// HMAC-SHA256 (RFC 2104) that leaves no copy of a key or a message in memory. The standard library's keeps the last
+// block of a message in the state of the hash, and copies that state with every sum; neither can be overwritten from
+// outside. What is written here comes in whole blocks, which package sha256 reads where they are.
+
+// mac has the states of the two hashes after the block with the key. They give every sum, and not the key.
+type mac struct{ inner, outer []byte }
+
+// newMAC takes a key of at most one block.
+func newMAC(key []byte) mac {
+	return mac{inner: keyed(key, 0x36), outer: keyed(key, 0x5c)}
+}
+
+func keyed(key []byte, pad byte) []byte {
+	block := make([]byte, sha256.BlockSize)
+	copy(block, key)
+	for i := range block {
+		block[i] ^= pad
+	}
+	h := sha256.New()
+	_, _ = h.Write(block) // a hash never fails
+	clear(block)
+	return state(h)
+}
+
+// sum is that of a message.
+func (m mac) sum(message []byte) []byte {
+	inner := finish(m.inner, message)
+	sum := finish(m.outer, inner)
+	clear(inner)
+	return sum
+}
+
+// finish returns the sum of the block that has led to a state, and of a message.
+func finish(begin, message []byte) []byte {
+	const length = 8 // bytes of the length, in bits, at the end of the last block (FIPS 180-4, 5.1.1)
+	n := len(message) + 1 + length
+	n += -n & (sha256.BlockSize - 1)
+	padded := make([]byte, n)
+	copy(padded, message)
+	padded[len(message)] = 0x80
+	binary.BigEndian.PutUint64(padded[n-length:], uint64(sha256.BlockSize+len(message))<<3)
+
+	h := sha256.New()
+	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(begin); err != nil {
+		panic(err) // a state is never refused by the hash that it came from
+	}
+	_, _ = h.Write(padded)
+	clear(padded)
+	s := state(h)
+	h.Reset()
+	sum := append([]byte(nil), s[stateSum:stateSum+sha256.Size]...)
+	clear(s)
+	return sum
+}
+
+// stateSum is where the sum stands in the state of package sha256, behind four bytes that name the hash.
+const stateSum = 4
+
+func state(h hash.Hash) []byte {
+	s, err := h.(encoding.BinaryMarshaler).MarshalBinary()
+	if err != nil {
+		panic(err) // sha256 has no such error
+	}
+	return s
+}
+
+// extraction is the pseudorandom key of HKDF (RFC 5869, 2.2).
+func extraction(salt, secret []byte) []byte {
+	if len(salt) > sha256.BlockSize {
+		sum := sha256.Sum256(salt)
+		salt = sum[:]
+	}
+	return newMAC(salt).sum(secret)
+}
