@@ -396,12 +396,16 @@ func (j judgement) stopped() rendezvous.Outcome {
 		o.Reason += "; the commands of all ranks ended with status 0"
 		return o
 	}
-	for _, e := range slices.SortedFunc(slices.Values(j.ends), byRank) {
-		if e.Stopped && e.Outcome.Status != 0 { // commands may answer a signal with a status of their own
-			o.Status = e.Outcome.Status
-			o.Reason += "; " + e.Outcome.Reason
-			break
+	var first *rendezvous.End // by rank
+	for i, e := range j.ends {
+		// Commands may answer a signal with a status of their own.
+		if e.Stopped && e.Outcome.Status != 0 && (first == nil || e.Rank < first.Rank) {
+			first = &j.ends[i]
 		}
+	}
+	if first != nil {
+		o.Status = first.Outcome.Status
+		o.Reason += "; " + first.Outcome.Reason
 	}
 	return o
 }
@@ -409,13 +413,17 @@ func (j judgement) stopped() rendezvous.Outcome {
 // failed are the commands that failed by themselves: the most likely cause first, the others in the order in which
 // they ended.
 func (j judgement) failed() []rendezvous.End {
-	var ends []rendezvous.End
-	for _, e := range j.ends {
+	var order []*rendezvous.End // a sort of the structs themselves would add 20 kB to the program
+	for i, e := range j.ends {
 		if e.Outcome.Status != 0 && j.own(e) {
-			ends = append(ends, e)
+			order = append(order, &j.ends[i])
 		}
 	}
-	slices.SortFunc(ends, func(a, b rendezvous.End) int { return cmp.Or(a.At.Compare(b.At), byRank(a, b)) })
+	slices.SortFunc(order, func(a, b *rendezvous.End) int { return cmp.Or(a.At.Compare(b.At), a.Rank-b.Rank) })
+	ends := make([]rendezvous.End, 0, len(order))
+	for _, e := range order {
+		ends = append(ends, *e)
+	}
 	if len(ends) < 2 {
 		return ends
 	}
@@ -470,8 +478,6 @@ var lostConnection = sync.OnceValue(func() *regexp.Regexp {
 func follows(status int) bool {
 	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
 }
-
-func byRank(a, b rendezvous.End) int { return a.Rank - b.Rank }
 
 // alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs. Whether
 // it did, time alone does not tell where paiinit noticed them within the same moment.
