@@ -2,6 +2,8 @@ package jobkey
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
 	"fmt"
 	"runtime/debug"
 
@@ -90,7 +92,10 @@ func period(secret []byte) int {
 // stretch makes each guess of a short secret as expensive as one start of a container: scrypt (RFC 7914) with
 // N = 2048, r = 8, p = 1 takes 128·N·r = 2 MB. Hundreds of containers may share two processors, so it takes no more.
 func stretch(secret, salt []byte) ([]byte, error) {
-	key, err := scrypt.Key(secret, salt, 1<<11, 8, 1, 32)
+	// scrypt makes strings of its password, which stay in memory. HMAC keeps no plain copy of its key.
+	mac := hmac.New(sha256.New, secret)
+	mac.Write(salt)
+	key, err := scrypt.Key(mac.Sum(nil), salt, 1<<11, 8, 1, 32)
 	if err != nil {
 		return nil, fmt.Errorf("stretching a secret of fewer than %d bytes: %w", longSecret, err)
 	}

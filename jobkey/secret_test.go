@@ -2,7 +2,9 @@ package jobkey
 
 import (
 	"bytes"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -113,7 +115,10 @@ func TestStretched(t *testing.T) {
 		require.NoError(t, err)
 		plain, err := extract(text, version, "job", "1")
 		require.NoError(t, err)
-		key, err := scrypt.Key(text, names(stretched, "job", "1"), 2048, 8, 1, 32)
+		salt := names(stretched, "job", "1")
+		mac := hmac.New(sha256.New, text)
+		mac.Write(salt)
+		key, err := scrypt.Key(mac.Sum(nil), salt, 2048, 8, 1, 32)
 		require.NoError(t, err)
 		slow, err := extract(key, stretched, "job", "1")
 		require.NoError(t, err)
