@@ -86,7 +86,7 @@ bench: deps build ## measure beside what others use, into docs/benchmarks.md, an
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md launchers
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md sshd
-	go test -run '^$$' -bench . -benchmem ./rdma ./rsh ./sshd
+	go test -run '^$$' -bench . -benchmem ./jobkey ./rdma ./rsh ./sshd
 
 .PHONY: demo
 demo: deps build ## N=4 hosts on this machine: one mpirun, one sum, one exit status

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -190,6 +191,14 @@ func ends(t *testing.T, containers []*lab.Container, workers, servers int) {
 	require.Equal(t, want, did)
 }
 
+// submitted puts the secret into a job file, as docs/schedulers says to do with envsubst(1).
+func submitted(t *testing.T, text []byte) []byte {
+	t.Helper()
+	reference := []byte("${PAIINIT_SECRET}")
+	require.Equal(t, 1, bytes.Count(text, reference))
+	return bytes.Replace(text, reference, []byte(secret), 1)
+}
+
 // TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14, tensorflow.yaml on
 // 1.x, and a program with TF_CONFIG on 0.8. On 0.8 paiinit listens on the http port of each task: the lists of hosts
 // that the command gets have other ports. minSucceededTaskCount counts tasks that ended with 0, as all of them do.
@@ -202,6 +211,7 @@ func TestOpenPAITensorFlow(t *testing.T) {
 	read := func(t *testing.T, file string) (roles []role) {
 		text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
 		require.NoError(t, err)
+		text = submitted(t, text)
 		var job struct {
 			TaskRoles []struct {
 				Name, Command string

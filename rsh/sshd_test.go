@@ -30,7 +30,7 @@ func keys(t testing.TB, secret, job, attempt string) *jobkey.Keys {
 	return k
 }
 
-const secret = "0123456789abcdef0123456789abcdef"
+const secret = "a secret of a test, which has 32 bytes or more"
 
 func container(t testing.TB, k *jobkey.Keys, id string) rsh.Target {
 	s, err := sshd.New(sshd.Config{

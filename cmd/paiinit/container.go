@@ -241,7 +241,7 @@ func (c *container) findSecret() (secret []byte, source string, err error) {
 	name := c.secretFile
 	if name == "" {
 		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
-			return s, secretVariable, nil
+			return trimSecret(s), secretVariable, nil
 		}
 		if len(c.job.Secrets) == 0 {
 			return nil, "", nil
@@ -258,8 +258,12 @@ func (c *container) findSecret() (secret []byte, source string, err error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, "", fmt.Errorf("reading the secret: %w", err)
 	}
-	return bytes.TrimRight(b[:n], "\r\n"), name, nil
+	return trimSecret(b[:n]), name, nil
 }
+
+// trimSecret takes away the end of the last line, which an editor, echo or base64 adds: a secret is the same in a file
+// and in a variable. Other blanks may belong to it.
+func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
 
 // A key file of the scheduler's may be a few KiB; what comes after this is not read.
 const maxSecretFile = 1 << 16

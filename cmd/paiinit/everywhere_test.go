@@ -139,12 +139,21 @@ func TestJudgement(t *testing.T) {
 			judgement{stop: stop(15), ordered: at(2), ends: ends{end(1, 0, 1, false), end(0, 143, 9, true)}},
 			143, "by a person; rank 0",
 		},
+		"two at the same moment, by rank": {
+			judgement{ordered: at(20), ends: ends{end(2, 3, 5, false), end(0, 143, 9, true), end(1, 4, 5, false)}},
+			4, "rank 1" + also("rank 2 (worker-2) with 3 after 0s, rank 0 (worker-0) with 143 after 4ms"),
+		},
 		"stopped, and all saved their work": {
 			judgement{stop: stop(15), ordered: at(2), ends: ends{end(1, 0, 9, true), end(0, 0, 9, true)}},
 			0, "by a person; the commands of all ranks ended with status 0",
 		},
 		"stopped, and a command saved its work with a status of its own": {
 			judgement{stop: stop(2), ordered: at(2), ends: ends{end(1, 5, 9, true), end(0, 0, 9, false)}},
+			5, "by a person; rank 1",
+		},
+		"stopped, and the first rank that ended otherwise": {
+			judgement{stop: stop(15), ordered: at(2), ends: ends{
+				end(3, 6, 4, true), end(1, 5, 9, true), end(2, 7, 5, true), end(0, 0, 9, true)}},
 			5, "by a person; rank 1",
 		},
 		"stopped, and nothing was heard": {judgement{stop: stop(2), ordered: at(2)}, 130, "by a person"},

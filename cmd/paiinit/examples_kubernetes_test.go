@@ -97,6 +97,8 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 			v.Value = fields[v.ValueFrom.FieldRef.FieldPath]
 		case v.ValueFrom.SecretKeyRef.Key != "":
 			v.Value = "of the Secret, long enough"
+		case v.Name == secretVariable:
+			require.Fail(t, "a secret in the file")
 		case v.Name == "PAIINIT_SECRET_FILE":
 			require.True(t, mounts[v.Value[:strings.LastIndexByte(v.Value, '/')]], "%s is not mounted", v.Value)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/jobkey"
 )
 
 // The job files of examples/ are read strictly, and every container that they describe is given to this program, with the
@@ -138,7 +140,12 @@ func (s started) run(t *testing.T) envspec.Job {
 	if job.First {
 		require.NotEmpty(t, got.command)
 	}
-	require.True(t, lookup(s.environ, secretVariable) != "" || got.secretFile != "" || len(job.Secrets) > 0, "there is no secret")
+	if secret := lookup(s.environ, secretVariable); secret != "" {
+		_, err := jobkey.Derive([]byte(secret), job.ID, job.Attempt)
+		require.NoError(t, err)
+	} else {
+		require.True(t, got.secretFile != "" || len(job.Secrets) > 0, "there is no secret")
+	}
 	return job
 }
 
@@ -147,6 +154,17 @@ func readExample(t *testing.T, file string) []byte {
 	b, err := os.ReadFile("../../examples/" + file)
 	require.NoError(t, err)
 	return b
+}
+
+// readSubmitted reads an example whose platform has no store of secrets: what submits the job puts the secret in place
+// of the reference, as envsubst(1) and az ml job create --set do. As it is, the file has no secret.
+func readSubmitted(t *testing.T, file string) []byte {
+	t.Helper()
+	text, reference := readExample(t, file), []byte("${"+secretVariable+"}")
+	_, err := jobkey.Derive(reference, "", "")
+	require.Error(t, err)
+	require.Equal(t, 1, bytes.Count(text, reference))
+	return bytes.Replace(text, reference, []byte(rand.Text()), 1)
 }
 
 // strictYAML reads all documents of a file. Nothing may be in it that v does not know, nor twice.
@@ -266,7 +284,7 @@ func openPAIClassicExample(t *testing.T, file string) []started {
 			MinFailedTaskCount, MinSucceededTaskCount int
 			Command                                   string
 		}
-	}](t, readExample(t, file))
+	}](t, readSubmitted(t, file))
 	var roles []paiRole
 	for _, r := range job.TaskRoles {
 		roles = append(roles, paiRole{r.Name, r.TaskNumber, r.GPUNumber, r.Command})
@@ -354,7 +372,7 @@ func azureMLExample(t *testing.T, file string) []started {
 			Servers   int `yaml:"parameter_server_count"`
 			Workers   int `yaml:"worker_count"`
 		}
-	}](t, readExample(t, file))[0]
+	}](t, readSubmitted(t, file))[0]
 	require.Equal(t, "command", job.Type)
 	n := job.Resources.InstanceCount
 	var list []started
@@ -410,7 +428,7 @@ func azureBatchExample(t *testing.T, file string) []started {
 			NumberOfInstances       int
 			CoordinationCommandLine string
 		} `json:"multiInstanceSettings"`
-	}](t, readExample(t, file))
+	}](t, readSubmitted(t, file))
 	require.Contains(t, task.ContainerSettings.ContainerRunOptions, "--network host")
 	var list []started
 	n := task.MultiInstance.NumberOfInstances
@@ -453,7 +471,7 @@ func sageMakerExample(t *testing.T, file string) []started {
 		}
 		StoppingCondition      struct{ MaxRuntimeInSeconds int }
 		EnableNetworkIsolation bool
-	}](t, readExample(t, file))
+	}](t, readSubmitted(t, file))
 	var hosts []string
 	for i := range job.ResourceConfig.InstanceCount {
 		hosts = append(hosts, fmt.Sprintf("algo-%d", i+1))
@@ -520,7 +538,7 @@ func vertexExample(t *testing.T, file string) []started {
 				Env           []nameValue
 			} `yaml:"containerSpec"`
 		} `yaml:"workerPoolSpecs"`
-	}](t, readExample(t, file))[0]
+	}](t, readSubmitted(t, file))[0]
 	cluster := make(map[string][]string)
 	for i, p := range job.Pools {
 		pool := fmt.Sprintf("workerpool%d", i)
@@ -551,9 +569,10 @@ func dstackExample(t *testing.T, file string) []started {
 		Resources     map[string]int
 	}](t, readExample(t, file))[0]
 	require.Equal(t, "task", task.Type)
+	require.Equal(t, []string{secretVariable + "=${{ secrets.paiinit }}"}, task.Env)
 	var list []started
 	for i := range task.Nodes {
-		environ := append(slices.Clone(task.Env), vars("DSTACK_NODES_IPS", "10.2.0.1\n10.2.0.2\n10.2.0.3\n10.2.0.4", "DSTACK_MASTER_NODE_IP", "10.2.0.1",
+		environ := append(vars(secretVariable, "of dstack's, long enough"), vars("DSTACK_NODES_IPS", "10.2.0.1\n10.2.0.2\n10.2.0.3\n10.2.0.4", "DSTACK_MASTER_NODE_IP", "10.2.0.1",
 			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", task.Nodes, "DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")...)
 		list = append(list, started{argv: words(task.Commands[0], environ), environ: environ})
 	}

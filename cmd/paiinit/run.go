@@ -126,13 +126,15 @@ func hint(err error, command []string) string {
 	case errors.As(err, &usage):
 		return "see paiinit run --help"
 	case errors.As(err, &secret):
-		return "give every container the same secret of at least 16 bytes: --secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
-			"PAIINIT_SECRET in the environment; or a key that the scheduler shares already (OpenPAI's job ssh plugin). " +
-			"Without one, --insecure lets everybody take part who reaches the port"
+		return "make a secret with: head -c 32 /dev/urandom | base64; give the same one to every container: " +
+			"--secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
+			"PAIINIT_SECRET in the environment; or a key that the scheduler shares already " +
+			"(OpenPAI's job ssh plugin). Without one, --insecure lets everybody take part who reaches the port"
 	case errors.As(err, &missing) && missing.OtherVersion():
 		return "all containers of a job need the same paiinit; `paiinit version` in each image tells which it has"
 	case errors.As(err, &missing) && missing.OtherSecret():
-		return "the containers of one job must be given the same secret; the fingerprint in the first log line of each container tells them apart"
+		return "the containers of one job must be given the same secret; " +
+			"the fingerprint in the first log line of each container tells them apart"
 	case errors.As(err, &missing):
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
 	case errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "":

@@ -79,7 +79,7 @@ func jobFlags() []cli.Flag {
 
 func runFlags() []cli.Flag {
 	return append(jobFlags(),
-		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret, at least 16 bytes (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
+		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret: head -c 32 /dev/urandom | base64 (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
 		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
 		&cli.StringFlag{Name: "authorized-keys", Usage: "`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp (PAIINIT_AUTHORIZED_KEYS)"},
 		&cli.StringFlag{Name: "people", Usage: "`WHERE` people who have logged in may run commands: on all ranks of the job, " +

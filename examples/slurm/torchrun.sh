@@ -2,4 +2,6 @@
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
+#
+# The secret as for job.sh.
 srun --ntasks-per-node=1 paiinit --secret-file "$HOME/.paiinit-secret" --exec all -- torchrun --nproc-per-node 8 train.py

@@ -156,7 +156,7 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *series) error {
 	byRank := make([]*lab.Container, fabricSize)
 	start := func(i int) (err error) {
-		byRank[i], err = c.start(i, []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
+		byRank[i], err = c.start(i, []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
 			"PAIINIT_INDEX=" + strconv.Itoa(i)}, "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 		return err
 	}

@@ -23,10 +23,17 @@ type contestant struct {
 	args []string // the command follows
 	env  []string
 
-	start, stop         series // ms
-	first, all, waiting series // kB
-	reap                series // ms of CPU
-	zombies             series
+	start, stop series // ms
+	first, all  series // kB
+	long, short waiting
+	reap        series // ms of CPU
+	zombies     series
+}
+
+// waiting is what a container costs that waits for others, with a secret of its length.
+type waiting struct {
+	memory series // kB
+	cpu    series // ms from the start to the end
 }
 
 // measureInits compares paiinit with tini and dumb-init, each as PID 1 of a namespace.
@@ -61,7 +68,6 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 	}
 	peers := contestant{
 		args: append(own, "--rank=0", "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=info", "--"),
-		env:  []string{"PAIINIT_SECRET=a secret of a benchmark"},
 	}
 	for round := range rounds {
 		for i := range contestants {
@@ -72,7 +78,13 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 				return report{}, fmt.Errorf("%s: %w", c.name, err)
 			}
 			if c == contestants[0] && slow {
-				if err := c.measureWaiting(ctx, peers); err != nil {
+				peers.env = []string{"PAIINIT_SECRET=" + jobSecret}
+				err := c.long.measure(ctx, peers)
+				if err == nil {
+					peers.env = []string{"PAIINIT_SECRET=" + shortSecret}
+					err = c.short.measure(ctx, peers)
+				}
+				if err != nil {
 					return report{}, fmt.Errorf("%s waiting: %w", c.name, err)
 				}
 			}
@@ -149,8 +161,8 @@ func (c *contestant) measureReaping(ctx context.Context, inside string) error {
 	return p.terminate()
 }
 
-// measureWaiting measures memory while c waits for others, which do not come.
-func (c *contestant) measureWaiting(ctx context.Context, peers contestant) error {
+// measure measures memory while a container waits for others, which do not come, and its CPU in all.
+func (w *waiting) measure(ctx context.Context, peers contestant) error {
 	p, err := peers.launch(ctx, "true")
 	if err != nil {
 		return err
@@ -162,8 +174,13 @@ func (c *contestant) measureWaiting(ctx context.Context, peers contestant) error
 	if err != nil {
 		return errors.Join(err, p.kill())
 	}
-	c.waiting = append(c.waiting, first+agent)
-	return p.terminate()
+	w.memory = append(w.memory, first+agent)
+	if err := p.terminate(); err != nil {
+		return err
+	}
+	// PID 1 has waited for its agent, so the agent's time is in it (getrusage(2)).
+	w.cpu = append(w.cpu, milliseconds(p.cmd.ProcessState.UserTime()+p.cmd.ProcessState.SystemTime()))
+	return nil
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
@@ -192,7 +209,10 @@ func initReport(contestants []*contestant, rounds int) report {
 		{"SIGTERM to end, with `sleep`, ms", "%.1f", func(c *contestant) series { return c.stop }},
 		{"PSS of PID 1, kB", "%.0f", func(c *contestant) series { return c.first }},
 		{"PSS of PID 1 and its agent, kB", "%.0f", func(c *contestant) series { return c.all }},
-		{"the same while waiting for others, kB", "%.0f", func(c *contestant) series { return c.waiting }},
+		{"the same while waiting for others, kB", "%.0f", func(c *contestant) series { return c.long.memory }},
+		{"the same with a secret of fewer than 32 bytes, kB", "%.0f", func(c *contestant) series { return c.short.memory }},
+		{"CPU of a container that waits and is stopped, ms", "%.1f", func(c *contestant) series { return c.long.cpu }},
+		{"the same with a secret of fewer than 32 bytes, ms", "%.1f", func(c *contestant) series { return c.short.cpu }},
 		{"CPU of PID 1 for 10,000 orphans, ms", "%.0f", func(c *contestant) series { return c.reap }},
 		{"zombies left of them", "%.0f", func(c *contestant) series { return c.zombies }},
 	}

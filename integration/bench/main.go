@@ -19,6 +19,12 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
+// Secrets of the jobs that are measured. A short one is stretched: it costs memory and CPU in each container.
+const (
+	jobSecret   = "a secret of a benchmark, which has 32 bytes or more"
+	shortSecret = "a secret of a benchmark"
+)
+
 func main() {
 	lab.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

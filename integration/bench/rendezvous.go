@@ -42,6 +42,7 @@ type cluster struct {
 	tmpfs          []string
 	containers     []*lab.Container
 	ours, ssh, tcp series // ms
+	short          series // ms, ours with a short secret
 	barrier, noise series
 	cpu            series
 }
@@ -65,8 +66,11 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 		return report{}, fmt.Errorf("making a key: %w: %s", err, out)
 	}
 	for round := range rounds {
-		if err := c.measureOurs(ctx, round == 0); err != nil {
+		if err := c.measureOurs(ctx, jobSecret, &c.ours, round == 0); err != nil {
 			return report{}, fmt.Errorf("paiinit: %w", errors.Join(err, c.end(ctx, true)))
+		}
+		if err := c.measureOurs(ctx, shortSecret, &c.short, false); err != nil {
+			return report{}, fmt.Errorf("paiinit with a short secret: %w", errors.Join(err, c.end(ctx, true)))
 		}
 		if round%slowRounds != 0 {
 			continue
@@ -185,8 +189,8 @@ func (s *series) since(ctx context.Context, from *lab.Container, fromName string
 	return err
 }
 
-func (c *cluster) measureOurs(ctx context.Context, watch bool) error {
-	env := []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
+func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, watch bool) error {
+	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
 	start := func(i int) (*lab.Container, error) {
 		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)), "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 	}
@@ -204,7 +208,7 @@ func (c *cluster) measureOurs(ctx context.Context, watch bool) error {
 	settleDown(ctx)
 	last, err := start(jobSize - 1)
 	if err == nil {
-		err = c.ours.since(ctx, last, "start", zero, "launched")
+		err = into.since(ctx, last, "start", zero, "launched")
 	}
 	if err != nil {
 		return err
@@ -379,6 +383,7 @@ func (c *cluster) report(rounds int) report {
 		r.rows = append(r.rows, cells)
 	}
 	row("last host to launch, ms", "%.1f", c.ours, c.ssh, c.tcp)
+	row("the same with a secret of fewer than 32 bytes, ms", "%.1f", c.short)
 	row("barrier, ms", "%.1f", c.barrier)
 	row("voluntary context switches of a container, 1/s", "%.1f", c.noise)
 	row("CPU of a container, %", "%.3f", c.cpu)

@@ -162,7 +162,7 @@ func (n *network) measure(ctx context.Context, rounds int, commands []turn) (map
 	}
 	var all []*lab.Container
 	for i := len(n.machines) - 1; i >= 0; i-- {
-		env := []string{"PAIINIT_SECRET=a secret of a benchmark", "PAIINIT_PEERS=" + strings.Join(peers, ","), "PAIINIT_RANK=" + strconv.Itoa(i),
+		env := []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_PEERS=" + strings.Join(peers, ","), "PAIINIT_RANK=" + strconv.Itoa(i),
 			"PAIINIT_SLOTS=1", "PAIINIT_LOG_LEVEL=error"}
 		args := []string{"/run/bin/paiinit", "--"}
 		binds := make(map[string]string)

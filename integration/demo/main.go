@@ -141,7 +141,7 @@ func launch(ctx context.Context, machines []*lab.Machine, opts options) ([]int, 
 	for _, m := range machines {
 		peers = append(peers, m.Addr.String())
 	}
-	secret := rand.Text()
+	secret := rand.Text() + rand.Text() // not stretched
 	var containers []*lab.Container
 	for i, m := range machines {
 		c, err := m.Start(lab.Program{

@@ -51,6 +51,7 @@ func azureML(t *testing.T, image func() (string, error), size azureSize, file, p
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "examples/azureml", file))
 	require.NoError(t, err)
+	text = submitted(t, text)
 	var job azureMLJob
 	require.NoError(t, yaml.Unmarshal(text, &job))
 	code := t.TempDir()

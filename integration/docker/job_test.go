@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,14 @@ import (
 )
 
 const secret = "correct horse battery staple"
+
+// submitted puts the secret into a job file, as docs/schedulers says to do with envsubst(1) or the platform's own tool.
+func submitted(t *testing.T, text []byte) []byte {
+	t.Helper()
+	reference := []byte("${PAIINIT_SECRET}")
+	require.Equal(t, 1, bytes.Count(text, reference))
+	return bytes.Replace(text, reference, []byte(secret), 1)
+}
 
 // job is a job of containers on a network of their own. Nothing in them but Debian's packages and paiinit: no remote shell.
 type job struct {

@@ -57,6 +57,7 @@ func newPAISite(t *testing.T, image func() (string, error), file string) *paiSit
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
 	require.NoError(t, err)
+	text = submitted(t, text)
 	p := &paiSite{}
 	require.NoError(t, json.Unmarshal(text, &p.paiJob))
 	p.site = newSite(t, image, "machine-a", "machine-b")
