@@ -31,7 +31,8 @@ type Caller struct {
 	// on. WINCH says that its terminal has another size.
 	Signals func() <-chan os.Signal
 
-	Term string // type of the terminal, as in TERM
+	Term    string   // type of the terminal, as in TERM
+	Environ []string // "name=value", from which -o SendEnv chooses
 
 	// Direct, if not nil, makes a pool for this one command when nobody answers at Socket. Run closes it.
 	Direct func(context.Context) (*Pool, Agent, error)
@@ -68,9 +69,10 @@ func (c Caller) Run(ctx context.Context, inv Invocation) int {
 }
 
 func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
-	if inv.Undone != "" {
-		return exitTransport, fmt.Errorf("%s is not done by this ssh, which only runs commands on the hosts of the job", inv.Undone)
+	if inv.Unsupported != "" {
+		return exitTransport, fmt.Errorf("%s is not supported: this ssh only runs commands on the hosts of the job", inv.Unsupported)
 	}
+	inv.environ = inv.environment(c.Environ)
 	if c.Answer != nil {
 		kind, content, err := readFrame(c.Answer)
 		if err == nil && kind == frameForeign && c.HandOn != nil {
@@ -356,6 +358,11 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 	}
 	if wanted {
 		inv.terminal = &Terminal{Name: c.Term}
+		for _, kv := range inv.SetEnv {
+			if term, ok := strings.CutPrefix(kv, "TERM="); ok {
+				inv.terminal.Name = term
+			}
+		}
 	}
 	if s == nil {
 		return nil, nil

@@ -42,11 +42,21 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(64)
 		}
-		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Term: os.Getenv("TERM")}
+		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals,
+			Term: os.Getenv("TERM"), Environ: os.Environ()}
 		os.Exit(c.Run(context.Background(), inv))
 	}
 	testsignals.Default()
 	goleak.VerifyTestMain(m)
+}
+
+// missing skips the test because something is not there, or fails where that is not allowed.
+func missing(tb testing.TB, why string) {
+	tb.Helper()
+	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		tb.Fatal(why)
+	}
+	tb.Skip(why)
 }
 
 // testKey is the key of a name under a secret, as jobkey has them.
@@ -198,6 +208,7 @@ type peerSession struct {
 	conn    *ssh.ServerConn
 	kind    string // exec, shell, subsystem
 	command string
+	environ []string
 	signals chan string
 	gone    chan struct{} // the client closed the channel
 }
@@ -227,6 +238,15 @@ func (s *peerServer) session(conn *ssh.ServerConn, ch ssh.Channel, reqs <-chan *
 			}
 			_ = r.Reply(true, nil)
 			wg.Go(ps.run)
+		case "user@paiinit":
+			var m struct{ N string }
+			_ = ssh.Unmarshal(r.Payload, &m)
+			_ = r.Reply(m.N == "root", nil)
+		case "env":
+			var m struct{ N, V string }
+			_ = ssh.Unmarshal(r.Payload, &m)
+			ps.environ = append(ps.environ, m.N+"="+m.V)
+			_ = r.Reply(false, nil)
 		case "pty-req", "window-change":
 			ps.signals <- fmt.Sprintf("%s %q", r.Type, r.Payload)
 			_ = r.Reply(true, nil)
@@ -263,6 +283,9 @@ func (s *peerSession) run() {
 		_ = s.Close()
 	case word == "echo":
 		_, _ = fmt.Fprintln(s, rest)
+		s.exit(0)
+	case word == "environ":
+		_, _ = fmt.Fprintf(s, "%q\n", s.environ)
 		s.exit(0)
 	case word == "both":
 		_, _ = fmt.Fprint(s, "to stdout")

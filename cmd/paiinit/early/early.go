@@ -79,7 +79,7 @@ func usual(args []string) (*call, bool) {
 	if socket == "" || len(words) < 2 || !plain(words[0]) || words[1] == "" || words[1][0] == '-' || isTerminal(0) {
 		return nil, false
 	}
-	content := []byte("paiinit-rsh/2\x00" + words[0] + "\x00\x00\x00" + words[1])
+	content := []byte("paiinit-rsh/3\x00" + words[0] + "\x00\x00\x00\x00" + words[1])
 	for _, w := range words[2:] {
 		content = append(append(content, ' '), w...)
 	}

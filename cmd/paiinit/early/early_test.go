@@ -124,7 +124,7 @@ func stdin(t *testing.T) {
 }
 
 func request(host, command string) string {
-	content := "paiinit-rsh/2\x00" + host + "\x00\x00\x00" + command
+	content := "paiinit-rsh/3\x00" + host + "\x00\x00\x00\x00" + command
 	return string(binary.BigEndian.AppendUint32([]byte{'R'}, uint32(len(content)))) + content
 }
 
