@@ -46,6 +46,9 @@ func TestMain(m *testing.M) {
 			Term: os.Getenv("TERM"), Environ: os.Environ()}
 		os.Exit(c.Run(context.Background(), inv))
 	}
+	if addr, ok := os.LookupEnv(agentPeer); ok {
+		os.Exit(serveAgent(addr, os.Args[1]))
+	}
 	testsignals.Default()
 	goleak.VerifyTestMain(m)
 }
@@ -57,6 +60,23 @@ func missing(tb testing.TB, why string) {
 		tb.Fatal(why)
 	}
 	tb.Skip(why)
+}
+
+// agentPeer makes a process of this test binary the agent of a job with one peer: "rsh.test SOCKET".
+const agentPeer = "RSH_TEST_PEER"
+
+func serveAgent(addr, socket string) int {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("listening")
+	target := Target{Name: "worker-1", ID: "worker-1", Addr: netip.MustParseAddrPort(addr)}
+	_ = New(testConfig("s")).ServeAgent(context.Background(), ln, Agent{
+		Resolve: func(context.Context, string) (Target, bool) { return target, true },
+	})
+	return 0
 }
 
 // testKey is the key of a name under a secret, as jobkey has them.

@@ -320,6 +320,22 @@ func TestSignals(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
+// An agent that is stopped reads nothing.
+func TestSignalThatIsNotRead(t *testing.T) {
+	a := newAgent(t)
+	cmd := a.ssh(t, "host", "true")
+	require.NoError(t, cmd.Start())
+	conn, _ := a.accept(t, request("host", "true"))
+	catches(t, cmd.Process.Pid)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait() // the status is looked at
+	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode())
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Equal(t, "S\x00\x00\x00\x01\x0aS\x00\x00\x00\x01\x0f", string(text))
+}
+
 func TestParentDies(t *testing.T) {
 	a := newAgent(t)
 	ssh := a.ssh(t, "host", "true")
