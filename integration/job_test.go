@@ -182,8 +182,8 @@ func TestNoSecret(t *testing.T) {
 	}
 }
 
-// Without a secret only the addresses of the list may connect, so other users of a host network may not. The container's
-// own commands work.
+// Without a secret only the addresses of the list may connect, so other users of a host network may not. The
+// container's own commands work.
 func TestInsecureIsClosedToLoopback(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 2)
 	for i := range hosts {

@@ -131,12 +131,14 @@ func TestClient(t *testing.T) {
 		{[]string{"worker-1", "both"}, "", outcome{5, "to stdout", "to stderr"}},
 		{[]string{"-oSendEnv=RSH_TEST_A*", "worker-1", "-o", "SetEnv=LC_A=\"x y\" B no", "environ"}, "",
 			outcome{0, `["RSH_TEST_A=1 2" "LC_A=x y"]` + "\n", ""}},
-		{[]string{"other@worker-1", "exit", "0"}, "", outcome{255, "", "paiinit rsh: worker-1: " + peer.target.Addr.String() +
-			`, channel: user "other": commands run as the user of that container, which has another name` + "\n"}},
+		{[]string{"other@worker-1", "exit", "0"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: " + peer.target.Addr.String() + `, channel: user "other": ` +
+				`commands run as the user of that container, which has another name` + "\n"}},
 		{[]string{"worker-1", "-D", "1080", "exit", "0"}, "", outcome{255, "",
 			"paiinit rsh: worker-1: -D is not supported: this ssh only runs commands on the hosts of the job\n"}},
 		{[]string{"-oRemoteCommand=exit 0", "worker-1"}, "", outcome{255, "",
-			"paiinit rsh: worker-1: RemoteCommand is not supported: this ssh only runs commands on the hosts of the job\n"}},
+			"paiinit rsh: worker-1: RemoteCommand is not supported: " +
+				"this ssh only runs commands on the hosts of the job\n"}},
 		{[]string{"worker-1", "cat"}, "some input", outcome{0, "some input", ""}},
 		{[]string{"-n", "worker-1", "cat"}, "some input", outcome{0, "", ""}},
 		{[]string{"worker-1"}, "", outcome{0, "shell ", ""}},

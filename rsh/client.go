@@ -56,9 +56,10 @@ type Caller struct {
 //
 // Signals that have a name in RFC 4254 are passed on to the command. The command decides what it makes of TERM, INT, HUP and QUIT; the
 // second of these means that the caller does not wait any longer: Run returns 128+n, and the peer ends the command. It does the
-// same 2 s after the first one if the agent has not read it by then, because it is stopped, when ctx ends (255), and when the process that started it has died, so that no command outlives a killed
-// launcher: it asks the kernel for SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends
-// it also when only the thread that started it ends, so getppid(2) has the last word.
+// same 2 s after the first one if the agent has not read it by then, because it is stopped; when ctx ends (255); and
+// when the process that started it has died, so that no command outlives a killed launcher: it asks the kernel for
+// SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends it also when only the thread that
+// started it ends, so getppid(2) has the last word.
 func (c Caller) Run(ctx context.Context, inv Invocation) int {
 	status, err := c.run(ctx, inv)
 	if err != nil && c.Stderr != nil {
@@ -70,7 +71,8 @@ func (c Caller) Run(ctx context.Context, inv Invocation) int {
 
 func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 	if inv.Unsupported != "" {
-		return exitTransport, fmt.Errorf("%s is not supported: this ssh only runs commands on the hosts of the job", inv.Unsupported)
+		return exitTransport, fmt.Errorf("%s is not supported: this ssh only runs commands on the hosts of the job",
+			inv.Unsupported)
 	}
 	inv.environ = inv.environment(c.Environ)
 	if c.Answer != nil {

@@ -152,7 +152,8 @@ func (s *session) begin(r Request) error {
 	var ok bool
 	var err error
 	if r.User != "" {
-		if ok, err = s.ch.SendRequest("user@paiinit", true, ssh.Marshal(struct{ Name string }{r.User})); err == nil && !ok {
+		ok, err = s.ch.SendRequest("user@paiinit", true, ssh.Marshal(struct{ Name string }{r.User}))
+		if err == nil && !ok {
 			return fmt.Errorf("user %q: commands run as the user of that container, which has another name", r.User)
 		}
 	}

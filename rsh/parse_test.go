@@ -93,7 +93,8 @@ func TestParseForms(t *testing.T) {
 		{"-o|X=Port=1|h", Invocation{Host: "h"}},
 		{"-oBatchMode=yes|-F|/f|-i|/k|-E|/log|-J|jump|-S|none|-W|x:1|-w|0:0|-B|if|-b|1.2.3.4|-c|aes|-D|1|-e|none|-I|p11|-L|1:h:1|-m|mac|-O|exit|-Q|key|-R|1:h:1|-P|tag|h|true",
 			Invocation{Host: "h", Command: "true", NoEscape: true, Unsupported: "-W"}},
-		{"-AaCfGgKkMNnqsTtvXxYy1246|h", Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Unsupported: "-G"}},
+		{"-AaCfGgKkMNnqsTtvXxYy1246|h",
+			Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Unsupported: "-G"}},
 		{"-V", Invocation{Version: true}},
 		{"-t|h|top", Invocation{Host: "h", TTY: 1, Command: "top"}},
 		{"-tt|h|-t|top", Invocation{Host: "h", TTY: 2, Command: "top"}},
@@ -163,7 +164,8 @@ func TestParseEnvironmentAsOpenSSH(t *testing.T) {
 	}
 	for _, line := range []string{
 		"-oSetEnv=A=1 B=\"x  y\"", "-oSetEnv A=1=2|-oSetEnv=B=2", "-oSetEnv = A=", "-oSetEnv='A=b c'\"d\"",
-		"-oSendEnv=LANG  LC_*|-oSendEnv FOO", "-oSendEnv=LANG LC_* FOO|-oSendEnv=-L* BAR", "-oSendEnv=A B AB|-oSendEnv=-?",
+		"-oSendEnv=LANG  LC_*|-oSendEnv FOO", "-oSendEnv=LANG LC_* FOO|-oSendEnv=-L* BAR",
+		"-oSendEnv=A B AB|-oSendEnv=-?",
 		"-oUser=\"a\"|-lb", "-la|-oUser=b", "-la",
 	} {
 		args := append([]string{"-F", "none", "-G"}, strings.Split(line, "|")...)
@@ -197,7 +199,8 @@ func TestEnvironment(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"worker-1\x00 orted\x00-mca\x00ess\x00\"env\"", "-x\x00-p\x0022\x00me@h\x00-p\x001\x00true", "-oA=b\x00--\x00h", "ssh://u@[::1]:22",
-		"-o\x00user", "-\x00-", "[", "@", "--x\x00h\x00--\x00-p", "-o\x00SetEnv=A=\"b c\"\x00-oSendEnv=[\x00-oSendEnv -[\x00h",
+		"-o\x00user", "-\x00-", "[", "@", "--x\x00h\x00--\x00-p",
+		"-o\x00SetEnv=A=\"b c\"\x00-oSendEnv=[\x00-oSendEnv -[\x00h",
 	} {
 		f.Add(seed)
 	}

@@ -38,10 +38,10 @@ the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell
 
 By the name ssh, a host outside of the job is left to the next ssh in PATH, with the words as they are, if there is one.
 
-Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and SendEnv do
-what they do there; the other rank admits LANG, LC_*, TERM and COLORTERM. Commands run as the user of the other container: a
-user that is neither that one nor the caller is an error. Where the host is, how to log in, and which key it must show is
-known from the job, so that most other options are ignored.
+Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and
+SendEnv do what they do there; the other rank admits LANG, LC_*, TERM and COLORTERM. Commands run as the user of the
+other container: a user that is neither that one nor the caller is an error. Where the host is, how to log in, and
+which key it must show is known from the job, so that most other options are ignored.
 -D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
 
 The paiinit that started this process does the work, else that of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only
