@@ -54,6 +54,9 @@ func Parse(args []string) (Invocation, error) {
 	if !ended {
 		rest, _ = inv.options(rest)
 	}
+	if inv.Version {
+		return Invocation{Version: true}, nil
+	}
 	inv.Command = strings.Join(rest, " ")
 	return inv, nil
 }

@@ -96,6 +96,7 @@ func TestParseForms(t *testing.T) {
 		{"-AaCfGgKkMNnqsTtvXxYy1246|h",
 			Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Unsupported: "-G"}},
 		{"-V", Invocation{Version: true}},
+		{"me@h|-V|true", Invocation{Version: true}},
 		{"-t|h|top", Invocation{Host: "h", TTY: 1, Command: "top"}},
 		{"-tt|h|-t|top", Invocation{Host: "h", TTY: 2, Command: "top"}},
 		{"-T|h", Invocation{Host: "h", TTY: -1}},
