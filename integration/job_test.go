@@ -182,6 +182,30 @@ func TestNoSecret(t *testing.T) {
 	}
 }
 
+// Without a secret only the addresses of the list may connect, so other users of a host network may not. The
+// container's own commands work.
+func TestInsecureIsClosedToLoopback(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 2)
+	for i := range hosts {
+		delete(hosts[i].env, "PAIINIT_SECRET")
+		hosts[i].flags = append(hosts[i].flags, "--insecure")
+	}
+	containers := startAll(t, hosts, "sh", "-c", `PATH=/run/bin:$PATH
+paiinit status >/dev/null && echo status
+for r in 0 1; do paiinit rsh worker-$r 'echo rsh '$r'; /run/bin/paiinit rsh worker-'$r' echo own '$r; done
+for a in 127.0.0.1 ${PAIINIT_PEERS%%,*}; do python3 -c '
+import socket, sys
+s = socket.create_connection((sys.argv[1], 12345))
+try:
+    s.send(b"SSH-2.0-x\r\n")
+    print(sys.argv[2], s.recv(4))
+except OSError as e:
+    print(sys.argv[2], "closed")
+' $a $([ $a = 127.0.0.1 ] && echo loopback || echo listed); done | sed "s/b''/closed/"`)
+	require.Equal(t, same(2, 0), statuses(t, containers))
+	require.Equal(t, "status\nrsh 0\nown 0\nrsh 1\nown 1\nloopback closed\nlisted b'SSH-'\n", stdout(containers[0]))
+}
+
 func TestUnknownCommand(t *testing.T) {
 	containers := startAll(t, peersHosts(t, newLab(t), 3), "mpirunn", "python3", allreduce)
 	require.Equal(t, same(3, 127), statuses(t, containers))

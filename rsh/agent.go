@@ -153,7 +153,8 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	defer stop()
 
 	status, err := p.run(ctx, inv.Host, a, Request{
-		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal, person: person,
+		User: inv.User, Environ: inv.environ, person: person,
+		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal,
 		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
 	})
 	switch {

@@ -130,6 +130,16 @@ func TestClient(t *testing.T) {
 		{[]string{"worker-1", "killed", "KILL"}, "", outcome{137, "", ""}},
 		{[]string{"-x", "-p", "22", "root@worker-1", "-q", "echo", ` "a" `, "$b"}, "", outcome{0, ` "a"  $b` + "\n", ""}},
 		{[]string{"worker-1", "both"}, "", outcome{5, "to stdout", "to stderr"}},
+		{[]string{"-oSendEnv=RSH_TEST_A*", "worker-1", "-o", "SetEnv=LC_A=\"x y\" B no", "environ"}, "",
+			outcome{0, `["RSH_TEST_A=1 2" "LC_A=x y"]` + "\n", ""}},
+		{[]string{"other@worker-1", "exit", "0"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: " + peer.target.Addr.String() + `, channel: user "other": ` +
+				`commands run as the user of that container, which has another name` + "\n"}},
+		{[]string{"worker-1", "-D", "1080", "exit", "0"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: -D is not supported: this ssh only runs commands on the hosts of the job\n"}},
+		{[]string{"-oRemoteCommand=exit 0", "worker-1"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: RemoteCommand is not supported: " +
+				"this ssh only runs commands on the hosts of the job\n"}},
 		{[]string{"worker-1", "cat"}, "some input", outcome{0, "some input", ""}},
 		{[]string{"-n", "worker-1", "cat"}, "some input", outcome{0, "", ""}},
 		{[]string{"worker-1"}, "", outcome{0, "shell ", ""}},
@@ -142,6 +152,7 @@ func TestClient(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			cmd := a.client(tt.args...)
+			cmd.Env = append(cmd.Env, "RSH_TEST_A=1 2")
 			if tt.stdin != "" {
 				cmd.Stdin = strings.NewReader(tt.stdin)
 			}
@@ -684,6 +695,7 @@ func (l *lineReader) line(t *testing.T) string {
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add(encodeRequest(Invocation{Host: "h", Command: "c"}))
 	f.Add(encodeRequest(Invocation{Host: "h", Command: "sftp", Subsystem: true}))
+	f.Add(encodeRequest(Invocation{Host: "h", User: "u", Command: "c", environ: []string{"A=b", "C="}}))
 	f.Add([]byte{})
 	f.Add([]byte(protocol + "\x00\x00\x00\x00"))
 	f.Add(encodeRequest(Invocation{Host: "h", terminal: &Terminal{Name: "xterm", Size: Size{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0}}}))

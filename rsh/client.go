@@ -31,7 +31,8 @@ type Caller struct {
 	// on. WINCH says that its terminal has another size.
 	Signals func() <-chan os.Signal
 
-	Term string // type of the terminal, as in TERM
+	Term    string   // type of the terminal, as in TERM
+	Environ []string // "name=value", from which -o SendEnv chooses
 
 	// Direct, if not nil, makes a pool for this one command when nobody answers at Socket. Run closes it.
 	Direct func(context.Context) (*Pool, Agent, error)
@@ -55,9 +56,10 @@ type Caller struct {
 //
 // Signals that have a name in RFC 4254 are passed on to the command. The command decides what it makes of TERM, INT, HUP and QUIT; the
 // second of these means that the caller does not wait any longer: Run returns 128+n, and the peer ends the command. It does the
-// same when ctx ends (255), and when the process that started it has died, so that no command outlives a killed
-// launcher: it asks the kernel for SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends
-// it also when only the thread that started it ends, so getppid(2) has the last word.
+// same 2 s after the first one if the agent has not read it by then, because it is stopped; when ctx ends (255); and
+// when the process that started it has died, so that no command outlives a killed launcher: it asks the kernel for
+// SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends it also when only the thread that
+// started it ends, so getppid(2) has the last word.
 func (c Caller) Run(ctx context.Context, inv Invocation) int {
 	status, err := c.run(ctx, inv)
 	if err != nil && c.Stderr != nil {
@@ -68,9 +70,11 @@ func (c Caller) Run(ctx context.Context, inv Invocation) int {
 }
 
 func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
-	if inv.Undone != "" {
-		return exitTransport, fmt.Errorf("%s is not done by this ssh, which only runs commands on the hosts of the job", inv.Undone)
+	if inv.Unsupported != "" {
+		return exitTransport, fmt.Errorf("%s is not supported: this ssh only runs commands on the hosts of the job",
+			inv.Unsupported)
 	}
+	inv.environ = inv.environment(c.Environ)
 	if c.Answer != nil {
 		kind, content, err := readFrame(c.Answer)
 		if err == nil && kind == frameForeign && c.HandOn != nil {
@@ -129,7 +133,8 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		replied <- r
 	}()
 
-	ending := false // the command was asked to end
+	ending := syscall.Signal(0) // the first one that asked the command to end
+	var unread <-chan time.Time
 	for {
 		select {
 		case r := <-replied:
@@ -137,6 +142,7 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		case sig := <-signals:
 			n, ok := sig.(syscall.Signal)
 			if n == unix.SIGWINCH && inv.terminal != nil && typed != nil {
+				_ = conn.SetWriteDeadline(time.Now().Add(agentTimeout))
 				_ = writeFrame(conn, frameResize, typed.screen.size().bytes())
 			}
 			if !ok || signalName(n) == "" {
@@ -145,13 +151,19 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 			switch n {
 			case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
 				// A person's terminal that has gone, or their session, needs no command any more.
-				if ending || inv.terminal != nil {
+				if ending != 0 || inv.terminal != nil {
 					return 128 + int(n), nil
 				}
-				ending = true
+				ending, unread = n, time.After(agentTimeout)
 			}
-			// If this fails, the reply fails too and says why.
+			// If this fails, the reply fails too and says why, or the agent does not read.
+			_ = conn.SetWriteDeadline(time.Now().Add(agentTimeout))
 			_ = writeFrame(conn, frameSignal, []byte{byte(n)})
+		case <-unread:
+			if isUnread(conn) {
+				return 128 + int(ending), errors.New(
+					"the paiinit of this container is stopped or hangs; it ends the command once it goes on")
+			}
 		case <-left:
 			return exitTransport, errors.New("left by ~. at the terminal")
 		case <-parentEvent:
@@ -162,6 +174,20 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 			return exitTransport, context.Cause(ctx)
 		}
 	}
+}
+
+// agentTimeout bounds how long the agent may leave unread that the command has to end.
+const agentTimeout = 2 * time.Second
+
+// isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
+// socket, SIOCOUTQ counts what the peer has not received).
+func isUnread(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	left := 0
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	}
+	return left > 0
 }
 
 func result(kind byte, content []byte, err error) (int, error) {
@@ -380,6 +406,11 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 	}
 	if wanted {
 		inv.terminal = &Terminal{Name: c.Term}
+		for _, kv := range inv.SetEnv {
+			if term, ok := strings.CutPrefix(kv, "TERM="); ok {
+				inv.terminal.Name = term
+			}
+		}
 	}
 	if s == nil {
 		return nil, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -17,6 +18,9 @@ import (
 type Request struct {
 	Command   string // given to the peer's shell as it is; "" = its login shell
 	Subsystem bool   // Command is the name of a subsystem
+
+	User    string   // login name that has to be one of the peer's own user, as which everything runs; "" = any
+	Environ []string // "name=value" for the command, as far as the peer admits the names
 
 	Terminal *Terminal // for the command, whose output is then all on Stdout; nil = none
 
@@ -36,6 +40,9 @@ type Status struct {
 
 // maxCommand is the longest command that fits into one packet of x/crypto/ssh (256 KiB) with what is around it.
 const maxCommand = 250 << 10
+
+// maxEnviron is twice what sshd takes for a command.
+const maxEnviron = 128 << 10
 
 // checkCommand finds out now what would fail after the start: Linux takes no argument of 32 pages or more, of which the last byte
 // is a NUL, and the command is one of the peer's shell (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
@@ -149,6 +156,18 @@ func (s *session) begin(r Request) error {
 	if r.person != "" { // package sshd, personRequest
 		if _, err = s.ch.SendRequest("person@paiinit", false, ssh.Marshal(struct{ Name string }{r.person})); err != nil {
 			return err
+		}
+	}
+	if r.User != "" {
+		ok, err = s.ch.SendRequest("user@paiinit", true, ssh.Marshal(struct{ Name string }{r.User}))
+		if err == nil && !ok {
+			return fmt.Errorf("user %q: commands run as the user of that container, which has another name", r.User)
+		}
+	}
+	for _, kv := range r.Environ {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			// If this fails, the command does.
+			_, _ = s.ch.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{name, value}))
 		}
 	}
 	if r.Terminal != nil {

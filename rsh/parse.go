@@ -2,6 +2,8 @@ package rsh
 
 import (
 	"errors"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -9,7 +11,7 @@ import (
 // Invocation is a call of a remote shell, taken apart.
 type Invocation struct {
 	Host      string // as given, without "user@" and without the brackets around an IPv6 address
-	User      string // from "user@host" or -l; "" = not given
+	User      string // from "user@host" or -l, the first of these; "" = not given
 	Port      int    // from -p; 0 = not given
 	Command   string // the words after the host, joined by one space each and not quoted; "" = a login shell
 	Subsystem bool   // -s: Command is the name of a subsystem such as "sftp"
@@ -17,9 +19,13 @@ type Invocation struct {
 	TTY       int    // terminals asked for: 1 for -t, 2 for -tt, -1 for -T; 0 = not said
 	NoEscape  bool   // -e none: "~" is a character like any other
 	Version   bool   // -V: only say which program this is
-	Undone    string // the first option that asks for something that is not done here, such as "-W"; "" = none
+
+	SetEnv      []string // "name=value" for the command's environment, from -o SetEnv
+	SendEnv     []string // patterns of path.Match, from -o SendEnv: variables of the caller for the command
+	Unsupported string   // the first option that asks for something that is not done here, such as "-W"; "" = none
 
 	terminal *Terminal // for the command; Caller.Run fills it in
+	environ  []string  // "name=value" for the command, from SetEnv and SendEnv; Caller.Run fills it in
 }
 
 // withArgument are the options of ssh(1) that take one; all others are flags. From the usage of OpenSSH 9.2 and 10.0;
@@ -33,8 +39,8 @@ const withArgument = "BbcDEeFIiJLlmOoPpQRSWw"
 // Options may stand before and after the host, up to the first word that is none, clustered or not, with their argument
 // attached or in the next word, as OpenSSH takes them. Almost all are ignored: where a host is and how one logs in there is
 // known from the job. An unknown option is a flag and never an error, because a launcher may hang when its agent
-// fails (MPICH hydra does). Options that ask for something else than a command on a host, such as -W and -O, or -L without
-// a command, are noted as Undone. The only error is a call without a host.
+// fails (MPICH hydra does). Options that ask for anything else than a command on a host, such as -W, -L and
+// -o RemoteCommand, are noted as Unsupported. The only error is a call without a host.
 func Parse(args []string) (Invocation, error) {
 	var inv Invocation
 	rest, ended := inv.options(args)
@@ -48,15 +54,12 @@ func Parse(args []string) (Invocation, error) {
 	if !ended {
 		rest, _ = inv.options(rest)
 	}
-	inv.Command = strings.Join(rest, " ")
-	if inv.Command != "" && strings.Contains(forwardings, inv.Undone) {
-		inv.Undone = "" // the command is what counts
+	if inv.Version {
+		return Invocation{Version: true}, nil
 	}
+	inv.Command = strings.Join(rest, " ")
 	return inv, nil
 }
-
-// forwardings are options that ask for a forwarding besides the command.
-const forwardings = "-D-L-R"
 
 // options consumes leading options; ended says that "--" was among them.
 func (inv *Invocation) options(args []string) (rest []string, ended bool) {
@@ -92,7 +95,9 @@ func (inv *Invocation) options(args []string) (rest []string, ended bool) {
 func (inv *Invocation) set(opt byte, value string) {
 	switch opt {
 	case 'l':
-		inv.User = value
+		if inv.User == "" {
+			inv.User = value
+		}
 	case 'p':
 		if n, err := strconv.ParseUint(value, 10, 16); err == nil {
 			inv.Port = int(n)
@@ -110,24 +115,104 @@ func (inv *Invocation) set(opt byte, value string) {
 	case 'V':
 		inv.Version = true
 	case 'D', 'G', 'L', 'N', 'O', 'R', 'W', 'w':
-		if inv.Undone == "" {
-			inv.Undone = "-" + string(opt)
-		}
+		inv.unsupported("-" + string(opt))
 	case 'o':
-		// "Key=Value" or "Key Value", as in ssh_config(5).
-		key, val, _ := strings.Cut(strings.TrimSpace(strings.Replace(value, "=", " ", 1)), " ")
-		val = strings.TrimSpace(val)
-		switch strings.ToLower(key) {
-		case "user":
-			inv.set('l', val)
-		case "port":
-			inv.set('p', val)
-		case "requesttty":
-			inv.TTY = map[string]int{"no": -1, "yes": 1, "force": 2}[strings.ToLower(val)]
-		case "escapechar":
-			inv.set('e', val)
+		inv.configure(value)
+	}
+}
+
+func (inv *Invocation) unsupported(option string) {
+	if inv.Unsupported == "" {
+		inv.Unsupported = option
+	}
+}
+
+// configure reads "Key=Value" or "Key Value", as in ssh_config(5).
+func (inv *Invocation) configure(line string) {
+	line = strings.TrimSpace(line)
+	end := strings.IndexAny(line, " \t=")
+	if end < 0 {
+		return
+	}
+	values := unquote(strings.TrimPrefix(strings.TrimLeft(line[end:], " \t"), "="))
+	if len(values) == 0 {
+		return
+	}
+	key, val := line[:end], values[0]
+	switch strings.ToLower(key) {
+	case "user":
+		inv.set('l', val)
+	case "port":
+		inv.set('p', val)
+	case "requesttty":
+		inv.TTY = map[string]int{"no": -1, "yes": 1, "force": 2}[strings.ToLower(val)]
+	case "escapechar":
+		inv.set('e', val)
+	case "setenv":
+		if inv.SetEnv == nil { // the first line counts
+			inv.SetEnv = values
+		}
+	case "sendenv":
+		inv.sendEnv(values)
+	case "remotecommand":
+		if !strings.EqualFold(val, "none") {
+			inv.unsupported(key)
+		}
+	case "dynamicforward", "localforward", "remoteforward":
+		inv.unsupported(key)
+	}
+}
+
+// sendEnv adds patterns; "-PATTERN" removes earlier ones.
+func (inv *Invocation) sendEnv(patterns []string) {
+	for _, p := range patterns {
+		if p, ok := strings.CutPrefix(p, "-"); ok {
+			inv.SendEnv = slices.DeleteFunc(inv.SendEnv, func(earlier string) bool { return matches(p, earlier) })
+			continue
+		}
+		inv.SendEnv = append(inv.SendEnv, p)
+	}
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}
+
+// environment chooses variables for the command. Those of SetEnv come last and win.
+func (inv *Invocation) environment(environ []string) (chosen []string) {
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if slices.ContainsFunc(inv.SendEnv, func(p string) bool { return matches(p, name) }) {
+			chosen = append(chosen, kv)
 		}
 	}
+	return append(chosen, inv.SetEnv...)
+}
+
+// unquote splits a text at blanks outside of quotes, and removes the quotes.
+func unquote(text string) (words []string) {
+	var word []byte
+	quote, inWord := byte(0), false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case quote == 0 && (c == ' ' || c == '\t'):
+			if inWord {
+				words = append(words, string(word))
+			}
+			word, inWord = nil, false
+		case c == quote:
+			quote = 0
+		case quote == 0 && (c == '"' || c == '\''):
+			quote, inWord = c, true
+		default:
+			word, inWord = append(word, c), true
+		}
+	}
+	if inWord {
+		words = append(words, string(word))
+	}
+	return words
 }
 
 // host reads "host", "user@host", "[::1]", "user@[::1]" and "ssh://[user@]host[:port]".
@@ -137,9 +222,7 @@ func (inv *Invocation) host(word string) bool {
 		uri, word = true, strings.TrimRight(after, "/")
 	}
 	if i := strings.LastIndexByte(word, '@'); i >= 0 {
-		if i > 0 {
-			inv.User = word[:i]
-		}
+		inv.set('l', word[:i])
 		word = word[i+1:]
 	}
 	if strings.HasPrefix(word, "[") {

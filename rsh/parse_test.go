@@ -1,6 +1,7 @@
 package rsh
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -55,9 +56,9 @@ func TestParseCallers(t *testing.T) {
 		{"scp -O", words("-x\n-oClearAllForwardings=yes\n--\nworker-1\nscp -t /dst"),
 			Invocation{Host: "worker-1", Command: "scp -t /dst"}},
 		{"git", words("-o\nSendEnv=GIT_PROTOCOL\nworker-1\ngit-upload-pack '/r.git'"),
-			Invocation{Host: "worker-1", Command: "git-upload-pack '/r.git'"}},
+			Invocation{Host: "worker-1", SendEnv: []string{"GIT_PROTOCOL"}, Command: "git-upload-pack '/r.git'"}},
 		{"ansible", words("-C\n-o\nControlMaster=auto\n-o\nControlPersist=60s\n-o\nUser=\"root\"\n-o\nConnectTimeout=10\n-tt\nworker-1\n/bin/sh -c 'echo ~root && sleep 0'"),
-			Invocation{Host: "worker-1", User: `"root"`, TTY: 2, Command: "/bin/sh -c 'echo ~root && sleep 0'"}},
+			Invocation{Host: "worker-1", User: "root", TTY: 2, Command: "/bin/sh -c 'echo ~root && sleep 0'"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -91,9 +92,11 @@ func TestParseForms(t *testing.T) {
 		{"-o|User=me|h", Invocation{Host: "h", User: "me"}},
 		{"-o|X=Port=1|h", Invocation{Host: "h"}},
 		{"-oBatchMode=yes|-F|/f|-i|/k|-E|/log|-J|jump|-S|none|-W|x:1|-w|0:0|-B|if|-b|1.2.3.4|-c|aes|-D|1|-e|none|-I|p11|-L|1:h:1|-m|mac|-O|exit|-Q|key|-R|1:h:1|-P|tag|h|true",
-			Invocation{Host: "h", Command: "true", NoEscape: true, Undone: "-W"}},
-		{"-AaCfGgKkMNnqsTtvXxYy1246|h", Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Undone: "-G"}},
+			Invocation{Host: "h", Command: "true", NoEscape: true, Unsupported: "-W"}},
+		{"-AaCfGgKkMNnqsTtvXxYy1246|h",
+			Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Unsupported: "-G"}},
 		{"-V", Invocation{Version: true}},
+		{"me@h|-V|true", Invocation{Version: true}},
 		{"-t|h|top", Invocation{Host: "h", TTY: 1, Command: "top"}},
 		{"-tt|h|-t|top", Invocation{Host: "h", TTY: 2, Command: "top"}},
 		{"-T|h", Invocation{Host: "h", TTY: -1}},
@@ -101,9 +104,26 @@ func TestParseForms(t *testing.T) {
 		{"-oRequestTTY no|h", Invocation{Host: "h", TTY: -1}},
 		{"-e|none|h", Invocation{Host: "h", NoEscape: true}},
 		{"-oEscapeChar=none|h", Invocation{Host: "h", NoEscape: true}},
-		{"-L|1:h:1|h", Invocation{Host: "h", Undone: "-L"}},
-		{"-L|1:h:1|h|true", Invocation{Host: "h", Command: "true"}},
-		{"-fN|-D|1080|h", Invocation{Host: "h", NoStdin: true, Undone: "-N"}},
+		{"-L|1:h:1|h", Invocation{Host: "h", Unsupported: "-L"}},
+		{"-L|1:h:1|h|true", Invocation{Host: "h", Command: "true", Unsupported: "-L"}},
+		{"h|-D1080|true", Invocation{Host: "h", Command: "true", Unsupported: "-D"}},
+		{"-R|1:h:1|-W|x:1|h|true", Invocation{Host: "h", Command: "true", Unsupported: "-R"}},
+		{"-oLocalForward=1 h:1|h|true", Invocation{Host: "h", Command: "true", Unsupported: "LocalForward"}},
+		{"-o|remoteforward 1 h:1|h", Invocation{Host: "h", Unsupported: "remoteforward"}},
+		{"-oDynamicForward=1080|h", Invocation{Host: "h", Unsupported: "DynamicForward"}},
+		{"-o|RemoteCommand=top -d 1|h", Invocation{Host: "h", Unsupported: "RemoteCommand"}},
+		{"-oRemoteCommand=a|h|b", Invocation{Host: "h", Command: "b", Unsupported: "RemoteCommand"}},
+		{"-oRemoteCommand None|h|b", Invocation{Host: "h", Command: "b"}},
+		{"-oRemoteCommand=|h|b", Invocation{Host: "h", Command: "b"}},
+		{"-o|SetEnv=A=1 B=\"x  y\"'z'|h", Invocation{Host: "h", SetEnv: []string{"A=1", "B=x  yz"}}},
+		{"-o|SetEnv A=1=2|-oSetEnv=B=2|h", Invocation{Host: "h", SetEnv: []string{"A=1=2"}}},
+		{"-o|setenv = A= \t B=\"|h", Invocation{Host: "h", SetEnv: []string{"A=", "B="}}},
+		{"-oSendEnv=LANG  LC_*|-o|SendEnv FOO|h", Invocation{Host: "h", SendEnv: []string{"LANG", "LC_*", "FOO"}}},
+		{"-oSendEnv=LANG LC_* FOO|-oSendEnv=-L* BAR|h", Invocation{Host: "h", SendEnv: []string{"FOO", "BAR"}}},
+		{"-oUser=\"a b\"|-l|me|you@h", Invocation{Host: "h", User: "a b"}},
+		{"-lme|you@h", Invocation{Host: "h", User: "me"}},
+		{"-oUser|h", Invocation{Host: "h"}},
+		{"-fN|-D|1080|h", Invocation{Host: "h", NoStdin: true, Unsupported: "-N"}},
 		{"-Z|-zZ9|--long|--long=x|h|-Z|true", Invocation{Host: "h", Command: "true"}},
 		{"-n|h|cat", Invocation{Host: "h", NoStdin: true, Command: "cat"}},
 		{"--|h|-n|cat", Invocation{Host: "h", Command: "-n cat"}},
@@ -137,10 +157,51 @@ func TestParseForms(t *testing.T) {
 	}
 }
 
+// What OpenSSH's own client makes of SetEnv, SendEnv and User (ssh -G prints it).
+func TestParseEnvironmentAsOpenSSH(t *testing.T) {
+	client, err := exec.LookPath("ssh")
+	if err != nil {
+		missing(t, "no ssh")
+	}
+	for _, line := range []string{
+		"-oSetEnv=A=1 B=\"x  y\"", "-oSetEnv A=1=2|-oSetEnv=B=2", "-oSetEnv = A=", "-oSetEnv='A=b c'\"d\"",
+		"-oSendEnv=LANG  LC_*|-oSendEnv FOO", "-oSendEnv=LANG LC_* FOO|-oSendEnv=-L* BAR",
+		"-oSendEnv=A B AB|-oSendEnv=-?",
+		"-oUser=\"a\"|-lb", "-la|-oUser=b", "-la",
+	} {
+		args := append([]string{"-F", "none", "-G"}, strings.Split(line, "|")...)
+		out, err := exec.Command(client, append(args, "c@h")...).Output()
+		require.NoError(t, err, line)
+		var want Invocation
+		for line := range strings.Lines(string(out)) {
+			key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+			switch key {
+			case "user":
+				want.User = value
+			case "setenv":
+				want.SetEnv = append(want.SetEnv, value)
+			case "sendenv":
+				want.SendEnv = append(want.SendEnv, value)
+			}
+		}
+		got, err := Parse(append(args, "c@h"))
+		require.NoError(t, err)
+		require.Equal(t, want, Invocation{User: got.User, SetEnv: got.SetEnv, SendEnv: got.SendEnv}, line)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	inv := Invocation{SendEnv: []string{"LC_*", "FO?", "["}, SetEnv: []string{"LC_A=2", "X="}}
+	require.Equal(t, []string{"LC_A=1", "FOO=a=b", "LC_A=2", "X="},
+		inv.environment([]string{"LC_A=1", "XLC_B=1", "FOO=a=b", "FOOO=1", "[=1"}))
+	require.Empty(t, (&Invocation{}).environment([]string{"A=1"}))
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"worker-1\x00 orted\x00-mca\x00ess\x00\"env\"", "-x\x00-p\x0022\x00me@h\x00-p\x001\x00true", "-oA=b\x00--\x00h", "ssh://u@[::1]:22",
 		"-o\x00user", "-\x00-", "[", "@", "--x\x00h\x00--\x00-p",
+		"-o\x00SetEnv=A=\"b c\"\x00-oSendEnv=[\x00-oSendEnv -[\x00h",
 	} {
 		f.Add(seed)
 	}

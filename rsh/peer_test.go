@@ -42,11 +42,41 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(64)
 		}
-		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Term: os.Getenv("TERM")}
+		c := Caller{Socket: socket, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals,
+			Term: os.Getenv("TERM"), Environ: os.Environ()}
 		os.Exit(c.Run(context.Background(), inv))
+	}
+	if addr, ok := os.LookupEnv(agentPeer); ok {
+		os.Exit(serveAgent(addr, os.Args[1]))
 	}
 	testsignals.Default()
 	goleak.VerifyTestMain(m)
+}
+
+// missing skips the test because something is not there, or fails where that is not allowed.
+func missing(tb testing.TB, why string) {
+	tb.Helper()
+	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		tb.Fatal(why)
+	}
+	tb.Skip(why)
+}
+
+// agentPeer makes a process of this test binary the agent of a job with one peer: "rsh.test SOCKET".
+const agentPeer = "RSH_TEST_PEER"
+
+func serveAgent(addr, socket string) int {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println("listening")
+	target := Target{Name: "worker-1", ID: "worker-1", Addr: netip.MustParseAddrPort(addr)}
+	_ = New(testConfig("s")).ServeAgent(context.Background(), ln, Agent{
+		Resolve: func(context.Context, string) (Target, bool) { return target, true },
+	})
+	return 0
 }
 
 // testKey is the key of a name under a secret, as jobkey has them.
@@ -198,6 +228,7 @@ type peerSession struct {
 	conn    *ssh.ServerConn
 	kind    string // exec, shell, subsystem
 	command string
+	environ []string
 	signals chan string
 	gone    chan struct{} // the client closed the channel
 }
@@ -227,6 +258,15 @@ func (s *peerServer) session(conn *ssh.ServerConn, ch ssh.Channel, reqs <-chan *
 			}
 			_ = r.Reply(true, nil)
 			wg.Go(ps.run)
+		case "user@paiinit":
+			var m struct{ N string }
+			_ = ssh.Unmarshal(r.Payload, &m)
+			_ = r.Reply(m.N == "root", nil)
+		case "env":
+			var m struct{ N, V string }
+			_ = ssh.Unmarshal(r.Payload, &m)
+			ps.environ = append(ps.environ, m.N+"="+m.V)
+			_ = r.Reply(false, nil)
 		case "pty-req", "window-change":
 			ps.signals <- fmt.Sprintf("%s %q", r.Type, r.Payload)
 			_ = r.Reply(true, nil)
@@ -263,6 +303,9 @@ func (s *peerSession) run() {
 		_ = s.Close()
 	case word == "echo":
 		_, _ = fmt.Fprintln(s, rest)
+		s.exit(0)
+	case word == "environ":
+		_, _ = fmt.Fprintf(s, "%q\n", s.environ)
 		s.exit(0)
 	case word == "both":
 		_, _ = fmt.Fprint(s, "to stdout")

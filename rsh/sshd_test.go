@@ -108,6 +108,19 @@ func TestRealServer(t *testing.T) {
 	status, err := p.Exec(within(t), target, rsh.Request{Command: "no-such-command-anywhere"})
 	require.NoError(t, err)
 	require.Equal(t, rsh.Status{Code: 127}, status)
+
+	// The server decides about variables and login names.
+	var out bytes.Buffer
+	_, err = p.Exec(within(t), target, rsh.Request{
+		User: fmt.Sprint(os.Getuid()), Environ: []string{"LC_A=1", "LC_A=a b", "EVIL=1", "CONTAINER=other"},
+		Command: `echo "$LC_A $EVIL $CONTAINER"`, Stdout: &out,
+	})
+	require.NoError(t, err)
+	require.Equal(t, "a b  worker-1\n", out.String())
+	for _, user := range []string{"not-this-user", "root\x00", " root"} {
+		_, err = p.Exec(within(t), target, rsh.Request{User: user, Command: "true"})
+		require.ErrorContains(t, err, fmt.Sprintf("channel: user %q: commands run as the user of that container", user))
+	}
 }
 
 func TestRealControl(t *testing.T) {

@@ -3,14 +3,69 @@ package rsh
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 )
+
+// A stopped agent must not hold up the end of its clients. It ends their commands once it goes on.
+func TestSignalWhileTheAgentIsStopped(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	dir, err := os.MkdirTemp("", "rsh")
+	require.NoError(t, err)
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "agent.sock")
+	agent := exec.Command(os.Args[0], socket)
+	agent.Env = append(os.Environ(), agentPeer+"="+peer.target.Addr.String(), "GORACE=atexit_sleep_ms=0")
+	says, err := agent.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, agent.Start())
+	defer func() {
+		_ = agent.Process.Kill()
+		_ = agent.Wait()
+	}()
+	_, err = io.ReadFull(says, make([]byte, len("listening\n")))
+	require.NoError(t, err)
+
+	client := (&testAgent{socket: socket}).client("worker-1", "hang")
+	errs, err := os.Create(filepath.Join(dir, "stderr")) // not a pipe, which the stopped agent holds open
+	require.NoError(t, err)
+	defer errs.Close()
+	client.Stderr = errs
+	out, err := client.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, client.Start())
+	_, err = io.ReadFull(out, make([]byte, len("started\n")))
+	require.NoError(t, err)
+	require.NoError(t, agent.Process.Signal(unix.SIGSTOP))
+	var status unix.WaitStatus
+	_, err = unix.Wait4(agent.Process.Pid, &status, unix.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
+
+	late := time.AfterFunc(time.Minute, func() { _ = client.Process.Kill() })
+	defer late.Stop()
+	require.NoError(t, client.Process.Signal(unix.SIGTERM))
+	_ = client.Wait() // the status is looked at
+	require.Equal(t, 128+int(unix.SIGTERM), client.ProcessState.ExitCode())
+	text, err := os.ReadFile(errs.Name())
+	require.NoError(t, err)
+	require.Equal(t, "paiinit rsh: worker-1: the paiinit of this container is stopped or hangs; "+
+		"it ends the command once it goes on\n", string(text))
+
+	require.NoError(t, agent.Process.Signal(unix.SIGCONT))
+	require.Equal(t, "hang", <-peer.ended)
+}
 
 // stuckConn never answers a channel, not even when it is closed, as x/crypto does in an unlucky moment.
 type stuckConn struct {

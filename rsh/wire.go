@@ -1,7 +1,6 @@
 package rsh
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,8 +14,9 @@ import (
 // The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
 // and no negotiation. A frame is a kind (1 byte), the length of its content (4 bytes, big endian) and the content.
 //
-//	client: 'R' protocol NUL host NUL mode NUL terminal NUL command
-//	                                     once, with stdin, stdout and stderr as SCM_RIGHTS
+//	client: 'R' protocol NUL host NUL mode NUL terminal NUL user NUL command
+//	                                     once, with stdin, stdout and stderr as SCM_RIGHTS; after the command may come
+//	                                     variables, each as NUL name=value
 //	client: 'S' signal number, 1 byte    any number of times
 //	client: 'W' size, 4 x 2 bytes        any number of times, if there is a terminal
 //	agent:  'X' status, 1 byte           the command ended by itself
@@ -32,7 +32,7 @@ import (
 //
 // The agent closes after its only frame. A client that closes earlier gives the command up.
 const (
-	protocol = "paiinit-rsh/2"
+	protocol = "paiinit-rsh/3"
 
 	frameRequest = 'R'
 	frameNames   = 'N'
@@ -48,7 +48,7 @@ const (
 	modeSubsystem = "subsystem"
 
 	headerSize = 5
-	maxFrame   = maxCommand + 4096
+	maxFrame   = maxCommand + maxEnviron + 4096
 )
 
 // header returns the first bytes of a frame with n bytes of content.
@@ -91,20 +91,24 @@ func encodeRequest(inv Invocation) []byte {
 	if inv.Subsystem {
 		mode = modeSubsystem
 	}
-	return []byte(strings.Join([]string{protocol, inv.Host, mode, inv.terminal.encode(), inv.Command}, "\x00"))
+	parts := append([]string{protocol, inv.Host, mode, inv.terminal.encode(), inv.User, inv.Command}, inv.environ...)
+	return []byte(strings.Join(parts, "\x00"))
 }
 
 func decodeRequest(content []byte) (Invocation, error) {
-	parts := bytes.SplitN(content, []byte{0}, 5)
-	if len(parts) != 5 || string(parts[0]) != protocol || bytes.IndexByte(parts[4], 0) >= 0 {
+	parts := strings.Split(string(content), "\x00")
+	if len(parts) < 6 || parts[0] != protocol {
 		return Invocation{}, errors.New("not a request of this version of paiinit rsh")
 	}
-	inv := Invocation{Host: string(parts[1]), Command: string(parts[4])}
+	inv := Invocation{Host: parts[1], User: parts[4], Command: parts[5]}
+	if len(parts) > 6 {
+		inv.environ = parts[6:]
+	}
 	var err error
-	if inv.terminal, err = decodeTerminal(string(parts[3])); err != nil {
+	if inv.terminal, err = decodeTerminal(parts[3]); err != nil {
 		return Invocation{}, err
 	}
-	switch string(parts[2]) {
+	switch parts[2] {
 	case modeCommand:
 	case modeSubsystem:
 		inv.Subsystem = true
@@ -118,7 +122,7 @@ func decodeRequest(content []byte) (Invocation, error) {
 func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	content := encodeRequest(inv)
 	if len(content) > maxFrame {
-		return fmt.Errorf("the command has %d bytes, %d are possible", len(inv.Command), maxCommand)
+		return fmt.Errorf("the command has %d bytes with its environment, %d are possible", len(content), maxFrame)
 	}
 	frame := append(header(frameRequest, len(content)), content...)
 	n, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(fds[:]...), nil)

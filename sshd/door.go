@@ -13,19 +13,20 @@ import (
 // wait their turn, first come, first served. Three kinds do not stand in each other's way: peers of the job, of whom nobody is ever
 // turned away; clients from elsewhere that have said something; and those that have said nothing yet. Of those from elsewhere one
 // address has only some of the places, and only so many may wait: beyond that the one goes that has waited longest, which is
-// hardly one that means to log in.
+// hardly one that means to log in. An address with a place of its own waits only briefly for other addresses, which
+// may keep the common places with handshakes that they never finish.
 type door struct {
 	peers, spoken, quiet chan struct{}
 	limits               *limits
 
 	mu        sync.Mutex
-	strangers *list.List // of *conn: without a login and not from peers, the oldest first
-	sources   map[netip.Addr]*source
-	dropped   int       // since the last line in the log
-	told      time.Time // when that was
+	strangers *list.List               // of *conn: without a login and not from peers, the oldest first
+	sources   map[netip.Prefix]*source // by network
+	dropped   int                      // since the last line in the log
+	told      time.Time                // when that was
 }
 
-// source is one address from which strangers come.
+// source is one host from which strangers come: an IPv4 address, or the /64 of an IPv6 one.
 type source struct {
 	waiting       *list.List // those of strangers that are from here
 	spoken, quiet chan struct{}
@@ -34,7 +35,7 @@ type source struct {
 func newDoor(l *limits) *door {
 	return &door{
 		peers: make(chan struct{}, l.handshakes), spoken: make(chan struct{}, l.handshakes), quiet: make(chan struct{}, max(1, l.handshakes/4)),
-		limits: l, strangers: list.New(), sources: make(map[netip.Addr]*source),
+		limits: l, strangers: list.New(), sources: make(map[netip.Prefix]*source),
 	}
 }
 
@@ -43,11 +44,12 @@ func newDoor(l *limits) *door {
 func (d *door) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest *conn, told int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s = d.sources[from]
+	key := network(from)
+	s = d.sources[key]
 	if s == nil {
 		n := d.limits.turns
 		s = &source{waiting: list.New(), spoken: make(chan struct{}, n), quiet: make(chan struct{}, max(1, n/4))}
-		d.sources[from] = s
+		d.sources[key] = s
 	}
 	switch {
 	case s.waiting.Len() >= d.limits.perSource:
@@ -67,13 +69,14 @@ func (d *door) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest 
 		defer d.mu.Unlock()
 		d.strangers.Remove(there)
 		if s.waiting.Remove(here); s.waiting.Len() == 0 {
-			delete(d.sources, from)
+			delete(d.sources, key)
 		}
 	}), oldest, told
 }
 
 // wait returns when a client may begin its handshake; s is nil for a peer. The place is given back by release, or after one
-// turn: slow clients delay others, but do not stop them, and go on beside the queue.
+// turn: slow clients delay others, but do not stop them, and go on beside the queue. So does a client that has waited
+// limits.queue for a place that all strangers share.
 func (d *door) wait(ctx context.Context, s *source, spoken bool) (release func(), ok bool) {
 	places := []chan struct{}{d.peers}
 	switch {
@@ -85,8 +88,14 @@ func (d *door) wait(ctx context.Context, s *source, spoken bool) (release func()
 		places[0] = d.quiet
 	}
 	for i, place := range places {
+		var late <-chan time.Time
+		if place == d.spoken || place == d.quiet {
+			late = time.After(d.limits.queue)
+		}
 		select {
 		case place <- struct{}{}:
+		case <-late:
+			places = places[:i] // the shared place is the last one
 		case <-ctx.Done():
 			giveBack(places[:i])
 			return func() {}, false
@@ -101,6 +110,15 @@ func giveBack(places []chan struct{}) {
 	for _, place := range places {
 		<-place
 	}
+}
+
+// network groups addresses that one host can use: it returns an IPv4 address itself, and the /64 of an IPv6 one.
+func network(a netip.Addr) netip.Prefix {
+	bits := 64
+	if a.Is4() {
+		bits = 32
+	}
+	return netip.PrefixFrom(a, bits).Masked()
 }
 
 // ipOf is the address of a TCP peer; invalid for any other.

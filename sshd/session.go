@@ -141,6 +141,15 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		return nil, s.setenv(req.Payload)
 	case personRequest:
 		return nil, s.relayed(req.Payload)
+	case "user@paiinit": // the job's connections are kept, and shared by commands for all login names
+		var m struct{ Name string }
+		if err := ssh.Unmarshal(req.Payload, &m); err != nil {
+			return nil, fmt.Errorf("malformed user request: %w", err)
+		}
+		if _, ok := s.srv.names[m.Name]; !ok {
+			return nil, fmt.Errorf("login name %q does not belong to this container's user", cut(m.Name, 64))
+		}
+		return nil, nil
 	case "pty-req":
 		term, err := parseTerminal(req.Payload)
 		if err != nil {

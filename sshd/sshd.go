@@ -202,6 +202,7 @@ type limits struct {
 	login      time.Duration // accept to login, absolute, the queue included
 	listen     time.Duration // how long a client may be silent before it counts as one that waits for our banner
 	turn       time.Duration // how long a handshake keeps its place; afterwards it goes on beside the queue
+	queue      time.Duration // how long a handshake waits for a place that all addresses of strangers share
 	keepalive  time.Duration // between two keepalive requests; Watch changes it for peers
 	misses     int           // so many of these intervals without an answer end a connection
 	userTO     time.Duration // TCP_USER_TIMEOUT
@@ -210,7 +211,7 @@ type limits struct {
 	calm       time.Duration // without a login, after which memory of many is given back
 	settle     time.Duration // for goroutines and last packets once Shutdown's time is over
 	handshakes int           // at once, of peers; as many of strangers; a quarter of it of those that have said nothing
-	turns      int           // handshakes at once from one address, of strangers
+	turns      int           // handshakes at once from one address (IPv6: one /64), of strangers
 	perSource  int           // connections without a login from one address, of strangers
 	strangers  int           // the same from everywhere
 	sessions   int           // per connection, running
@@ -222,6 +223,7 @@ func defaultLimits() limits {
 		login:      30 * time.Second,
 		listen:     200 * time.Millisecond,
 		turn:       2 * time.Second,
+		queue:      250 * time.Millisecond,
 		keepalive:  15 * time.Second,
 		misses:     3,
 		userTO:     60 * time.Second,

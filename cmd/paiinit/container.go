@@ -268,15 +268,20 @@ func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
 // A key file of the scheduler's may be a few KiB; what comes after this is not read.
 const maxSecretFile = 1 << 16
 
-// closedList is who may come to the port of a job without a secret: the addresses that its environment lists, and nobody else.
+// closedList returns the addresses that may connect to the port of a job without a secret: those that its environment
+// lists. Loopback is only one of them if a peer is listed there: on a shared host network every user could connect.
+// Commands inside the container use the local socket, and reach their own rank from its listed address.
 func (c *container) closedList() ([]netip.Addr, error) {
-	list := []netip.Addr{netip.IPv6Loopback(), netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	list := []netip.Addr{} // not nil, which would admit all
 	for _, p := range c.job.Peers {
 		a, err := netip.ParseAddr(p.Host)
 		if err != nil {
 			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
 		}
-		list = append(list, a.Unmap())
+		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
+			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // what connections to any of 127.0.0.0/8 come from
+		}
+		list = append(list, a)
 	}
 	if len(c.job.Seeds) > 0 || len(c.job.Peers) != c.job.Size {
 		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d", sizeText(c.job.Size), len(c.job.Peers))}

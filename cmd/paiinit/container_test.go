@@ -3,9 +3,12 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/envspec"
 )
 
 func TestStateOfAnEarlierStartIsGone(t *testing.T) {
@@ -22,6 +25,34 @@ func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
+}
+
+// Without a secret, only listed addresses may connect: loopback is listed or not, like any other.
+func TestClosedList(t *testing.T) {
+	for hosts, want := range map[string][]string{
+		"10.0.0.1 10.0.0.2":          {"10.0.0.1", "10.0.0.2"},
+		"fd00::1 ::ffff:10.0.0.2":    {"fd00::1", "10.0.0.2"},
+		"127.0.0.1 127.0.0.1":        {"127.0.0.1", "127.0.0.1"},
+		"127.0.0.2 127.0.0.3":        {"127.0.0.1", "127.0.0.1"}, // from which the kernel connects to both
+		"::1 ::1":                    {"::1", "::1"},
+		"worker-0 10.0.0.2":          nil,
+		"10.0.0.1 10.0.0.2 10.0.0.3": nil,
+	} {
+		c := &container{job: envspec.Job{Size: 2}}
+		for _, host := range strings.Fields(hosts) {
+			c.job.Peers = append(c.job.Peers, envspec.Peer{Host: host})
+		}
+		list, err := c.closedList()
+		require.Equal(t, want == nil, err != nil, "%s: %v", hosts, err)
+		var got []string
+		for _, a := range list {
+			got = append(got, a.String())
+		}
+		require.Equal(t, want, got, hosts)
+	}
+	list, err := (&container{}).closedList()
+	require.NoError(t, err)
+	require.NotNil(t, list, "an empty list admits no address, no list admits all")
 }
 
 func TestGarbageOfSmallJobs(t *testing.T) {

@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -36,9 +38,11 @@ the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell
 
 By the name ssh, a host outside of the job is left to the next ssh in PATH, with the words as they are, if there is one.
 
-Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -l, -p and their -o twins do what they do there;
-where the host is, how one logs in, and which key it must show is known from the job, so that all others are ignored.
--D, -L, -R without COMMAND, and -G, -N, -O, -W, -w, are refused.
+Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and
+SendEnv do what they do there; the other rank admits LANG, LC_*, TERM and COLORTERM. Commands run as the user of the
+other container: a user that is neither that one nor the caller is an error. Where the host is, how to log in, and
+which key it must show is known from the job, so that most other options are ignored.
+-D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
 
 The paiinit that started this process does the work, else that of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only
 paiinit that runs here. Where none runs, the host is dialled directly with the keys of the job, if its secret is given:
@@ -72,6 +76,9 @@ func remoteShell(args, environ []string) int {
 		complain("%s, an ssh for the ranks of a job", version)
 		return 0
 	}
+	if isOwnName(inv.User, environ) {
+		inv.User = "" // as if it was not given, also where the other container's user has another name
+	}
 	dir, err := chooseDir(environ, "")
 	if err != nil {
 		complain("%v", err)
@@ -79,7 +86,7 @@ func remoteShell(args, environ []string) int {
 	}
 	c := rsh.Caller{
 		Socket: filepath.Join(dir, socketName),
-		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"),
+		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"), Environ: environ,
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
 			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH)
@@ -114,6 +121,17 @@ func isForeign(words, environ []string) bool {
 			lookup(environ, secretVariable) != ""
 	}
 	return !known
+}
+
+// isOwnName reports whether a login name is that of the user of this process. One without an entry in the user database
+// has USER or the number.
+func isOwnName(name string, environ []string) bool {
+	uid := strconv.Itoa(os.Getuid())
+	if name == "" || name == uid || name == lookup(environ, "USER") {
+		return true
+	}
+	u, err := user.LookupId(uid)
+	return err == nil && u.Username == name
 }
 
 // lookPastSelf finds the program of a name for which a link to this one stands in PATH.

@@ -48,6 +48,7 @@ func All() []Attack {
 		{Name: "oversized packet", Connections: 30, sources: 3, again: true, say: send(hello, []byte{0x7f, 0xff, 0xff, 0xff}, noise)},
 		{Name: "largest packet", Connections: 300, sources: 3, again: true, say: send(hello, []byte{0, 3, 0xff, 0xfc, 4, 20}, noise)},
 		{Name: "half-open", Connections: 1000, sources: 4, say: send(hello)},
+		{Name: "half-open from 100 addresses", Connections: 1100, sources: 100, say: send(hello)},
 		{Name: "wrong keys", Connections: 30, sources: 3, again: true, say: logIn},
 		{Name: "10,000 connections", Connections: 10000, sources: 100},
 		{Name: "gossip", Connections: 100, Gossip: true, sources: 5, again: true, say: gossip},

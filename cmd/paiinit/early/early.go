@@ -24,6 +24,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/paiinit/paiinit/pid1"
@@ -79,7 +80,7 @@ func usual(args []string) (*call, bool) {
 	if socket == "" || len(words) < 2 || !plain(words[0]) || words[1] == "" || words[1][0] == '-' || isTerminal(0) {
 		return nil, false
 	}
-	content := []byte("paiinit-rsh/2\x00" + words[0] + "\x00\x00\x00" + words[1])
+	content := []byte("paiinit-rsh/3\x00" + words[0] + "\x00\x00\x00\x00" + words[1])
 	for _, w := range words[2:] {
 		content = append(append(content, ' '), w...)
 	}
@@ -256,9 +257,23 @@ func (c *call) forward() {
 				os.Exit(128 + int(n))
 			}
 			ending = true
+			time.AfterFunc(agentTimeout, func() {
+				if c.isUnread() {
+					os.Exit(128 + int(n))
+				}
+			})
 		}
-		_ = syscall.Sendto(c.conn, []byte{'S', 0, 0, 0, 1, byte(n)}, syscall.MSG_NOSIGNAL, nil)
+		_ = syscall.Sendto(c.conn, []byte{'S', 0, 0, 0, 1, byte(n)}, syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, nil)
 	}
+}
+
+const agentTimeout = 2 * time.Second // as in package rsh
+
+// isUnread reports whether the agent, which may be stopped, has not read all that was sent to it.
+func (c *call) isUnread() bool {
+	var left int32
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(c.conn), syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&left)))
+	return errno == 0 && left > 0
 }
 
 // orphaned ends the process, and so the command, if its parent has died.

@@ -125,7 +125,7 @@ func stdin(t *testing.T) {
 }
 
 func request(host, command string) string {
-	content := "paiinit-rsh/2\x00" + host + "\x00\x00\x00" + command
+	content := "paiinit-rsh/3\x00" + host + "\x00\x00\x00\x00" + command
 	return string(binary.BigEndian.AppendUint32([]byte{'R'}, uint32(len(content)))) + content
 }
 
@@ -376,6 +376,22 @@ func TestSignals(t *testing.T) {
 	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode(), "the second one that asks to end")
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// An agent that is stopped reads nothing.
+func TestSignalThatIsNotRead(t *testing.T) {
+	a := newAgent(t)
+	cmd := a.ssh(t, "host", "true")
+	require.NoError(t, cmd.Start())
+	conn, _ := a.accept(t, request("host", "true"))
+	catches(t, cmd.Process.Pid)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait() // the status is looked at
+	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode())
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Equal(t, "S\x00\x00\x00\x01\x0aS\x00\x00\x00\x01\x0f", string(text))
 }
 
 func TestParentDies(t *testing.T) {
