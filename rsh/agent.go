@@ -105,6 +105,11 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	// A client sends its request at once.
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	kind, inv, fds, err := receiveRequest(conn)
+	if errors.Is(err, errNoRoom) { // commands that end make room
+		p.cfg.Logger.Warn("cannot take a command, it is asked for again", "err", err)
+		p.reply(conn, frameAgain, nil)
+		return
+	}
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
 			p.cfg.Logger.Warn("bad request for a command", "err", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -49,11 +50,15 @@ func startAgent(t testing.TB, peers ...*peerServer) *testAgent {
 }
 
 func startAgentWith(t testing.TB, set func(*Agent), peers ...*peerServer) *testAgent {
+	return startAgentOn(t, testPool(t, nil), set, peers...)
+}
+
+func startAgentOn(t testing.TB, pool *Pool, set func(*Agent), peers ...*peerServer) *testAgent {
 	// Not t.TempDir, whose path may be longer than the 107 bytes of a socket's name.
 	dir, err := os.MkdirTemp("", "rsh")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	a := &testAgent{socket: filepath.Join(dir, "agent.sock"), pool: testPool(t, nil)}
+	a := &testAgent{socket: filepath.Join(dir, "agent.sock"), pool: pool}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.socket, Net: "unix"})
 	require.NoError(t, err)
 	agent := Agent{
@@ -542,6 +547,60 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	}
 	waitFor(t, func() bool { return openFDs(t) <= before })
 }
+
+// A command whose files are lost on their way, as the agent may open no more, is asked for again.
+func TestNoRoomForFiles(t *testing.T) {
+	peer := startPeer(t, "worker-1", nil)
+	refused := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(refused) })
+	logger := slog.New(slog.NewTextHandler(writeFunc(func(b []byte) (int, error) {
+		if bytes.Contains(b, []byte("ulimit -n")) {
+			tell()
+		}
+		return len(b), nil
+	}), nil))
+	a := startAgentOn(t, testPool(t, func(c *Config) { c.Logger = logger }), nil, peer)
+	require.Equal(t, 0, run1(t, a.client("worker-1", "exit", "0")).code) // it is connected
+	client := a.client("worker-1", "exit", "7")
+	cmd := exec.Command("sh", append([]string{"-c", `read go; exec "$0" "$@" </dev/null`}, client.Args...)...)
+	cmd.Env = client.Env
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	var says bytes.Buffer
+	cmd.Stderr = &says
+	require.NoError(t, cmd.Start())
+
+	var usual unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &usual))
+	next, err := unix.Dup(0) // the lowest number that is free
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(next))
+	few := usual
+	few.Cur = uint64(next + 2) // the connection, and one of three files
+	require.NoError(t, unix.Prlimit(0, unix.RLIMIT_NOFILE, &few, nil))
+	restore := sync.OnceFunc(func() { _ = unix.Prlimit(0, unix.RLIMIT_NOFILE, &usual, nil) })
+	defer restore()
+	_, err = stdin.Write([]byte("\n"))
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // the status is looked at
+	}()
+	select {
+	case <-refused:
+	case <-ended:
+	}
+	restore()
+	<-ended
+	require.Equal(t, 7, cmd.ProcessState.ExitCode(), says.String())
+	require.Empty(t, says.String())
+	<-refused
+}
+
+type writeFunc func([]byte) (int, error)
+
+func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
 
 func TestClientsAtOnce(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)

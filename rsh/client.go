@@ -80,17 +80,40 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		if err == nil && kind == frameForeign && c.HandOn != nil {
 			c.HandOn()
 		}
-		return result(kind, content, err)
+		if err != nil || kind != frameAgain {
+			return result(kind, content, err)
+		}
+		wait(ctx, againPause)
 	}
+	if inv.NoStdin {
+		c.Stdin = nil
+	}
+	if c.Signals != nil {
+		c.Signals = sync.OnceValue(c.Signals)
+	}
+	for begin := time.Now(); ; {
+		status, err := c.ask(ctx, inv)
+		if !errors.Is(err, errNoRoom) || time.Since(begin) > againPatience || ctx.Err() != nil {
+			return status, err
+		}
+		wait(ctx, againPause)
+	}
+}
+
+// For how long, and how often, a command is asked for again that the agent has no room for.
+const (
+	againPatience = 10 * time.Second
+	againPause    = 50 * time.Millisecond
+)
+
+// ask asks for the command once. It fails with errNoRoom if the agent has not taken it.
+func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 	parent := os.Getppid()
 	conn, end, err := c.connect(ctx)
 	if err != nil {
 		return exitTransport, err
 	}
 	defer end()
-	if inv.NoStdin {
-		c.Stdin = nil
-	}
 	typed, err := c.terminal(&inv)
 	if err != nil {
 		return exitTransport, err
@@ -103,7 +126,7 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 	if err := send(conn, inv, typed.stdin(c.Stdin), c.Stdout, c.Stderr); err != nil {
 		// It may have refused us before it read all, and have said why.
 		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-		if kind, content, readErr := readFrame(conn); readErr == nil && kind == frameError {
+		if kind, content, readErr := readFrame(conn); readErr == nil && (kind == frameError || kind == frameAgain) {
 			return result(kind, content, nil)
 		}
 		return exitTransport, fmt.Errorf("asking the paiinit of this container: %w", err)
@@ -196,6 +219,8 @@ func result(kind byte, content []byte, err error) (int, error) {
 		return exitTransport, errors.New("the paiinit of this container ended before the command did")
 	case err != nil:
 		return exitTransport, fmt.Errorf("waiting for the paiinit of this container: %w", err)
+	case kind == frameAgain:
+		return exitTransport, errNoRoom
 	case kind == frameError, kind == frameForeign:
 		return exitTransport, errors.New(string(content))
 	case kind == frameExit && len(content) == 1:

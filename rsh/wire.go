@@ -22,6 +22,7 @@ import (
 //	agent:  'X' status, 1 byte           the command ended by itself
 //	agent:  'K' signal number, 1 byte    a signal ended it
 //	agent:  'E' text                     it could not be run, or was lost
+//	agent:  'A'                          it has no room for the three files now: ask again
 //	agent:  'U' text                     the host is not one of the job's: another ssh may run it
 //
 //	client: 'Q' host NUL command         once, instead of 'R': is the host one of the job's?
@@ -38,6 +39,7 @@ const (
 	frameNames   = 'N'
 	frameKnown   = 'Q'
 	frameForeign = 'U'
+	frameAgain   = 'A'
 	frameSignal  = 'S'
 	frameResize  = 'W'
 	frameExit    = 'X'
@@ -133,6 +135,9 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	return err
 }
 
+// errNoRoom says that files were lost on their way for want of descriptors (RLIMIT_NOFILE).
+var errNoRoom = errors.New("no room for the files of a command: the limit of open files is reached (ulimit -n)")
+
 // receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest, frameNames or frameKnown.
 // The caller closes the descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
@@ -153,7 +158,10 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if n == 0 {
 		return 0, inv, fds, io.EOF
 	}
-	if h[0] != frameNames && h[0] != frameKnown && (len(got) != 3 || flags&unix.MSG_CTRUNC != 0) {
+	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may have no more files open
+		return 0, inv, fds, errNoRoom
+	}
+	if h[0] != frameNames && h[0] != frameKnown && len(got) != 3 {
 		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
