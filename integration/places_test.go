@@ -123,7 +123,8 @@ func TestPlacesTakenByAnotherUser(t *testing.T) {
 	l := newLab(t)
 	m := newMachines(t, l, 1)[0]
 	c, err := m.Start(lab.Program{
-		Args: []string{"sh", "-c", squatters}, Env: []string{path}, Binds: map[string]string{"/run/bin/paiinit": paiinit},
+		Args: []string{"sh", "-c", squatters}, Env: []string{path},
+		Binds: map[string]string{"/run/bin/paiinit": paiinit},
 	})
 	require.NoError(t, err)
 	require.Equal(t, []int{0}, statuses(t, []*lab.Container{c}), "%s", stdout(c))

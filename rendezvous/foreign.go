@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Another secret, another version and another job end the wait of a container: no retry helps. But neither is proven by who says it,
-// and at the address of a rank there may still be a container of yesterday that is about to end. So it counts only
+// Another secret, another version and another job end the wait of a container: no retry helps. But none is proven by
+// who says it, and at the address of a rank there may still be a container of yesterday that is about to end. So it counts only
 // after this container has dialled the rank itself, has met nothing else for a while, and has dialled it again at an
 // address that was resolved after that while.
 const (
 	secretPatience = 5 * time.Second
-	jobPatience    = 12 * time.Second // and of other versions: longer than the grace of a container of an earlier attempt
+	jobPatience    = 12 * time.Second // of versions, too: longer than the grace of a container of an earlier attempt
 	foreignLinger  = 3 * longestPause // for the others to find the same; a dial takes its time, too
 )
 
@@ -46,7 +46,7 @@ func (f *foreign) met(err error, resolved time.Time) {
 	}
 }
 
-// kindOf returns which of the errors of Config.Dial, among those that end a wait, an error is.
+// kindOf returns the error of Config.Dial that err wraps, if it can end a wait.
 func kindOf(err error) error {
 	for _, kind := range []error{ErrOtherSecret, ErrOtherVersion} {
 		if errors.Is(err, kind) {

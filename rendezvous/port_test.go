@@ -561,7 +561,9 @@ func TestAloneReadsNoGossip(t *testing.T) {
 
 // FuzzFirstBytes: what a client says reaches gossip or SSH whole, as its first byte decides; nothing else gets it.
 func FuzzFirstBytes(f *testing.F) {
-	for _, s := range []string{"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n"} {
+	for _, s := range []string{
+		"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n",
+	} {
 		f.Add([]byte(s))
 	}
 	p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)

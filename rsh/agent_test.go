@@ -695,7 +695,7 @@ func publicBinary(t *testing.T, dir string) string {
 	return binary
 }
 
-// listenAs listens on a socket as another user, whom the kernel remembers as the one at the other end (unix(7)).
+// listenAs listens on a socket as another user: the kernel gives that user as the peer (unix(7), SO_PEERCRED).
 func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
 	type result struct {
 		ln  *net.UnixListener

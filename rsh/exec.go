@@ -29,7 +29,7 @@ type Request struct {
 	Signals        <-chan os.Signal // passed on to the command while it runs; nil = none
 	Resize         <-chan Size      // of the terminal; nil = never
 
-	person string // for whom it is, in the peer's log; "" = the job
+	person string // that asks, for the peer's log; "" = the job itself
 }
 
 // Status is how a command ended.

@@ -82,7 +82,7 @@ func TestPersonGetsCommandsAndNoChannelsOfTheJob(t *testing.T) {
 	server.Log.Wait(t, `msg="ssh login"`, "who=job")
 }
 
-// A rank may say for whom it asks. Others may not.
+// A rank may name the person that asks. Others may not.
 func TestARankNamesAPerson(t *testing.T) {
 	key := sshdtest.Key(t)
 	cfg := sshd.Config{AuthorizedKeys: authorize(t, "", key, "bob")}

@@ -43,7 +43,7 @@ type session struct {
 	envNames, envBytes int
 
 	mu      sync.Mutex
-	behind  string   // the person for whom a rank asks; "" = the job itself
+	behind  string   // the person on whose behalf a rank asks; "" = the job itself
 	env     []string // accepted from the client
 	term    *terminal
 	asked   bool             // for a command
@@ -190,7 +190,7 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 	return nil, errIgnored
 }
 
-// personRequest names the person of another host for whom the job's key is used. It says who asks, and restricts nothing.
+// personRequest names the person on another host who uses the job's key. It is for the log, and restricts nothing.
 const personRequest = "person@paiinit"
 
 // relayed keeps the name of the person.

@@ -268,7 +268,7 @@ func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
 // A key file of the scheduler's may be a few KiB; what comes after this is not read.
 const maxSecretFile = 1 << 16
 
-// closedList returns the addresses that may connect to the port of a job without a secret: those that its environment
+// closedList returns the addresses that may connect to the port of a job without a secret: what its environment
 // lists. Loopback is only one of them if a peer is listed there: on a shared host network every user could connect.
 // Commands inside the container use the local socket, and reach their own rank from its listed address.
 func (c *container) closedList() ([]netip.Addr, error) {

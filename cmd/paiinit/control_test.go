@@ -38,14 +38,17 @@ func TestWhoAnswers(t *testing.T) {
 		"the one that was called": {derive(secret, "1"), "worker-1", nil, "", ""},
 		"another container": {derive(secret, "1"), "worker-2", rendezvous.ErrOtherContainer,
 			`what answers is another container of the job: it is "worker-2", and should be "worker-1"`, ""},
-		"another secret":  {derive("another secret of a test", "1"), "worker-1", rendezvous.ErrOtherSecret, "worker-1 has another secret", ""},
-		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob, "what answers belongs to another job or attempt", ""},
+		"another secret": {derive("another secret of a test", "1"), "worker-1", rendezvous.ErrOtherSecret,
+			"worker-1 has another secret", ""},
+		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob,
+			"what answers belongs to another job or attempt", ""},
 		"another version": {derive(secret, "1"), "worker-1", rendezvous.ErrOtherVersion,
 			"what answers is another version of paiinit: its protocol is 2, ours 1", " 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, err := sshd.New(sshd.Config{
-				HostKey: tt.keys.Host(tt.id), Comment: tt.keys.Label() + " " + tt.id + cmp.Or(tt.wire, " 1"), Authorized: []ssh.PublicKey{tt.keys.User().PublicKey()}, Logger: log,
+				HostKey: tt.keys.Host(tt.id), Comment: tt.keys.Label() + " " + tt.id + cmp.Or(tt.wire, " 1"),
+				Authorized: []ssh.PublicKey{tt.keys.User().PublicKey()}, Logger: log,
 				Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
 					controlChannel: func(_ context.Context, rwc io.ReadWriteCloser, _ net.Addr) { _ = rwc.Close() },
 				},

@@ -415,7 +415,9 @@ func (j judgement) failed() []rendezvous.End {
 			ends = append(ends, e)
 		}
 	}
-	sort.Slice(ends, func(a, b int) bool { return cmp.Or(ends[a].At.Compare(ends[b].At), byRank(ends[a], ends[b])) < 0 })
+	sort.Slice(ends, func(a, b int) bool {
+		return cmp.Or(ends[a].At.Compare(ends[b].At), byRank(ends[a], ends[b])) < 0
+	})
 	if len(ends) < 2 {
 		return ends
 	}

@@ -15,7 +15,7 @@ const (
 	peopleLocal = "local"
 )
 
-// people remembers the sessions of those who have logged in, while their commands run.
+// people remembers the sessions of persons while their commands run.
 type people struct {
 	mu      sync.Mutex
 	leaders map[int]string // the person of a session, by the process that leads it

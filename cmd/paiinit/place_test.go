@@ -183,7 +183,8 @@ func TestPeople(t *testing.T) {
 	p.onCommand(sshd.CommandEvent{PID: 11, Person: "bob"})
 	p.onCommand(sshd.CommandEvent{Person: "nothing was started"})
 	for pid, want := range map[int]string{
-		0: "", 2: "", 3: "alice", 4: "alice", 5: "alice", 6: "alice", 7: "alice", 8: "", 9: "", 10: "", 11: "bob", 99: "",
+		0: "", 2: "", 3: "alice", 4: "alice", 5: "alice", 6: "alice", 7: "alice",
+		8: "", 9: "", 10: "", 11: "bob", 99: "",
 	} {
 		require.Equal(t, want, p.behind(proc, pid), pid)
 	}

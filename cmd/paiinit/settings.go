@@ -82,8 +82,8 @@ func runFlags() []cli.Flag {
 		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret: head -c 32 /dev/urandom | base64 (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
 		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
 		&cli.StringFlag{Name: "authorized-keys", Usage: "`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp (PAIINIT_AUTHORIZED_KEYS)"},
-		&cli.StringFlag{Name: "people", Usage: "`WHERE` people who have logged in may run commands: on all ranks of the job, " +
-			"or local, in this container only (PAIINIT_PEOPLE; default job)"},
+		&cli.StringFlag{Name: "people", Usage: "`WHERE` people who have logged in may run commands: " +
+			"job, on all ranks, or local, in this container only (PAIINIT_PEOPLE; default job)"},
 		&cli.BoolFlag{Name: "require-same-launcher", Usage: "refuse to launch where mpirun or mpiexec is not of the same version on all ranks (PAIINIT_REQUIRE_SAME_LAUNCHER)"},
 		&cli.BoolFlag{Name: "allow-partial", Usage: "accept that a launcher has used fewer hosts than it was asked to (PAIINIT_ALLOW_PARTIAL)"},
 		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},

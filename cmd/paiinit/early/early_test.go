@@ -313,7 +313,7 @@ func TestLeftToMain(t *testing.T) {
 	require.Equal(t, "left to main\n", string(out), "nobody there")
 }
 
-// listenAs listens on a socket as another user, whom the kernel remembers as the one at the other end (unix(7)).
+// listenAs listens on a socket as another user: the kernel gives that user as the peer (unix(7), SO_PEERCRED).
 func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
 	type result struct {
 		ln  *net.UnixListener
