@@ -45,6 +45,7 @@ type daemon struct {
 	command func(port int) *exec.Cmd
 	bulk    bool // its throughput is measured
 	abuse   bool // it is attacked
+	waits   bool // it only waits for another rank, and is attacked
 
 	refused, login, memory series
 	down, up               [2]series         // MB/s, by cipher
@@ -94,6 +95,12 @@ func measureSSHD(ctx context.Context, binary string, rounds int) (report, error)
 		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
 			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port), "--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"),
 				"--log-level=error", "--", "sleep", "1000")
+		}},
+		{name: "paiinit, waiting for a rank", waits: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
+			cmd := exec.Command(binary, "--rank=0", fmt.Sprintf("--peers=127.0.0.1:%d,127.0.0.1:1", port), "--timeout=1h",
+				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("waiting"), "--log-level=error", "true")
+			cmd.Env = append(os.Environ(), "PAIINIT_SECRET="+jobSecret)
+			return cmd
 		}},
 		{name: "OpenSSH", bulk: true, command: openSSH("10:30:100")},
 		{name: "OpenSSH, MaxStartups 10000", command: openSSH("10000")},
@@ -156,20 +163,29 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 	if err := answers(ctx, addr); err != nil {
 		return err
 	}
-	if err := b.storm(ctx, d, cmd.Process.Pid, addr); err != nil {
-		return err
+	if !d.waits {
+		if err := b.storm(ctx, d, cmd.Process.Pid, addr); err != nil {
+			return err
+		}
 	}
 	if d.bulk {
 		if err := b.bulk(ctx, d, port); err != nil {
 			return err
 		}
 	}
-	if d.abuse {
-		for _, a := range attacks() {
-			if err := b.attack(ctx, d, a, cmd.Process.Pid, addr); err != nil {
-				return fmt.Errorf("during the attack %q: %w", a.Name, err)
-			}
+	if !d.abuse && !d.waits {
+		return nil
+	}
+	for _, a := range attack.All() {
+		if a.Gossip != d.waits {
+			continue
 		}
+		if err := b.attack(ctx, d, a.Name, cmd.Process.Pid, addr, a); err != nil {
+			return err
+		}
+	}
+	if d.waits {
+		return b.attack(ctx, d, allAtOnce, cmd.Process.Pid, addr, attack.All()...)
 	}
 	return nil
 }
@@ -261,18 +277,24 @@ func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) e
 	return nil
 }
 
-// attacks are those on a container that runs a command.
-func attacks() []attack.Attack {
-	return slices.DeleteFunc(attack.All(), func(a attack.Attack) bool { return a.Gossip })
-}
+const allAtOnce = "all at once"
 
 // attack has people log in one after the other while others attack.
-func (b *sshBench) attack(ctx context.Context, d *daemon, a attack.Attack, pid int, addr string) (err error) {
-	at, err := a.Start(ctx, addr)
-	if err != nil {
-		return err
+func (b *sshBench) attack(
+	ctx context.Context, d *daemon, name string, pid int, addr string, attacks ...attack.Attack,
+) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("during the attack %q: %w", name, err)
+		}
+	}()
+	for _, a := range attacks {
+		at, startErr := a.Start(ctx, addr)
+		if startErr != nil {
+			return startErr
+		}
+		defer func() { err = errors.Join(err, at.Stop()) }()
 	}
-	defer func() { err = errors.Join(err, at.Stop()) }()
 	worst := 0.0
 	for range attackedLogins {
 		begin := time.Now()
@@ -294,7 +316,7 @@ func (b *sshBench) attack(ctx context.Context, d *daemon, a attack.Attack, pid i
 		}
 		d.attacked = append(d.attacked, kB/1000)
 	}
-	d.during[a.Name] = append(d.during[a.Name], worst)
+	d.during[name] = append(d.during[name], worst)
 	return nil
 }
 
@@ -401,7 +423,7 @@ func sshdReport(daemons []*daemon, rounds int) report {
 			"chacha20-poly1305 is slower than with OpenSSH on amd64, where golang.org/x/crypto has ChaCha20 in Go and not in assembly: perf(1) finds 39 to 44 % of the server's CPU time in its " +
 				"xorKeyStreamBlocksGeneric. paiinit's own client and the ssh_config that it writes prefer aes128-gcm.",
 			"The attacks come from other addresses of the same machine and share its CPUs: 1,000 connections that say nothing (silent) or only the first line (half-open), 300 that say " +
-				"a byte now and then (slow), 30 that always come again with garbage, with too much or with wrong keys, and 10,000 at once (integration/attack). A login is one to the end of its command.",
+				"a byte now and then (slow), 30 that always come again with garbage, with too much or with wrong keys, and 10,000 at once (integration/attack). A container that waits for a rank reads gossip, too. A login is one to the end of its command.",
 		},
 	}
 	type row struct {
@@ -420,8 +442,11 @@ func sshdReport(daemons []*daemon, rounds int) report {
 			{bulkText + " to the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.up[i] }},
 		}...)
 	}
-	for _, a := range attacks() {
-		name := a.Name
+	names := []string{allAtOnce}
+	for _, a := range slices.Backward(attack.All()) {
+		names = append(names, a.Name)
+	}
+	for _, name := range slices.Backward(names) {
 		rows = append(rows, row{fmt.Sprintf("slowest of %d logins during the attack: %s, ms", attackedLogins, name), "%.0f", func(d *daemon) series { return d.during[name] }})
 	}
 	rows = append(rows, row{"most memory during the attacks, MB", "%.0f", func(d *daemon) series { return d.attacked.largest() }})
