@@ -105,27 +105,43 @@ func ReadPeerMemory() error {
 }
 
 // allowed reports whether a process could be read, or has nothing at that place: then it is another program, which may
-// be read, or one that is just being loaded.
+// be read.
 func allowed(err error) bool { return err == nil || errors.Is(err, unix.EFAULT) }
 
 func readChild() error {
-	// The child has its own memory, and is dumpable, before the kernel lets another process read it (mm_access,
-	// kernel/fork.c, waits for begin_new_exec, fs/exec.c). It has no open file, and ends before it comes to anything.
-	child, err := syscall.ForkExec("/proc/self/exe", []string{"paiinit", "version"}, &syscall.ProcAttr{})
-	if err != nil {
-		return fmt.Errorf("rdma: starting a child: %w", err)
-	}
-	err = readMemory(child)
-	_ = unix.Kill(child, unix.SIGKILL)
-	for {
-		if _, werr := unix.Wait4(child, nil, 0, nil); !errors.Is(werr, unix.EINTR) {
-			break
+	for tries := 0; ; tries++ {
+		child, err := syscall.ForkExec("/proc/self/exe", []string{"paiinit", "version"}, &syscall.ProcAttr{})
+		if err != nil {
+			return fmt.Errorf("rdma: starting a child: %w", err)
+		}
+		// Where it stops it has memory of its own and has run nothing. Before that it may still share this process's
+		// memory, which a process may always read.
+		_ = unix.Kill(child, unix.SIGSTOP)
+		stopped := reap(child, unix.WUNTRACED).Stopped()
+		if stopped {
+			err = readMemory(child)
+			_ = unix.Kill(child, unix.SIGKILL)
+			reap(child, 0)
+		}
+		switch {
+		case !stopped && tries < 10: // it had ended before the signal came
+		case !stopped:
+			return fmt.Errorf("rdma: stopping a child: %w", unix.ESRCH)
+		case !allowed(err):
+			return fmt.Errorf("rdma: reading a child's memory: %w", err)
+		default:
+			return nil
 		}
 	}
-	if !allowed(err) {
-		return fmt.Errorf("rdma: reading a child's memory: %w", err)
+}
+
+// reap waits for a child to end, or, with WUNTRACED, to stop.
+func reap(child, options int) (status unix.WaitStatus) {
+	for {
+		if _, err := unix.Wait4(child, &status, options, nil); !errors.Is(err, unix.EINTR) {
+			return status
+		}
 	}
-	return nil
 }
 
 // readMemory reads a byte of a process, which this program has at the same place.

@@ -3,11 +3,13 @@ package sshclients
 import (
 	"bytes"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/pkg/sftp"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/scrypt"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 )
@@ -42,39 +45,25 @@ func as(t testing.TB, uid int) func(*server, *exec.Cmd) {
 // keys belong to another user in /proc: they are not dumpable.
 func TestNoSecretInMemory(t *testing.T) {
 	needRoot(t, "reading the memory of other processes")
-	prk, err := hkdf.Extract(sha256.New, []byte(secret), saltOf(jobID, ""))
-	require.NoError(t, err)
-	derived := func(info string) string {
-		key, err := hkdf.Expand(sha256.New, prk, info, 32)
-		require.NoError(t, err)
-		return string(key)
-	}
-	everywhere := map[string]string{"secret": secret, "HKDF key": string(prk)}
-	for name, text := range everywhere {
-		everywhere[name+", as words of a hash"] = swapped(text)
-	}
-	keys := map[string]string{
-		"gossip key": derived("gossip"), "user's seed": derived("ssh-user"),
-		"host's seed": derived("ssh-host/worker-0"),
-	}
-	for name, text := range everywhere {
-		keys[name] = text
-	}
-	for name, given := range map[string]func(*exec.Cmd){
-		"file": func(*exec.Cmd) {},
-		"variable": func(cmd *exec.Cmd) {
-			at := slices.Index(cmd.Args, "--secret-file")
-			cmd.Args = slices.Delete(cmd.Args, at, at+2)
-			cmd.Env = append(cmd.Env, "PAIINIT_SECRET="+secret)
-		},
+	long := strings.Repeat(secret, 2)
+	for name, tt := range map[string]struct {
+		secret string
+		given  func(*exec.Cmd)
+	}{
+		"file":     {secret, func(*exec.Cmd) {}},
+		"variable": {secret, inVariable(secret)},
+		"long":     {long, inVariable(long)},
 	} {
+		everywhere, keys := derivedFrom(t, tt.secret)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startWith(t, filesIn(t.TempDir()), "", func(s *server, cmd *exec.Cmd) {
 				as(t, ordinary)(s, cmd)
-				given(cmd)
+				tt.given(cmd)
 			})
-			client, err := ssh.Dial("tcp", s.addr(), s.config(t, "root", s.person.signer))
+			config := s.config(t, "root", s.person.signer)
+			config.HostKeyCallback = ssh.InsecureIgnoreHostKey() // the secret may be another one than that of this package
+			client, err := ssh.Dial("tcp", s.addr(), config)
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			files, err := sftp.NewClient(client)
@@ -144,9 +133,50 @@ func TestNoSecretInMemory(t *testing.T) {
 	}
 }
 
+func inVariable(secret string) func(*exec.Cmd) {
+	return func(cmd *exec.Cmd) {
+		at := slices.Index(cmd.Args, "--secret-file")
+		cmd.Args = slices.Delete(cmd.Args, at, at+2)
+		cmd.Env = append(cmd.Env, "PAIINIT_SECRET="+secret)
+	}
+}
+
+// derivedFrom computes, as package jobkey does, what no process may hold, and what only processes may hold that are not
+// dumpable.
+func derivedFrom(t *testing.T, secret string) (everywhere, keys map[string]string) {
+	key, domain := []byte(secret), "paiinit/v1"
+	everywhere = map[string]string{"secret": secret}
+	if len(secret) < 32 {
+		domain += "/stretched"
+		salt := saltOf(domain, jobID, "")
+		mac := hmac.New(sha256.New, key)
+		mac.Write(salt)
+		password := mac.Sum(nil)
+		var err error
+		key, err = scrypt.Key(password, salt, 2048, 8, 1, 32)
+		require.NoError(t, err)
+		everywhere["stretched secret"], everywhere["password"] = string(key), string(password)
+	}
+	prk, err := hkdf.Extract(sha256.New, key, saltOf(domain, jobID, ""))
+	require.NoError(t, err)
+	everywhere["HKDF key"] = string(prk)
+	for name, text := range maps.Clone(everywhere) {
+		everywhere[name+", as words of a hash"] = swapped(text)
+	}
+	keys = maps.Clone(everywhere)
+	for name, info := range map[string]string{
+		"gossip key": "gossip", "user's seed": "ssh-user", "host's seed": "ssh-host/worker-0",
+	} {
+		derived, err := hkdf.Expand(sha256.New, prk, info, 32)
+		require.NoError(t, err)
+		keys[name] = string(derived)
+	}
+	return everywhere, keys
+}
+
 // saltOf is package jobkey's.
-func saltOf(names ...string) []byte {
-	b := []byte("paiinit/v1")
+func saltOf(domain string, names ...string) []byte {
+	b := []byte(domain)
 	for _, n := range names {
 		b = append(binary.BigEndian.AppendUint64(b, uint64(len(n))), n...)
 	}
