@@ -40,7 +40,7 @@ type source struct {
 
 const (
 	// Bytes of ranks' streams that memberlist reads at a time; its buffers take about four times as much.
-	streamBudget  = 8 << 20
+	streamBudget  = 4 << 20
 	fewestStreams = 2
 	mostStreams   = 32
 

@@ -13,7 +13,7 @@
 // variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process, so a login
 // name must be one of that user: the name in the user database, USER, the number, or root, which clients use that cannot know it.
 //
-// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others a thousand may wait for each address and 4,000 in all,
+// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others 500 may wait for each address and 1,200 in all,
 // beyond which the oldest is dropped.
 //
 // A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. How it ends:
@@ -233,8 +233,8 @@ func defaultLimits() limits {
 		settle:     2 * time.Second,
 		handshakes: 64,
 		turns:      10,
-		perSource:  1000,
-		strangers:  4000,
+		perSource:  500,
+		strangers:  1200,
 		sessions:   64,
 		channels:   64,
 	}

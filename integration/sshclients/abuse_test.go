@@ -15,19 +15,18 @@ import (
 )
 
 // During each attack, and all of them at once, people log in from other addresses, and the container's memory stays
-// below 200 MB. Attacks with many connections run again with a small and a large RLIMIT_NOFILE.
+// below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. A large one makes no difference from
+// 16,384 on: a quarter of it is more than the SSH server takes, and an eighth more than the port.
 func TestAbuse(t *testing.T) {
-	const few, many = 1024, 1 << 20
+	const few = 1024
 	for _, a := range attack.All() {
 		t.Run(a.Name, func(t *testing.T) { abuse(t, 0, a) })
 		if a.Connections >= few {
 			t.Run(a.Name+", few files", func(t *testing.T) { abuse(t, few, a) })
-			t.Run(a.Name+", many files", func(t *testing.T) { abuse(t, many, a) })
 		}
 	}
 	t.Run("all at once", func(t *testing.T) { abuse(t, 0, attack.All()...) })
 	t.Run("all at once, few files", func(t *testing.T) { abuse(t, few, attack.All()...) })
-	t.Run("all at once, many files", func(t *testing.T) { abuse(t, many, attack.All()...) })
 }
 
 // abuse attacks a container whose RLIMIT_NOFILE is files; 0 = that of this process.
@@ -37,7 +36,7 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 		connections += a.Connections
 		gossip = gossip || a.Gossip
 	}
-	room(t, max(connections, files))
+	room(t, connections)
 	dir := t.TempDir()
 	s := startWith(t, filesIn(dir), "", func(s *server, cmd *exec.Cmd) {
 		if gossip {
