@@ -39,6 +39,7 @@ type conn struct {
 	check    bool         // by SelfCheck: its refusal is no news
 	heard    bool         // it had said something when its handshake began
 	head     []byte       // what that was, as far as it is not read
+	opening  opening      // of the goroutine that reads
 	glctx    gssh.Context // of gliderlabs/ssh; holds the ServerConn from the end of the handshake on
 	source   *source      // where it comes from; nil for a peer
 	leave    func()       // the door, at the login or the end
@@ -101,12 +102,16 @@ func (c *conn) SetReadDeadline(time.Time) error  { return nil }
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
 func (c *conn) Read(p []byte) (int, error) {
+	n, err := 0, error(nil)
 	if len(c.head) > 0 {
-		n := copy(p, c.head)
+		n = copy(p, c.head)
 		c.head = c.head[n:]
-		return n, nil
+	} else {
+		n, err = c.Conn.Read(p)
 	}
-	n, err := c.Conn.Read(p)
+	if bad := c.opening.feed(p[:n]); bad != nil {
+		n, err = 0, bad
+	}
 	c.note(err)
 	return n, err
 }
