@@ -364,7 +364,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			case f.err == nil && p.sure:
 				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
 			case f.err == nil: // who else answers may know more
-			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // who else does not answer may be anybody
+			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // nothing is known of others
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)
 			}
 			switch f.answer.Type {

@@ -8,9 +8,9 @@ import (
 )
 
 // Another secret, another version and another job end the wait of a container: no retry helps. But none is proven by
-// who says it, and at the address of a rank there may still be a container of yesterday that is about to end. So it counts only
-// after this container has dialled the rank itself, has met nothing else for a while, and has dialled it again at an
-// address that was resolved after that while.
+// who says it, and at the address of a rank there may still be a container of yesterday that is about to end. So it
+// counts only after this container has dialled the rank itself, has met nothing else for a while, and has dialled it
+// again at an address that was resolved after that while.
 const (
 	secretPatience = 5 * time.Second
 	jobPatience    = 12 * time.Second // of versions, too: longer than the grace of a container of an earlier attempt

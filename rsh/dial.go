@@ -238,8 +238,8 @@ const wire = "1"
 // change: containers of all versions tell their own job by it.
 func Comment(label, id string) string { return label + " " + id + " " + wire }
 
-// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2: software
-// version and comment), and fails at once if a paiinit of our job would have sent another. The line proves nothing; it only tells
+// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2:
+// software version and comment), and fails at once if a paiinit of our job would have sent another. The line proves nothing; it only tells
 // apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
 type greeting struct {
 	net.Conn
@@ -359,7 +359,8 @@ func readGreeting(buf []byte, label string) (id string, err error) {
 	case label != "" && words[1] != label:
 		return "", fmt.Errorf("%w: its label is %s, ours %s", ErrOtherJob, words[1], label)
 	case label != "" && (len(words) != 4 || words[3] != wire):
-		return "", fmt.Errorf("%w: its protocol is %s, ours %s", ErrOtherVersion, cmp.Or(strings.Join(words[3:], " "), "older"), wire)
+		return "", fmt.Errorf("%w: its protocol is %s, ours %s", ErrOtherVersion,
+			cmp.Or(strings.Join(words[3:], " "), "older"), wire)
 	}
 	return words[2], nil
 }

@@ -154,7 +154,8 @@ func (s *session) begin(r Request) error {
 	var ok bool
 	var err error
 	if r.person != "" { // package sshd, personRequest
-		if _, err = s.ch.SendRequest("person@paiinit", false, ssh.Marshal(struct{ Name string }{r.person})); err != nil {
+		name := ssh.Marshal(struct{ Name string }{r.person})
+		if _, err = s.ch.SendRequest("person@paiinit", false, name); err != nil {
 			return err
 		}
 	}

@@ -237,7 +237,7 @@ func namesIn(dir int) []string {
 }
 
 // filter passes on what an SFTP client sends, and spoils the requests for hidden paths that the kernel does not refuse:
-// with Landlock those that only look, or change mode, owner and times; without it all, as well as looking at a path
+// with Landlock requests that only look, or change mode, owner and times; without it all, as well as looking at a path
 // before it is used can do that (a symbolic link may be changed in between).
 type filter struct {
 	hiding

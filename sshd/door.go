@@ -13,7 +13,7 @@ import (
 // wait their turn, first come, first served. Three kinds do not stand in each other's way: peers of the job, of whom nobody is ever
 // turned away; clients from elsewhere that have said something; and those that have said nothing yet. Of those from elsewhere one
 // address has only some of the places, and only so many may wait: beyond that the one goes that has waited longest, which is
-// hardly one that means to log in. An address with a place of its own waits only briefly for other addresses, which
+// hardly one of a person. An address with a place of its own waits only briefly for other addresses, which
 // may keep the common places with handshakes that they never finish.
 type door struct {
 	peers, spoken, quiet chan struct{}

@@ -352,7 +352,8 @@ func (s *session) run(req request, received time.Time) {
 	if event.Lost {
 		attrs = append(attrs, "lost", true)
 	}
-	s.logger().Log(s.conn.ctx, level, "ssh command", append(attrs, "duration", event.Duration.Round(time.Millisecond))...)
+	attrs = append(attrs, "duration", event.Duration.Round(time.Millisecond))
+	s.logger().Log(s.conn.ctx, level, "ssh command", attrs...)
 	s.srv.tell(event)
 
 	// The output is out; now status, EOF, close. The status goes first: OpenSSH and PuTTY answer EOF with close when their

@@ -13,8 +13,8 @@
 // variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process, so a login
 // name must be one of that user: the name in the user database, USER, the number, or root, which clients use that cannot know it.
 //
-// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others 500 may wait for each address and 1,200 in all,
-// beyond which the oldest is dropped.
+// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others 500 may wait for each
+// address and 1,200 in all, beyond which the oldest is dropped.
 //
 // A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. How it ends:
 //
@@ -131,7 +131,7 @@ type CommandEvent struct {
 	ID      uint64    // counts the commands of a server from 1; start and end of a command have the same
 	Done    bool      // false: it was started; true: it has ended
 	Key     string    // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
-	Person  string    // the comment of the key in AuthorizedKeys, of this or of the asking rank; empty for the job itself
+	Person  string    // the comment of the key in AuthorizedKeys, here or on the asking rank; empty for the job itself
 	User    string    // the login name that the client gave; selects nothing
 	Remote  net.Addr  // of the client
 	Command string    // as it was received, or the one of the key's line

@@ -30,7 +30,7 @@ import (
 // ordinary is a user without a passwd entry.
 const ordinary = 54321
 
-// as runs the server as another user, to whom its files belong.
+// as runs the server as another user, who owns its files.
 func as(t testing.TB, uid int) func(*server, *exec.Cmd) {
 	return func(s *server, cmd *exec.Cmd) {
 		own := filepath.Dir(cmd.Args[slices.Index(cmd.Args, "--state-dir")+1])
@@ -62,7 +62,7 @@ func TestNoSecretInMemory(t *testing.T) {
 				tt.given(cmd)
 			})
 			config := s.config(t, "root", s.person.signer)
-			config.HostKeyCallback = ssh.InsecureIgnoreHostKey() // the secret may be another one than that of this package
+			config.HostKeyCallback = ssh.InsecureIgnoreHostKey() // it may be another secret's
 			client, err := ssh.Dial("tcp", s.addr(), config)
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
