@@ -45,6 +45,7 @@ type daemons struct {
 	used    map[string]bool // those where it did more than look around
 	hosts   int             // on how many the launcher says that it has daemons
 	tree    bool            // daemons start others, nobody knows how many
+	watched bool            // a daemon was started that is not hydra's
 	running int             // daemons of Open MPI that stay in their session: these end with the job, hydra's when their ranks have
 	lost    string          // the first of either kind whose session was lost
 }
@@ -81,9 +82,18 @@ func (d *daemons) begun(host string, daemon launch.Daemon, probe bool) {
 	d.used[host] = d.used[host] || !probe
 	d.hosts = max(d.hosts, daemon.Hosts)
 	d.tree = d.tree || daemon.Tree()
+	d.watched = d.watched || daemon.Program != "" && !daemon.Hydra()
 	if daemon.Program != "" && !daemon.Detached && !daemon.Hydra() {
 		d.running++
 	}
+}
+
+// isWatched reports whether the launcher looks after its remote shells itself, as all but hydra do. On a busy machine
+// one that it has ended itself may be left unnoticed for long.
+func (d *daemons) isWatched() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.watched
 }
 
 func (d *daemons) ended() {
@@ -251,6 +261,9 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 			abort(interruption{reason: failed.reason + ", and the command did not end by itself",
 				status: failed.status})
 		case <-look.C:
+			if c.daemons.isWatched() {
+				break
+			}
 			_, all, job := c.jobProcesses()
 			now := unnoticed(all, launchers(all, job, math.MaxInt64))
 			for pid, status := range now {

@@ -59,3 +59,17 @@ func TestDaemonsAreIdleWhenTheLastHasEnded(t *testing.T) {
 	_, tree = d.told()
 	require.True(t, tree)
 }
+
+// Open MPI looks after its remote shells, hydra does not.
+func TestDaemonsAreWatched(t *testing.T) {
+	for program, want := range map[string]bool{
+		"orted": true, "prted": true, "hydra_pmi_proxy": false, "pmi_proxy": false, "": false,
+	} {
+		d := newDaemons()
+		require.False(t, d.isWatched())
+		d.begun("a", launch.Daemon{Program: program, Detached: program == "prted"}, false)
+		require.Equal(t, want, d.isWatched(), program)
+		d.begun("b", launch.Daemon{}, true)
+		require.Equal(t, want, d.isWatched(), program)
+	}
+}
