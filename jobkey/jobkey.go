@@ -46,8 +46,8 @@ type Keys struct {
 // gets the same keys.
 //
 // It is an error if the secret has fewer than 16 bytes, is or contains a published placeholder, is a reference that was
-// not replaced by its value, has fewer than 5 different bytes, or repeats a unit of fewer than 16 bytes; blanks and NULs
-// at its ends do not count for the last two. The error says which, and shows nothing of the secret.
+// not replaced by its value, has fewer than 5 different bytes, or repeats a unit of fewer than 16 bytes; blanks and
+// NULs at its ends do not count for the last two. The error says which, and shows nothing of the secret.
 //
 // Derive keeps no copy of the secret, nor of HKDF's pseudorandom key, in memory; the caller clears its own. A secret of
 // fewer than 32 bytes takes about 10 ms of CPU and 2 MB of memory, which the system has back on return.

@@ -344,8 +344,8 @@ func socketPair() (a, b *net.UnixConn, err error) {
 	return conns[0], conns[1], err
 }
 
-// dialAgent connects to the socket. A socket with a full queue is tried again for a while, as a launcher starts hundreds
-// of these processes. An agent of another user gets neither the command nor the files, unless root asks, who may name any.
+// dialAgent connects to the socket. A socket with a full queue is tried again for a while, as a launcher starts
+// hundreds of these processes. An agent of another user gets neither the command nor the files, unless root asks.
 func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	if socket == "" {
 		return nil, errors.New("there is no running paiinit to ask: PAIINIT_AGENT is not set; use it inside of a container that paiinit started")

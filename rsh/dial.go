@@ -239,8 +239,8 @@ const wire = "1"
 func Comment(label, id string) string { return label + " " + id + " " + wire }
 
 // greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2:
-// software version and comment), and fails at once if a paiinit of our job would have sent another. The line proves nothing; it only tells
-// apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
+// software version and comment), and fails at once if a paiinit of our job would have sent another. The line proves
+// nothing; it only tells apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
 type greeting struct {
 	net.Conn
 	label string // expected; "" = any

@@ -16,8 +16,8 @@ import (
 
 // ServeKey lets other ssh clients of this container log in with a key that they never see: it answers the protocol of
 // ssh-agent(1) on a Unix socket until ctx ends. The agent has this one key, signs logins and nothing else, and cannot be
-// changed. It serves processes of its own user and of root only: those that ServeAgent would run any command for. Of a it
-// uses Person.
+// changed. It serves processes of its own user and of root only, like ServeAgent,
+// which runs any command for them. Of a it uses Person.
 func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -68,7 +68,7 @@ func (h hiding) mountedToo(mounts []*mount) hiding {
 		}
 	}
 	for _, p := range h {
-		at := &mount{} // of p: the deepest one, and the last of those that cover each other
+		at := &mount{} // of p: the deepest, and the last where several cover each other
 		for _, m := range mounts {
 			if within(p, m.point) && len(m.point) >= len(at.point) {
 				at = m
@@ -184,7 +184,7 @@ func (h hiding) confine() (bool, error) {
 	r.fd = int(fd)
 	defer func() { _ = unix.Close(r.fd) }()
 	r.allow(unix.AT_FDCWD, "/")
-	// A thread inherits what holds for the one that has started it, and the runtime has started some already.
+	// A restriction holds for its thread and the threads started from it, and the runtime has started some already.
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
 		return false, fmt.Errorf("giving up new privileges: %w", errno)
 	}

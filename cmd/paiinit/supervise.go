@@ -89,7 +89,7 @@ func (d *daemons) begun(host string, daemon launch.Daemon, probe bool) {
 }
 
 // isWatched reports whether the launcher looks after its remote shells itself, as all but hydra do. On a busy machine
-// one that it has ended itself may be left unnoticed for long.
+// it may take long to wait for a remote shell that it has ended itself.
 func (d *daemons) isWatched() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

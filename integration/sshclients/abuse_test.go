@@ -15,8 +15,8 @@ import (
 )
 
 // During each attack, and all of them at once, people log in from other addresses, and the container's memory stays
-// below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. A large one makes no difference from
-// 16,384 on: a quarter of it is more than the SSH server takes, and an eighth more than the port.
+// below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. A large one makes no difference
+// from 16,384 on: a quarter of it is more than the SSH server takes, and an eighth more than the port.
 func TestAbuse(t *testing.T) {
 	const few = 1024
 	for _, a := range attack.All() {
