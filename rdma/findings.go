@@ -36,6 +36,12 @@ const (
 	fixDirect  = "Intel MPI 5 only: I_MPI_FABRICS=shm:dapl I_MPI_DAPL_PROVIDER=ofa-v2-ib0 I_MPI_DYNAMIC_CONNECTION=0, and /etc/dat.conf of the host in the container"
 )
 
+// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there
+// as soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
+func (t tree) deviceNodes() []string {
+	return slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
+}
+
 // findings judges a report whose ports are resolved.
 func (t tree) findings(r Report, netdevs []string) []Finding {
 	var fs []Finding
@@ -54,10 +60,11 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		}
 	}
 	if len(r.Devices) == 0 {
-		switch nodes := t.names("dev/infiniband"); {
+		switch nodes := t.deviceNodes(); {
 		case r.NetworkDirect:
 		case len(nodes) > 0:
-			add(SeverityError, "", fmt.Sprintf("/dev/infiniband holds %s, but /sys shows no device: they are in another network namespace, or /sys is not the host's", strings.Join(nodes, ", ")), fixNetwork)
+			add(SeverityError, "", fmt.Sprintf("/dev/infiniband holds %s, but /sys shows no device: they are in another network "+
+				"namespace, or /sys is not the host's", strings.Join(nodes, ", ")), fixNetwork)
 		default:
 			add(SeverityInfo, "", "no verbs devices: MPI and NCCL will use TCP", "")
 		}
