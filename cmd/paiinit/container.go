@@ -603,6 +603,8 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	// What this makes of a few MB of garbage would fall into the launch as often as not, on rank 0 above all.
 	percent := debug.SetGCPercent(gcPercent(c.job.Size))
 	defer time.AfterFunc(launchFirst, func() { debug.SetGCPercent(percent) })
+	limit := debug.SetMemoryLimit(memoryLimit(c.job.Size))
+	defer time.AfterFunc(launchFirst, func() { debug.SetMemoryLimit(limit) })
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
@@ -657,6 +659,12 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 // 100 for a large job, where that is much.
 func gcPercent(size int) int {
 	return max(100, min(400, 100*256/max(size, 1)))
+}
+
+// memoryLimit is how many bytes the process may use until the launch before the garbage collector runs regardless of
+// gcPercent (runtime/debug.SetMemoryLimit). A launch of size ranks stays below it; a flood from strangers does not.
+func memoryLimit(size int) int64 {
+	return 96<<20 + int64(max(size, 0))*256<<10
 }
 
 // watchOthers looks from now on after those who are connected. Rank 0 does so once the command has started: a launch does not wait for what is
