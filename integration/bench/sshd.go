@@ -91,15 +91,24 @@ func measureSSHD(ctx context.Context, binary string, rounds int) (report, error)
 			return cmd
 		}
 	}
+	waiting := func(state string) func(int) *exec.Cmd {
+		return func(port int) *exec.Cmd {
+			cmd := exec.Command(binary, "--rank=0", fmt.Sprintf("--peers=127.0.0.1:%d,127.0.0.1:1", port), "--timeout=1h",
+				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path(state), "--log-level=error", "true")
+			cmd.Env = append(os.Environ(), "PAIINIT_SECRET="+jobSecret)
+			return cmd
+		}
+	}
 	daemons := []*daemon{
 		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
 			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port), "--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"),
 				"--log-level=error", "--", "sleep", "1000")
 		}},
-		{name: "paiinit, waiting for a rank", waits: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
-			cmd := exec.Command(binary, "--rank=0", fmt.Sprintf("--peers=127.0.0.1:%d,127.0.0.1:1", port), "--timeout=1h",
-				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("waiting"), "--log-level=error", "true")
-			cmd.Env = append(os.Environ(), "PAIINIT_SECRET="+jobSecret)
+		{name: "paiinit, waiting for a rank", waits: true, during: make(map[string]series), command: waiting("waiting")},
+		{name: "the same with 1,024 files", waits: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
+			cmd := waiting("few")(port)
+			limited := []string{"sh", "-c", `ulimit -n 1024 && exec "$@"`, "sh", cmd.Path}
+			cmd.Path, cmd.Args = "/bin/sh", append(limited, cmd.Args[1:]...)
 			return cmd
 		}},
 		{name: "OpenSSH", bulk: true, command: openSSH("10:30:100")},
