@@ -18,29 +18,29 @@ func matchAzure(r *reader) string {
 func readAzure(r *reader, job *Job) error {
 	r.readID(job, "AZUREML_RUN_ID", "AZ_BATCH_JOB_ID")
 	r.gpusHere("AZ_BATCHAI_NUM_GPUS", "AZ_BATCHAI_GPU_COUNT")
-	cluster := r.azureCluster()
+	cluster := azureCluster(r)
 	if cluster.beyondNodes() {
-		return r.readCluster(job, "TF_CONFIG")
+		return readCluster(r, job, "TF_CONFIG")
 	}
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
 		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
 	}
 	if r.has("AZ_BATCHAI_WORKER_HOSTS") && (r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
-		return r.azureRoles(job)
+		return readAzureRoles(r, job)
 	}
-	list, hosts, err := r.azureHosts()
+	list, hosts, err := azureHosts(r)
 	if err != nil {
 		return err
 	}
 	if list.name == "" {
 		if r.has("TF_CONFIG") && !r.has("NODE_RANK") {
-			return r.readCluster(job, "TF_CONFIG")
+			return readCluster(r, job, "TF_CONFIG")
 		}
 		// A job of one node may be told of its master, and of nothing else.
 		if v, ok := r.get("AZ_BATCHAI_MPI_MASTER_NODE"); ok && !r.has("AZUREML_NODE_COUNT", "NODE_RANK", "PAIINIT_SIZE") {
-			return r.soleContainer(job, v)
+			return soleContainer(r, job, v)
 		}
-		return r.knownMaster(job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"}, []string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"},
+		return readKnownMaster(r, job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"}, []string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"},
 			[]string{"AZUREML_NODE_COUNT"}, "")
 	}
 	if err := r.soleRole(job, list); err != nil {
@@ -56,7 +56,7 @@ func readAzure(r *reader, job *Job) error {
 			hosts = append([]string{hp.host}, slices.Delete(slices.Clone(hosts), at, at+1)...)
 		}
 	}
-	if err := r.azureIndex(job, list, hosts, cluster.ownHost()); err != nil {
+	if err := azureIndex(r, job, list, hosts, cluster.ownHost()); err != nil {
 		return err
 	}
 	return r.addRole(job, job.Role, hosts, list)
@@ -64,12 +64,12 @@ func readAzure(r *reader, job *Job) error {
 
 // azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. A job of another framework does not
 // end because of a TF_CONFIG that cannot be read.
-func (r *reader) azureCluster() (spec clusterSpec) {
+func azureCluster(r *reader) (spec clusterSpec) {
 	v, ok := r.get("TF_CONFIG")
 	if !ok {
 		return spec
 	}
-	spec, err := r.parseCluster(v)
+	spec, err := parseCluster(r, v)
 	if err != nil {
 		r.warn("%v; ignored", err)
 		return clusterSpec{}
@@ -78,7 +78,7 @@ func (r *reader) azureCluster() (spec clusterSpec) {
 }
 
 // azureHosts reads the first list that there is.
-func (r *reader) azureHosts() (variable, []string, error) {
+func azureHosts(r *reader) (variable, []string, error) {
 	for _, form := range []struct{ name, sep string }{{"AZ_BATCH_HOST_LIST", ","}, {"AZ_BATCH_NODE_LIST", ";"}} {
 		if v, ok := r.get(form.name); ok {
 			hosts, err := r.items(v, form.sep)
@@ -103,7 +103,7 @@ func (r *reader) azureHosts() (variable, []string, error) {
 }
 
 // azureIndex finds this container in hosts: by its addresses, by the host of its task in TF_CONFIG, or by its number.
-func (r *reader) azureIndex(job *Job, list variable, hosts []string, taskHost string) error {
+func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost string) error {
 	if r.has("PAIINIT_INDEX") {
 		return r.ownIndex(job)
 	}
@@ -131,9 +131,9 @@ func (r *reader) azureIndex(job *Job, list variable, hosts []string, taskHost st
 		r.whoAmI(), list.name, strings.Trim(quote(list.value), `"`))
 }
 
-// azureRoles reads Batch AI's lists of TensorFlow servers, several of which may share a node. The own role is told by the
+// readAzureRoles reads Batch AI's lists of TensorFlow servers, several of which may share a node. The own role is told by the
 // command line there.
-func (r *reader) azureRoles(job *Job) error {
+func readAzureRoles(r *reader, job *Job) error {
 	for _, role := range []struct{ name, list string }{{defaultRole, "AZ_BATCHAI_WORKER_HOSTS"}, {"ps", "AZ_BATCHAI_PS_HOSTS"}} {
 		v, ok := r.get(role.list)
 		if !ok {

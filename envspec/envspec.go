@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -231,7 +230,7 @@ func Nested(environ []string) string {
 // those of ctx, which also bounds what is asked of the resolver.
 func Read(ctx context.Context, in Input) (Job, error) {
 	r := newReader(ctx, in)
-	job, err := r.readJob()
+	job, err := readJob(r)
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return Job{}, ctxErr
 	}
@@ -241,7 +240,7 @@ func Read(ctx context.Context, in Input) (Job, error) {
 	return job, nil
 }
 
-func (r *reader) readJob() (Job, error) {
+func readJob(r *reader) (Job, error) {
 	job := Job{
 		Index: -1, Rank: -1, Size: -1,
 		Roles: []Role{}, Peers: []Peer{}, Seeds: []Seed{}, Secrets: []Secret{}, AzureRDMA: []string{},
@@ -252,18 +251,18 @@ func (r *reader) readJob() (Job, error) {
 	}
 	job.System = sched.name
 	r.system = sched.name
-	steps := []func(*Job) error{
-		func(job *Job) error { return r.readScheduler(sched, job) },
-		r.nameJob,
-		r.azureRDMA,
-		r.settle,
-		r.spreadPorts,
-		r.countSlots,
-		r.choosePort,
-		r.checkPeers,
+	steps := []func(*reader, *Job) error{
+		func(r *reader, job *Job) error { return readScheduler(r, sched, job) },
+		nameJob,
+		findAzureRDMA,
+		settle,
+		spreadPorts,
+		countSlots,
+		choosePort,
+		checkPeers,
 	}
 	for _, step := range steps {
-		if err := step(&job); err != nil && r.contradiction != nil {
+		if err := step(r, &job); err != nil && r.contradiction != nil {
 			return Job{}, r.contradiction
 		} else if err != nil {
 			return Job{}, err
@@ -280,33 +279,12 @@ func (r *reader) readJob() (Job, error) {
 
 // readScheduler reads what the scheduler says, and an explicit list of peers over it: then what the scheduler does not say,
 // or says wrong, does not matter.
-func (r *reader) readScheduler(sched scheduler, job *Job) error {
+func readScheduler(r *reader, sched scheduler, job *Job) error {
 	err := sched.read(r, job)
 	if !sched.general && r.has("PAIINIT_PEERS") {
-		return r.peers(job)
+		return readPeers(r, job)
 	}
 	return err
-}
-
-// azureRDMA looks for the signs of Network Direct: a variable of the OpenPAI job that asks for it, what OpenPAI mounts then
-// (src/rest-server/src/templates of its 0.14), the device of Azure's driver, and its line in uDAPL's configuration.
-func (r *reader) azureRDMA(job *Job) error {
-	sign := func(name string, seen bool) {
-		if seen {
-			job.AzureRDMA = append(job.AzureRDMA, name)
-		}
-	}
-	v, _ := r.get("paiAzRDMA")
-	asked, _ := strconv.ParseBool(strings.ToLower(v.value))
-	sign("paiAzRDMA", asked)
-	sign("/var/lib/hyperv", r.exists("/var/lib/hyperv") || r.entries("/var/lib/hyperv") != nil)
-	sign("/dev/hvnd_rdma", r.exists("/dev/hvnd_rdma"))
-	conf, _ := r.file("/etc/dat.conf")
-	sign("/etc/dat.conf", strings.Contains(conf, "ofa-v2-ib0"))
-	if len(job.AzureRDMA) > 0 {
-		r.sources["azure_rdma"] = strings.Join(job.AzureRDMA, ", ")
-	}
-	return nil
 }
 
 // detect chooses the scheduler: the one that is asked for, else the first that is seen.
@@ -344,7 +322,7 @@ func (r *reader) detect(table []scheduler) (scheduler, error) {
 }
 
 // nameJob applies the explicit names of the job over the scheduler's.
-func (r *reader) nameJob(job *Job) error {
+func nameJob(r *reader, job *Job) error {
 	for _, f := range []struct {
 		name  string
 		field *string

@@ -16,7 +16,7 @@ func readJobSet(r *reader, job *Job) error {
 	if err := r.soleRole(job, completion); err != nil {
 		return err
 	}
-	size, err := r.podCount("replicas x parallelism")
+	size, err := podCount(r, "replicas x parallelism")
 	if err != nil {
 		return err
 	}
@@ -47,5 +47,5 @@ func readJobSet(r *reader, job *Job) error {
 		job.Index += jobIndex * each
 		r.sources["index"] = jobVar.source() + ", " + completion.source()
 	}
-	return r.numberedPods(job, size, each)
+	return addNumberedPods(r, job, size, each)
 }

@@ -154,3 +154,13 @@ func splitAlias(s string) (role string, index int, ok bool) {
 }
 
 func alias(role string, index int) string { return role + "-" + strconv.Itoa(index) }
+
+// lettersAndDigits returns name in lower case without any other byte than ASCII letters and digits.
+func lettersAndDigits(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return -1
+	}, strings.ToLower(name))
+}

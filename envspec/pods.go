@@ -10,7 +10,7 @@ import (
 // of the others follow from its own, given a headless Service; how many there are nobody tells.
 
 // podCount is the explicit size, which nothing else tells.
-func (r *reader) podCount(field string) (int, error) {
+func podCount(r *reader, field string) (int, error) {
 	size, v, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
 	if err == nil && !ok {
 		return 0, r.fail(variable{name: "PAIINIT_SIZE"}, "set PAIINIT_SIZE ("+field+"), or PAIINIT_SYSTEM=single for pods on their own", "PAIINIT_SIZE is not set and %s gives no pod count", r.system)
@@ -19,9 +19,9 @@ func (r *reader) podCount(field string) (int, error) {
 	return size, err
 }
 
-// numberedPods lists size pods by the own one's name. It ends in the number, or, if there are several jobs of each pods, in
+// addNumberedPods lists size pods by the own one's name. It ends in the number, or, if there are several jobs of each pods, in
 // the job's number and the one within the job.
-func (r *reader) numberedPods(job *Job, size, each int) error {
+func addNumberedPods(r *reader, job *Job, size, each int) error {
 	name, ok := r.podName()
 	if !ok {
 		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
@@ -61,4 +61,35 @@ func (r *reader) numberedPods(job *Job, size, each int) error {
 	}
 	r.counts[job.Role] = variable{name: r.sources["size"], value: strconv.Itoa(size)}
 	return nil
+}
+
+// podName is the name of this pod: its host name, unless it has the host's network and with it the node's name.
+func (r *reader) podName() (variable, bool) {
+	v, ok := r.get("PAIINIT_POD_NAME", "HOSTNAME")
+	if !ok && r.in.Hostname != "" {
+		v, ok = variable{name: "HOSTNAME", value: r.in.Hostname}, true
+	}
+	if ok {
+		v.value, _, _ = strings.Cut(v.value, ".")
+	}
+	return v, ok
+}
+
+// subdomain is the name of the headless Service that this pod belongs to: the kubelet writes its full name, such as
+// pi-1.headless.default.svc.cluster.local, into /etc/hosts if the pod has one.
+func (r *reader) subdomain(pod string) string {
+	text, ok := r.file("/etc/hosts")
+	if !ok {
+		return ""
+	}
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		for _, name := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
+			rest, ok := strings.CutPrefix(name, pod+".")
+			if service, domain, found := strings.Cut(rest, "."); ok && found && strings.Contains("."+domain+".", ".svc.") {
+				return service
+			}
+		}
+	}
+	return ""
 }

@@ -17,7 +17,7 @@ func rankClass(role string) int {
 	switch {
 	case launcherLike(role):
 		return 0
-	case slices.Contains(serverNames, mangle(role)):
+	case slices.Contains(serverNames, lettersAndDigits(role)):
 		return 2
 	}
 	return 1
@@ -27,7 +27,7 @@ func launcherLike(role string) bool { return slices.Contains(launcherNames, stri
 
 // rankRoles puts job.Roles in rank order, decides which of them compute nothing, and ranks job.Peers. It may be called
 // again.
-func (r *reader) rankRoles(job *Job) {
+func rankRoles(r *reader, job *Job) {
 	// Roles arrive in the order that the job declares, which breaks ties.
 	roles := make([]Role, 0, len(job.Roles))
 	for class := range 3 {
@@ -70,7 +70,7 @@ func (r *reader) rankRoles(job *Job) {
 		p.Slots = -1
 		if job.Roles[order[p.Role]].LaunchOnly {
 			p.Slots = 0
-		} else if s := r.toldSlots(p.Role, p.Index); s.from.name != "" {
+		} else if s := r.slotsOf(p.Role, p.Index); s.from.name != "" {
 			p.Slots = s.n
 			_, p.Decided = r.slots[peerKey{p.Role, p.Index}]
 		} else if n := r.gpus[p.Role]; n > 0 {
@@ -91,21 +91,13 @@ func (r *reader) rankRoles(job *Job) {
 	copy(job.Peers, peers)
 }
 
-// toldSlots is what the scheduler says of a container's slots.
-func (r *reader) toldSlots(role string, index int) slotCount {
-	if s, ok := r.slots[peerKey{role, index}]; ok {
-		return s
-	}
-	return r.eachSlots
-}
-
 // settle derives rank and size from roles, index and the explicit values, and refuses contradictions.
-func (r *reader) settle(job *Job) error {
-	r.rankRoles(job)
-	if err := r.settleSize(job); err != nil {
+func settle(r *reader, job *Job) error {
+	rankRoles(r, job)
+	if err := settleSize(r, job); err != nil {
 		return err
 	}
-	if err := r.checkAlone(job); err != nil {
+	if err := checkAlone(r, job); err != nil {
 		return err
 	}
 	start := 0 // of the own role
@@ -122,7 +114,7 @@ func (r *reader) settle(job *Job) error {
 		}
 	}
 	job.LaunchOnly = own.LaunchOnly
-	if err := r.checkIndex(job, own); err != nil {
+	if err := checkIndex(r, job, own); err != nil {
 		return err
 	}
 	if start >= 0 && job.Index >= 0 && (start+job.Index < job.Size || job.Size < 0) {
@@ -150,7 +142,7 @@ func (r *reader) settle(job *Job) error {
 	return nil
 }
 
-func (r *reader) settleSize(job *Job) error {
+func settleSize(r *reader, job *Job) error {
 	total, known := 0, len(job.Roles) > 0
 	for _, role := range job.Roles {
 		known = known && role.Count >= 0
@@ -174,7 +166,7 @@ func (r *reader) settleSize(job *Job) error {
 	case r.openSize:
 	default:
 		return r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
-			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", r.evidence())
+			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", evidence(r))
 	}
 	if job.Size > maxTasks {
 		return r.fail(variable{name: r.sources["size"]}, "", "%s gives %d containers, more than %d", r.sources["size"],
@@ -184,7 +176,7 @@ func (r *reader) settleSize(job *Job) error {
 }
 
 // evidence names a variable that says that there is more than one container.
-func (r *reader) evidence() string {
+func evidence(r *reader) string {
 	for _, name := range []string{"PAIINIT_PEERS", "PAIINIT_ROLE", "PAIINIT_INDEX", "PAIINIT_RANK"} {
 		if v, ok := r.get(name); ok {
 			return v.name + "=" + quote(v.value)
@@ -194,7 +186,7 @@ func (r *reader) evidence() string {
 }
 
 // checkIndex holds the own index against what is known of its range.
-func (r *reader) checkIndex(job *Job, own Role) error {
+func checkIndex(r *reader, job *Job, own Role) error {
 	switch {
 	case job.Index < 0:
 		return nil
@@ -217,7 +209,7 @@ func (r *reader) checkIndex(job *Job, own Role) error {
 }
 
 // checkPeers refuses two containers at one place. One host with two ports is normal: host networking.
-func (r *reader) checkPeers(job *Job) error {
+func checkPeers(r *reader, job *Job) error {
 	seen := make(map[hostPort]Peer, len(job.Peers))
 	for _, p := range job.Peers {
 		if p.Host == "" || p.Port == 0 {
@@ -232,78 +224,3 @@ func (r *reader) checkPeers(job *Job) error {
 	}
 	return nil
 }
-
-// spreadPorts gives every container a port, if the scheduler gave nobody one: the usual one, and the next ones to those
-// that share a host, so that everybody derives the same.
-func (r *reader) spreadPorts(job *Job) error {
-	if !r.spread {
-		return nil
-	}
-	port, err := r.usualPort()
-	if err != nil {
-		return err
-	}
-	taken := make(map[string]int)
-	for i := range job.Peers {
-		p := &job.Peers[i]
-		if p.Host == "" || p.Port != 0 {
-			continue
-		}
-		host := strings.ToLower(p.Host)
-		p.Port = port + taken[host]
-		taken[host]++
-		if p.Port > 65535 {
-			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.wrong(v, "", "%s occurs %d times, more than there are ports after %d", quote(p.Host), taken[host], port)
-		}
-	}
-	return nil
-}
-
-// choosePort sets the own port: the explicit one, the one where the others look for this container, or the default.
-func (r *reader) choosePort(job *Job) error {
-	self := -1
-	for i, p := range job.Peers {
-		if p.Role == job.Role && p.Index == job.Index {
-			self = i
-			job.Peers[i].Slots = job.Slots
-		}
-	}
-	port, v, ok, err := r.port()
-	switch {
-	case err != nil:
-		return err
-	case ok && self >= 0 && r.spread && job.Peers[self].Port != 0:
-		job.Port = job.Peers[self].Port // counted from the explicit one
-		r.note("port", v)
-	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
-		from := r.origin[peerKey{job.Role, job.Index}]
-		if r.has("PAIINIT_PEERS") {
-			return r.fail(v, "leave one of them out", "%s=%d but %s gives %s port %d", v.name, port, from.name, job.Alias,
-				job.Peers[self].Port)
-		}
-		r.warn("%s=%d, but the others look for %s at port %d (%s)", v.name, port, job.Alias, job.Peers[self].Port, from.name)
-		fallthrough
-	case ok:
-		job.Port = port
-		r.note("port", v)
-	case self >= 0 && job.Peers[self].Port != 0:
-		job.Port = job.Peers[self].Port
-		if r.sources["port"] == "" {
-			r.note("port", r.origin[peerKey{job.Role, job.Index}])
-		}
-		if r.spread && job.Port == DefaultPort && r.jobPort == 0 {
-			r.sources["port"] = "default"
-		}
-	case job.Port == 0:
-		job.Port = DefaultPort
-		r.sources["port"] = "default"
-	}
-	if self >= 0 {
-		job.Peers[self].Port = job.Port
-	}
-	return nil
-}
-
-// port returns the explicit port.
-func (r *reader) port() (int, variable, bool, error) { return r.number(1, 65535, "PAIINIT_PORT") }

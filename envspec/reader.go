@@ -25,31 +25,7 @@ type reader struct {
 	warnings []string
 	warned   map[string]bool
 
-	contradiction *VarError // all else can be read
-
-	gpus    map[string]int       // GPUs of each container of a role, where the scheduler says
-	ownGPUs int                  // GPUs of this container by the scheduler's word
-	counts  map[string]variable  // where the count of a role came from
-	origin  map[peerKey]variable // where the place of a peer came from
-
-	spread     bool                  // the scheduler gives nobody a port: see spreadPorts
-	jobPort    int                   // in place of DefaultPort
-	openSize   bool                  // the size may stay unknown here
-	launchOnly map[string]bool       // roles that compute nothing, by the scheduler's word
-	slots      map[peerKey]slotCount // of single containers, as a host list tells
-	eachSlots  slotCount             // of every container
-	ownSlots   slotCount             // of this one alone
-}
-
-// slotCount is a number of slots that a scheduler told; without a variable it did not.
-type slotCount struct {
-	n    int
-	from variable
-}
-
-type peerKey struct {
-	role  string
-	index int
+	told
 }
 
 func newReader(ctx context.Context, in Input) *reader {
@@ -57,8 +33,7 @@ func newReader(ctx context.Context, in Input) *reader {
 		ctx: ctx, in: in,
 		vars: make(map[string]string, len(in.Environ)), again: make(map[string]string), files: make(map[string]string),
 		sources: make(map[string]string), warnings: []string{}, warned: make(map[string]bool),
-		gpus: make(map[string]int), counts: make(map[string]variable), origin: make(map[peerKey]variable),
-		launchOnly: make(map[string]bool), slots: make(map[peerKey]slotCount),
+		told: newTold(),
 	}
 	for _, entry := range in.Environ {
 		name, value, ok := strings.Cut(entry, "=")
@@ -197,4 +172,10 @@ func (r *reader) exists(path string) bool {
 	}
 	info, err := fs.Stat(r.in.Files, name)
 	return err == nil && !info.IsDir()
+}
+
+// sees returns the first of names that is set, or "".
+func (r *reader) sees(names ...string) string {
+	v, _ := r.get(names...)
+	return v.name
 }

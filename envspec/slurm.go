@@ -19,7 +19,7 @@ func matchSlurm(r *reader) string {
 func readSlurm(r *reader, job *Job) error {
 	r.readID(job, "SLURM_JOB_ID")
 	if id, ok := r.get("SLURM_JOB_ID"); ok { // the nodes are shared, with their network
-		r.portOfJob(id)
+		portOfJob(r, id)
 	}
 	step, inStep := r.get("SLURM_STEP_ID", "SLURM_STEPID")
 	if inStep {
@@ -44,15 +44,15 @@ func readSlurm(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "SLURM_NODEID", "SLURM_PROCID"); err != nil {
 		return err
 	}
-	if err := r.slurmOncePerNode(job, nodes, list, inStep); err != nil {
+	if err := checkOncePerNode(r, job, nodes, list, inStep); err != nil {
 		return err
 	}
 	r.gpusHere("SLURM_GPUS_ON_NODE")
 	return r.addRole(job, job.Role, nodes, list)
 }
 
-// slurmOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node alone.
-func (r *reader) slurmOncePerNode(job *Job, nodes []string, list variable, inStep bool) error {
+// checkOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node alone.
+func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep bool) error {
 	if !inStep && len(nodes) > 1 {
 		return r.wrong(list, "", "%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them; "+
 			"start paiinit with srun --ntasks-per-node=1", len(nodes))
@@ -178,4 +178,16 @@ func expandRanges(ranges string, most int) (list []string, problem string) {
 		}
 	}
 	return list, ""
+}
+
+// jobPorts is how many ports there are from DefaultPort on for the jobs of a scheduler that puts several of them on one
+// host.
+const jobPorts = 64
+
+// portOfJob gives a job a port by its number. Jobs that follow each other have different ones.
+func portOfJob(r *reader, v variable) {
+	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
+		r.jobPort = DefaultPort + int(n%jobPorts)
+		r.note("port", v)
+	}
 }

@@ -29,9 +29,9 @@ func readStatefulSet(r *reader, job *Job) error {
 			return err
 		}
 	}
-	size, err := r.podCount("spec.replicas")
+	size, err := podCount(r, "spec.replicas")
 	if err != nil {
 		return err
 	}
-	return r.numberedPods(job, size, size)
+	return addNumberedPods(r, job, size, size)
 }

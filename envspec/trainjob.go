@@ -26,12 +26,12 @@ func readTrainJob(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "PET_NODE_RANK", "JOB_COMPLETION_INDEX"); err != nil {
 		return err
 	}
-	size, sizeVar, err := r.torchNodes()
+	size, sizeVar, err := torchNodes(r)
 	if err != nil {
 		return err
 	}
 	r.note("size", sizeVar)
-	r.torchSlots(job)
+	readTorchSlots(r)
 	stem, service := "", ""
 	v, ok := r.get("PET_MASTER_ADDR")
 	if ok {

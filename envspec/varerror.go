@@ -1,6 +1,8 @@
 package envspec
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -104,3 +106,26 @@ func quoteAll(list []string) string {
 }
 
 func isControl(r rune) bool { return unicode.IsControl(r) || r == unicode.ReplacementChar }
+
+// part returns an error about a part of v, which is too long to be shown whole.
+func (r *reader) part(v variable, value, advice, problem string, args ...any) *VarError {
+	return r.fail(variable{name: v.name, value: value}, advice, problem, args...)
+}
+
+// badJSON tells where a value stops being JSON.
+func (r *reader) badJSON(v variable, err error) *VarError {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	at := int64(len(v.value))
+	problem := "invalid JSON"
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at, problem = kind.Offset, "unexpected JSON"
+		err = errors.New(kind.Value + " is out of place")
+	}
+	near := v.value[max(0, min(int(at), len(v.value))-20):min(int(at)+20, len(v.value))]
+	near = strings.ToValidUTF8(near, "")
+	return r.part(v, near, "", "%s: %s at byte %d: %v, near %s", v.name, problem, at, err, quote(near))
+}

@@ -27,7 +27,7 @@ func readVolcano(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "VC_TASK_INDEX", "VK_TASK_INDEX"); err != nil {
 		return err
 	}
-	tasks, err := r.volcanoTasks()
+	tasks, err := volcanoTasks(r)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func readVolcano(r *reader, job *Job) error {
 }
 
 // volcanoTasks reads the lists. What the job declared first is not told: those that launch come first, then the alphabet.
-func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
+func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 	// The variables may be turned off, when they grow too long; the files are always there.
 	const dir = "/etc/volcano"
 	for _, file := range r.entries(dir) {

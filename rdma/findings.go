@@ -122,24 +122,24 @@ func (d *Device) findings(netnsMode string, netdevs []string) []Finding {
 func (d *Device) openProblem(netnsMode string) (what, fix string) {
 	path := nodeDir + d.Verbs
 	switch d.reasonOf(netnsMode) {
-	case ReasonNone:
+	case reasonNone:
 		return "", ""
-	case ReasonNoVerbs:
+	case reasonNoVerbs:
 		return "the kernel offers no verbs interface for the device", "load ib_uverbs on the host"
-	case ReasonAbsent:
+	case reasonAbsent:
 		return path + " is not in this container", fixNode
-	case ReasonHidden:
+	case reasonHidden:
 		return path + " belongs to another network namespace (rdma system: netns exclusive)", fixNetwork
-	case ReasonForbidden:
+	case reasonForbidden:
 		if netnsMode == "shared" {
 			return path + " may not be opened: the container runtime forbids the device", fixNode
 		}
 		return path + " may not be opened: the container runtime forbids the device, or it is in another network namespace", fixNode
-	case ReasonMode:
+	case reasonMode:
 		return path + " may not be opened by this user", "chmod 0666 the node on the host, or run as root"
-	case ReasonGone:
+	case reasonGone:
 		return path + " leads to no device: it was removed or its driver was restarted", "restart the container"
-	case ReasonWrongNode:
+	case reasonWrongNode:
 		return path + " is not the node of this device: " + d.open.Error(), fixNode
 	}
 	return fmt.Sprintf("%s cannot be opened: %v", path, d.open), fixNode

@@ -10,20 +10,20 @@ import (
 )
 
 // Netlink is what the kernel's RDMA netlink says of the devices of this network namespace.
-type Netlink struct {
+type netlinkAnswer struct {
 	// Mode is "shared" or "exclusive", "" if the kernel does not tell (before 5.2).
-	Mode string
+	mode string
 	// Devices by name.
-	Devices map[string]NetlinkDevice
+	devices map[string]netlinkDevice
 }
 
-// NetlinkDevice is one device as RDMA netlink tells it.
-type NetlinkDevice struct {
+// netlinkDevice is one device as RDMA netlink tells it.
+type netlinkDevice struct {
 	// Protocol is "ib", "roce", "iw", "opa" or "usnic"; "" if it is not told (before 5.0).
-	Protocol string
+	protocol string
 	// Driver is enum rdma_driver_id of rdma/ib_user_ioctl_verbs.h, by which the device has to be spoken to; 0 if unknown
 	// (before 5.2).
-	Driver uint32
+	driver uint32
 
 	index uint32
 }
@@ -51,10 +51,10 @@ const (
 	attrDriverID    = 73
 )
 
-// QueryNetlink asks the kernel; any user may. It never waits longer than a second for an answer.
-func QueryNetlink() (Netlink, error) {
-	fail := func(what string, err error) (Netlink, error) {
-		return Netlink{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
+// queryNetlink asks the kernel; any user may. It never waits longer than a second for an answer.
+func queryNetlink() (netlinkAnswer, error) {
+	fail := func(what string, err error) (netlinkAnswer, error) {
+		return netlinkAnswer{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
 	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
@@ -64,34 +64,34 @@ func QueryNetlink() (Netlink, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		return fail("opening", err)
 	}
-	n := Netlink{Devices: make(map[string]NetlinkDevice)}
+	n := netlinkAnswer{devices: make(map[string]netlinkDevice)}
 	if err := ask(fd, nldevGet, unix.NLM_F_DUMP, nil, n.addDevice); err != nil {
 		return fail("listing devices by", err)
 	}
 	// What follows, older kernels do not know.
 	_ = ask(fd, nldevSysGet, 0, nil, n.addMode)
-	for name, d := range n.Devices {
+	for name, d := range n.devices {
 		request := appendAttr(nil, attrIndex, binary.NativeEndian.AppendUint32(nil, d.index))
 		request = appendAttr(request, attrChardevType, []byte("uverbs\x00"))
 		_ = ask(fd, nldevGetChardev, 0, request, func(a attrs) {
-			d.Driver = uint32(a.number(attrDriverID))
-			n.Devices[name] = d
+			d.driver = uint32(a.number(attrDriverID))
+			n.devices[name] = d
 		})
 	}
 	return n, nil
 }
 
-func (n *Netlink) addDevice(a attrs) {
+func (n *netlinkAnswer) addDevice(a attrs) {
 	if name := a.text(attrName); name != "" {
-		n.Devices[name] = NetlinkDevice{Protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
+		n.devices[name] = netlinkDevice{protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
 	}
 }
 
-func (n *Netlink) addMode(a attrs) {
+func (n *netlinkAnswer) addMode(a attrs) {
 	if v, ok := a[attrNetnsMode]; ok && len(v) > 0 {
-		n.Mode = "exclusive"
+		n.mode = "exclusive"
 		if v[0] != 0 {
-			n.Mode = "shared"
+			n.mode = "shared"
 		}
 	}
 }

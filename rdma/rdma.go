@@ -28,21 +28,21 @@ type Config struct {
 	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. nil: nothing is
 	// there.
 	Root fs.FS
-	// Read reads the start of the file at an absolute path, an attribute of a device; see [ReadAttribute]. nil: it is read from Root.
-	Read func(path string, buf []byte) (int, error)
-	// Open tries the device node at an absolute path and returns the errno; see [OpenNode]. nil: a node counts as usable if
+	// Read reads the start of the file at an absolute path, an attribute of a device; see [readAttribute]. nil: it is read from Root.
+	read func(path string, buf []byte) (int, error)
+	// Open tries the device node at an absolute path and returns the errno; see [openNode]. nil: a node counts as usable if
 	// it exists.
-	Open func(path string) error
-	// Verbs asks the device behind a node that can be opened; see [QueryVerbs]. nil: nobody is asked.
-	Verbs func(path string, driver uint32) (*Verbs, error)
-	// Netlink asks the kernel; see [QueryNetlink]. nil: nobody is asked. Not called where there is no device.
-	Netlink func() (Netlink, error)
-	// PeerMemory tries whether one process may read another's memory; see [ReadPeerMemory]. nil: unknown.
-	PeerMemory func() error
-	// Limits are this process's; see [SystemLimits].
+	open func(path string) error
+	// Verbs asks the device behind a node that can be opened; see [queryVerbs]. nil: nobody is asked.
+	verbs func(path string, driver uint32) (*verbsAnswer, error)
+	// Netlink asks the kernel; see [queryNetlink]. nil: nobody is asked. Not called where there is no device.
+	netlink func() (netlinkAnswer, error)
+	// PeerMemory tries whether one process may read another's memory; see [readPeerMemory]. nil: unknown.
+	peerMemory func() error
+	// Limits are this process's; see [systemLimits].
 	Limits Limits
 	// Netdevs are the network interfaces of this network namespace. nil: those of sys/class/net in Root.
-	Netdevs []string
+	netdevs []string
 	// Brief leaves out of each port's GIDs those that make no difference to [Report.Summary], to which ports can be used, and to the
 	// findings: of InfiniBand all but the first.
 	Brief bool
@@ -164,34 +164,34 @@ type GID struct {
 // Probe looks at every device.
 func Probe(c Config) Report {
 	t := newTree(c.Root)
-	netdevs := c.Netdevs
+	netdevs := c.netdevs
 	if netdevs == nil {
 		netdevs = t.names("sys/class/net")
 	}
-	t.read, t.brief, t.netdevs = c.Read, c.Brief, netdevs
+	t.read, t.brief, t.netdevs = c.read, c.Brief, netdevs
 	r := Report{
 		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
 		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},
 	}
-	var n Netlink
-	if c.Netlink != nil && (len(r.Devices) > 0 || t.exists(devicesDir)) {
-		n, _ = c.Netlink() // an old kernel, or a sandbox that has none: nothing is known then
+	var n netlinkAnswer
+	if c.netlink != nil && (len(r.Devices) > 0 || t.exists(devicesDir)) {
+		n, _ = c.netlink() // an old kernel, or a sandbox that has none: nothing is known then
 	}
-	r.NetnsMode = n.Mode
+	r.NetnsMode = n.mode
 	var asked sync.WaitGroup
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		about := n.Devices[d.Name]
-		d.Protocol = about.Protocol
-		d.software = d.software || about.Driver == driverRXE || about.Driver == driverSIW
+		about := n.devices[d.Name]
+		d.Protocol = about.protocol
+		d.software = d.software || about.driver == driverRXE || about.driver == driverSIW
 		if d.Verbs == "" {
 			continue
 		}
-		d.open = t.node(d.Verbs, d.VerbsDev, c.Open)
+		d.open = t.node(d.Verbs, d.VerbsDev, c.open)
 		d.Openable, d.OpenError = d.open == nil, errnoName(d.open)
-		if d.Openable && c.Verbs != nil && about.Driver != 0 {
+		if d.Openable && c.verbs != nil && about.driver != 0 {
 			asked.Go(func() {
-				if v, err := c.Verbs(nodeDir+d.Verbs, about.Driver); err == nil {
+				if v, err := c.verbs(nodeDir+d.Verbs, about.driver); err == nil {
 					d.add(v)
 				}
 			})
@@ -199,8 +199,8 @@ func Probe(c Config) Report {
 	}
 	asked.Wait()
 	r.NetworkDirect = r.NetworkDirect || t.networkDirect(r.Devices)
-	if c.PeerMemory != nil {
-		switch err := c.PeerMemory(); {
+	if c.peerMemory != nil {
+		switch err := c.peerMemory(); {
 		case err == nil:
 			r.PeerMemory = "allowed"
 		case errors.Is(err, syscall.EPERM):
@@ -213,11 +213,11 @@ func Probe(c Config) Report {
 }
 
 // add takes over what the device said of itself.
-func (d *Device) add(v *Verbs) {
-	d.Attributes = &v.Device
+func (d *Device) add(v *verbsAnswer) {
+	d.Attributes = &v.device
 	for i := range d.Ports {
-		if p := &d.Ports[i]; p.Port <= len(v.Ports) {
-			p.Attributes = v.Ports[p.Port-1]
+		if p := &d.Ports[i]; p.Port <= len(v.ports) {
+			p.Attributes = v.ports[p.Port-1]
 		}
 	}
 }
@@ -240,27 +240,27 @@ type Reason uint8
 
 // The reasons, in the order in which they stand in the way. The numbers go over the network.
 const (
-	ReasonNone      Reason = iota // usable, or nothing there
-	ReasonHidden                  // the device is in another network namespace
-	ReasonNoVerbs                 // the kernel offers no verbs interface
-	ReasonAbsent                  // ENOENT: the node was not passed in
-	ReasonForbidden               // EPERM: device cgroup
-	ReasonMode                    // EACCES: file mode
-	ReasonGone                    // ENXIO, EIO: removed or reset
-	ReasonWrongNode               // the node is that of another device
-	ReasonOpen                    // any other error
-	ReasonPort                    // no active port
-	ReasonLinkLayer               // an active port, but of no kind that is known
-	ReasonAddress                 // an active port that nobody can reach: no GID of this container's network
+	reasonNone      Reason = iota // usable, or nothing there
+	reasonHidden                  // the device is in another network namespace
+	reasonNoVerbs                 // the kernel offers no verbs interface
+	reasonAbsent                  // ENOENT: the node was not passed in
+	reasonForbidden               // EPERM: device cgroup
+	reasonMode                    // EACCES: file mode
+	reasonGone                    // ENXIO, EIO: removed or reset
+	reasonWrongNode               // the node is that of another device
+	reasonOpen                    // any other error
+	reasonPort                    // no active port
+	reasonLinkLayer               // an active port, but of no kind that is known
+	reasonAddress                 // an active port that nobody can reach: no GID of this container's network
 	ReasonMemlock                 // too little memory can be locked
 	reasons                       // how many there are
 )
 
 var reasonTexts = [reasons]string{
-	ReasonNone: "nothing in the way", ReasonHidden: "device in another network namespace", ReasonNoVerbs: "no verbs interface",
-	ReasonAbsent: "no device node", ReasonForbidden: "device not permitted", ReasonMode: "device not accessible to this user",
-	ReasonGone: "device gone", ReasonWrongNode: "wrong device node", ReasonOpen: "device cannot be opened", ReasonPort: "no active port",
-	ReasonLinkLayer: "unknown link layer", ReasonAddress: "no address on this network", ReasonMemlock: "memlock too low",
+	reasonNone: "nothing in the way", reasonHidden: "device in another network namespace", reasonNoVerbs: "no verbs interface",
+	reasonAbsent: "no device node", reasonForbidden: "device not permitted", reasonMode: "device not accessible to this user",
+	reasonGone: "device gone", reasonWrongNode: "wrong device node", reasonOpen: "device cannot be opened", reasonPort: "no active port",
+	reasonLinkLayer: "unknown link layer", reasonAddress: "no address on this network", ReasonMemlock: "memlock too low",
 }
 
 // String returns a few words for people.
@@ -283,23 +283,23 @@ func (d *Device) reasonOf(netnsMode string) Reason {
 	var wrong errWrongNode
 	switch err := d.open; {
 	case !d.visible:
-		return ReasonHidden
+		return reasonHidden
 	case d.Verbs == "":
-		return ReasonNoVerbs
+		return reasonNoVerbs
 	case err == nil:
-		return ReasonNone
+		return reasonNone
 	case errors.As(err, &wrong):
-		return ReasonWrongNode
+		return reasonWrongNode
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
-		return ReasonAbsent
+		return reasonAbsent
 	case errors.Is(err, syscall.EPERM) && netnsMode == "exclusive" && d.Protocol == "":
-		return ReasonHidden // netlink, which answers for this network namespace, does not know it: a stale /sys shows it
+		return reasonHidden // netlink, which answers for this network namespace, does not know it: a stale /sys shows it
 	case errors.Is(err, syscall.EPERM):
-		return ReasonForbidden
+		return reasonForbidden
 	case errors.Is(err, syscall.EACCES):
-		return ReasonMode
+		return reasonMode
 	case errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EIO):
-		return ReasonGone
+		return reasonGone
 	}
-	return ReasonOpen
+	return reasonOpen
 }

@@ -33,7 +33,7 @@ type fixture struct {
 	file    string
 	tree    fstest.MapFS
 	limits  Limits
-	netlink Netlink
+	netlink netlinkAnswer
 }
 
 func load(t testing.TB, file string) fixture {
@@ -48,17 +48,17 @@ func load(t testing.TB, file string) fixture {
 			_, err := fmt.Sscanf(data, "memlock=%d ipc_lock=%t", &f.limits.Memlock, &f.limits.IPCLock)
 			require.NoError(t, err)
 		case file.Name == "netlink":
-			f.netlink.Devices = make(map[string]NetlinkDevice)
+			f.netlink.devices = make(map[string]netlinkDevice)
 			for i, line := range strings.Split(strings.TrimSpace(data), "\n") {
 				if i == 0 {
-					f.netlink.Mode = line
+					f.netlink.mode = line
 					continue
 				}
 				var name string
-				var d NetlinkDevice
-				_, err := fmt.Sscan(line, &name, &d.Protocol, &d.Driver)
+				var d netlinkDevice
+				_, err := fmt.Sscan(line, &name, &d.protocol, &d.driver)
 				require.NoError(t, err)
-				f.netlink.Devices[name] = d
+				f.netlink.devices[name] = d
 			}
 		case file.Name == "want.json", file.Name == "summary":
 		case link:
@@ -81,8 +81,8 @@ func (f fixture) section(name string) string {
 
 // config probes the fixture; open answers with the errno that the node's file names.
 func (f fixture) config() Config {
-	netlink := func() (Netlink, error) { return f.netlink, nil }
-	return Config{Root: failing{f.tree}, Limits: f.limits, Netlink: netlink, Open: func(path string) error {
+	netlink := func() (netlinkAnswer, error) { return f.netlink, nil }
+	return Config{Root: failing{f.tree}, Limits: f.limits, netlink: netlink, open: func(path string) error {
 		data, err := fs.ReadFile(f.tree, strings.TrimPrefix(path, "/"))
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: syscall.ENOENT}
@@ -223,7 +223,7 @@ func TestZeroConfig(t *testing.T) {
 func TestCapturedTreeWithoutOpen(t *testing.T) {
 	f := load(t, "testdata/azure-nd.txtar")
 	c := f.config()
-	c.Open = nil
+	c.open = nil
 	for _, d := range Probe(c).Devices {
 		require.Equal(t, d.Name != "mlx5_ib5", d.Openable, d.Name)
 	}
@@ -231,9 +231,9 @@ func TestCapturedTreeWithoutOpen(t *testing.T) {
 
 func TestNetdevsAreInjected(t *testing.T) {
 	c := load(t, "testdata/roce-dual.txtar").config()
-	c.Netdevs = []string{"ens3np0", "ens3np1"}
+	c.netdevs = []string{"ens3np0", "ens3np1"}
 	require.Empty(t, Probe(c).Findings)
-	c.Netdevs = []string{}
+	c.netdevs = []string{}
 	require.Len(t, Probe(c).Findings, 2)
 }
 
@@ -281,13 +281,13 @@ func TestWrongNode(t *testing.T) {
 }
 
 func TestOpenNode(t *testing.T) {
-	require.NoError(t, OpenNode("/dev/null"))
+	require.NoError(t, openNode("/dev/null"))
 	for path, want := range map[string]Reason{
-		"/dev/infiniband/uverbs-none": ReasonAbsent,
-		"/dev/null/x":                 ReasonAbsent,
-		"/":                           ReasonOpen,
+		"/dev/infiniband/uverbs-none": reasonAbsent,
+		"/dev/null/x":                 reasonAbsent,
+		"/":                           reasonOpen,
 	} {
-		err := OpenNode(path)
+		err := openNode(path)
 		require.ErrorContains(t, err, "rdma: opening "+path+": ")
 		d := Device{Verbs: "uverbs0", visible: true, open: err}
 		require.Equal(t, want, d.reasonOf(""), "%v", err)
@@ -295,7 +295,7 @@ func TestOpenNode(t *testing.T) {
 }
 
 func TestSystemLimits(t *testing.T) {
-	l := SystemLimits()
+	l := systemLimits()
 	var r unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r))
 	if r.Cur == unix.RLIM_INFINITY {
@@ -322,12 +322,12 @@ func TestTreeLimits(t *testing.T) {
 		"proc/self/limits": {Data: []byte("Max locked memory         unlimited            unlimited            bytes     \n")},
 		"proc/self/status": {Data: []byte("CapEff:\tx\n")},
 	}))
-	require.Equal(t, SystemLimits(), TreeLimits(os.DirFS("/")), "what the kernel tells of this process in both ways")
+	require.Equal(t, systemLimits(), TreeLimits(os.DirFS("/")), "what the kernel tells of this process in both ways")
 }
 
 // TestReadPeerMemory: this container may, or a seccomp filter or Yama says no; the child is gone either way.
 func TestReadPeerMemory(t *testing.T) {
-	for _, read := range []func() error{ReadPeerMemory, readChild} {
+	for _, read := range []func() error{readPeerMemory, readChild} {
 		if err := read(); err != nil {
 			require.ErrorIs(t, err, unix.EPERM)
 		}
@@ -352,9 +352,9 @@ func TestReadPeerMemoryNotDumpable(t *testing.T) {
 
 func TestPeerMemoryIsReported(t *testing.T) {
 	for want, err := range map[string]error{"allowed": nil, "denied": fmt.Errorf("x: %w", syscall.EPERM), "": syscall.ENOSYS} {
-		r := Probe(Config{PeerMemory: func() error { return err }})
+		r := Probe(Config{peerMemory: func() error { return err }})
 		require.Equal(t, want, r.PeerMemory)
-		require.Equal(t, want == "denied", r.Summary().Flags&FlagPeerMemory != 0)
+		require.Equal(t, want == "denied", r.Summary().Flags&flagPeerMemory != 0)
 	}
 }
 
@@ -403,7 +403,7 @@ func TestBriefTellsTheSame(t *testing.T) {
 			write(dir+"gid_attrs/types/"+n, rapid.SampledFrom([]string{"IB/RoCE v1", "RoCE v2", ""}).Draw(t, "type"))
 			write(dir+"gid_attrs/ndevs/"+n, rapid.SampledFrom([]string{"eth0", "eth1", ""}).Draw(t, "netdev"))
 		}
-		left += same(t, Config{Root: tree, Limits: Limits{Memlock: -1}, Netdevs: []string{"lo", "eth0"}})
+		left += same(t, Config{Root: tree, Limits: Limits{Memlock: -1}, netdevs: []string{"lo", "eth0"}})
 	})
 	require.Positive(t, left)
 }
@@ -411,12 +411,12 @@ func TestBriefTellsTheSame(t *testing.T) {
 // TestReadAttribute: what the kernel gives is the same in both ways.
 func TestReadAttribute(t *testing.T) {
 	system, here := newTree(os.DirFS("/")), newTree(os.DirFS("/"))
-	system.read = ReadAttribute
+	system.read = readAttribute
 	for _, name := range []string{"proc/sys/kernel/osrelease", "proc/version", "sys/class/net/lo/address", "proc/self/limits", "sys/class/net/lo/none", "proc", "dev/null"} {
 		require.Equal(t, here.text(name), system.text(name), name)
 	}
 	require.NotEmpty(t, system.text("proc/sys/kernel/osrelease"))
-	_, err := ReadAttribute("/sys/class/net/lo/none", make([]byte, 1))
+	_, err := readAttribute("/sys/class/net/lo/none", make([]byte, 1))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
@@ -464,16 +464,16 @@ func TestMessages(t *testing.T) {
 		return message(unix.NLMSG_ERROR, binary.NativeEndian.AppendUint32(nil, uint32(-n)))
 	}
 
-	n := Netlink{Devices: map[string]NetlinkDevice{}}
+	n := netlinkAnswer{devices: map[string]netlinkDevice{}}
 	done, err := parseMessages(append(message(nldevGet, device), message(unix.NLMSG_DONE, nil)...), n.addDevice)
 	require.NoError(t, err)
 	require.True(t, done)
-	require.Equal(t, map[string]NetlinkDevice{"mlx5_0": {Protocol: "ib", index: 3}}, n.Devices)
+	require.Equal(t, map[string]netlinkDevice{"mlx5_0": {protocol: "ib", index: 3}}, n.devices)
 
 	done, err = parseMessages(append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...), n.addMode)
 	require.NoError(t, err)
 	require.True(t, done)
-	require.Equal(t, "shared", n.Mode)
+	require.Equal(t, "shared", n.mode)
 
 	_, err = parseMessages(errno(int32(unix.EPERM)), n.addDevice)
 	require.ErrorIs(t, err, unix.EPERM)
@@ -490,18 +490,18 @@ func TestMessages(t *testing.T) {
 
 // TestQueryNetlink: a kernel with RDMA answers anybody, another one has no such socket.
 func TestQueryNetlink(t *testing.T) {
-	n, err := QueryNetlink()
+	n, err := queryNetlink()
 	if err != nil {
 		require.ErrorContains(t, err, "RDMA netlink: ")
 		return
 	}
-	require.NotNil(t, n.Devices)
+	require.NotNil(t, n.devices)
 }
 
 func TestQueryVerbs(t *testing.T) {
-	_, err := QueryVerbs("/dev/infiniband/uverbs-none", 1)
+	_, err := queryVerbs("/dev/infiniband/uverbs-none", 1)
 	require.ErrorIs(t, err, unix.ENOENT)
-	_, err = QueryVerbs("/dev/null", 1)
+	_, err = queryVerbs("/dev/null", 1)
 	require.ErrorIs(t, err, unix.ENOTTY)
 }
 
@@ -510,15 +510,15 @@ func TestVerbs(t *testing.T) {
 	f := load(t, "testdata/cgroup.txtar")
 	f.tree["dev/infiniband/uverbs0"].Data = nil
 	c := f.config()
-	c.Verbs = func(path string, driver uint32) (*Verbs, error) {
+	c.verbs = func(path string, driver uint32) (*verbsAnswer, error) {
 		require.Equal(t, "/dev/infiniband/uverbs0", path)
 		require.EqualValues(t, 1, driver)
-		return &Verbs{Device: Attributes{MaxQP: 7}, Ports: []*PortAttributes{{ActiveMTU: 4096}}}, nil
+		return &verbsAnswer{device: Attributes{MaxQP: 7}, ports: []*PortAttributes{{ActiveMTU: 4096}}}, nil
 	}
 	d := Probe(c).Devices[0]
 	require.EqualValues(t, 7, d.Attributes.MaxQP)
 	require.Equal(t, 4096, d.Ports[0].Attributes.ActiveMTU)
-	c.Verbs = func(string, uint32) (*Verbs, error) { return nil, unix.EINVAL }
+	c.verbs = func(string, uint32) (*verbsAnswer, error) { return nil, unix.EINVAL }
 	r := Probe(c)
 	require.Nil(t, r.Devices[0].Attributes)
 	require.True(t, r.Devices[0].Ports[0].Usable)
@@ -558,18 +558,18 @@ func TestParsers(t *testing.T) {
 
 func TestReasons(t *testing.T) {
 	for err, want := range map[error]Reason{
-		syscall.ENOENT: ReasonAbsent, syscall.EPERM: ReasonForbidden, syscall.EACCES: ReasonMode, syscall.ENXIO: ReasonGone,
-		syscall.EIO: ReasonGone, syscall.ENODEV: ReasonGone, syscall.EMFILE: ReasonOpen, errors.New("odd"): ReasonOpen, errWrongNode{"1:3", "231:192"}: ReasonWrongNode,
+		syscall.ENOENT: reasonAbsent, syscall.EPERM: reasonForbidden, syscall.EACCES: reasonMode, syscall.ENXIO: reasonGone,
+		syscall.EIO: reasonGone, syscall.ENODEV: reasonGone, syscall.EMFILE: reasonOpen, errors.New("odd"): reasonOpen, errWrongNode{"1:3", "231:192"}: reasonWrongNode,
 	} {
 		d := Device{Verbs: "uverbs0", visible: true, open: fmt.Errorf("wrapped: %w", err)}
 		require.Equal(t, want, d.reasonOf("shared"), "%v", err)
 	}
 	refused := Device{Verbs: "uverbs0", visible: true, open: syscall.EPERM}
-	require.Equal(t, ReasonHidden, refused.reasonOf("exclusive"), "netlink, which knows it not, and /sys do not agree")
+	require.Equal(t, reasonHidden, refused.reasonOf("exclusive"), "netlink, which knows it not, and /sys do not agree")
 	refused.Protocol = "ib"
-	require.Equal(t, ReasonForbidden, refused.reasonOf("exclusive"))
+	require.Equal(t, reasonForbidden, refused.reasonOf("exclusive"))
 	seen := map[string]bool{}
-	for r := ReasonNone; r < reasons; r++ {
+	for r := reasonNone; r < reasons; r++ {
 		require.NotContains(t, r.String(), "reason ", "a reason without words")
 		require.False(t, seen[r.String()], "%s twice", r)
 		seen[r.String()] = true
@@ -578,39 +578,39 @@ func TestReasons(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	rails := func(k Kind, r Rails) Summary {
+	withRails := func(k Kind, r rails) Summary {
 		s := Summary{Devices: 1}
-		s.Rails[k] = r
+		s.rails[k] = r
 		return s
 	}
-	both := Summary{Devices: 9, Flags: FlagGPUs | FlagIPv4, PKeys: []uint16{0x7fff, 0x8003, 0xffff}, Subnets: 1 << 31, Ports: 7}
-	both.Rails[KindInfiniBand], both.Rails[KindRoCE] = Rails{8, 4000, 17}, Rails{1, 1000, 65535}
-	full := Summary{Devices: 255, Reason: reasons - 1, Flags: 65535, PKeys: []uint16{1, 2, 3}, Subnets: 1<<32 - 1, Ports: 1<<32 - 1}
+	both := Summary{Devices: 9, Flags: flagGPUs | flagIPv4, pkeys: []uint16{0x7fff, 0x8003, 0xffff}, subnets: 1 << 31, ports: 7}
+	both.rails[KindInfiniBand], both.rails[KindRoCE] = rails{8, 4000, 17}, rails{1, 1000, 65535}
+	full := Summary{Devices: 255, Reason: reasons - 1, Flags: 65535, pkeys: []uint16{1, 2, 3}, subnets: 1<<32 - 1, ports: 1<<32 - 1}
 	for k := KindInfiniBand; k < kinds; k++ {
-		full.Rails[k] = Rails{255, 65535, 65535}
+		full.rails[k] = rails{255, 65535, 65535}
 	}
 	for want, s := range map[string]Summary{
 		"none":                                       {},
 		"off":                                        {Flags: FlagOff},
 		"1 device, not usable: memlock too low":      {Devices: 1, Reason: ReasonMemlock},
-		"9 devices, not usable: no active port":      {Devices: 9, Reason: ReasonPort},
+		"9 devices, not usable: no active port":      {Devices: 9, Reason: reasonPort},
 		"Azure Network Direct only":                  {Flags: FlagNetworkDirect},
-		"2 x InfiniBand 400 Gb/s":                    rails(KindInfiniBand, Rails{2, 4000, 1}),
-		"1 x software RDMA 2.5 Gb/s":                 rails(KindSoftware, Rails{1, 25, 2}),
-		"1 x InfiniBand":                             rails(KindInfiniBand, Rails{1, 0, 3}),
+		"2 x InfiniBand 400 Gb/s":                    withRails(KindInfiniBand, rails{2, 4000, 1}),
+		"1 x software RDMA 2.5 Gb/s":                 withRails(KindSoftware, rails{1, 25, 2}),
+		"1 x InfiniBand":                             withRails(KindInfiniBand, rails{1, 0, 3}),
 		"8 x InfiniBand 400 Gb/s, 1 x RoCE 100 Gb/s": both,
 		"off of everything":                          full,
 	} {
 		if want != "off of everything" {
 			require.Equal(t, want, s.String())
 		}
-		require.Equal(t, s.Rails != [kinds]Rails{}, s.Usable())
+		require.Equal(t, s.rails != [kinds]rails{}, s.Usable())
 		b := s.Encode()
-		require.LessOrEqual(t, len(b), MaxSummary)
+		require.LessOrEqual(t, len(b), maxSummary)
 		back, err := DecodeSummary(b)
 		require.NoError(t, err)
 		require.Equal(t, s, back)
-		_, err = DecodeSummary(append(b, make([]byte, MaxSummary-len(b))...))
+		_, err = DecodeSummary(append(b, make([]byte, maxSummary-len(b))...))
 		require.NoError(t, err, "room for later versions")
 		for n := range b {
 			if _, err = DecodeSummary(b[:n]); n < len(b) {
@@ -656,8 +656,8 @@ func TestSummaryOfManyDevices(t *testing.T) {
 	r.resolve(nil)
 	s := r.Summary()
 	require.EqualValues(t, 255, s.Devices)
-	require.EqualValues(t, 255, s.Rails[KindInfiniBand].Count)
-	require.EqualValues(t, 65535, s.Rails[KindInfiniBand].DeciGbps)
+	require.EqualValues(t, 255, s.rails[KindInfiniBand].count)
+	require.EqualValues(t, 65535, s.rails[KindInfiniBand].deciGbps)
 }
 
 // FuzzContents puts the same content into every file of a tree: nothing a file says makes Probe fail.
@@ -685,7 +685,7 @@ func FuzzContents(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, back)
 		_ = s.String()
-		_, _ = parseMessages(one, func(a attrs) { n := Netlink{Devices: map[string]NetlinkDevice{}}; n.addDevice(a); n.addMode(a) })
+		_, _ = parseMessages(one, func(a attrs) { n := netlinkAnswer{devices: map[string]netlinkDevice{}}; n.addDevice(a); n.addMode(a) })
 		var again Report
 		require.NoError(t, json.Unmarshal([]byte(asJSON(t, r)), &again))
 	})
@@ -715,9 +715,9 @@ func BenchmarkProbe(b *testing.B) {
 			write(fmt.Sprintf("%sports/1/gids/%d", dir, i), gid)
 		}
 	}
-	read := func(path string, buf []byte) (int, error) { return ReadAttribute(root+path, buf) }
+	read := func(path string, buf []byte) (int, error) { return readAttribute(root+path, buf) }
 	for b.Loop() {
-		if r := Probe(Config{Root: os.DirFS(root), Read: read}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
+		if r := Probe(Config{Root: os.DirFS(root), read: read}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
 			b.Fatal("wrong report")
 		}
 	}

@@ -19,15 +19,15 @@ type Summary struct {
 	Reason Reason
 	Flags  Flags
 	// Rails are the ports that can be used, by Kind. That of KindNone is empty.
-	Rails [kinds]Rails
+	rails [kinds]rails
 	// PKeys are the partition keys of the InfiniBand ports that can be used, the first three in ascending order. With more
-	// of them than that, FlagManyPKeys is set.
-	PKeys []uint16
+	// of them than that, flagManyPKeys is set.
+	pkeys []uint16
 	// Subnets has one bit for each subnet prefix of the InfiniBand ports that can be used, the bit chosen by a hash: without
 	// a bit in common, two hosts have no subnet in common.
-	Subnets uint32
+	subnets uint32
 	// Ports is a hash over the GUIDs of the devices with ports that can be used: the same on hosts that share their devices.
-	Ports uint32
+	ports uint32
 }
 
 // Flags are single facts about a host.
@@ -37,24 +37,24 @@ type Flags uint16
 const (
 	FlagOff           Flags = 1 << iota // the user wants nobody to look (--rdma off); everything else is zero then
 	FlagRequire                         // the user wants no launch without RDMA
-	FlagIPv4                            // all RoCE ports that can be used have an address of that family
-	FlagIPv6                            //
-	FlagGPUs                            // there are NVIDIA GPUs
-	FlagGPUDirect                       // and a module by which NICs reach their memory
-	FlagMemlock                         // locked memory is limited
-	FlagPeerMemory                      // processes may not read each other's memory
-	FlagManyPKeys                       // PKeys is not all
+	flagIPv4                            // all RoCE ports that can be used have an address of that family
+	flagIPv6                            //
+	flagGPUs                            // there are NVIDIA GPUs
+	flagGPUDirect                       // and a module by which NICs reach their memory
+	flagMemlock                         // locked memory is limited
+	flagPeerMemory                      // processes may not read each other's memory
+	flagManyPKeys                       // PKeys is not all
 	FlagNetworkDirect                   // see Report.NetworkDirect
 )
 
 // Rails are ports of one kind.
-type Rails struct {
+type rails struct {
 	// Count is the number of ports, 255 for more.
-	Count uint8
+	count uint8
 	// DeciGbps is the rate of the slowest of them in tenths of Gb/s, 0 if unknown.
-	DeciGbps uint16
+	deciGbps uint16
 	// Names is a hash over the names of the ports: where it differs, hosts call their devices differently.
-	Names uint16
+	names uint16
 }
 
 const maxPKeys = 3
@@ -65,7 +65,7 @@ func (s Summary) Usable() bool { return s.Best() != KindNone }
 // Best is the best kind of which there is a port that can be used.
 func (s Summary) Best() Kind {
 	for k := KindInfiniBand; k < kinds; k++ {
-		if s.Rails[k].Count > 0 {
+		if s.rails[k].count > 0 {
 			return k
 		}
 	}
@@ -80,23 +80,23 @@ func (r Report) Summary() Summary {
 			s.Flags |= f
 		}
 	}
-	flag(FlagGPUs, r.GPUs > 0)
-	flag(FlagGPUDirect, r.GPUDirect != "")
-	flag(FlagPeerMemory, r.PeerMemory == "denied")
+	flag(flagGPUs, r.GPUs > 0)
+	flag(flagGPUDirect, r.GPUDirect != "")
+	flag(flagPeerMemory, r.PeerMemory == "denied")
 	flag(FlagNetworkDirect, r.NetworkDirect)
-	flag(FlagMemlock, len(r.Devices) > 0 && !r.Limits.unlimited())
+	flag(flagMemlock, len(r.Devices) > 0 && !r.Limits.unlimited())
 
 	var reason Reason
 	var keys []uint16
 	var guids []string
 	names := make(map[Kind][]string)
-	families := FlagIPv4 | FlagIPv6
+	families := flagIPv4 | flagIPv6
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if len(d.Ports) == 0 {
 			why := d.reasonOf(r.NetnsMode)
-			if why == ReasonNone {
-				why = ReasonPort
+			if why == reasonNone {
+				why = reasonPort
 			}
 			reason = max(reason, why)
 		}
@@ -106,7 +106,7 @@ func (r Report) Summary() Summary {
 				reason = max(reason, p.reason)
 				continue
 			}
-			s.Rails[p.Fabric].add(p.RateGbps)
+			s.rails[p.Fabric].add(p.RateGbps)
 			names[p.Fabric] = append(names[p.Fabric], fmt.Sprintf("%s:%d", d.Name, p.Port))
 			guids = append(guids, d.NodeGUID)
 			switch p.Fabric {
@@ -123,19 +123,19 @@ func (r Report) Summary() Summary {
 	if !s.Usable() {
 		s.Reason = reason
 	}
-	if s.Rails[KindRoCE].Count > 0 {
+	if s.rails[KindRoCE].count > 0 {
 		s.Flags |= families
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	flag(FlagManyPKeys, len(keys) > maxPKeys)
-	s.PKeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
+	flag(flagManyPKeys, len(keys) > maxPKeys)
+	s.pkeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
 	for k, n := range names {
-		s.Rails[k].Names = uint16(hash(n))
+		s.rails[k].names = uint16(hash(n))
 	}
 	slices.Sort(guids)
 	if guids = slices.Compact(guids); len(guids) > 0 {
-		s.Ports = hash(guids)
+		s.ports = hash(guids)
 	}
 	return s
 }
@@ -157,7 +157,7 @@ func (r Report) Ports(k Kind) []string {
 func (s *Summary) addSubnets(p *Port) {
 	for _, g := range p.GIDs {
 		if g.Index == 0 {
-			s.Subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
+			s.subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
 		}
 	}
 }
@@ -182,20 +182,20 @@ func hash(words []string) uint32 {
 	return h.Sum32()
 }
 
-func (r *Rails) add(gbps float64) {
+func (r *rails) add(gbps float64) {
 	rate := uint16(min(math.Round(gbps*10), math.MaxUint16))
-	if r.Count == 0 || rate < r.DeciGbps {
-		r.DeciGbps = rate
+	if r.count == 0 || rate < r.deciGbps {
+		r.deciGbps = rate
 	}
-	if r.Count < math.MaxUint8 {
-		r.Count++
+	if r.count < math.MaxUint8 {
+		r.count++
 	}
 }
 
-func (r Rails) text(k Kind) string {
-	text := fmt.Sprintf("%d x %s", r.Count, k)
-	if r.DeciGbps > 0 {
-		text += " " + strconv.FormatFloat(float64(r.DeciGbps)/10, 'f', -1, 64) + " Gb/s"
+func (r rails) text(k Kind) string {
+	text := fmt.Sprintf("%d x %s", r.count, k)
+	if r.deciGbps > 0 {
+		text += " " + strconv.FormatFloat(float64(r.deciGbps)/10, 'f', -1, 64) + " Gb/s"
 	}
 	return text
 }
@@ -203,8 +203,8 @@ func (r Rails) text(k Kind) string {
 // String returns the summary in a few words: "none", "2 x InfiniBand 400 Gb/s", "1 device, not usable: no device node".
 func (s Summary) String() string {
 	var parts []string
-	for k, r := range s.Rails {
-		if r.Count > 0 {
+	for k, r := range s.rails {
+		if r.count > 0 {
 			parts = append(parts, r.text(Kind(k)))
 		}
 	}
@@ -228,32 +228,32 @@ func (s Summary) String() string {
 // Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
 const (
 	summaryVersion = 2
-	// MaxSummary is the length of the longest encoding, in bytes.
-	MaxSummary = 64
+	// maxSummary is the length of the longest encoding, in bytes.
+	maxSummary = 64
 )
 
-// Encode returns s in at most MaxSummary bytes.
+// Encode returns s in at most maxSummary bytes.
 func (s Summary) Encode() []byte {
 	b := []byte{summaryVersion, s.Devices, byte(s.Reason)}
 	b = binary.BigEndian.AppendUint16(b, uint16(s.Flags))
 	present := len(b)
 	b = append(b, 0)
 	for k := KindInfiniBand; k < kinds; k++ {
-		r := s.Rails[k]
-		if r.Count == 0 {
+		r := s.rails[k]
+		if r.count == 0 {
 			continue
 		}
 		b[present] |= 1 << k
-		b = append(b, r.Count)
-		b = binary.BigEndian.AppendUint16(b, r.DeciGbps)
-		b = binary.BigEndian.AppendUint16(b, r.Names)
+		b = append(b, r.count)
+		b = binary.BigEndian.AppendUint16(b, r.deciGbps)
+		b = binary.BigEndian.AppendUint16(b, r.names)
 	}
 	if b[present] != 0 {
-		b = binary.BigEndian.AppendUint32(b, s.Ports)
+		b = binary.BigEndian.AppendUint32(b, s.ports)
 	}
-	if s.Rails[KindInfiniBand].Count > 0 {
-		b = binary.BigEndian.AppendUint32(b, s.Subnets)
-		keys := s.PKeys[:min(len(s.PKeys), maxPKeys)]
+	if s.rails[KindInfiniBand].count > 0 {
+		b = binary.BigEndian.AppendUint32(b, s.subnets)
+		keys := s.pkeys[:min(len(s.pkeys), maxPKeys)]
 		b = append(b, byte(len(keys)))
 		for _, k := range keys {
 			b = binary.BigEndian.AppendUint16(b, k)
@@ -266,8 +266,8 @@ func (s Summary) Encode() []byte {
 func DecodeSummary(b []byte) (Summary, error) {
 	fail := func(err error) (Summary, error) { return Summary{}, fmt.Errorf("rdma: decoding summary: %w", err) }
 	switch {
-	case len(b) < 6 || len(b) > MaxSummary:
-		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), MaxSummary))
+	case len(b) < 6 || len(b) > maxSummary:
+		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), maxSummary))
 	case b[0] != summaryVersion:
 		return fail(fmt.Errorf("version %d, want %d", b[0], summaryVersion))
 	case b[2] >= byte(reasons):
@@ -279,18 +279,18 @@ func DecodeSummary(b []byte) (Summary, error) {
 	in := reader{b: b[6:]}
 	for k := KindInfiniBand; k < kinds; k++ {
 		if b[5]&(1<<k) != 0 {
-			s.Rails[k] = Rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
-			in.short = in.short || s.Rails[k].Count == 0
+			s.rails[k] = rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
+			in.short = in.short || s.rails[k].count == 0
 		}
 	}
 	if b[5] != 0 {
-		s.Ports = uint32(in.number(4))
+		s.ports = uint32(in.number(4))
 	}
-	if s.Rails[KindInfiniBand].Count > 0 {
-		s.Subnets = uint32(in.number(4))
+	if s.rails[KindInfiniBand].count > 0 {
+		s.subnets = uint32(in.number(4))
 		n := in.number(1)
 		for range min(n, maxPKeys) {
-			s.PKeys = append(s.PKeys, uint16(in.number(2)))
+			s.pkeys = append(s.pkeys, uint16(in.number(2)))
 		}
 		in.short = in.short || n > maxPKeys
 	}

@@ -16,13 +16,13 @@ import (
 // System is the Config for this container.
 func System() Config {
 	return Config{
-		Root: os.DirFS("/"), Read: ReadAttribute, Open: OpenNode, Verbs: QueryVerbs, Netlink: QueryNetlink, PeerMemory: ReadPeerMemory, Limits: SystemLimits(),
+		Root: os.DirFS("/"), read: readAttribute, open: openNode, verbs: queryVerbs, netlink: queryNetlink, peerMemory: readPeerMemory, Limits: systemLimits(),
 	}
 }
 
-// SystemLimits returns the limits of this process. CAP_IPC_LOCK is reported as the kernel grants it here; in a user
+// systemLimits returns the limits of this process. CAP_IPC_LOCK is reported as the kernel grants it here; in a user
 // namespace other than the host's, drivers do not accept it.
-func SystemLimits() Limits {
+func systemLimits() Limits {
 	var l Limits
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err == nil {
@@ -63,9 +63,9 @@ func TreeLimits(root fs.FS) Limits {
 	return l
 }
 
-// ReadAttribute makes three system calls where package os makes nine: the GID tables of a machine can have thousands of entries, each
+// readAttribute makes three system calls where package os makes nine: the GID tables of a machine can have thousands of entries, each
 // in up to three files. Some drivers answer EAGAIN, upon which package os would wait for an event that never comes.
-func ReadAttribute(path string, buf []byte) (n int, err error) {
+func readAttribute(path string, buf []byte) (n int, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for errors.Is(err, unix.EINTR) {
 		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -81,8 +81,8 @@ func ReadAttribute(path string, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// OpenNode opens a device node for reading and writing, as every verbs program does, and closes it again.
-func OpenNode(path string) error {
+// openNode opens a device node for reading and writing, as every verbs program does, and closes it again.
+func openNode(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("rdma: opening %s: %w", path, err)
@@ -91,13 +91,13 @@ func OpenNode(path string) error {
 	return nil
 }
 
-// ReadPeerMemory tries process_vm_readv(2) on the parent, who has the same rights in a container, and then on a child, as the ranks of
+// readPeerMemory tries process_vm_readv(2) on the parent, who has the same rights in a container, and then on a child, as the ranks of
 // one host do with each other, who allow it to each other where Yama restricts it to descendants (PR_SET_PTRACER). The error is
 // EPERM where a seccomp filter or Yama forbids it.
 //
 // The child is this program once more: a copy of a process that is not dumpable (prctl(2), PR_SET_DUMPABLE), as
 // paiinit's are, is not dumpable either.
-func ReadPeerMemory() error {
+func readPeerMemory() error {
 	if err := readMemory(os.Getppid()); allowed(err) {
 		return nil
 	}

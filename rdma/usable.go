@@ -70,17 +70,17 @@ func (r *Report) resolve(netdevs []string) {
 			p := &d.Ports[j]
 			p.Fabric, p.reason = d.kind(p), d.reasonOf(r.NetnsMode)
 			switch {
-			case p.reason != ReasonNone:
+			case p.reason != reasonNone:
 			case !p.active():
-				p.reason = ReasonPort
+				p.reason = reasonPort
 			case p.Fabric == KindNone:
-				p.reason = ReasonLinkLayer
+				p.reason = reasonLinkLayer
 			case (p.Fabric == KindRoCE || p.Fabric == KindSoftware) && !p.reachable(netdevs):
-				p.reason = ReasonAddress
+				p.reason = reasonAddress
 			case !r.Limits.enough():
 				p.reason = ReasonMemlock
 			}
-			p.Usable = p.reason == ReasonNone
+			p.Usable = p.reason == reasonNone
 			if !p.Usable {
 				p.Why = p.reason.String()
 			}
@@ -111,9 +111,9 @@ func (g GID) routable() bool {
 // family is the address family that a routable GID is made from.
 func (g GID) family() Flags {
 	if g.ipv4() {
-		return FlagIPv4
+		return flagIPv4
 	}
-	return FlagIPv6
+	return flagIPv6
 }
 
 func (g GID) ipv4() bool {

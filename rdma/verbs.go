@@ -10,10 +10,10 @@ import (
 )
 
 // Verbs is what a device says of itself.
-type Verbs struct {
-	Device Attributes
+type verbsAnswer struct {
+	device Attributes
 	// Ports by number, the first is port 1; nil where a port does not answer.
-	Ports []*PortAttributes
+	ports []*PortAttributes
 }
 
 // Attributes are those of a device, named and meant as in struct ibv_device_attr (ibv_query_device(3)).
@@ -101,9 +101,9 @@ const (
 	maxPorts     = 16
 )
 
-// QueryVerbs asks the device behind the node at path, whose driver is driver (enum rdma_driver_id). Drivers that want words
+// queryVerbs asks the device behind the node at path, whose driver is driver (enum rdma_driver_id). Drivers that want words
 // of their own in the greeting, as mlx5 does, answer EINVAL: that says nothing about the device.
-func QueryVerbs(path string, driver uint32) (*Verbs, error) {
+func queryVerbs(path string, driver uint32) (*verbsAnswer, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: opening %s: %w", path, err)
@@ -120,18 +120,18 @@ func QueryVerbs(path string, driver uint32) (*Verbs, error) {
 	if err := c.call(methodInvokeWrite, in(0, 0, 8), out(1, device), in(2, writeQueryDevice, 8)); err != nil {
 		return nil, fmt.Errorf("rdma: querying %s: %w", path, err)
 	}
-	v := &Verbs{Device: parseDevice(device)}
-	v.Device.NumCompletionVectors = binary.NativeEndian.Uint32(vectors)
-	for n := 1; n <= min(int(v.Device.PhysPortCount), maxPorts); n++ {
+	v := &verbsAnswer{device: parseDevice(device)}
+	v.device.NumCompletionVectors = binary.NativeEndian.Uint32(vectors)
+	for n := 1; n <= min(int(v.device.PhysPortCount), maxPorts); n++ {
 		port := c.buffer(portSize)
 		if err := c.call(methodQueryPort, in(0, uint64(n), 8), out(1, port)); err != nil {
-			v.Ports = append(v.Ports, nil)
+			v.ports = append(v.ports, nil)
 			continue
 		}
 		p := parsePort(port)
-		v.Ports = append(v.Ports, &p)
+		v.ports = append(v.ports, &p)
 	}
-	c.countGIDs(v.Ports)
+	c.countGIDs(v.ports)
 	return v, nil
 }
 

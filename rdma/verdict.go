@@ -47,8 +47,8 @@ func Judge(ranks []Summary) Verdict {
 		off = off || s.Flags&FlagOff != 0
 		v.Required = v.Required || s.Flags&FlagRequire != 0
 		v.Devices = v.Devices || s.Devices > 0
-		v.GPUs = v.GPUs || s.Flags&FlagGPUs != 0
-		v.PeerMemory = v.PeerMemory && s.Flags&FlagPeerMemory == 0
+		v.GPUs = v.GPUs || s.Flags&flagGPUs != 0
+		v.PeerMemory = v.PeerMemory && s.Flags&flagPeerMemory == 0
 	}
 	if off && !v.Required {
 		v.Off = true
@@ -59,7 +59,7 @@ func Judge(ranks []Summary) Verdict {
 	for k := KindInfiniBand; k < kinds; k++ {
 		lacks := lacking(ranks, k)
 		switch {
-		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[k].Count > 0 }):
+		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[k].count > 0 }):
 			continue
 		case len(lacks) == 0 && (k < KindIWARP || v.Required):
 			v.Fabric = k
@@ -86,7 +86,7 @@ func Judge(ranks []Summary) Verdict {
 		}
 	}
 	if v.Fabric != KindNone {
-		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[v.Fabric].Names != ranks[0].Rails[v.Fabric].Names })
+		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names })
 		v.Notes = notes(ranks, v.Fabric)
 	}
 	return v
@@ -123,7 +123,7 @@ func why(s Summary, k Kind) string {
 		return "told not to use RDMA"
 	case other != KindNone && k != KindNone:
 		return "has " + other.String() + " only"
-	case s.Reason != ReasonNone:
+	case s.Reason != reasonNone:
 		return s.Reason.String()
 	case s.Flags&FlagNetworkDirect != 0:
 		return "Azure Network Direct only"
@@ -135,7 +135,7 @@ func why(s Summary, k Kind) string {
 func lacking(ranks []Summary, k Kind) []Lack {
 	var lacks []Lack
 	for i, s := range ranks {
-		if s.Rails[k].Count == 0 {
+		if s.rails[k].count == 0 {
 			lacks = append(lacks, Lack{i, why(s, k)})
 		}
 	}
@@ -144,11 +144,11 @@ func lacking(ranks []Summary, k Kind) []Lack {
 	}
 	switch k {
 	case KindInfiniBand:
-		if lacks = strangers(ranks, "another InfiniBand subnet", func(s Summary) []int { return setBits(s.Subnets) }); lacks == nil {
+		if lacks = strangers(ranks, "another InfiniBand subnet", func(s Summary) []int { return setBits(s.subnets) }); lacks == nil {
 			lacks = otherPartition(ranks)
 		}
 	case KindRoCE:
-		lacks = strangers(ranks, "RoCE addresses of another family", func(s Summary) []int { return setBits(uint32(s.Flags & (FlagIPv4 | FlagIPv6))) })
+		lacks = strangers(ranks, "RoCE addresses of another family", func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) })
 	}
 	return lacks
 }
@@ -201,8 +201,8 @@ const fullMember = 0x8000
 func otherPartition(ranks []Summary) []Lack {
 	lacks := strangers(ranks, "no partition key in common", func(s Summary) []int {
 		var keys []int
-		if s.Flags&FlagManyPKeys == 0 {
-			for _, k := range s.PKeys {
+		if s.Flags&flagManyPKeys == 0 {
+			for _, k := range s.pkeys {
 				keys = append(keys, int(k&^fullMember))
 			}
 		}
@@ -214,11 +214,11 @@ func otherPartition(ranks []Summary) []Lack {
 	// A key that all have is of use if at most one of them is a limited member.
 	limited := make(map[uint16][]int)
 	for i, s := range ranks {
-		if len(s.PKeys) == 0 || s.Flags&FlagManyPKeys != 0 {
+		if len(s.pkeys) == 0 || s.Flags&flagManyPKeys != 0 {
 			return nil
 		}
 		full := make(map[uint16]bool)
-		for _, k := range s.PKeys {
+		for _, k := range s.pkeys {
 			full[k&^fullMember] = full[k&^fullMember] || k&fullMember != 0
 		}
 		for k, f := range full {
@@ -228,10 +228,10 @@ func otherPartition(ranks []Summary) []Lack {
 		}
 	}
 	var fewest []int
-	for _, k := range ranks[0].PKeys {
+	for _, k := range ranks[0].pkeys {
 		k &^= fullMember
 		if slices.ContainsFunc(ranks, func(s Summary) bool {
-			return !slices.Contains(s.PKeys, k) && !slices.Contains(s.PKeys, k|fullMember)
+			return !slices.Contains(s.pkeys, k) && !slices.Contains(s.pkeys, k|fullMember)
 		}) {
 			continue
 		}
@@ -254,32 +254,32 @@ func notes(ranks []Summary, k Kind) []Lack {
 	note := func(rank int, format string, args ...any) {
 		notes = append(notes, Lack{rank, fmt.Sprintf(format, args...)})
 	}
-	var most Rails
+	var most rails
 	gdr := false
 	for _, s := range ranks {
-		r := s.Rails[k]
-		most.Count, most.DeciGbps = max(most.Count, r.Count), max(most.DeciGbps, r.DeciGbps)
-		gdr = gdr || s.Flags&FlagGPUDirect != 0
+		r := s.rails[k]
+		most.count, most.deciGbps = max(most.count, r.count), max(most.deciGbps, r.deciGbps)
+		gdr = gdr || s.Flags&flagGPUDirect != 0
 	}
 	host := make(map[uint32]int)
 	for i, s := range ranks {
-		r := s.Rails[k]
-		if r.Count < most.Count {
-			note(i, "%d of %d rails", r.Count, most.Count)
+		r := s.rails[k]
+		if r.count < most.count {
+			note(i, "%d of %d rails", r.count, most.count)
 		}
-		if r.DeciGbps > 0 && r.DeciGbps < most.DeciGbps {
-			note(i, "%g Gb/s, others %g", float64(r.DeciGbps)/10, float64(most.DeciGbps)/10)
+		if r.deciGbps > 0 && r.deciGbps < most.deciGbps {
+			note(i, "%g Gb/s, others %g", float64(r.deciGbps)/10, float64(most.deciGbps)/10)
 		}
-		if s.Flags&FlagMemlock != 0 {
+		if s.Flags&flagMemlock != 0 {
 			note(i, "locked memory is limited")
 		}
-		if gdr && s.Flags&FlagGPUs != 0 && s.Flags&FlagGPUDirect == 0 {
+		if gdr && s.Flags&flagGPUs != 0 && s.Flags&flagGPUDirect == 0 {
 			note(i, "no GPUDirect, unlike others")
 		}
-		if other, shared := host[s.Ports]; shared && s.Ports != 0 {
+		if other, shared := host[s.ports]; shared && s.ports != 0 {
 			note(i, "shares its devices with rank %d", other)
 		} else {
-			host[s.Ports] = i
+			host[s.ports] = i
 		}
 	}
 	return notes

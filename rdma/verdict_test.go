@@ -107,9 +107,9 @@ func TestVerdictRequired(t *testing.T) {
 
 func TestVerdictNetworkDirect(t *testing.T) {
 	direct := Summary{Flags: FlagNetworkDirect}
-	unusable := Summary{Devices: 1, Reason: ReasonPort, Flags: FlagNetworkDirect}
+	unusable := Summary{Devices: 1, Reason: reasonPort, Flags: FlagNetworkDirect}
 	software := direct
-	software.Rails[KindSoftware] = Rails{1, 100, 1}
+	software.rails[KindSoftware] = rails{1, 100, 1}
 	required := Summary{Flags: FlagNetworkDirect | FlagRequire}
 	for name, tt := range map[string]struct {
 		ranks []Summary
@@ -153,8 +153,8 @@ func TestVerdictOff(t *testing.T) {
 }
 
 func infiniBand(keys []uint16, subnets uint32) Summary {
-	s := Summary{Devices: 1, PKeys: keys, Subnets: subnets}
-	s.Rails[KindInfiniBand] = Rails{1, 4000, 1}
+	s := Summary{Devices: 1, pkeys: keys, subnets: subnets}
+	s.rails[KindInfiniBand] = rails{1, 4000, 1}
 	return s
 }
 
@@ -168,7 +168,7 @@ func TestPartitionsAndSubnets(t *testing.T) {
 		"two limited members":    {ranks: []Summary{infiniBand(full, 1), infiniBand(limited, 1), infiniBand(limited, 1)}, lacks: []string{"1: limited member of its partition", "2: limited member of its partition"}},
 		"another key":            {ranks: []Summary{infiniBand(full, 1), infiniBand(other, 1), infiniBand(full, 1)}, lacks: []string{"1: no partition key in common"}},
 		"Azure's two":            {ranks: []Summary{infiniBand([]uint16{0x7fff, 0x8003}, 1), infiniBand([]uint16{0x7fff, 0x8003}, 1)}},
-		"too many to tell":       {ranks: []Summary{infiniBand(full, 1), {Devices: 1, Flags: FlagManyPKeys, PKeys: []uint16{1, 2, 3}, Subnets: 1, Rails: infiniBand(nil, 0).Rails}}},
+		"too many to tell":       {ranks: []Summary{infiniBand(full, 1), {Devices: 1, Flags: flagManyPKeys, pkeys: []uint16{1, 2, 3}, subnets: 1, rails: infiniBand(nil, 0).rails}}},
 		"unknown keys":           {ranks: []Summary{infiniBand(full, 1), infiniBand(nil, 1)}},
 		"another subnet":         {ranks: []Summary{infiniBand(full, 1), infiniBand(full, 2), infiniBand(full, 1)}, lacks: []string{"1: another InfiniBand subnet"}},
 		"a subnet in common":     {ranks: []Summary{infiniBand(full, 3), infiniBand(full, 2)}},
@@ -187,19 +187,19 @@ func TestPartitionsAndSubnets(t *testing.T) {
 func TestFamiliesOfRoCE(t *testing.T) {
 	roce := func(f Flags) Summary {
 		s := Summary{Devices: 1, Flags: f}
-		s.Rails[KindRoCE] = Rails{1, 1000, 1}
+		s.rails[KindRoCE] = rails{1, 1000, 1}
 		return s
 	}
-	require.Equal(t, KindRoCE, Judge([]Summary{roce(FlagIPv4), roce(FlagIPv4 | FlagIPv6)}).Fabric)
-	require.Equal(t, KindRoCE, Judge([]Summary{roce(FlagIPv6), roce(FlagIPv6)}).Fabric)
-	v := Judge([]Summary{roce(FlagIPv4), roce(FlagIPv6)})
+	require.Equal(t, KindRoCE, Judge([]Summary{roce(flagIPv4), roce(flagIPv4 | flagIPv6)}).Fabric)
+	require.Equal(t, KindRoCE, Judge([]Summary{roce(flagIPv6), roce(flagIPv6)}).Fabric)
+	v := Judge([]Summary{roce(flagIPv4), roce(flagIPv6)})
 	require.Equal(t, KindNone, v.Fabric)
 	require.Equal(t, []string{"1: RoCE addresses of another family"}, lackText(v.Lacks))
 }
 
 func TestPeerMemoryOfAll(t *testing.T) {
 	require.True(t, Judge(make([]Summary, 3)).PeerMemory)
-	require.False(t, Judge([]Summary{{}, {Flags: FlagPeerMemory}, {}}).PeerMemory)
+	require.False(t, Judge([]Summary{{}, {Flags: flagPeerMemory}, {}}).PeerMemory)
 }
 
 // TestVerdictProperties: whatever ranks say, a fabric is chosen only if every rank has it, and if it is not, TCP has a
@@ -209,11 +209,11 @@ func TestVerdictProperties(t *testing.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "ranks")
 		var ranks []Summary
 		for range n {
-			s := Summary{Devices: rapid.Byte().Draw(t, "devices"), Flags: Flags(rapid.Uint16().Draw(t, "flags")) &^ (FlagOff | FlagRequire), Subnets: rapid.Uint32().Draw(t, "subnets")}
+			s := Summary{Devices: rapid.Byte().Draw(t, "devices"), Flags: Flags(rapid.Uint16().Draw(t, "flags")) &^ (FlagOff | FlagRequire), subnets: rapid.Uint32().Draw(t, "subnets")}
 			for k := KindInfiniBand; k < kinds; k++ {
-				s.Rails[k] = Rails{rapid.Byte().Draw(t, "count") % 3, rapid.Uint16().Draw(t, "rate"), rapid.Uint16().Draw(t, "names")}
+				s.rails[k] = rails{rapid.Byte().Draw(t, "count") % 3, rapid.Uint16().Draw(t, "rate"), rapid.Uint16().Draw(t, "names")}
 			}
-			s.PKeys = rapid.SliceOfN(rapid.Uint16(), 0, maxPKeys).Draw(t, "keys")
+			s.pkeys = rapid.SliceOfN(rapid.Uint16(), 0, maxPKeys).Draw(t, "keys")
 			s.Reason = Reason(rapid.IntRange(0, int(reasons)-1).Draw(t, "reason"))
 			ranks = append(ranks, s)
 		}
@@ -221,7 +221,7 @@ func TestVerdictProperties(t *testing.T) {
 		_ = v.String()
 		usable := slices.ContainsFunc(ranks, Summary.Usable)
 		for _, s := range ranks {
-			if v.Fabric != KindNone && s.Rails[v.Fabric].Count == 0 {
+			if v.Fabric != KindNone && s.rails[v.Fabric].count == 0 {
 				t.Fatalf("%v, and a rank without it", v.Fabric)
 			}
 		}

@@ -1,34 +1,9 @@
 package envspec
 
-import (
-	"cmp"
-	"strconv"
-	"strings"
-)
+import "strings"
 
-// What schedulers have in common that list containers without giving each a port of ours.
-
-// usualPort is where containers listen that got no port from their scheduler: the explicit one, or one of the job's
-// own, or the default.
-func (r *reader) usualPort() (int, error) {
-	port, _, ok, err := r.port()
-	if !ok {
-		port = cmp.Or(r.jobPort, DefaultPort)
-	}
-	return port, err
-}
-
-// jobPorts is how many ports there are from DefaultPort on for the jobs of a scheduler that puts several of them on one
-// host.
-const jobPorts = 64
-
-// portOfJob gives a job a port by its number. Jobs that follow each other have different ones.
-func (r *reader) portOfJob(v variable) {
-	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
-		r.jobPort = DefaultPort + int(n%jobPorts)
-		r.note("port", v)
-	}
-}
+// defaultRole is the role of containers that nobody gave one.
+const defaultRole = "worker"
 
 // addRole appends a role with one container per host. Hosts may be blank: a container of which only the index is known.
 func (r *reader) addRole(job *Job, role string, hosts []string, v variable) error {
@@ -109,6 +84,14 @@ func (r *reader) ownRole(job *Job, role string, from, list variable) error {
 	return r.notOneOf(from, job.Roles, list, "")
 }
 
+func (r *reader) notOneOf(role variable, roles []Role, list variable, advice string) error {
+	names := make([]string, len(roles))
+	for i := range roles {
+		names[i] = roles[i].Name
+	}
+	return r.fail(role, advice, "role %s (%s) is not one of %s (%s)", quote(role.value), role.name, quoteAll(names), list.name)
+}
+
 // ownIndex takes the first of the explicit index and names.
 func (r *reader) ownIndex(job *Job, names ...string) error {
 	names = append([]string{"PAIINIT_INDEX"}, names...)
@@ -150,37 +133,6 @@ func (r *reader) gpusHere(names ...string) {
 	}
 }
 
-// podName is the name of this pod: its host name, unless it has the host's network and with it the node's name.
-func (r *reader) podName() (variable, bool) {
-	v, ok := r.get("PAIINIT_POD_NAME", "HOSTNAME")
-	if !ok && r.in.Hostname != "" {
-		v, ok = variable{name: "HOSTNAME", value: r.in.Hostname}, true
-	}
-	if ok {
-		v.value, _, _ = strings.Cut(v.value, ".")
-	}
-	return v, ok
-}
-
-// subdomain is the name of the headless Service that this pod belongs to: the kubelet writes its full name, such as
-// pi-1.headless.default.svc.cluster.local, into /etc/hosts if the pod has one.
-func (r *reader) subdomain(pod string) string {
-	text, ok := r.file("/etc/hosts")
-	if !ok {
-		return ""
-	}
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		for _, name := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
-			rest, ok := strings.CutPrefix(name, pod+".")
-			if service, domain, found := strings.Cut(rest, "."); ok && found && strings.Contains("."+domain+".", ".svc.") {
-				return service
-			}
-		}
-	}
-	return ""
-}
-
 // jobID names the job if the scheduler does not do so by itself. Every container has to derive the same.
 func (r *reader) jobID(job *Job, id string, v variable) {
 	job.ID = strings.ToValidUTF8(id, "?")
@@ -192,4 +144,25 @@ func (r *reader) readID(job *Job, names ...string) {
 	if v, ok := r.get(names...); ok {
 		r.jobID(job, v.value, v)
 	}
+}
+
+// soleContainer makes this container a job of its own.
+func soleContainer(r *reader, job *Job, v variable) error {
+	job.Role, job.Index = defaultRole, 0
+	job.Roles = []Role{{Name: defaultRole, Count: 1}}
+	job.Peers = []Peer{onlyPeer(r, defaultRole)}
+	r.spread = true
+	for _, field := range []string{"role", "index", "size", "peers"} {
+		r.note(field, v)
+	}
+	return nil
+}
+
+// onlyPeer is this container in a job of one.
+func onlyPeer(r *reader, role string) Peer {
+	host := r.in.Hostname
+	if checkHost(host) != "" {
+		host = "localhost"
+	}
+	return Peer{Role: role, Host: host}
 }
