@@ -1028,7 +1028,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		if patience > 0 {
 			time.AfterFunc(patience, func() {
 				n.post(func() {
-					n.lead.latecomers = false // once it ends, nobody steps down
+					n.lead.latecomers = false // a coordinator that ends the job does not step down (onHello)
 					n.checkEnd()
 				})
 			})

@@ -195,9 +195,9 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 	case r.Nonce == n.self.Nonce:
 		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
 		return
-	case n.self.Rank == 0, n.lead != nil && (n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
+	case n.self.Rank == 0, n.lead != nil && (n.lead.ending || n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", n.self.ID)})
-		if r.Rank < 0 && n.lead != nil && !n.isGathered() {
+		if r.Rank < 0 && n.lead != nil && !n.lead.ending && !n.isGathered() {
 			n.addStart(r, nil) // it steps down when it is greeted, and counts here
 		}
 		return
