@@ -120,7 +120,7 @@ func (n *Node) stepDown() {
 	}
 	n.lead.cancel()
 	n.lead = nil
-	n.phase = Gathering
+	n.enter(Gathering)
 }
 
 func (n *Node) addTarget(key string, peer *Peer, announced netip.AddrPort) *target {
@@ -561,7 +561,7 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 			"elapsed", time.Since(n.begin).Round(time.Microsecond))
 	}
 	if n.phase == Prepared {
-		n.phase = Gathering // the roster on its way holds an earlier start of this rank
+		n.enter(Gathering) // the roster on its way holds an earlier start of this rank
 	}
 	n.tryPrepare()
 }
@@ -687,7 +687,10 @@ func (n *Node) tryPrepare() {
 			return
 		}
 	}
-	n.roster, n.phase = r, Prepared
+	if !n.enter(Prepared) {
+		return
+	}
+	n.roster = r
 	c.acks, c.packed = 0, r.pack()
 	m := message{Type: prepare, Epoch: r.Epoch, packed: c.packed}
 	c.whole, _ = m.encode() // it holds nothing that cannot be written
@@ -765,7 +768,9 @@ func (n *Node) tryLaunch() {
 	if n.lead.acks < n.lead.here {
 		return
 	}
-	n.phase = Running
+	if !n.enter(Running) {
+		return
+	}
 	n.setGathered(n.roster, nil) // the launch does not wait until everybody has been told
 	for _, t := range n.lead.targets {
 		if t.rec == nil {
@@ -903,7 +908,7 @@ func (n *Node) unregister(t *target, w *wire, reason error) {
 	}
 	t.begun, t.tried = time.Now(), false
 	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
-	n.phase = Gathering
+	n.enter(Gathering)
 }
 
 func (n *Node) lose(t *target, reason string) {
@@ -1023,12 +1028,12 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 			return
 		}
 		n.tellGo() // for those who have heard nothing of a launch, it would not have been one
-		n.phase, n.outcome = Ended, o
+		n.end(o)
 		n.lead.ending, n.lead.latecomers = true, patience > 0
 		if patience > 0 {
 			time.AfterFunc(patience, func() {
 				n.post(func() {
-					n.lead.latecomers = false // once it ends, nobody steps down
+					n.lead.latecomers = false // a coordinator that ends the job does not step down (onHello)
 					n.checkEnd()
 				})
 			})
@@ -1058,11 +1063,16 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		}
 	}
 	var names []string
+	var bug *BugError
 	n.ask(func() {
 		if n.lead != nil {
 			names = n.lead.untold
 		}
+		errors.As(n.outcomeErr, &bug)
 	})
+	if bug != nil {
+		return bug
+	}
 	if len(names) == 0 {
 		return nil
 	}

@@ -393,7 +393,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 		switch {
 		case n.up.wire != nil || n.phase != Gathering:
 		case outcome != nil:
-			n.phase, n.outcome = Ended, *outcome
+			n.end(*outcome)
 			n.setFinished(*outcome, nil)
 		case n.up.foreign.proven:
 			err := n.up.foreign.proof()

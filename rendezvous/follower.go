@@ -83,14 +83,14 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case waiting:
 		n.up.waits, n.up.missing, n.up.present = true, m.Missing, m.Present
 		if n.phase == Prepared {
-			n.phase = Gathering // the roster is void: rank 0 waits for somebody again
+			n.enter(Gathering) // the roster is void: rank 0 waits for somebody again
 			n.elect()
 		}
 	case prepare:
 		n.onPrepare(w, m)
 	case launched:
 		if n.phase == Prepared && m.Epoch == n.roster.Epoch {
-			n.phase = Running
+			n.enter(Running)
 			n.endGossip()
 			n.setGathered(n.roster, nil)
 		}
@@ -113,7 +113,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		}
 		w.send(message{Type: doneAck})
 		if n.phase != Ended {
-			n.phase, n.outcome = Ended, *m.Outcome
+			n.end(*m.Outcome)
 		}
 		if n.outcome != *m.Outcome {
 			return // the first word counts
@@ -195,9 +195,9 @@ func (n *Node) onHello(w *wire, m message, remote net.Addr) {
 	case r.Nonce == n.self.Nonce:
 		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
 		return
-	case n.self.Rank == 0, n.lead != nil && (n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
+	case n.self.Rank == 0, n.lead != nil && (n.lead.ending || n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", n.self.ID)})
-		if r.Rank < 0 && n.lead != nil && !n.isGathered() {
+		if r.Rank < 0 && n.lead != nil && !n.lead.ending && !n.isGathered() {
 			n.addStart(r, nil) // it steps down when it is greeted, and counts here
 		}
 		return
@@ -249,7 +249,7 @@ func (n *Node) onPrepare(w *wire, m message) {
 	case m.Roster == nil && m.Parent != nil && m.Hash == n.roster.Hash && n.roster.Epoch == m.Epoch:
 		// It was asked for already, and has come.
 	case m.Roster == nil && m.Parent != nil:
-		n.phase = Gathering
+		n.enter(Gathering)
 		n.wg.Go(func() { n.fetchTable(w, m) })
 		return
 	case m.Roster == nil:
@@ -266,7 +266,10 @@ func (n *Node) onPrepare(w *wire, m message) {
 	if n.cfg.share != nil {
 		r.Members = n.cfg.share(r.Members)
 	}
-	n.roster, n.phase = *r, Prepared
+	if !n.enter(Prepared) {
+		return
+	}
+	n.roster = *r
 	w.send(message{Type: ack, Epoch: n.roster.Epoch, Hash: n.roster.Hash})
 	for _, c := range n.up.children {
 		n.onFetch(c.w, message{Type: fetch, Hash: c.hash})
@@ -374,7 +377,7 @@ func (n *Node) awaitReturn(cause error) {
 		}
 		n.post(func() {
 			if void && n.up.wire == nil && n.phase == Prepared && n.roster.Members[0].Nonce == leader.Nonce {
-				n.phase = Gathering // it has not launched
+				n.enter(Gathering) // it has not launched
 				n.elect()
 			}
 			n.onWord(known, cause)
@@ -404,7 +407,7 @@ func (n *Node) onWord(known word, cause error) {
 	}
 	switch {
 	case known.Outcome != nil:
-		n.phase, n.outcome = Ended, *known.Outcome
+		n.end(*known.Outcome)
 		o := n.outcome
 		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) }) // somebody may still ask
 	case known.Alive:

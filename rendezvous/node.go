@@ -15,17 +15,6 @@ import (
 	"time"
 )
 
-// Phase is where a rank stands.
-type Phase string
-
-// The phases, in the only order in which they come; before Running a rank may fall back to Gathering.
-const (
-	Gathering Phase = "gathering"
-	Prepared  Phase = "prepared" // holds a roster and has acknowledged it
-	Running   Phase = "running"
-	Ended     Phase = "ended"
-)
-
 // Outcome is how the job ended: the same on every rank.
 type Outcome struct {
 	Status int    `json:"status"` // exit status, 0 to 255
@@ -524,7 +513,7 @@ func (n *Node) setFinished(o Outcome, err error) {
 	select {
 	case <-n.finished:
 	default:
-		n.phase = Ended
+		n.enter(Ended)
 		n.outcome, n.outcomeErr = o, err
 		close(n.finished)
 		if err == nil {

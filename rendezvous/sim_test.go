@@ -356,6 +356,7 @@ type sim struct {
 	count    map[kind]int    // of messages from and to rank 0
 	acked    map[string]bool // nonce and hash
 	hasty    []string        // launches that did not wait for all
+	bugs     []string        // illegal changes of phase
 	spare    int             // addresses for those who move
 	now      []*simInst      // by rank
 	hits     []hit
@@ -568,6 +569,11 @@ func (s *sim) live(ctx context.Context, c *simInst) {
 	s.mu.Unlock()
 	s.net.kill(c.host, false)
 	c.close()
+	if bug := (*BugError)(nil); errors.As(c.node.outcomeErr, &bug) {
+		s.mu.Lock()
+		s.bugs = append(s.bugs, fmt.Sprintf("rank %d: %v", c.rank, bug))
+		s.mu.Unlock()
+	}
 }
 
 func (c *simInst) close() {
@@ -902,7 +908,7 @@ func (s *sim) violations() (out []string) {
 			bad("%s acts on a roster without it", who(c))
 		}
 	}
-	out = append(append(append(out, s.hasty...), s.statuses()...), s.slow()...)
+	out = append(append(append(append(out, s.hasty...), s.bugs...), s.statuses()...), s.slow()...)
 	if s.mustLaunch() && len(s.launches) == 0 {
 		bad("nothing was launched, and nothing forbade it")
 	}

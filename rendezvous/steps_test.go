@@ -1174,3 +1174,83 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 		})
 	}
 }
+
+// A coordinator that ends the job tells those who are there, and those who come within its patience. It does not leave that to another
+// container which comes earlier in the order and does not know of the end.
+func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
+	for _, patience := range []time.Duration{0, 5 * time.Second} {
+		t.Run(patience.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(2, true)
+				self, first, last := p.record(1), p.record(0), p.record(2)
+				self.Rank, first.Rank, last.Rank = -1, -1, -1
+				n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				require.NoError(t, err)
+				n.post(func() { n.onGossip(last, true) })
+				two := p.called(2)
+				ref := two.want(hello).Record
+				registered := message{Type: register, ref: ref, Record: &last, State: Gathering, Looking: true}
+				two.w.send(registered)
+				synctest.Wait()
+
+				left := make(chan error, 1)
+				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, patience) })
+				require.Equal(t, 75, two.want(done).Outcome.Status)
+				up := p.call(n, &first)
+				up.w.send(message{Type: hello, Record: &first})
+				up.want(refuse)
+				require.Equal(t, Ended, n.View().Phase)
+				two.w.send(message{Type: doneAck})
+				two.want(bye)
+				two.w.abort()
+				select {
+				case err := <-left:
+					require.NoError(t, err)
+				case <-time.After(time.Minute):
+					require.FailNow(t, "the coordinator does not leave")
+				}
+				o, err := n.Wait(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 75, o.Status)
+				p.end(n, two, up)
+			})
+		})
+	}
+}
+
+// Once the job has ended before its launch, the acknowledgement that was awaited last launches nothing.
+func TestAnEndedJobIsNotLaunched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		zero := p.start(p.record(0), 3)
+		one, two := p.called(1), p.called(2)
+		one.register(p.record(1), Gathering)
+		two.register(p.record(2), Gathering)
+		m := one.want(prepare)
+		two.want(prepare)
+		one.ack(m.Epoch, m.Roster.Hash)
+		one.w.send(message{Type: stop, Signal: 15, Reason: "stopped"})
+		_, err := zero.Gather(t.Context())
+		var ended *EndedError
+		require.ErrorAs(t, err, &ended)
+		require.Equal(t, 143, ended.Outcome.Status)
+		two.ack(m.Epoch, m.Roster.Hash)
+		synctest.Wait()
+		require.NotEqual(t, Running, zero.View().Phase)
+		left := make(chan error, 1)
+		p.wg.Go(func() { left <- zero.Finish(t.Context(), ended.Outcome, 0) })
+		for _, l := range []*line{one, two} {
+			require.Equal(t, 143, l.want(done).Outcome.Status)
+			l.w.send(message{Type: doneAck})
+		}
+		for _, l := range []*line{one, two} {
+			l.want(bye)
+			l.w.abort()
+		}
+		require.NoError(t, <-left)
+		p.end(zero)
+	})
+}

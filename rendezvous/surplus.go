@@ -159,7 +159,7 @@ func (n *Node) onSpare(t *target, w *wire, m message) {
 	}
 	t.link, t.spare, t.err, t.stranger, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if n.phase == Prepared {
-		n.phase = Gathering // the roster on its way does not hold all
+		n.enter(Gathering) // the roster on its way does not hold all
 	}
 	n.tryPrepare()
 }

@@ -179,7 +179,10 @@ func (n *Node) follows(leader *Record) bool {
 
 // giveUp is the verdict that the job is lost: this rank stays for a moment to tell it to those who ask.
 func (n *Node) giveUp(err *LostError) {
-	n.phase, n.outcomeErr = Ended, err
+	if !n.enter(Ended) {
+		return
+	}
+	n.outcomeErr = err
 	time.AfterFunc(linger, func() {
 		n.post(func() {
 			n.setFinished(Outcome{}, err)
@@ -240,7 +243,7 @@ func (n *Node) onLook(w *wire, m message) {
 	case m.Last && !n.follows(r):
 		a.Alive = true // its successor has taken over
 	case m.Last && m.Outcome != nil: // rank 0's word, if not from rank 0 itself
-		n.phase, n.outcome = Ended, *m.Outcome
+		n.end(*m.Outcome)
 		a.Outcome = m.Outcome
 		o := n.outcome
 		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })

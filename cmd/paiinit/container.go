@@ -774,7 +774,11 @@ func (c *container) wait(ctx context.Context) (int, error) {
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	if err := c.node.Finish(ctx, o, 0); err != nil {
+	err := c.node.Finish(ctx, o, 0)
+	if bug := (*rendezvous.BugError)(nil); errors.As(err, &bug) {
+		return statusBug, err
+	}
+	if err != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)

@@ -72,6 +72,7 @@ func statusOf(err error) int {
 		conflict *rendezvous.ConflictError
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
+		bug      *rendezvous.BugError
 		stopped  *stoppedError
 		replied  *replyError
 		absent   *absentError
@@ -97,6 +98,8 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
+	case errors.As(err, &bug):
+		return statusBug
 	case errors.As(err, &lost), errors.As(err, &absent):
 		return statusRetry
 	case errors.As(err, &stopped):
