@@ -68,6 +68,10 @@ var imports = map[string]struct {
 		[]string{module + "/sshd", "golang.org/x/crypto/ssh"},
 		"the test client of the server, for the tests of every package",
 	},
+	"statedir": {
+		[]string{"golang.org/x/sys"},
+		"which directory is whose depends on the kernel's locks and sockets alone: no flag, launcher or rank changes it",
+	},
 	"integration": {
 		[]string{everything},
 		"tests and harnesses may use all; nothing imports them",
@@ -88,7 +92,7 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "integration"},
+		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "statedir", "integration"},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {

@@ -18,6 +18,7 @@ import (
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // question is what one of the commands that ask sends to the paiinit of its container: one line of JSON on status.sock, which
@@ -67,12 +68,12 @@ const maxQuestion = 256 << 10
 
 // answerQuestions serves the commands that ask, until ctx ends.
 func (c *container) answerQuestions(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.state.questions.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = c.state.Status.Close() })
 	defer stop()
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	for {
-		conn, err := c.state.questions.AcceptUnix()
+		conn, err := c.state.Status.AcceptUnix()
 		switch {
 		case err == nil:
 			asked.Go(func() {
@@ -89,7 +90,7 @@ func (c *container) answerQuestions(ctx context.Context) error {
 			case <-time.After(100 * time.Millisecond):
 			}
 		default:
-			return fmt.Errorf("accepting on %v: %w", c.state.questions.Addr(), err)
+			return fmt.Errorf("accepting on %v: %w", c.state.Status.Addr(), err)
 		}
 	}
 }
@@ -308,7 +309,7 @@ func (c *container) keepStatusFile(ctx context.Context) {
 		var b bytes.Buffer
 		err := printJSON(&b, c.status(c.node.View()))
 		if err == nil {
-			err = c.state.writeFile("status.json", b.Bytes())
+			err = c.state.WriteFile(statedir.StatusFile, b.Bytes())
 		}
 		if err != nil {
 			c.log.Debug("status.json cannot be written", "err", err)

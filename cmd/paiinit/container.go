@@ -31,6 +31,7 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // controlChannel is the SSH channel type of the connection from rank 0 that carries the commit and the outcome.
@@ -60,7 +61,7 @@ type container struct {
 	launcher chan string         // what this container's launcher says of its version
 	versions versions            // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
-	state    *state
+	state    *statedir.Dir
 	port     *rendezvous.Port
 	node     *rendezvous.Node
 	server   *sshd.Server
@@ -121,14 +122,14 @@ func (c *container) identify(ctx context.Context) error {
 	if errors.As(err, &contradiction) && contradiction.Job != nil {
 		c.job = *contradiction.Job // for dismiss
 	} else if err != nil {
-		if underPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
-			unnamed := newIdentity(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
-			return cmp.Or(unnamed.alone(c.stateDir), err)
+		if statedir.UnderPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
+			unnamed := identityOf(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
+			return cmp.Or(unnamed.CheckAlone(c.stateDir), err)
 		}
 		return err
 	}
 	c.nonce = rendezvous.NewNonce()
-	self := newIdentity(c.job, host, c.nonce, c.begin)
+	self := identityOf(c.job, host, c.nonce, c.begin)
 	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
 		return err // of a second paiinit in this container, for one
 	}
@@ -315,8 +316,8 @@ func (c *container) findCommand() error {
 	}
 	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
 	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
-		if o := c.state.beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
-			return &runningError{owner: *o}
+		if o := c.state.Beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
+			return &statedir.RunningError{Owner: *o}
 		}
 	}
 	if err != nil && c.job.Rank > 0 && c.exec == execRank0 {
@@ -394,11 +395,11 @@ func (c *container) listen(ctx context.Context) error {
 		c.serve.Go(func() { c.sayPortTaken(serving) })
 	}
 	c.serve.Go(func() {
-		if err := c.pool.ServeAgent(serving, c.state.agent, c.remoteAgent()); err != nil {
+		if err := c.pool.ServeAgent(serving, c.state.Agent, c.remoteAgent()); err != nil {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
-	keys, err := c.state.listenKeys()
+	keys, err := c.state.Listen(statedir.KeysSocket)
 	if err != nil {
 		return err
 	}
@@ -408,7 +409,7 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.answerAll(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
+	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
 	return nil
 }
 
@@ -860,6 +861,6 @@ func (c *container) release(about func(what string)) {
 		c.unlinkDeepSpeed()
 	}
 	if c.state != nil {
-		c.state.close()
+		c.state.Close()
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,22 +8,6 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 )
-
-func TestStateOfAnEarlierStartIsGone(t *testing.T) {
-	dir := t.TempDir()
-	for range 2 {
-		s, err := openState(t.Context(), dir, identity{Size: 1}, nil)
-		require.NoError(t, err)
-		for _, name := range []string{"status.json", "hostfile", "hostfile.hydra", "ssh_config", "known_hosts"} {
-			require.NoFileExists(t, filepath.Join(dir, name))
-			require.NoError(t, s.writeFile(name, []byte("left")))
-		}
-		s.close()
-	}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
-}
 
 // Without a secret, only listed addresses may connect: loopback is listed or not, like any other.
 func TestClosedList(t *testing.T) {

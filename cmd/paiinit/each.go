@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // eachAtOnce is on how many ranks `paiinit each` runs the command at the same time.
@@ -47,7 +48,7 @@ func eachCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 			if err != nil {
 				return err
 			}
-			e := &each{socket: filepath.Join(dir, socketName), stdout: os.Stdout, stderr: os.Stderr}
+			e := &each{socket: filepath.Join(dir, statedir.AgentSocket), stdout: os.Stdout, stderr: os.Stderr}
 			return e.run(ctx, c.String("ranks"), c.Args().Slice())
 		},
 	}

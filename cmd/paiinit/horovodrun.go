@@ -13,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // horovodrun has no variable for its hosts: without -H or --hostfile it runs on its own host alone, and says nothing.
@@ -62,7 +63,7 @@ func askForHosts(options []string, path string, environ []string) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(state, questionName)
+	socket := filepath.Join(state, statedir.StatusSocket)
 	if _, err := os.Stat(socket); err != nil {
 		return nil, nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // check is what rank 0 asks of a complete roster before anything is launched.
@@ -167,12 +168,12 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	}
 	n := c.reachedOver(r)
 	l := launch.Launcher{
-		Hostfile: c.state.path("hostfile"), HydraHostfile: c.state.path("hostfile.hydra"),
-		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
+		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.HydraHostfile),
+		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
 		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
 	}
 	if !writable(c.agent.Environ) {
-		l.TempDir = c.state.path("tmp")
+		l.TempDir = c.state.File(statedir.Temp)
 	}
 	if err := l.Check(); err != nil {
 		return nil, err
@@ -187,7 +188,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	for _, v := range kept {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
-	environ = c.withBin(environ, c.state.path("bin"))
+	environ = c.withBin(environ, c.state.File(statedir.Bin))
 	return environ, launch.CheckSizes(environ)
 }
 
@@ -219,7 +220,7 @@ func (c *container) sessionVars() []string {
 			out = append(out, v.Name+"="+v.Value)
 		}
 	}
-	search := lookup(c.withBin(c.agent.Environ, c.state.path("bin")), "PATH")
+	search := lookup(c.withBin(c.agent.Environ, c.state.File(statedir.Bin)), "PATH")
 	if search != lookup(c.agent.Environ, "PATH") {
 		out = append(out, "PATH="+search)
 	}
@@ -235,10 +236,10 @@ func (c *container) sessionVars() []string {
 func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: c.state.path(socketName), Reason: "how paiinit rsh finds the paiinit of this container"},
-		{Name: "PAIINIT_HOSTFILE", Value: c.state.path("hostfile")},
-		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.path("hostfile")},
-		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.path("hostfile")},
+		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket), Reason: "how paiinit rsh finds the paiinit of this container"},
+		{Name: "PAIINIT_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
+		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
+		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.File(statedir.Hostfile)},
 	}
 	rank, size := c.job.Rank, c.job.Size
 	if len(r.Members) > 0 {

@@ -146,7 +146,7 @@ func (c *container) withoutHosts(line []string) string {
 	case horovodrunName:
 		if h := launch.ReadHorovodrun(args); h.Launches && h.Given == "" {
 			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m has gone around %s, "+
-				"which adds the hosts", c.state.path("bin/"+horovodrunName))
+				"which adds the hosts", c.state.File("bin/"+horovodrunName))
 		}
 	case "deepspeed":
 		if r, ok := launch.Asked(line); ok && r.HostfileOptional {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 func TestLaunchersBelow(t *testing.T) {
@@ -44,7 +45,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &state{dir: "/s"},
+		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &statedir.Dir{Path: "/s"},
 		settings: settings{command: command},
 	}
 	c.job.Alias = "worker-0"

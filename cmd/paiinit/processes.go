@@ -81,6 +81,27 @@ func parseStat(stat []byte) (p process, ok bool) {
 	return p, true
 }
 
+// readProcess reads one process.
+func readProcess(proc fs.FS, pid int) (process, bool) {
+	stat, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(stat)
+}
+
+// ancestors lists the parent of a process, the parent's parent, and so on, as far as proc, which is /proc, shows them.
+func ancestors(proc fs.FS, pid int) (chain []int) {
+	for {
+		p, ok := readProcess(proc, pid)
+		if !ok || p.parent <= 0 || slices.Contains(chain, p.parent) {
+			return chain
+		}
+		pid = p.parent
+		chain = append(chain, pid)
+	}
+}
+
 // children are the processes that a process has started, or adopted, in the order of their numbers.
 func (all processes) children(pid int) (found []int) {
 	for _, p := range all {

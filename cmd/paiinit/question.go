@@ -20,6 +20,7 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // questions are the commands that ask the paiinit that runs in this container.
@@ -41,7 +42,7 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return do(c, asker{c: c, socket: filepath.Join(dir, questionName)})
+				return do(c, asker{c: c, socket: filepath.Join(dir, statedir.StatusSocket)})
 			},
 		}
 	}

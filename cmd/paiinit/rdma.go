@@ -20,6 +20,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
@@ -42,7 +43,7 @@ func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 				if err != nil {
 					return err
 				}
-				return showFabric(ctx, out, filepath.Join(dir, socketName), c.Bool("json"))
+				return showFabric(ctx, out, filepath.Join(dir, statedir.AgentSocket), c.Bool("json"))
 			}
 			return showRDMA(out, rdma.Probe(rdmaConfig(c.String("root"))), c.Bool("json"))
 		},

@@ -25,6 +25,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 const shellHelp = `NAME:
@@ -85,7 +86,7 @@ func remoteShell(args, environ []string) int {
 		return statusUsage
 	}
 	c := rsh.Caller{
-		Socket: filepath.Join(dir, socketName),
+		Socket: filepath.Join(dir, statedir.AgentSocket),
 		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"), Environ: environ,
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
@@ -114,7 +115,7 @@ func isForeign(words, environ []string) bool {
 	dir, err := chooseDir(environ, "")
 	known := false
 	if err == nil {
-		known, err = rsh.Known(context.Background(), filepath.Join(dir, socketName), inv.Host, inv.Command)
+		known, err = rsh.Known(context.Background(), filepath.Join(dir, statedir.AgentSocket), inv.Host, inv.Command)
 	}
 	if err != nil {
 		known = secretFile != "" || lookup(environ, "PAIINIT_SECRET_FILE") != "" ||

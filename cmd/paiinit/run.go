@@ -16,6 +16,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // Exit statuses of paiinit's own, after sysexits.h.
@@ -54,7 +55,7 @@ func run(args []string, agent pid1.Agent) int {
 	}
 	stderr.ending()
 	log := s.logger(stderr)
-	if running := (*runningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
@@ -76,7 +77,7 @@ func statusOf(err error) int {
 		stopped  *stoppedError
 		replied  *replyError
 		absent   *absentError
-		running  *runningError
+		running  *statedir.RunningError
 		several  *severalError
 	)
 	switch {
@@ -117,7 +118,7 @@ func hint(err error, command []string) string {
 		secret  *secretError
 		missing *rendezvous.MissingError
 		look    *launch.LookError
-		running *runningError
+		running *statedir.RunningError
 	)
 	switch {
 	case errors.As(err, &running):

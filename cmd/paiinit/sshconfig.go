@@ -3,10 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -14,27 +11,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
-
-// keysName is the socket of the agent that logs other ssh clients in.
-const keysName = "keys.sock"
-
-// listenKeys opens the socket for other ssh clients; only this user may use it.
-func (s *state) listenKeys() (*net.UnixListener, error) {
-	name := s.path(keysName)
-	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(name, 0o600); err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	return ln, nil
-}
 
 // haveSSHFiles makes sure that ssh_config and known_hosts are there, if they can be: before a command or a session starts, else a
 // second after the commit. The keys of 64 ranks take milliseconds, in which every rank wants to start its part of the job.
@@ -85,8 +63,10 @@ func (c *container) writeSSH(ctx context.Context) error {
 		m := &members[i]
 		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKey(m.ID)))
 	}
-	for name, text := range map[string][]byte{"known_hosts": known.Bytes(), "ssh_config": sshConfig(members, names, c.state.dir)} {
-		if err := c.state.writeFile(name, text); err != nil {
+	for name, text := range map[string][]byte{
+		statedir.KnownHosts: known.Bytes(), statedir.SSHConfig: sshConfig(members, names, c.state.Path),
+	} {
+		if err := c.state.WriteFile(name, text); err != nil {
 			return err
 		}
 	}
@@ -128,5 +108,5 @@ Host %[2]s
     KbdInteractiveAuthentication no
     ServerAliveInterval 15
     Ciphers aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr
-%[4]s`, dir, strings.Join(all, " "), keysName, hosts.String())
+%[4]s`, dir, strings.Join(all, " "), statedir.KeysSocket, hosts.String())
 }
