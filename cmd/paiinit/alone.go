@@ -22,7 +22,7 @@ import (
 
 // isAlone reports whether this container is the whole job and admits no login from outside: it then opens no port, and
 // derives no key before one is needed.
-func (c *container) isAlone() bool { return c.job.Size == 1 && c.keysFile == "" }
+func (id *identity) isAlone() bool { return id.job.Size == 1 && id.keysFile == "" }
 
 // listenAlone is listen for a job of one rank: the commands that ask are answered, and `paiinit rsh` and `paiinit each`
 // on its only host once one of them is used.

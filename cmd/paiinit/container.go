@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -40,19 +38,11 @@ const controlChannel = "control@paiinit"
 // container is this container during one launch: what it found out, and what it holds open. Whatever is nil does not
 // exist yet.
 type container struct {
-	settings
-	agent    pid1.Agent
+	identity
 	log      *slog.Logger
-	begin    time.Time
-	first    int // number of the first process, which is this one's parent
 	signals  *signals
 	oomKills int // before anything was started
 
-	host    string
-	job     envspec.Job
-	nonce   string
-	keys    *jobkey.Keys
-	open    bool   // the keys are no secret
 	command string // path of the command, "" when this container has none
 	fabric  fabric
 
@@ -96,40 +86,25 @@ func newContainer(s settings, agent pid1.Agent) *container {
 		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
 	})
 	return &container{
-		settings: s, agent: agent, log: s.logger(s.logOutput()), begin: time.Now(), first: os.Getppid(),
-		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
+		log:      s.logger(s.logOutput()), signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
 	}
 }
 
-// identify reads the environment and derives the keys.
+// identify finds out who this container is, takes its state directory, and derives the keys.
 func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
 	}
 	c.look()
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("finding the host name: %w", err)
-	}
-	c.host = host
 	c.oomKills = oomKills(os.DirFS("/"))
-	in, err := envInput(c.agent.Environ, c.settings.job, host)
-	if err != nil {
-		return err
-	}
-	c.job, err = envspec.Read(ctx, in)
-	var contradiction *envspec.VarError
-	if errors.As(err, &contradiction) && contradiction.Job != nil {
-		c.job = *contradiction.Job // for dismiss
-	} else if err != nil {
-		if statedir.UnderPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
-			unnamed := identityOf(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
-			return cmp.Or(unnamed.CheckAlone(c.stateDir), err)
-		}
-		return err
+	jobErr := c.readJob(ctx)
+	if jobErr != nil && contradictionIn(jobErr) == nil {
+		return jobErr
 	}
 	c.nonce = rendezvous.NewNonce()
-	self := identityOf(c.job, host, c.nonce, c.begin)
+	var err error
+	self := identityOf(c.job, c.host, c.nonce, c.begin)
 	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
 		return err // of a second paiinit in this container, for one
 	}
@@ -146,148 +121,23 @@ func (c *container) identify(ctx context.Context) error {
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
-		source, err = c.deriveKeys()
+		source, err = c.deriveKeys(c.log)
 	}
 	for _, secret := range c.agent.Secrets { // also where a file was preferred, or no secret was needed
 		clear(secret)
 	}
 	if err != nil {
-		if contradiction != nil {
-			return contradiction
-		}
-		return err
+		return cmp.Or(jobErr, err)
 	}
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
 	c.mark("identify")
-	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
-		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
+	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
+		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
 		"secret", source, "fingerprint", fingerprint, "version", version)
-	if contradiction != nil {
-		return contradiction
-	}
-	return nil
-}
-
-func rankText(rank int) string {
-	if rank < 0 {
-		return "to be agreed"
-	}
-	return fmt.Sprint(rank)
-}
-
-func sizeText(size int) string {
-	if size < 0 {
-		return "known to rank 0"
-	}
-	return fmt.Sprint(size)
-}
-
-func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
-	in := envspec.Input{Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: resolver{}, Hostname: host, CPUs: runtime.NumCPU()}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return in, fmt.Errorf("listing the own addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLoopback() {
-				in.Addrs = append(in.Addrs, ip.Unmap())
-			}
-		}
-	}
-	return in, nil
-}
-
-// secretError says that there is no secret, or none that can be used.
-type secretError struct{ err error }
-
-func (e *secretError) Error() string { return e.err.Error() }
-func (e *secretError) Unwrap() error { return e.err }
-
-// deriveKeys takes the first secret that there is; which one it was, is logged, never what it is.
-func (c *container) deriveKeys() (source string, err error) {
-	secret, source, err := c.findSecret()
-	switch {
-	case err != nil:
-		return "", &secretError{err}
-	case secret != nil:
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		clear(secret)
-		if err != nil {
-			return "", &secretError{fmt.Errorf("secret of %s: %w", source, err)}
-		}
-		return source, nil
-	case c.job.Size == 1:
-		secret = make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails, by its documentation
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		return "random, for a single container", err
-	case c.insecure:
-		c.keys, c.open = jobkey.Insecure(c.job.ID, c.job.Attempt), true
-		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
-		return "none (--insecure)", nil
-	}
-	if c.job.Size < 0 {
-		return "", &secretError{errors.New("the job has several ranks and no secret")}
-	}
-	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
-}
-
-// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares. The
-// caller clears the secret.
-func (c *container) findSecret() (secret []byte, source string, err error) {
-	name := c.secretFile
-	if name == "" {
-		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
-			return trimSecret(s), secretVariable, nil
-		}
-		if len(c.job.Secrets) == 0 {
-			return nil, "", nil
-		}
-		name = c.job.Secrets[0].Name
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies behind as it grows
-	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	return trimSecret(b[:n]), name, nil
-}
-
-// trimSecret takes away the end of the last line, which an editor, echo or base64 adds: a secret is the same in a file
-// and in a variable. Other blanks may belong to it.
-func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
-
-// A key file of the scheduler's may be a few KiB; what comes after this is not read.
-const maxSecretFile = 1 << 16
-
-// closedList returns the addresses that may connect to the port of a job without a secret: what its environment
-// lists. Loopback is only one of them if a peer is listed there: on a shared host network every user could connect.
-// Commands inside the container use the local socket, and reach their own rank from its listed address.
-func (c *container) closedList() ([]netip.Addr, error) {
-	list := []netip.Addr{} // not nil, which would admit all
-	for _, p := range c.job.Peers {
-		a, err := netip.ParseAddr(p.Host)
-		if err != nil {
-			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
-		}
-		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // what connections to any of 127.0.0.0/8 come from
-		}
-		list = append(list, a)
-	}
-	if len(c.job.Seeds) > 0 || len(c.job.Peers) != c.job.Size {
-		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d", sizeText(c.job.Size), len(c.job.Peers))}
-	}
-	return list, nil
+	return jobErr
 }
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
@@ -347,7 +197,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.port = port
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	c.pool = c.newPool()
+	c.pool = newPool(c.keys, &c.hostKeys, c.log)
 	started := make(chan struct{}) // closed when there is a node: who comes earlier waits for it
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
 		select {

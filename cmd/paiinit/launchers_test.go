@@ -46,7 +46,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	var log bytes.Buffer
 	c := &container{
 		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &statedir.Dir{Path: "/s"},
-		settings: settings{command: command},
+		identity: identity{settings: settings{command: command}},
 	}
 	c.job.Alias = "worker-0"
 	for i := range 3 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -23,7 +24,6 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -193,12 +193,8 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	if secretFile == "" {
 		secretFile = lookup(environ, "PAIINIT_SECRET_FILE")
 	}
-	c := &container{job: job, log: (&settings{}).logger(os.Stderr)}
-	c.secretFile = secretFile
-	if s := lookup(environ, secretVariable); s != "" {
-		c.agent = pid1.Agent{Secrets: map[string][]byte{secretVariable: []byte(s)}}
-	}
-	secret, source, err := c.findSecret()
+	given := map[string][]byte{secretVariable: []byte(lookup(environ, secretVariable))}
+	secret, source, err := findSecret(secretFile, given, job)
 	switch {
 	case err != nil:
 		return nil, rsh.Agent{}, err
@@ -206,12 +202,13 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // this process has the job's keys now
-	c.keys, err = jobkey.Derive(secret, job.ID, job.Attempt)
+	keys, err := jobkey.Derive(secret, job.ID, job.Attempt)
 	clear(secret)
 	if err != nil {
 		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
 	}
-	return c.newPool(), rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
+	pool := newPool(keys, &hostKeys{}, (&settings{}).logger(os.Stderr))
+	return pool, rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
 		return dialable(ctx, job, name, port)
 	}}, nil
 }
@@ -239,13 +236,13 @@ func dialable(ctx context.Context, job envspec.Job, name string, given int) (rsh
 	return rsh.Target{Name: name, Addr: netip.AddrPortFrom(addrs[0].Unmap(), uint16(port))}, true
 }
 
-// newPool makes the connections of this container: with the job's key, to whoever has the key of a container of the job.
-func (c *container) newPool() *rsh.Pool {
+// newPool returns the connections to other containers: with the job's key, to those that have a host key of the job.
+func newPool(keys *jobkey.Keys, hosts *hostKeys, log *slog.Logger) *rsh.Pool {
 	return rsh.New(rsh.Config{
-		User:   c.keys.User(),
-		Host:   func(id string) ssh.PublicKey { return c.hostKey(id) },
-		Label:  c.keys.Label(),
-		Logger: c.log,
+		User:   keys.User(),
+		Host:   func(id string) ssh.PublicKey { return hosts.of(keys, id) },
+		Label:  keys.Label(),
+		Logger: log,
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -25,23 +26,22 @@ func (c *container) haveSSHFiles() {
 	}
 }
 
-// hostKeys are the public host keys that were derived already: each takes 40 µs, and rank 0 needs all of them to dial, and again to write
-// them down before it launches.
+// hostKeys derives the public host keys of containers, each once: a key takes 40 µs, and rank 0 needs all of them to
+// dial, and again for known_hosts before it launches.
 type hostKeys struct {
 	mu   sync.Mutex
 	byID map[string]ssh.PublicKey
 }
 
-// hostKey is the public host key of a container.
-func (c *container) hostKey(id string) ssh.PublicKey {
-	h := &c.hostKeys
+// of returns the public host key of a container.
+func (h *hostKeys) of(keys *jobkey.Keys, id string) ssh.PublicKey {
 	h.mu.Lock()
 	key, ok := h.byID[id]
 	h.mu.Unlock()
 	if ok {
 		return key
 	}
-	key = c.keys.Host(id).PublicKey()
+	key = keys.Host(id).PublicKey()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byID == nil {
@@ -61,7 +61,7 @@ func (c *container) writeSSH(ctx context.Context) error {
 			return ctx.Err()
 		}
 		m := &members[i]
-		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKey(m.ID)))
+		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKeys.of(c.keys, m.ID)))
 	}
 	for name, text := range map[string][]byte{
 		statedir.KnownHosts: known.Bytes(), statedir.SSHConfig: sshConfig(members, names, c.state.Path),

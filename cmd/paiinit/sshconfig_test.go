@@ -61,7 +61,7 @@ Host worker-2 fd00::1
 
 // A container that ends does not derive the host keys of hundreds of others first.
 func TestNoSSHFilesAfterTheJob(t *testing.T) {
-	c := &container{keys: jobkey.Insecure("job", ""), names: func() []string { return []string{"a", "b"} }}
+	c := &container{identity: identity{keys: jobkey.Insecure("job", "")}, names: func() []string { return []string{"a", "b"} }}
 	c.roster.Members = members("a", "b")
 	over, end := context.WithCancel(t.Context())
 	end()
