@@ -188,8 +188,8 @@ func (c *container) status(s rendezvous.Status) *jobStatus {
 	if c.job.First {
 		out.Rank = 0
 	}
-	if len(c.roster.Members) > 0 {
-		out.Rank, out.Size = c.self(c.roster).Rank, len(c.roster.Members)
+	if roster := c.agreed().roster; len(roster.Members) > 0 {
+		out.Rank, out.Size = c.self(roster).Rank, len(roster.Members)
 	}
 	for _, r := range s.Ranks {
 		row := rankStatus{
@@ -273,7 +273,7 @@ func failing(status int) int {
 
 // hosts lists the hosts with slots by the names that launchers use. These are settled by the commit.
 func (c *container) hosts(s rendezvous.Status, wanted func(rendezvous.RankStatus) bool) reply {
-	members, names := c.named()
+	members, names := c.agreed().named()
 	if len(members) == 0 {
 		return reply{Exit: statusRetry, Error: "the list of hosts is settled when all ranks are present: " + c.status(s).missing().Error()}
 	}
@@ -329,7 +329,7 @@ func (c *container) keepStatusFile(ctx context.Context) {
 	_, err := c.node.Wait(soon)
 	cancel()
 	if err != nil {
-		c.haveSSHFiles()
+		c.agreed().writeSSHFiles()
 		write()
 		_, _ = c.node.Wait(ctx) // how it ended is not asked here
 	}

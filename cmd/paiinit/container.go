@@ -69,15 +69,12 @@ type container struct {
 
 	hostKeys hostKeys
 
-	mu       sync.Mutex
-	roster   rendezvous.Roster        // empty before the commit
-	names    func() []string          // hostNames of the roster; nil before the commit
-	timings  map[string]time.Duration // from begin to the end of each phase
-	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
+	agreement atomic.Pointer[agreement]
+
+	mu      sync.Mutex
+	timings map[string]time.Duration // from begin to the end of each phase
 
 	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
-
-	forSessions []string // what sessionVars returns from the first session after the commit on
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -283,8 +280,11 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 // remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
 func (c *container) remoteAgent() rsh.Agent {
 	return rsh.Agent{
-		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank, Person: c.personBehind,
-		OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
+		Person:  c.personBehind,
+		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
+		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
+		Hosts:   func() [][]string { return c.agreed().namesByRank() },
+		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }
 
@@ -489,17 +489,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
-	c.mu.Lock()
-	c.roster = roster
-	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
-	if !c.isAlone() {
-		c.sshFiles = sync.OnceFunc(func() {
-			if err := c.writeSSH(c.running); err != nil && c.running.Err() == nil {
-				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
-			}
-		})
-	}
-	c.mu.Unlock()
+	c.agree(roster)
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())

@@ -97,7 +97,8 @@ func lacksNetworkOption(path string) bool {
 // answerHorovodrun says what a horovodrun in this container is given: the hosts where its user has chosen none, the
 // number of processes where there is none, and the interface where it has the same name on every rank.
 func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) reply {
-	members, names := c.named()
+	a := c.agreed()
+	members, names := a.named()
 	line := launch.ReadHorovodrun(q.Args)
 	if len(members) < 2 || !line.Launches {
 		return reply{}
@@ -116,7 +117,7 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 	var hosts []string
 	slots, remote := 0, false
 	for i, m := range members {
-		n := c.slotsOf(m)
+		n := a.slotsOf(&m)
 		if n < 1 {
 			continue
 		}

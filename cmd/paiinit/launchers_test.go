@@ -49,8 +49,9 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 		identity: identity{settings: settings{command: command}},
 	}
 	c.job.Alias = "worker-0"
+	var roster rendezvous.Roster
 	for i := range 3 {
-		c.roster.Members = append(c.roster.Members, rendezvous.Member{
+		roster.Members = append(roster.Members, rendezvous.Member{
 			Alias: "worker-" + strconv.Itoa(i),
 			Record: rendezvous.Record{
 				Slots: 2, Rank: i, Host: "node-" + strconv.Itoa(i), Nonce: strconv.Itoa(i), Network: "eth0",
@@ -58,7 +59,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			},
 		})
 	}
-	c.names = func() []string { return hostNames(c.roster.Members) }
+	c.agree(roster)
 	return c, &log
 }
 
@@ -108,7 +109,7 @@ func TestReached(t *testing.T) {
 				host, command, _ := strings.Cut(r, " ")
 				c.daemons.begun(host, launch.Daemon{}, launch.Probe(command))
 			}
-			o := c.checkReached(c.roster, nil)
+			o := c.checkReached(c.agreed().roster, nil)
 			if tt.status == 0 {
 				require.Nil(t, o)
 				require.Contains(t, log.String(), tt.says)
@@ -121,7 +122,7 @@ func TestReached(t *testing.T) {
 			require.Contains(t, o.Reason, tt.says)
 			require.NotContains(t, log.String(), "every rank runs the command")
 			c.allowPartial = true
-			require.Nil(t, c.checkReached(c.roster, nil))
+			require.Nil(t, c.checkReached(c.agreed().roster, nil))
 		})
 	}
 }
@@ -176,19 +177,19 @@ func TestAnswerHorovodrun(t *testing.T) {
 		"version":    {horovodrunCall{Args: []string{"--version"}}, nil, ""},
 		"--exec all": {horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members = nil }, "",
+			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}) }, "",
 		},
 		"different networks": {
 			horovodrunCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
+			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[2].Network = "" },
+			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
 			horovodrunCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
+			func(c *container) { c.agreed().roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
@@ -196,7 +197,7 @@ func TestAnswerHorovodrun(t *testing.T) {
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[0].Slots = 0 },
+			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -212,8 +213,8 @@ func TestAnswerHorovodrun(t *testing.T) {
 }
 
 func inAll(c *container, network string) {
-	for i := range c.roster.Members {
-		c.roster.Members[i].Network = network
+	for i := range c.agreed().roster.Members {
+		c.agreed().roster.Members[i].Network = network
 	}
 }
 

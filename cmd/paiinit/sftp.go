@@ -41,9 +41,7 @@ func (c *container) isPeer(addr netip.Addr) bool {
 			return true
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.roster.Members {
+	for _, m := range c.agreed().roster.Members {
 		if m.Addr.Addr().Unmap() == addr {
 			return true
 		}

@@ -15,17 +15,6 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// haveSSHFiles makes sure that ssh_config and known_hosts are there, if they can be: before a command or a session starts, else a
-// second after the commit. The keys of 64 ranks take milliseconds, in which every rank wants to start its part of the job.
-func (c *container) haveSSHFiles() {
-	c.mu.Lock()
-	write := c.sshFiles
-	c.mu.Unlock()
-	if write != nil {
-		write()
-	}
-}
-
 // hostKeys derives the public host keys of containers, each once: a key takes 40 µs, and rank 0 needs all of them to
 // dial, and again for known_hosts before it launches.
 type hostKeys struct {
@@ -53,8 +42,8 @@ func (h *hostKeys) of(keys *jobkey.Keys, id string) ssh.PublicKey {
 
 // writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx
 // ends: the keys of 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
-func (c *container) writeSSH(ctx context.Context) error {
-	members, names := c.named()
+func (c *container) writeSSH(ctx context.Context, a *agreement) error {
+	members, names := a.named()
 	var known bytes.Buffer
 	for i := range members {
 		if ctx.Err() != nil {

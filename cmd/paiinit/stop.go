@@ -242,13 +242,6 @@ func ranks(proc fs.FS, all processes, job []int, environ []string) (found []int)
 	return found
 }
 
-// agreed is the roster of the commit.
-func (c *container) agreed() rendezvous.Roster {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.roster
-}
-
 // awaitEnd waits on every rank but 0 until the job has ended, and tells the ranks of the launcher here when they are to end.
 func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 	if err := c.writeHosts(c.agreed()); err != nil {

@@ -423,7 +423,7 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 	switch {
 	case request.Hosts != nil:
 		for _, h := range request.Hosts {
-			t, ok := c.resolve(ctx, h)
+			t, ok := c.agreed().resolve(ctx, h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
@@ -435,20 +435,21 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 			return nil, err
 		}
 		for _, h := range hosts {
-			t, ok := c.resolve(ctx, h.Name)
+			t, ok := c.agreed().resolve(ctx, h.Name)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h.Name)
 			}
 			count[t.Name] += h.Slots
 		}
 	default:
-		members, _ := c.named()
-		for i := range members {
-			count[members[i].Alias] = c.slotsOf(members[i])
+		a := c.agreed()
+		for i := range a.roster.Members {
+			m := &a.roster.Members[i]
+			count[m.Alias] = a.slotsOf(m)
 		}
 	}
 	for _, h := range request.Without {
-		if t, ok := c.resolve(ctx, h); ok {
+		if t, ok := c.agreed().resolve(ctx, h); ok {
 			delete(count, t.Name)
 		}
 	}
