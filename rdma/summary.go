@@ -11,22 +11,23 @@ import (
 	"strings"
 )
 
-// Summary is what other hosts need to know about this one.
+// Summary is what the other ranks need to know about a host.
 type Summary struct {
 	// Devices is the number of verbs devices, 255 for more.
 	Devices uint8
-	// Reason is what stands in the way if there is a device and none of its ports can be used.
+	// Reason says why no port can be used, where there is a device.
 	Reason Reason
 	Flags  Flags
-	// Rails are the ports that can be used, by Kind. That of KindNone is empty.
+	// rails are the usable ports by Kind. The entry of KindNone is empty.
 	rails [kinds]rails
-	// PKeys are the partition keys of the InfiniBand ports that can be used, the first three in ascending order. With more
-	// of them than that, flagManyPKeys is set.
+	// pkeys are the partition keys of the usable InfiniBand ports, the first three in ascending order. If there are
+	// more, flagManyPKeys is set.
 	pkeys []uint16
-	// Subnets has one bit for each subnet prefix of the InfiniBand ports that can be used, the bit chosen by a hash: without
-	// a bit in common, two hosts have no subnet in common.
+	// subnets has one bit for each subnet prefix of the usable InfiniBand ports, chosen by a hash: two hosts without a
+	// common bit have no common subnet.
 	subnets uint32
-	// Ports is a hash over the GUIDs of the devices with ports that can be used: the same on hosts that share their devices.
+	// ports is a hash over the GUIDs of the devices with usable ports. Containers that share their devices have the
+	// same.
 	ports uint32
 }
 
@@ -35,34 +36,34 @@ type Flags uint16
 
 // The flags. The numbers go over the network.
 const (
-	FlagOff           Flags = 1 << iota // the user wants nobody to look (--rdma off); everything else is zero then
-	FlagRequire                         // the user wants no launch without RDMA
-	flagIPv4                            // all RoCE ports that can be used have an address of that family
-	flagIPv6                            //
+	FlagOff           Flags = 1 << iota // the user turned RDMA off (--rdma off); everything else is zero
+	FlagRequire                         // the user forbids a launch without RDMA
+	flagIPv4                            // all usable RoCE ports have an IPv4 address
+	flagIPv6                            // all usable RoCE ports have an IPv6 address
 	flagGPUs                            // there are NVIDIA GPUs
-	flagGPUDirect                       // and a module by which NICs reach their memory
+	flagGPUDirect                       // a module lets NICs reach the memory of NVIDIA GPUs
 	flagMemlock                         // locked memory is limited
 	flagPeerMemory                      // processes may not read each other's memory
-	flagManyPKeys                       // PKeys is not all
+	flagManyPKeys                       // there are more partition keys than pkeys holds
 	FlagNetworkDirect                   // see Report.NetworkDirect
 )
 
-// Rails are ports of one kind.
+// rails are the usable ports of one kind.
 type rails struct {
-	// Count is the number of ports, 255 for more.
+	// count is the number of ports, 255 for more.
 	count uint8
-	// DeciGbps is the rate of the slowest of them in tenths of Gb/s, 0 if unknown.
+	// deciGbps is the rate of the slowest port in tenths of Gb/s, 0 if unknown.
 	deciGbps uint16
-	// Names is a hash over the names of the ports: where it differs, hosts call their devices differently.
+	// names is a hash over the names of the ports. It differs between hosts that name their devices differently.
 	names uint16
 }
 
 const maxPKeys = 3
 
-// Usable reports whether programs can use one of the ports.
+// Usable reports whether programs can use any port.
 func (s Summary) Usable() bool { return s.Best() != KindNone }
 
-// Best is the best kind of which there is a port that can be used.
+// Best returns the best kind that has a usable port.
 func (s Summary) Best() Kind {
 	for k := KindInfiniBand; k < kinds; k++ {
 		if s.rails[k].count > 0 {
@@ -72,7 +73,7 @@ func (s Summary) Best() Kind {
 	return KindNone
 }
 
-// Summary sums up r.
+// Summary returns the summary of r.
 func (r Report) Summary() Summary {
 	s := Summary{Devices: uint8(min(len(r.Devices), math.MaxUint8))}
 	flag := func(f Flags, set bool) {
@@ -140,7 +141,7 @@ func (r Report) Summary() Summary {
 	return s
 }
 
-// Ports are the ports of kind k that can be used, as "mlx5_0:1".
+// Ports returns the usable ports of kind k, such as "mlx5_0:1".
 func (r Report) Ports(k Kind) []string {
 	var names []string
 	for i := range r.Devices {
@@ -153,7 +154,7 @@ func (r Report) Ports(k Kind) []string {
 	return names
 }
 
-// addSubnets notes the upper half of a port's first GID.
+// addSubnets adds the subnet of a port, the upper half of its first GID.
 func (s *Summary) addSubnets(p *Port) {
 	for _, g := range p.GIDs {
 		if g.Index == 0 {
@@ -162,8 +163,7 @@ func (s *Summary) addSubnets(p *Port) {
 	}
 }
 
-// families are the address families by which a RoCE port can be reached. An interface that is not here makes no difference
-// any more: the port would not be usable.
+// families returns the address families by which a usable RoCE port can be reached.
 func (p *Port) families() Flags {
 	var f Flags
 	for _, g := range p.GIDs {
@@ -177,7 +177,7 @@ func (p *Port) families() Flags {
 func hash(words []string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {
-		_, _ = h.Write([]byte(w + "\x00")) // never fails, by its documentation
+		_, _ = h.Write([]byte(w + "\x00")) // documented never to fail
 	}
 	return h.Sum32()
 }
@@ -223,12 +223,12 @@ func (s Summary) String() string {
 	return fmt.Sprintf("%d devices, not usable: %s", s.Devices, s.Reason)
 }
 
-// The encoding: version, devices, reason, flags (2 bytes), a bit for each kind that has rails, five bytes for each of them,
-// and, if there is any, the hash of the ports; for InfiniBand then the subnets, and the number of keys with two bytes each.
-// Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
+// The encoding: version, devices, reason, flags (2 bytes), one bit for each kind that has rails, five bytes for each
+// such kind and, if there is any, the hash of the ports; for InfiniBand also the subnets and the number of keys with
+// two bytes each. Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
 const (
 	summaryVersion = 2
-	// maxSummary is the length of the longest encoding, in bytes.
+	// maxSummary is the length of the longest encoding in bytes.
 	maxSummary = 64
 )
 
@@ -262,7 +262,7 @@ func (s Summary) Encode() []byte {
 	return b
 }
 
-// DecodeSummary returns what Encode made b from.
+// DecodeSummary reads what Encode returned.
 func DecodeSummary(b []byte) (Summary, error) {
 	fail := func(err error) (Summary, error) { return Summary{}, fmt.Errorf("rdma: decoding summary: %w", err) }
 	switch {
@@ -295,12 +295,12 @@ func DecodeSummary(b []byte) (Summary, error) {
 		in.short = in.short || n > maxPKeys
 	}
 	if in.short {
-		return fail(errors.New("it ends early or holds a number out of range"))
+		return fail(errors.New("it ends early or a number is out of range"))
 	}
 	return s, nil
 }
 
-// reader takes numbers off a slice; short = there were not enough bytes.
+// reader takes numbers off a slice. short says that there were not enough bytes.
 type reader struct {
 	b     []byte
 	short bool

@@ -10,16 +10,15 @@ import (
 type Verdict struct {
 	// Fabric is the kind that every rank can use, KindNone for TCP.
 	Fabric Kind
-	// Wanted is the kind that most ranks could use when not all can; then Lacks names the others. Both say why it is TCP, or
-	// why it is not a better kind.
+	// Wanted is the better kind that most ranks can use where not all can, and Lacks names the other ranks.
 	Wanted Kind
 	Lacks  []Lack
-	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct: Intel MPI can use it by DAPL,
-	// and nothing else can.
+	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct, which only Intel MPI can use,
+	// through DAPL.
 	NetworkDirect bool
-	// Notes are what else the ranks should know: none of it stands in the way.
+	// Notes are facts about ranks that do not prevent the use of Fabric.
 	Notes []Lack
-	// Off says that a rank was told not to use RDMA, and nobody requires it: nothing is to be said to any launcher.
+	// Off says that a rank was told not to use RDMA and no rank requires it. Launchers get no fabric variables then.
 	Off bool
 	// Required says that a rank was told not to run without RDMA.
 	Required bool
@@ -27,19 +26,20 @@ type Verdict struct {
 	Devices bool
 	// GPUs says that a rank has NVIDIA GPUs.
 	GPUs bool
-	// PeerMemory says that on every rank processes may read each other's memory, as far as that is known.
+	// PeerMemory says that processes may read each other's memory on every rank; unknown counts as yes.
 	PeerMemory bool
-	// SameNames says that every rank calls its ports of this fabric by the same names.
+	// SameNames says that the ports of Fabric have the same names on every rank.
 	SameNames bool
 }
 
-// Lack is what is wrong with one rank.
+// Lack is a problem of one rank.
 type Lack struct {
 	Rank int
 	Why  string
 }
 
-// Judge compares the summaries of all ranks, in rank order. It depends on nothing else: every rank comes to the same verdict.
+// Judge compares the summaries of all ranks, in rank order. It depends on nothing else, so every rank gets the same
+// verdict.
 func Judge(ranks []Summary) Verdict {
 	v := Verdict{PeerMemory: true}
 	off := false
@@ -54,7 +54,8 @@ func Judge(ranks []Summary) Verdict {
 		v.Off = true
 		return v
 	}
-	// Best first; what nobody has cannot be wanted, and what is no better than TCP is taken only by those who insist.
+	// Best first. A kind that no rank has cannot be wanted; iWARP and software RDMA, no better than TCP, must be
+	// required.
 	best := len(ranks) + 1
 	for k := KindInfiniBand; k < kinds; k++ {
 		lacks := lacking(ranks, k)
@@ -78,7 +79,7 @@ func Judge(ranks []Summary) Verdict {
 		v.Wanted, v.Lacks = KindNone, nil
 		return v
 	}
-	if v.Fabric == KindNone && v.Wanted == KindNone { // nobody has anything
+	if v.Fabric == KindNone && v.Wanted == KindNone { // no rank has a usable port
 		for i, s := range ranks {
 			if v.Required || s.Devices > 0 || s.Flags&FlagNetworkDirect != 0 {
 				v.Lacks = append(v.Lacks, Lack{i, why(s, KindNone)})
@@ -86,7 +87,10 @@ func Judge(ranks []Summary) Verdict {
 		}
 	}
 	if v.Fabric != KindNone {
-		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names })
+		v.SameNames = !slices.ContainsFunc(
+			ranks,
+			func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names },
+		)
 		v.Notes = notes(ranks, v.Fabric)
 	}
 	return v
@@ -95,7 +99,8 @@ func Judge(ranks []Summary) Verdict {
 // RDMA says whether a library can use more than TCP on all ranks.
 func (v Verdict) RDMA() bool { return v.Fabric != KindNone || v.NetworkDirect }
 
-// String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has RoCE".
+// String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has
+// RoCE".
 func (v Verdict) String() string {
 	switch {
 	case v.Off:
@@ -107,7 +112,7 @@ func (v Verdict) String() string {
 	case v.NetworkDirect:
 		return "Azure Network Direct on all ranks, for Intel MPI only"
 	case v.Wanted != KindNone && len(v.Lacks) == 0:
-		return fmt.Sprintf("TCP: %s is no faster, and used only if RDMA is required", v.Wanted)
+		return fmt.Sprintf("TCP: %s is no faster and is used only if RDMA is required", v.Wanted)
 	case v.Wanted != KindNone:
 		return fmt.Sprintf("TCP: not every rank can use %s", v.Wanted)
 	case v.Devices:
@@ -116,7 +121,7 @@ func (v Verdict) String() string {
 	return "TCP: no rank has a verbs device"
 }
 
-// why tells why a rank cannot use a kind of fabric.
+// why says why a rank cannot use a kind of fabric.
 func why(s Summary, k Kind) string {
 	switch other := s.Best(); {
 	case s.Flags&FlagOff != 0:
@@ -131,7 +136,7 @@ func why(s Summary, k Kind) string {
 	return "no verbs device"
 }
 
-// lacking names the ranks that cannot take part in a fabric of kind k.
+// lacking returns the ranks that cannot use a fabric of kind k together with the others.
 func lacking(ranks []Summary, k Kind) []Lack {
 	var lacks []Lack
 	for i, s := range ranks {
@@ -144,18 +149,26 @@ func lacking(ranks []Summary, k Kind) []Lack {
 	}
 	switch k {
 	case KindInfiniBand:
-		if lacks = strangers(ranks, "another InfiniBand subnet", func(s Summary) []int { return setBits(s.subnets) }); lacks == nil {
+		if lacks = outliers(
+			ranks,
+			"another InfiniBand subnet",
+			func(s Summary) []int { return setBits(s.subnets) },
+		); lacks == nil {
 			lacks = otherPartition(ranks)
 		}
 	case KindRoCE:
-		lacks = strangers(ranks, "RoCE addresses of another family", func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) })
+		lacks = outliers(
+			ranks,
+			"RoCE addresses of another family",
+			func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) },
+		)
 	}
 	return lacks
 }
 
-// strangers names the ranks that lack the property that most ranks have, of equally common ones the lowest; none if there
-// is one that all have. A rank whose properties are unknown has all of them.
-func strangers(ranks []Summary, why string, properties func(Summary) []int) []Lack {
+// outliers returns the ranks without the most common property, the lowest of equally common ones. It returns nil if all
+// ranks share one. A rank whose properties are unknown counts as having all.
+func outliers(ranks []Summary, why string, properties func(Summary) []int) []Lack {
 	count := make(map[int]int)
 	known := 0
 	for _, s := range ranks {
@@ -193,13 +206,13 @@ func setBits(n uint32) []int {
 	return set
 }
 
-// fullMember is the bit of a partition key whose holder may speak to all members; two limited ones may not speak to each
+// fullMember is the bit of a partition key that makes its holder a full member. Two limited members cannot reach each
 // other (InfiniBand architecture 10.9.3, and UCX's ib_iface.c).
 const fullMember = 0x8000
 
-// otherPartition names the ranks that share no partition key with the others.
+// otherPartition returns the ranks that share no partition key with the others.
 func otherPartition(ranks []Summary) []Lack {
-	lacks := strangers(ranks, "no partition key in common", func(s Summary) []int {
+	lacks := outliers(ranks, "no partition key in common", func(s Summary) []int {
 		var keys []int
 		if s.Flags&flagManyPKeys == 0 {
 			for _, k := range s.pkeys {
@@ -211,7 +224,7 @@ func otherPartition(ranks []Summary) []Lack {
 	if lacks != nil {
 		return lacks
 	}
-	// A key that all have is of use if at most one of them is a limited member.
+	// A common key helps only if at most one rank is a limited member.
 	limited := make(map[uint16][]int)
 	for i, s := range ranks {
 		if len(s.pkeys) == 0 || s.Flags&flagManyPKeys != 0 {
@@ -248,7 +261,7 @@ func otherPartition(ranks []Summary) []Lack {
 	return lacks
 }
 
-// notes are what does not stand in the way of fabric k, but makes it slow or surprising.
+// notes returns what does not prevent the use of fabric k, but makes it slow or surprising.
 func notes(ranks []Summary, k Kind) []Lack {
 	var notes []Lack
 	note := func(rank int, format string, args ...any) {
