@@ -11,9 +11,6 @@ import (
 // one too many, by a mistake in the environment. Only the process at the other end of the first one's connection can
 // tell: it is asked over it.
 
-// statusConflict is how a contradiction between containers ends.
-const statusConflict = 78
-
 // probe is a question over a live connection, and the calls that wait for the answer.
 type probe struct {
 	then []func(alive bool)
@@ -70,7 +67,7 @@ func (n *Node) contest(t *target, first Record, r *Record, reply func(message), 
 			if reply != nil {
 				reason := fmt.Sprintf("%s is taken: the container at %v has this rank and answers; "+
 					"this second one at %v has no part in the job", r.ID, first.Addr, r.Addr)
-				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: reason}})
+				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: n.cfg.Status.Conflict, Reason: reason}})
 			}
 		}
 	}

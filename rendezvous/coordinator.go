@@ -457,7 +457,7 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 			}
 			return
 		}
-		status := 75
+		status := n.cfg.Status.Retry
 		if s.Signal > 0 {
 			status = 128 + s.Signal
 		}
@@ -523,7 +523,7 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		n.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		n.setGathered(Roster{}, &EndedError{Outcome{Status: 75, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
+		n.setGathered(Roster{}, &EndedError{Outcome{Status: n.cfg.Status.Retry, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
 		return
 	case m.Size != 0 && m.Size != n.cfg.Size:
 		n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
@@ -608,12 +608,12 @@ func (n *Node) onReturn(t *target, w *wire, m message) {
 
 // The three things that a container hears which has no part in the launch any more.
 func (n *Node) noPlace() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: fmt.Sprintf(
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: n.cfg.Status.Conflict, Reason: fmt.Sprintf(
 		"the job has %d ranks and all of them are here: this container is one too many", len(n.roster.Members))}}
 }
 
 func (n *Node) tooLate() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: 75, Reason: "the job runs already without this start of the container"}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: n.cfg.Status.Retry, Reason: "the job runs already without this start of the container"}}
 }
 
 func (n *Node) lastWord() message {

@@ -30,6 +30,7 @@ func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Dura
 				id := fmt.Sprintf("worker-%d", rank)
 				h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 				cfg := Config{
+					Status: testStatuses,
 					Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
 					Size: size, Dial: net.dialer(h), Timeout: time.Minute,
 				}

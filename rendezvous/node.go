@@ -21,6 +21,12 @@ type Outcome struct {
 	Reason string `json:"reason"` // one paragraph for people; empty when the status says everything
 }
 
+// Statuses are the exit statuses of the outcomes that no rank reports, but the rendezvous itself decides.
+type Statuses struct {
+	Retry    int // a retry may help: a rank or its launch is gone
+	Conflict int // a retry does not help: the containers contradict each other
+}
+
 // Peer is a container that the environment names.
 type Peer struct {
 	ID   string // as in its record
@@ -109,6 +115,8 @@ type Config struct {
 	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
 	LossGrace time.Duration // how long a lost control connection may take to come back before others are asked; 0 = 5 s, less after a silence
 	Logger    *slog.Logger  // nil = silent
+
+	Status Statuses // of the outcomes that this package decides
 
 	// For tests.
 	starTable int                     // 0 = the constant
@@ -205,6 +213,9 @@ func Start(cfg Config) (*Node, error) {
 	}
 	if cfg.Dial == nil {
 		return nil, errors.New("rendezvous: no way to dial")
+	}
+	if cfg.Status.Retry == 0 || cfg.Status.Conflict == 0 {
+		return nil, errors.New("rendezvous: no exit statuses") // 0 would say that the job has succeeded
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)

@@ -110,7 +110,7 @@ func (p *play) record(i int) Record {
 }
 
 func (p *play) start(self Record, size int) *Node {
-	cfg := Config{Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
+	cfg := Config{Status: testStatuses, Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
 	for k := range size {
 		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
 	}
@@ -732,7 +732,7 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		p.listen(2, true)
 		self, first, last := p.record(1), p.record(0), p.record(2)
 		self.Rank, first.Rank, last.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		n.post(func() { n.onGossip(last, true) })
 		elsewhere := p.called(2) // it has heard of two, and comes first
@@ -821,7 +821,7 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 			r.Index, r.Rank, r.Order = -1, -1, 1
 			r.ID = MakeID(r.Role, r.Index, r.Nonce)
 		}
-		zero, err := Start(Config{Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		zero.post(func() { zero.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
 		gone := p.called(1)
@@ -878,7 +878,7 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 		p.listen(2, true)
 		leader, self, other := p.record(0), p.record(1), p.record(2)
 		leader.Rank, self.Rank, other.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		members, err := assign([]Record{leader, self}, 2)
 		require.NoError(t, err)
@@ -1185,7 +1185,7 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				p.listen(2, true)
 				self, first, last := p.record(1), p.record(0), p.record(2)
 				self.Rank, first.Rank, last.Rank = -1, -1, -1
-				n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 				require.NoError(t, err)
 				n.post(func() { n.onGossip(last, true) })
 				two := p.called(2)
