@@ -142,7 +142,7 @@ func TestForeignRankZero(t *testing.T) {
 					}}
 				n, err := Start(cfg)
 				require.NoError(t, err)
-				n.post(func() { n.onGossip(p.record(2), true) }) // another one has our secret
+				n.post(func() { n.find.onGossip(p.record(2), true) }) // another one has our secret
 				_, err = n.Gather(t.Context())
 				if tt.check == nil {
 					var m *MissingError

@@ -78,8 +78,8 @@ func (w *world) cut(addr netip.AddrPort) {
 func (w *world) config(i, size int) Config {
 	cfg := Config{
 		Status: testStatuses,
-		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
-		Size: size, Dial: w.dial, Timeout: time.Minute,
+		Self:   Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size:   size, Dial: w.dial, Timeout: time.Minute,
 	}
 	if os.Getenv("DEBUG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)

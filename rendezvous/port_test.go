@@ -444,7 +444,7 @@ func TestOtherKeyIsNotHeard(t *testing.T) {
 	_, err := one.node.Gather(t.Context())
 	var m *MissingError
 	require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
-	zero.node.ask(func() { require.Empty(t, zero.node.heard) })
+	zero.node.ask(func() { require.Empty(t, zero.node.find.heard) })
 	zero.close()
 	one.close()
 }

@@ -610,7 +610,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		one.register(p.record(1), Gathering)
 		m := one.want(prepare)
 		more := p.record(2)
-		zero.post(func() { zero.addTarget(more.ID, nil, more.Addr) })
+		zero.post(func() { zero.lead.addTarget(more.ID, nil, more.Addr) })
 		two := p.called(2)
 		two.register(more, Gathering)
 		two.ended()
@@ -734,10 +734,10 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		self.Rank, first.Rank, last.Rank = -1, -1, -1
 		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		n.post(func() { n.onGossip(last, true) })
+		n.post(func() { n.find.onGossip(last, true) })
 		elsewhere := p.called(2) // it has heard of two, and comes first
 		elsewhere.want(hello)
-		n.post(func() { n.onGossip(first, true) })
+		n.post(func() { n.find.onGossip(first, true) })
 		l := p.called(0)
 		l.register(first, Gathering)
 		select {
@@ -823,7 +823,7 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 		}
 		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		zero.post(func() { zero.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
 		gone := p.called(1)
 		gone.register(before, Gathering)
 		gone.want(prepare)
@@ -887,7 +887,7 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 		up.want(register)
 		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
 		up.want(ack)
-		n.post(func() { n.onGossip(other, true) })
+		n.post(func() { n.find.onGossip(other, true) })
 		up.quiet(time.Second)
 		require.Empty(t, p.calls[addrOf(2)], "it calls the others to a launch of its own")
 		require.Equal(t, Prepared, n.View().Phase)
@@ -1045,7 +1045,7 @@ func present(l *line) []*line {
 }
 
 func (n *Node) count() (count int) {
-	n.ask(func() { count = n.present() })
+	n.ask(func() { count = n.lead.present() })
 	return count
 }
 
@@ -1067,7 +1067,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 					one.want(hello)
 					asking.w.send(message{Type: here, Record: &second})
 				} else { // the second one is at the other address that rank 0 knows
-					zero.ask(func() { zero.addTarget(second.ID, nil, addrOf(7)) })
+					zero.ask(func() { zero.lead.addTarget(second.ID, nil, addrOf(7)) })
 					one.w.abort()
 					one.ended()
 					one = p.called(7)
@@ -1187,7 +1187,7 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				self.Rank, first.Rank, last.Rank = -1, -1, -1
 				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 				require.NoError(t, err)
-				n.post(func() { n.onGossip(last, true) })
+				n.post(func() { n.find.onGossip(last, true) })
 				two := p.called(2)
 				ref := two.want(hello).Record
 				registered := message{Type: register, ref: ref, Record: &last, State: Gathering, Looking: true}
