@@ -46,7 +46,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 			n.up.wire.send(*n.own)
 			return
 		}
-		for _, r := range n.heard {
+		for _, r := range n.find.heard {
 			others = append(others, other{r.ID, placeAt(r.ID, r.Addr, false).find})
 		}
 		for _, p := range n.cfg.Peers {
@@ -96,7 +96,7 @@ func (n *Node) onFarewell(w *wire, m message) {
 		return
 	}
 	w.send(message{Type: doneAck})
-	h, ok := n.heard[r.ID]
+	h, ok := n.find.heard[r.ID]
 	if ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
 		return
 	}
@@ -109,7 +109,7 @@ func (n *Node) onFarewell(w *wire, m message) {
 	}
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
-	time.AfterFunc(n.patience(farewellDelay), func() {
+	time.AfterFunc(n.cfg.patience(farewellDelay), func() {
 		n.post(func() {
 			if n.lead == nil || n.phase != Gathering && n.phase != Prepared {
 				return

@@ -328,6 +328,7 @@ const portOwnerTimeout = time.Second
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
+		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
