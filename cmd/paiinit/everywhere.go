@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
@@ -64,7 +61,7 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 	}
 	t.pass = pass
 	cmd.Started = c.leaveDirectory
-	c.task.release()
+	c.task.Release()
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(r.Members), "elapsed", c.elapsed())
 	go func() {
 		c.mark("launch")
@@ -338,56 +335,4 @@ func checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 		}
 	}
 	return nil
-}
-
-// heldPort is a TCP port that nobody else can bind while it is held. Nobody can connect to it either. A nil *heldPort holds none.
-type heldPort struct {
-	fd, number int
-}
-
-// holdPort takes a port below the ones that Linux gives out by itself, where a connection could take it between release
-// and use (ip_local_port_range, Documentation/networking/ip-sysctl.rst of the kernel).
-func holdPort(random func(n int) int, log *slog.Logger) *heldPort {
-	const low, count, tries = 20000, 10000, 64
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	wildcard := func(port int) unix.Sockaddr { return &unix.SockaddrInet6{Port: port} }
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
-	} else { // a kernel without IPv6
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		wildcard = func(port int) unix.Sockaddr { return &unix.SockaddrInet4{Port: port} }
-	}
-	for range tries {
-		port := low + random(count)
-		if err == nil {
-			err = unix.Bind(fd, wildcard(port))
-		}
-		if err == nil {
-			return &heldPort{fd, port}
-		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			break
-		}
-		err = nil
-	}
-	log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
-	if fd >= 0 {
-		_ = unix.Close(fd)
-	}
-	return nil
-}
-
-func (p *heldPort) port() int {
-	if p == nil {
-		return 0
-	}
-	return p.number
-}
-
-// release gives the port to whoever binds it next; once.
-func (p *heldPort) release() {
-	if p != nil && p.fd >= 0 {
-		_ = unix.Close(p.fd)
-		p.fd = -1
-	}
 }

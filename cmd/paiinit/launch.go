@@ -19,6 +19,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
@@ -65,7 +66,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		c.leaveDirectory()
 		c.watchOthers()
 	}
-	c.task.release()
+	c.task.Release()
 	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
 	c.signals.to(stop.own)
 
@@ -170,7 +171,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	l := launch.Launcher{
 		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.HydraHostfile),
 		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
-		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
+		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
 	}
 	if !writable(c.agent.Environ) {
 		l.TempDir = c.state.File(statedir.Temp)
@@ -316,7 +317,7 @@ func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool)
 		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
 	}
 	members, _ := c.named()
-	m, ok := memberAt(ctx, resolver{}, members, host)
+	m, ok := memberAt(ctx, netif.Resolver{}, members, host)
 	return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, ok
 }
 
