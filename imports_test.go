@@ -76,6 +76,10 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/sys"},
 		"which directory is whose depends on the kernel's locks and sockets alone: no flag, launcher or rank changes it",
 	},
+	"stderrlog": {
+		nil,
+		"what a full pipe does to a log is tested in virtual time",
+	},
 	"integration": {
 		[]string{everything},
 		"tests and harnesses may use all; nothing imports them",
