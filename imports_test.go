@@ -44,6 +44,10 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
+	"netif": {
+		[]string{"github.com/miekg/dns", "golang.org/x/sys"},
+		"addresses in, names of networks out: it is tested on interfaces that a test has made",
+	},
 	"pid1": {
 		nil,
 		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it",
@@ -72,6 +76,10 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/sys"},
 		"which directory is whose depends on the kernel's locks and sockets alone: no flag, launcher or rank changes it",
 	},
+	"stderrlog": {
+		nil,
+		"what a full pipe does to a log is tested in virtual time",
+	},
 	"integration": {
 		[]string{everything},
 		"tests and harnesses may use all; nothing imports them",
@@ -92,7 +100,7 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "statedir", "integration"},
+		[]string{"cmd/paiinit", "netif", "rendezvous", "rsh", "sshd", "statedir", "integration"},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {

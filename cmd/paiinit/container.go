@@ -25,6 +25,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
@@ -47,7 +48,7 @@ type container struct {
 	fabric  fabric
 
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
-	task     *heldPort           // for the job's own use
+	task     *netif.HeldPort     // for the job's own use
 	launcher chan string         // what this container's launcher says of its version
 	versions versions            // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
@@ -177,11 +178,13 @@ func (c *container) findCommand() error {
 
 // listen opens everything that others may come to: the port with its SSH server and gossip, and the agent's socket.
 func (c *container) listen(ctx context.Context) error {
-	c.task = holdPort(mathrand.IntN, c.log)
+	var err error
+	if c.task, err = netif.HoldPort(mathrand.IntN); err != nil {
+		c.log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
+	}
 	if c.isAlone() {
 		return c.listenAlone()
 	}
-	var err error
 	var only []netip.Addr
 	if c.open {
 		if only, err = c.closedList(); err != nil {
@@ -332,7 +335,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.task.port(), Exec: c.whoRuns(), Launch: c.launcherFound(),
+			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
@@ -341,7 +344,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
 	c.versions.own = cfg.Self
-	cfg.Network = func(addr netip.Addr) string { return networkOf(addr).name }
+	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
 	cfg.Late = c.hearLate
 	if c.keys != nil {
 		cfg.Key, cfg.Label = c.keys.Gossip(), rsh.Comment(c.keys.Label(), "gossip")
@@ -694,7 +697,7 @@ func (c *container) release(about func(what string)) {
 	}
 	c.serve.Wait()
 	about("the port and the state directory")
-	c.task.release()
+	c.task.Release()
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}

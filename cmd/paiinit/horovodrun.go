@@ -13,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -144,7 +145,7 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 	}
 	// Horovod 0.25 has --network-interfaces, too; this spelling is understood by all since 0.19.2. An interface for
 	// hosts that are all local ends horovodrun with an error.
-	network := commonInterface(members)
+	network := netif.SharedInterface(endpoints(members))
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
 		c.networkHints != hintsOff && !c.settled(c.choices(), launch.HorovodInterface, slog.LevelInfo) {
 		add = append(add, launch.HorovodInterface, network)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -73,21 +73,12 @@ func contradictionIn(err error) *envspec.VarError {
 
 func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
 	in := envspec.Input{
-		Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: resolver{}, Hostname: host,
+		Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: netif.Resolver{}, Hostname: host,
 		CPUs: runtime.NumCPU(),
 	}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return in, fmt.Errorf("listing the own addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLoopback() {
-				in.Addrs = append(in.Addrs, ip.Unmap())
-			}
-		}
-	}
-	return in, nil
+	var err error
+	in.Addrs, err = netif.Addrs()
+	return in, err
 }
 
 // secretError says that there is no secret, or none that can be used.

@@ -60,7 +60,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		c.leaveDirectory()
 		c.watchOthers()
 	}
-	c.task.release()
+	c.task.Release()
 	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
 	c.signals.to(stop.own)
 
@@ -150,7 +150,7 @@ const (
 )
 
 func lossText(l rendezvous.Loss) string {
-	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+	return launch.Loss(l).String()
 }
 
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
@@ -165,7 +165,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	l := launch.Launcher{
 		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.HydraHostfile),
 		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
-		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
+		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
 	}
 	if !writable(c.agent.Environ) {
 		l.TempDir = c.state.File(statedir.Temp)

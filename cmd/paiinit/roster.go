@@ -12,6 +12,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 )
@@ -110,7 +111,7 @@ func (a *agreement) resolve(ctx context.Context, host string) (rsh.Target, bool)
 	if m, ok := a.memberNamed(host); ok {
 		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
 	}
-	m, ok := memberAt(ctx, resolver{}, a.roster.Members, host)
+	m, ok := memberAt(ctx, netif.Resolver{}, a.roster.Members, host)
 	return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, ok
 }
 

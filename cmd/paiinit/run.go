@@ -17,6 +17,7 @@ import (
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 // Exit statuses of paiinit's own, after sysexits.h.
@@ -33,12 +34,12 @@ const (
 func run(args []string, agent pid1.Agent) int {
 	status := 0
 	var s settings
-	stderr := newStderrLog(os.Stderr)
-	defer stderr.close()
+	stderr := stderrlog.New(os.Stderr)
+	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		s.stderr = stderr
-		stderr.lostLines(s.lostText)
+		stderr.LostLines(s.lostText)
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -53,7 +54,7 @@ func run(args []string, agent pid1.Agent) int {
 	if h := hint(err, s.command); h != "" {
 		line = append(line, "hint", h)
 	}
-	stderr.ending()
+	stderr.Ending()
 	log := s.logger(stderr)
 	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
