@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // firstPlace is the state directory wherever it can be: users' scripts name it.
@@ -269,9 +270,9 @@ func chooseDir(environ []string, named string) (string, error) {
 	if agent != "" {
 		agent = filepath.Dir(agent)
 	}
-	proc := os.DirFS("/proc")
+	fsys := os.DirFS("/proc")
 	dirs := slices.Concat([]string{agent}, knownDirs(stateDir), socketDirs())
-	if dir := nearest(proc, ancestors(proc, os.Getpid()), dirs); dir != "" {
+	if dir := nearest(fsys, proc.Ancestors(fsys, os.Getpid()), dirs); dir != "" {
 		return dir, nil
 	}
 	if given := cmp.Or(agent, stateDir); given != "" {
@@ -288,11 +289,11 @@ func chooseDir(environ []string, named string) (string, error) {
 }
 
 // nearest returns the state directory whose paiinit is the nearest ancestor, by the chain of ancestors; "" = none is.
-func nearest(proc fs.FS, chain []int, dirs []string) (best string) {
+func nearest(fsys fs.FS, chain []int, dirs []string) (best string) {
 	least := len(chain)
 	for _, dir := range dirs {
 		if pid, err := owner(dir); err == nil {
-			if n := generations(proc, chain, pid); 0 <= n && n < least {
+			if n := generations(fsys, chain, pid); 0 <= n && n < least {
 				best, least = dir, n
 			}
 		}
@@ -303,37 +304,17 @@ func nearest(proc fs.FS, chain []int, dirs []string) (best string) {
 // generations returns the place in the chain of ancestors of the paiinit whose agent is a process; -1 = it is no
 // ancestor. An orphan, as the daemons of launchers are, is a child of the first of paiinit's two processes, the parent
 // of the agent.
-func generations(proc fs.FS, chain []int, agent int) int {
+func generations(fsys fs.FS, chain []int, agent int) int {
 	if n := slices.Index(chain, agent); n >= 0 {
 		return n
 	}
-	own, ok := readProcess(proc, agent)
-	if !ok {
-		return -1
-	}
-	first, ok := readProcess(proc, own.parent)
-	if !ok || first.name != own.name {
-		return -1
-	}
-	return slices.Index(chain, own.parent)
-}
-
-// ancestors lists the parent of a process, the parent's parent, and so on, as far as proc, which is /proc, shows them.
-func ancestors(proc fs.FS, pid int) (chain []int) {
-	for {
-		p, ok := readProcess(proc, pid)
-		if !ok || p.parent <= 0 || slices.Contains(chain, p.parent) {
-			return chain
-		}
-		pid = p.parent
-		chain = append(chain, pid)
-	}
-}
-
-func readProcess(proc fs.FS, pid int) (process, bool) {
-	stat, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/stat")
+	own, err := proc.Read(fsys, agent)
 	if err != nil {
-		return process{}, false
+		return -1
 	}
-	return parseStat(stat)
+	first, err := proc.Read(fsys, own.Parent)
+	if err != nil || first.Name != own.Name {
+		return -1
+	}
+	return slices.Index(chain, own.Parent)
 }
