@@ -40,6 +40,10 @@ var imports = map[string]struct {
 		nil,
 		"process 1 and the early remote shell import it, so that it must cost nothing before main",
 	},
+	"internal/unixsock": {
+		[]string{"golang.org/x/sys"},
+		"the rules for who may use a socket are in one place, which knows nothing of what is said there",
+	},
 	"jobkey": {
 		[]string{"golang.org/x/crypto"},
 		"who derives keys does no I/O, and sees nothing to which a key could leak",
@@ -50,7 +54,7 @@ var imports = map[string]struct {
 	},
 	"pid1": {
 		[]string{module + "/internal/proc"},
-		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it, and "+
+		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it, and " +
 			"internal/proc has nothing to initialise",
 	},
 	"rdma": {
@@ -62,7 +66,7 @@ var imports = map[string]struct {
 		"hides memberlist: everybody else sees a roster and an outcome",
 	},
 	"rsh": {
-		[]string{"golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		[]string{module + "/internal/unixsock", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
 		"the client knows the protocol and not our server: it is tested against real ones",
 	},
 	"sshd": {
@@ -93,7 +97,7 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "integration"},
+		[]string{"cmd/paiinit", "internal/unixsock", "rendezvous", "rsh", "sshd", "integration"},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {
@@ -101,7 +105,7 @@ var standard = map[string]struct {
 		"nothing here speaks HTTP, and it would add megabytes to a file that goes into every image",
 	},
 	"testing": {
-		[]string{"sshd/sshdtest", "integration"},
+		[]string{"internal/unixsock/unixsocktest", "sshd/sshdtest", "integration"},
 		"tests stay out of the binary",
 	},
 }

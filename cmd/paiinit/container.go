@@ -25,6 +25,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
@@ -398,7 +399,7 @@ func (c *container) listen(ctx context.Context) error {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
-	keys, err := c.state.listenKeys()
+	keys, err := unixsock.Listen(c.state.path(keysName))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // firstPlace is the state directory wherever it can be: users' scripts name it.
@@ -202,15 +204,12 @@ func owner(dir string) (pid int, err error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	cred, err := peerOf(conn)
-	if err != nil {
-		return 0, err
+	pid, err = unixsock.CheckServer(conn)
+	var other *unixsock.UserError
+	if errors.As(err, &other) {
+		return 0, fmt.Errorf("%s: served by user %d", dir, other.UID)
 	}
-	// Others may lay out a directory with this user's name in a shared place. Root may ask them all.
-	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own && own != 0 {
-		return 0, fmt.Errorf("%s: served by user %d", dir, cred.Uid)
-	}
-	return int(cred.Pid), nil
+	return pid, err
 }
 
 // live returns those of the state directories that a running paiinit serves, with the identity that each lock file

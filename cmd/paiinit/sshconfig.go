@@ -3,10 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,23 +15,6 @@ import (
 
 // keysName is the socket of the agent that logs other ssh clients in.
 const keysName = "keys.sock"
-
-// listenKeys opens the socket for other ssh clients; only this user may use it.
-func (s *state) listenKeys() (*net.UnixListener, error) {
-	name := s.path(keysName)
-	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(name, 0o600); err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	return ln, nil
-}
 
 // haveSSHFiles makes sure that ssh_config and known_hosts are there, if they can be: before a command or a session starts, else a
 // second after the commit. The keys of 64 ranks take milliseconds, in which every rank wants to start its part of the job.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/launch"
 )
 
@@ -151,10 +152,10 @@ func (s *state) open(ctx context.Context, own identity) error {
 			return err
 		}
 	}
-	if s.agent, err = s.socket(socketName); err != nil {
+	if s.agent, err = unixsock.Listen(s.path(socketName)); err != nil {
 		return err
 	}
-	if s.questions, err = s.socket(questionName); err != nil {
+	if s.questions, err = unixsock.Listen(s.path(questionName)); err != nil {
 		_ = s.agent.Close()
 		return err
 	}
@@ -311,22 +312,6 @@ func (s *state) reserve(size int) error {
 		_ = os.Remove(s.path(reserveName))
 	}
 	return err
-}
-
-// socket listens where only this user, and root, can connect: the agent runs commands on all hosts of the job.
-func (s *state) socket(name string) (*net.UnixListener, error) {
-	if err := removeFile(s.path(name)); err != nil {
-		return nil, err
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path(name), Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(s.path(name), 0o600); err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	return ln, nil
 }
 
 // removeFile removes a file that may not exist. os.Remove would try to remove a directory then: one call more for each
