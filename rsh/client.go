@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // exitTransport is the status of a remote shell that could not run its command, as of ssh(1).
@@ -293,7 +295,7 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	switch {
 	case err == nil:
 		return conn, func() { _ = conn.Close() }, nil
-	case c.Direct == nil || ctx.Err() != nil || errors.As(err, new(*strangerError)):
+	case c.Direct == nil || ctx.Err() != nil || errors.As(err, new(otherUserError)):
 		return nil, nil, err
 	}
 	p, agent, directErr := c.Direct(ctx)
@@ -308,7 +310,7 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		defer func() { _ = other.Close() }()
-		p.serveClient(ctx, other, agent)
+		p.serveClient(ctx, other, os.Getpid(), agent)
 	})
 	return conn, func() {
 		_ = conn.Close()
@@ -356,7 +358,7 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 		switch {
 		case err == nil:
 			agent := conn.(*net.UnixConn)
-			if err := trusted(agent); err != nil {
+			if err := checkAgent(agent); err != nil {
 				_ = agent.Close()
 				return nil, fmt.Errorf("asking the paiinit at %s: %w", socket, err)
 			}
@@ -369,22 +371,20 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	}
 }
 
-// strangerError says that another user answers on the socket of the agent.
-type strangerError struct{ uid, own int }
+// otherUserError says that another user answers on the socket of the agent.
+type otherUserError struct{ *unixsock.UserError }
 
-func (e *strangerError) Error() string {
-	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.uid, e.own)
+func (e otherUserError) Error() string {
+	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.UID, e.Own)
 }
 
-func trusted(agent *net.UnixConn) error {
-	peer, err := peerOf(agent)
-	if err != nil {
-		return fmt.Errorf("finding out who answers: %w", err)
+func checkAgent(conn *net.UnixConn) error {
+	_, err := unixsock.CheckServer(conn)
+	var other *unixsock.UserError
+	if errors.As(err, &other) {
+		return otherUserError{other}
 	}
-	if own := os.Geteuid(); peer.Uid != 0 && int(peer.Uid) != own && own != 0 {
-		return &strangerError{int(peer.Uid), own}
-	}
-	return nil
+	return err
 }
 
 // send hands the request and the files over.

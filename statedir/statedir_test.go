@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // openDir opens a state directory as the start with this identity does.
@@ -126,7 +128,7 @@ func TestDirName(t *testing.T) {
 // The agent of a process is the nearest one above it, whatever its environment says; a launcher's daemon has left its
 // parents.
 func TestGenerations(t *testing.T) {
-	proc := fstest.MapFS{}
+	fsys := fstest.MapFS{}
 	for pid, stat := range map[string]string{
 		"1":  "1 (paiinit) S 0 1 1",        // the first process of rank 0
 		"2":  "2 (paiinit) S 1 1 1",        // its agent
@@ -141,13 +143,13 @@ func TestGenerations(t *testing.T) {
 		"21": "21 (paiinit) S 20 20 20",    // an agent whose first process has died
 		"22": "22 (sh) S 20 20 20",         //
 	} {
-		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
+		fsys[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
 	}
 	for _, row := range []struct{ pid, agent, want int }{
 		{4, 2, 1}, {6, 2, 1}, {5, 2, 0}, {12, 11, 0}, {12, 2, 3}, {4, 11, -1}, {22, 21, -1}, {22, 2, -1},
 		{4, 0, -1}, {4, 99, -1}, {99, 2, -1},
 	} {
-		require.Equal(t, row.want, generations(proc, ancestors(proc, row.pid), row.agent), "%v", row)
+		require.Equal(t, row.want, generations(fsys, proc.Ancestors(fsys, row.pid), row.agent), "%v", row)
 	}
 }
 

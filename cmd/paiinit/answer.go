@@ -9,13 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
@@ -68,37 +66,21 @@ const maxQuestion = 256 << 10
 
 // answerQuestions serves the commands that ask, until ctx ends.
 func (c *container) answerQuestions(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.state.Status.Close() })
-	defer stop()
-	var asked sync.WaitGroup
-	defer asked.Wait()
-	for {
-		conn, err := c.state.Status.AcceptUnix()
-		switch {
-		case err == nil:
-			asked.Go(func() {
-				defer func() { _ = conn.Close() }()
-				if err := c.answerOne(ctx, conn); err != nil {
-					c.log.Debug("a question was not answered", "err", err)
-				}
-			})
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
-			select { // the kernel keeps the asker waiting
-			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
+	unanswered := func(err error) { c.log.Debug("a question was not answered", "err", err) }
+	return unixsock.Server{
+		Answer: func(ctx context.Context, conn *net.UnixConn, _ int) {
+			if err := c.answerOne(ctx, conn); err != nil {
+				unanswered(err)
 			}
-		default:
-			return fmt.Errorf("accepting on %v: %w", c.state.Status.Addr(), err)
-		}
-	}
+		},
+		Refuse: func(_ *net.UnixConn, err error) { unanswered(err) },
+		Retry: func(err error, pause time.Duration) {
+			c.log.Warn("cannot accept a question, trying again", "err", err, "pause", pause)
+		},
+	}.Serve(ctx, c.state.Status)
 }
 
 func (c *container) answerOne(ctx context.Context, conn *net.UnixConn) error {
-	if err := trusted(conn); err != nil {
-		return err
-	}
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second)) // an asker sends its question at once
 	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadBytes('\n')
 	if errors.Is(err, io.EOF) && len(line) == 0 {
@@ -133,32 +115,6 @@ func (c *container) answerOne(ctx context.Context, conn *net.UnixConn) error {
 	_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	_, err = conn.Write(append(answer, '\n'))
 	return err
-}
-
-// trusted checks who is at the other end of a socket: only this user and root may ask, and be asked.
-func trusted(conn *net.UnixConn) error {
-	cred, err := peerOf(conn)
-	if err != nil {
-		return fmt.Errorf("finding out who is at the other end: %w", err)
-	}
-	if own := os.Getuid(); cred.Uid != 0 && int(cred.Uid) != own {
-		return fmt.Errorf("user %d is at the other end, neither user %d nor root", cred.Uid, own)
-	}
-	return nil
-}
-
-// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED).
-func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, credErr)
 }
 
 func (c *container) answer(ctx context.Context, q question) reply {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -249,7 +250,7 @@ func (c *container) listen(ctx context.Context) error {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
-	keys, err := c.state.Listen(statedir.KeysSocket)
+	keys, err := unixsock.Listen(c.state.File(statedir.KeysSocket))
 	if err != nil {
 		return err
 	}

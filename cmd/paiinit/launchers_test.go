@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
@@ -35,7 +36,7 @@ func TestLaunchersBelow(t *testing.T) {
 	add(26, 25, "mpirun -np 1 z") // of a rank
 	add(30, 7, "mpirun w", "SSH_CONNECTION=1 2 3 4")
 	add(40, 1, "mpirun v") // left the command's tree
-	all := readProcesses(f, 7)
+	all := proc.ReadAll(f, 7)
 	require.Equal(t, []int{21, 24}, launchersBelow(f, all, 7))
 	require.Empty(t, launchersBelow(f, nil, 7))
 }

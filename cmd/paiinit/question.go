@@ -19,6 +19,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -85,7 +86,7 @@ func (a asker) ask(q question) (reply, error) {
 		return reply{}, fmt.Errorf("no paiinit runs in this container: nobody answers on %s (PAIINIT_STATE_DIR or --state-dir says where else to ask)", a.socket)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := trusted(conn); err != nil && os.Getuid() != 0 {
+	if _, err := unixsock.CheckServer(conn); err != nil {
 		return reply{}, fmt.Errorf("asking on %s: %w", a.socket, err)
 	}
 	b, err := json.Marshal(q)

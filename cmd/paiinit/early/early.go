@@ -27,6 +27,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/pid1"
 )
 
@@ -178,30 +179,18 @@ func (c *call) descends(conn int) bool {
 	return false
 }
 
-// stat returns the name and the parent of a process from /proc/PID/stat, "PID (NAME) STATE PARENT ..."
-// (proc_pid_stat(5)), or "" and 0.
+// stat returns the name and the parent of a process, or "" and 0.
 func stat(pid int) (name string, parent int) {
+	// Not proc.Read, as package os would prepare to wait for files.
 	fd, err := syscall.Open("/proc/"+decimal(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return "", 0
 	}
-	var buf [128]byte // more than the first four fields have
+	var buf [1024]byte // more than the fields that are read have
 	n, _ := syscall.Read(fd, buf[:])
 	_ = syscall.Close(fd)
-	open, end := 0, n-1
-	for open < n && buf[open] != '(' {
-		open++
-	}
-	for end > open && buf[end] != ')' {
-		end--
-	}
-	if end <= open {
-		return "", 0
-	}
-	for i := end + len(") S "); i < n && '0' <= buf[i] && buf[i] <= '9'; i++ {
-		parent = 10*parent + int(buf[i]-'0')
-	}
-	return string(buf[open+1 : end]), parent
+	p, _ := proc.Parse(buf[:max(n, 0)])
+	return p.Name, p.Parent
 }
 
 func decimal(n int) string {

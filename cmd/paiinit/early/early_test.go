@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
 	"github.com/paiinit/paiinit/rsh"
 )
 
@@ -276,7 +276,7 @@ func TestLeftToMain(t *testing.T) {
 		binary := filepath.Join(dir, "ssh") // self may lie where only root may look
 		require.NoError(t, os.WriteFile(binary, data, 0o755))
 		foreign := &agent{path: filepath.Join(dir, "a")}
-		foreign.ln = listenAs(t, 65534, foreign.path)
+		foreign.ln = unixsocktest.ListenAs(t, 65534, foreign.path)
 		go func() {
 			for {
 				conn, err := foreign.ln.Accept()
@@ -311,31 +311,6 @@ func TestLeftToMain(t *testing.T) {
 	out, err = a.ssh(t, "host", "true").Output()
 	require.NoError(t, err)
 	require.Equal(t, "left to main\n", string(out), "nobody there")
-}
-
-// listenAs listens on a socket as another user: the kernel gives that user as the peer (unix(7), SO_PEERCRED).
-func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
-	type result struct {
-		ln  *net.UnixListener
-		err error
-	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine
-		const keep = ^uintptr(0)
-		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep)
-		if errno != 0 {
-			made <- result{nil, errno}
-			return
-		}
-		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-		made <- result{ln, err}
-	}()
-	r := <-made
-	require.NoError(t, r.err)
-	require.NoError(t, os.Chmod(path, 0o777))
-	t.Cleanup(func() { _ = r.ln.Close() })
-	return r.ln
 }
 
 // catches returns when a process catches all the signals that it passes on: the thread on which the Go runtime takes signals blocks
