@@ -44,6 +44,10 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
+	"localapi": {
+		[]string{"golang.org/x/sys"},
+		"asks and answers in plain structs: what the answers are made of is the story's",
+	},
 	"pid1": {
 		nil,
 		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it",
@@ -88,7 +92,7 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "integration"},
+		[]string{"cmd/paiinit", "localapi", "rendezvous", "rsh", "sshd", "integration"},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {

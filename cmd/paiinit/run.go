@@ -14,6 +14,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -73,7 +74,9 @@ func statusOf(err error) int {
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
 		stopped  *stoppedError
-		replied  *replyError
+		refusal  *localapi.Refusal
+		silent   *localapi.TimeoutError
+		closed   *localapi.ClosedError
 		absent   *absentError
 		running  *runningError
 		several  *severalError
@@ -97,12 +100,12 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &lost), errors.As(err, &absent):
+	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
-	case errors.As(err, &replied):
-		return replied.status
+	case errors.As(err, &refusal):
+		return refusal.Exit
 	}
 	return statusUnmendable
 }
