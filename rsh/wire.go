@@ -28,15 +28,11 @@ import (
 //	client: 'Q' host NUL command         once, instead of 'R': is the host one of the job's?
 //	agent:  'Q' 0 or 1, 1 byte           1 = yes, or no other ssh may run the command
 //
-//	client: 'N'                          once, instead of 'R'
-//	agent:  'N' names                    of all hosts, by rank, with spaces between the names of one and a NUL after them
-//
 // The agent closes after its only frame. A client that closes earlier gives the command up.
 const (
 	protocol = "paiinit-rsh/3"
 
 	frameRequest = 'R'
-	frameNames   = 'N'
 	frameKnown   = 'Q'
 	frameForeign = 'U'
 	frameAgain   = 'A'
@@ -138,7 +134,7 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 // errNoRoom says that files were lost on their way for want of descriptors (RLIMIT_NOFILE).
 var errNoRoom = errors.New("no room for the files of a command: the limit of open files is reached (ulimit -n)")
 
-// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest, frameNames or frameKnown.
+// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest or frameKnown.
 // The caller closes the descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
 	var h [headerSize]byte
@@ -161,7 +157,7 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may have no more files open
 		return 0, inv, fds, errNoRoom
 	}
-	if h[0] != frameNames && h[0] != frameKnown && len(got) != 3 {
+	if h[0] != frameKnown && len(got) != 3 {
 		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
@@ -176,7 +172,6 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 		return 0, inv, fds, io.ErrUnexpectedEOF
 	}
 	switch kind {
-	case frameNames:
 	case frameKnown:
 		inv.Host, inv.Command, _ = strings.Cut(string(content), "\x00")
 	case frameRequest:
