@@ -121,8 +121,10 @@ const (
 	maxRequest = 256 << 10 // bytes; that of horovodrun holds a list of hosts
 	maxAnswer  = 64 << 20  // bytes; a status has about 300 for each rank
 
-	requestTimeout = 10 * time.Second // from the connection to the end of the request
-	sendTimeout    = 10 * time.Second // until the client has taken the answer
+	requestTimeout = 10 * time.Second       // from the connection to the end of the request
+	sendTimeout    = 10 * time.Second       // until the client has taken the answer
+	lastRequest    = 100 * time.Millisecond // both once the server ends: its container waits for it
+	lastSend       = time.Second
 	answerTimeout  = 10 * time.Second // until the answer is there, beyond the timeout of wait and barrier
 	dialTimeout    = 5 * time.Second  // while the queue of the socket is full
 )

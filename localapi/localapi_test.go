@@ -263,6 +263,52 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 	})
 }
 
+// Neither a client that connects and asks nothing, nor one that does not take its answer, holds up the end.
+func TestStuckClientAtTheEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text string
+		most time.Duration
+	}{
+		"asks nothing":         {"", 100 * time.Millisecond},
+		"asks half a question": {`{"ask":`, 100 * time.Millisecond},
+		"takes no answer":      {`{"ask":"status"}` + "\n", time.Second},
+		"waits, takes none":    {`{"ask":"wait"}` + "\n", time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer func() { _ = ours.Close() }()
+				go func() { _, _ = io.WriteString(ours, tt.text) }()
+				ctx, cancel := context.WithCancel(t.Context())
+				served := make(chan error, 1)
+				go func() { served <- Server{Job: newJob()}.exchange(ctx, theirs, 0) }()
+				synctest.Wait()
+				begin := time.Now()
+				cancel()
+				require.ErrorIs(t, <-served, os.ErrDeadlineExceeded)
+				require.LessOrEqual(t, time.Since(begin), tt.most)
+			})
+		})
+	}
+}
+
+// A question that comes with the end is answered all the same.
+func TestQuestionAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer func() { _ = ours.Close() }()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		served := make(chan error, 1)
+		go func() { served <- Server{Job: newJob()}.exchange(ctx, theirs, 0) }()
+		synctest.Wait()
+		a, err := exchange(t.Context(), ours, request{Ask: askStatus})
+		require.NoError(t, err)
+		require.Equal(t, Running, a.Status.Phase)
+		require.NoError(t, <-served)
+	})
+}
+
 // A server that never answers is waited for as long as the question may take, and no longer.
 func TestServerNeverAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {

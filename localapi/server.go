@@ -66,10 +66,11 @@ func (s Server) serve(ctx context.Context, conn *net.UnixConn) error {
 }
 
 func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
-	q, err := readRequest(conn)
+	q, err := readRequest(ctx, conn)
 	if err != nil || q == nil {
 		return err
 	}
+	server := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if q.Timeout > 0 {
@@ -89,6 +90,8 @@ func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
 		return err
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
+	stop := context.AfterFunc(server, func() { _ = conn.SetWriteDeadline(time.Now().Add(lastSend)) })
+	defer stop()
 	_, err = conn.Write(append(b, '\n'))
 	return err
 }
@@ -102,9 +105,19 @@ func admit(uid, own int) error {
 }
 
 // readRequest reads the line of a client. It returns nil for a client that closes at once: Client.Owner does so.
-func readRequest(conn net.Conn) (*request, error) {
+func readRequest(ctx context.Context, conn net.Conn) (*request, error) {
 	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
-	defer func() { _ = conn.SetReadDeadline(time.Time{}) }()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		_ = conn.SetReadDeadline(time.Now().Add(lastRequest))
+	})
+	defer func() {
+		if !stop() {
+			<-ended
+		}
+		_ = conn.SetReadDeadline(time.Time{})
+	}()
 	line, err := bufio.NewReader(io.LimitReader(conn, maxRequest)).ReadBytes('\n')
 	if errors.Is(err, io.EOF) && len(line) == 0 {
 		return nil, nil
