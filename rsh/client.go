@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // exitTransport is the status of a remote shell that could not run its command, as of ssh(1).
@@ -200,7 +202,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 }
 
 // agentTimeout bounds how long the agent may leave unread that the command has to end.
-const agentTimeout = 2 * time.Second
+const agentTimeout = frame.AgentTimeout
 
 // isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
 // socket, SIOCOUTQ counts what the peer has not received).

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
@@ -30,29 +32,26 @@ import (
 //
 // The agent closes after its only frame. A client that closes earlier gives the command up.
 const (
-	protocol = "paiinit-rsh/3"
+	protocol = frame.Protocol
 
-	frameRequest = 'R'
+	frameRequest = frame.Request
 	frameKnown   = 'Q'
 	frameForeign = 'U'
 	frameAgain   = 'A'
-	frameSignal  = 'S'
+	frameSignal  = frame.Signal
 	frameResize  = 'W'
-	frameExit    = 'X'
-	frameKilled  = 'K'
+	frameExit    = frame.Exit
+	frameKilled  = frame.Killed
 	frameError   = 'E'
 
 	modeCommand   = ""
 	modeSubsystem = "subsystem"
 
-	headerSize = 5
+	headerSize = frame.HeaderSize
 	maxFrame   = maxCommand + maxEnviron + 4096
 )
 
-// header returns the first bytes of a frame with n bytes of content.
-func header(kind byte, n int) []byte {
-	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(n))
-}
+func header(kind byte, n int) []byte { return frame.Header(kind, n) }
 
 func writeFrame(w io.Writer, kind byte, content []byte) error {
 	_, err := w.Write(append(header(kind, len(content)), content...))
@@ -122,12 +121,12 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	if len(content) > maxFrame {
 		return fmt.Errorf("the command has %d bytes with its environment, %d are possible", len(content), maxFrame)
 	}
-	frame := append(header(frameRequest, len(content)), content...)
-	n, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(fds[:]...), nil)
-	if err != nil || n == len(frame) {
+	b := append(header(frameRequest, len(content)), content...)
+	n, _, err := conn.WriteMsgUnix(b, unix.UnixRights(fds[:]...), nil)
+	if err != nil || n == len(b) {
 		return err
 	}
-	_, err = conn.Write(frame[n:])
+	_, err = conn.Write(b[n:])
 	return err
 }
 
