@@ -86,25 +86,6 @@ func (c Client) Horovodrun(ctx context.Context, call HorovodrunCall) ([]string, 
 	return a.Add, err
 }
 
-// Owner returns the process that serves the socket, by its number in this PID namespace (0 = it is in another one), and
-// asks nothing. Other users may lay out a socket under this user's name in a shared directory: their processes are an
-// error, unless root asks.
-func (c Client) Owner() (pid int, err error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.Socket, Net: "unix"})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = conn.Close() }()
-	peer, err := peerOf(conn)
-	if err != nil {
-		return 0, err
-	}
-	if own := os.Geteuid(); own != 0 && admit(int(peer.Uid), own) != nil {
-		return 0, fmt.Errorf("%s: served by user %d", c.Socket, peer.Uid)
-	}
-	return int(peer.Pid), nil
-}
-
 // ask sends one question and reads the answer.
 func (c Client) ask(ctx context.Context, q request) (answer, error) {
 	conn, err := c.dial(ctx)
@@ -112,11 +93,7 @@ func (c Client) ask(ctx context.Context, q request) (answer, error) {
 		return answer{}, &DialError{c.Socket, err}
 	}
 	defer func() { _ = conn.Close() }()
-	peer, err := peerOf(conn)
-	if own := os.Getuid(); err == nil && own != 0 {
-		err = admit(int(peer.Uid), own)
-	}
-	if err != nil {
+	if _, err := checkServer(conn); err != nil {
 		return answer{}, fmt.Errorf("asking on %s: %w", c.Socket, err)
 	}
 	return exchange(ctx, conn, q)
@@ -173,5 +150,15 @@ func (c Client) dial(ctx context.Context) (*net.UnixConn, error) {
 		default:
 			return nil, err
 		}
+	}
+}
+
+// pause returns after d, or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }

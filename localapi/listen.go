@@ -5,29 +5,44 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// listener accepts the connections to a socket.
+type listener struct {
+	// answer answers a process of this user or of root. pid is 0 for a process of another PID namespace. serve closes
+	// the connection.
+	answer func(ctx context.Context, conn *net.UnixConn, pid int)
+	// refuse is called in place of answer for a process that may not connect.
+	refuse func(conn *net.UnixConn, err error)
+}
+
 // acceptPause is how long the server waits after it could not accept a connection for want of descriptors or memory.
 const acceptPause = 100 * time.Millisecond
 
-// acceptAll calls serve in a goroutine of its own for each connection, which it closes afterwards. When ctx ends, it
-// closes the listener, waits for all of them, and returns nil.
-func acceptAll(ctx context.Context, ln *net.UnixListener, serve func(*net.UnixConn)) error {
+// serve answers each connection in its own goroutine. When ctx ends, it closes the socket, and returns nil once all
+// connections are answered.
+func (l listener) serve(ctx context.Context, ln *net.UnixListener) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
-	var serving sync.WaitGroup
-	defer serving.Wait()
+	var answering sync.WaitGroup
+	defer answering.Wait()
 	for {
 		conn, err := ln.AcceptUnix()
 		switch {
 		case err == nil:
-			serving.Go(func() {
+			answering.Go(func() {
 				defer func() { _ = conn.Close() }()
-				serve(conn)
+				pid, err := checkClient(conn)
+				if err != nil {
+					l.refuse(conn, err)
+					return
+				}
+				l.answer(ctx, conn, pid)
 			})
 		case ctx.Err() != nil:
 			return nil
@@ -40,18 +55,37 @@ func acceptAll(ctx context.Context, ln *net.UnixListener, serve func(*net.UnixCo
 	}
 }
 
-// pause returns after d, or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+// checkClient returns the process that has connected, which must be this user's or root's.
+func checkClient(conn *net.UnixConn) (pid int, err error) {
+	peer, err := peerOf(conn)
+	if err != nil {
+		return 0, err
 	}
+	return int(peer.Pid), admit(int(peer.Uid), os.Getuid())
 }
 
-// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED). The number of a process
-// of another PID namespace is 0.
+// checkServer returns the process to which a connection was made, which must be this user's or root's: other users may
+// create a socket where all users can write. Root may connect to every user's.
+func checkServer(conn *net.UnixConn) (pid int, err error) {
+	peer, err := peerOf(conn)
+	if err != nil {
+		return 0, err
+	}
+	if own := os.Geteuid(); own != 0 {
+		err = admit(int(peer.Uid), own)
+	}
+	return int(peer.Pid), err
+}
+
+// admit admits the own user and root.
+func admit(uid, own int) error {
+	if uid != 0 && uid != own {
+		return fmt.Errorf("user %d is at the other end, neither user %d nor root", uid, own)
+	}
+	return nil
+}
+
+// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED).
 func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

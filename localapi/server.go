@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"time"
 )
@@ -46,25 +45,18 @@ type Server struct {
 // Serve answers until ctx ends. Then it closes the listener, lets the running questions return, and returns nil when
 // every answer was sent.
 func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
-	return acceptAll(ctx, ln, func(conn *net.UnixConn) {
-		if err := s.serve(ctx, conn); err != nil && s.Logger != nil {
+	unanswered := func(err error) {
+		if err != nil && s.Logger != nil {
 			s.Logger.Debug("a question was not answered", "err", err)
 		}
-	})
+	}
+	return listener{
+		answer: func(ctx context.Context, conn *net.UnixConn, pid int) { unanswered(s.exchange(ctx, conn, pid)) },
+		refuse: func(_ *net.UnixConn, err error) { unanswered(err) },
+	}.serve(ctx, ln)
 }
 
-// serve answers one question.
-func (s Server) serve(ctx context.Context, conn *net.UnixConn) error {
-	peer, err := peerOf(conn)
-	if err != nil {
-		return err
-	}
-	if err := admit(int(peer.Uid), os.Getuid()); err != nil {
-		return err
-	}
-	return s.exchange(ctx, conn, int(peer.Pid))
-}
-
+// exchange answers one question.
 func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
 	q, err := readRequest(ctx, conn)
 	if err != nil || q == nil {
@@ -96,15 +88,8 @@ func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
 	return err
 }
 
-// admit admits the own user and root.
-func admit(uid, own int) error {
-	if uid != 0 && uid != own {
-		return fmt.Errorf("user %d is at the other end, neither user %d nor root", uid, own)
-	}
-	return nil
-}
-
-// readRequest reads the line of a client. It returns nil for a client that closes at once: Client.Owner does so.
+// readRequest reads the line of a client. It returns nil for a client that closes at once, which only looks
+// whether a paiinit runs.
 func readRequest(ctx context.Context, conn net.Conn) (*request, error) {
 	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
 	ended := make(chan struct{})

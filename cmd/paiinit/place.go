@@ -6,9 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,8 +19,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/paiinit/paiinit/envspec"
-	"github.com/paiinit/paiinit/localapi"
 )
 
 // firstPlace is the state directory wherever it can be: users' scripts name it.
@@ -193,14 +196,24 @@ func underPaiinit() bool {
 	return err == nil && os.Getpid() != 1 && os.Getppid() != 1 && strings.TrimSpace(string(comm)) == "paiinit"
 }
 
-// clientIn asks the paiinit that serves a state directory.
-func clientIn(dir string) localapi.Client {
-	return localapi.Client{Socket: filepath.Join(dir, questionName)}
-}
-
 // owner returns the process that serves the state directory, by its number in our PID namespace (0 = it is in another
 // one).
-func owner(dir string) (pid int, err error) { return clientIn(dir).Owner() }
+func owner(dir string) (pid int, err error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, questionName), Net: "unix"})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	cred, err := peerOf(conn)
+	if err != nil {
+		return 0, err
+	}
+	// Others may lay out a directory with this user's name in a shared place. Root may ask them all.
+	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own && own != 0 {
+		return 0, fmt.Errorf("%s: served by user %d", dir, cred.Uid)
+	}
+	return int(cred.Pid), nil
+}
 
 // live returns those of the state directories that a running paiinit serves, with the identity that each lock file
 // tells.
@@ -326,4 +339,18 @@ func readProcess(proc fs.FS, pid int) (process, bool) {
 		return process{}, false
 	}
 	return parseStat(stat)
+}
+
+// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED).
+func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	return cred, errors.Join(err, credErr)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -23,7 +24,7 @@ import (
 
 // questions are the commands that ask the paiinit that runs in this container.
 func questions(environ []string) []*cli.Command {
-	command := func(name, args, usage string, do func(context.Context, *cli.Command, asker) error, flags ...cli.Flag) *cli.Command {
+	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
 			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
@@ -40,7 +41,7 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return explain(do(ctx, c, asker{c, clientIn(dir)}))
+				return explain(do(ctx, c, clientIn(dir)))
 			},
 		}
 	}
@@ -57,10 +58,12 @@ func questions(environ []string) []*cli.Command {
 	}
 }
 
-// asker asks the paiinit of this container.
-type asker struct {
-	c *cli.Command
-	localapi.Client
+// askFunc asks the paiinit of this container, and prints what it answers.
+type askFunc func(context.Context, *cli.Command, localapi.Client) error
+
+// clientIn asks the paiinit that serves a state directory.
+func clientIn(dir string) localapi.Client {
+	return localapi.Client{Socket: filepath.Join(dir, questionName)}
 }
 
 // explain says what a person can do where no answer came.
@@ -76,9 +79,9 @@ func explain(err error) error {
 		"(PAIINIT_STATE_DIR or --state-dir says where else to ask)", dial.Socket)
 }
 
-// timeout reads --timeout; 0 = no limit.
-func (a asker) timeout() (time.Duration, error) {
-	v := a.c.String("timeout")
+// waitTimeout reads --timeout; 0 = no limit.
+func waitTimeout(c *cli.Command) (time.Duration, error) {
+	v := c.String("timeout")
 	if v == "" || v == "0" {
 		return 0, nil
 	}
@@ -89,16 +92,16 @@ func (a asker) timeout() (time.Duration, error) {
 	return d, nil
 }
 
-func awaitAll(ctx context.Context, _ *cli.Command, a asker) error {
-	d, err := a.timeout()
+func awaitAll(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	d, err := waitTimeout(c)
 	if err != nil {
 		return err
 	}
-	return a.Wait(ctx, d)
+	return ask.Wait(ctx, d)
 }
 
-func awaitBarrier(ctx context.Context, c *cli.Command, a asker) error {
-	d, err := a.timeout()
+func awaitBarrier(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	d, err := waitTimeout(c)
 	if err != nil {
 		return err
 	}
@@ -106,11 +109,11 @@ func awaitBarrier(ctx context.Context, c *cli.Command, a asker) error {
 	if name == "" || len(name) > rendezvous.MaxName {
 		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
 	}
-	return a.Barrier(ctx, name, d)
+	return ask.Barrier(ctx, name, d)
 }
 
-func showHosts(ctx context.Context, c *cli.Command, a asker) error {
-	hosts, err := a.Hosts(ctx)
+func showHosts(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	hosts, err := ask.Hosts(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,12 +125,12 @@ func showHosts(ctx context.Context, c *cli.Command, a asker) error {
 	return err
 }
 
-func showHostfile(ctx context.Context, c *cli.Command, a asker) error {
+func showHostfile(ctx context.Context, c *cli.Command, ask localapi.Client) error {
 	dialect := hostfile.Dialect(c.String("format"))
 	if err := hostfile.Check(dialect, "name"); err != nil {
 		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
 	}
-	hosts, err := a.Hostfile(ctx)
+	hosts, err := ask.Hostfile(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,8 +144,8 @@ func showHostfile(ctx context.Context, c *cli.Command, a asker) error {
 // watchInterval is how often a change is looked for.
 const watchInterval = time.Second
 
-func showStatus(ctx context.Context, c *cli.Command, a asker) error {
-	s, err := a.Status(ctx)
+func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	s, err := ask.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -164,7 +167,7 @@ func showStatus(ctx context.Context, c *cli.Command, a asker) error {
 	last := s
 	for last.Phase != localapi.Ended {
 		<-tick.C
-		s, err := a.Status(ctx)
+		s, err := ask.Status(ctx)
 		if err != nil {
 			complain("%v", explain(err))
 			return nil // it was there before: this is the end of the job

@@ -264,7 +264,8 @@ func (c *call) forward() {
 				}
 			})
 		}
-		_ = syscall.Sendto(c.conn, append(frame.Header(frame.Signal, 1), byte(n)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, nil)
+		told := append(frame.Header(frame.Signal, 1), byte(n))
+		_ = syscall.Sendto(c.conn, told, syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, nil)
 	}
 }
 
