@@ -25,7 +25,7 @@ var imports = map[string]struct {
 		"the story is the only place that sees all packages, and the only one that knows flags",
 	},
 	"cmd/paiinit/early": {
-		[]string{module + "/internal/proc", module + "/pid1"},
+		[]string{module + "/internal/proc", module + "/pid1", module + "/rsh/frame"},
 		"whatever it imports is initialised before it",
 	},
 	"envspec": {
@@ -52,6 +52,10 @@ var imports = map[string]struct {
 		[]string{module + "/internal/proc", "golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
+	"localapi": {
+		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
+		"asks and answers in plain structs: what the answers are made of is the story's",
+	},
 	"netif": {
 		[]string{"github.com/miekg/dns", "golang.org/x/sys"},
 		"addresses in, names of networks out: it is tested on interfaces that a test has made",
@@ -70,8 +74,12 @@ var imports = map[string]struct {
 		"hides memberlist: everybody else sees a roster and an outcome",
 	},
 	"rsh": {
-		[]string{module + "/internal/unixsock", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		[]string{module + "/internal/unixsock", module + "/rsh/frame", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
 		"the client knows the protocol and not our server: it is tested against real ones",
+	},
+	"rsh/frame": {
+		nil,
+		"package early imports it: it has nothing to initialise",
 	},
 	"sshd": {
 		[]string{module + "/internal/proc", "github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys"},
@@ -109,7 +117,7 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "internal/unixsock", "netif", "rendezvous", "rsh", "sshd", "statedir", "integration"},
+		[]string{"cmd/paiinit", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir", "integration"},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {

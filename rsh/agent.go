@@ -22,7 +22,7 @@ import (
 type Agent struct {
 	// Resolve finds the container of a name or address that a user or launcher gave.
 	Resolve func(ctx context.Context, host string) (Target, bool)
-	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = they are not listed
+	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = no error lists them
 
 	// Foreign, if not nil, tells whether another ssh may run a command on a host that Resolve does not know. nil =
 	// never.
@@ -113,11 +113,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	switch kind {
-	case frameNames:
-		p.reply(conn, frameNames, a.list())
-		return
-	case frameKnown:
+	if kind == frameKnown {
 		known := byte(1)
 		if _, ok := a.Resolve(ctx, inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
 			known = 0
@@ -282,17 +278,6 @@ func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status
 		a.OnExit(target, r.Command, status)
 	}
 	return status, err
-}
-
-// list is the answer to a question for names.
-func (a Agent) list() []byte {
-	var b []byte
-	if a.Hosts != nil {
-		for _, names := range a.Hosts() {
-			b = append(append(b, strings.Join(names, " ")...), 0)
-		}
-	}
-	return b
 }
 
 func (a Agent) failed(t Target, command string, err error) {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/internal/unixsock"
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // exitTransport is the status of a remote shell that could not run its command, as of ssh(1).
@@ -202,7 +203,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 }
 
 // agentTimeout bounds how long the agent may leave unread that the command has to end.
-const agentTimeout = 2 * time.Second
+const agentTimeout = frame.AgentTimeout
 
 // isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
 // socket, SIOCOUTQ counts what the peer has not received).
@@ -231,38 +232,6 @@ func result(kind byte, content []byte, err error) (int, error) {
 		return min(128+int(content[0]), 255), nil
 	}
 	return exitTransport, fmt.Errorf("the paiinit of this container gave an answer that is not understood: %q", kind)
-}
-
-// Hosts returns the names of each container of the job, by rank, as the ServeAgent at a socket knows them: none before all
-// ranks are there.
-func Hosts(ctx context.Context, socket string) ([][]string, error) {
-	conn, err := dialAgent(ctx, socket)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	if err := writeFrame(conn, frameNames, nil); err != nil {
-		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
-	}
-	kind, content, err := readFrame(conn)
-	switch {
-	case err == nil && kind == frameError:
-		return nil, errors.New(string(content))
-	case err == nil && kind != frameNames:
-		err = fmt.Errorf("an answer that is not understood: %q", kind)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
-	}
-	var hosts [][]string
-	for names := range strings.SplitSeq(strings.TrimSuffix(string(content), "\x00"), "\x00") {
-		if names != "" {
-			hosts = append(hosts, strings.Split(names, " "))
-		}
-	}
-	return hosts, nil
 }
 
 // Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.

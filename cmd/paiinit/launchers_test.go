@@ -15,6 +15,7 @@ import (
 
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -144,61 +145,61 @@ func TestEmptyHostfileVariable(t *testing.T) {
 
 func TestAnswerHorovodrun(t *testing.T) {
 	for name, tt := range map[string]struct {
-		call horovodrunCall
+		call localapi.HorovodrunCall
 		set  func(*container)
 		want string
 	}{
 		"all": {
-			horovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {horovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
 		"too many": {
-			horovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
 		"no number": {
-			horovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
+			localapi.HorovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"own host only": {horovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
+		"own host only": {localapi.HorovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			horovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
 		},
-		"variable": {horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
+		"variable": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
 			"-H node-0:2,node-1:1 --network-interface eth0",
 		},
-		"an old version": {horovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
+		"an old version": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
 		"unknown option": {
-			horovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"hosts":      {horovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
-		"version":    {horovodrunCall{Args: []string{"--version"}}, nil, ""},
-		"--exec all": {horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
+		"hosts":      {localapi.HorovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
+		"version":    {localapi.HorovodrunCall{Args: []string{"--version"}}, nil, ""},
+		"--exec all": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}) }, "",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}) }, "",
 		},
 		"different networks": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.agreed().roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -208,7 +209,7 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(c.answerHorovodrun(t.Context(), tt.call).Add, " "))
+			require.Equal(t, tt.want, strings.Join(answers{c}.Horovodrun(t.Context(), tt.call), " "))
 		})
 	}
 }

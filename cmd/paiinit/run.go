@@ -14,6 +14,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
@@ -76,7 +77,9 @@ func statusOf(err error) int {
 		lost     *rendezvous.LostError
 		bug      *rendezvous.BugError
 		stopped  *stoppedError
-		replied  *replyError
+		refusal  *localapi.Refusal
+		silent   *localapi.TimeoutError
+		closed   *localapi.ClosedError
 		absent   *absentError
 		running  *statedir.RunningError
 		several  *severalError
@@ -102,12 +105,12 @@ func statusOf(err error) int {
 		return ended.Outcome.Status
 	case errors.As(err, &bug):
 		return statusBug
-	case errors.As(err, &lost), errors.As(err, &absent):
+	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
-	case errors.As(err, &replied):
-		return replied.status
+	case errors.As(err, &refusal):
+		return refusal.Exit
 	}
 	return statusUnmendable
 }
