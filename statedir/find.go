@@ -124,9 +124,8 @@ func Find(agent, named string) (dir string, several []Identity) {
 	if agent != "" {
 		agent = filepath.Dir(agent)
 	}
-	fsys := os.DirFS("/proc")
 	dirs := slices.Concat([]string{agent}, knownDirs(named), socketDirs())
-	if dir := nearest(fsys, proc.Ancestors(fsys, os.Getpid()), dirs); dir != "" {
+	if dir := nearest(os.DirFS("/proc"), os.Getpid(), dirs); dir != "" {
 		return dir, nil
 	}
 	if given := cmp.Or(agent, named); given != "" {
@@ -142,33 +141,15 @@ func Find(agent, named string) (dir string, several []Identity) {
 	}
 }
 
-// nearest returns the state directory whose paiinit is the nearest ancestor, by the chain of ancestors; "" = none is.
-func nearest(fsys fs.FS, chain []int, dirs []string) (best string) {
-	least := len(chain)
+// nearest returns the state directory whose paiinit is the nearest ancestor of a process; "" = none is.
+func nearest(fsys fs.FS, pid int, dirs []string) (best string) {
+	least := -1
 	for _, dir := range dirs {
-		if pid, err := server(dir); err == nil {
-			if n := generations(fsys, chain, pid); 0 <= n && n < least {
+		if agent, err := server(dir); err == nil {
+			if n := proc.Generations(fsys, pid, agent); n >= 0 && (least < 0 || n < least) {
 				best, least = dir, n
 			}
 		}
 	}
 	return best
-}
-
-// generations returns the place in the chain of ancestors of the paiinit whose agent is a process; -1 = it is no
-// ancestor. An orphan, as the daemons of launchers are, is a child of the first of paiinit's two processes, the parent
-// of the agent.
-func generations(fsys fs.FS, chain []int, agent int) int {
-	if n := slices.Index(chain, agent); n >= 0 {
-		return n
-	}
-	own, err := proc.Read(fsys, agent)
-	if err != nil {
-		return -1
-	}
-	first, err := proc.Read(fsys, own.Parent)
-	if err != nil || first.Name != own.Name {
-		return -1
-	}
-	return slices.Index(chain, own.Parent)
 }

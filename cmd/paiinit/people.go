@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/paiinit/paiinit/internal/proc"
@@ -47,7 +48,7 @@ func (p *people) behind(fsys fs.FS, pid int) string {
 		return ""
 	}
 	own, _ := proc.Read(fsys, pid)
-	for _, leader := range append([]int{pid, own.Session}, proc.Ancestors(fsys, pid)...) {
+	for _, leader := range slices.AppendSeq([]int{pid, own.Session}, proc.Ancestors(fsys, pid)) {
 		if name := p.leaders[leader]; name != "" {
 			return name
 		}

@@ -7,6 +7,7 @@ package proc
 import (
 	"errors"
 	"io/fs"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -204,16 +205,44 @@ func (all Table) Below(root int) []int {
 	return found[1:]
 }
 
-// Ancestors returns the parent of a process, the parent's parent, and so on, as far as proc shows them.
-func Ancestors(proc fs.FS, pid int) (chain []int) {
-	for {
-		p, err := Read(proc, pid)
-		if err != nil || p.Parent <= 0 || slices.Contains(chain, p.Parent) {
-			return chain
+// Ancestors yields the parent of a process, the parent's parent, and so on, as far as proc shows them.
+func Ancestors(proc fs.FS, pid int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		seen := []int{}
+		for {
+			p, err := Read(proc, pid)
+			if err != nil || p.Parent <= 0 || slices.Contains(seen, p.Parent) || !yield(p.Parent) {
+				return
+			}
+			pid = p.Parent
+			seen = append(seen, pid)
 		}
-		pid = p.Parent
-		chain = append(chain, pid)
 	}
+}
+
+// Generations returns how many generations above a process the paiinit is whose agent has a number: 0 = it is the process
+// itself, -1 = it is no ancestor. An orphan, such as a launcher's daemon, is a child of the first of paiinit's two
+// processes, which is the parent of the agent and has its name.
+func Generations(proc fs.FS, pid, agent int) int {
+	chain := []int{pid}
+	if pid == agent {
+		return 0
+	}
+	for ancestor := range Ancestors(proc, pid) {
+		if ancestor == agent {
+			return len(chain)
+		}
+		chain = append(chain, ancestor)
+	}
+	own, err := Read(proc, agent)
+	if err != nil {
+		return -1
+	}
+	first, err := Read(proc, own.Parent)
+	if err != nil || first.Name != own.Name {
+		return -1
+	}
+	return slices.Index(chain, first.PID)
 }
 
 // CommandLine returns the words with which a process was started; none where they cannot be read.

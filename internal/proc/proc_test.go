@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,15 +135,43 @@ func TestTable(t *testing.T) {
 	require.Empty(t, all.Children(5))
 	require.Nil(t, proc.ReadAll(f, 8), "another PID namespace's /proc")
 	require.Empty(t, proc.ReadAll(os.DirFS("/nowhere"), 7).Below(1))
-	require.Equal(t, []int{22, 20, 7, 1}, proc.Ancestors(f, 5))
-	require.Empty(t, proc.Ancestors(f, 1))
-	require.Empty(t, proc.Ancestors(f, 99999))
+	require.Equal(t, []int{22, 20, 7, 1}, slices.Collect(proc.Ancestors(f, 5)))
+	require.Empty(t, slices.Collect(proc.Ancestors(f, 1)))
+	require.Empty(t, slices.Collect(proc.Ancestors(f, 99999)))
 
 	circle := proc.Table{1: {PID: 1, Parent: 3}, 2: {PID: 2, Parent: 1}, 3: {PID: 3, Parent: 2}}
 	require.Equal(t, []int{2, 3}, circle.Below(1))
 	f.add(40, 41, "a")
 	f.add(41, 40, "b")
-	require.Equal(t, []int{41, 40}, proc.Ancestors(f, 40))
+	require.Equal(t, []int{41, 40}, slices.Collect(proc.Ancestors(f, 40)))
+}
+
+// The agent of a process is the nearest one above it, whatever its environment says; a launcher's daemon has left its
+// parents.
+func TestGenerations(t *testing.T) {
+	fsys := fstest.MapFS{}
+	for pid, stat := range map[string]string{
+		"1":  "1 (paiinit) S 0 1 1",        // the first process of rank 0
+		"2":  "2 (paiinit) S 1 1 1",        // its agent
+		"3":  "3 (mpirun) S 2 3 3",         //
+		"4":  "4 (a) S (rank)) S 3 3 3",    //
+		"5":  "5 (orted) S 1 5 5",          // an orphan
+		"6":  "6 (sh) S 5 5 5",             //
+		"10": "10 (paiinit) S 3 10 10",     // rank 1, started by mpirun
+		"11": "11 (paiinit) S 10 10 10",    //
+		"12": "12 (sh) S 11 12 12",         //
+		"20": "20 (supervisord) S 0 20 20", //
+		"21": "21 (paiinit) S 20 20 20",    // an agent whose first process has died
+		"22": "22 (sh) S 20 20 20",         //
+	} {
+		fsys[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
+	}
+	for _, row := range []struct{ pid, agent, want int }{
+		{4, 2, 2}, {6, 2, 2}, {5, 2, 1}, {12, 11, 1}, {12, 2, 4}, {11, 11, 0}, {4, 11, -1}, {22, 21, -1}, {22, 2, -1},
+		{4, 0, -1}, {4, 99, -1}, {99, 2, -1},
+	} {
+		require.Equal(t, row.want, proc.Generations(fsys, row.pid, row.agent), "%v", row)
+	}
 }
 
 func TestWords(t *testing.T) {
@@ -174,7 +203,7 @@ func TestThisMachine(t *testing.T) {
 	require.Equal(t, os.Getppid(), all[os.Getpid()].Parent)
 	require.Equal(t, syscall.Getpgrp(), all[os.Getpid()].Group)
 	require.Contains(t, all.Children(os.Getppid()), os.Getpid())
-	require.Equal(t, os.Getppid(), proc.Ancestors(fsys, os.Getpid())[0])
+	require.Equal(t, os.Getppid(), slices.Collect(proc.Ancestors(fsys, os.Getpid()))[0])
 	require.Equal(t, os.Args, proc.CommandLine(fsys, os.Getpid()))
 	require.Subset(t, proc.Environ(fsys, os.Getpid()), []string{"PATH=" + os.Getenv("PATH")})
 

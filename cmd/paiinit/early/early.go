@@ -150,9 +150,8 @@ func (c *call) ask() bool {
 	return true
 }
 
-// descends reports whether the process at the other end is an ancestor of this one, or has the parent in common with an
-// orphan: a daemon of a launcher is a child of the first of paiinit's two processes. Reading /proc costs 20 us for each
-// generation. Another user's process is left to main, which says so: it may have the name of paiinit, and any parent.
+// descends reports whether the agent at the other end is an ancestor of this process. Another user's process is left to
+// main, which says so: it may have the name of paiinit, and any parent.
 func (c *call) descends(conn int) bool {
 	agent, err := syscall.GetsockoptUcred(conn, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	if err != nil || agent.Pid <= 0 {
@@ -161,49 +160,7 @@ func (c *call) descends(conn int) bool {
 	if own := syscall.Geteuid(); agent.Uid != 0 && int(agent.Uid) != own && own != 0 {
 		return false
 	}
-	var chain [64]int
-	n := 0
-	for pid := c.parent; pid > 0 && n < len(chain); n++ {
-		if pid == int(agent.Pid) {
-			return true
-		}
-		chain[n] = pid
-		_, pid = stat(pid)
-	}
-	name, first := stat(int(agent.Pid))
-	for _, pid := range chain[:n] {
-		if pid == first {
-			firstName, _ := stat(first)
-			return firstName == name
-		}
-	}
-	return false
-}
-
-// stat returns the name and the parent of a process, or "" and 0.
-func stat(pid int) (name string, parent int) {
-	// Not proc.Read, as package os would prepare to wait for files.
-	fd, err := syscall.Open("/proc/"+decimal(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return "", 0
-	}
-	var buf [1024]byte // more than the fields that are read have
-	n, _ := syscall.Read(fd, buf[:])
-	_ = syscall.Close(fd)
-	p, _ := proc.Parse(buf[:max(n, 0)])
-	return p.Name, p.Parent
-}
-
-func decimal(n int) string {
-	var buf [20]byte
-	i := len(buf)
-	for {
-		i--
-		buf[i] = byte('0' + n%10)
-		if n /= 10; n == 0 {
-			return string(buf[i:])
-		}
-	}
+	return proc.Generations(os.DirFS("/proc"), c.parent, int(agent.Pid)) >= 0
 }
 
 // wait ends the process with the status of the command, or leaves what came in its place to main.

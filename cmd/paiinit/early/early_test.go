@@ -129,20 +129,6 @@ func request(host, command string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{'R'}, uint32(len(content)))) + content
 }
 
-func TestStat(t *testing.T) {
-	comm, err := os.ReadFile("/proc/self/comm")
-	require.NoError(t, err)
-	name, parent := stat(os.Getpid())
-	require.Equal(t, strings.TrimSpace(string(comm)), name)
-	require.Equal(t, os.Getppid(), parent)
-	name, parent = stat(0)
-	require.Equal(t, "", name)
-	require.Zero(t, parent)
-	for _, n := range []int{0, 7, 10, 4194304} {
-		require.Equal(t, strconv.Itoa(n), decimal(n))
-	}
-}
-
 func TestIsTerminal(t *testing.T) {
 	master, tty, err := pty.Open()
 	require.NoError(t, err)
