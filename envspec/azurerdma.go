@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// findAzureRDMA looks for the signs of Network Direct: a variable of the OpenPAI job that asks for it, what OpenPAI mounts then
-// (src/rest-server/src/templates of its 0.14), the device of Azure's driver, and its line in uDAPL's configuration.
+// findAzureRDMA looks for the signs of Azure's Network Direct: the variable by which an OpenPAI job asks for it, the
+// directory that OpenPAI then mounts (src/rest-server/src/templates of 0.14), the device of Azure's driver, and its
+// line in uDAPL's configuration.
 func findAzureRDMA(r *reader, job *Job) error {
 	sign := func(name string, seen bool) {
 		if seen {

@@ -25,7 +25,7 @@ func parseCluster(r *reader, v variable) (spec clusterSpec, err error) {
 	return spec, nil
 }
 
-// ownHost is the host of the own task, "" where the cluster does not list it.
+// ownHost returns the host of this container's task, "" if the cluster does not list it.
 func (s clusterSpec) ownHost() string {
 	var list []string
 	index, err := strconv.Atoi(strings.Trim(clean(string(s.Task.Index)), `"`))
@@ -36,8 +36,8 @@ func (s clusterSpec) ownHost() string {
 	return hp.host
 }
 
-// beyondNodes says whether the cluster distinguishes tasks that a list of nodes does not: tasks of several types, or
-// several tasks on one host.
+// beyondNodes says whether the cluster has more tasks than a list of nodes shows: tasks of several types, or several on
+// one host.
 func (s clusterSpec) beyondNodes() bool {
 	only := s.Task.Type
 	hosts := make(map[string]bool)
@@ -79,7 +79,7 @@ func readCluster(r *reader, job *Job, name string) error {
 	job.Role, job.Index = spec.Task.Type, index
 	r.note("role", v)
 	r.note("index", v)
-	// The order of an object means nothing.
+	// The order of keys in an object means nothing.
 	types := slices.Sorted(maps.Keys(spec.Cluster))
 	for _, t := range types {
 		if !isRoleName(t) {
@@ -104,26 +104,36 @@ func readCluster(r *reader, job *Job, name string) error {
 	return r.ownRole(job, job.Role, v, v)
 }
 
-// findClusterSelf finds the own task in the cluster.
+// findClusterSelf finds this container's task in the cluster.
 func findClusterSelf(r *reader, job *Job, v variable) error {
 	task := job.Role + "/" + strconv.Itoa(job.Index)
 	for _, role := range job.Roles {
 		switch {
 		case role.Name != job.Role:
 		case job.Index >= role.Count:
-			return r.part(v, task, "", "%s: task %s but cluster.%s has %d entries (0..%d)", v.name, task, role.Name, role.Count, role.Count-1)
+			return r.part(
+				v,
+				task,
+				"",
+				"%s: task %s but cluster.%s has %d entries (0..%d)",
+				v.name,
+				task,
+				role.Name,
+				role.Count,
+				role.Count-1,
+			)
 		default:
 			return nil
 		}
 	}
 	switch {
 	case job.Role == "evaluator":
-		// Evaluators look at checkpoints, and nobody in the cluster knows of them.
-		r.warn("%s: an evaluator is no part of the cluster; it runs on its own", v.name)
+		// Evaluators read checkpoints, and the cluster does not list them.
+		r.warn("%s: an evaluator is not part of the cluster; it runs on its own", v.name)
 		job.Roles, job.Peers, job.Index = []Role{}, []Peer{}, 0
 		return r.addRole(job, job.Role, []string{""}, v)
 	case (job.Role == "master" || job.Role == "chief") && job.Index == 0 && len(job.Roles) > 0:
-		// Azure Batch AI called the first worker so.
+		// Azure Batch AI used these names for the first worker.
 		first := slices.MinFunc(job.Roles, func(a, b Role) int { return rankClass(a.Name) - rankClass(b.Name) })
 		r.warn("%s: task %s is not in the cluster; taken for %s/0", v.name, task, first.Name)
 		job.Role = first.Name
@@ -133,23 +143,56 @@ func findClusterSelf(r *reader, job *Job, v variable) error {
 	for i := range job.Roles {
 		names[i] = job.Roles[i].Name
 	}
-	return r.part(v, task, "", "%s: task %s is not in the cluster, which has %s", v.name, task, cmp.Or(quoteAll(names), "no tasks"))
+	return r.part(
+		v,
+		task,
+		"",
+		"%s: task %s is not in the cluster, which has %s",
+		v.name,
+		task,
+		cmp.Or(quoteAll(names), "no tasks"),
+	)
 }
 
 // clusterHosts reads the list of one task type.
 func clusterHosts(r *reader, v variable, task string, raw json.RawMessage) ([]string, error) {
 	if text := clean(string(raw)); strings.HasPrefix(text, "{") {
-		return nil, r.part(v, text, "set PAIINIT_PEERS", "%s: cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)",
-			v.name, task, quote(text))
+		return nil, r.part(
+			v,
+			text,
+			"set PAIINIT_PEERS",
+			"%s: cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)",
+			v.name,
+			task,
+			quote(text),
+		)
 	}
 	var list []string
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, r.part(v, clean(string(raw)), "", "%s: cluster.%s is %s, not a list of hosts", v.name, task, quote(clean(string(raw))))
+		return nil, r.part(
+			v,
+			clean(string(raw)),
+			"",
+			"%s: cluster.%s is %s, not a list of hosts",
+			v.name,
+			task,
+			quote(clean(string(raw))),
+		)
 	}
 	for i, item := range list {
 		hp, problem := parseHostPort(clean(item))
 		if problem != "" {
-			return nil, r.part(v, item, "", "%s: cluster.%s: %s (entry %d is %s)", v.name, task, problem, i, quote(item))
+			return nil, r.part(
+				v,
+				item,
+				"",
+				"%s: cluster.%s: %s (entry %d is %s)",
+				v.name,
+				task,
+				problem,
+				i,
+				quote(item),
+			)
 		}
 		list[i] = hp.host
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// matchCompose sees a peer list made of DNS names, as under docker compose.
+// matchCompose detects a peer list of DNS names, as under docker compose.
 func matchCompose(r *reader) string {
 	if v, ok := r.get("PAIINIT_PEERS"); ok && strings.HasPrefix(v.value, "dns:") {
 		return v.name
@@ -15,14 +15,14 @@ func matchCompose(r *reader) string {
 	return ""
 }
 
-// askPTR asks DNS for the names of the own addresses. Docker answers with the container's name on that network, and
-// compose calls containers project-service-number (project_service_number in its first version), numbered from 1; swarm
-// calls them stack_service.number.id, or without a stack service.number.id.
+// askPTR asks DNS for the names of this container's addresses. Docker returns the container's name on that network.
+// Compose calls containers project-service-number (its first version project_service_number), numbered from 1; swarm
+// calls them stack_service.number.id, or service.number.id without a stack.
 func askPTR(r *reader, services []string) (service string, index int, answer string) {
 	if r.in.Resolver == nil {
 		return "", -1, ""
 	}
-	// A service "a-b" of project "p" and a service "b" of project "p-a" look the same: take the longest.
+	// Service "a-b" of project "p" looks like service "b" of project "p-a": the longest name wins.
 	services = slices.Clone(services)
 	slices.SortStableFunc(services, func(a, b string) int { return len(b) - len(a) })
 	for _, addr := range r.in.Addrs {
@@ -31,7 +31,7 @@ func askPTR(r *reader, services []string) (service string, index int, answer str
 		}
 		names, err := r.in.Resolver.LookupPTR(r.ctx, addr.Unmap())
 		if err != nil {
-			continue // agreed with the others instead
+			continue // the containers agree on the index later
 		}
 		for _, service := range services {
 			form := regexp.MustCompile(`^(?:.+[-_])?` + regexp.QuoteMeta(service) + `[-_.]([0-9]{1,9})\..+$`)

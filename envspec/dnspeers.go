@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// readDNSPeers reads dns:NAME[:port][,dns:NAME[:port]...]. Every name stands for all containers of one role, the role of that
-// name. How many addresses a name has says nothing about the size of the job: they grow while containers start.
+// readDNSPeers reads dns:NAME[:port][,dns:NAME[:port]...]. Every name stands for all containers of the role of that
+// name. The number of its addresses does not tell the size of the job: it grows while containers start.
 func readDNSPeers(r *reader, job *Job, v variable) error {
 	delete(r.sources, "size")
 	list, err := r.items(v, ",")
@@ -33,7 +33,7 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 		if problem != "" {
 			return r.wrong(v, "", "%s", problem)
 		}
-		role := strings.TrimPrefix(hp.host, "tasks.") // by which swarm knows the containers of a service
+		role := strings.TrimPrefix(hp.host, "tasks.") // swarm's name for the containers of a service
 		if _, dup := ports[role]; dup {
 			return r.wrong(v, "", "%s occurs twice", quote(hp.host))
 		}
@@ -53,7 +53,16 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 	}
 	job.Port = ports[job.Role]
 	if isPort && job.Port != port {
-		return r.fail(portVar, "leave one of them out", "%s=%d but %s gives %q port %d", portVar.name, port, v.name, job.Role, job.Port)
+		return r.fail(
+			portVar,
+			"leave one of them out",
+			"%s=%d but %s gives %q port %d",
+			portVar.name,
+			port,
+			v.name,
+			job.Role,
+			job.Port,
+		)
 	}
 	if r.sources["port"] = v.source(); job.Port == DefaultPort {
 		r.sources["port"] = "default"
@@ -61,8 +70,8 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 	return nil
 }
 
-// checkAlone refuses a job of one container whose own name in DNS has the addresses of other containers, too. Such a
-// job opens no port, so its containers cannot tell each other that they are too many.
+// checkAlone refuses a job of one container if the container's name in DNS has addresses of other containers. A job of
+// one opens no port, so these containers would never notice each other.
 func checkAlone(r *reader, job *Job) error {
 	if job.Size != 1 || r.in.Resolver == nil {
 		return nil
@@ -73,7 +82,7 @@ func checkAlone(r *reader, job *Job) error {
 		}
 		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
 		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
-			continue // the name stands for something else, such as a balancer
+			continue // the name belongs to something else, such as a load balancer
 		}
 		var others []string
 		for _, a := range addrs {
@@ -92,7 +101,7 @@ func checkAlone(r *reader, job *Job) error {
 	return nil
 }
 
-// findDNSSelf finds the own role and index: what is given, else by the names of the own addresses.
+// findDNSSelf finds this container's role and index: the given ones, else by the names of its addresses.
 func findDNSSelf(r *reader, job *Job, v variable) error {
 	role, given := r.get("PAIINIT_ROLE")
 	names := make([]string, len(job.Roles))
@@ -140,7 +149,7 @@ func findDNSSelf(r *reader, job *Job, v variable) error {
 	return nil
 }
 
-// askHost returns the position of the one name that has an address of this container, or -1.
+// askHost returns the position of the only name that has an address of this container, or -1.
 func askHost(r *reader, seeds []Seed) int {
 	found := -1
 	if r.in.Resolver == nil {
@@ -159,7 +168,7 @@ func askHost(r *reader, seeds []Seed) int {
 	return found
 }
 
-// quoteName leaves a DNS name bare unless it is odd.
+// quoteName quotes a DNS name only if it has odd characters.
 func quoteName(name string) string {
 	if checkHost(strings.TrimSuffix(name, ".")) == "" {
 		return name

@@ -1,6 +1,6 @@
 package envspec
 
-// matchExplicit sees flags and PAIINIT_ variables that place the container in a job.
+// matchExplicit detects flags and PAIINIT_ variables that give the container's place in a job.
 func matchExplicit(r *reader) string {
 	if v, ok := r.get("PAIINIT_PEERS", "PAIINIT_ROLE", "PAIINIT_INDEX", "PAIINIT_RANK", "PAIINIT_SIZE"); ok {
 		return v.name
@@ -19,7 +19,7 @@ func readExplicit(r *reader, job *Job) error {
 	return readAlone(r, job)
 }
 
-// readExplicitSelf reads the own role and index from flags and PAIINIT_ variables.
+// readExplicitSelf reads this container's role and index from flags and PAIINIT_ variables.
 func readExplicitSelf(r *reader, job *Job) error {
 	if v, ok := r.get("PAIINIT_ROLE"); ok {
 		if !isRoleName(v.value) {
@@ -39,7 +39,7 @@ func readExplicitSelf(r *reader, job *Job) error {
 	return nil
 }
 
-// readAlone completes a container that knows its place but no peers: a job of one, or the one that the others look for.
+// readAlone completes a container without peers: the only one of its job, or the one that the others call.
 func readAlone(r *reader, job *Job) error {
 	size, sizeVar, sized, err := r.number(1, maxTasks, "PAIINIT_SIZE")
 	if err != nil {
@@ -51,7 +51,7 @@ func readAlone(r *reader, job *Job) error {
 	}
 	if !sized {
 		if job.Role != "" || max(rank, job.Index) > 0 {
-			return nil // settle asks for the size
+			return nil // settle reports the missing size
 		}
 		size, sizeVar = 1, variable{name: "default", value: "1"}
 	}
@@ -62,11 +62,16 @@ func readAlone(r *reader, job *Job) error {
 		job.Index = 0
 		r.sources["index"] = "default"
 	case ranked && job.Role == "":
-		job.Index = rank // without roles the index is the rank
+		job.Index = rank // without roles, the rank is the index
 		r.note("index", rankVar)
 	case job.Role == "":
-		return r.fail(sizeVar, "set PAIINIT_RANK or PAIINIT_PEERS", "%s=%d but nothing tells which of them this container is",
-			sizeVar.name, size)
+		return r.fail(
+			sizeVar,
+			"set PAIINIT_RANK or PAIINIT_PEERS",
+			"%s=%d but nothing tells which of them this container is",
+			sizeVar.name,
+			size,
+		)
 	}
 	first := ranked && rank == 0 || job.Index == 0 && (job.Role == "" || size == 1 || launcherLike(job.Role))
 	if !first && max(rank, job.Index) < size {

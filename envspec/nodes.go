@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// readKnownMaster reads containers that are told their number, how many there are, and where the first one is.
+// readKnownMaster reads containers that know their number, how many there are, and the first one's address.
 func readKnownMaster(r *reader, job *Job, master, rank, count []string, gpus string) error {
 	size, sizeVar, ok, err := r.number(1, maxTasks, append([]string{"PAIINIT_SIZE"}, count...)...)
 	switch {
@@ -43,7 +43,7 @@ func readKnownMaster(r *reader, job *Job, master, rank, count []string, gpus str
 	return r.addSeed(job, v.value, v)
 }
 
-// readNodeLines reads a list of addresses on lines, the first being the master's. An address may be blank.
+// readNodeLines reads a list of addresses, one per line, the master's first. An address may be blank.
 func readNodeLines(r *reader, job *Job, list, rank, count, master, gpus string) error {
 	v, ok := r.get(list)
 	if !ok {
@@ -65,7 +65,7 @@ func readNodeLines(r *reader, job *Job, list, rank, count, master, gpus string) 
 		return err
 	case ok && len(hosts) > size:
 		return r.fail(v, "", "%s=%s has %d of %d hosts (%s)", v.name, quote(v.value), len(hosts), size, sizeVar.name)
-	case ok && len(hosts) < size: // blank ones at the end
+	case ok && len(hosts) < size: // blank addresses at the end
 		hosts = append(hosts, make([]string, size-len(hosts))...)
 	}
 	if m, ok := r.get(master); master != "" && ok && hosts[0] != m.value {

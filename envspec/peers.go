@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// readPeers reads PAIINIT_PEERS, which replaces whatever peers a scheduler lists. The role and index of job are what is known
-// already of this container.
+// readPeers reads PAIINIT_PEERS, which replaces the scheduler's peers. The role and index in job are what is already
+// known about this container.
 func readPeers(r *reader, job *Job) error {
 	v, _ := r.get("PAIINIT_PEERS")
 	r.note("peers", v)
@@ -36,7 +36,7 @@ func readPeers(r *reader, job *Job) error {
 	return locate(r, job, v)
 }
 
-// readPeerFile reads a peer list with one container per line; "#" starts a comment.
+// readPeerFile reads a peer list with one container per line. "#" starts a comment.
 func readPeerFile(r *reader, v variable, name string) (string, error) {
 	if !path.IsAbs(name) {
 		return "", r.wrong(v, "", "the path must be absolute")
@@ -58,8 +58,8 @@ func readPeerFile(r *reader, v variable, name string) (string, error) {
 	return strings.Join(list, ","), nil
 }
 
-// readPeerList reads host[:port] or role-index=host[:port], separated by commas. In a list without names the order is the
-// rank.
+// readPeerList reads host[:port] or role-index=host[:port], separated by commas. Without names, the order gives the
+// ranks.
 func readPeerList(r *reader, job *Job, v variable) error {
 	list, err := r.items(v, ",")
 	if err != nil {
@@ -121,7 +121,7 @@ func readPeerList(r *reader, job *Job, v variable) error {
 	return nil
 }
 
-// locate finds this container among job.Peers: by rank, or by role and index, or by name and address.
+// locate finds this container among job.Peers by rank, by role and index, or by name and address.
 func locate(r *reader, job *Job, v variable) error {
 	plain := !strings.Contains(v.value, "=")
 	role, isRole := r.get("PAIINIT_ROLE")
@@ -172,7 +172,7 @@ func locate(r *reader, job *Job, v variable) error {
 		}
 		return becomeSelf(r, job, given[0], v)
 	}
-	// What a scheduler says counts only where the list uses its names.
+	// The scheduler's role and index count only if the list has names.
 	if !plain && job.Index >= 0 {
 		sched := candidates(func(p Peer) bool { return p.Role == job.Role && p.Index == job.Index })
 		if len(sched) == 1 {
@@ -194,6 +194,7 @@ func locate(r *reader, job *Job, v variable) error {
 		found[1].Alias, r.whoAmI())
 }
 
+// becomeSelf makes p this container.
 func becomeSelf(r *reader, job *Job, p Peer, from variable) error {
 	job.Role, job.Index = p.Role, p.Index
 	r.note("index", from)
@@ -203,8 +204,8 @@ func becomeSelf(r *reader, job *Job, p Peer, from variable) error {
 	return nil
 }
 
-// peersHere returns the peers at this container's names and addresses, and at the explicit port if there is one. DNS is asked
-// only if nothing else matches.
+// peersHere returns the peers with this container's name or addresses and, if there is an explicit port, with that
+// port. It asks DNS only if nothing else matches.
 func peersHere(r *reader, peers []Peer) ([]Peer, error) {
 	port, portVar, isPort, err := r.port()
 	if err != nil {
@@ -215,16 +216,16 @@ func peersHere(r *reader, peers []Peer) ([]Peer, error) {
 		own[i] = r.isSelf(p.Host)
 	}
 	if !slices.Contains(own, true) && r.in.Resolver != nil {
-		// All at once: a name that does not exist yet may take seconds to be denied.
+		// In parallel: DNS may take seconds to say that a name does not exist.
 		var wait sync.WaitGroup
-		gate := make(chan struct{}, 64)
+		slots := make(chan struct{}, 64)
 		for i, p := range peers {
 			if _, err := netip.ParseAddr(p.Host); err == nil {
 				continue
 			}
 			wait.Go(func() {
-				gate <- struct{}{}
-				defer func() { <-gate }()
+				slots <- struct{}{}
+				defer func() { <-slots }()
 				addrs, err := r.in.Resolver.LookupHost(r.ctx, p.Host)
 				own[i] = err == nil && slices.ContainsFunc(addrs, r.isOwn)
 			})
@@ -242,8 +243,14 @@ func peersHere(r *reader, peers []Peer) ([]Peer, error) {
 	}
 	if isPort && len(found) > 1 {
 		if len(atPort) == 0 {
-			return nil, r.fail(portVar, "", "%s=%d but none of the containers at this place (%s) has that port", portVar.name, port,
-				r.whoAmI())
+			return nil, r.fail(
+				portVar,
+				"",
+				"%s=%d but none of the containers at this place (%s) has that port",
+				portVar.name,
+				port,
+				r.whoAmI(),
+			)
 		}
 		return atPort, nil
 	}

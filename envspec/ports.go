@@ -8,8 +8,8 @@ import (
 // port returns the explicit port.
 func (r *reader) port() (int, variable, bool, error) { return r.number(1, 65535, "PAIINIT_PORT") }
 
-// usualPort is where containers listen that got no port from their scheduler: the explicit one, or one of the job's
-// own, or the default.
+// usualPort returns the port of containers whose scheduler gives them none: the explicit one, the job's, or the
+// default.
 func (r *reader) usualPort() (int, error) {
 	port, _, ok, err := r.port()
 	if !ok {
@@ -18,8 +18,8 @@ func (r *reader) usualPort() (int, error) {
 	return port, err
 }
 
-// spreadPorts gives every container a port, if the scheduler gave nobody one: the usual one, and the next ones to those
-// that share a host, so that everybody derives the same.
+// spreadPorts gives every container a port if the scheduler gives none: the usual one, and to containers that share a
+// host the following ones. All containers derive the same ports.
 func spreadPorts(r *reader, job *Job) error {
 	if !r.spread {
 		return nil
@@ -39,13 +39,20 @@ func spreadPorts(r *reader, job *Job) error {
 		taken[host]++
 		if p.Port > 65535 {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.wrong(v, "", "%s occurs %d times, more than there are ports after %d", quote(p.Host), taken[host], port)
+			return r.wrong(
+				v,
+				"",
+				"%s occurs %d times, more than there are ports after %d",
+				quote(p.Host),
+				taken[host],
+				port,
+			)
 		}
 	}
 	return nil
 }
 
-// choosePort sets the own port: the explicit one, the one where the others look for this container, or the default.
+// choosePort sets this container's port: the explicit one, the one that the others expect, or the default.
 func choosePort(r *reader, job *Job) error {
 	self := -1
 	for i, p := range job.Peers {
@@ -59,15 +66,30 @@ func choosePort(r *reader, job *Job) error {
 	case err != nil:
 		return err
 	case ok && self >= 0 && r.spread && job.Peers[self].Port != 0:
-		job.Port = job.Peers[self].Port // counted from the explicit one
+		job.Port = job.Peers[self].Port // spreadPorts counted from the explicit one
 		r.note("port", v)
 	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
 		from := r.origin[peerKey{job.Role, job.Index}]
 		if r.has("PAIINIT_PEERS") {
-			return r.fail(v, "leave one of them out", "%s=%d but %s gives %s port %d", v.name, port, from.name, job.Alias,
-				job.Peers[self].Port)
+			return r.fail(
+				v,
+				"leave one of them out",
+				"%s=%d but %s gives %s port %d",
+				v.name,
+				port,
+				from.name,
+				job.Alias,
+				job.Peers[self].Port,
+			)
 		}
-		r.warn("%s=%d, but the others look for %s at port %d (%s)", v.name, port, job.Alias, job.Peers[self].Port, from.name)
+		r.warn(
+			"%s=%d, but the others expect %s at port %d (%s)",
+			v.name,
+			port,
+			job.Alias,
+			job.Peers[self].Port,
+			from.name,
+		)
 		fallthrough
 	case ok:
 		job.Port = port

@@ -43,7 +43,7 @@ func readPyTorchJob(r *reader, job *Job) error {
 	r.countRole(job, defaultRole, size-1, sizeVar)
 	readTorchSlots(r)
 	host, hostVar := master.value, master
-	if host == "localhost" || host == "127.0.0.1" { // what releases up to 1.3 tell the master
+	if host == "localhost" || host == "127.0.0.1" { // what releases up to 1.3 give the master
 		if rank != 0 {
 			return r.bad(master, "", "but %s=%d is not the master", v.name, rank)
 		}
@@ -59,7 +59,7 @@ func readPyTorchJob(r *reader, job *Job) error {
 	return r.addSeed(job, host, hostVar)
 }
 
-// readElasticPyTorchJob reads a job without a master: nothing but the name tells which worker this is.
+// readElasticPyTorchJob reads a job without a master. Only the pod's name tells which worker this is.
 func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) error {
 	endpoint, ok := r.get("PET_RDZV_ENDPOINT")
 	if !ok {
@@ -83,7 +83,13 @@ func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) erro
 		if name.name == "" {
 			return r.missing("set PAIINIT_INDEX", "HOSTNAME")
 		}
-		return r.bad(name, "set PAIINIT_INDEX", "is not a worker's name next to that of %s=%s", endpoint.name, quote(endpoint.value))
+		return r.bad(
+			name,
+			"set PAIINIT_INDEX",
+			"is not the name of a worker like that of %s=%s",
+			endpoint.name,
+			quote(endpoint.value),
+		)
 	default:
 		job.Index = index
 		r.note("index", name)

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// launcherNames are the role names that jobs in the wild give the container that runs mpirun (OpenPAI's examples and
-// marketplace, Kubeflow, Vertex AI).
+// launcherNames are the names that jobs give the role that runs mpirun, in OpenPAI's examples and marketplace, Kubeflow
+// and Vertex AI.
 var launcherNames = []string{"master", "main", "launcher", "chief", "mpi", "head", "scheduler", "leader", "workerpool0"}
 
-// serverNames are roles that serve the others and never take part in an MPI job.
+// serverNames are roles that serve the others and take no part in an MPI job.
 var serverNames = []string{"ps", "psserver", "server", "parameterserver", "evaluator"}
 
 // rankClass sorts roles: launchers first, servers last, the others between.
@@ -25,10 +25,10 @@ func rankClass(role string) int {
 
 func launcherLike(role string) bool { return slices.Contains(launcherNames, strings.ToLower(role)) }
 
-// rankRoles puts job.Roles in rank order, decides which of them compute nothing, and ranks job.Peers. It may be called
-// again.
+// rankRoles sorts job.Roles into rank order, decides which of them compute nothing, and ranks job.Peers. Calling it
+// twice is harmless.
 func rankRoles(r *reader, job *Job) {
-	// Roles arrive in the order that the job declares, which breaks ties.
+	// Roles come in the order that the job declares, which breaks ties.
 	roles := make([]Role, 0, len(job.Roles))
 	for class := range 3 {
 		for _, role := range job.Roles {
@@ -49,7 +49,8 @@ func rankRoles(r *reader, job *Job) {
 	for i := range job.Roles {
 		role := &job.Roles[i]
 		gpus, known := r.gpus[role.Name]
-		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2 || r.launchOnly[role.Name]
+		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2 ||
+			r.launchOnly[role.Name]
 		order[role.Name], start[role.Name] = i, next
 		if next >= 0 && role.Count >= 0 {
 			next += role.Count
@@ -77,8 +78,8 @@ func rankRoles(r *reader, job *Job) {
 			p.Slots = n
 		}
 	}
-	// By role and index (-1 to maxTasks), then as they came. Sorting numbers takes 15 kB less of the program than
-	// sorting peers.
+	// By role and index (-1 to maxTasks), then in the order they came. Sorting numbers instead of peers makes the
+	// program 15 kB smaller.
 	keys := make([]int, len(job.Peers))
 	for i := range keys {
 		keys[i] = (order[job.Peers[i].Role]*(maxTasks+2)+job.Peers[i].Index+1)*len(keys) + i
@@ -91,7 +92,7 @@ func rankRoles(r *reader, job *Job) {
 	copy(job.Peers, peers)
 }
 
-// settle derives rank and size from roles, index and the explicit values, and refuses contradictions.
+// settle derives rank and size from roles, index and explicit values, and refuses contradictions.
 func settle(r *reader, job *Job) error {
 	rankRoles(r, job)
 	if err := settleSize(r, job); err != nil {
@@ -100,7 +101,7 @@ func settle(r *reader, job *Job) error {
 	if err := checkAlone(r, job); err != nil {
 		return err
 	}
-	start := 0 // of the own role
+	start := 0 // the first rank of this container's role
 	var own Role
 	for i, role := range job.Roles {
 		if role.Name == job.Role {
@@ -128,8 +129,16 @@ func settle(r *reader, job *Job) error {
 	case ok && job.Size >= 0 && rank >= job.Size:
 		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
 	case ok && job.Rank >= 0 && rank != job.Rank:
-		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank, alias(job.Role, job.Index),
-			job.Rank, r.sources["index"])
+		return r.fail(
+			v,
+			"leave one of them out",
+			"%s=%d but %s is rank %d (%s)",
+			v.name,
+			rank,
+			alias(job.Role, job.Index),
+			job.Rank,
+			r.sources["index"],
+		)
 	case ok:
 		job.Rank = rank
 		r.note("rank", v)
@@ -175,7 +184,7 @@ func settleSize(r *reader, job *Job) error {
 	return nil
 }
 
-// evidence names a variable that says that there is more than one container.
+// evidence returns a variable that shows that there is more than one container.
 func evidence(r *reader) string {
 	for _, name := range []string{"PAIINIT_PEERS", "PAIINIT_ROLE", "PAIINIT_INDEX", "PAIINIT_RANK"} {
 		if v, ok := r.get(name); ok {
@@ -185,7 +194,7 @@ func evidence(r *reader) string {
 	return r.sources["system"]
 }
 
-// checkIndex holds the own index against what is known of its range.
+// checkIndex refuses an index that is outside of the known range.
 func checkIndex(r *reader, job *Job, own Role) error {
 	switch {
 	case job.Index < 0:
@@ -193,8 +202,15 @@ func checkIndex(r *reader, job *Job, own Role) error {
 	case own.Count >= 0 && job.Index >= own.Count:
 		v := r.counts[job.Role]
 		if own.Count == 0 {
-			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role, r.sources["role"], v.name,
-				quotePlain(v.value))
+			return r.fail(
+				v,
+				"",
+				"role %q of this container (%s) has no containers (%s=%s)",
+				job.Role,
+				r.sources["role"],
+				v.name,
+				quotePlain(v.value),
+			)
 		}
 		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
 			quotePlain(v.value))
@@ -202,13 +218,18 @@ func checkIndex(r *reader, job *Job, own Role) error {
 		if v, ok := r.get("PAIINIT_INDEX"); ok {
 			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
 		}
-		r.warn("%s is number %d of %d containers (%s): its rank is agreed with the others", r.sources["index"], job.Index+1,
-			job.Size, r.sources["size"])
+		r.warn(
+			"%s is number %d of %d containers (%s): the containers agree on its rank",
+			r.sources["index"],
+			job.Index+1,
+			job.Size,
+			r.sources["size"],
+		)
 	}
 	return nil
 }
 
-// checkPeers refuses two containers at one place. One host with two ports is normal: host networking.
+// checkPeers refuses two containers with the same host and port. With host networking, one host has several ports.
 func checkPeers(r *reader, job *Job) error {
 	seen := make(map[hostPort]Peer, len(job.Peers))
 	for _, p := range job.Peers {
@@ -218,7 +239,17 @@ func checkPeers(r *reader, job *Job) error {
 		at := hostPort{strings.ToLower(p.Host), p.Port}
 		if q, dup := seen[at]; dup {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias, p.Host, p.Port)
+			return r.fail(
+				v,
+				"",
+				"%s=%s: %s and %s both use %s:%d",
+				v.name,
+				quotePlain(v.value),
+				q.Alias,
+				p.Alias,
+				p.Host,
+				p.Port,
+			)
 		}
 		seen[at] = p
 	}

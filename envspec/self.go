@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// whoAmI lists the names and addresses by which this container looks for itself.
+// whoAmI lists this container's name and addresses, for messages.
 func (r *reader) whoAmI() string {
 	var list []string
 	if r.in.Hostname != "" {
@@ -21,7 +21,7 @@ func (r *reader) whoAmI() string {
 	return strings.Join(list, ", ")
 }
 
-// isSelf says whether a host of a list is this container by name or address.
+// isSelf says whether a host of a list is this container, by name or address.
 func (r *reader) isSelf(host string) bool {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return r.isOwn(addr)
@@ -33,7 +33,7 @@ func (r *reader) isSelf(host string) bool {
 	}
 	shortHost, _, hostLong := strings.Cut(host, ".")
 	shortOwn, _, ownLong := strings.Cut(own, ".")
-	// node1 and node1.cluster are the same; node1.a and node1.b are not.
+	// node1 and node1.cluster are the same host; node1.a and node1.b are not.
 	return host == "localhost" || host == own || shortHost == shortOwn && hostLong != ownLong
 }
 

@@ -1,6 +1,6 @@
 package envspec
 
-// matchSingle takes what nobody else wants: one container.
+// matchSingle always matches: without any sign of a scheduler, the container is alone.
 func matchSingle(*reader) string { return "default" }
 
 // readSingle reads a container without a scheduler.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// countSlots decides how many processes belong into this container: what is explicit, the scheduler's GPUs, the device
-// nodes, else the CPUs.
+// countSlots sets the number of processes for this container: the explicit one, the scheduler's slots or GPUs, the
+// device nodes, else the CPUs.
 func countSlots(r *reader, job *Job) error {
 	devices, from := nvidiaDevices(r)
 	if devices == 0 {
@@ -53,8 +53,8 @@ func countSlots(r *reader, job *Job) error {
 	return nil
 }
 
-// nvidiaDevices counts the NVIDIA devices that a process in this container can use. The nodes decide; the variables may only
-// narrow, because the container toolkit may have ignored them, and images carry NVIDIA_VISIBLE_DEVICES=all anywhere.
+// nvidiaDevices counts the NVIDIA devices that a process in this container can use. The nodes decide, and variables can
+// only lower the number: the container toolkit may ignore them, and images set NVIDIA_VISIBLE_DEVICES=all everywhere.
 func nvidiaDevices(r *reader) (int, string) {
 	nodes := 0
 	for _, name := range r.entries("/dev") {
@@ -66,7 +66,7 @@ func nvidiaDevices(r *reader) (int, string) {
 	if nodes == 0 {
 		return 0, from
 	}
-	// Unset, blank and "void" give no information; "all" is the nodes; numbers are the host's.
+	// Unset, blank and "void" tell nothing, "all" means the nodes, and numbers are the host's.
 	if v, ok := r.get("NVIDIA_VISIBLE_DEVICES"); ok && v.value != "void" && v.value != "all" {
 		n, mig := 0, false
 		for _, token := range strings.Split(v.value, ",") {
@@ -76,7 +76,7 @@ func nvidiaDevices(r *reader) (int, string) {
 				n++
 			}
 		}
-		// One device may be cut into several MIG instances, each a device to CUDA.
+		// One device may be split into several MIG instances, each a device for CUDA.
 		if mig || n < nodes {
 			nodes, from = n, v.source()
 		}
@@ -84,7 +84,7 @@ func nvidiaDevices(r *reader) (int, string) {
 	return narrow(r, nodes, from, "CUDA_VISIBLE_DEVICES")
 }
 
-// amdDevices counts AMD devices. Other drivers make render nodes too, /dev/kfd is AMD's alone.
+// amdDevices counts AMD devices. Other drivers have render nodes too; only AMD's has /dev/kfd.
 func amdDevices(r *reader) (int, string) {
 	from := "/dev/dri/renderD*"
 	if !slices.Contains(r.entries("/dev"), "kfd") {
@@ -102,7 +102,7 @@ func amdDevices(r *reader) (int, string) {
 	return nodes, from
 }
 
-// narrow applies a list of visible devices to n devices. The list ends at its first entry that is no device.
+// narrow applies a list of visible devices to n devices. The list ends at the first entry that is not a device.
 func narrow(r *reader, n int, from, name string) (int, string) {
 	value, set := r.vars[name]
 	if !set {
@@ -111,9 +111,10 @@ func narrow(r *reader, n int, from, name string) (int, string) {
 	valid := 0
 	for _, token := range strings.Split(value, ",") {
 		token = clean(token)
-		// "", "-1" and, from old Slurm, "NoDevFiles" are no device; others are numbers or UUIDs.
+		// "", "-1" and old Slurm's "NoDevFiles" are not devices. Devices are numbers or UUIDs.
 		i, err := strconv.Atoi(token)
-		if err == nil && (i < 0 || i >= n && name != "PAI_AMD_VISIBLE_DEVICES") || err != nil && !strings.Contains(token, "-") {
+		if err == nil && (i < 0 || i >= n && name != "PAI_AMD_VISIBLE_DEVICES") ||
+			err != nil && !strings.Contains(token, "-") {
 			break
 		}
 		valid++
@@ -124,7 +125,7 @@ func narrow(r *reader, n int, from, name string) (int, string) {
 	return n, from
 }
 
-// countCPUs returns how many CPUs this container may use, at least 1: the affinity, cut by the cgroup's quota.
+// countCPUs returns how many CPUs this container may use, at least 1: the affinity, limited by the cgroup's quota.
 func countCPUs(r *reader) (int, string) {
 	n, from := r.in.CPUs, "CPU affinity"
 	quota, file := cpuQuota(r)
@@ -137,7 +138,7 @@ func countCPUs(r *reader) (int, string) {
 	return n, from
 }
 
-// cpuQuota returns the cgroup's CPU quota, rounded up to whole CPUs; 0 means none.
+// cpuQuota returns the cgroup's CPU quota, rounded up to whole CPUs; 0 means no quota.
 // Sources: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max), Documentation/scheduler/sched-bwc.rst (v1).
 func cpuQuota(r *reader) (int, string) {
 	const v2 = "/sys/fs/cgroup/cpu.max"

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// torchNodes reads the number of nodes. A range is elastic: torchrun would start with fewer, and paiinit waits for a number.
+// torchNodes reads the number of nodes. A range is elastic: torchrun would start with fewer nodes, while paiinit waits
+// for a fixed number.
 func torchNodes(r *reader) (int, variable, error) {
 	v, ok := r.get("PET_NNODES")
 	if ok {
@@ -39,7 +40,7 @@ func torchNodes(r *reader) (int, variable, error) {
 	return world, v, nil
 }
 
-// readTorchSlots reads how many processes torchrun is to start here, if it is a number: "auto", "gpu" and "cpu" are found out.
+// readTorchSlots reads how many processes torchrun starts here. "auto", "gpu" and "cpu" leave it to countSlots.
 func readTorchSlots(r *reader) {
 	v, ok := r.get("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
 	if !ok {

@@ -1,7 +1,7 @@
 package envspec
 
-// What torchrun's users set by hand, and others set for them: Alibaba's PAI-DLC, PyTorchJob before its 1.5, Volcano's
-// pytorch plugin. All of them count containers.
+// Variables that torchrun's users set by hand. Alibaba's PAI-DLC, PyTorchJob before 1.5 and Volcano's pytorch plugin
+// set them as well. All of them count containers.
 
 func matchTorchrun(r *reader) string {
 	if r.has("RANK", "NODE_RANK") && r.has("WORLD_SIZE", "NNODES", "NUM_NODES") {
@@ -12,8 +12,21 @@ func matchTorchrun(r *reader) string {
 
 func readTorchrun(r *reader, job *Job) error {
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(v, "start paiinit once per container", "%s=%s: started more than once in this container", v.name, quotePlain(v.value))
+		return r.fail(
+			v,
+			"start paiinit once per container",
+			"%s=%s: started more than once in this container",
+			v.name,
+			quotePlain(v.value),
+		)
 	}
 	readTorchSlots(r)
-	return readKnownMaster(r, job, []string{"MASTER_ADDR"}, []string{"NODE_RANK", "RANK"}, []string{"NNODES", "NUM_NODES", "WORLD_SIZE"}, "")
+	return readKnownMaster(
+		r,
+		job,
+		[]string{"MASTER_ADDR"},
+		[]string{"NODE_RANK", "RANK"},
+		[]string{"NNODES", "NUM_NODES", "WORLD_SIZE"},
+		"",
+	)
 }

@@ -149,7 +149,7 @@ func TestVerdictRequired(t *testing.T) {
 		"one less": {ranks: []string{"mlx5-ndr", "none"}, lacks: []string{"1: no verbs device"}},
 		"software": {ranks: []string{"rxe-unlimited", "rxe-unlimited"}, want: KindSoftware},
 		"iWARP":    {ranks: []string{"iwarp", "iwarp"}, want: KindIWARP},
-		"nobody": {
+		"no rank": {
 			ranks: []string{"none", "cgroup"}, lacks: []string{"0: no verbs device", "1: device not permitted"},
 		},
 		"nothing": {ranks: []string{"none", "none"}, lacks: []string{"0: no verbs device", "1: no verbs device"}},
