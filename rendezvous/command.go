@@ -27,15 +27,14 @@ func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
 		if n.up.wire != nil {
-			n.up.wire.send(n.ownEnd())
+			n.up.wire.send(n.own.sentAt(time.Since(n.begin)))
 		}
 	})
 }
 
-// ownEnd is the report with the time at which it is sent: it may be sent again much later.
-func (n *Node) ownEnd() message {
-	m := *n.own
-	m.Clock = int64(time.Since(n.begin))
+// sentAt is a report with the time at which it is sent, by the clock of this node: it may be sent again much later.
+func (m message) sentAt(clock time.Duration) message {
+	m.Clock = int64(clock)
 	return m
 }
 

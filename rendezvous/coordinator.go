@@ -465,7 +465,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
 		if m.Record != nil {
-			c.n.onFarewell(w, m)
+			c.n.farewells.hear(w, m)
 			return
 		}
 		c.onEnded(t, m)
@@ -577,7 +577,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		t.link = w
 		c.tellEnd(t)
 	case !ok:
-		w.send(c.n.noPlace())
+		w.send(c.n.roster.noPlace(c.n.cfg.Status.Conflict))
 	case member.Nonce != m.Record.Nonce:
 		replace := func() {
 			w.send(c.tooLate())
@@ -607,9 +607,9 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 }
 
 // The three things that a container hears which has no part in the launch any more.
-func (n *Node) noPlace() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: n.cfg.Status.Conflict, Reason: fmt.Sprintf(
-		"the job has %d ranks and all of them are here: this container is one too many", len(n.roster.Members))}}
+func (r *Roster) noPlace(status int) message {
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: fmt.Sprintf(
+		"the job has %d ranks and all of them are here: this container is one too many", len(r.Members))}}
 }
 
 func (c *coordinator) tooLate() message {

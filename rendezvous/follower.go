@@ -52,6 +52,7 @@ func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Ad
 	n.post(func() { n.up.onLost(w, err) })
 }
 
+// onMessage answers what any container may ask; the rest is for the rank of rank 0.
 func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	switch m.Type {
 	case hello:
@@ -67,7 +68,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		n.up.onFetch(w, m)
 		return
 	case ended: // of a rank that leaves
-		n.onFarewell(w, m)
+		n.farewells.hear(w, m)
 		return
 	case ping:
 		w.send(message{Type: pong})
@@ -76,58 +77,63 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		n.probes.answered(w, true)
 		return
 	}
-	if n.up.wire != w {
+	n.up.onMessage(w, m)
+}
+
+// onMessage hears rank 0.
+func (u *uplink) onMessage(w *wire, m message) {
+	if u.wire != w {
 		return
 	}
 	switch m.Type {
 	case refuse:
 		w.abort()
 	case waiting:
-		n.up.waits, n.up.awaited, n.up.present = true, m.Missing, m.Present
-		if n.phase == Prepared {
-			n.enter(Gathering) // the roster is void: rank 0 waits for somebody again
-			n.find.elect()
+		u.waits, u.awaited, u.present = true, m.Missing, m.Present
+		if u.n.phase == Prepared {
+			u.n.enter(Gathering) // the roster is void: rank 0 waits for somebody again
+			u.n.find.elect()
 		}
 	case prepare:
-		n.up.onPrepare(w, m)
+		u.onPrepare(w, m)
 	case launched:
-		if n.phase == Prepared && m.Epoch == n.roster.Epoch {
-			n.enter(Running)
-			n.find.end()
-			n.setGathered(n.roster, nil)
+		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
+			u.n.enter(Running)
+			u.n.find.end()
+			u.n.setGathered(u.n.roster, nil)
 		}
-		if n.phase == Running && m.Epoch == n.roster.Epoch {
+		if u.n.phase == Running && m.Epoch == u.n.roster.Epoch {
 			w.send(message{Type: started, Epoch: m.Epoch})
-			n.calls.resume()
+			u.n.calls.resume()
 		}
 	case stop:
-		n.up.onOrder(m)
+		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(n.begin))})
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
-		n.calls.onRelease(m.Call)
+		u.n.calls.onRelease(m.Call)
 	case answer:
-		n.calls.onAnswer(m)
+		u.n.calls.onAnswer(m)
 	case done:
 		if m.Outcome == nil {
 			return
 		}
 		w.send(message{Type: doneAck})
-		if n.phase != Ended {
-			n.end(*m.Outcome)
+		if u.n.phase != Ended {
+			u.n.end(*m.Outcome)
 		}
-		if n.outcome != *m.Outcome {
+		if u.n.outcome != *m.Outcome {
 			return // the first word counts
 		}
 		if m.Last {
-			n.up.depart(w)
+			u.depart(w)
 			return
 		}
-		time.AfterFunc(doneTimeout+linger, func() { n.post(func() { n.up.depart(w) }) })
+		time.AfterFunc(doneTimeout+linger, func() { u.n.post(func() { u.depart(w) }) })
 	case bye:
-		if n.phase == Ended {
-			n.up.depart(w)
+		if u.n.phase == Ended {
+			u.depart(w)
 		}
 	}
 }
@@ -231,9 +237,9 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	}
 	w.send(answer)
 	if u.n.own != nil {
-		w.send(u.n.ownEnd())
+		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
 	}
-	for _, f := range u.n.farewells {
+	for _, f := range u.n.farewells.heard {
 		w.send(f)
 	}
 }

@@ -76,7 +76,7 @@ type Config struct {
 	// Dial opens an authenticated control connection to the container with that id, "" = any of the job that answers
 	// there. Its errors wrap ErrOtherSecret, ErrOtherJob, ErrOtherContainer and ErrOtherProgram where they apply, and
 	// the system's errors otherwise.
-	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
+	Dial dialFunc
 
 	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits
 	// for it. Nil: Self holds it.
@@ -123,6 +123,8 @@ type Config struct {
 	share     func([]Member) []Member // thousands of nodes in one process need not hold the table each
 }
 
+type dialFunc = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
+
 const (
 	ackTimeout      = 3 * time.Second
 	maxPatience     = 3 // times the time for acknowledgements doubles: where packets are lost, one of many ranks is always late
@@ -165,34 +167,27 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	begin  time.Time
-
-	pace pace
-	loop
+	pace   pace
 	stops  chan Stop
 	losses chan Loss
 	ends   chan End
 
-	gathered chan struct{} // closed when roster and gatherErr are set
-	finished chan struct{} // closed when outcome and outcomeErr are set
+	loop
 
 	// The loop's own.
-	phase      Phase
-	roster     Roster
-	gatherErr  error
-	gaveUp     *MissingError // who was missing at the deadline: the same for all who wait
-	outcome    Outcome
-	outcomeErr error
-	find       finder
-	lead       *coordinator // not nil on rank 0
-	up         uplink       // the others' view of rank 0
-	launcher   string       // what Self.Launch is by now
-	fabric     []byte       // what Self.Fabric is by now
-	looking    bool         // until cfg.Fabric has said it
-	own        *message     // how the command of this rank ended, for rank 0
-	order      *message     // rank 0's, to end every command
-	calls      calls        // what this container wants of rank 0
-	probes     probes
-	farewells  map[string]message // of ranks that leave before the launch, by id: for rank 0
+	course
+	gaveUp    *MissingError // who was missing at the deadline: the same for all who wait
+	find      finder
+	lead      *coordinator // not nil on rank 0
+	up        uplink       // the others' view of rank 0
+	launcher  string       // what Self.Launch is by now
+	fabric    []byte       // what Self.Fabric is by now
+	looking   bool         // until cfg.Fabric has said it
+	own       *message     // how the command of this rank ended, for rank 0
+	order     *message     // rank 0's, to end every command
+	calls     calls        // what this container wants of rank 0
+	probes    probes
+	farewells farewells
 }
 
 type seedState struct {
@@ -253,17 +248,14 @@ func Start(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
-		stops:     make(chan Stop, 16),
-		losses:    make(chan Loss, 16),
-		ends:      make(chan End, cfg.Size), // one of each rank: the loop never waits
-		gathered:  make(chan struct{}),
-		finished:  make(chan struct{}),
-		loop:      loop{over: make(chan struct{})},
-		phase:     Gathering,
-		launcher:  self.Launch,
-		fabric:    self.Fabric,
-		looking:   cfg.Fabric != nil || cfg.Unfit != nil,
-		farewells: make(map[string]message),
+		stops:    make(chan Stop, 16),
+		losses:   make(chan Loss, 16),
+		ends:     make(chan End, cfg.Size), // one of each rank: the loop never waits
+		loop:     loop{over: make(chan struct{})},
+		course:   course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
+		launcher: self.Launch,
+		fabric:   self.Fabric,
+		looking:  cfg.Fabric != nil || cfg.Unfit != nil,
 	}
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
 	n.find = finder{
@@ -274,6 +266,7 @@ func Start(cfg Config) (*Node, error) {
 		},
 	}
 	n.up.n = n
+	n.farewells = farewells{n: n, heard: make(map[string]message)}
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)}
 	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {
@@ -468,41 +461,10 @@ func (n *Node) RequestStop(signal int, reason string) bool {
 	}) && told
 }
 
-func (n *Node) setGathered(r Roster, err error) {
-	select {
-	case <-n.gathered:
-	default:
-		n.roster, n.gatherErr = r, err
-		close(n.gathered)
-	}
-}
-
 // endGossip stops gossip for good: the launch needs nobody else, and its timers would disturb what runs.
 func (f *finder) end() {
 	if f.net != nil {
 		f.n.wg.Go(func() { _ = f.net.close() })
-	}
-}
-
-func (n *Node) setFinished(o Outcome, err error) {
-	select {
-	case <-n.finished:
-	default:
-		n.enter(Ended)
-		n.outcome, n.outcomeErr = o, err
-		close(n.finished)
-		if err == nil {
-			n.setGathered(Roster{}, &EndedError{o})
-		}
-	}
-}
-
-func (n *Node) isGathered() bool {
-	select {
-	case <-n.gathered:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -31,26 +31,70 @@ type BugError struct{ Reason string }
 
 func (e *BugError) Error() string { return "a bug in the rendezvous: " + e.Reason }
 
+// course is how far this rank has come, and how the job ended. The loop changes it; what waits for gathered or finished reads it after that.
+type course struct {
+	phase      Phase
+	gathered   chan struct{} // closed when roster and gatherErr are set
+	roster     Roster
+	gatherErr  error
+	finished   chan struct{} // closed when outcome and outcomeErr are set
+	outcome    Outcome
+	outcomeErr error
+}
+
 // enter changes the phase; entering the same phase again changes nothing. An illegal change is refused and reports false: this rank
 // leaves with a BugError, because what it would do next could launch twice, or lose the outcome.
-func (n *Node) enter(next Phase) bool {
+func (s *course) enter(next Phase) bool {
 	switch {
-	case next == n.phase:
-	case n.phase.mayBecome(next):
-		n.phase = next
+	case next == s.phase:
+	case s.phase.mayBecome(next):
+		s.phase = next
 	default:
-		err := &BugError{fmt.Sprintf("a rank that is %s cannot become %s", n.phase, next)}
-		n.log.Error(err.Error(), "peer", n.self.ID)
-		n.setFinished(Outcome{}, err)
-		n.setGathered(Roster{}, err)
+		err := &BugError{fmt.Sprintf("a rank that is %s cannot become %s", s.phase, next)}
+		s.setFinished(Outcome{}, err)
+		s.setGathered(Roster{}, err)
 		return false
 	}
 	return true
 }
 
 // end enters Ended with the outcome of the job.
-func (n *Node) end(o Outcome) {
-	if n.enter(Ended) {
-		n.outcome = o
+func (s *course) end(o Outcome) {
+	if s.enter(Ended) {
+		s.outcome = o
+	}
+}
+
+// setGathered lets Gather return. The first call counts.
+func (s *course) setGathered(r Roster, err error) {
+	select {
+	case <-s.gathered:
+	default:
+		s.roster, s.gatherErr = r, err
+		close(s.gathered)
+	}
+}
+
+// isGathered reports whether Gather may return.
+func (s *course) isGathered() bool {
+	select {
+	case <-s.gathered:
+		return true
+	default:
+		return false
+	}
+}
+
+// setFinished lets Wait return, and Gather where it still waits. The first call counts.
+func (s *course) setFinished(o Outcome, err error) {
+	select {
+	case <-s.finished:
+	default:
+		s.enter(Ended)
+		s.outcome, s.outcomeErr = o, err
+		close(s.finished)
+		if err == nil {
+			s.setGathered(Roster{}, &EndedError{o})
+		}
 	}
 }

@@ -128,7 +128,13 @@ func (n *Node) ranks() []RankStatus {
 			}
 		}
 		for _, m := range n.missing() {
-			out = append(out, n.missingStatus(m))
+			since := n.begin
+			if n.lead != nil {
+				if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
+					since = t.changed
+				}
+			}
+			out = append(out, n.cfg.missingStatus(m, since))
 		}
 	}
 	sort.Slice(out, func(a, b int) bool { // by rank; -1, unknown, comes last
@@ -166,20 +172,15 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 	return s
 }
 
-func (n *Node) missingStatus(m Missing) RankStatus {
-	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: n.begin, Slots: -1, GPUs: -1}
-	for _, p := range n.cfg.Peers {
+func (cfg *Config) missingStatus(m Missing, since time.Time) RankStatus {
+	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: since, Slots: -1, GPUs: -1}
+	for _, p := range cfg.Peers {
 		if p.ID == m.Name {
 			s.Host, s.Port = p.Host, p.Port
 		}
 	}
 	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
-	}
-	if n.lead != nil {
-		if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
-			s.Since = t.changed
-		}
 	}
 	return s
 }

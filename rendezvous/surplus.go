@@ -262,11 +262,11 @@ func (u *uplink) isLate(w *wire, r *Record) bool {
 	}
 	switch {
 	case u.n.lead != nil:
-		w.send(u.n.noPlace())
+		w.send(u.n.roster.noPlace(u.n.cfg.Status.Conflict))
 	case u.wire != nil:
 		u.n.probes.ask(u.wire, func(alive bool) {
 			if alive {
-				w.send(u.n.noPlace())
+				w.send(u.n.roster.noPlace(u.n.cfg.Status.Conflict))
 			} else {
 				w.send(u.registration(r))
 			}

@@ -98,7 +98,7 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) word 
 		case i == judges:
 			return word{Outcome: own}
 		case i > 0 && reached == nil:
-			reached = u.n.reachable(ctx, members[1:][:min(judges, len(members)-1)])
+			reached = reachable(ctx, u.n.cfg.Dial, members[1:][:min(judges, len(members)-1)])
 		}
 		if i > 0 && !reached[i] {
 			continue
@@ -114,14 +114,14 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) word 
 }
 
 // reachable tries all at once: who is cut off from all of them must not try one after the other, each for seconds.
-func (n *Node) reachable(ctx context.Context, members []Member) []bool {
+func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
 		wg.Go(func() {
-			if rwc, err := n.cfg.Dial(ctx, o.ID, o.Addr); err == nil {
+			if rwc, err := dial(ctx, o.ID, o.Addr); err == nil {
 				out[i] = true
 				_ = rwc.Close()
 			}
@@ -320,7 +320,7 @@ func (n *Node) onHere(w *wire, r *Record) {
 		}
 		switch {
 		case !ok:
-			reply(n.noPlace())
+			reply(n.roster.noPlace(n.cfg.Status.Conflict))
 			return
 		case m.Nonce != r.Nonce:
 			n.lead.contest(t, m.Record, r, reply, func() {
