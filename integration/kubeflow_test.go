@@ -164,7 +164,7 @@ func inAllWays(t *testing.T, source, done string, slots map[string]int, lay func
 	})
 }
 
-// mpiJobPods have Open MPI's variables. Workers are told nothing but their name.
+// mpiJobPods returns pods with Open MPI's variables. Workers know only their names.
 func mpiJobPods(t *testing.T, file string) []*kubeflowPod {
 	t.Helper()
 	job, pods := kubeflowPods(t, file, "Launcher", "Worker")
@@ -188,7 +188,7 @@ func mpiJobPods(t *testing.T, file string) []*kubeflowPod {
 	return pods
 }
 
-// pyTorchJobPods run one process each, as without nprocPerNode.
+// pyTorchJobPods returns pods that run one process each, as without nprocPerNode.
 func pyTorchJobPods(t *testing.T, file string) []*kubeflowPod {
 	t.Helper()
 	_, pods := kubeflowPods(t, file, "Master", "Worker")
@@ -227,21 +227,21 @@ func TestMPIJobWithGPUs(t *testing.T) {
 		func(t *testing.T) []*kubeflowPod { return mpiJobPods(t, "mpijob-gpu.yaml") })
 }
 
-// PyTorch is the stand-in of testdata/envinit.py.
+// testdata/envinit.py stands in for PyTorch.
 func TestPyTorchJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/envinit.py", "rank 0 of 4: sum = 10",
 		map[string]int{"Master": 4, "Worker": 4},
 		func(t *testing.T) []*kubeflowPod { return pyTorchJobPods(t, "pytorchjob-gpu.yaml") })
 }
 
-// TensorFlow is the stand-in of testdata/train.py.
+// testdata/train.py stands in for TensorFlow.
 func TestTFJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/train.py", "worker 0 of 4 with 2 parameter servers",
 		map[string]int{"Worker": 4, "PS": 0},
 		func(t *testing.T) []*kubeflowPod { return tfJobPods(t, "tfjob-gpu.yaml") })
 }
 
-// TestTFJob is examples/kubeflow/tfjob.yaml. The job succeeds by the operator's rule when worker 0 has ended with 0.
+// TestTFJob runs examples/kubeflow/tfjob.yaml. By the operator's rule the job succeeds when worker 0 ends with 0.
 func TestTFJob(t *testing.T) {
 	code := codeOf(t, "integration/testdata/train.py", "train.py")
 	var containers []*lab.Container
