@@ -29,6 +29,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
@@ -55,7 +56,7 @@ type container struct {
 	keys    *jobkey.Keys
 	open    bool   // the keys are no secret
 	command string // path of the command, "" when this container has none
-	fabric  fabric
+	devices *rdma.Search
 
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
 	task     *netif.HeldPort     // for the job's own use
@@ -82,6 +83,7 @@ type container struct {
 
 	mu       sync.Mutex
 	roster   rendezvous.Roster        // empty before the commit
+	fabric   launch.Fabric            // agreeOnFabric of the roster; zero before the commit
 	names    func() []string          // hostNames of the roster; nil before the commit
 	timings  map[string]time.Duration // from begin to the end of each phase
 	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
@@ -187,7 +189,10 @@ func sizeText(size int) string {
 }
 
 func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
-	in := envspec.Input{Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: netif.Resolver{}, Hostname: host, CPUs: runtime.NumCPU()}
+	in := envspec.Input{
+		Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: netif.Resolver{}, Hostname: host,
+		CPUs: runtime.NumCPU(),
+	}
 	var err error
 	in.Addrs, err = netif.Addrs()
 	return in, err
@@ -403,7 +408,8 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.answerAll(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
+	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
+		"elapsed", c.elapsed())
 	return nil
 }
 
@@ -610,7 +616,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-c.fabric.done:
+			case <-c.devices.Done():
 				runtime.GOMAXPROCS(1)
 			}
 		})
@@ -628,11 +634,12 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
+	fabric := c.agreeOnFabric(roster)
+	if err := writeFabric(c.state, fabric); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
 	c.mu.Lock()
-	c.roster = roster
+	c.roster, c.fabric = roster, fabric
 	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
 	if !c.isAlone() {
 		c.sshFiles = sync.OnceFunc(func() {
