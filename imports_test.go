@@ -91,7 +91,7 @@ var imports = map[string]struct {
 	},
 	"statedir": {
 		[]string{module + "/internal/proc", module + "/internal/unixsock", "golang.org/x/sys"},
-		"which directory is whose depends on the kernel's locks and sockets alone: no flag, launcher or rank changes it",
+		"the kernel's locks and sockets alone tell whose a directory is: no flag, launcher or rank does",
 	},
 	"stderrlog": {
 		nil,

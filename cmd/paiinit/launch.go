@@ -178,7 +178,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
-	vars := c.withoutSettled(n, r, slices.Concat(launch.Environment(l), c.fabricVars(r)), slog.LevelInfo)
+	vars := c.withoutSettled(n, slices.Concat(launch.Environment(l), c.fabricVars()), slog.LevelInfo)
 	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), vars, more))
 	for _, v := range kept {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
@@ -205,11 +205,11 @@ func (c *container) sessionVars() []string {
 }
 
 // varsOfSessions computes sessionVars.
-func (c *container) varsOfSessions(roster rendezvous.Roster) []string {
+func (c *container) varsOfSessions(roster rendezvous.Roster, fabric launch.Fabric) []string {
 	var out []string
 	n := c.reachedOver(roster)
-	hints := append(c.sessionFabricVars(roster), c.sessionSockets(n)...)
-	hints = c.withoutSettled(n, roster, hints, slog.LevelDebug) // rank 0 has told of its own
+	hints := append(everyFabricVar(fabric), c.sessionSockets(n)...)
+	hints = c.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
 	for _, v := range append(c.jobVars(roster), hints...) {
 		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
 		if !slices.ContainsFunc(c.agent.Environ, set) {
@@ -227,7 +227,8 @@ func (c *container) varsOfSessions(roster rendezvous.Roster) []string {
 func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket), Reason: "how paiinit rsh finds the paiinit of this container"},
+		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket),
+			Reason: "how paiinit rsh finds the paiinit of this container"},
 		{Name: "PAIINIT_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
 		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
 		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.File(statedir.Hostfile)},

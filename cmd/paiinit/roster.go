@@ -21,6 +21,7 @@ import (
 // its roster is empty.
 type agreement struct {
 	roster rendezvous.Roster
+	fabric launch.Fabric  // the verdict on the verbs devices of all ranks
 	alias  string         // of this container
 	peers  []envspec.Peer // that this container's environment lists
 
@@ -34,17 +35,19 @@ func (c *container) agreed() *agreement {
 	if a := c.agreement.Load(); a != nil {
 		return a
 	}
-	return c.newAgreement(rendezvous.Roster{})
+	return c.newAgreement(rendezvous.Roster{}, launch.Fabric{})
 }
 
-// agree notes that the ranks have agreed on a roster.
-func (c *container) agree(roster rendezvous.Roster) { c.agreement.Store(c.newAgreement(roster)) }
+// agree notes what the ranks have agreed on.
+func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) {
+	c.agreement.Store(c.newAgreement(roster, fabric))
+}
 
-func (c *container) newAgreement(roster rendezvous.Roster) *agreement {
+func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := &agreement{
-		roster: roster, alias: c.job.Alias, peers: c.job.Peers,
+		roster: roster, fabric: fabric, alias: c.job.Alias, peers: c.job.Peers,
 		names:         sync.OnceValue(func() []string { return hostNames(roster.Members) }),
-		sessionVars:   sync.OnceValue(func() []string { return c.varsOfSessions(roster) }),
+		sessionVars:   sync.OnceValue(func() []string { return c.varsOfSessions(roster, fabric) }),
 		writeSSHFiles: func() {},
 	}
 	if len(roster.Members) > 0 && !c.isAlone() {

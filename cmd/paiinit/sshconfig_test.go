@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -64,7 +65,7 @@ func TestNoSSHFilesAfterTheJob(t *testing.T) {
 	c := &container{identity: identity{keys: jobkey.Insecure("job", "")}}
 	over, end := context.WithCancel(t.Context())
 	end()
-	a := c.newAgreement(rendezvous.Roster{Members: members("a", "b")})
+	a := c.newAgreement(rendezvous.Roster{Members: members("a", "b")}, launch.Fabric{})
 	require.ErrorIs(t, c.writeSSH(over, a), context.Canceled)
 	require.Empty(t, c.hostKeys.byID)
 }
