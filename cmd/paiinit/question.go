@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -24,12 +23,11 @@ import (
 
 // questions are the commands that ask the paiinit that runs in this container.
 func questions(environ []string) []*cli.Command {
-	command := func(name, args, usage string, do func(*cli.Command, asker) error, flags ...cli.Flag) *cli.Command {
+	command := func(name, args, usage string, do func(*cli.Context, asker) error, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
-			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
-			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
-			OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} },
-			Action: func(_ context.Context, c *cli.Command) error {
+			Name: name, Usage: usage, ArgsUsage: args,
+			Flags: append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
+			Action: func(c *cli.Context) error {
 				want := 0
 				if args != "" {
 					want = 1
@@ -41,11 +39,12 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return do(c, asker{c: c, socket: filepath.Join(dir, questionName)})
+				return do(c, asker{socket: filepath.Join(dir, questionName)})
 			},
 		}
 	}
-	timeout := &cli.StringFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then (default: no limit)"}
+	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then",
+		DefaultText: "no limit", Action: notNegative("timeout")}
 	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
 	return []*cli.Command{
 		command("status", "", "where the job stands: who is present, who is missing, and why", showStatus,
@@ -54,7 +53,7 @@ func questions(environ []string) []*cli.Command {
 		command("barrier", "NAME", "return once every rank has called it with that name", awaitBarrier, timeout),
 		command("hosts", "", "name:slots of the live ranks, as horovodrun's --host-discovery-script wants them", showHosts),
 		command("hostfile", "", "the host list", showHostfile,
-			&cli.StringFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: formats[0]}),
+			&cli.GenericFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: new(dialect(hostfile.OpenMPI))}),
 	}
 }
 
@@ -67,10 +66,7 @@ type replyError struct {
 func (e *replyError) Error() string { return e.text }
 
 // asker asks the paiinit of this container.
-type asker struct {
-	c      *cli.Command
-	socket string
-}
+type asker struct{ socket string }
 
 // slack is how much longer than it was told an answer may take before the asker gives up by itself.
 const slack = 10 * time.Second
@@ -115,41 +111,21 @@ func (a asker) ask(q question) (reply, error) {
 	return r, nil
 }
 
-// timeout reads --timeout; 0 = no limit.
-func (a asker) timeout() (time.Duration, error) {
-	v := a.c.String("timeout")
-	if v == "" || v == "0" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		return 0, &usageError{fmt.Errorf("--timeout is %q: want a time such as 90s or 10m", v)}
-	}
-	return d, nil
-}
-
-func awaitAll(_ *cli.Command, a asker) error {
-	d, err := a.timeout()
-	if err == nil {
-		_, err = a.ask(question{Ask: "wait", Timeout: d})
-	}
+func awaitAll(c *cli.Context, a asker) error {
+	_, err := a.ask(question{Ask: "wait", Timeout: c.Duration("timeout")})
 	return err
 }
 
-func awaitBarrier(c *cli.Command, a asker) error {
-	d, err := a.timeout()
-	if err != nil {
-		return err
-	}
+func awaitBarrier(c *cli.Context, a asker) error {
 	name := c.Args().First()
 	if name == "" || len(name) > rendezvous.MaxName {
 		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
 	}
-	_, err = a.ask(question{Ask: "barrier", Name: name, Timeout: d})
+	_, err := a.ask(question{Ask: "barrier", Name: name, Timeout: c.Duration("timeout")})
 	return err
 }
 
-func showHosts(c *cli.Command, a asker) error {
+func showHosts(c *cli.Context, a asker) error {
 	r, err := a.ask(question{Ask: "hosts"})
 	if err != nil {
 		return err
@@ -158,26 +134,35 @@ func showHosts(c *cli.Command, a asker) error {
 	for _, h := range r.Hosts {
 		fmt.Fprintf(&b, "%s:%d\n", h.Name, h.Slots)
 	}
-	_, err = b.WriteTo(c.Root().Writer)
+	_, err = b.WriteTo(c.App.Writer)
 	return err
 }
 
-func showHostfile(c *cli.Command, a asker) error {
-	dialect := hostfile.Dialect(c.String("format"))
-	if err := hostfile.Check(dialect, "name"); err != nil {
-		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
+// dialect is the value of --format.
+type dialect hostfile.Dialect
+
+func (d *dialect) String() string { return string(*d) }
+
+func (d *dialect) Set(name string) error {
+	if hostfile.Check(hostfile.Dialect(name), "name") != nil {
+		return errors.New("want openmpi, hydra, horovod or deepspeed")
 	}
+	*d = dialect(name)
+	return nil
+}
+
+func showHostfile(c *cli.Context, a asker) error {
 	r, err := a.ask(question{Ask: "hostfile"})
 	if err != nil {
 		return err
 	}
-	return hostfile.Write(c.Root().Writer, dialect, r.Hosts)
+	return hostfile.Write(c.App.Writer, hostfile.Dialect(c.String("format")), r.Hosts)
 }
 
 // watchInterval is how often a change is looked for.
 const watchInterval = time.Second
 
-func showStatus(c *cli.Command, a asker) error {
+func showStatus(c *cli.Context, a asker) error {
 	r, err := a.ask(question{Ask: "status"})
 	if err != nil {
 		return err
@@ -186,11 +171,11 @@ func showStatus(c *cli.Command, a asker) error {
 	show := func(s *jobStatus) error {
 		switch {
 		case c.Bool("json") && watch:
-			return json.NewEncoder(c.Root().Writer).Encode(s) // one line for each change
+			return json.NewEncoder(c.App.Writer).Encode(s) // one line for each change
 		case c.Bool("json"):
-			return printJSON(c.Root().Writer, s)
+			return printJSON(c.App.Writer, s)
 		}
-		return sayStatus(c.Root().Writer, s, time.Now())
+		return sayStatus(c.App.Writer, s, time.Now())
 	}
 	if err := show(r.Status); err != nil || !watch {
 		return err
@@ -210,7 +195,7 @@ func showStatus(c *cli.Command, a asker) error {
 		}
 		last = r.Status
 		if !c.Bool("json") {
-			if _, err := fmt.Fprintln(c.Root().Writer); err != nil {
+			if _, err := fmt.Fprintln(c.App.Writer); err != nil {
 				return err
 			}
 		}
