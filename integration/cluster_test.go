@@ -55,7 +55,8 @@ func build(dir string) (err error) {
 		return err
 	}
 	paiinit = filepath.Join(dir, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
+		"-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -45,7 +45,8 @@ func ask(args, environ []string) int {
 }
 
 func showVersion(c *cli.Context) error {
-	_, err := fmt.Fprintf(c.App.Writer, "paiinit %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	_, err := fmt.Fprintf(c.App.Writer, "paiinit %s %s %s/%s\n",
+		version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }
 

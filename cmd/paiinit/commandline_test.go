@@ -45,8 +45,8 @@ func TestCommandIsKeptApart(t *testing.T) {
 			want = append(want, strings.ReplaceAll(word, "_", ""))
 		}
 		var got []string
-		err := newApp(nil, func(_ context.Context, s settings) error { got = s.command; return nil }).RunContext(context.Background(), runArgs(args))
-		require.NoError(t, err, "%q", test.args)
+		app := newApp(nil, func(_ context.Context, s settings) error { got = s.command; return nil })
+		require.NoError(t, app.Run(runArgs(args)), "%q", test.args)
 		require.Equal(t, want, append([]string{}, got...), "%q", test.args)
 	}
 }

@@ -31,12 +31,15 @@ func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
 func eachCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name:      "each",
-		Usage:     "run COMMAND on every rank, its lines with the rank in front; the status is the worst",
+		Usage:     "run COMMAND on every rank, prefix each line with its rank, exit with the highest status",
 		ArgsUsage: "[--] COMMAND [ARG...]",
-		Description: "A COMMAND of one word is one for the shell, such as 'df -h | grep shm'; several words are run as they are.\n" +
-			"Standard output and error are kept apart. Signals are passed on to all.",
+		Description: "A COMMAND of one word is run by the shell, such as 'df -h | grep shm'; " +
+			"several words are run as they are.\n" +
+			"Standard output and standard error stay separate. Signals are forwarded to every rank.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "ranks", Usage: "`LIST` of ranks and names of hosts, such as 0,3-5,worker-7", DefaultText: "all"},
+			&cli.StringFlag{
+				Name: "ranks", Usage: "`LIST` of ranks and host names, such as 0,3-5,worker-7", DefaultText: "all",
+			},
 		},
 		Action: func(c *cli.Context) error {
 			dir, err := chooseDir(environ, "")

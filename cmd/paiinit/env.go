@@ -16,10 +16,13 @@ import (
 
 func envCommand(environ []string) *cli.Command {
 	return &cli.Command{
-		Name: "env", Usage: "what was detected about the job, and from which variables",
+		Name: "env", Usage: "print what was detected about the job, and from which variables",
 		Flags: append(jobFlags(),
-			&cli.BoolFlag{Name: "json", Usage: "for programs"},
-			&cli.BoolFlag{Name: "export", Usage: "what a command would be told of the job, for a shell: eval \"$(paiinit env --export)\""}),
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{
+				Name:  "export",
+				Usage: "print the variables that a command would get, for a shell: eval \"$(paiinit env --export)\"",
+			}),
 		Action: func(c *cli.Context) error { return showEnv(c, environ) },
 	}
 }

@@ -129,8 +129,8 @@ func (s started) run(t *testing.T) envspec.Job {
 		}
 	}
 	var got settings
-	err := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil }).RunContext(t.Context(), runArgs(s.argv))
-	require.NoError(t, err)
+	app := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil })
+	require.NoError(t, app.Run(runArgs(s.argv)))
 	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver, Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
 	if s.addr != "" {
 		in.Addrs = []netip.Addr{netip.MustParseAddr(s.addr)}

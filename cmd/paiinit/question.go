@@ -26,7 +26,9 @@ func questions(environ []string) []*cli.Command {
 	command := func(name, args, usage string, do func(*cli.Context, asker) error, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: args,
-			Flags: append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
+			Flags: append(flags, &cli.StringFlag{
+				Name: "state-dir", Usage: "state directory of the paiinit to ask [PAIINIT_STATE_DIR=`DIR`]",
+			}),
 			Action: func(c *cli.Context) error {
 				want := 0
 				if args != "" {
@@ -43,17 +45,21 @@ func questions(environ []string) []*cli.Command {
 			},
 		}
 	}
-	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then",
-		DefaultText: "no limit", Action: notNegative("timeout")}
+	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
+		DefaultText: "forever", Action: notNegative("timeout")}
 	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
 	return []*cli.Command{
-		command("status", "", "where the job stands: who is present, who is missing, and why", showStatus,
-			&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.BoolFlag{Name: "watch", Usage: "show every change, until the job ends"}),
-		command("wait", "", "return once all ranks are present", awaitAll, timeout),
-		command("barrier", "NAME", "return once every rank has called it with that name", awaitBarrier, timeout),
-		command("hosts", "", "name:slots of the live ranks, as horovodrun's --host-discovery-script wants them", showHosts),
-		command("hostfile", "", "the host list", showHostfile,
-			&cli.GenericFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: new(dialect(hostfile.OpenMPI))}),
+		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
+		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
+		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
+		command("hostfile", "", "print the host list", showHostfile,
+			&cli.GenericFlag{
+				Name: "format", Usage: "`NAME` of the launcher that reads it: " + strings.Join(formats, ", "),
+				Value: new(dialect(hostfile.OpenMPI)),
+			}),
 	}
 }
 

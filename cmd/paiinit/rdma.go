@@ -24,11 +24,14 @@ import (
 
 func rdmaCommand(environ []string) *cli.Command {
 	return &cli.Command{
-		Name: "rdma", Usage: "the verbs devices of this container, or of all ranks, and what is wrong with them",
-		Description: "The status is 69 where there are devices and none can be used; with --all, where not all ranks can use one together.",
+		Name: "rdma", Usage: "print the verbs devices of this container or of all ranks, and what is wrong with them",
+		Description: "Exits with 69 if there are devices and none is usable; " +
+			"with --all, if the ranks cannot all use one together.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "json", Usage: "for programs"},
-			&cli.BoolFlag{Name: "all", Usage: "one table for all ranks of the job, and the verdict on them; asks the running paiinit"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{
+				Name: "all", Usage: "print one table for all ranks of the running job, and the verdict on them",
+			},
 			&cli.StringFlag{Name: "root", Usage: "`DIR` with sys/, dev/ and proc/ of another container", Value: "/"},
 		},
 		Action: func(c *cli.Context) error {

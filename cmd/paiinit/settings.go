@@ -58,16 +58,16 @@ type settings struct {
 // jobFlags are the flags that envspec understands: it reads their twins itself.
 func jobFlags() []cli.Flag {
 	return []cli.Flag{
-		textFlag("system", "`NAME` of the scheduler, when the detected one is wrong", ""),
-		textFlag("job", "`ID` of the job, the same in all its containers", ""),
-		textFlag("attempt", "`ID` of this attempt of the job, the same in all its containers", ""),
-		textFlag("role", "`NAME` of this container's role, such as worker", ""),
-		textFlag("index", "`NUMBER` of this container within its role, from 0", ""),
-		textFlag("rank", "`NUMBER` of this container within the job, from 0", ""),
-		textFlag("size", "`NUMBER` of containers of the job", ""),
-		textFlag("peers", "`LIST` of containers: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME", ""),
-		textFlag("slots", "`NUMBER` of processes that a launcher may start here", ""),
-		textFlag("port", "`NUMBER` of the one port for SSH and gossip, TCP and UDP",
+		textFlag("system", "NAME", "name of the scheduler, if the detected one is wrong", ""),
+		textFlag("job", "ID", "ID of the job, the same in all its containers", ""),
+		textFlag("attempt", "ID", "ID of this attempt of the job, the same in all its containers", ""),
+		textFlag("role", "NAME", "role of this container, such as worker", ""),
+		textFlag("index", "NUMBER", "index of this container within its role, from 0", ""),
+		textFlag("rank", "NUMBER", "rank of this container within the job, from 0", ""),
+		textFlag("size", "NUMBER", "number of containers of the job", ""),
+		textFlag("peers", "LIST", "containers of the job: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME", ""),
+		textFlag("slots", "NUMBER", "number of processes that a launcher may start here", ""),
+		textFlag("port", "NUMBER", "port for SSH and gossip, TCP and UDP",
 			"the scheduler's ssh port, else 12345; 12345 to 12408 under Slurm"),
 	}
 }
@@ -75,32 +75,33 @@ func jobFlags() []cli.Flag {
 // ownFlags are the flags of run that say what paiinit does. An empty twin means the default.
 func ownFlags() []cli.Flag {
 	return []cli.Flag{
-		textFlag("secret-file", "`FILE` with the job's secret, or the secret itself in PAIINIT_SECRET: "+
-			"head -c 32 /dev/urandom | base64", ""),
-		boolFlag("insecure", "run without a secret: anybody who reaches the port and knows the job id takes part"),
-		textFlag("authorized-keys",
-			"`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp", ""),
-		choiceFlag("people", "`WHERE` people who have logged in may run commands: "+
-			"job, on all ranks, or local, in this container only", peopleJob, peopleLocal),
-		boolFlag("require-same-launcher",
-			"refuse to launch where mpirun or mpiexec is not of the same version on all ranks"),
-		boolFlag("allow-partial", "accept that a launcher has used fewer hosts than it was asked to"),
-		durationFlag("timeout", "`TIME` for all ranks to come; 0 = no limit", 10*time.Minute, "10m"),
-		durationFlag("grace", "`TIME` between SIGTERM and SIGKILL for the command; 0 = SIGKILL at once",
+		textFlag("secret-file", "FILE", "file with the job's secret, or the secret itself in PAIINIT_SECRET; "+
+			"make one with: head -c 32 /dev/urandom | base64", ""),
+		boolFlag("insecure", "run without a secret: every host that reaches the port and knows the job's ID can join"),
+		textFlag("authorized-keys", "FILE",
+			"file with keys of people who may log in from outside: shell, commands, scp, sftp", ""),
+		choiceFlag("people", "WHERE", "where people who have logged in may run commands: "+
+			"job (on all ranks) or local (in this container only)", peopleJob, peopleLocal),
+		boolFlag("require-same-launcher", "refuse to launch if ranks have different versions of mpirun or mpiexec"),
+		boolFlag("allow-partial", "accept a launcher that used fewer hosts than it was asked to"),
+		durationFlag("timeout", "how long to wait for all ranks (0 = forever)", 10*time.Minute, "10m"),
+		durationFlag("grace", "how long COMMAND may go on after SIGTERM before it gets SIGKILL (0 = SIGKILL at once)",
 			8*time.Second, "8s"),
-		choiceFlag("exec", "`WHO` runs COMMAND: rank0, or all, each on its own host", execRank0, execAll),
-		choiceFlag("signal", "`TARGET` of signals: leader (COMMAND alone, through shells) "+
+		choiceFlag("exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
+		choiceFlag("signal", "TARGET", "which processes get signals: leader (COMMAND alone, through shells) "+
 			"or group (its whole process group)", signalLeader, signalGroup),
-		textFlag("until", "`ROLES` that end the job once their commands have ended with 0, "+
+		textFlag("until", "ROLES", "roles that end the job once all their commands have exited with 0, "+
 			"such as chief,worker; or rank0", "all but ps, server and evaluator"),
-		choiceFlag("network-hints", "`WHAT` to tell launchers and libraries of the network "+
-			"that the ranks share: auto or off", hintsAuto, hintsOff),
-		choiceFlag("rdma", "`WHAT` to do about verbs devices: auto, require or off", rdmaAuto, rdmaRequire, rdmaOff),
-		choiceFlag("ssh", "`WHICH` program is ssh in the job's PATH: own (hosts outside of the job go to the image's ssh), "+
-			"or image", sshOwn, sshImage),
-		choiceFlag("log-format", "`FORMAT` of the log: text or json", "text", "json"),
-		choiceFlag("log-level", "`LEVEL` of the log: debug, info, warn or error", "info", "debug", "warn", "error"),
-		textFlag("state-dir", "`DIR` for the host list and the agent's socket",
+		choiceFlag("network-hints", "MODE", "whether to tell launchers and libraries which network the ranks share: "+
+			"auto or off", hintsAuto, hintsOff),
+		choiceFlag("rdma", "MODE", "whether to use verbs devices: auto, require or off",
+			rdmaAuto, rdmaRequire, rdmaOff),
+		choiceFlag("ssh", "WHICH", "first ssh in the job's PATH: "+
+			"own (hands hosts outside of the job to the image's ssh) or image", sshOwn, sshImage),
+		choiceFlag("log-format", "FORMAT", "format of the log: text or json", "text", "json"),
+		choiceFlag("log-level", "LEVEL", "least severe level that is logged: debug, info, warn or error",
+			"info", "debug", "warn", "error"),
+		textFlag("state-dir", "DIR", "directory for the host list and the agent's socket",
 			"/run/paiinit, or a directory of this job in /dev/shm or TMPDIR"),
 	}
 }
@@ -108,26 +109,32 @@ func ownFlags() []cli.Flag {
 func runFlags() []cli.Flag { return append(jobFlags(), ownFlags()...) }
 
 // textFlag is a flag of run whose default is described, not a value.
-func textFlag(name, usage, otherwise string) cli.Flag {
-	return &cli.StringFlag{Name: name, Usage: withTwin(usage, name), DefaultText: otherwise}
+func textFlag(name, value, usage, otherwise string) cli.Flag {
+	return &cli.StringFlag{Name: name, Usage: withTwin(name, value, usage), DefaultText: otherwise}
 }
 
 func boolFlag(name, usage string) cli.Flag {
-	return &cli.BoolFlag{Name: name, Usage: withTwin(usage, name)}
+	return &cli.BoolFlag{Name: name, Usage: withTwin(name, "", usage)}
 }
 
 func durationFlag(name, usage string, value time.Duration, text string) cli.Flag {
 	return &cli.DurationFlag{
-		Name: name, Usage: withTwin(usage, name), Value: value, DefaultText: text, Action: notNegative(name),
+		Name: name, Usage: withTwin(name, "TIME", usage), Value: value, DefaultText: text, Action: notNegative(name),
 	}
 }
 
 // choiceFlag is a flag of run whose first word is the default.
-func choiceFlag(name, usage string, words ...string) cli.Flag {
-	return &cli.GenericFlag{Name: name, Usage: withTwin(usage, name), Value: &choice{words[0], words}}
+func choiceFlag(name, value, usage string, words ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{words[0], words}}
 }
 
-func withTwin(usage, name string) string { return usage + " (" + twin(name) + ")" }
+// withTwin names the variable of a flag in its help. The library repeats the word in backquotes beside the flag.
+func withTwin(name, value, usage string) string {
+	if value == "" {
+		return usage + " [" + twin(name) + "]"
+	}
+	return usage + " [" + twin(name) + "=`" + value + "`]"
+}
 
 // notNegative refuses what the library takes for a duration of that flag.
 func notNegative(name string) func(*cli.Context, time.Duration) error {
@@ -362,8 +369,9 @@ func firstWord(flags []cli.Flag, args []string) int {
 func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
 	commands := append([]*cli.Command{
 		{
-			Name:      "run",
-			Usage:     "gather all ranks; rank 0, or with --exec all every rank, then runs COMMAND (the default command)",
+			Name: "run",
+			Usage: "wait for all ranks, then run COMMAND on rank 0, or with --exec all on every rank " +
+				"(the default command)",
 			ArgsUsage: "[--] COMMAND [ARG...]",
 			Flags:     runFlags(),
 			Before:    func(c *cli.Context) error { return setTwins(c, environ) },
@@ -375,12 +383,15 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 				return action(c.Context, s)
 			},
 		},
-		{Name: "rsh", Usage: "run a command on another rank, as mpirun does; also when called by the name ssh or rsh", ArgsUsage: "[OPTIONS] HOST COMMAND..."},
+		{
+			Name: "rsh", ArgsUsage: "HOST [COMMAND...]",
+			Usage: "run a command or a shell on another rank; also under the names ssh and rsh",
+		},
 		eachCommand(environ),
 		envCommand(environ),
 		rdmaCommand(environ),
 		sftpCommand(),
-		{Name: "version", Usage: "version and Go version", Action: showVersion},
+		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
 	}, questions(environ)...)
 	for _, c := range commands {
 		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [options] " + c.ArgsUsage)
@@ -394,8 +405,9 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 	}
 	return &cli.App{
 		Name:  "paiinit",
-		Usage: "start a distributed job when all of its containers are there, and end them all with the same status",
-		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\npaiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
+		Usage: "start a distributed job once all its containers are present, and end them all with the same status",
+		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\n" +
+			"paiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
 			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
 		Version:              version,
 		HideVersion:          true,

@@ -62,7 +62,8 @@ func launcherImage(suite string) (string, error) {
 // binary is paiinit as it is shipped, built once for all tests.
 var binary = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", file, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
+		"-ldflags", "-s -w", "-o", file, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
