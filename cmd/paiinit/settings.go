@@ -397,6 +397,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [options] " + c.ArgsUsage)
 		c.Flags = append(c.Flags, helpFlag())
 		c.HideHelp, c.OnUsageError = true, wrongUsage
+		c.Subcommands = []*cli.Command{} // nil would make its words topics of help
 		for _, f := range c.Flags {
 			if f, ok := f.(*cli.BoolFlag); ok {
 				f.DisableDefaultText = true
@@ -418,6 +419,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		ErrWriter:            os.Stderr,
 		ExitErrHandler:       func(*cli.Context, error) {},
 		OnUsageError:         wrongUsage,
+		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowSubcommandHelp(c) },
 		Commands:             commands,
 	}
 }
