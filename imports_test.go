@@ -70,7 +70,10 @@ var imports = map[string]struct {
 		"the client knows the protocol and not our server: it is tested against real ones",
 	},
 	"sshd": {
-		[]string{module + "/internal/proc", "github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys"},
+		[]string{
+			module + "/internal/proc", module + "/internal/unixsock",
+			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys",
+		},
 		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},
 	"sshd/sshdtest": {
