@@ -271,7 +271,7 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	if directErr != nil {
 		return nil, nil, fmt.Errorf("%w; and not without it either: %w", err, directErr)
 	}
-	conn, other, err := socketPair()
+	conn, other, err := unixsock.Pair()
 	if err != nil {
 		_ = p.Close()
 		return nil, nil, err
@@ -286,33 +286,6 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 		_ = p.Close()
 		serving.Wait()
 	}, nil
-}
-
-// socketPair connects this process with itself.
-func socketPair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making a socket pair: %w", err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket pair")
-		conn, fileErr := net.FileConn(f)
-		_ = f.Close()
-		if fileErr != nil {
-			err = fmt.Errorf("making a socket pair: %w", fileErr)
-			continue
-		}
-		conns[i] = conn.(*net.UnixConn)
-	}
-	if err != nil {
-		for _, conn := range conns {
-			if conn != nil {
-				_ = conn.Close()
-			}
-		}
-	}
-	return conns[0], conns[1], err
 }
 
 // dialAgent connects to the socket. A socket with a full queue is tried again for a while, as a launcher starts
