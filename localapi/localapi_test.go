@@ -169,9 +169,9 @@ func TestWireFormat(t *testing.T) {
 			`{"exit":0,"error":"","add":["-H","worker-0:8"]}`,
 		},
 		{`{"ask":"status","of":"a later version"}`, ""},
-		{`{"ask":"horovodrun"}`, `{"exit":64,"error":"this paiinit, v1, does not know the question \"horovodrun\""}`},
-		{`{"ask":"weather"}`, `{"exit":64,"error":"this paiinit, v1, does not know the question \"weather\""}`},
-		{`{}`, `{"exit":64,"error":"this paiinit, v1, does not know the question \"\""}`},
+		{`{"ask":"horovodrun"}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"horovodrun\""}`},
+		{`{"ask":"weather"}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"weather\""}`},
+		{`{}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"\""}`},
 	} {
 		conn := dialServer(t, newJob())
 		_, err := conn.Write([]byte(tt.request + "\n"))
@@ -348,11 +348,11 @@ func TestBadAnswers(t *testing.T) {
 		text, says string
 		closed     bool
 	}{
-		"none":        {"", "the paiinit of this container has ended (EOF)", true},
-		"half":        {`{"exit":0,`, "the paiinit of this container has ended (EOF)", true},
-		"no JSON":     {"later\n", "reading the answer of the paiinit of this container: invalid character 'l'", false},
+		"none":        {"", "paiinit ended before it answered: EOF", true},
+		"half":        {`{"exit":0,`, "paiinit ended before it answered: EOF", true},
+		"no JSON":     {"later\n", "reading the answer of paiinit: invalid character 'l'", false},
 		"a refusal":   {`{"exit":7,"error":"no","hosts":[{}]}` + "\n", "no", false},
-		"without end": {strings.Repeat(" ", maxAnswer+1), "has more than 67108864 bytes", false},
+		"without end": {strings.Repeat(" ", maxAnswer+1), "it has more than 67108864 bytes", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := net.Pipe()
@@ -374,7 +374,7 @@ func TestBadAnswers(t *testing.T) {
 	t.Run("a status is missing", func(t *testing.T) {
 		c := startServer(t, noStatus{newJob()})
 		_, err := c.Status(t.Context())
-		require.EqualError(t, err, "the paiinit of this container has answered without a status")
+		require.EqualError(t, err, "reading the answer of paiinit: it has no status")
 	})
 }
 
@@ -601,7 +601,8 @@ func requireRoot(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"ask":"status"}`, `{"ask":"wait","timeout":1}`, `{"ask":"barrier","name":"b","timeout":-1}`,
-		`{"ask":"names"}`, `{"ask":"horovodrun","horovodrun":{"args":["-np","2"]}}`, `{"ask":"hosts","name":7}`, "", "null", "[", "\x00",
+		`{"ask":"names"}`, `{"ask":"horovodrun","horovodrun":{"args":["-np","2"]}}`,
+		`{"ask":"hosts","name":7}`, "", "null", "[", "\x00",
 	} {
 		f.Add([]byte(seed + "\n"))
 	}

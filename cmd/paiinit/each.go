@@ -75,7 +75,7 @@ func (e *each) run(ctx context.Context, list string, words []string) error {
 		return err
 	}
 	if len(hosts) == 0 {
-		return &absentError{errors.New("the ranks are not all there yet")}
+		return &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
 	ranks, err := parseRanks(list, hosts)
 	if err != nil {

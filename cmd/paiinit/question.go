@@ -22,7 +22,7 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// questions are the commands that ask the paiinit that runs in this container.
+// questions returns the commands that ask the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
 	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
@@ -64,25 +64,25 @@ func questions(environ []string) []*cli.Command {
 	}
 }
 
-// askFunc asks the paiinit of this container, and prints what it answers.
+// askFunc asks the running paiinit and prints its answer.
 type askFunc func(*cli.Context, localapi.Client) error
 
-// clientIn asks the paiinit that serves a state directory.
+// clientIn returns a client for the paiinit that owns a state directory.
 func clientIn(dir string) localapi.Client {
 	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
-// explain says what a person can do where no answer came.
+// explain adds what a person can do about a paiinit that cannot be reached.
 func explain(err error) error {
 	var dial *localapi.DialError
 	switch {
 	case !errors.As(err, &dial):
 		return err
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", dial.Err)
+		return fmt.Errorf("%w; only root and the user that runs paiinit may ask it", dial.Err)
 	}
-	return fmt.Errorf("no paiinit runs in this container: nobody answers on %s "+
-		"(PAIINIT_STATE_DIR or --state-dir says where else to ask)", dial.Socket)
+	return fmt.Errorf("paiinit is not running here: no answer on %s; "+
+		"if it has another state directory, use --state-dir or PAIINIT_STATE_DIR", dial.Socket)
 }
 
 func awaitAll(c *cli.Context, ask localapi.Client) error {
@@ -135,7 +135,7 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 	return hostfile.Write(c.App.Writer, hostfile.Dialect(c.String("format")), list)
 }
 
-// watchInterval is how often a change is looked for.
+// watchInterval is how often `paiinit status --watch` polls.
 const watchInterval = time.Second
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
@@ -164,7 +164,7 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		s, err := ask.Status(c.Context)
 		if err != nil {
 			complain("%v", explain(err))
-			return nil // it was there before: this is the end of the job
+			return nil // paiinit has answered before, so the job has ended
 		}
 		if same(last, s) {
 			continue
@@ -182,14 +182,14 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 	return nil
 }
 
-// same compares what is shown of two statuses.
+// same reports whether two statuses print the same.
 func same(a, b *localapi.Status) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// sayStatus prints a status for people: one sentence, how long the phases took, and a row for every rank.
+// sayStatus prints a status for people: one sentence, the time of each phase, and a row for each rank.
 func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	var b strings.Builder
 	if e := missing(s); len(e.Missing) > 0 {
@@ -224,7 +224,7 @@ func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	return err
 }
 
-// dash stands for a number that is not known.
+// dash formats a number; "-" stands for an unknown one.
 func dash(n int) string {
 	if n < 0 {
 		return "-"

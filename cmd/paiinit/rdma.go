@@ -133,7 +133,7 @@ func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) err
 		return err
 	}
 	if len(hosts) == 0 {
-		return &absentError{errors.New("the ranks are not all there yet")}
+		return &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
 	self, err := os.Executable()
 	if err != nil {
