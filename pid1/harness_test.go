@@ -11,9 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,10 +21,12 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/paiinit/paiinit/integration/testsignals"
-	"github.com/paiinit/paiinit/pid1"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/pid1"
 )
 
 // The test binary is also the program under test. TestMain runs it in three stages, each the same process after an
@@ -299,50 +301,25 @@ func (where place) run(t *testing.T, p preparation, args ...string) (status int,
 	return status, stdout, r.stderr.String()
 }
 
-// stat is one process, seen from the test's own namespace.
-type stat struct {
-	pid, parent int
-}
-
-// processes returns all processes of the machine.
-func processes(t *testing.T) []stat {
+// processes returns all processes of the machine, seen from the test's own namespace.
+func processes(t *testing.T) proc.Table {
 	t.Helper()
-	var found []stat
-	files, err := filepath.Glob("/proc/[1-9]*/stat")
-	require.NoError(t, err)
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		end := strings.LastIndex(string(data), ")")
-		fields := strings.Fields(string(data[end+1:]))
-		var s stat
-		s.pid, _ = strconv.Atoi(strings.Fields(string(data))[0])
-		s.parent, _ = strconv.Atoi(fields[1])
-		found = append(found, s)
-	}
-	return found
+	all := proc.ReadAll(os.DirFS("/proc"), os.Getpid())
+	require.NotEmpty(t, all)
+	return all
 }
 
 // children returns the init's children, dead or alive.
-func (r *running) children() []stat {
-	var found []stat
-	for _, s := range processes(r.t) {
-		if s.parent == r.Process.Pid {
-			found = append(found, s)
-		}
-	}
-	return found
+func (r *running) children() []int {
+	return processes(r.t).Children(r.Process.Pid)
 }
 
 // sleepers returns the processes that were started as "sleep WORD".
 func sleepers(t *testing.T, word string) (pids []int) {
 	t.Helper()
-	for _, s := range processes(t) {
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.pid))
-		if string(cmdline) == "sleep\x00"+word+"\x00" {
-			pids = append(pids, s.pid)
+	for pid := range processes(t) {
+		if slices.Equal(proc.CommandLine(os.DirFS("/proc"), pid), []string{"sleep", word}) {
+			pids = append(pids, pid)
 		}
 	}
 	return pids

@@ -2,7 +2,6 @@ package pid1
 
 import (
 	"os"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,40 +34,6 @@ func TestTake(t *testing.T) {
 	value, rest = take([]string{"AB=2"}, "A")
 	require.Nil(t, value)
 	require.Equal(t, []string{"AB=2"}, rest)
-}
-
-func TestParseStat(t *testing.T) {
-	for _, test := range []struct {
-		stat      string
-		pid, ppid int
-		ok        bool
-	}{
-		{"12 (sh) S 7 12 12 0 -1", 12, 7, true},
-		{"12 (a) R 1 (b) Z 7 12", 12, 7, true},
-		{"12 (two\nlines)) T 0 0", 12, 0, true},
-		{"", 0, 0, false},
-		{"12", 0, 0, false},
-		{"12 )(", 0, 0, false},
-		{"x (sh) S 7", 0, 0, false},
-		{"12 (sh) S", 0, 0, false},
-		{"12 (sh) S x", 0, 0, false},
-	} {
-		pid, ppid, ok := parseStat([]byte(test.stat))
-		require.Equal(t, test.ok, ok, "%q", test.stat)
-		if ok {
-			require.Equal(t, [2]int{test.pid, test.ppid}, [2]int{pid, ppid}, "%q", test.stat)
-		}
-	}
-	require.Equal(t, os.Getppid(), parents()[os.Getpid()])
-}
-
-func TestDescendants(t *testing.T) {
-	got := descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 3)
-	require.Equal(t, []int{4, 5}, got)
-	got = descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 1)
-	slices.Sort(got)
-	require.Equal(t, []int{2, 3, 4, 5, 6}, got)
-	require.Empty(t, descendants(nil, 1))
 }
 
 func TestCleanFiles(t *testing.T) {

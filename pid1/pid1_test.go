@@ -325,13 +325,8 @@ func TestSecrets(t *testing.T) {
 		}
 		require.Equal(t, "ready", r.line())
 
-		tree := []int{r.Process.Pid}
-		for i := 0; i < len(tree); i++ {
-			for _, s := range processes(t) {
-				if s.parent == tree[i] {
-					tree = append(tree, s.pid)
-				}
-			}
+		tree := append([]int{r.Process.Pid}, processes(t).Below(r.Process.Pid)...)
+		for i := range tree {
 			for _, file := range []string{"environ", "cmdline"} {
 				data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", tree[i], file))
 				if i < 2 && errors.Is(err, os.ErrPermission) {
@@ -560,10 +555,10 @@ func TestFirstProcessKeepsLittle(t *testing.T) {
 		}
 		own, err := os.Getwd()
 		require.NoError(t, err)
-		require.Equal(t, own, directory(children[0].pid))
+		require.Equal(t, own, directory(children[0]))
 		require.Eventually(t, func() bool { // shed runs later than the agent's start
-			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0].pid)*3/4
-		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0].pid))
+			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0])*3/4
+		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0]))
 		r.signal(unix.SIGTERM)
 		status, _ := r.end()
 		require.Equal(t, 0, status)

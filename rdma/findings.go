@@ -39,6 +39,12 @@ const (
 		"and /etc/dat.conf of the host in the container"
 )
 
+// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there
+// as soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
+func (t tree) deviceNodes() []string {
+	return slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
+}
+
 // findings returns what a report shows once its ports are resolved.
 func (t tree) findings(r Report, netdevs []string) []Finding {
 	var fs []Finding
@@ -57,7 +63,7 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		}
 	}
 	if len(r.Devices) == 0 {
-		switch nodes := t.names("dev/infiniband"); {
+		switch nodes := t.deviceNodes(); {
 		case r.NetworkDirect:
 		case len(nodes) > 0:
 			add(

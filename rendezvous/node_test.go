@@ -20,6 +20,9 @@ import (
 	"go.uber.org/goleak"
 )
 
+// testStatuses are those of cmd.
+var testStatuses = Statuses{Retry: 75, Conflict: 78}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a network of control connections in memory: who listens where, and what a dial meets.
@@ -74,8 +77,9 @@ func (w *world) cut(addr netip.AddrPort) {
 
 func (w *world) config(i, size int) Config {
 	cfg := Config{
-		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
-		Size: size, Dial: w.dial, Timeout: time.Minute,
+		Status: testStatuses,
+		Self:   Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size:   size, Dial: w.dial, Timeout: time.Minute,
 	}
 	if os.Getenv("DEBUG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)

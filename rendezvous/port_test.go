@@ -45,6 +45,7 @@ func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
 	p, err := listen(t.Context(), ip, port, nil, nil)
 	require.NoError(t, err)
 	cfg := Config{
+		Status: testStatuses,
 		Self: Record{Role: "worker", Index: -1, Rank: -1, Nonce: NewNonce(), Version: "1",
 			Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 0)},
 		Port: p, Key: make([]byte, 32), Label: "job", Dial: dialClear, Timeout: 2 * time.Minute,
@@ -443,7 +444,7 @@ func TestOtherKeyIsNotHeard(t *testing.T) {
 	_, err := one.node.Gather(t.Context())
 	var m *MissingError
 	require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
-	zero.node.ask(func() { require.Empty(t, zero.node.heard) })
+	zero.node.ask(func() { require.Empty(t, zero.node.find.heard) })
 	zero.close()
 	one.close()
 }

@@ -110,7 +110,7 @@ func (p *play) record(i int) Record {
 }
 
 func (p *play) start(self Record, size int) *Node {
-	cfg := Config{Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
+	cfg := Config{Status: testStatuses, Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
 	for k := range size {
 		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
 	}
@@ -610,7 +610,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		one.register(p.record(1), Gathering)
 		m := one.want(prepare)
 		more := p.record(2)
-		zero.post(func() { zero.addTarget(more.ID, nil, more.Addr) })
+		zero.post(func() { zero.lead.addTarget(more.ID, nil, more.Addr) })
 		two := p.called(2)
 		two.register(more, Gathering)
 		two.ended()
@@ -732,12 +732,12 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		p.listen(2, true)
 		self, first, last := p.record(1), p.record(0), p.record(2)
 		self.Rank, first.Rank, last.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		n.post(func() { n.onGossip(last, true) })
+		n.post(func() { n.find.onGossip(last, true) })
 		elsewhere := p.called(2) // it has heard of two, and comes first
 		elsewhere.want(hello)
-		n.post(func() { n.onGossip(first, true) })
+		n.post(func() { n.find.onGossip(first, true) })
 		l := p.called(0)
 		l.register(first, Gathering)
 		select {
@@ -821,9 +821,9 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 			r.Index, r.Rank, r.Order = -1, -1, 1
 			r.ID = MakeID(r.Role, r.Index, r.Nonce)
 		}
-		zero, err := Start(Config{Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		zero.post(func() { zero.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
 		gone := p.called(1)
 		gone.register(before, Gathering)
 		gone.want(prepare)
@@ -878,7 +878,7 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 		p.listen(2, true)
 		leader, self, other := p.record(0), p.record(1), p.record(2)
 		leader.Rank, self.Rank, other.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		members, err := assign([]Record{leader, self}, 2)
 		require.NoError(t, err)
@@ -887,7 +887,7 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 		up.want(register)
 		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
 		up.want(ack)
-		n.post(func() { n.onGossip(other, true) })
+		n.post(func() { n.find.onGossip(other, true) })
 		up.quiet(time.Second)
 		require.Empty(t, p.calls[addrOf(2)], "it calls the others to a launch of its own")
 		require.Equal(t, Prepared, n.View().Phase)
@@ -1045,7 +1045,7 @@ func present(l *line) []*line {
 }
 
 func (n *Node) count() (count int) {
-	n.ask(func() { count = n.present() })
+	n.ask(func() { count = n.lead.present() })
 	return count
 }
 
@@ -1067,7 +1067,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 					one.want(hello)
 					asking.w.send(message{Type: here, Record: &second})
 				} else { // the second one is at the other address that rank 0 knows
-					zero.ask(func() { zero.addTarget(second.ID, nil, addrOf(7)) })
+					zero.ask(func() { zero.lead.addTarget(second.ID, nil, addrOf(7)) })
 					one.w.abort()
 					one.ended()
 					one = p.called(7)
@@ -1173,4 +1173,84 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A coordinator that ends the job tells those who are there, and those who come within its patience. It does not leave that to another
+// container which comes earlier in the order and does not know of the end.
+func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
+	for _, patience := range []time.Duration{0, 5 * time.Second} {
+		t.Run(patience.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(2, true)
+				self, first, last := p.record(1), p.record(0), p.record(2)
+				self.Rank, first.Rank, last.Rank = -1, -1, -1
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				require.NoError(t, err)
+				n.post(func() { n.find.onGossip(last, true) })
+				two := p.called(2)
+				ref := two.want(hello).Record
+				registered := message{Type: register, ref: ref, Record: &last, State: Gathering, Looking: true}
+				two.w.send(registered)
+				synctest.Wait()
+
+				left := make(chan error, 1)
+				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, patience) })
+				require.Equal(t, 75, two.want(done).Outcome.Status)
+				up := p.call(n, &first)
+				up.w.send(message{Type: hello, Record: &first})
+				up.want(refuse)
+				require.Equal(t, Ended, n.View().Phase)
+				two.w.send(message{Type: doneAck})
+				two.want(bye)
+				two.w.abort()
+				select {
+				case err := <-left:
+					require.NoError(t, err)
+				case <-time.After(time.Minute):
+					require.FailNow(t, "the coordinator does not leave")
+				}
+				o, err := n.Wait(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 75, o.Status)
+				p.end(n, two, up)
+			})
+		})
+	}
+}
+
+// Once the job has ended before its launch, the acknowledgement that was awaited last launches nothing.
+func TestAnEndedJobIsNotLaunched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		zero := p.start(p.record(0), 3)
+		one, two := p.called(1), p.called(2)
+		one.register(p.record(1), Gathering)
+		two.register(p.record(2), Gathering)
+		m := one.want(prepare)
+		two.want(prepare)
+		one.ack(m.Epoch, m.Roster.Hash)
+		one.w.send(message{Type: stop, Signal: 15, Reason: "stopped"})
+		_, err := zero.Gather(t.Context())
+		var ended *EndedError
+		require.ErrorAs(t, err, &ended)
+		require.Equal(t, 143, ended.Outcome.Status)
+		two.ack(m.Epoch, m.Roster.Hash)
+		synctest.Wait()
+		require.NotEqual(t, Running, zero.View().Phase)
+		left := make(chan error, 1)
+		p.wg.Go(func() { left <- zero.Finish(t.Context(), ended.Outcome, 0) })
+		for _, l := range []*line{one, two} {
+			require.Equal(t, 143, l.want(done).Outcome.Status)
+			l.w.send(message{Type: doneAck})
+		}
+		for _, l := range []*line{one, two} {
+			l.want(bye)
+			l.w.abort()
+		}
+		require.NoError(t, <-left)
+		p.end(zero)
+	})
 }

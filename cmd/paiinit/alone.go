@@ -22,7 +22,7 @@ import (
 
 // isAlone reports whether this container is the whole job and admits no login from outside: it then opens no port, and
 // derives no key before one is needed.
-func (c *container) isAlone() bool { return c.job.Size == 1 && c.keysFile == "" }
+func (id *identity) isAlone() bool { return id.job.Size == 1 && id.keysFile == "" }
 
 // listenAlone is listen for a job of one rank: the commands that ask are answered, and `paiinit rsh` and `paiinit each`
 // on its only host once one of them is used.
@@ -52,7 +52,7 @@ func (c *container) listenAlone() error {
 	})
 	c.tellLauncher(serving)
 	c.answerAll(serving)
-	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.dir,
+	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }
@@ -60,7 +60,7 @@ func (c *container) listenAlone() error {
 // serveOwnHost waits for the first call of the remote shell, and serves this and the next ones until ctx ends, by an
 // SSH server that only this process reaches.
 func (c *container) serveOwnHost(ctx context.Context) error {
-	if err := awaitCall(ctx, c.state.agent); err != nil || ctx.Err() != nil {
+	if err := awaitCall(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
 		return err
 	}
 	secret := make([]byte, 32)
@@ -82,7 +82,7 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 		User: keys.User(), Label: keys.Label(), Dial: own.dial, Logger: c.log,
 		Host: func(id string) ssh.PublicKey { return keys.Host(id).PublicKey() },
 	})
-	err = pool.ServeAgent(ctx, c.state.agent, c.remoteAgent())
+	err = pool.ServeAgent(ctx, c.state.Agent, c.remoteAgent())
 	stopping, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if serr := server.Shutdown(stopping); serr != nil {

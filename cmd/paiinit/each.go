@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // eachAtOnce is on how many ranks `paiinit each` runs the command at the same time.
@@ -47,15 +48,15 @@ func eachCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 			if err != nil {
 				return err
 			}
-			e := &each{socket: filepath.Join(dir, socketName), stdout: os.Stdout, stderr: os.Stderr}
-			return e.run(ctx, c.String("ranks"), c.Args().Slice())
+			e := &each{dir: dir, stdout: os.Stdout, stderr: os.Stderr}
+			return explain(e.run(ctx, c.String("ranks"), c.Args().Slice()))
 		},
 	}
 }
 
 // each is one command on many ranks.
 type each struct {
-	socket         string
+	dir            string // state directory
 	stdout, stderr io.Writer
 
 	writing sync.Mutex // lines are not mixed
@@ -70,7 +71,7 @@ func (e *each) run(ctx context.Context, list string, words []string) error {
 	if len(words) == 0 {
 		return &usageError{errors.New("each needs a COMMAND")}
 	}
-	hosts, err := rsh.Hosts(ctx, e.socket)
+	hosts, err := clientIn(e.dir).Names(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (e *each) one(ctx context.Context, rank int, host, command string) {
 	if err == nil {
 		var stderr *os.File
 		if stderr, err = e.prefix(&copying, e.stderr, rank); err == nil {
-			c := rsh.Caller{Socket: e.socket, Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals }}
+			c := rsh.Caller{Socket: filepath.Join(e.dir, statedir.AgentSocket), Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals }}
 			status = c.Run(ctx, rsh.Invocation{Host: host, Command: command})
 			_ = stderr.Close()
 		}

@@ -141,7 +141,7 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 // launchFabric is the verdict in terms of libraries, for this rank.
 func (c *container) launchFabric(r rendezvous.Roster) launch.Fabric {
 	f := fabricOf(judgeFabric(r), c.fabric.report())
-	f.ConfigDir = c.state.dir
+	f.ConfigDir = c.state.Path
 	return f
 }
 
@@ -170,12 +170,12 @@ func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 func (c *container) writeFabric(r rendezvous.Roster) error {
 	config := c.launchFabric(r).UCXConfig()
 	if config == "" {
-		if err := os.Remove(c.state.path("ucx.conf")); err != nil && !os.IsNotExist(err) {
+		if err := os.Remove(c.state.File("ucx.conf")); err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("removing an earlier job's UCX configuration: %w", err)
 		}
 		return nil
 	}
-	if err := c.state.writeFile("ucx.conf", []byte(config)); err != nil {
+	if err := c.state.WriteFile("ucx.conf", []byte(config)); err != nil {
 		return fmt.Errorf("writing the UCX configuration: %w", err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,17 +18,19 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // questions are the commands that ask the paiinit that runs in this container.
 func questions(environ []string) []*cli.Command {
-	command := func(name, args, usage string, do func(*cli.Command, asker) error, flags ...cli.Flag) *cli.Command {
+	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
 			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
 			OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} },
-			Action: func(_ context.Context, c *cli.Command) error {
+			Action: func(ctx context.Context, c *cli.Command) error {
 				want := 0
 				if args != "" {
 					want = 1
@@ -41,7 +42,7 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return do(c, asker{c: c, socket: filepath.Join(dir, questionName)})
+				return explain(do(ctx, c, clientIn(dir)))
 			},
 		}
 	}
@@ -58,66 +59,30 @@ func questions(environ []string) []*cli.Command {
 	}
 }
 
-// replyError is what the paiinit of this container answered instead of what was asked for.
-type replyError struct {
-	status int
-	text   string
+// askFunc asks the paiinit of this container, and prints what it answers.
+type askFunc func(context.Context, *cli.Command, localapi.Client) error
+
+// clientIn asks the paiinit that serves a state directory.
+func clientIn(dir string) localapi.Client {
+	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
-func (e *replyError) Error() string { return e.text }
-
-// asker asks the paiinit of this container.
-type asker struct {
-	c      *cli.Command
-	socket string
-}
-
-// slack is how much longer than it was told an answer may take before the asker gives up by itself.
-const slack = 10 * time.Second
-
-func (a asker) ask(q question) (reply, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
+// explain says what a person can do where no answer came.
+func explain(err error) error {
+	var dial *localapi.DialError
 	switch {
+	case !errors.As(err, &dial):
+		return err
 	case errors.Is(err, os.ErrPermission):
-		return reply{}, fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", err)
-	case err != nil:
-		return reply{}, fmt.Errorf("no paiinit runs in this container: nobody answers on %s (PAIINIT_STATE_DIR or --state-dir says where else to ask)", a.socket)
+		return fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", dial.Err)
 	}
-	defer func() { _ = conn.Close() }()
-	if err := trusted(conn); err != nil && os.Getuid() != 0 {
-		return reply{}, fmt.Errorf("asking on %s: %w", a.socket, err)
-	}
-	b, err := json.Marshal(q)
-	if err != nil {
-		return reply{}, err
-	}
-	if q.Ask != "wait" && q.Ask != "barrier" {
-		_ = conn.SetDeadline(time.Now().Add(slack))
-	} else if q.Timeout > 0 {
-		_ = conn.SetDeadline(time.Now().Add(q.Timeout + slack))
-	}
-	if _, err = conn.Write(append(b, '\n')); err == nil {
-		b, err = bufio.NewReader(conn).ReadBytes('\n')
-	}
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return reply{}, &replyError{statusRetry, "the paiinit of this container does not answer"}
-	case err != nil:
-		return reply{}, &replyError{statusRetry, fmt.Sprintf("the paiinit of this container has ended (%v)", err)}
-	}
-	var r reply
-	if err := json.Unmarshal(b, &r); err != nil {
-		return reply{}, fmt.Errorf("reading the answer of the paiinit of this container: %w", err)
-	}
-	if r.Exit != 0 {
-		return r, &replyError{r.Exit, r.Error}
-	}
-	return r, nil
+	return fmt.Errorf("no paiinit runs in this container: nobody answers on %s "+
+		"(PAIINIT_STATE_DIR or --state-dir says where else to ask)", dial.Socket)
 }
 
-// timeout reads --timeout; 0 = no limit.
-func (a asker) timeout() (time.Duration, error) {
-	v := a.c.String("timeout")
+// waitTimeout reads --timeout; 0 = no limit.
+func waitTimeout(c *cli.Command) (time.Duration, error) {
+	v := c.String("timeout")
 	if v == "" || v == "0" {
 		return 0, nil
 	}
@@ -128,16 +93,16 @@ func (a asker) timeout() (time.Duration, error) {
 	return d, nil
 }
 
-func awaitAll(_ *cli.Command, a asker) error {
-	d, err := a.timeout()
-	if err == nil {
-		_, err = a.ask(question{Ask: "wait", Timeout: d})
+func awaitAll(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	d, err := waitTimeout(c)
+	if err != nil {
+		return err
 	}
-	return err
+	return ask.Wait(ctx, d)
 }
 
-func awaitBarrier(c *cli.Command, a asker) error {
-	d, err := a.timeout()
+func awaitBarrier(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	d, err := waitTimeout(c)
 	if err != nil {
 		return err
 	}
@@ -145,45 +110,48 @@ func awaitBarrier(c *cli.Command, a asker) error {
 	if name == "" || len(name) > rendezvous.MaxName {
 		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
 	}
-	_, err = a.ask(question{Ask: "barrier", Name: name, Timeout: d})
-	return err
+	return ask.Barrier(ctx, name, d)
 }
 
-func showHosts(c *cli.Command, a asker) error {
-	r, err := a.ask(question{Ask: "hosts"})
+func showHosts(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	hosts, err := ask.Hosts(ctx)
 	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
-	for _, h := range r.Hosts {
+	for _, h := range hosts {
 		fmt.Fprintf(&b, "%s:%d\n", h.Name, h.Slots)
 	}
 	_, err = b.WriteTo(c.Root().Writer)
 	return err
 }
 
-func showHostfile(c *cli.Command, a asker) error {
+func showHostfile(ctx context.Context, c *cli.Command, ask localapi.Client) error {
 	dialect := hostfile.Dialect(c.String("format"))
 	if err := hostfile.Check(dialect, "name"); err != nil {
 		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
 	}
-	r, err := a.ask(question{Ask: "hostfile"})
+	hosts, err := ask.Hostfile(ctx)
 	if err != nil {
 		return err
 	}
-	return hostfile.Write(c.Root().Writer, dialect, r.Hosts)
+	var list []hostfile.Host
+	for _, h := range hosts {
+		list = append(list, hostfile.Host(h))
+	}
+	return hostfile.Write(c.Root().Writer, dialect, list)
 }
 
 // watchInterval is how often a change is looked for.
 const watchInterval = time.Second
 
-func showStatus(c *cli.Command, a asker) error {
-	r, err := a.ask(question{Ask: "status"})
+func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error {
+	s, err := ask.Status(ctx)
 	if err != nil {
 		return err
 	}
 	watch := c.Bool("watch")
-	show := func(s *jobStatus) error {
+	show := func(s *localapi.Status) error {
 		switch {
 		case c.Bool("json") && watch:
 			return json.NewEncoder(c.Root().Writer).Encode(s) // one line for each change
@@ -192,23 +160,23 @@ func showStatus(c *cli.Command, a asker) error {
 		}
 		return sayStatus(c.Root().Writer, s, time.Now())
 	}
-	if err := show(r.Status); err != nil || !watch {
+	if err := show(s); err != nil || !watch {
 		return err
 	}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	last := r.Status
-	for last.Phase != rendezvous.Ended {
+	last := s
+	for last.Phase != localapi.Ended {
 		<-tick.C
-		r, err := a.ask(question{Ask: "status"})
+		s, err := ask.Status(ctx)
 		if err != nil {
-			complain("%v", err)
+			complain("%v", explain(err))
 			return nil // it was there before: this is the end of the job
 		}
-		if same(last, r.Status) {
+		if same(last, s) {
 			continue
 		}
-		last = r.Status
+		last = s
 		if !c.Bool("json") {
 			if _, err := fmt.Fprintln(c.Root().Writer); err != nil {
 				return err
@@ -222,16 +190,16 @@ func showStatus(c *cli.Command, a asker) error {
 }
 
 // same compares what is shown of two statuses.
-func same(a, b *jobStatus) bool {
+func same(a, b *localapi.Status) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // sayStatus prints a status for people: one sentence, how long the phases took, and a row for every rank.
-func sayStatus(w io.Writer, s *jobStatus, now time.Time) error {
+func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	var b strings.Builder
-	if e := s.missing(); len(e.Missing) > 0 {
+	if e := missing(s); len(e.Missing) > 0 {
 		fmt.Fprintf(&b, "%s: %v\n", s.Phase, e)
 	} else {
 		fmt.Fprintf(&b, "%s: %d of %s ranks are present\n", s.Phase, e.Present, unknown(s.Size))

@@ -20,6 +20,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
@@ -42,7 +43,7 @@ func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 				if err != nil {
 					return err
 				}
-				return showFabric(ctx, out, filepath.Join(dir, socketName), c.Bool("json"))
+				return explain(showFabric(ctx, out, dir, c.Bool("json")))
 			}
 			return showRDMA(out, rdma.Probe(rdmaConfig(c.String("root"))), c.Bool("json"))
 		},
@@ -215,8 +216,8 @@ type fabricJSON struct {
 }
 
 // showFabric asks all ranks at once and judges them as rank 0 did before the launch.
-func showFabric(ctx context.Context, out io.Writer, socket string, asJSON bool) error {
-	hosts, err := rsh.Hosts(ctx, socket)
+func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) error {
+	hosts, err := clientIn(dir).Names(ctx)
 	if err != nil {
 		return err
 	}
@@ -234,7 +235,7 @@ func showFabric(ctx context.Context, out io.Writer, socket string, asJSON bool) 
 		places <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-places }()
-			ranks[rank] = askRDMA(ctx, socket, self, rank, names[0])
+			ranks[rank] = askRDMA(ctx, filepath.Join(dir, statedir.AgentSocket), self, rank, names[0])
 		})
 	}
 	asked.Wait()

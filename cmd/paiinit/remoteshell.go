@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -23,8 +24,8 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 const shellHelp = `NAME:
@@ -85,7 +86,7 @@ func remoteShell(args, environ []string) int {
 		return statusUsage
 	}
 	c := rsh.Caller{
-		Socket: filepath.Join(dir, socketName),
+		Socket: filepath.Join(dir, statedir.AgentSocket),
 		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"), Environ: environ,
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
@@ -114,7 +115,7 @@ func isForeign(words, environ []string) bool {
 	dir, err := chooseDir(environ, "")
 	known := false
 	if err == nil {
-		known, err = rsh.Known(context.Background(), filepath.Join(dir, socketName), inv.Host, inv.Command)
+		known, err = rsh.Known(context.Background(), filepath.Join(dir, statedir.AgentSocket), inv.Host, inv.Command)
 	}
 	if err != nil {
 		known = secretFile != "" || lookup(environ, "PAIINIT_SECRET_FILE") != "" ||
@@ -192,12 +193,8 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	if secretFile == "" {
 		secretFile = lookup(environ, "PAIINIT_SECRET_FILE")
 	}
-	c := &container{job: job, log: (&settings{}).logger(os.Stderr)}
-	c.secretFile = secretFile
-	if s := lookup(environ, secretVariable); s != "" {
-		c.agent = pid1.Agent{Secrets: map[string][]byte{secretVariable: []byte(s)}}
-	}
-	secret, source, err := c.findSecret()
+	given := map[string][]byte{secretVariable: []byte(lookup(environ, secretVariable))}
+	secret, source, err := findSecret(secretFile, given, job)
 	switch {
 	case err != nil:
 		return nil, rsh.Agent{}, err
@@ -205,12 +202,13 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // this process has the job's keys now
-	c.keys, err = jobkey.Derive(secret, job.ID, job.Attempt)
+	keys, err := jobkey.Derive(secret, job.ID, job.Attempt)
 	clear(secret)
 	if err != nil {
 		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
 	}
-	return c.newPool(), rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
+	pool := newPool(keys, &hostKeys{}, (&settings{}).logger(os.Stderr))
+	return pool, rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
 		return dialable(ctx, job, name, port)
 	}}, nil
 }
@@ -238,13 +236,13 @@ func dialable(ctx context.Context, job envspec.Job, name string, given int) (rsh
 	return rsh.Target{Name: name, Addr: netip.AddrPortFrom(addrs[0].Unmap(), uint16(port))}, true
 }
 
-// newPool makes the connections of this container: with the job's key, to whoever has the key of a container of the job.
-func (c *container) newPool() *rsh.Pool {
+// newPool returns the connections to other containers: with the job's key, to those that have a host key of the job.
+func newPool(keys *jobkey.Keys, hosts *hostKeys, log *slog.Logger) *rsh.Pool {
 	return rsh.New(rsh.Config{
-		User:   c.keys.User(),
-		Host:   func(id string) ssh.PublicKey { return c.hostKey(id) },
-		Label:  c.keys.Label(),
-		Logger: c.log,
+		User:   keys.User(),
+		Host:   func(id string) ssh.PublicKey { return hosts.of(keys, id) },
+		Label:  keys.Label(),
+		Logger: log,
 	})
 }
 

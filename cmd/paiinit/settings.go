@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 // Which program is called ssh in the job (--ssh).
@@ -53,7 +54,7 @@ type settings struct {
 	stateDir     string
 	people       string
 
-	stderr *stderrLog // where the log goes; nil: standard error itself
+	stderr *stderrlog.Log // where the log goes; nil: standard error itself
 }
 
 // jobFlags are the flags that envspec understands, with the variables that are their twins.

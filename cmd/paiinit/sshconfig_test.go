@@ -61,10 +61,10 @@ Host worker-2 fd00::1
 
 // A container that ends does not derive the host keys of hundreds of others first.
 func TestNoSSHFilesAfterTheJob(t *testing.T) {
-	c := &container{keys: jobkey.Insecure("job", ""), names: func() []string { return []string{"a", "b"} }}
-	c.roster.Members = members("a", "b")
+	c := &container{identity: identity{keys: jobkey.Insecure("job", "")}}
 	over, end := context.WithCancel(t.Context())
 	end()
-	require.ErrorIs(t, c.writeSSH(over), context.Canceled)
+	a := c.newAgreement(rendezvous.Roster{Members: members("a", "b")})
+	require.ErrorIs(t, c.writeSSH(over, a), context.Canceled)
 	require.Empty(t, c.hostKeys.byID)
 }
