@@ -128,10 +128,8 @@ func (p *process) start(cfg Config) (err error) {
 		}
 		agents = append(agents, r)
 		h.secrets = append(h.secrets, r)
-		_, err = syscall.Write(
-			w,
-			bytesOf(*secret),
-		) // fits, see MaxSecret; bytesOf makes no copy that would have to be erased
+		// The pipe has room, see MaxSecret. bytesOf makes no copy that would have to be erased.
+		_, err = syscall.Write(w, bytesOf(*secret))
 		_ = syscall.Close(w)
 		if err != nil {
 			return because("passing "+name+" to the agent", err)
