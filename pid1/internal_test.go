@@ -18,7 +18,9 @@ func TestHandover(t *testing.T) {
 		_, ok = parseHandover(h.String(), len(h.secrets)+1)
 		require.False(t, ok)
 	}
-	for _, value := range []string{"", "1", "1 1 3", "1 1 3 6", "1 1 3 x 5", "1 1 3 -1 5", "1 1 3 6 -2", "1 1  3 5", "1 1 3 6 7 8", "0 1 3 6 5"} {
+	for _, value := range []string{
+		"", "1", "1 1 3", "1 1 3 6", "1 1 3 x 5", "1 1 3 -1 5", "1 1 3 6 -2", "1 1  3 5", "1 1 3 6 7 8", "0 1 3 6 5",
+	} {
 		_, ok := parseHandover(value, 0)
 		require.False(t, ok, "%q", value)
 	}
@@ -44,8 +46,11 @@ func TestCleanFiles(t *testing.T) {
 		smaps string
 		want  []mapping
 	}{
-		"text":     {text + clean, []mapping{{0x400000, 0x600000}}},
-		"two":      {text + clean + "7f00-8f00 r--p 0 fe:00 1 /lib/with spaces\n" + clean, []mapping{{0x400000, 0x600000}, {0x7f00, 0x8f00}}},
+		"text": {text + clean, []mapping{{0x400000, 0x600000}}},
+		"two": {
+			text + clean + "7f00-8f00 r--p 0 fe:00 1 /lib/with spaces\n" + clean,
+			[]mapping{{0x400000, 0x600000}, {0x7f00, 0x8f00}},
+		},
 		"dirty":    {text + dirty, nil},
 		"the next": {text + dirty + "7f00-8f00 r--p 0 fe:00 1 /x\n" + clean, []mapping{{0x7f00, 0x8f00}}},
 		"deleted":  {"7f00-8f00 r-xp 0 fe:00 1 /x (deleted)\n" + clean, []mapping{{0x7f00, 0x8f00}}},
@@ -68,7 +73,7 @@ func TestCleanFiles(t *testing.T) {
 	require.NotEmpty(t, cleanFiles(smaps))
 }
 
-// Arguments that the kernel did not put on the stack must not be followed anywhere.
+// environBlock refuses arguments that are not the kernel's.
 func TestEnvironBlockOfForeignArguments(t *testing.T) {
 	for _, args := range [][]string{nil, {}, {""}, {"paiinit", "run"}, {string([]byte("on the heap"))}} {
 		_, err := environBlock(args)

@@ -117,7 +117,7 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 	return launch.Command{
 		Path: path, Args: expandAzureWords(c.settings.command, environ, size, c.log), Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
-		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.Fork,
+		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
 	}, pass, nil
 }
