@@ -427,7 +427,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, phase, n.View().Phase)
 			require.Equal(t, roster(4, zero).Hash, n.View().Hash)
-			require.Empty(t, n.Stops())
+			require.Empty(t, n.Orders())
 			late.w.abort()
 			late.ended()
 			if phase == Running {
