@@ -107,9 +107,9 @@ type Config struct {
 	// Late is told on rank 0 what a rank has said of its launcher (Node.SetLaunch) when it was too late for Verify. Nil: nobody is told.
 	Late func(Record)
 
-	// Head is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
+	// GoDelay is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
 	// that share processors with rank 0 would take them, all at once, from whoever starts the command. 0 = all are told at once.
-	Head time.Duration
+	GoDelay time.Duration
 
 	Timeout   time.Duration // for all ranks to come; 0 = no limit
 	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
@@ -269,7 +269,7 @@ func Start(cfg Config) (*Node, error) {
 	}
 	n.up.n = n
 	n.farewells = farewells{n: n, heard: make(map[string]message)}
-	n.calls = calls{n: n, asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)}
+	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}

@@ -561,7 +561,7 @@ func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 		p.listen(0, true)
 		up.w.abort()
 		asked := p.called(0)
-		asked.want(here)
+		asked.want(announce)
 		late := p.greet(n, &other)
 		late.want(refuse)
 		asked.w.send(message{Type: lead, Record: &other, Name: leader.Nonce})
@@ -613,7 +613,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		require.True(t, launchedYet(zero))
 		one.want(launched)
 		asking := p.call(zero, nil)
-		asking.w.send(message{Type: here, Record: &more})
+		asking.w.send(message{Type: announce, Record: &more})
 		require.Equal(t, 78, asking.want(done).Outcome.Status)
 		p.end(zero, one, asking)
 	})
@@ -959,7 +959,7 @@ func TestASecondClaimantOfARankIsRefused(t *testing.T) {
 					synctest.Wait()
 					begin := time.Now()
 					asking := p.call(zero, nil)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 					one.want(ping)
 					if answers {
 						one.w.send(message{Type: pong})
@@ -1021,7 +1021,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 				asking := p.call(zero, nil)
 				if calls {
 					one.want(hello)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 				} else { // the second one is at the other address that rank 0 knows
 					zero.ask(func() { zero.lead.addTarget(second.ID, nil, addrOf(7)) })
 					one.w.abort()
@@ -1034,7 +1034,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 					one.w.send(message{Type: register, ref: m.Record, Record: &second, State: Gathering})
 				}
 				verify := p.called(1)
-				verify.want(here)
+				verify.want(announce)
 				refused := asking
 				if !calls {
 					refused = one
@@ -1071,7 +1071,7 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			late.want(ping)
 			late.w.send(message{Type: pong})
 			require.Equal(t, zero.Nonce, late.want(refuse).Record.Nonce)
-			require.Equal(t, other.Nonce, up.want(here).Record.Nonce)
+			require.Equal(t, other.Nonce, up.want(announce).Record.Nonce)
 			p.end(n, up, late)
 		})
 	})
@@ -1093,7 +1093,7 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	})
 	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
 		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) {
-			one.w.send(message{Type: here, Record: other})
+			one.w.send(message{Type: announce, Record: other})
 		},
 		"another rank refuses": func(_ *play, _ *Node, other *Record, one *line) {
 			one.w.send(message{Type: refuse, Record: other})

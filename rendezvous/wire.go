@@ -87,12 +87,12 @@ const (
 	bye // rank 0: every rank knows the end: leave
 
 	// Questions over connections that are dialled for them, to any rank.
-	here  // a rank waits for rank 0's call; who is not rank 0 passes it on: Record
-	lead  // the answer: Record of rank 0, if it is known; Name = nonce of the sender, where it is not rank 0
-	look  // a rank asks whether the receiver sees another one: Record; Last = the receiver gives the verdict on rank 0, Outcome if the sender knows it
-	seen  // the answer: Alive or Reason, State, Hash, Outcome if it is known; Name = nonce of the sender
-	fetch // a rank wants a roster: Hash
-	table // the answer: Roster
+	announce // a rank waits for rank 0's call; who is not rank 0 passes it on: Record
+	lead     // the answer: Record of rank 0, if it is known; Name = nonce of the sender, where it is not rank 0
+	look     // a rank asks whether the receiver sees another one: Record; Last = the receiver gives the verdict on rank 0, Outcome if the sender knows it
+	seen     // the answer: Alive or Reason, State, Hash, Outcome if it is known; Name = nonce of the sender
+	fetch    // a rank wants a roster: Hash
+	table    // the answer: Roster
 
 	clock // rank 0 asks for a rank's clock: Call; the answer has Clock, too
 	ping  // either side asks whether the other one's process still answers
