@@ -19,23 +19,23 @@ import (
 type coordinator struct {
 	n *Node
 
-	targets    map[string]*target // by id; those of seeds by "@address" until they have said who they are
-	here       int                // targets that are registered
-	acks       int                // of the roster that is out
-	packed     []byte             // that roster
-	whole      []byte             // the message that brings it
-	epoch      uint64
-	unacked    int  // epochs that a rank did not acknowledge in time
-	goSent     bool // to everybody
-	ending     bool
-	leaving    bool               // everybody has been told
-	untold     []string           // ranks that had not acknowledged the end by then
-	latecomers bool               // somebody who comes now is still told how the job ended
-	stirs      []chan struct{}    // of those who wait in Absent
-	barriers   map[string]barrier // by name, with the ranks that wait there
-	judging    bool               // whether there are more containers than ranks is being asked
-	due        time.Time          // when the launch waits no longer for an address that does not answer
-	lingers    bool               // all missing ranks have another secret or job, and have the time to find the same
+	targets        map[string]*target // by id; those of seeds by "@address" until they have said who they are
+	registered     int                // targets that are registered
+	acks           int                // of the roster that is out
+	packed         []byte             // that roster
+	whole          []byte             // the message that brings it
+	epoch          uint64
+	unacked        int  // epochs that a rank did not acknowledge in time
+	goSent         bool // to everybody
+	ending         bool
+	leaving        bool               // everybody has been told
+	untold         []string           // ranks that had not acknowledged the end by then
+	tellsLateRanks bool               // somebody who comes now is still told how the job ended
+	absentWaiters  []chan struct{}    // of those who wait in Absent
+	barriers       map[string]barrier // by name, with the ranks that wait there
+	judging        bool               // whether there are more containers than ranks is being asked
+	due            time.Time          // when the launch waits no longer for an address that does not answer
+	lingers        bool               // all missing ranks have another secret or job, and have the time to find the same
 
 	at     map[netip.AddrPort]string // nonces of known containers that have answered at other addresses
 	ctx    context.Context
@@ -80,8 +80,8 @@ type target struct {
 	released   map[uint64]bool // calls of barriers whose release it has not acknowledged
 	// It answered with another secret, and has not been anybody else since. It may be gone by now: it learns the same
 	// when it looks at rank 0, and ends.
-	stranger error
-	foreign  foreign
+	incompatible error
+	foreign      foreign
 }
 
 func (n *Node) becomeCoordinator() {
@@ -238,7 +238,7 @@ func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCl
 				return r.rwc, r.addr, nil
 			}
 			// The first address's reason is the telling one, unless a later one was answered by somebody.
-			if err == nil || r.addr == addrs[0] || isStranger(r.err) {
+			if err == nil || r.addr == addrs[0] || isIncompatible(r.err) {
 				err = fmt.Errorf("%v: %w", r.addr, r.err)
 			}
 			if next, ok := nextPort(r.addr, r.err); ok && above < portTries && !slices.Contains(addrs, next) {
@@ -342,15 +342,15 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 	}
 	if !served {
 		t.err, t.tried, t.rival = err, true, false
-		if isStranger(err) {
-			if t.stranger == nil {
+		if isIncompatible(err) {
+			if t.incompatible == nil {
 				what := "a container with another secret answers"
 				if errors.Is(err, ErrOtherVersion) {
 					what = "a container with another version of paiinit answers"
 				}
 				c.n.log.Warn(what, "peer", c.nameOf(t), "reason", explain(err))
 			}
-			t.stranger = err
+			t.incompatible = err
 		}
 		resolved := time.Now()
 		if t.peer != nil {
@@ -360,7 +360,7 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 		if !t.since.IsZero() && isGone(err) {
 			t.gone = true
 		}
-		c.stirred()
+		c.wakeAbsentWaiters()
 		c.checkEnd()
 	}
 	c.checkForeign(false)
@@ -479,7 +479,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		c.takeBack(t.key, m.Call, m.Name)
 	case released:
 		delete(t.released, m.Call)
-	case here:
+	case announce:
 		c.n.onHere(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
@@ -548,10 +548,10 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	}
 	first := t.rec == nil
 	if first {
-		c.here++
+		c.registered++
 	}
 	t.changed = time.Now()
-	t.link, t.rec, t.err, t.stranger, t.acked, t.told = w, r, nil, nil, 0, ""
+	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
@@ -594,7 +594,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		}
 		c.dropArrivals(t)
 		t.link, t.since, t.gone, t.err, t.changed = w, time.Time{}, false, nil, time.Now()
-		c.stirred()
+		c.wakeAbsentWaiters()
 		if m.State != Running && m.State != Ended { // it missed the word, or has listened to another rank 0 since
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
 		}
@@ -618,7 +618,7 @@ func (c *coordinator) tooLate() message {
 
 func (c *coordinator) lastWord() message {
 	o := c.n.outcome
-	return message{Type: done, Outcome: &o, Last: c.latecomers}
+	return message{Type: done, Outcome: &o, Last: c.tellsLateRanks}
 }
 
 func (c *coordinator) memberOf(t *target) (Member, bool) {
@@ -630,7 +630,7 @@ func (c *coordinator) memberOf(t *target) (Member, bool) {
 }
 
 // present counts the ranks that hold a control connection, this one included.
-func (c *coordinator) present() int { return 1 + c.here }
+func (c *coordinator) present() int { return 1 + c.registered }
 
 // tryPrepare sends the roster out as soon as it is complete: all ranks are there, and know what they are to say of themselves.
 func (c *coordinator) tryPrepare() {
@@ -764,7 +764,7 @@ func (c *coordinator) onAckTimeout(epoch uint64) {
 
 // tryLaunch commits: every rank holds this roster. It happens once.
 func (c *coordinator) tryLaunch() {
-	if c.acks < c.here {
+	if c.acks < c.registered {
 		return
 	}
 	if !c.n.enter(Running) {
@@ -781,11 +781,11 @@ func (c *coordinator) tryLaunch() {
 	for i := 1; i <= min(witnesses, len(c.n.roster.Members)-1); i++ {
 		c.sendGo(c.targets[c.n.roster.Members[i].ID])
 	}
-	if c.n.cfg.Head <= 0 || len(c.n.roster.Members) <= 1+witnesses {
+	if c.n.cfg.GoDelay <= 0 || len(c.n.roster.Members) <= 1+witnesses {
 		c.tellGo()
 		return
 	}
-	time.AfterFunc(c.n.cfg.Head, func() { c.n.post(c.tellGo) })
+	time.AfterFunc(c.n.cfg.GoDelay, func() { c.n.post(c.tellGo) })
 }
 
 // tellGo sends go to the ranks that have not been told yet.
@@ -807,7 +807,7 @@ func (c *coordinator) sendGo(t *target) {
 	}
 }
 
-// Launched says on rank 0 that the command has been started: it needs no head start any more (Config.Head).
+// Launched says on rank 0 that the command has been started: it needs no head start any more (Config.GoDelay).
 func (n *Node) Launched() {
 	n.post(func() {
 		if n.lead != nil {
@@ -819,7 +819,7 @@ func (n *Node) Launched() {
 func (c *coordinator) forget(t *target) {
 	delete(c.targets, t.key)
 	if t.rec != nil {
-		c.here--
+		c.registered--
 	}
 	t.drop()
 	if t.link != nil {
@@ -845,7 +845,7 @@ func (c *coordinator) onLost(t *target, w *wire, err error) {
 		c.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
 		t.changed = t.since
-		c.stirred()
+		c.wakeAbsentWaiters()
 		c.n.log.Warn("control connection lost", "peer", c.nameOf(t), "reason", explain(err))
 		since, grace := t.since, c.n.cfg.grace(err)
 		c.n.wg.Go(func() { c.judge(t, since, grace) })
@@ -888,15 +888,15 @@ func (c *coordinator) judge(t *target, since time.Time, grace time.Duration) {
 		if !due {
 			continue
 		}
-		word := c.n.askOthers(t.ctx, m, lookTimeout+lookTimeout/2)
+		view := c.n.askOthers(t.ctx, m, lookTimeout+lookTimeout/2)
 		c.n.post(func() {
 			switch {
 			case c.n.phase != Running || !t.since.Equal(since):
-			case word.Alive:
+			case view.Alive:
 				c.n.log.Warn("a rank is out of reach, but others see it", "peer", m.Alias, "rank", m.Rank, "reason", explain(t.err))
 			default:
 				c.lose(t, fmt.Sprintf("its control connection has been lost for %v (%s)%s",
-					time.Since(since).Round(100*time.Millisecond), explain(t.err), word.Reason))
+					time.Since(since).Round(100*time.Millisecond), explain(t.err), view.Reason))
 			}
 		})
 	}
@@ -909,7 +909,7 @@ func (c *coordinator) unregister(t *target, w *wire, reason error) {
 		return
 	}
 	if t.rec != nil {
-		c.here--
+		c.registered--
 	}
 	t.begun, t.tried = time.Now(), false
 	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
@@ -961,7 +961,7 @@ func (c *coordinator) absent(ctx context.Context, settle, grace time.Duration) [
 					found[m.Rank] = absentee{m, t.gone, "its control connection is lost (" + explain(t.err) + ")"}
 				}
 			}
-			c.stirs = append(c.stirs, changed)
+			c.absentWaiters = append(c.absentWaiters, changed)
 		}) {
 			return nil
 		}
@@ -1024,12 +1024,12 @@ func losses(absent []absentee) (out []Loss) {
 	return out
 }
 
-// stirred wakes those who wait for a connection to come, go, or be given up.
-func (c *coordinator) stirred() {
-	for _, changed := range c.stirs {
+// wakeAbsentWaiters wakes those who wait for a connection to come, go, or be given up.
+func (c *coordinator) wakeAbsentWaiters() {
+	for _, changed := range c.absentWaiters {
 		close(changed)
 	}
-	c.stirs = nil
+	c.absentWaiters = nil
 }
 
 // Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone: 5 s for a
@@ -1044,11 +1044,11 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		}
 		n.lead.tellGo() // for those who have heard nothing of a launch, it would not have been one
 		n.end(o)
-		n.lead.ending, n.lead.latecomers = true, patience > 0
+		n.lead.ending, n.lead.tellsLateRanks = true, patience > 0
 		if patience > 0 {
 			time.AfterFunc(patience, func() {
 				n.post(func() {
-					n.lead.latecomers = false // a coordinator that ends the job does not step down (onHello)
+					n.lead.tellsLateRanks = false // a coordinator that ends the job does not step down (onHello)
 					n.lead.checkEnd()
 				})
 			})
@@ -1069,7 +1069,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 	case <-ctx.Done():
 		n.ask(func() {
 			if n.lead != nil { // else it had no rank to tell, and ctx ended at the same moment
-				n.lead.dismiss()
+				n.lead.sendBye()
 			}
 		})
 		select {
@@ -1140,14 +1140,14 @@ func (c *coordinator) checkEnd() {
 			told++
 		}
 	}
-	if c.latecomers && told < c.n.cfg.Size-1 {
+	if c.tellsLateRanks && told < c.n.cfg.Size-1 {
 		return
 	}
-	c.dismiss()
+	c.sendBye()
 }
 
-// dismiss lets the others go, and is the end of rank 0 when they have gone: it leaves last.
-func (c *coordinator) dismiss() {
+// sendBye lets the others go, and is the end of rank 0 when they have gone: it leaves last.
+func (c *coordinator) sendBye() {
 	left, first := true, !c.leaving && c.untold == nil
 	for _, t := range c.targets {
 		if first && !t.doneAck && (t.link != nil || c.pending(t)) {

@@ -299,7 +299,7 @@ func (u *uplink) lookForLeader() {
 		}
 		reached, err := u.lookOnce()
 		if err != nil {
-			u.leaveAsStranger(err)
+			u.leaveIncompatible(err)
 		}
 		if reached {
 			pause = b.wait()
@@ -331,7 +331,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 				results[i] = []found{{err: err}}
 			}
 			for _, a := range addrs {
-				answer, err := u.n.exchange(u.n.ctx, p.id, a, message{Type: here, Record: &u.n.self})
+				answer, err := u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
 				f := found{a, answer, err}
 				for range portTries {
 					next, ok := nextPort(a, err)
@@ -339,7 +339,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 						break
 					}
 					a = next
-					if answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: here, Record: &u.n.self}); err == nil {
+					if answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self}); err == nil {
 						f = found{a, answer, nil}
 					}
 				}
@@ -348,7 +348,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		})
 	}
 	wg.Wait()
-	strangers, ours := 0, false
+	others, ours := 0, false
 	var other error // what answers in place of rank 0
 	var resolved time.Time
 	var reason error
@@ -359,13 +359,13 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 			// A login that its time limit cut cost as much as a complete login.
 			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
 			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
-			stranger := isStranger(f.err)
+			incompatible := isIncompatible(f.err)
 			switch {
 			case !p.sure && sure:
 			case f.addr.IsValid() && f.err == nil:
 				ours = true
-			case stranger, errors.Is(f.err, ErrOtherJob):
-				strangers++
+			case incompatible, errors.Is(f.err, ErrOtherJob):
+				others++
 				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(u.n)
 			}
 			switch {
@@ -376,7 +376,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 			case f.err == nil && p.sure:
 				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
 			case f.err == nil: // who else answers may know more
-			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // nothing is known of others
+			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // nothing is known of others
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)
 			}
 			switch f.answer.Type {
@@ -395,11 +395,11 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		switch {
 		case ours || u.wire != nil:
 			u.foreign.met(nil, resolved)
-			u.stranger = nil
-		case sure || strangers == len(places) && len(u.n.find.heard) == 0: // rank 0, or all that answer; none shares ours
+			u.incompatible = nil
+		case sure || others == len(places) && len(u.n.find.heard) == 0: // rank 0, or all that answer; none shares ours
 			u.foreign.met(cmp.Or(other, reason, errSilent), resolved)
-			if isStranger(other) {
-				u.stranger = other
+			if isIncompatible(other) {
+				u.incompatible = other
 			}
 		}
 		switch {
@@ -410,16 +410,16 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		case u.foreign.proven:
 			err := u.foreign.proof()
 			hopeless = (&MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{{
-				Rank: 0, Name: "rank 0", Reason: explain(err), stranger: err, proof: err,
+				Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err,
 			}}}).end()
 		}
 	})
 	return reached, hopeless
 }
 
-// leaveAsStranger ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
+// leaveIncompatible ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
 // time to call here again and find the same: it may have called first after this container did.
-func (u *uplink) leaveAsStranger(err error) {
+func (u *uplink) leaveIncompatible(err error) {
 	select {
 	case <-u.n.ctx.Done():
 	case <-u.n.gathered:
@@ -590,7 +590,7 @@ func (c *coordinator) missing() []Missing {
 }
 
 func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: c.reason(t), stranger: t.stranger, proof: t.foreign.proof()}
+	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
 }
 
 // missingBelow is the view of a rank other than 0.
@@ -599,20 +599,20 @@ func (u *uplink) missing() []Missing {
 		return u.awaited
 	}
 	var out []Missing
-	var stranger error
+	var incompatible error
 	if u.wire == nil {
-		stranger = u.stranger
+		incompatible = u.incompatible
 	}
 	if u.wire == nil {
-		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", stranger: stranger}
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
 		for _, p := range u.n.cfg.Peers {
 			if p.Rank == 0 {
 				m.Name = p.ID
 			}
 		}
 		switch {
-		case stranger != nil && !isStranger(u.lookErr):
-			m.Reason = fmt.Sprintf("%s; now %s", explain(u.stranger), explain(u.lookErr))
+		case incompatible != nil && !isIncompatible(u.lookErr):
+			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
 		case u.lookErr != nil:
 			m.Reason = explain(u.lookErr)
 		case len(u.n.cfg.Seeds) > 0:
@@ -623,7 +623,7 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains the silence.
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", stranger: stranger})
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible})
 		}
 	}
 	return out
@@ -665,8 +665,8 @@ func (n *Node) missingError() *MissingError {
 func (c *coordinator) reason(t *target) string {
 	r, heard := c.n.find.heard[t.key]
 	switch {
-	case t.stranger != nil && !isStranger(t.err):
-		return fmt.Sprintf("%s; now %s", explain(t.stranger), explain(t.err))
+	case t.incompatible != nil && !isIncompatible(t.err):
+		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
 	case t.err != nil && heard:
 		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))
 	case t.err != nil:

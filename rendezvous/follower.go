@@ -23,9 +23,9 @@ type uplink struct {
 	lookErr error   // of the last look at rank 0
 	rumour  *Record // of rank 0, as others tell
 	foreign foreign // what answers in place of rank 0
-	// stranger is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
+	// incompatible is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
 	// a refused connection resets: the other container may exit before this one has dialled it twice.
-	stranger error
+	incompatible error
 
 	promised time.Time // when rank 0 has acknowledged a knock
 
@@ -58,7 +58,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case hello:
 		n.up.greeted(w, m, remote)
 		return
-	case here:
+	case announce:
 		n.onHere(w, m.Record)
 		return
 	case look:
@@ -172,7 +172,7 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 		case u.n.self.Rank == 0:
 			u.n.lead.onRival(r)
 		case u.wire != nil && u.n.phase != Running && u.n.phase != Ended:
-			u.wire.send(message{Type: here, Record: r})
+			u.wire.send(message{Type: announce, Record: r})
 		}
 	}
 	if u.n.self.Rank == 0 {
@@ -230,7 +230,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.phase != Running {
 		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
-	u.wire, u.leader, u.stranger = w, r, nil
+	u.wire, u.leader, u.incompatible = w, r, nil
 	answer := u.registration(r)
 	if m.Epoch != uint64(u.n.cfg.Size) {
 		answer.Size = u.n.cfg.Size // 0 = not known here
@@ -335,7 +335,7 @@ func (u *uplink) onLost(w *wire, err error) {
 func (u *uplink) awaitReturn(cause error) {
 	begin, grace := time.Now(), u.n.cfg.grace(cause)
 	refused := 0
-	var asked chan word
+	var asked chan peerView
 	var b backoff
 	for {
 		away := false
@@ -348,12 +348,12 @@ func (u *uplink) awaitReturn(cause error) {
 			return
 		}
 		if asked == nil && time.Since(begin)+lookTimeout > grace { // both at the same time
-			heard := make(chan word, 1)
+			heard := make(chan peerView, 1)
 			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, lookTimeout+lookTimeout/2) })
 			asked = heard
 		}
 		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
-		answer, err := u.n.exchange(ctx, leader.ID, leader.Addr, message{Type: here, Record: &u.n.self})
+		answer, err := u.n.exchange(ctx, leader.ID, leader.Addr, message{Type: announce, Record: &u.n.self})
 		cancel()
 		if err != nil {
 			cause = err
@@ -363,7 +363,7 @@ func (u *uplink) awaitReturn(cause error) {
 			refused = 0
 		}
 		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce) // it has stepped down
-		known := word{Alive: true}
+		known := peerView{Alive: true}
 		switch {
 		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its successor
 			refused += 2
@@ -388,7 +388,7 @@ func (u *uplink) awaitReturn(cause error) {
 				u.n.enter(Gathering) // it has not launched
 				u.n.find.elect()
 			}
-			u.onWord(known, cause)
+			u.onPeerView(known, cause)
 		})
 		select {
 		case <-u.n.ctx.Done():
@@ -408,8 +408,8 @@ func (u *uplink) leaderLost(reason string) *LostError {
 	return &LostError{Reason: reason}
 }
 
-// onWord acts on what the others know of rank 0, unless it is back meanwhile.
-func (u *uplink) onWord(known word, cause error) {
+// onPeerView acts on what the others know of rank 0, unless it is back meanwhile.
+func (u *uplink) onPeerView(known peerView, cause error) {
 	if u.wire != nil || u.n.phase != Prepared && u.n.phase != Running {
 		return
 	}

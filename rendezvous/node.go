@@ -43,9 +43,9 @@ type Seed struct {
 	Role string // of the containers there: the job needs one of it; "" = of any
 }
 
-// Stop is the wish of a rank that the job ends.
+// Stop is the request of a rank to end the job.
 type Stop struct {
-	Name   string // who
+	Name   string // of the rank
 	Signal int    // that it got; 0 = none
 	Reason string
 }
@@ -107,9 +107,9 @@ type Config struct {
 	// Late is told on rank 0 what a rank has said of its launcher (Node.SetLaunch) when it was too late for Verify. Nil: nobody is told.
 	Late func(Record)
 
-	// Head is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
+	// GoDelay is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
 	// that share processors with rank 0 would take them, all at once, from whoever starts the command. 0 = all are told at once.
-	Head time.Duration
+	GoDelay time.Duration
 
 	Timeout   time.Duration // for all ranks to come; 0 = no limit
 	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
@@ -169,6 +169,7 @@ type Node struct {
 	begin  time.Time
 	pace   pace
 	stops  chan Stop
+	orders chan Order
 	losses chan Loss
 	ends   chan End
 
@@ -249,6 +250,7 @@ func Start(cfg Config) (*Node, error) {
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
 		stops:    make(chan Stop, 16),
+		orders:   make(chan Order, 16),
 		losses:   make(chan Loss, 16),
 		ends:     make(chan End, cfg.Size), // one of each rank: the loop never waits
 		loop:     loop{over: make(chan struct{})},
@@ -267,7 +269,7 @@ func Start(cfg Config) (*Node, error) {
 	}
 	n.up.n = n
 	n.farewells = farewells{n: n, heard: make(map[string]message)}
-	n.calls = calls{n: n, asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)}
+	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
@@ -443,8 +445,7 @@ func (n *Node) Wait(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// Stops tells rank 0 which ranks want the job to end; before the launch such a wish ends Gather instead. On every other rank
-// it is rank 0's order to end the command.
+// Stops tells rank 0 which ranks ask for the end of the job. Before the launch such a request ends Gather instead.
 func (n *Node) Stops() <-chan Stop { return n.stops }
 
 // Losses tells rank 0 which ranks went away while the job ran.

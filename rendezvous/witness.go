@@ -17,8 +17,8 @@ import (
 
 const witnesses = 3
 
-// word is what others know of a rank.
-type word struct {
+// peerView is what others know of a rank.
+type peerView struct {
 	Alive   bool
 	Reason  string   // in brackets, to be appended to one's own
 	Outcome *Outcome // of the job, where somebody has been told
@@ -28,7 +28,7 @@ type word struct {
 
 // askOthers asks up to three ranks of the roster what they know of m, for as long as patience at most. Nobody to ask, or
 // nobody who answers, contradicts nothing.
-func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) word {
+func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) peerView {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var others []Member
@@ -63,7 +63,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 		})
 	}
 	wg.Wait()
-	var w word
+	var w peerView
 	for i, a := range answers {
 		if a.Type != seen {
 			continue
@@ -84,19 +84,19 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 // come to the same end, so the first rank of the roster that can be reached decides for all of them, by what it hears first: an
 // outcome that somebody was told, or the question of somebody who was not. own is what this rank was told, if anything. A verdict without
 // an outcome is that the job is lost.
-func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) word {
+func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerView {
 	var members []Member
 	u.n.ask(func() { members = u.n.roster.Members })
 	if len(members) == 0 || members[0].Nonce != leader.Nonce {
-		return word{Alive: true} // its successor has taken over
+		return peerView{Alive: true} // its successor has taken over
 	}
 	var reached []bool
 	for i, o := range members[1:] {
 		switch {
 		case o.Nonce == u.n.self.Nonce:
-			return word{Outcome: own, First: len(members) > 2}
+			return peerView{Outcome: own, First: len(members) > 2}
 		case i == judges:
-			return word{Outcome: own}
+			return peerView{Outcome: own}
 		case i > 0 && reached == nil:
 			reached = reachable(ctx, u.n.cfg.Dial, members[1:][:min(judges, len(members)-1)])
 		}
@@ -107,10 +107,10 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) word 
 		a, err := u.n.exchange(asking, o.ID, o.Addr, message{Type: look, Record: &leader.Record, Outcome: own, Last: true})
 		cancel()
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
-			return word{Alive: a.Alive, Outcome: a.Outcome, Reason: fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)}
+			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)}
 		}
 	}
-	return word{Outcome: own}
+	return peerView{Outcome: own}
 }
 
 // reachable tries all at once: who is cut off from all of them must not try one after the other, each for seconds.
@@ -144,7 +144,7 @@ func (u *uplink) confirm(w *wire) {
 			leader = u.n.roster.Members[0]
 		}
 	})
-	v := word{Outcome: &own}
+	v := peerView{Outcome: &own}
 	if leader.Nonce != "" {
 		v = u.verdict(u.n.ctx, leader, &own)
 	}
@@ -286,7 +286,7 @@ func (n *Node) onHere(w *wire, r *Record) {
 	}
 	if n.lead == nil {
 		if n.up.wire != nil && w != nil && n.phase != Ended {
-			n.up.wire.send(message{Type: here, Record: r})
+			n.up.wire.send(message{Type: announce, Record: r})
 		}
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return

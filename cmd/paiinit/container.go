@@ -356,7 +356,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.Self.Rank = 0
 	}
 	if c.exec == execRank0 {
-		cfg.Head = headStart
+		cfg.GoDelay = headStart
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
