@@ -36,6 +36,10 @@ var imports = map[string]struct {
 		nil,
 		"text in, text out",
 	},
+	"hosts": {
+		nil,
+		"names in, a host out: plain values, and the caller brings the resolver",
+	},
 	"jobkey": {
 		[]string{"golang.org/x/crypto"},
 		"who derives keys does no I/O, and sees nothing to which a key could leak",

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -84,7 +85,7 @@ type container struct {
 	mu       sync.Mutex
 	roster   rendezvous.Roster        // empty before the commit
 	fabric   launch.Fabric            // agreeOnFabric of the roster; zero before the commit
-	names    func() []string          // hostNames of the roster; nil before the commit
+	book     func() *hosts.Book       // of the roster; nil before the commit
 	timings  map[string]time.Duration // from begin to the end of each phase
 	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
 
@@ -640,7 +641,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	}
 	c.mu.Lock()
 	c.roster, c.fabric = roster, fabric
-	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
+	c.book = sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) })
 	if !c.isAlone() {
 		c.sshFiles = sync.OnceFunc(func() {
 			if err := c.writeSSH(c.running); err != nil && c.running.Err() == nil {

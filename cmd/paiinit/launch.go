@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -271,150 +270,65 @@ func (c *container) slotsOf(m rendezvous.Member) int {
 	return m.Slots
 }
 
-// hostNames are the names in the host lists. A launcher knows itself by its host name, so that is the name where every
-// launcher can write it and nobody else has it; two containers on one host share theirs and go by role and index. A role's
-// name may hold what no host list can: what is left then is the rank.
-func hostNames(members []rendezvous.Member) []string {
-	count := make(map[string]int)
-	for _, m := range members {
-		count[m.Host]++
-		if m.Alias != m.Host {
-			count[m.Alias]++
-		}
+// bookOf are the hosts of a roster, or none, and the peers that the environment lists.
+func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
+	b := &hosts.Book{Self: job.Alias}
+	all := make([]hostfile.Container, len(members))
+	for i := range members {
+		all[i] = hostfile.Container{Host: members[i].Host, Alias: members[i].Alias}
 	}
-	names := make([]string, len(members))
-	for i, m := range members {
-		switch {
-		case count[m.Host] == 1 && expressible(m.Host):
-			names[i] = m.Host
-		case expressible(m.Alias):
-			names[i] = m.Alias
-		default:
-			names[i] = "rank-" + strconv.Itoa(m.Rank)
-		}
+	for i, name := range hostfile.Names(all) {
+		m := &members[i]
+		b.Hosts = append(b.Hosts, hosts.Host{
+			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Role: m.Role, Index: m.Index, Addr: m.Addr,
+		})
 	}
-	return names
+	for _, p := range job.Peers {
+		b.Peers = append(b.Peers, hosts.Peer{
+			Role: p.Role, Index: p.Index, Alias: p.Alias, Host: p.Host, Names: p.Names,
+		})
+	}
+	return b
 }
 
-// named are the members of the roster, and their hostNames; none before the commit.
+// hostBook knows the hosts of the roster, none before the commit.
+func (c *container) hostBook() *hosts.Book {
+	c.mu.Lock()
+	book := c.book
+	c.mu.Unlock()
+	if book == nil {
+		return bookOf(nil, c.job)
+	}
+	return book()
+}
+
+// named are the members of the roster, and their names in host lists; none before the commit.
 func (c *container) named() ([]rendezvous.Member, []string) {
 	c.mu.Lock()
-	members, names := c.roster.Members, c.names
+	members := c.roster.Members
 	c.mu.Unlock()
 	if len(members) == 0 {
 		return nil, nil
 	}
-	return members, names()
-}
-
-// expressible names have no dot: Open MPI 4 would cut the name there.
-func expressible(name string) bool {
-	for _, d := range []hostfile.Dialect{hostfile.OpenMPI, hostfile.Hydra} {
-		if strings.Contains(name, ".") || hostfile.Check(d, name) != nil {
-			return false
-		}
-	}
-	return true
+	return members, c.hostBook().Names()
 }
 
 // resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
 func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool) {
-	if m, ok := c.memberNamed(host); ok {
-		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
+	book := c.hostBook()
+	h, ok := book.Find(host)
+	if !ok {
+		h, ok = book.Resolve(ctx, netif.Resolver{}, host)
 	}
-	members, _ := c.named()
-	m, ok := memberAt(ctx, netif.Resolver{}, members, host)
-	return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, ok
-}
-
-// lookupTimeout is how long the resolver may take for a name that this job does not know.
-const lookupTimeout = 5 * time.Second
-
-// memberAt returns the only container at the addresses of a name: a host list from before has the hosts' own names,
-// also where the peers are given by address.
-func memberAt(
-	ctx context.Context, dns envspec.Resolver, members []rendezvous.Member, host string,
-) (m rendezvous.Member, ok bool) {
-	if _, err := netip.ParseAddr(host); err == nil || host == "" || len(members) == 0 {
-		return m, false
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	addrs, err := dns.LookupHost(ctx, host)
-	if err != nil {
-		return m, false
-	}
-	for i := range members {
-		switch {
-		case !slices.Contains(addrs, members[i].Addr.Addr()):
-		case ok:
-			return rendezvous.Member{}, false // two containers on one address cannot be told apart by it
-		default:
-			m, ok = members[i], true
-		}
-	}
-	return m, ok
-}
-
-// memberNamed finds the container of a name or address that the job itself knows.
-func (c *container) memberNamed(host string) (rendezvous.Member, bool) {
-	members, names := c.named()
-	if host == "localhost" || host == "127.0.0.1" || host == "::1" {
-		host = c.job.Alias
-	}
-	for i, m := range members {
-		if host == names[i] || host == m.Alias || host == m.ID {
-			return m, true
-		}
-	}
-	for _, p := range c.job.Peers {
-		if slices.Contains(p.Names, host) || host == p.Host {
-			for _, m := range members {
-				if m.Role == p.Role && m.Index == p.Index {
-					return m, true
-				}
-			}
-		}
-	}
-	addr, err := netip.ParseAddr(host)
-	short, _, _ := strings.Cut(host, ".")
-	var found []rendezvous.Member
-	for i, m := range members {
-		if err == nil && m.Addr.Addr() == addr.Unmap() || err != nil && (m.Host == host || m.Host == short || names[i] == short) {
-			found = append(found, m)
-		}
-	}
-	if len(found) == 1 { // two containers on one address cannot be told apart by it
-		return found[0], true
-	}
-	return rendezvous.Member{}, false
+	return rsh.Target{Name: h.Alias, ID: h.ID, Addr: h.Addr}, ok
 }
 
 // foreign says whether a host that resolve does not know may be left to the image's own ssh. A launcher's daemon has no
 // business there; an address of two ranks, and a rank that has not come yet, are this job's all the same.
 func (c *container) foreign(host, command string) bool {
-	if _, daemon := launch.DaemonOf(command); daemon {
-		return false
-	}
-	members, _ := c.named()
-	addr, err := netip.ParseAddr(host)
-	return !slices.ContainsFunc(members, func(m rendezvous.Member) bool {
-		return host == m.Host || err == nil && addr.Unmap() == m.Addr.Addr()
-	}) && !slices.ContainsFunc(c.job.Peers, func(p envspec.Peer) bool {
-		return host == p.Alias || host == p.Host || slices.Contains(p.Names, host)
-	})
+	_, daemon := launch.DaemonOf(command)
+	return !daemon && !c.hostBook().Claims(host)
 }
 
 // namesByRank are the names of every rank.
-func (c *container) namesByRank() [][]string {
-	members, own := c.named()
-	var hosts [][]string
-	for i, name := range own {
-		names := []string{name}
-		if alias := members[i].Alias; alias != name {
-			names = append(names, alias)
-		}
-		hosts = append(hosts, names)
-	}
-	return hosts
-}
+func (c *container) namesByRank() [][]string { return c.hostBook().Both() }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
@@ -58,7 +59,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			},
 		})
 	}
-	c.names = func() []string { return hostNames(c.roster.Members) }
+	c.book = func() *hosts.Book { return bookOf(c.roster.Members, c.job) }
 	return c, &log
 }
 
