@@ -36,6 +36,10 @@ var imports = map[string]struct {
 		nil,
 		"text in, text out",
 	},
+	"hosts": {
+		nil,
+		"names in, a host out: plain values, and the caller brings the resolver",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so that it must cost nothing before main",

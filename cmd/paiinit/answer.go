@@ -40,7 +40,7 @@ func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 		a.c.log.Warn("refused to name the hosts", "err", err)
 		return nil, &localapi.Refusal{Exit: statusOf(err), Text: err.Error()}
 	}
-	return a.c.agreed().namesByRank(), nil
+	return a.c.agreed().book().Both(), nil
 }
 
 // status converts the status of the rendezvous to the one that `paiinit status` prints.

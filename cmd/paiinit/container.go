@@ -289,7 +289,7 @@ func (c *container) remoteAgent() rsh.Agent {
 		Person:  c.personBehind,
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
-		Hosts:   func() [][]string { return c.agreed().namesByRank() },
+		Hosts:   func() [][]string { return c.agreed().book().Both() },
 		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }

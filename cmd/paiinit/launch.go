@@ -114,8 +114,13 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 		default: // sixty-four signals that the command has not taken say enough
 		}
 	}
+	args, replaced := launch.ExpandAzureWords(c.settings.command, environ, size)
+	for _, v := range replaced {
+		c.log.Info("a literal word of the Azure ML job specification stands for its value",
+			"phase", "launch", "word", v.Name, "value", v.Value)
+	}
 	return launch.Command{
-		Path: path, Args: expandAzureWords(c.settings.command, environ, size, c.log), Environ: environ, Dir: c.dir,
+		Path: path, Args: args, Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
 		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
@@ -163,7 +168,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	}
 	n := c.reachedOver(r)
 	l := launch.Launcher{
-		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.HydraHostfile),
+		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.CountedHostfile),
 		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
 		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
 	}

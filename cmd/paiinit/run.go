@@ -57,7 +57,7 @@ func run(args []string, agent pid1.Agent) int {
 	}
 	stderr.Ending()
 	log := s.logger(stderr)
-	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else the message is the running paiinit's
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else it is for that paiinit to tell
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
