@@ -403,7 +403,7 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 		_, _ = fmt.Fprintln(c.Stderr, "paiinit rsh: the command gets no terminal, because stdin is none; -tt gives it one")
 	}
 	if wanted {
-		inv.terminal = &Terminal{Name: c.Term}
+		inv.terminal = &terminal{Name: c.Term}
 		for _, kv := range inv.SetEnv {
 			if term, ok := strings.CutPrefix(kv, "TERM="); ok {
 				inv.terminal.Name = term
