@@ -128,7 +128,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 			l.stage.Store(stageLogin)
 			return nil
 		},
-		User: p.cfg.Login,
+		User: "root", // a login name in every container, whatever its user is called
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
 		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 			// It is called before the first attempt and after each that failed.

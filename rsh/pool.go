@@ -49,7 +49,6 @@ type Config struct {
 	User  ssh.Signer                    // the job's login key
 	Host  func(id string) ssh.PublicKey // the host key to expect of the container with this id; nil result = of nobody
 	Label string                        // the label of our job and attempt; "" = do not compare labels
-	Login string                        // user name to log in with; "" = "root"
 
 	DialTimeout     time.Duration // for connecting, which has 5 s of it at most, handshake and login together; 0 = 20 s
 	Keepalive       time.Duration // between two requests for a sign of life on each connection, which Watch may change; 0 = 15 s
@@ -68,9 +67,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Login == "" {
-		c.Login = "root"
-	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 20 * time.Second
 	}
