@@ -37,12 +37,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -494,10 +496,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			idle = append(idle, c)
 		}
 	}
-	running := make([]*session, 0, len(s.running))
-	for r := range s.running {
-		running = append(running, r)
-	}
+	running := slices.Collect(maps.Keys(s.running))
 	s.mu.Unlock()
 	for _, c := range idle {
 		c.shut()
@@ -522,10 +521,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 
 	s.mu.Lock()
-	rest := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		rest = append(rest, c)
-	}
+	rest := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range rest {
 		c.shut()
