@@ -594,7 +594,7 @@ func TestServerOfAnotherUser(t *testing.T) {
 			}
 		}()
 		cmd := exec.Command(binary)
-		cmd.Env = append(os.Environ(), askAs+"="+c.Socket)
+		cmd.Env = append(os.Environ(), askAs+"="+c.Socket, "GORACE=atexit_sleep_ms=0")
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Credential: &syscall.Credential{Uid: uint32(tt.client), Gid: 65534},
