@@ -480,7 +480,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 	case released:
 		delete(t.released, m.Call)
 	case announce:
-		c.n.onHere(nil, m.Record)
+		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
 		c.checkEnd()

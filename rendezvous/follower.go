@@ -60,7 +60,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		n.up.greeted(w, m, remote)
 		return
 	case announce:
-		n.onHere(w, m.Record)
+		n.onAnnounce(w, m.Record)
 		return
 	case look:
 		n.onLook(w, m)
