@@ -72,8 +72,11 @@ func TestEverywhereFailingRank(t *testing.T) {
 		"killed": {"kill -9 $$", 137, "rank 2's command sh was ended by SIGKILL; its last lines on stderr:\nwoe"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			// Rank 2 fails when all others are ready.
+			const barrier = "/run/bin/paiinit barrier ready"
+			ready := strings.Replace(stubborn, "echo re''ady", "echo re''ady; "+barrier, 1)
 			containers := startAll(t, everywhere(peersHosts(t, newLab(t), 4)), "sh", "-c",
-				`[ $RANK = 2 ] || { `+stubborn+`; }; sleep 1; echo woe >&2; `+tt.does)
+				`[ $RANK = 2 ] || { `+ready+`; }; `+barrier+`; echo woe >&2; `+tt.does)
 			require.Equal(t, same(4, tt.status), statuses(t, containers))
 			for i, c := range containers {
 				require.Contains(t, strings.ReplaceAll(stderr(c), `\n`, "\n"), tt.says)
