@@ -105,7 +105,8 @@ func TestEverywhereStopped(t *testing.T) {
 	}
 }
 
-// Kubernetes signals all pods of a deleted Job, in any order. The job must take that as one request to stop.
+// TestEverywhereStoppedAtOnce: Kubernetes signals all pods of a deleted Job, in any order. The job must take that as
+// one request to stop.
 func TestEverywhereStoppedAtOnce(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 3)), "sh", "-c", saves)
 	for _, c := range containers {
@@ -162,7 +163,8 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "worker-2: launch: running \\\"shh\\\": not found")
 }
 
-// The ranks are not agreed yet, so each container must report the missing command, including the future rank 0.
+// TestEverywhereUnknownCommandOnAnyContainer: the ranks are not agreed yet, so each container must report the missing
+// command, including the future rank 0.
 func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
 	for culprit := range 3 {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
@@ -194,8 +196,8 @@ func TestEverywhereMustBeAgreed(t *testing.T) {
 	require.Contains(t, stderr(containers[2]), "worker-0 has --exec rank0, worker-1 has --exec all")
 }
 
-// An Azure ML job specification names these variables in the command line, with a "$" that no shell expands, or
-// without.
+// TestEverywhereLiterals: an Azure ML job specification names these variables in the command line, with a "$" that no
+// shell expands, or without.
 func TestEverywhereLiterals(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 2)),
 		"sh", "-c", `test -s $1 && echo $2 $3 $4 $5`, "sh",
