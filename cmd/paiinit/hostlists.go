@@ -3,28 +3,26 @@ package main
 import (
 	"errors"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE, AZ_BATCHAI_MPI_HOST_FILE and
 // PAIINIT_HOSTFILE name them wherever a rank may be started.
-func (c *container) writeHosts(r rendezvous.Roster) error {
+func (c *container) writeHosts(a *agreement) error {
 	var hosts []hostfile.Host
-	_, names := c.named()
-	for i, m := range r.Members {
-		if slots := c.slotsOf(m); slots > 0 {
+	members, names := a.named()
+	for i := range members {
+		if slots := a.slotsOf(&members[i]); slots > 0 {
 			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: slots})
 		}
 	}
-	if err := c.state.writeHostfiles(hosts); err != nil {
+	if err := writeHostfiles(c.state, hosts); err != nil {
 		return err
 	}
-	if len(r.Members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
+	if len(members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
 		c.linkDeepSpeed(launch.DeepSpeedHostfile)
 	}
 	return nil
@@ -42,28 +40,11 @@ func mayBeDeepSpeed(command []string, exec string) bool {
 }
 
 // linkDeepSpeed puts a link to the host list in the only place where the deepspeed command looks for one by itself,
-// unless something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
+// unless something is there.
 func (c *container) linkDeepSpeed(name string) {
-	target := c.state.path("hostfile")
-	there, err := os.Readlink(name)
-	switch {
-	case err == nil && there == target:
-		return
-	case err == nil && filepath.Base(there) == filepath.Base(target) &&
-		!isThere(filepath.Join(filepath.Dir(there), socketName)):
-		err = replaceLink(target, name) // of a paiinit that has ended
-	default:
-		madeDir := os.Mkdir(filepath.Dir(name), 0o755) == nil
-		if err = os.Symlink(target, name); err == nil {
-			c.unlinkDeepSpeed = func() {
-				if now, err := os.Readlink(name); err == nil && now == target {
-					_ = os.Remove(name)
-				}
-				if madeDir {
-					_ = os.Remove(filepath.Dir(name)) // if nothing else is in it
-				}
-			}
-		}
+	unlink, err := c.state.Link(statedir.Hostfile, name)
+	if unlink != nil {
+		c.unlinkDeepSpeed = unlink
 	}
 	command := ""
 	if len(c.settings.command) > 0 {
@@ -77,9 +58,4 @@ func (c *container) linkDeepSpeed(name string) {
 	case err != nil:
 		c.log.Debug("deepspeed would find no host list", "phase", "launch", "err", err)
 	}
-}
-
-func isThere(name string) bool {
-	_, err := os.Lstat(name)
-	return err == nil
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 var version = "devel" // set by the build
@@ -82,7 +83,7 @@ func isRemoteShell(args []string) bool {
 
 // complain writes one line to standard error, and gives up after a moment if that is not read.
 func complain(format string, args ...any) {
-	l := newStderrLog(os.Stderr)
-	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrLog never fails
-	l.close()
+	l := stderrlog.New(os.Stderr)
+	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrlog.Log never fails
+	l.Close()
 }

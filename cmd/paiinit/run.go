@@ -14,8 +14,11 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 // Exit statuses of paiinit's own, after sysexits.h.
@@ -32,16 +35,16 @@ const (
 func run(args []string, agent pid1.Agent) int {
 	status := 0
 	var s settings
-	stderr := newStderrLog(os.Stderr)
-	defer stderr.close()
+	stderr := stderrlog.New(os.Stderr)
+	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		s.stderr = stderr
-		stderr.lostLines(s.lostText)
+		stderr.LostLines(s.lostText)
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
-	}).Run(context.Background(), runArgs(args))
+	}).RunContext(context.Background(), runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -52,9 +55,9 @@ func run(args []string, agent pid1.Agent) int {
 	if h := hint(err, s.command); h != "" {
 		line = append(line, "hint", h)
 	}
-	stderr.ending()
+	stderr.Ending()
 	log := s.logger(stderr)
-	if running := (*runningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else it is for that paiinit to tell
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
@@ -72,10 +75,13 @@ func statusOf(err error) int {
 		conflict *rendezvous.ConflictError
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
+		bug      *rendezvous.BugError
 		stopped  *stoppedError
-		replied  *replyError
+		refusal  *localapi.Refusal
+		silent   *localapi.TimeoutError
+		closed   *localapi.ClosedError
 		absent   *absentError
-		running  *runningError
+		running  *statedir.RunningError
 		several  *severalError
 	)
 	switch {
@@ -97,12 +103,14 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &lost), errors.As(err, &absent):
+	case errors.As(err, &bug):
+		return statusBug
+	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
-	case errors.As(err, &replied):
-		return replied.status
+	case errors.As(err, &refusal):
+		return refusal.Exit
 	}
 	return statusUnmendable
 }
@@ -114,7 +122,7 @@ func hint(err error, command []string) string {
 		secret  *secretError
 		missing *rendezvous.MissingError
 		look    *launch.LookError
-		running *runningError
+		running *statedir.RunningError
 	)
 	switch {
 	case errors.As(err, &running):
@@ -153,7 +161,8 @@ func nested(environ []string) string { return envspec.Nested(environ) }
 // passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
 func passThrough(args, environ []string) int {
 	var s settings
-	if err := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil }).Run(context.Background(), runArgs(args)); err != nil {
+	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
+	if err := app.Run(runArgs(args)); err != nil {
 		complain("%v", err)
 		return statusOf(err)
 	}

@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // Program describes what a container runs and sees.
@@ -342,7 +344,8 @@ func (c *Container) Processes() ([]Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab: processes of container %q: %w", c.Name, err)
 	}
-	entries, err := os.ReadDir("/proc")
+	fsys := os.DirFS("/proc")
+	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
 		return nil, fmt.Errorf("lab: processes of container %q: %w", c.Name, err)
 	}
@@ -352,35 +355,14 @@ func (c *Container) Processes() ([]Process, error) {
 		if err != nil {
 			continue
 		}
-		dir := filepath.Join("/proc", e.Name())
-		if ns, err := os.Readlink(filepath.Join(dir, "ns/pid")); err != nil || ns != own {
+		if ns, err := os.Readlink("/proc/" + e.Name() + "/ns/pid"); err != nil || ns != own {
 			continue // the process may have ended
 		}
-		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		processes = append(processes, Process{pid, parentOf(dir), nulSeparated(args), nulSeparated(environ)})
+		stat, _ := proc.Read(fsys, pid)
+		processes = append(processes, Process{pid, stat.Parent, proc.CommandLine(fsys, pid), proc.Environ(fsys, pid)})
 	}
 	slices.SortFunc(processes, func(a, b Process) int { return a.PID - b.PID })
 	return processes, nil
-}
-
-// parentOf reads field 4 of /proc/PID/stat (proc(5)). Field 2 is a name in parentheses, which may contain any
-// character.
-func parentOf(dir string) int {
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return 0 // the process has ended
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	parent, _ := strconv.Atoi(fields[1])
-	return parent
-}
-
-func nulSeparated(b []byte) []string {
-	if len(b) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 }
 
 // Exec runs a command inside the container, with the environment of Program.Env, and returns its standard output. The

@@ -1,18 +1,19 @@
 package lab
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // Left lists what a program with Program.Parent left behind when it ended, before the kernel removed the container.
@@ -73,24 +74,17 @@ func (p plan) parent(path string) error {
 
 // leftProcesses lists all processes but the first one and zombies.
 func leftProcesses() (lines []string) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return []string{err.Error()}
+	fsys := os.DirFS("/proc")
+	all := proc.ReadAll(fsys, os.Getpid())
+	if all == nil {
+		return []string{"/proc cannot be read"}
 	}
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err != nil || pid == 1 {
+	for pid, p := range all {
+		if pid == 1 || p.Ended() {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue // the process has ended
-		}
-		name, rest, _ := strings.Cut(string(stat), ") ") // PID (NAME) STATE ... (proc(5))
-		if strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {
-			continue
-		}
-		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // empty during an execve
-		lines = append(lines, strings.TrimSpace(name+") "+string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))))
+		line := strings.Join(proc.CommandLine(fsys, pid), " ") // empty during an execve
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d (%s) %s", pid, p.Name, line)))
 	}
 	slices.Sort(lines)
 	return lines

@@ -1,4 +1,4 @@
-package main
+package stderrlog
 
 import (
 	"bufio"
@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func testLog(out io.Writer) *stderrLog {
-	l := newStderrLog(out)
-	l.lostLines(func(n int) []byte { return fmt.Appendf(nil, "lost %d\n", n) })
+func testLog(out io.Writer) *Log {
+	l := New(out)
+	l.LostLines(func(n int) []byte { return fmt.Appendf(nil, "lost %d\n", n) })
 	return l
 }
 
@@ -27,7 +27,7 @@ func TestLogIsWrittenAtOnce(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, i+1, strings.Count(out.String(), "\n"), "before the call returns")
 		}
-		l.close()
+		l.Close()
 	})
 }
 
@@ -60,7 +60,7 @@ func TestLogThatIsNotRead(t *testing.T) {
 		require.Greater(t, got, 1000)
 		_, _ = fmt.Fprintln(l, "read again")
 		require.Equal(t, "read again\n", next())
-		l.close()
+		l.Close()
 	})
 }
 
@@ -76,10 +76,10 @@ func TestLogAtTheEnd(t *testing.T) {
 			l := testLog(w)
 			_, _ = fmt.Fprintln(l, "in flight")
 			_, _ = fmt.Fprintln(l, "queued")
-			l.ending()
+			l.Ending()
 			_, _ = fmt.Fprintln(l, "the reason")
 			began := time.Now()
-			go l.close()
+			go l.Close()
 			time.Sleep(after)
 			if want == nil {
 				<-time.After(0)
@@ -101,7 +101,7 @@ func TestLogAtTheEnd(t *testing.T) {
 		l := testLog(w)
 		_, _ = fmt.Fprintln(l, "never read")
 		began := time.Now()
-		l.close()
+		l.Close()
 		require.Equal(t, flushTimeout, time.Since(began))
 		require.NoError(t, r.Close())
 		<-l.over

@@ -1,25 +1,28 @@
-package main
+package statedir
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/paiinit/paiinit/sshd"
 )
+
+// openDir opens a state directory as the start with this identity does.
+func openDir(t *testing.T, dir string, own Identity) (*Dir, error) {
+	t.Helper()
+	return Open(t.Context(), Config{Dir: dir, Owner: own, Program: "/bin/true", Links: []string{"ssh"}})
+}
 
 func TestExcludes(t *testing.T) {
 	const here, there = "pid:[1]", "pid:[2]"
-	of := func(job, attempt, role string, index, rank, size int, space string) identity {
-		return identity{Job: job, Attempt: attempt, Role: role, Index: index, Rank: rank, Size: size, Space: space}
+	of := func(job, attempt, role string, index, rank, size int, space string) Identity {
+		return Identity{Job: job, Attempt: attempt, Role: role, Index: index, Rank: rank, Size: size, Space: space}
 	}
 	for name, row := range map[string]struct {
-		own, other identity
+		own, other Identity
 		want       bool
 	}{
 		"the same": {
@@ -76,7 +79,7 @@ func TestExcludes(t *testing.T) {
 		},
 		"one of an older paiinit": {
 			of("", "", "worker", 0, 0, 1, here),
-			identity{Index: -1, Rank: -1}, true,
+			Identity{Index: -1, Rank: -1}, true,
 		},
 	} {
 		require.Equal(t, row.want, row.own.excludes(row.other), name)
@@ -86,11 +89,11 @@ func TestExcludes(t *testing.T) {
 // In a shared place the name tells user, job, attempt, role and index, and stays short enough for a socket.
 func TestDirName(t *testing.T) {
 	const whole = 1000
-	plain := identity{Job: "train", Attempt: "2", Role: "worker", Index: 3, Space: "pid:[1]"}
+	plain := Identity{Job: "train", Attempt: "2", Role: "worker", Index: 3, Space: "pid:[1]"}
 	require.Regexp(t, `^paiinit-[0-9]+-train-2-worker-3-[0-9a-f]{8}$`, plain.dirName(whole))
-	require.Regexp(t, `^paiinit-[0-9]+-worker-[0-9a-f]{8}$`, identity{Role: "worker", Index: -1}.dirName(whole))
-	seen := map[string]identity{}
-	for _, id := range []identity{
+	require.Regexp(t, `^paiinit-[0-9]+-worker-[0-9a-f]{8}$`, Identity{Role: "worker", Index: -1}.dirName(whole))
+	seen := map[string]Identity{}
+	for _, id := range []Identity{
 		plain,
 		{Job: "train", Attempt: "2", Role: "worker", Index: 4, Space: "pid:[1]"},
 		{Job: "train", Attempt: "3", Role: "worker", Index: 3, Space: "pid:[1]"},
@@ -114,92 +117,34 @@ func TestDirName(t *testing.T) {
 			seen[name] = id
 		}
 	}
-	for _, dir := range plain.stateDirs() {
-		require.LessOrEqual(t, len(filepath.Join(dir, questionName)), maxSocketPath)
+	for _, dir := range plain.places() {
+		require.LessOrEqual(t, len(filepath.Join(dir, StatusSocket)), maxSocketPath)
 	}
 }
 
-func TestMistyped(t *testing.T) {
-	for word, want := range map[string]string{
-		"statsu": "status", "STATUS": "status", "stauts": "status", "hotfile": "hostfile", "host": "hosts",
-		"evn": "env", "ech": "each",
-		"status": "status", "env": "env", "barier": "barrier", "vesion": "version",
-		"": "", "nvidia-smi": "", "python": "", "sh": "", "mpirun": "", "horovodrun": "",
-		"./run.sh": "", "sleep": "", "bash": "",
-	} {
-		require.Equal(t, want, mistyped(word), word)
+func TestStateOfAnEarlierStartIsGone(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		s, err := openDir(t, dir, Identity{Size: 1})
+		require.NoError(t, err)
+		for _, name := range []string{"status.json", "hostfile", "hostfile.hydra", "ssh_config", "known_hosts"} {
+			require.NoFileExists(t, filepath.Join(dir, name))
+			require.NoError(t, s.WriteFile(name, []byte("left")))
+		}
+		s.Close()
 	}
-}
-
-// The agent of a process is the nearest one above it, whatever its environment says; a launcher's daemon has left its
-// parents.
-func TestGenerations(t *testing.T) {
-	proc := fstest.MapFS{}
-	for pid, stat := range map[string]string{
-		"1":  "1 (paiinit) S 0 1 1",        // the first process of rank 0
-		"2":  "2 (paiinit) S 1 1 1",        // its agent
-		"3":  "3 (mpirun) S 2 3 3",         //
-		"4":  "4 (a) S (rank)) S 3 3 3",    //
-		"5":  "5 (orted) S 1 5 5",          // an orphan
-		"6":  "6 (sh) S 5 5 5",             //
-		"10": "10 (paiinit) S 3 10 10",     // rank 1, started by mpirun
-		"11": "11 (paiinit) S 10 10 10",    //
-		"12": "12 (sh) S 11 12 12",         //
-		"20": "20 (supervisord) S 0 20 20", //
-		"21": "21 (paiinit) S 20 20 20",    // an agent whose first process has died
-		"22": "22 (sh) S 20 20 20",         //
-	} {
-		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
-	}
-	for _, row := range []struct{ pid, agent, want int }{
-		{4, 2, 1}, {6, 2, 1}, {5, 2, 0}, {12, 11, 0}, {12, 2, 3}, {4, 11, -1}, {22, 21, -1}, {22, 2, -1},
-		{4, 0, -1}, {4, 99, -1}, {99, 2, -1},
-	} {
-		require.Equal(t, row.want, generations(proc, ancestors(proc, row.pid), row.agent), "%v", row)
-	}
-}
-
-// A person is behind what runs in their session, and behind what has left it while its parents live.
-func TestPeople(t *testing.T) {
-	proc := fstest.MapFS{}
-	for pid, stat := range map[string]string{
-		"2":  "2 (paiinit) S 1 1 1",
-		"3":  "3 (sh) S 2 3 3",     // leads alice's session
-		"4":  "4 (ssh) S 3 3 3",    //
-		"5":  "5 (setsid) S 4 5 5", //
-		"6":  "6 (ssh) S 5 5 5",    //
-		"7":  "7 (ssh) S 1 3 3",    // an orphan in the session
-		"8":  "8 (ssh) S 1 8 8",    // an orphan with its own
-		"9":  "9 (mpirun) S 2 9 9", // the job's
-		"10": "10 (ssh) S 9 9 9",   //
-		"11": "11 (sh) S 2 11 11",  // leads bob's
-	} {
-		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
-	}
-	var p people
-	require.Empty(t, p.behind(proc, 4))
-	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice"})
-	p.onCommand(sshd.CommandEvent{PID: 9})
-	p.onCommand(sshd.CommandEvent{PID: 11, Person: "bob"})
-	p.onCommand(sshd.CommandEvent{Person: "nothing was started"})
-	for pid, want := range map[int]string{
-		0: "", 2: "", 3: "alice", 4: "alice", 5: "alice", 6: "alice", 7: "alice",
-		8: "", 9: "", 10: "", 11: "bob", 99: "",
-	} {
-		require.Equal(t, want, p.behind(proc, pid), pid)
-	}
-	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice", Done: true})
-	require.Empty(t, p.behind(proc, 4))
-	require.Equal(t, "bob", p.behind(proc, 11))
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
 }
 
 // A foreign directory, a link and a file in place of the directory are not used, and not touched.
 func TestStatePlaces(t *testing.T) {
-	own := identity{Role: "worker", Size: 1}
+	own := Identity{Role: "worker", Size: 1}
 	open := func(dir string) error {
-		s, err := openState(t.Context(), dir, own, nil)
+		s, err := openDir(t, dir, own)
 		if err == nil {
-			s.close()
+			s.Close()
 		}
 		return err
 	}
@@ -231,13 +176,13 @@ func TestStatePlaces(t *testing.T) {
 // The lock belongs to one paiinit at a time; what it holds is untouched.
 func TestStateIsLocked(t *testing.T) {
 	dir := t.TempDir()
-	first := identity{Job: "a", Role: "worker", Alias: "worker-0", Index: 0, Rank: 0, Size: 2, PID: 7}
-	s, err := openState(t.Context(), dir, first, nil)
+	first := Identity{Job: "a", Role: "worker", Alias: "worker-0", Index: 0, Rank: 0, Size: 2, PID: 7}
+	s, err := openDir(t, dir, first)
 	require.NoError(t, err)
-	require.NoError(t, s.writeFile("hostfile", []byte("w")))
+	require.NoError(t, s.WriteFile("hostfile", []byte("w")))
 
-	_, err = openState(t.Context(), dir, first, nil)
-	var running *runningError
+	_, err = openDir(t, dir, first)
+	var running *RunningError
 	require.ErrorAs(t, err, &running)
 	require.EqualError(t, err, "paiinit is already running in this container: worker-0 (rank 0) of job a, process 7, "+
 		"state directory "+dir+"; nothing was started")
@@ -245,29 +190,29 @@ func TestStateIsLocked(t *testing.T) {
 
 	another := first
 	another.Job = "b"
-	_, err = openState(t.Context(), dir, another, nil)
+	_, err = openDir(t, dir, another)
 	require.ErrorContains(t, err, "in use by worker-0 (rank 0) of job a")
 	require.FileExists(t, filepath.Join(dir, "hostfile"))
 
-	s.close()
-	s, err = openState(t.Context(), dir, another, nil)
+	s.Close()
+	s, err = openDir(t, dir, another)
 	require.NoError(t, err, "the lock is free")
-	s.close()
+	s.Close()
 }
 
 // A paiinit that is ending is awaited.
 func TestEndingPaiinitIsAwaited(t *testing.T) {
 	dir := t.TempDir()
-	old := &state{dir: dir}
+	old := &Dir{Path: dir}
 	held, err := old.tryLock()
 	require.NoError(t, err)
 	require.True(t, held)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s, err := openState(t.Context(), dir, identity{Size: 1}, nil)
+		s, err := openDir(t, dir, Identity{Size: 1})
 		if err == nil {
-			s.close()
+			s.Close()
 		}
 		require.NoError(t, err)
 	}()
@@ -291,7 +236,7 @@ func TestRemoveDead(t *testing.T) {
 		require.NoError(t, os.Mkdir(at(name), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(at(name), "hostfile"), nil, 0o644))
 	}
-	live := &state{dir: at(prefix + "live")}
+	live := &Dir{Path: at(prefix + "live")}
 	held, err := live.tryLock()
 	require.NoError(t, err)
 	require.True(t, held)

@@ -1,4 +1,4 @@
-package main
+package netif
 
 import (
 	"context"
@@ -10,11 +10,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// resolver asks the system's resolver for addresses, and the DNS server itself for the names of an address: /etc/hosts
+// Resolver asks the system's resolver for addresses, and the DNS server itself for the names of an address: /etc/hosts
 // holds the container's short id there under docker, and the name that tells the index is the server's.
-type resolver struct{}
+type Resolver struct{}
 
-func (resolver) LookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
+// LookupHost returns the addresses of a name.
+func (Resolver) LookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 	if err != nil {
 		return nil, err
@@ -25,7 +26,8 @@ func (resolver) LookupHost(ctx context.Context, name string) ([]netip.Addr, erro
 	return addrs, nil
 }
 
-func (resolver) LookupPTR(ctx context.Context, addr netip.Addr) ([]string, error) {
+// LookupPTR returns the names that the DNS server gives to an address.
+func (Resolver) LookupPTR(ctx context.Context, addr netip.Addr) ([]string, error) {
 	conf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
 	if err != nil {
 		return nil, fmt.Errorf("reading /etc/resolv.conf: %w", err)

@@ -1,4 +1,9 @@
-package main
+// Package stderrlog writes a log to a standard error that may not be read, such as a full pipe, without delaying the
+// caller: lines wait in a queue of bounded size, lines that do not fit are counted, and the last lines of a job come
+// first when the time to write them is short.
+//
+// It knows lines of bytes only: levels and formats belong to the logger that writes to it.
+package stderrlog
 
 import (
 	"bytes"
@@ -18,9 +23,8 @@ const (
 	flushTimeout = time.Second
 )
 
-// stderrLog is where the log goes. A standard error that is not read, such as a full pipe, delays nothing: lines wait
-// in a queue, lines that do not fit are counted, and the last lines come first when the time to write is short.
-type stderrLog struct {
+// Log takes one line with each Write.
+type Log struct {
 	out io.Writer
 
 	mu       sync.Mutex
@@ -41,14 +45,15 @@ type logLine struct {
 	written chan struct{}
 }
 
-func newStderrLog(out io.Writer) *stderrLog {
-	l := &stderrLog{out: out, wake: make(chan struct{}, 1), over: make(chan struct{})}
+// New returns a Log that writes to out until Close.
+func New(out io.Writer) *Log {
+	l := &Log{out: out, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	go l.run()
 	return l
 }
 
 // Write takes one line. It never fails: nothing could be done about it.
-func (l *stderrLog) Write(p []byte) (int, error) {
+func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	if l.size+len(p) > queueLimit && !l.last { // the last lines are few
 		l.lost++
@@ -76,7 +81,7 @@ func (l *stderrLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *stderrLog) call() {
+func (l *Log) call() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -84,7 +89,7 @@ func (l *stderrLog) call() {
 }
 
 // run writes until the log is closed.
-func (l *stderrLog) run() {
+func (l *Log) run() {
 	defer close(l.over)
 	for {
 		l.mu.Lock()
@@ -94,7 +99,7 @@ func (l *stderrLog) run() {
 			l.mu.Unlock()
 			_, _ = l.out.Write(line.text)
 			l.mu.Lock()
-			// close may have moved the line.
+			// Close may have moved the line.
 			i := slices.IndexFunc(l.queue, func(o logLine) bool { return o.written == line.written })
 			l.queue = slices.Delete(l.queue, i, i+1)
 			l.size -= len(line.text)
@@ -123,15 +128,15 @@ func (l *stderrLog) run() {
 	}
 }
 
-// lostLines sets how lines that were dropped are told.
-func (l *stderrLog) lostLines(text func(lines int) []byte) {
+// LostLines sets how lines that were dropped are told.
+func (l *Log) LostLines(text func(lines int) []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lostText = text
 }
 
-// ending says that the next lines tell how the job ended: they are never dropped.
-func (l *stderrLog) ending() {
+// Ending says that the next lines tell how the job ended: they are never dropped.
+func (l *Log) Ending() {
 	if l == nil {
 		return
 	}
@@ -140,8 +145,8 @@ func (l *stderrLog) ending() {
 	l.last = true
 }
 
-// close waits until all is written, for a moment. A write that is blocked then ends with the process.
-func (l *stderrLog) close() {
+// Close waits for at most a second until all is written. A write that is blocked then ends with the process.
+func (l *Log) Close() {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()

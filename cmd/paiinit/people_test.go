@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/sshd"
+)
+
+// A person is behind what runs in their session, and behind what has left it while its parents live.
+func TestPeople(t *testing.T) {
+	proc := fstest.MapFS{}
+	for pid, stat := range map[string]string{
+		"2":  "2 (paiinit) S 1 1 1",
+		"3":  "3 (sh) S 2 3 3",     // leads alice's session
+		"4":  "4 (ssh) S 3 3 3",    //
+		"5":  "5 (setsid) S 4 5 5", //
+		"6":  "6 (ssh) S 5 5 5",    //
+		"7":  "7 (ssh) S 1 3 3",    // an orphan in the session
+		"8":  "8 (ssh) S 1 8 8",    // an orphan with its own
+		"9":  "9 (mpirun) S 2 9 9", // the job's
+		"10": "10 (ssh) S 9 9 9",   //
+		"11": "11 (sh) S 2 11 11",  // leads bob's
+	} {
+		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
+	}
+	var p people
+	require.Empty(t, p.behind(proc, 4))
+	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice"})
+	p.onCommand(sshd.CommandEvent{PID: 9})
+	p.onCommand(sshd.CommandEvent{PID: 11, Person: "bob"})
+	p.onCommand(sshd.CommandEvent{Person: "nothing was started"})
+	for pid, want := range map[int]string{
+		0: "", 2: "", 3: "alice", 4: "alice", 5: "alice", 6: "alice", 7: "alice",
+		8: "", 9: "", 10: "", 11: "bob", 99: "",
+	} {
+		require.Equal(t, want, p.behind(proc, pid), pid)
+	}
+	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice", Done: true})
+	require.Empty(t, p.behind(proc, 4))
+	require.Equal(t, "bob", p.behind(proc, 11))
+}
