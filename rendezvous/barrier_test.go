@@ -163,7 +163,7 @@ func TestBarrierReleaseIsLost(t *testing.T) {
 		synctest.Wait()
 		require.True(t, nodes[0].ask(func() {
 			nodes[0].lead.targets["worker-1"].link.abort()
-			nodes[0].noteArrival("", 1, "b")
+			nodes[0].lead.noteArrival("", 1, "b")
 		}))
 		wg.Wait()
 		synctest.Wait()

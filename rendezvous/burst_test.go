@@ -79,6 +79,7 @@ func burst(t *testing.T, net *simNet, size int, agreed bool) (
 			net.cpu.use(t.Context(), h, "starts", net.cpu.cost.start)
 			ports[rank] = net.port(h)
 			cfg := Config{
+				Status: testStatuses,
 				Self: Record{ID: h.id, Role: "worker", Index: rank, Rank: rank,
 					Nonce: NewNonce(), Addr: h.addr, Version: "1"},
 				Size: size, Dial: net.dialer(h), Timeout: 10 * time.Minute,

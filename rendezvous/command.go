@@ -9,6 +9,12 @@ import (
 
 // Where every rank runs a command of its own, each tells rank 0 how it ended, and rank 0 orders the others to end theirs.
 
+// Order is rank 0's order to end the command of this rank.
+type Order struct {
+	Signal int // for the command; 0 = the caller chooses
+	Reason string
+}
+
 // End is how the command of one rank ended.
 type End struct {
 	Rank    int
@@ -27,15 +33,14 @@ func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
 		if n.up.wire != nil {
-			n.up.wire.send(n.ownEnd())
+			n.up.wire.send(n.own.sentAt(time.Since(n.begin)))
 		}
 	})
 }
 
-// ownEnd is the report with the time at which it is sent: it may be sent again much later.
-func (n *Node) ownEnd() message {
-	m := *n.own
-	m.Clock = int64(time.Since(n.begin))
+// sentAt is a report with the time at which it is sent, by the clock of this node: it may be sent again much later.
+func (m message) sentAt(clock time.Duration) message {
+	m.Clock = int64(clock)
 	return m
 }
 
@@ -61,27 +66,30 @@ func (n *Node) Order(signal int, reason string) {
 	})
 }
 
-func (n *Node) onOrder(m message) {
-	if n.phase != Running {
+// Orders tells every rank but 0 that rank 0 orders it to end its command.
+func (n *Node) Orders() <-chan Order { return n.orders }
+
+func (u *uplink) onOrder(m message) {
+	if u.n.phase != Running {
 		return
 	}
 	select {
-	case n.stops <- Stop{Name: n.up.leader.ID, Signal: m.Signal, Reason: m.Reason}:
-	default: // it was heard already
+	case u.n.orders <- Order{Signal: m.Signal, Reason: m.Reason}:
+	default: // sixteen orders wait already
 	}
 }
 
-func (n *Node) onEnded(t *target, m message) {
+func (c *coordinator) onEnded(t *target, m message) {
 	if m.Outcome == nil || t.ended {
 		return
 	}
-	if n.phase != Running {
+	if c.n.phase != Running {
 		o := *m.Outcome
-		o.Reason = fmt.Sprintf("%s: %s", n.nameOf(t), o.Reason)
-		n.setGathered(Roster{}, &EndedError{o})
+		o.Reason = fmt.Sprintf("%s: %s", c.nameOf(t), o.Reason)
+		c.n.setGathered(Roster{}, &EndedError{o})
 		return
 	}
-	member, ok := n.memberOf(t)
+	member, ok := c.memberOf(t)
 	if !ok {
 		return
 	}
@@ -89,7 +97,7 @@ func (n *Node) onEnded(t *target, m message) {
 	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, Stopped: m.Stopped}
 	e.after = time.Duration(m.After)
 	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier: the way here took time, too
-	n.ends <- e
+	c.n.ends <- e
 }
 
 // clockReadings is how often Align asks a rank for its clock: the fastest answers narrow it down best.
@@ -101,15 +109,19 @@ const clockReadings = 8
 func (n *Node) Align(ctx context.Context, ends ...*End) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	lead := n.leading()
+	if lead == nil {
+		return
+	}
 	for _, e := range ends {
-		wg.Go(func() { n.align(ctx, e) })
+		wg.Go(func() { lead.align(ctx, e) })
 	}
 }
 
-func (n *Node) align(ctx context.Context, e *End) {
+func (c *coordinator) align(ctx context.Context, e *End) {
 	var first, last time.Time // between which the rank's clock began
 	for range clockReadings {
-		r, ok := n.readClock(ctx, e.Rank)
+		r, ok := c.readClock(ctx, e.Rank)
 		if !ok {
 			break
 		}
@@ -133,14 +145,14 @@ type reading struct {
 	clock       time.Duration // since the start of its node
 }
 
-func (n *Node) readClock(ctx context.Context, rank int) (r reading, ok bool) {
+func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bool) {
 	heard := make(chan reading, 1)
 	var t *target
-	if !n.ask(func() {
-		if n.lead == nil || rank <= 0 || rank >= len(n.roster.Members) {
+	if !c.n.ask(func() {
+		if c.n.lead != c || rank <= 0 || rank >= len(c.n.roster.Members) {
 			return
 		}
-		if t = n.lead.targets[n.roster.Members[rank].ID]; t != nil && t.link != nil {
+		if t = c.targets[c.n.roster.Members[rank].ID]; t != nil && t.link != nil {
 			t.clockCall++
 			t.clockSent, t.clockHeard = time.Now(), heard
 			t.link.send(message{Type: clock, Call: t.clockCall})
@@ -152,7 +164,7 @@ func (n *Node) readClock(ctx context.Context, rank int) (r reading, ok bool) {
 	select {
 	case r = <-heard:
 		return r, true
-	case <-n.over:
+	case <-c.n.over:
 	case <-t.ctx.Done():
 	case <-ctx.Done():
 	}

@@ -19,71 +19,81 @@ import (
 	"time"
 )
 
+// finder looks for the other containers, by gossip, by the names of the environment and by calling where rank 0 may be. Only the loop
+// touches heard and seeds.
+type finder struct {
+	n     *Node
+	net   *gossip
+	names names
+	heard map[string]Record // by id, alive by gossip
+	seeds []seedState
+}
+
 // onGossip notes who is heard. Gossip wakes whoever dials; it never decides.
-func (n *Node) onGossip(r Record, alive bool) {
-	old, known := n.heard[r.ID]
+func (f *finder) onGossip(r Record, alive bool) {
+	old, known := f.heard[r.ID]
 	switch {
 	case alive:
-		n.heard[r.ID] = r
-		if f, ok := n.farewells[r.ID]; ok && f.Record.Nonce != r.Nonce {
-			delete(n.farewells, r.ID) // its container was started again
+		f.heard[r.ID] = r
+		if said, ok := f.n.farewells.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
+			delete(f.n.farewells.heard, r.ID) // its container was started again
 		}
-		if n.lead != nil && !n.isGathered() {
-			n.addStart(&r, nil)
+		if f.n.lead != nil && !f.n.isGathered() {
+			f.n.lead.addStart(&r, nil)
 		}
 	case known && old.Nonce == r.Nonce:
-		delete(n.heard, r.ID)
+		delete(f.heard, r.ID)
 	}
-	n.elect()
+	f.elect()
 }
 
 // onKnock has rank 0 call a rank that has knocked, and tells the rank so. A packet may come late, or again, and so says
 // nothing once the ranks are settled.
-func (n *Node) onKnock(r *Record) {
-	if n.lead == nil || n.isGathered() || r.validate() != nil || r.Nonce == n.self.Nonce {
+func (f *finder) onKnock(r *Record) {
+	if f.n.lead == nil || f.n.isGathered() || r.validate() != nil || r.Nonce == f.n.self.Nonce {
 		return
 	}
-	if n.addStart(r, nil) {
+	if f.n.lead.addStart(r, nil) {
 		return // another start of it is connected
 	}
-	if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
+	if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
 		return // it is connected by now
 	}
-	if err := n.net.tell(r.Addr, message{Type: lead, Record: &n.self}); err != nil {
-		n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
+	if err := f.net.tell(r.Addr, message{Type: lead, Record: &f.n.self}); err != nil {
+		f.n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
 	}
 }
 
 // onPromise notes that rank 0 has heard a knock, and calls.
-func (n *Node) onPromise(r *Record) {
-	if n.lead == nil && r.Rank == 0 && r.Nonce != n.self.Nonce {
-		n.up.promised = time.Now()
+func (u *uplink) onPromise(r *Record) {
+	if u.n.lead == nil && r.Rank == 0 && r.Nonce != u.n.self.Nonce {
+		u.promised = time.Now()
 	}
 }
 
 // elect makes this container the coordinator when no container is declared rank 0, as many are heard as the job has,
 // and it comes first in the order. Two that disagree cannot both commit: each tries every container that it knows
 // (isWhole).
-func (n *Node) elect() {
-	if n.self.Rank >= 0 || n.isGathered() || n.phase != Gathering || len(n.heard)+1 < n.cfg.Size {
+func (f *finder) elect() {
+	if f.n.self.Rank >= 0 || f.n.isGathered() || f.n.phase != Gathering || len(f.heard)+1 < f.n.cfg.Size {
 		return // who has acknowledged a roster, may be part of a launch
 	}
-	for _, r := range n.heard {
-		if r.Rank == 0 || r.before(&n.self) < 0 {
+	for _, r := range f.heard {
+		if r.Rank == 0 || r.before(&f.n.self) < 0 {
 			return
 		}
 	}
-	n.becomeCoordinator()
+	f.n.becomeCoordinator()
 }
 
 // resolveSeed asks for the addresses of a seed again and again until the job is gathered.
-func (n *Node) resolveSeed(i int) {
+func (f *finder) resolveSeed(i int) {
 	var b backoff
 	for {
-		s := n.cfg.Seeds[i]
-		addrs, err := n.names.find(n.ctx, s.Host)
-		n.post(func() {
-			st := &n.seeds[i]
+		s := f.n.cfg.Seeds[i]
+		addrs, err := f.names.find(f.n.ctx, s.Host)
+		f.n.post(func() {
+			st := &f.seeds[i]
 			st.asked, st.err = true, err
 			var dns *net.DNSError
 			st.told = st.told || err == nil || errors.As(err, &dns) && dns.IsNotFound
@@ -92,12 +102,14 @@ func (n *Node) resolveSeed(i int) {
 					st.addrs = append(st.addrs, ap)
 				}
 			}
-			n.onSeed(i)
+			if f.n.lead != nil {
+				f.n.lead.onSeed(i)
+			}
 		})
 		select {
-		case <-n.ctx.Done():
+		case <-f.n.ctx.Done():
 			return
-		case <-n.gathered:
+		case <-f.n.gathered:
 			return
 		case <-time.After(b.wait()):
 		}
@@ -105,28 +117,28 @@ func (n *Node) resolveSeed(i int) {
 }
 
 // onSeed has rank 0 dial the addresses of a seed that nobody known uses.
-func (n *Node) onSeed(i int) {
-	if n.lead == nil || n.isGathered() {
+func (c *coordinator) onSeed(i int) {
+	if c.n.lead != c || c.n.isGathered() {
 		return
 	}
-	for _, a := range n.seeds[i].addrs {
-		if a != n.self.Addr && !n.knownAddr(a) {
-			n.addTarget("@"+a.String(), nil, a)
+	for _, a := range c.n.find.seeds[i].addrs {
+		if a != c.n.self.Addr && !c.knownAddr(a) {
+			c.addTarget("@"+a.String(), nil, a)
 		}
 	}
-	n.tryPrepare()
+	c.tryPrepare()
 }
 
-func (n *Node) knownAddr(a netip.AddrPort) bool {
-	if nonce := n.lead.at[a]; nonce == n.self.Nonce || n.knows(nil, nonce) {
+func (c *coordinator) knownAddr(a netip.AddrPort) bool {
+	if nonce := c.at[a]; nonce == c.n.self.Nonce || c.knows(nil, nonce) {
 		return true
 	}
-	for _, r := range n.heard {
+	for _, r := range c.n.find.heard {
 		if r.Addr == a {
 			return true
 		}
 	}
-	for _, t := range n.lead.targets {
+	for _, t := range c.targets {
 		if t.rec != nil && t.rec.Addr == a {
 			return true
 		}
@@ -138,48 +150,48 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 // and then with a container not heard yet, while any is missing. It knocks at rank 0 before that, and joins nothing
 // while rank 0 answers: its call is all that a rank needs, and a state of many ranks takes each side milliseconds, of
 // processors that rank 0 may share.
-func (n *Node) joinOthers() {
-	if n.self.Rank != 0 && n.knock() {
+func (f *finder) joinOthers() {
+	if f.n.self.Rank != 0 && f.knock() {
 		return
 	}
 	b, factor, later := backoff{}, 0, 1 // ranks that are to be agreed find each other by gossip alone
-	if n.self.Rank >= 0 {               // rank 0 calls by itself, too
-		b = backoff{next: 5 * joinHead, most: n.spread(rejoinInterval)}
+	if f.n.self.Rank >= 0 {             // rank 0 calls by itself, too
+		b = backoff{next: 5 * joinHead, most: f.spread(rejoinInterval)}
 		factor, later = lateFactor, lateFactor
 	}
-	for pause := time.Duration(0); n.pace.sleepFor(n.ctx, n.gathered, pause, factor); factor = later {
+	for pause := time.Duration(0); f.n.pace.sleepFor(f.n.ctx, f.n.gathered, pause, factor); factor = later {
 		var to []place
 		connected := false
-		if !n.ask(func() {
-			connected = n.up.wire != nil || n.self.Rank == 0 || n.isGathered()
-			if connected && pause == 0 || !connected && n.isCalled() {
+		if !f.n.ask(func() {
+			connected = f.n.up.wire != nil || f.n.self.Rank == 0 || f.n.isGathered()
+			if connected && pause == 0 || !connected && f.n.up.isCalled() {
 				return
 			}
-			to = n.joinTargets(connected, pause == 0)
+			to = f.joinTargets(connected, pause == 0)
 		}) {
 			return
 		}
 		var wg sync.WaitGroup
 		for _, p := range to {
-			wg.Go(func() { n.join(p) })
+			wg.Go(func() { f.join(p) })
 		}
 		wg.Wait()
 		if pause = b.wait(); connected {
-			pause = n.spread(rejoinInterval)
+			pause = f.spread(rejoinInterval)
 		}
 	}
 }
 
 // spread is an interval for what every rank does: at least d, and such that all ranks together do it about 50 times in
 // a second, each at another time.
-func (n *Node) spread(d time.Duration) time.Duration {
-	d = max(d, time.Duration(n.cfg.Size)*20*time.Millisecond)
+func (f *finder) spread(d time.Duration) time.Duration {
+	d = max(d, time.Duration(f.n.cfg.Size)*20*time.Millisecond)
 	return d/2 + rand.N(d)
 }
 
 // isCalled says that rank 0 is connected, or about to connect: it has acknowledged a knock a moment ago.
-func (n *Node) isCalled() bool {
-	return n.up.wire != nil || !n.up.promised.IsZero() && time.Since(n.up.promised) < promiseTime
+func (u *uplink) isCalled() bool {
+	return u.wire != nil || !u.promised.IsZero() && time.Since(u.promised) < promiseTime
 }
 
 // promiseTime is how long a rank leaves it to rank 0 to call once rank 0 has acknowledged a knock.
@@ -187,44 +199,44 @@ const promiseTime = 5 * time.Second
 
 // knock tells rank 0 again and again that this container is here, while rank 0 is not connected, and returns when
 // gossip may be joined: soon after the first knock. It reports true when there is nothing to join any more.
-func (n *Node) knock() (over bool) {
-	i := slices.IndexFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+func (f *finder) knock() (over bool) {
+	i := slices.IndexFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 	if i < 0 {
 		return false
 	}
-	n.wg.Go(func() {
+	f.n.wg.Go(func() {
 		b := backoff{next: 2 * joinHead, most: promiseTime / 2}
 		for {
 			connected := false
-			if !n.ask(func() { connected = n.up.wire != nil }) {
+			if !f.n.ask(func() { connected = f.n.up.wire != nil }) {
 				return
 			}
 			if !connected {
-				addrs, err := n.cfg.Peers[i].addrs(n) // to find its address may take long
+				addrs, err := f.n.cfg.Peers[i].addrs(f.n) // to find its address may take long
 				for _, a := range addrs {
-					err = errors.Join(err, n.net.knock(a, &n.self))
+					err = errors.Join(err, f.net.knock(a, &f.n.self))
 				}
 				if err != nil {
-					n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+					f.n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
 				}
 			}
-			if !sleep(n.ctx, n.gathered, b.wait()) {
+			if !sleep(f.n.ctx, f.n.gathered, b.wait()) {
 				return
 			}
 		}
 	})
-	return !n.pace.sleep(n.ctx, n.gathered, joinHead)
+	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinHead)
 }
 
 // join exchanges states at the first address of a place that answers.
-func (n *Node) join(p place) {
-	addrs, err := p.find(n)
+func (f *finder) join(p place) {
+	addrs, err := p.find(f.n)
 	for _, a := range addrs {
-		if err = n.net.join(a); err == nil {
+		if err = f.net.join(a); err == nil {
 			return
 		}
 	}
-	n.log.Debug("gossip join", "addrs", addrs, "err", err)
+	f.n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
 // joinHead is how long rank 0 may take to call who has knocked, before that one joins gossip.
@@ -235,24 +247,24 @@ const manyJoins = 128
 
 // joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say
 // that rank 0 has heard this one: at first it is joined in any case.
-func (n *Node) joinTargets(connected, first bool) []place {
-	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size && !first {
+func (f *finder) joinTargets(connected, first bool) []place {
+	if f.n.cfg.Size > 0 && len(f.heard)+1 >= f.n.cfg.Size && !first {
 		return nil
 	}
 	var zero, rest []place
-	for _, p := range n.cfg.Peers {
-		_, heard := n.heard[p.ID]
+	for _, p := range f.n.cfg.Peers {
+		_, heard := f.heard[p.ID]
 		switch {
 		case heard && (!first || p.Rank != 0):
-		case p.Rank == 0 && n.cfg.Size > manyJoins: // it would answer each of them with all the others
+		case p.Rank == 0 && f.n.cfg.Size > manyJoins: // it would answer each of them with all the others
 		case p.Rank == 0:
 			zero = append(zero, place{p.ID, p.addrs, true, p.Host})
-		case !n.mayAsk(p):
+		case !f.mayAsk(p):
 		default:
 			rest = append(rest, place{p.ID, p.addrs, false, p.Host})
 		}
 	}
-	for _, a := range n.silentSeeds() {
+	for _, a := range f.silentSeeds() {
 		rest = append(rest, placeAt("", a, false))
 	}
 	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
@@ -268,26 +280,26 @@ func (n *Node) joinTargets(connected, first bool) []place {
 
 // lookForLeader finds out why rank 0 does not call while it does not. A look that reaches rank 0 costs it a login, so
 // looks become rarer while they find nothing else; looks that reach nothing cost little.
-func (n *Node) lookForLeader() {
+func (u *uplink) lookForLeader() {
 	const first, again = 250 * time.Millisecond, time.Second
 	b := backoff{next: again, most: 8 * again}
-	pause := max(first, n.cfg.AskAfter)
+	pause := max(first, u.n.cfg.AskAfter)
 	for {
 		// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
-		if !n.pace.sleep(n.ctx, n.gathered, pause+rand.N(time.Duration(n.cfg.Size+1)*5*time.Millisecond)) {
+		if !u.n.pace.sleep(u.n.ctx, u.n.gathered, pause+rand.N(time.Duration(u.n.cfg.Size+1)*5*time.Millisecond)) {
 			return
 		}
 		pause = again
 		called := false
-		if !n.ask(func() { called = n.isCalled() }) {
+		if !u.n.ask(func() { called = u.isCalled() }) {
 			return
 		}
 		if called {
 			continue
 		}
-		reached, err := n.lookOnce()
+		reached, err := u.lookOnce()
 		if err != nil {
-			n.leaveAsStranger(err)
+			u.leaveIncompatible(err)
 		}
 		if reached {
 			pause = b.wait()
@@ -300,8 +312,8 @@ func (n *Node) lookForLeader() {
 // lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is
 // the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was
 // begun at one of the places.
-func (n *Node) lookOnce() (reached bool, hopeless error) {
-	places, sure := n.leaderPlaces()
+func (u *uplink) lookOnce() (reached bool, hopeless error) {
+	places, sure := u.leaderPlaces()
 	if len(places) == 0 {
 		return false, nil
 	}
@@ -314,12 +326,12 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 	var wg sync.WaitGroup
 	for i, p := range places {
 		wg.Go(func() {
-			addrs, err := p.find(n)
+			addrs, err := p.find(u.n)
 			if err != nil {
 				results[i] = []found{{err: err}}
 			}
 			for _, a := range addrs {
-				answer, err := n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self})
+				answer, err := u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
 				f := found{a, answer, err}
 				for range portTries {
 					next, ok := nextPort(a, err)
@@ -327,7 +339,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 						break
 					}
 					a = next
-					if answer, err = n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self}); err == nil {
+					if answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self}); err == nil {
 						f = found{a, answer, nil}
 					}
 				}
@@ -336,7 +348,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 		})
 	}
 	wg.Wait()
-	strangers, ours := 0, false
+	others, ours := 0, false
 	var other error // what answers in place of rank 0
 	var resolved time.Time
 	var reason error
@@ -347,14 +359,14 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			// A login that its time limit cut cost as much as a complete login.
 			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
 			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
-			stranger := isStranger(f.err)
+			incompatible := isIncompatible(f.err)
 			switch {
 			case !p.sure && sure:
 			case f.addr.IsValid() && f.err == nil:
 				ours = true
-			case stranger, errors.Is(f.err, ErrOtherJob):
-				strangers++
-				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(n)
+			case incompatible, errors.Is(f.err, ErrOtherJob):
+				others++
+				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(u.n)
 			}
 			switch {
 			case !f.addr.IsValid():
@@ -364,7 +376,7 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			case f.err == nil && p.sure:
 				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
 			case f.err == nil: // who else answers may know more
-			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // nothing is known of others
+			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // nothing is known of others
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)
 			}
 			switch f.answer.Type {
@@ -375,46 +387,46 @@ func (n *Node) lookOnce() (reached bool, hopeless error) {
 			}
 		}
 	}
-	n.ask(func() {
-		n.up.lookErr = reason
-		if leader != nil && leader.validate() == nil && leader.Nonce != n.self.Nonce {
-			n.up.rumour = leader
+	u.n.ask(func() {
+		u.lookErr = reason
+		if leader != nil && leader.validate() == nil && leader.Nonce != u.n.self.Nonce {
+			u.rumour = leader
 		}
 		switch {
-		case ours || n.up.wire != nil:
-			n.up.foreign.met(nil, resolved)
-			n.up.stranger = nil
-		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0, or all that answer; none shares ours
-			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
-			if isStranger(other) {
-				n.up.stranger = other
+		case ours || u.wire != nil:
+			u.foreign.met(nil, resolved)
+			u.incompatible = nil
+		case sure || others == len(places) && len(u.n.find.heard) == 0: // rank 0, or all that answer; none shares ours
+			u.foreign.met(cmp.Or(other, reason, errSilent), resolved)
+			if isIncompatible(other) {
+				u.incompatible = other
 			}
 		}
 		switch {
-		case n.up.wire != nil || n.phase != Gathering:
+		case u.wire != nil || u.n.phase != Gathering:
 		case outcome != nil:
-			n.phase, n.outcome = Ended, *outcome
-			n.setFinished(*outcome, nil)
-		case n.up.foreign.proven:
-			err := n.up.foreign.proof()
-			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size, Missing: []Missing{{
-				Rank: 0, Name: "rank 0", Reason: explain(err), stranger: err, proof: err,
+			u.n.end(*outcome)
+			u.n.setFinished(*outcome, nil)
+		case u.foreign.proven:
+			err := u.foreign.proof()
+			hopeless = (&MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{{
+				Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err,
 			}}}).end()
 		}
 	})
 	return reached, hopeless
 }
 
-// leaveAsStranger ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
+// leaveIncompatible ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
 // time to call here again and find the same: it may have called first after this container did.
-func (n *Node) leaveAsStranger(err error) {
+func (u *uplink) leaveIncompatible(err error) {
 	select {
-	case <-n.ctx.Done():
-	case <-n.gathered:
+	case <-u.n.ctx.Done():
+	case <-u.n.gathered:
 	case <-time.After(foreignLinger):
-		n.post(func() {
-			if n.up.wire == nil && n.phase == Gathering && n.up.foreign.proven {
-				n.setGathered(Roster{}, err)
+		u.n.post(func() {
+			if u.wire == nil && u.n.phase == Gathering && u.foreign.proven {
+				u.n.setGathered(Roster{}, err)
 			}
 		})
 	}
@@ -433,31 +445,31 @@ func (p place) resolved(n *Node) time.Time {
 	if p.host == "" {
 		return time.Now()
 	}
-	return n.names.answered(p.host)
+	return n.find.names.answered(p.host)
 }
 
 // leaderPlaces says where to look for rank 0: where the environment or another container says that it is; when it is not found
 // there, at two others, who may be connected to it; or else at a few addresses of the seeds from which nobody was heard.
 // There are none while there is nothing to look for.
-func (n *Node) leaderPlaces() (places []place, sure bool) {
-	n.ask(func() {
-		if n.up.wire != nil || n.lead != nil || n.phase == Running || n.phase == Ended {
+func (u *uplink) leaderPlaces() (places []place, sure bool) {
+	u.n.ask(func() {
+		if u.wire != nil || u.n.lead != nil || u.n.phase == Running || u.n.phase == Ended {
 			return
 		}
-		for _, p := range n.cfg.Peers {
+		for _, p := range u.n.cfg.Peers {
 			if p.Rank == 0 {
 				places, sure = append(places, place{p.ID, p.addrs, true, p.Host}), true
 			}
 		}
-		if r := n.up.rumour; r != nil {
+		if r := u.rumour; r != nil {
 			places, sure = append(places, placeAt(r.ID, r.Addr, true)), true
 		}
-		if sure && (n.up.lookErr == nil || errors.Is(n.up.lookErr, errSilent)) {
+		if sure && (u.lookErr == nil || errors.Is(u.lookErr, errSilent)) {
 			return
 		}
 		var rest []place
-		for _, p := range n.cfg.Peers {
-			if p.Rank != 0 && n.mayAsk(p) {
+		for _, p := range u.n.cfg.Peers {
+			if p.Rank != 0 && u.n.find.mayAsk(p) {
 				rest = append(rest, place{p.ID, p.addrs, false, p.Host})
 			}
 		}
@@ -466,8 +478,8 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 		if len(places) > 0 {
 			return
 		}
-		if n.cfg.Size > 0 && len(n.heard) > 0 && len(n.heard)+1 >= n.cfg.Size { // the first leads
-			heard := slices.Collect(maps.Values(n.heard))
+		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size { // the first leads
+			heard := slices.Collect(maps.Values(u.n.find.heard))
 			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
 			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
 				if i == 0 || r.ID != first.ID {
@@ -475,7 +487,7 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 				}
 			}
 		}
-		for _, a := range n.silentSeeds() {
+		for _, a := range u.n.find.silentSeeds() {
 			if len(places) < 4 {
 				places = append(places, placeAt("", a, false))
 			}
@@ -486,11 +498,11 @@ func (n *Node) leaderPlaces() (places []place, sure bool) {
 
 // mayAsk keeps a rank from asking for the names of others while that of rank 0 may be enough: many that ask for names that the DNS
 // does not know yet keep it from learning them.
-func (n *Node) mayAsk(p Peer) bool {
-	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(n.begin) > latestAgain {
+func (f *finder) mayAsk(p Peer) bool {
+	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(f.n.begin) > latestAgain {
 		return true
 	}
-	return !slices.ContainsFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+	return !slices.ContainsFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 }
 
 func placeAt(id string, a netip.AddrPort, sure bool) place {
@@ -499,7 +511,7 @@ func placeAt(id string, a netip.AddrPort, sure bool) place {
 
 // addrs resolves the address of a peer.
 func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
-	found, err := n.names.find(n.ctx, p.Host)
+	found, err := n.find.names.find(n.ctx, p.Host)
 	var out []netip.AddrPort
 	for _, a := range found {
 		out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
@@ -508,13 +520,13 @@ func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
 }
 
 // silentSeeds are the addresses of the seeds from which nobody was heard.
-func (n *Node) silentSeeds() []netip.AddrPort {
-	known := map[netip.AddrPort]bool{n.self.Addr: true}
-	for _, r := range n.heard {
+func (f *finder) silentSeeds() []netip.AddrPort {
+	known := map[netip.AddrPort]bool{f.n.self.Addr: true}
+	for _, r := range f.heard {
 		known[r.Addr] = true
 	}
 	var out []netip.AddrPort
-	for _, s := range n.seeds {
+	for _, s := range f.seeds {
 		for _, a := range s.addrs {
 			if !known[a] {
 				out = append(out, a)
@@ -532,22 +544,25 @@ func (n *Node) missing() []Missing {
 		return nil
 	}
 	if n.lead == nil {
-		return n.missingBelow()
+		return n.up.missing()
 	}
+	return n.lead.missing()
+}
+
+// missing is rank 0's view.
+func (c *coordinator) missing() []Missing {
 	var out []Missing
-	listed := 0
-	for i := range n.cfg.Peers {
-		p := &n.cfg.Peers[i]
-		listed++
-		t := n.lead.targets[p.ID]
+	for i := range c.n.cfg.Peers {
+		p := &c.n.cfg.Peers[i]
+		t := c.targets[p.ID]
 		if t != nil && t.rec == nil {
-			out = append(out, n.missingAt(t, p.Rank, p.ID))
+			out = append(out, c.missingAt(t, p.Rank, p.ID))
 		}
 	}
 	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
-	count := n.cfg.Size - n.present() - len(out)
-	keys := make([]string, 0, len(n.lead.targets))
-	for k, t := range n.lead.targets {
+	count := c.n.cfg.Size - c.present() - len(out)
+	keys := make([]string, 0, len(c.targets))
+	for k, t := range c.targets {
 		if t.peer == nil && t.rec == nil {
 			keys = append(keys, k)
 		}
@@ -557,8 +572,8 @@ func (n *Node) missing() []Missing {
 		if count == 0 {
 			break
 		}
-		t := n.lead.targets[k]
-		out = append(out, n.missingAt(t, -1, n.nameOf(t)))
+		t := c.targets[k]
+		out = append(out, c.missingAt(t, -1, c.nameOf(t)))
 		count--
 	}
 	if count > 0 {
@@ -566,49 +581,49 @@ func (n *Node) missing() []Missing {
 		if count > 1 {
 			name = fmt.Sprintf("%d ranks", count)
 		}
-		out = append(out, Missing{Rank: -1, Name: name, Reason: n.seedReason()})
+		out = append(out, Missing{Rank: -1, Name: name, Reason: c.n.find.seedReason()})
 	}
 	if len(out) == 0 {
-		return n.unsettled()
+		return c.unsettled()
 	}
 	return out
 }
 
-func (n *Node) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: n.reason(t), stranger: t.stranger, proof: t.foreign.proof()}
+func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
+	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
 }
 
 // missingBelow is the view of a rank other than 0.
-func (n *Node) missingBelow() []Missing {
-	if n.up.wire != nil && n.up.waits {
-		return n.up.missing
+func (u *uplink) missing() []Missing {
+	if u.wire != nil && u.waits {
+		return u.awaited
 	}
 	var out []Missing
-	var stranger error
-	if n.up.wire == nil {
-		stranger = n.up.stranger
+	var incompatible error
+	if u.wire == nil {
+		incompatible = u.incompatible
 	}
-	if n.up.wire == nil {
-		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", stranger: stranger}
-		for _, p := range n.cfg.Peers {
+	if u.wire == nil {
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
+		for _, p := range u.n.cfg.Peers {
 			if p.Rank == 0 {
 				m.Name = p.ID
 			}
 		}
 		switch {
-		case stranger != nil && !isStranger(n.up.lookErr):
-			m.Reason = fmt.Sprintf("%s; now %s", explain(n.up.stranger), explain(n.up.lookErr))
-		case n.up.lookErr != nil:
-			m.Reason = explain(n.up.lookErr)
-		case len(n.cfg.Seeds) > 0:
-			m.Reason = n.seedReason()
+		case incompatible != nil && !isIncompatible(u.lookErr):
+			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
+		case u.lookErr != nil:
+			m.Reason = explain(u.lookErr)
+		case len(u.n.cfg.Seeds) > 0:
+			m.Reason = u.n.find.seedReason()
 		}
 		out = append(out, m)
 	}
-	for _, p := range n.cfg.Peers {
-		if _, ok := n.heard[p.ID]; !ok && p.Rank != 0 {
+	for _, p := range u.n.cfg.Peers {
+		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains the silence.
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", stranger: stranger})
+			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible})
 		}
 	}
 	return out
@@ -618,11 +633,11 @@ func (n *Node) missingBelow() []Missing {
 const stillLooks = "it is here, and still looks at its devices"
 
 // lookers lists who is there, and has not said all that the launch waits for.
-func (n *Node) lookers() (out []Missing) {
-	if n.looking {
-		out = append(out, Missing{Rank: n.self.Rank, Name: n.self.ID, Reason: stillLooks})
+func (c *coordinator) lookers() (out []Missing) {
+	if c.n.looking {
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
 	}
-	for _, t := range n.lead.targets {
+	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
 			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
 		}
@@ -637,21 +652,21 @@ func (n *Node) missingError() *MissingError {
 	e := &MissingError{Size: n.cfg.Size, Missing: n.missing()}
 	switch {
 	case n.lead != nil:
-		late := n.lookers()
-		e.Present, e.Missing = n.present()-len(late), append(e.Missing, late...)
+		late := n.lead.lookers()
+		e.Present, e.Missing = n.lead.present()-len(late), append(e.Missing, late...)
 	case n.up.wire != nil && n.up.waits:
 		e.Present = n.up.present
 	default:
-		e.Present = 1 + len(n.heard)
+		e.Present = 1 + len(n.find.heard)
 	}
 	return e
 }
 
-func (n *Node) reason(t *target) string {
-	r, heard := n.heard[t.key]
+func (c *coordinator) reason(t *target) string {
+	r, heard := c.n.find.heard[t.key]
 	switch {
-	case t.stranger != nil && !isStranger(t.err):
-		return fmt.Sprintf("%s; now %s", explain(t.stranger), explain(t.err))
+	case t.incompatible != nil && !isIncompatible(t.err):
+		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
 	case t.err != nil && heard:
 		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))
 	case t.err != nil:
@@ -662,10 +677,10 @@ func (n *Node) reason(t *target) string {
 	return "never heard"
 }
 
-func (n *Node) seedReason() string {
+func (f *finder) seedReason() string {
 	var parts []string
-	for i, s := range n.seeds {
-		name := n.cfg.Seeds[i].Host
+	for i, s := range f.seeds {
+		name := f.n.cfg.Seeds[i].Host
 		switch {
 		case s.err != nil:
 			parts = append(parts, explain(s.err))

@@ -30,8 +30,9 @@ func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Dura
 				id := fmt.Sprintf("worker-%d", rank)
 				h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 				cfg := Config{
-					Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
-					Size: size, Dial: net.dialer(h), Timeout: time.Minute,
+					Status: testStatuses,
+					Self:   Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
+					Size:   size, Dial: net.dialer(h), Timeout: time.Minute,
 				}
 				for k := range size {
 					if k != rank {
@@ -212,8 +213,8 @@ func TestACallOfASeedIsNotRepeated(t *testing.T) {
 			}
 		})
 		require.True(t, nodes[0].ask(func() {
-			seed := nodes[0].addTarget("@"+simAddr(1).String(), nil, simAddr(1))
-			require.Same(t, seed, nodes[0].addTarget("worker-1", nil, simAddr(1)))
+			seed := nodes[0].lead.addTarget("@"+simAddr(1).String(), nil, simAddr(1))
+			require.Same(t, seed, nodes[0].lead.addTarget("worker-1", nil, simAddr(1)))
 		}))
 		synctest.Wait()
 		require.Equal(t, 1, calls)
@@ -335,7 +336,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 		require.NoError(t, err)
 		return b
 	}
-	knock := packed(message{Type: here, Record: &self})
+	knock := packed(message{Type: announce, Record: &self})
 	for name, tt := range map[string]struct {
 		packet []byte
 		heard  bool
@@ -344,7 +345,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 		"nothing":         {nil, false},
 		"short":           {knock[:len(knock)-1], false},
 		"long":            {append(slices.Clone(knock), 0), false},
-		"no record":       {packed(message{Type: here}), false},
+		"no record":       {packed(message{Type: announce}), false},
 		"the end":         {packed(message{Type: done, Outcome: &Outcome{Status: 1}}), false},
 		"another message": {packed(message{Type: hello, Record: &self}), false},
 		"no length":       {bytes.Repeat([]byte{0xff}, 12), false},
@@ -372,7 +373,7 @@ func TestLateKnock(t *testing.T) {
 		}
 		earlier := nodes[1].Self() // the same rank, an earlier start of it
 		earlier.Nonce = NewNonce()
-		require.True(t, nodes[0].post(func() { nodes[0].onKnock(&earlier) }))
+		require.True(t, nodes[0].post(func() { nodes[0].find.onKnock(&earlier) }))
 		time.Sleep(time.Minute)
 		require.Empty(t, nodes[0].Losses())
 		endJob(t, net, nodes)
@@ -386,7 +387,7 @@ func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
 		calls := 0
 		net.seen = func(_ *simHost, _ netip.AddrPort, k kind, _ []byte) {
-			if k == here {
+			if k == announce {
 				calls++
 			}
 		}

@@ -46,7 +46,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 			n.up.wire.send(*n.own)
 			return
 		}
-		for _, r := range n.heard {
+		for _, r := range n.find.heard {
 			others = append(others, other{r.ID, placeAt(r.ID, r.Addr, false).find})
 		}
 		for _, p := range n.cfg.Peers {
@@ -89,35 +89,41 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	return o, false
 }
 
-// onFarewell hears that a rank leaves before the launch, from it or from another rank that passes it on.
-func (n *Node) onFarewell(w *wire, m message) {
+// farewells are what ranks have said that leave before the launch. Only the loop touches them.
+type farewells struct {
+	n     *Node
+	heard map[string]message // by id; for rank 0
+}
+
+// hear notes that a rank leaves before the launch, from it or from another rank that passes it on.
+func (f *farewells) hear(w *wire, m message) {
 	r := m.Record
-	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == n.self.Nonce {
+	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == f.n.self.Nonce {
 		return
 	}
 	w.send(message{Type: doneAck})
-	h, ok := n.heard[r.ID]
-	if ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
+	h, ok := f.n.find.heard[r.ID]
+	if ok && h.Nonce != r.Nonce || f.n.phase != Gathering && f.n.phase != Prepared || f.n.isGathered() {
 		return
 	}
-	if n.lead == nil {
-		n.farewells[r.ID] = message{Type: ended, Record: r, Outcome: m.Outcome}
-		if n.up.wire != nil {
-			n.up.wire.send(n.farewells[r.ID])
+	if f.n.lead == nil {
+		f.heard[r.ID] = message{Type: ended, Record: r, Outcome: m.Outcome}
+		if f.n.up.wire != nil {
+			f.n.up.wire.send(f.heard[r.ID])
 		}
 		return
 	}
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
-	time.AfterFunc(n.patience(farewellDelay), func() {
-		n.post(func() {
-			if n.lead == nil || n.phase != Gathering && n.phase != Prepared {
+	time.AfterFunc(f.n.cfg.patience(farewellDelay), func() {
+		f.n.post(func() {
+			if f.n.lead == nil || f.n.phase != Gathering && f.n.phase != Prepared {
 				return
 			}
-			if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
+			if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
 				return
 			}
-			n.setGathered(Roster{}, &EndedError{o})
+			f.n.setGathered(Roster{}, &EndedError{o})
 		})
 	})
 }

@@ -13,17 +13,19 @@ import (
 
 // uplink is what a rank other than 0 knows of rank 0. Only the loop touches it.
 type uplink struct {
+	n *Node
+
 	wire    *wire
 	leader  *Record
 	waits   bool      // rank 0 has said for whom
-	missing []Missing // as it said it last
+	awaited []Missing // as it said it last
 	present int
 	lookErr error   // of the last look at rank 0
 	rumour  *Record // of rank 0, as others tell
 	foreign foreign // what answers in place of rank 0
-	// stranger is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
+	// incompatible is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
 	// a refused connection resets: the other container may exit before this one has dialled it twice.
-	stranger error
+	incompatible error
 
 	promised time.Time // when rank 0 has acknowledged a knock
 
@@ -47,111 +49,117 @@ func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Ad
 		}
 		return nil
 	})
-	n.post(func() { n.onUplinkLost(w, err) })
+	n.post(func() { n.up.onLost(w, err) })
 }
 
+// onMessage answers what any container may ask; the rest is for the rank of rank 0.
 func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	switch m.Type {
 	case hello:
-		n.greeted(w, m, remote)
+		n.up.greeted(w, m, remote)
 		return
-	case here:
+	case announce:
 		n.onHere(w, m.Record)
 		return
 	case look:
 		n.onLook(w, m)
 		return
 	case fetch:
-		n.onFetch(w, m)
+		n.up.onFetch(w, m)
 		return
 	case ended: // of a rank that leaves
-		n.onFarewell(w, m)
+		n.farewells.hear(w, m)
 		return
 	case ping:
 		w.send(message{Type: pong})
 		return
 	case pong:
-		n.onProbed(w, true)
+		n.probes.answered(w, true)
 		return
 	}
-	if n.up.wire != w {
+	n.up.onMessage(w, m)
+}
+
+// onMessage hears rank 0.
+func (u *uplink) onMessage(w *wire, m message) {
+	if u.wire != w {
 		return
 	}
 	switch m.Type {
 	case refuse:
 		w.abort()
 	case waiting:
-		n.up.waits, n.up.missing, n.up.present = true, m.Missing, m.Present
-		if n.phase == Prepared {
-			n.phase = Gathering // the roster is void: rank 0 waits for somebody again
-			n.elect()
+		u.waits, u.awaited, u.present = true, m.Missing, m.Present
+		if u.n.phase == Prepared {
+			u.n.enter(Gathering) // the roster is void: rank 0 waits for somebody again
+			u.n.find.elect()
 		}
 	case prepare:
-		n.onPrepare(w, m)
+		u.onPrepare(w, m)
 	case launched:
-		if n.phase == Prepared && m.Epoch == n.roster.Epoch {
-			n.phase = Running
-			n.endGossip()
-			n.setGathered(n.roster, nil)
+		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
+			u.n.enter(Running)
+			u.n.find.end()
+			u.n.setGathered(u.n.roster, nil)
 		}
-		if n.phase == Running && m.Epoch == n.roster.Epoch {
+		if u.n.phase == Running && m.Epoch == u.n.roster.Epoch {
 			w.send(message{Type: started, Epoch: m.Epoch})
-			n.resumeCalls()
+			u.n.calls.resume()
 		}
 	case stop:
-		n.onOrder(m)
+		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(n.begin))})
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
-		n.onRelease(m.Call)
+		u.n.calls.onRelease(m.Call)
 	case answer:
-		n.onAnswer(m)
+		u.n.calls.onAnswer(m)
 	case done:
 		if m.Outcome == nil {
 			return
 		}
 		w.send(message{Type: doneAck})
-		if n.phase != Ended {
-			n.phase, n.outcome = Ended, *m.Outcome
+		if u.n.phase != Ended {
+			u.n.end(*m.Outcome)
 		}
-		if n.outcome != *m.Outcome {
+		if u.n.outcome != *m.Outcome {
 			return // the first word counts
 		}
 		if m.Last {
-			n.depart(w)
+			u.depart(w)
 			return
 		}
-		time.AfterFunc(doneTimeout+linger, func() { n.post(func() { n.depart(w) }) })
+		time.AfterFunc(doneTimeout+linger, func() { u.n.post(func() { u.depart(w) }) })
 	case bye:
-		if n.phase == Ended {
-			n.depart(w)
+		if u.n.phase == Ended {
+			u.depart(w)
 		}
 	}
 }
 
 // depart lets this rank end. The outcome may let the process end: what was sent goes first.
-func (n *Node) depart(w *wire) {
-	if n.outcomeErr != nil {
+func (u *uplink) depart(w *wire) {
+	if u.n.outcomeErr != nil {
 		return
 	}
-	o := n.outcome
-	n.wg.Go(func() {
+	o := u.n.outcome
+	u.n.wg.Go(func() {
 		w.flush()
-		n.post(func() { n.setFinished(o, nil) })
+		u.n.post(func() { u.n.setFinished(o, nil) })
 	})
 }
 
 // greeted asks first where a second container greets that says it is rank 0: the first one whether it still answers,
 // and then the second one, whose greeting may have been on its way since before its death.
-func (n *Node) greeted(w *wire, m message, remote net.Addr) {
-	r, first := m.Record, n.up.leader
-	if n.self.Rank == 0 {
-		first = &n.self
+func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
+	r, first := m.Record, u.leader
+	if u.n.self.Rank == 0 {
+		first = &u.n.self
 	}
 	if r == nil || r.validate() != nil || r.Rank != 0 || first == nil || first.Rank != 0 || r.Nonce == first.Nonce ||
-		n.self.Rank != 0 && n.up.wire == nil {
-		n.onHello(w, m, remote)
+		u.n.self.Rank != 0 && u.wire == nil {
+		u.onHello(w, m, remote)
 		return
 	}
 	both := func(alive bool) {
@@ -161,188 +169,191 @@ func (n *Node) greeted(w *wire, m message, remote net.Addr) {
 		}
 		w.send(message{Type: refuse, Record: first, Reason: bothLead(first, r).Error()})
 		switch {
-		case n.self.Rank == 0:
-			n.onRival(r)
-		case n.up.wire != nil && n.phase != Running && n.phase != Ended:
-			n.up.wire.send(message{Type: here, Record: r})
+		case u.n.self.Rank == 0:
+			u.n.lead.onRival(r)
+		case u.wire != nil && u.n.phase != Running && u.n.phase != Ended:
+			u.wire.send(message{Type: announce, Record: r})
 		}
 	}
-	if n.self.Rank == 0 {
-		n.probe(w, both)
+	if u.n.self.Rank == 0 {
+		u.n.probes.ask(w, both)
 		return
 	}
-	n.probe(n.up.wire, func(alive bool) {
+	u.n.probes.ask(u.wire, func(alive bool) {
 		if !alive {
-			n.onHello(w, m, remote)
+			u.onHello(w, m, remote)
 			return
 		}
-		n.probe(w, both)
+		u.n.probes.ask(w, both)
 	})
 }
 
 // onHello answers whoever dialled. Only one container may lead: the one that the environment, or the order, says.
-func (n *Node) onHello(w *wire, m message, remote net.Addr) {
+func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	r := m.Record
-	self := n.self
+	self := u.n.self
 	if r == nil || r.validate() != nil {
 		w.send(message{Type: refuse, Reason: "the greeting holds no record that can be used"})
 		return
 	}
-	if n.isLate(w, r) {
+	if u.isLate(w, r) {
 		return
 	}
 	switch {
-	case r.Nonce == n.self.Nonce:
+	case r.Nonce == u.n.self.Nonce:
 		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
 		return
-	case n.self.Rank == 0, n.lead != nil && (n.isGathered() || n.self.before(r) < 0 && r.Rank != 0):
-		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", n.self.ID)})
-		if r.Rank < 0 && n.lead != nil && !n.isGathered() {
-			n.addStart(r, nil) // it steps down when it is greeted, and counts here
+	case u.n.self.Rank == 0, u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
+		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", u.n.self.ID)})
+		if r.Rank < 0 && u.n.lead != nil && !u.n.lead.ending && !u.n.isGathered() {
+			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts here
 		}
 		return
-	case n.lead != nil:
-		n.stepDown()
+	case u.n.lead != nil:
+		u.n.lead.stepDown()
 	}
-	if n.phase == Prepared && n.roster.Members[0].Nonce != r.Nonce {
-		if leader := &n.roster.Members[0]; leader.ID != r.ID { // it must step down first, or be gone, which ends the job
-			w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s has acknowledged the roster of %s", n.self.ID, leader.ID)})
+	if u.n.phase == Prepared && u.n.roster.Members[0].Nonce != r.Nonce {
+		if leader := &u.n.roster.Members[0]; leader.ID != r.ID { // it must step down first, or be gone, which ends the job
+			w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)})
 			return
 		}
-		n.giveUp(n.leaderLost("its container was started again"))
+		u.giveUp(u.leaderLost("its container was started again"))
 	}
-	if (n.phase == Running || n.phase == Ended && len(n.roster.Members) > 0) && n.roster.Members[0].Nonce != r.Nonce {
+	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) && u.n.roster.Members[0].Nonce != r.Nonce {
 		// A rank 0 that was started again: it learns that it comes too late, and has no word in how this ends.
-		w.send(n.registration(r))
+		w.send(u.registration(r))
 		return
 	}
-	if n.up.wire != nil && n.up.wire != w {
-		n.up.wire.abort()
+	if u.wire != nil && u.wire != w {
+		u.wire.abort()
 	}
-	if n.phase != Running {
-		n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(n.begin).Round(time.Microsecond))
+	if u.n.phase != Running {
+		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
-	n.up.wire, n.up.leader, n.up.stranger = w, r, nil
-	answer := n.registration(r)
-	if m.Epoch != uint64(n.cfg.Size) {
-		answer.Size = n.cfg.Size // 0 = not known here
+	u.wire, u.leader, u.incompatible = w, r, nil
+	answer := u.registration(r)
+	if m.Epoch != uint64(u.n.cfg.Size) {
+		answer.Size = u.n.cfg.Size // 0 = not known here
 	}
 	w.send(answer)
-	if n.own != nil {
-		w.send(n.ownEnd())
+	if u.n.own != nil {
+		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
 	}
-	for _, f := range n.farewells {
+	for _, f := range u.n.farewells.heard {
 		w.send(f)
 	}
 }
 
 // registration is what rank 0, who has greeted with its record, is told of this container.
-func (n *Node) registration(greeting *Record) message {
-	self := n.record()
-	return message{Type: register, ref: greeting, Record: &self, State: n.phase, Epoch: n.roster.Epoch, Looking: n.looking}
+func (u *uplink) registration(greeting *Record) message {
+	self := u.n.record()
+	return message{Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking}
 }
 
-func (n *Node) onPrepare(w *wire, m message) {
+func (u *uplink) onPrepare(w *wire, m message) {
 	switch {
-	case n.phase == Running || n.phase == Ended:
+	case u.n.phase == Running || u.n.phase == Ended:
 		return
-	case m.Roster == nil && m.Parent != nil && m.Hash == n.roster.Hash && n.roster.Epoch == m.Epoch:
+	case m.Roster == nil && m.Parent != nil && m.Hash == u.n.roster.Hash && u.n.roster.Epoch == m.Epoch:
 		// It was asked for already, and has come.
 	case m.Roster == nil && m.Parent != nil:
-		n.phase = Gathering
-		n.wg.Go(func() { n.fetchTable(w, m) })
+		u.n.enter(Gathering)
+		u.n.wg.Go(func() { u.fetchTable(w, m) })
 		return
 	case m.Roster == nil:
 		return
 	}
 	r := m.Roster
 	if r == nil {
-		r = &n.roster
+		r = &u.n.roster
 	}
-	if err := r.verify(&n.self); err != nil {
+	if err := r.verify(&u.n.self); err != nil {
 		w.send(message{Type: refuse, Reason: err.Error()})
 		return
 	}
-	if n.cfg.share != nil {
-		r.Members = n.cfg.share(r.Members)
+	if u.n.cfg.share != nil {
+		r.Members = u.n.cfg.share(r.Members)
 	}
-	n.roster, n.phase = *r, Prepared
-	w.send(message{Type: ack, Epoch: n.roster.Epoch, Hash: n.roster.Hash})
-	for _, c := range n.up.children {
-		n.onFetch(c.w, message{Type: fetch, Hash: c.hash})
+	if !u.n.enter(Prepared) {
+		return
 	}
-	n.up.children = nil
+	u.n.roster = *r
+	w.send(message{Type: ack, Epoch: u.n.roster.Epoch, Hash: u.n.roster.Hash})
+	for _, c := range u.children {
+		u.onFetch(c.w, message{Type: fetch, Hash: c.hash})
+	}
+	u.children = nil
 }
 
 // fetchTable asks another rank for the table that rank 0 speaks of, and rank 0 when that one does not have it.
-func (n *Node) fetchTable(w *wire, m message) {
-	ctx, cancel := context.WithTimeout(n.ctx, fetchTimeout)
+func (u *uplink) fetchTable(w *wire, m message) {
+	ctx, cancel := context.WithTimeout(u.n.ctx, fetchTimeout)
 	defer cancel()
-	answer, err := n.exchange(ctx, m.Parent.ID, m.Parent.Addr, message{Type: fetch, Hash: m.Hash})
-	n.post(func() {
+	answer, err := u.n.exchange(ctx, m.Parent.ID, m.Parent.Addr, message{Type: fetch, Hash: m.Hash})
+	u.n.post(func() {
 		switch {
-		case n.up.wire != w:
-		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash && answer.Roster.verify(&n.self) == nil:
+		case u.wire != w:
+		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash && answer.Roster.verify(&u.n.self) == nil:
 			answer.Roster.Epoch = m.Epoch
-			n.onPrepare(w, message{Type: prepare, Epoch: m.Epoch, Roster: answer.Roster})
+			u.onPrepare(w, message{Type: prepare, Epoch: m.Epoch, Roster: answer.Roster})
 		default:
-			n.log.Debug("another rank does not have the table", "peer", m.Parent.ID, "err", err)
+			u.n.log.Debug("another rank does not have the table", "peer", m.Parent.ID, "err", err)
 			w.send(message{Type: fetch, Hash: m.Hash})
 		}
 	})
 }
 
 // onFetch gives the table to another rank, as soon as it is here.
-func (n *Node) onFetch(w *wire, m message) {
+func (u *uplink) onFetch(w *wire, m message) {
 	switch {
-	case m.Hash == n.roster.Hash && m.Hash != "":
-		w.send(message{Type: table, packed: n.roster.pack()})
-	case n.phase == Gathering || n.phase == Prepared:
-		n.up.children = append(n.up.children[max(0, len(n.up.children)-2*tableFan):], child{w, m.Hash})
+	case m.Hash == u.n.roster.Hash && m.Hash != "":
+		w.send(message{Type: table, packed: u.n.roster.pack()})
+	case u.n.phase == Gathering || u.n.phase == Prepared:
+		u.children = append(u.children[max(0, len(u.children)-2*tableFan):], child{w, m.Hash})
 	}
 }
 
-func (n *Node) onUplinkLost(w *wire, err error) {
-	n.onProbed(w, false)
-	if n.up.wire != w {
+func (u *uplink) onLost(w *wire, err error) {
+	u.n.probes.answered(w, false)
+	if u.wire != w {
 		return
 	}
-	n.up.wire = nil
-	switch n.phase {
+	u.wire = nil
+	switch u.n.phase {
 	case Prepared, Running: // one that is prepared may have missed the word
-		n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
-		n.wg.Go(func() { n.awaitReturn(err) })
+		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
+		u.n.wg.Go(func() { u.awaitReturn(err) })
 	case Ended:
-		if n.outcomeErr == nil { // else it has given up, and stays only to say so
-			n.wg.Go(func() { n.confirm(w) })
+		if u.n.outcomeErr == nil { // else it has given up, and stays only to say so
+			u.n.wg.Go(func() { u.confirm(w) })
 		}
 	}
 }
 
 // awaitReturn gives rank 0 the grace time to come back. Two refusals in a row mean that its process is gone: nobody listens on
 // its port any more, or somebody else does. Before it is given up the others are asked: one of them may see it, or know how the job ended.
-func (n *Node) awaitReturn(cause error) {
-	begin, grace := time.Now(), n.grace(cause)
+func (u *uplink) awaitReturn(cause error) {
+	begin, grace := time.Now(), u.n.cfg.grace(cause)
 	refused := 0
-	var asked chan word
+	var asked chan peerView
 	var b backoff
 	for {
 		away := false
 		var leader Member
-		if !n.ask(func() {
-			if away = n.up.wire == nil && (n.phase == Prepared || n.phase == Running); away {
-				leader = n.roster.Members[0]
+		if !u.n.ask(func() {
+			if away = u.wire == nil && (u.n.phase == Prepared || u.n.phase == Running); away {
+				leader = u.n.roster.Members[0]
 			}
 		}) || !away {
 			return
 		}
 		if asked == nil && time.Since(begin)+lookTimeout > grace { // both at the same time
-			heard := make(chan word, 1)
-			n.wg.Go(func() { heard <- n.askOthers(n.ctx, leader, lookTimeout+lookTimeout/2) })
+			heard := make(chan peerView, 1)
+			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, lookTimeout+lookTimeout/2) })
 			asked = heard
 		}
-		ctx, cancel := context.WithTimeout(n.ctx, lookTimeout)
-		answer, err := n.exchange(ctx, leader.ID, leader.Addr, message{Type: here, Record: &n.self})
+		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
+		answer, err := u.n.exchange(ctx, leader.ID, leader.Addr, message{Type: announce, Record: &u.n.self})
 		cancel()
 		if err != nil {
 			cause = err
@@ -352,7 +363,7 @@ func (n *Node) awaitReturn(cause error) {
 			refused = 0
 		}
 		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce) // it has stepped down
-		known := word{Alive: true}
+		known := peerView{Alive: true}
 		switch {
 		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its successor
 			refused += 2
@@ -365,22 +376,22 @@ func (n *Node) awaitReturn(cause error) {
 			if asked != nil {
 				known, asked = <-asked, nil
 			} else {
-				known = n.askOthers(n.ctx, leader, linger/2)
+				known = u.n.askOthers(u.n.ctx, leader, linger/2)
 			}
 			void = void || known.Void && !known.Alive && known.Outcome == nil
 			if !known.Alive && !void {
-				known = n.verdict(n.ctx, leader, known.Outcome)
+				known = u.verdict(u.n.ctx, leader, known.Outcome)
 			}
 		}
-		n.post(func() {
-			if void && n.up.wire == nil && n.phase == Prepared && n.roster.Members[0].Nonce == leader.Nonce {
-				n.phase = Gathering // it has not launched
-				n.elect()
+		u.n.post(func() {
+			if void && u.wire == nil && u.n.phase == Prepared && u.n.roster.Members[0].Nonce == leader.Nonce {
+				u.n.enter(Gathering) // it has not launched
+				u.n.find.elect()
 			}
-			n.onWord(known, cause)
+			u.onPeerView(known, cause)
 		})
 		select {
-		case <-n.ctx.Done():
+		case <-u.n.ctx.Done():
 			return
 		case <-time.After(b.wait()):
 		}
@@ -389,32 +400,32 @@ func (n *Node) awaitReturn(cause error) {
 
 // leaderLost says that rank 0 is gone. A rank that has acknowledged the roster cannot know whether rank 0 has launched: all
 // acknowledgements may have come, and nobody been told. It does not follow a successor, who would launch a second time.
-func (n *Node) leaderLost(reason string) *LostError {
+func (u *uplink) leaderLost(reason string) *LostError {
 	const unsure = "; it may have launched"
-	if n.phase == Prepared && !strings.Contains(reason, unsure) {
+	if u.n.phase == Prepared && !strings.Contains(reason, unsure) {
 		reason += unsure
 	}
 	return &LostError{Reason: reason}
 }
 
-// onWord acts on what the others know of rank 0, unless it is back meanwhile.
-func (n *Node) onWord(known word, cause error) {
-	if n.up.wire != nil || n.phase != Prepared && n.phase != Running {
+// onPeerView acts on what the others know of rank 0, unless it is back meanwhile.
+func (u *uplink) onPeerView(known peerView, cause error) {
+	if u.wire != nil || u.n.phase != Prepared && u.n.phase != Running {
 		return
 	}
 	switch {
 	case known.Outcome != nil:
-		n.phase, n.outcome = Ended, *known.Outcome
-		o := n.outcome
-		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) }) // somebody may still ask
+		u.n.end(*known.Outcome)
+		o := u.n.outcome
+		time.AfterFunc(linger, func() { u.n.post(func() { u.n.setFinished(o, nil) }) }) // somebody may still ask
 	case known.Alive:
 	default:
-		err := n.leaderLost(explain(cause) + known.Reason)
+		err := u.leaderLost(explain(cause) + known.Reason)
 		if known.First {
-			n.giveUp(err)
+			u.giveUp(err)
 			return
 		}
-		n.setFinished(Outcome{}, err)
-		n.setGathered(Roster{}, err)
+		u.n.setFinished(Outcome{}, err)
+		u.n.setGathered(Roster{}, err)
 	}
 }

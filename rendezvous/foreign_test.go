@@ -126,7 +126,7 @@ func TestForeignRankZero(t *testing.T) {
 					for {
 						select {
 						case l := <-calls:
-							l.want(here)
+							l.want(announce)
 							l.w.send(message{Type: lead, Record: &ours})
 							l.ended()
 						case <-over:
@@ -134,7 +134,7 @@ func TestForeignRankZero(t *testing.T) {
 						}
 					}
 				})
-				cfg := Config{Self: p.record(1), Size: 3, Dial: dial, Timeout: 2 * time.Minute,
+				cfg := Config{Status: testStatuses, Self: p.record(1), Size: 3, Dial: dial, Timeout: 2 * time.Minute,
 					Peers: []Peer{{ID: "worker-0", Rank: 0, Host: "zero", Port: 12345},
 						{ID: "worker-2", Rank: 2, Host: addrOf(2).Addr().String(), Port: 12345}},
 					Lookup: func(context.Context, string) ([]netip.Addr, error) {
@@ -142,7 +142,7 @@ func TestForeignRankZero(t *testing.T) {
 					}}
 				n, err := Start(cfg)
 				require.NoError(t, err)
-				n.post(func() { n.onGossip(p.record(2), true) }) // another one has our secret
+				n.post(func() { n.find.onGossip(p.record(2), true) }) // another one has our secret
 				_, err = n.Gather(t.Context())
 				if tt.check == nil {
 					var m *MissingError

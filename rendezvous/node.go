@@ -15,21 +15,16 @@ import (
 	"time"
 )
 
-// Phase is where a rank stands.
-type Phase string
-
-// The phases, in the only order in which they come; before Running a rank may fall back to Gathering.
-const (
-	Gathering Phase = "gathering"
-	Prepared  Phase = "prepared" // holds a roster and has acknowledged it
-	Running   Phase = "running"
-	Ended     Phase = "ended"
-)
-
 // Outcome is how the job ended: the same on every rank.
 type Outcome struct {
 	Status int    `json:"status"` // exit status, 0 to 255
 	Reason string `json:"reason"` // one paragraph for people; empty when the status says everything
+}
+
+// Statuses are the exit statuses of the outcomes that no rank reports, but the rendezvous itself decides.
+type Statuses struct {
+	Retry    int // a retry may help: a rank or its launch is gone
+	Conflict int // a retry does not help: the containers contradict each other
 }
 
 // Peer is a container that the environment names.
@@ -48,9 +43,9 @@ type Seed struct {
 	Role string // of the containers there: the job needs one of it; "" = of any
 }
 
-// Stop is the wish of a rank that the job ends.
+// Stop is the request of a rank to end the job.
 type Stop struct {
-	Name   string // who
+	Name   string // of the rank
 	Signal int    // that it got; 0 = none
 	Reason string
 }
@@ -81,7 +76,7 @@ type Config struct {
 	// Dial opens an authenticated control connection to the container with that id, "" = any of the job that answers
 	// there. Its errors wrap ErrOtherSecret, ErrOtherJob, ErrOtherContainer and ErrOtherProgram where they apply, and
 	// the system's errors otherwise.
-	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
+	Dial dialFunc
 
 	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits
 	// for it. Nil: Self holds it.
@@ -112,19 +107,23 @@ type Config struct {
 	// Late is told on rank 0 what a rank has said of its launcher (Node.SetLaunch) when it was too late for Verify. Nil: nobody is told.
 	Late func(Record)
 
-	// Head is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
+	// GoDelay is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
 	// that share processors with rank 0 would take them, all at once, from whoever starts the command. 0 = all are told at once.
-	Head time.Duration
+	GoDelay time.Duration
 
 	Timeout   time.Duration // for all ranks to come; 0 = no limit
 	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
 	LossGrace time.Duration // how long a lost control connection may take to come back before others are asked; 0 = 5 s, less after a silence
 	Logger    *slog.Logger  // nil = silent
 
+	Status Statuses // of the outcomes that this package decides
+
 	// For tests.
 	starTable int                     // 0 = the constant
 	share     func([]Member) []Member // thousands of nodes in one process need not hold the table each
 }
+
+type dialFunc = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 const (
 	ackTimeout      = 3 * time.Second
@@ -168,38 +167,28 @@ type Node struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	begin  time.Time
-
 	pace   pace
-	inbox  inbox
-	over   chan struct{} // closed when the loop has ended
-	net    *gossip
-	names  names
 	stops  chan Stop
+	orders chan Order
 	losses chan Loss
 	ends   chan End
 
-	gathered chan struct{} // closed when roster and gatherErr are set
-	finished chan struct{} // closed when outcome and outcomeErr are set
+	loop
 
 	// The loop's own.
-	phase      Phase
-	roster     Roster
-	gatherErr  error
-	gaveUp     *MissingError // who was missing at the deadline: the same for all who wait
-	outcome    Outcome
-	outcomeErr error
-	heard      map[string]Record // by id, alive by gossip
-	seeds      []seedState
-	lead       *coordinator // not nil on rank 0
-	up         uplink       // the others' view of rank 0
-	launcher   string       // what Self.Launch is by now
-	fabric     []byte       // what Self.Fabric is by now
-	looking    bool         // until cfg.Fabric has said it
-	own        *message     // how the command of this rank ended, for rank 0
-	order      *message     // rank 0's, to end every command
-	calls      calls        // what this container wants of rank 0
-	probes     map[*wire]*probe
-	farewells  map[string]message // of ranks that leave before the launch, by id: for rank 0
+	course
+	gaveUp    *MissingError // who was missing at the deadline: the same for all who wait
+	find      finder
+	lead      *coordinator // not nil on rank 0
+	up        uplink       // the others' view of rank 0
+	launcher  string       // what Self.Launch is by now
+	fabric    []byte       // what Self.Fabric is by now
+	looking   bool         // until cfg.Fabric has said it
+	own       *message     // how the command of this rank ended, for rank 0
+	order     *message     // rank 0's, to end every command
+	calls     calls        // what this container wants of rank 0
+	probes    probes
+	farewells farewells
 }
 
 type seedState struct {
@@ -216,6 +205,9 @@ func Start(cfg Config) (*Node, error) {
 	}
 	if cfg.Dial == nil {
 		return nil, errors.New("rendezvous: no way to dial")
+	}
+	if cfg.Status.Retry == 0 || cfg.Status.Conflict == 0 {
+		return nil, errors.New("rendezvous: no exit statuses") // 0 would say that the job has succeeded
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -258,47 +250,47 @@ func Start(cfg Config) (*Node, error) {
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
 		stops:    make(chan Stop, 16),
+		orders:   make(chan Order, 16),
 		losses:   make(chan Loss, 16),
 		ends:     make(chan End, cfg.Size), // one of each rank: the loop never waits
-		gathered: make(chan struct{}),
-		finished: make(chan struct{}),
-		over:     make(chan struct{}),
-		phase:    Gathering,
+		loop:     loop{over: make(chan struct{})},
+		course:   course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
 		launcher: self.Launch,
 		fabric:   self.Fabric,
 		looking:  cfg.Fabric != nil || cfg.Unfit != nil,
-		heard:    make(map[string]Record),
-		seeds:    make([]seedState, len(cfg.Seeds)),
-		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
-		probes:   make(map[*wire]*probe),
-
-		farewells: make(map[string]message),
 	}
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
-	n.names = names{
-		lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name),
-		seen: make(map[netip.Addr]bool),
+	n.find = finder{
+		n: n, heard: make(map[string]Record), seeds: make([]seedState, len(cfg.Seeds)),
+		names: names{
+			lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name),
+			seen: make(map[netip.Addr]bool),
+		},
 	}
+	n.up.n = n
+	n.farewells = farewells{n: n, heard: make(map[string]message)}
+	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
+	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}
 	n.inbox.init()
 	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
-		known := func(a netip.Addr) bool { return cfg.Known != nil && cfg.Known(a) || n.names.has(a) }
-		heard := func(r Record, alive bool) { n.post(func() { n.onGossip(r, alive) }) }
-		knocked := func(r Record) { n.post(func() { n.onKnock(&r) }) }
-		promised := func(r Record) { n.post(func() { n.onPromise(&r) }) }
+		known := func(a netip.Addr) bool { return cfg.Known != nil && cfg.Known(a) || n.find.names.has(a) }
+		heard := func(r Record, alive bool) { n.post(func() { n.find.onGossip(r, alive) }) }
+		knocked := func(r Record) { n.post(func() { n.find.onKnock(&r) }) }
+		promised := func(r Record) { n.post(func() { n.up.onPromise(&r) }) }
 		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, known, cfg.Logger, heard, knocked,
 			promised)
 		if err != nil {
 			cancel()
 			return nil, err
 		}
-		n.net = g
+		n.find.net = g
 	} else if cfg.Port != nil {
 		cfg.Port.mute() // without memberlist no goroutine reads streams
 	}
-	n.wg.Go(n.loop)
+	n.wg.Go(n.run)
 	n.post(func() {
 		if self.Rank == 0 || cfg.Size == 1 {
 			n.becomeCoordinator()
@@ -309,14 +301,14 @@ func Start(cfg Config) (*Node, error) {
 	}
 	if cfg.Size != 1 {
 		for i := range cfg.Seeds {
-			n.wg.Go(func() { n.resolveSeed(i) })
+			n.wg.Go(func() { n.find.resolveSeed(i) })
 		}
 		n.wg.Go(n.report)
-		if n.net != nil {
-			n.wg.Go(n.joinOthers)
+		if n.find.net != nil {
+			n.wg.Go(n.find.joinOthers)
 		}
 		if self.Rank != 0 {
-			n.wg.Go(n.lookForLeader)
+			n.wg.Go(n.up.lookForLeader)
 		}
 	}
 	return n, nil
@@ -351,9 +343,9 @@ func (n *Node) awaitFabric() {
 func (n *Node) amend() {
 	switch {
 	case n.lead != nil:
-		n.tryPrepare()
+		n.lead.tryPrepare()
 	case n.up.wire != nil && n.phase != Ended:
-		n.up.wire.send(n.registration(n.up.leader))
+		n.up.wire.send(n.up.registration(n.up.leader))
 	}
 }
 
@@ -372,8 +364,8 @@ func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.s
 func (n *Node) Close() error {
 	n.cancel()
 	var err error
-	if n.net != nil {
-		err = n.net.close()
+	if n.find.net != nil {
+		err = n.find.net.close()
 	}
 	n.inbox.close()
 	n.wg.Wait()
@@ -453,8 +445,7 @@ func (n *Node) Wait(ctx context.Context) (Outcome, error) {
 	}
 }
 
-// Stops tells rank 0 which ranks want the job to end; before the launch such a wish ends Gather instead. On every other rank
-// it is rank 0's order to end the command.
+// Stops tells rank 0 which ranks ask for the end of the job. Before the launch such a request ends Gather instead.
 func (n *Node) Stops() <-chan Stop { return n.stops }
 
 // Losses tells rank 0 which ranks went away while the job ran.
@@ -471,74 +462,10 @@ func (n *Node) RequestStop(signal int, reason string) bool {
 	}) && told
 }
 
-func (n *Node) loop() {
-	defer close(n.over)
-	for {
-		f, ok := n.inbox.next()
-		if !ok {
-			return
-		}
-		f()
-	}
-}
-
-// post has f run by the loop; it never blocks. It reports false when the node is closed.
-func (n *Node) post(f func()) bool { return n.inbox.put(f) }
-
-// ask has f run by the loop and waits for it. When it reports false, f has not run and will not.
-func (n *Node) ask(f func()) bool {
-	ran := make(chan struct{})
-	if !n.post(func() { f(); close(ran) }) {
-		return false
-	}
-	select {
-	case <-ran:
-		return true
-	case <-n.over:
-	}
-	select {
-	case <-ran: // as the last one
-		return true
-	default:
-		return false
-	}
-}
-
-func (n *Node) setGathered(r Roster, err error) {
-	select {
-	case <-n.gathered:
-	default:
-		n.roster, n.gatherErr = r, err
-		close(n.gathered)
-	}
-}
-
 // endGossip stops gossip for good: the launch needs nobody else, and its timers would disturb what runs.
-func (n *Node) endGossip() {
-	if n.net != nil {
-		n.wg.Go(func() { _ = n.net.close() })
-	}
-}
-
-func (n *Node) setFinished(o Outcome, err error) {
-	select {
-	case <-n.finished:
-	default:
-		n.phase = Ended
-		n.outcome, n.outcomeErr = o, err
-		close(n.finished)
-		if err == nil {
-			n.setGathered(Roster{}, &EndedError{o})
-		}
-	}
-}
-
-func (n *Node) isGathered() bool {
-	select {
-	case <-n.gathered:
-		return true
-	default:
-		return false
+func (f *finder) end() {
+	if f.net != nil {
+		f.n.wg.Go(func() { _ = f.net.close() })
 	}
 }
 
@@ -562,6 +489,46 @@ func (n *Node) report() {
 					"elapsed", time.Since(n.begin).Round(time.Second))
 			})
 		}
+	}
+}
+
+// loop is the goroutine to which the state of a node belongs.
+type loop struct {
+	inbox inbox
+	over  chan struct{} // closed when the loop has ended
+}
+
+// run calls what was posted, one after the other, until the loop is closed.
+func (l *loop) run() {
+	defer close(l.over)
+	for {
+		f, ok := l.inbox.next()
+		if !ok {
+			return
+		}
+		f()
+	}
+}
+
+// post has f run by the loop; it never blocks. It reports false when the node is closed.
+func (l *loop) post(f func()) bool { return l.inbox.put(f) }
+
+// ask has f run by the loop and waits for it. When it reports false, f has not run and will not.
+func (l *loop) ask(f func()) bool {
+	ran := make(chan struct{})
+	if !l.post(func() { f(); close(ran) }) {
+		return false
+	}
+	select {
+	case <-ran:
+		return true
+	case <-l.over:
+	}
+	select {
+	case <-ran: // as the last one
+		return true
+	default:
+		return false
 	}
 }
 

@@ -20,6 +20,9 @@ import (
 	"go.uber.org/goleak"
 )
 
+// testStatuses are those of cmd.
+var testStatuses = Statuses{Retry: 75, Conflict: 78}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a network of control connections in memory: who listens where, and what a dial meets.
@@ -74,8 +77,9 @@ func (w *world) cut(addr netip.AddrPort) {
 
 func (w *world) config(i, size int) Config {
 	cfg := Config{
-		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
-		Size: size, Dial: w.dial, Timeout: time.Minute,
+		Status: testStatuses,
+		Self:   Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size:   size, Dial: w.dial, Timeout: time.Minute,
 	}
 	if os.Getenv("DEBUG") != "" {
 		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
@@ -291,16 +295,16 @@ func TestOtherSecretIsForgotten(t *testing.T) {
 		w.set(addrOf(0), nil, fmt.Errorf("worker-0: %w", ErrOtherSecret))
 		one := w.start(w.config(1, 3))
 		time.Sleep(time.Second)
-		require.NotNil(t, strangerOf(one))
+		require.NotNil(t, incompatibleOf(one))
 		zero := w.start(w.config(0, 3))
 		time.Sleep(3 * time.Second)
-		require.Nil(t, strangerOf(one))
+		require.Nil(t, incompatibleOf(one))
 		w.close(zero, one)
 	})
 }
 
-func strangerOf(n *Node) (err error) {
-	n.ask(func() { err = n.up.stranger })
+func incompatibleOf(n *Node) (err error) {
+	n.ask(func() { err = n.up.incompatible })
 	return err
 }
 
@@ -638,7 +642,7 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 				var nodes []*Node
 				for i := range size {
 					cfg := w.config(i, size)
-					cfg.Head = head
+					cfg.GoDelay = head
 					nodes = append(nodes, w.start(cfg))
 				}
 				_, err := nodes[0].Gather(t.Context())
@@ -675,7 +679,7 @@ func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
 		var nodes []*Node
 		for i := range size {
 			cfg := w.config(i, size)
-			cfg.Head = time.Hour
+			cfg.GoDelay = time.Hour
 			nodes = append(nodes, w.start(cfg))
 		}
 		_, err := nodes[0].Gather(t.Context())

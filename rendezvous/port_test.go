@@ -45,6 +45,7 @@ func startHost(t *testing.T, ip string, port int, edit func(*Config)) *host {
 	p, err := listen(t.Context(), ip, port, nil, nil)
 	require.NoError(t, err)
 	cfg := Config{
+		Status: testStatuses,
 		Self: Record{Role: "worker", Index: -1, Rank: -1, Nonce: NewNonce(), Version: "1",
 			Addr: netip.AddrPortFrom(netip.MustParseAddr(ip), 0)},
 		Port: p, Key: make([]byte, 32), Label: "job", Dial: dialClear, Timeout: 2 * time.Minute,
@@ -289,7 +290,7 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	_ = got.Close()
 	_ = silent.Close()
 
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	stream := dial(string([]byte{gossipByte, 1, 'x'}))
 	got = <-p.streams
 	b := make([]byte, 3)
@@ -317,7 +318,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
 	ln := p.SSH(greeting)
 	tr := &transport{ctx: t.Context(), port: p}
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", addr)
@@ -443,7 +444,7 @@ func TestOtherKeyIsNotHeard(t *testing.T) {
 	_, err := one.node.Gather(t.Context())
 	var m *MissingError
 	require.True(t, errors.As(err, &m) && m.OtherSecret(), "%v", err)
-	zero.node.ask(func() { require.Empty(t, zero.node.heard) })
+	zero.node.ask(func() { require.Empty(t, zero.node.find.heard) })
 	zero.close()
 	one.close()
 }
@@ -569,7 +570,7 @@ func FuzzFirstBytes(f *testing.F) {
 	p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(f, err)
 	f.Cleanup(func() { require.NoError(f, p.Close()) })
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 || len(b) > 16<<10 { // it is in the buffers of the kernel before it is read
 			return

@@ -96,6 +96,7 @@ func scaleConfig(net *simNet, rank, size int) Config {
 	id := fmt.Sprintf("worker-%d", rank)
 	h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 	cfg := Config{
+		Status: testStatuses,
 		Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Host: fmt.Sprintf("gpu-node-%d", rank),
 			Slots: 8, GPUs: 8, Version: "v1.0.0-12-g0123456789", Fabric: make([]byte, 40), Launch: "Open MPI 4.1.4", Exec: "rank0"},
 		Size: size, Dial: net.dialer(h),

@@ -356,6 +356,7 @@ type sim struct {
 	count    map[kind]int    // of messages from and to rank 0
 	acked    map[string]bool // nonce and hash
 	hasty    []string        // launches that did not wait for all
+	bugs     []string        // illegal changes of phase
 	spare    int             // addresses for those who move
 	now      []*simInst      // by rank
 	hits     []hit
@@ -494,7 +495,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 		})
 	}
 	cfg := Config{
-		Self: self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
+		Status: testStatuses,
+		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head, Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
 	if s.net.cpu != nil {
@@ -568,6 +570,11 @@ func (s *sim) live(ctx context.Context, c *simInst) {
 	s.mu.Unlock()
 	s.net.kill(c.host, false)
 	c.close()
+	if bug := (*BugError)(nil); errors.As(c.node.outcomeErr, &bug) {
+		s.mu.Lock()
+		s.bugs = append(s.bugs, fmt.Sprintf("rank %d: %v", c.rank, bug))
+		s.mu.Unlock()
+	}
 }
 
 func (c *simInst) close() {
@@ -902,7 +909,7 @@ func (s *sim) violations() (out []string) {
 			bad("%s acts on a roster without it", who(c))
 		}
 	}
-	out = append(append(append(out, s.hasty...), s.statuses()...), s.slow()...)
+	out = append(append(append(append(out, s.hasty...), s.bugs...), s.statuses()...), s.slow()...)
 	if s.mustLaunch() && len(s.launches) == 0 {
 		bad("nothing was launched, and nothing forbade it")
 	}

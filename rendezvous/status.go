@@ -35,10 +35,10 @@ type RankStatus struct {
 
 // Status is where the rendezvous stands.
 type Status struct {
-	Phase Phase        `json:"phase"` // of this container
-	Epoch uint64       `json:"epoch"` // of the roster that this container holds, 0 without one
-	Hash  string       `json:"hash"`
-	Ranks []RankStatus `json:"ranks"` // by rank; those whose rank is not known come last
+	Phase Phase  // of this container
+	Epoch uint64 // of the roster that this container holds, 0 without one
+	Hash  string
+	Ranks []RankStatus // by rank; those whose rank is not known come last
 }
 
 // askPatience is how long rank 0 may take to say what it sees, before a rank says what it knows itself.
@@ -59,7 +59,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.inquire(ctx, ""); ok {
+	if a, ok := n.calls.inquire(ctx, ""); ok {
 		s.Ranks = a.Ranks
 		now := time.Now() // rank 0's clock may be hours away from ours
 		for i := range s.Ranks {
@@ -71,27 +71,27 @@ func (n *Node) Status(ctx context.Context) Status {
 
 // inquire asks rank 0 for the ranks, or for those that have not come to a barrier. It reports false where there is no rank 0
 // to ask, or it does not answer.
-func (n *Node) inquire(ctx context.Context, barrier string) (message, bool) {
+func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	var call uint64
 	answer := make(chan message, 1)
-	if !n.ask(func() {
-		if n.lead == nil && n.up.wire != nil {
-			n.calls.last++
-			call = n.calls.last
-			n.calls.asked[call] = answer
-			n.up.wire.send(message{Type: inquiry, Call: call, Name: barrier})
+	if !k.n.ask(func() {
+		if k.n.lead == nil && k.n.up.wire != nil {
+			k.last++
+			call = k.last
+			k.asked[call] = answer
+			k.n.up.wire.send(message{Type: inquiry, Call: call, Name: barrier})
 		}
 	}) || call == 0 {
 		return message{}, false
 	}
-	defer n.post(func() { delete(n.calls.asked, call) })
+	defer k.n.post(func() { delete(k.asked, call) })
 	select {
 	case m := <-answer:
 		return m, true
 	case <-ctx.Done():
-	case <-n.ctx.Done():
+	case <-k.n.ctx.Done():
 	}
 	return message{}, false
 }
@@ -103,7 +103,7 @@ func (n *Node) ranks() []RankStatus {
 	switch {
 	case n.lead != nil && n.phase != Gathering && len(n.roster.Members) > 0:
 		for _, m := range n.roster.Members {
-			out = append(out, n.memberStatus(m))
+			out = append(out, n.lead.memberStatus(m))
 		}
 	case n.phase == Running || n.phase == Ended:
 		for _, m := range n.roster.Members {
@@ -123,12 +123,18 @@ func (n *Node) ranks() []RankStatus {
 				}
 			}
 		} else {
-			for _, r := range n.heard {
+			for _, r := range n.find.heard {
 				out = append(out, recordStatus(&r, r.ID, Heard, n.begin))
 			}
 		}
 		for _, m := range n.missing() {
-			out = append(out, n.missingStatus(m))
+			since := n.begin
+			if n.lead != nil {
+				if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
+					since = t.changed
+				}
+			}
+			out = append(out, n.cfg.missingStatus(m, since))
 		}
 	}
 	sort.Slice(out, func(a, b int) bool { // by rank; -1, unknown, comes last
@@ -155,9 +161,9 @@ func recordStatus(r *Record, alias string, is Standing, since time.Time) RankSta
 }
 
 // memberStatus is a member of the roster as rank 0 sees it.
-func (n *Node) memberStatus(m Member) RankStatus {
-	s := recordStatus(&m.Record, m.Alias, Present, n.begin)
-	if t, ok := n.lead.targets[m.ID]; ok {
+func (c *coordinator) memberStatus(m Member) RankStatus {
+	s := recordStatus(&m.Record, m.Alias, Present, c.n.begin)
+	if t, ok := c.targets[m.ID]; ok {
 		s.Since = t.changed
 		if t.link == nil && !t.doneAck {
 			s.Standing, s.Reason = Lost, explain(t.err)
@@ -166,9 +172,9 @@ func (n *Node) memberStatus(m Member) RankStatus {
 	return s
 }
 
-func (n *Node) missingStatus(m Missing) RankStatus {
-	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: n.begin, Slots: -1, GPUs: -1}
-	for _, p := range n.cfg.Peers {
+func (cfg *Config) missingStatus(m Missing, since time.Time) RankStatus {
+	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: since, Slots: -1, GPUs: -1}
+	for _, p := range cfg.Peers {
 		if p.ID == m.Name {
 			s.Host, s.Port = p.Host, p.Port
 		}
@@ -176,28 +182,23 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
 	}
-	if n.lead != nil {
-		if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
-			s.Since = t.changed
-		}
-	}
 	return s
 }
 
 // onInquiry is rank 0's answer.
-func (n *Node) onInquiry(w *wire, m message) {
+func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
 	if m.Name == "" {
-		a.Ranks, a.Now = n.ranks(), time.Now()
+		a.Ranks, a.Now = c.n.ranks(), time.Now()
 	} else {
-		a.Missing = n.notAt(m.Name)
+		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)
 }
 
-func (n *Node) onAnswer(m message) {
-	if c, ok := n.calls.asked[m.Call]; ok {
-		delete(n.calls.asked, m.Call)
+func (k *calls) onAnswer(m message) {
+	if c, ok := k.asked[m.Call]; ok {
+		delete(k.asked, m.Call)
 		c <- m
 	}
 }

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
 // Target is a container to reach. Name is used in messages, ID selects the host key that it must prove to have. If ID
@@ -148,7 +150,7 @@ func (p *Pool) Watch(silence, keepalive time.Duration) {
 	p.watch = silence
 	for _, l := range p.links {
 		if l.tcp != nil {
-			watchTCP(l.tcp, silence)
+			_ = tcp.Watch(l.tcp.Conn, silence) // it fails where the connection has ended
 		}
 	}
 }
@@ -264,11 +266,8 @@ func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
 				return werr
 			}
 		}
-		if cause := tcp.failure.Load(); errors.Is(err, io.EOF) && cause != nil {
-			return *cause
-		}
 		if err != nil {
-			return err
+			return tcp.loss.Explain(err)
 		}
 	}
 }
@@ -458,7 +457,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 // dial makes the connection of a new link and then looks after it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
-	conn, tcp, chans, reqs, id, err := p.handshake(ctx, t, l)
+	conn, greeted, chans, reqs, id, err := p.handshake(ctx, t, l)
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {
@@ -472,8 +471,8 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		p.mu.Unlock()
 		return
 	}
-	l.conn, l.tcp, l.id = conn, tcp, id
-	watchTCP(tcp, p.watch)
+	l.conn, l.tcp, l.id = conn, greeted, id
+	_ = tcp.Watch(greeted.Conn, p.watch) // it fails where the connection has ended
 	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
 		l.keys = append(l.keys, key) // it was asked for without an id
 		p.links[key] = l

@@ -615,7 +615,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
 
-	l.tcp.note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
+	l.tcp.loss.Note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
 	peer.drop()
 	_, err = io.Copy(io.Discard, ch)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)

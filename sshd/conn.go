@@ -18,7 +18,8 @@ import (
 
 	gssh "github.com/gliderlabs/ssh"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
 // conn is one connection: the socket, its place among the handshakes, and what is known about the client.
@@ -35,7 +36,7 @@ type conn struct {
 	crowded  atomic.Bool // there were too many
 	loggedIn atomic.Bool // authentication has succeeded
 	peer     atomic.Bool // with the job's own key
-	lost     atomic.Pointer[error]
+	loss     tcp.Loss
 	check    bool         // by SelfCheck: its refusal is no news
 	heard    bool         // it had said something when its handshake began
 	head     []byte       // what that was, as far as it is not read
@@ -112,21 +113,14 @@ func (c *conn) Read(p []byte) (int, error) {
 	if bad := c.opening.feed(p[:n]); bad != nil {
 		n, err = 0, bad
 	}
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
-}
-
-// note keeps why the connection was lost: the SSH channels only see an end.
-func (c *conn) note(err error) {
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		c.lost.CompareAndSwap(nil, &err)
-	}
 }
 
 func (c *conn) Close() error {
@@ -193,7 +187,7 @@ func (c *conn) serve() {
 	}()
 	defer c.guard("connection")
 
-	if timeout := userTimeout(c.Conn, s.limits.userTO); timeout != nil {
+	if timeout := tcp.SetUserTimeout(c.Conn, s.limits.userTO); timeout != nil {
 		s.log.Debug("ssh connection without TCP_USER_TIMEOUT", "remote", address(c.RemoteAddr()), "err", timeout)
 	}
 	if c.admit() {
@@ -406,12 +400,9 @@ func (c *conn) refused() {
 
 // gaveUp reports that the client closed or lost the connection, and that no key was refused.
 func (c *conn) gaveUp() bool {
-	left := false
+	left := c.loss.Cause() != nil // the SSH library turns some errors into others
 	for _, e := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
 		left = left || errors.Is(c.failure, e)
-	}
-	if cause := c.lost.Load(); cause != nil { // the SSH library turns some into others
-		left = true
 	}
 	return left && !c.expired.Load() && (c.denied == nil || errors.Is(c.denied, errUnproven))
 }
@@ -527,10 +518,7 @@ type custom struct {
 
 func (c custom) Read(p []byte) (int, error) {
 	n, err := c.Channel.Read(p)
-	if cause := c.conn.lost.Load(); errors.Is(err, io.EOF) && cause != nil {
-		err = *cause
-	}
-	return n, err
+	return n, c.conn.loss.Explain(err)
 }
 
 // take adds one to a counter of the connection unless it has reached limit; put takes it away.
@@ -550,54 +538,10 @@ func (c *conn) put(counter *int) {
 	*counter--
 }
 
-// userTimeout sets TCP_USER_TIMEOUT (tcp(7)): data that the peer does not acknowledge for so long ends the connection, even
-// while we only send.
-func userTimeout(nc net.Conn, d time.Duration) error {
-	return onSocket(nc, func(fd int) error {
-		// What was lost is sent again after a second at most (TCP_RTO_MAX_MS, Linux 6.15), or up to six times without doubling the wait
-		// (before, Documentation/networking/tcp-thin.rst of the kernel): each of a login's small steps may be lost.
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
-		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-	})
-}
-
-// watch has the kernel lose the connection when the other machine has acknowledged nothing for that long. The kernels ask each other,
-// which wakes no process; the more often they ask, the fewer of them lost packets make one look dead (tcp(7), tcp_keepalive_*).
+// watch has the kernel lose the connection when the other machine has acknowledged nothing for that long.
 func (c *conn) watch(silence time.Duration) {
-	const questions = 6
-	pause := int(max(silence/questions, time.Second).Seconds())
-	err := onSocket(c.Conn, func(fd int) error {
-		return errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
-	})
-	if err = errors.Join(err, userTimeout(c.Conn, silence)); err != nil {
+	if err := tcp.Watch(c.Conn, silence); err != nil {
 		c.srv.log.Debug("ssh connection that is not watched", "remote", address(c.RemoteAddr()), "err", err)
-	}
-}
-
-// onSocket has f set options of a TCP socket. Wrappers are looked through by the methods that net.TCPConn and tls.Conn have.
-func onSocket(nc net.Conn, f func(fd int) error) error {
-	for {
-		switch inner := nc.(type) {
-		case *net.UnixConn:
-			return nil
-		case syscall.Conn:
-			raw, err := inner.SyscallConn()
-			if err != nil {
-				return err
-			}
-			var serr error
-			err = raw.Control(func(fd uintptr) { serr = f(int(fd)) })
-			return errors.Join(err, serr)
-		case interface{ NetConn() net.Conn }:
-			nc = inner.NetConn()
-		default:
-			return errors.New("not a TCP connection")
-		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -132,12 +133,8 @@ func text(s string) []byte { return ssh.Marshal(struct{ S string }{s}) }
 
 // alive reports whether a process runs; zombies do not.
 func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	return fields[0] != "Z" && fields[0] != "X"
+	p, err := proc.Read(os.DirFS("/proc"), pid)
+	return err == nil && !p.Ended()
 }
 
 func gone(tb testing.TB, pids ...int) {

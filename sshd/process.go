@@ -1,16 +1,15 @@
 package sshd
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // process is a running command: the leader of a session (setsid) and a process group, and what descends from it.
@@ -173,40 +172,14 @@ func isClosed(ch <-chan struct{}) bool {
 // member is a living process of a session.
 type member struct{ pid, group int }
 
-// members lists the processes of a session from the proc file system that is mounted at root, without zombies. ok is false if
-// there is none, or one of another PID namespace. Fields by proc_pid_stat(5).
+// members lists the processes of a session from the proc file system that is mounted at root, without zombies. ok is
+// false if there is none, or one of another PID namespace.
 func members(root string, sid int) (list []member, ok bool) {
-	self, err := os.Readlink(filepath.Join(root, "self"))
-	if err != nil || self != strconv.Itoa(os.Getpid()) {
-		return nil, false
-	}
-	dir, err := os.Open(root)
-	if err != nil {
-		return nil, false
-	}
-	defer func() { _ = dir.Close() }()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, false
-	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(filepath.Join(root, name, "stat"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-		// The name of the program stands in parentheses and may itself contain some.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 4 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
-			continue
-		}
-		group, _ := strconv.Atoi(string(fields[2]))
-		if session, _ := strconv.Atoi(string(fields[3])); session == sid {
-			list = append(list, member{pid, group})
+	all := proc.ReadAll(os.DirFS(root), os.Getpid())
+	for _, p := range all {
+		if p.Session == sid && !p.Ended() {
+			list = append(list, member{p.PID, p.Group})
 		}
 	}
-	return list, true
+	return list, all != nil
 }

@@ -17,22 +17,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 )
 
 func TestMembers(t *testing.T) {
 	root := t.TempDir()
 	write := func(pid, stat string) {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, pid), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(root, pid, "stat"), []byte(stat), 0o600))
+		rest := " 4194560 1 1 1 1 1 1 1 1 20 0 1 0 150\n"
+		require.NoError(t, os.WriteFile(filepath.Join(root, pid, "stat"), []byte(stat+rest), 0o600))
 	}
 	_, ok := members(root, 100)
 	require.False(t, ok, "no proc")
+	write("1", "1 (init) S 0 1 1 0 -1")
 	require.NoError(t, os.Symlink("1", filepath.Join(root, "self")))
 	_, ok = members(root, 100)
 	require.False(t, ok, "of another namespace")
 	require.NoError(t, os.Remove(filepath.Join(root, "self")))
 	require.NoError(t, os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(root, "self")))
+	write(strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getpid())+" (sshd.test) S 1 1 1 0 -1")
 	write("100", "100 (sh) S 1 100 100 0 -1")
 	write("101", "101 (a) S (b) R 100 101 100 0 -1")
 	write("102", "102 (zombie) Z 100 100 100 0 -1")
@@ -161,30 +163,6 @@ func TestWireOrder(t *testing.T) {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		require.Equal(t, want, ch.sent)
 	}
-}
-
-type wrapped struct{ net.Conn }
-
-func (w wrapped) NetConn() net.Conn { return w.Conn }
-
-func TestUserTimeoutThroughWrappers(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	nc, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	defer func() { _ = nc.Close() }()
-	require.NoError(t, userTimeout(wrapped{wrapped{nc}}, 60*time.Second))
-	raw, err := nc.(*net.TCPConn).SyscallConn()
-	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-		require.NoError(t, err)
-		require.Equal(t, 60000, got)
-	}))
-	a, b := net.Pipe()
-	defer func() { _, _ = a.Close(), b.Close() }()
-	require.Error(t, userTimeout(wrapped{a}, time.Second))
 }
 
 func TestEnvironmentWithoutPasswdEntry(t *testing.T) {

@@ -51,6 +51,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // ErrServerClosed is what Serve returns after Shutdown.
@@ -435,7 +437,7 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 
 // tryLogin returns nil if the server has refused a login by auth.
 func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
-	ours, theirs, err := socketPair()
+	ours, theirs, err := unixsock.Pair()
 	if err != nil {
 		return err
 	}
@@ -469,24 +471,6 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 		return fmt.Errorf("it could not be tried: %w", err)
 	}
 	return nil
-}
-
-// socketPair returns two connected stream sockets.
-func socketPair() (a, b net.Conn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("creating a socket pair: %w", err)
-	}
-	first, second := os.NewFile(uintptr(fds[0]), "self-check"), os.NewFile(uintptr(fds[1]), "self-check")
-	defer func() { _, _ = first.Close(), second.Close() }()
-	if a, err = net.FileConn(first); err != nil {
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	if b, err = net.FileConn(second); err != nil {
-		_ = a.Close()
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	return a, b, nil
 }
 
 // Shutdown stops accepting, sends TERM to the process groups of all running commands and waits for them and for their clients until ctx ends. Then it

@@ -1,7 +1,6 @@
 package sshd_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/sshd"
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
@@ -34,14 +34,13 @@ func startFamily(t *testing.T, ch channel, then string) (session []int, left int
 	t.Helper()
 	require.True(t, ch.ask(t, "exec", text(family+then)))
 	pids := ch.pids(t, 5)
-	groups := map[string]bool{}
+	groups := map[int]bool{}
 	for _, pid := range pids { // the last three may come in any order
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		p, err := proc.Read(os.DirFS("/proc"), pid)
 		require.NoError(t, err)
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if fields[3] == fmt.Sprint(pids[0]) {
+		if p.Session == pids[0] {
 			session = append(session, pid)
-			groups[fields[2]] = true
+			groups[p.Group] = true
 		} else {
 			left = pid
 		}

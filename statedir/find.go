@@ -3,6 +3,7 @@ package statedir
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -10,6 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // firstPlace is the state directory wherever it can be: users' scripts name it.
@@ -89,15 +93,12 @@ func server(dir string) (pid int, err error) {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	cred, err := peerOf(conn)
-	if err != nil {
-		return 0, err
+	pid, err = unixsock.CheckServer(conn)
+	var other *unixsock.UserError // who may create a directory with this user's name in a shared place
+	if errors.As(err, &other) {
+		return 0, fmt.Errorf("%s: served by user %d", dir, other.UID)
 	}
-	// Another user may create a directory with this user's name in a shared place. Root may ask every server.
-	if own := os.Geteuid(); cred.Uid != 0 && int(cred.Uid) != own && own != 0 {
-		return 0, fmt.Errorf("%s: served by user %d", dir, cred.Uid)
-	}
-	return int(cred.Pid), nil
+	return pid, err
 }
 
 // live returns those of the state directories that a running paiinit serves, with the identity that each lock file
@@ -123,9 +124,8 @@ func Find(agent, named string) (dir string, several []Identity) {
 	if agent != "" {
 		agent = filepath.Dir(agent)
 	}
-	proc := os.DirFS("/proc")
 	dirs := slices.Concat([]string{agent}, knownDirs(named), socketDirs())
-	if dir := nearest(proc, ancestors(proc, os.Getpid()), dirs); dir != "" {
+	if dir := nearest(os.DirFS("/proc"), os.Getpid(), dirs); dir != "" {
 		return dir, nil
 	}
 	if given := cmp.Or(agent, named); given != "" {
@@ -141,33 +141,15 @@ func Find(agent, named string) (dir string, several []Identity) {
 	}
 }
 
-// nearest returns the state directory whose paiinit is the nearest ancestor, by the chain of ancestors; "" = none is.
-func nearest(proc fs.FS, chain []int, dirs []string) (best string) {
-	least := len(chain)
+// nearest returns the state directory whose paiinit is the nearest ancestor of a process; "" = none is.
+func nearest(fsys fs.FS, pid int, dirs []string) (best string) {
+	least := -1
 	for _, dir := range dirs {
-		if pid, err := server(dir); err == nil {
-			if n := generations(proc, chain, pid); 0 <= n && n < least {
+		if agent, err := server(dir); err == nil {
+			if n := proc.Generations(fsys, pid, agent); n >= 0 && (least < 0 || n < least) {
 				best, least = dir, n
 			}
 		}
 	}
 	return best
-}
-
-// generations returns the place in the chain of ancestors of the paiinit whose agent is a process; -1 = it is no
-// ancestor. An orphan, as the daemons of launchers are, is a child of the first of paiinit's two processes, the parent
-// of the agent.
-func generations(proc fs.FS, chain []int, agent int) int {
-	if n := slices.Index(chain, agent); n >= 0 {
-		return n
-	}
-	own, ok := readProcess(proc, agent)
-	if !ok {
-		return -1
-	}
-	first, ok := readProcess(proc, own.parent)
-	if !ok || first.name != own.name {
-		return -1
-	}
-	return slices.Index(chain, own.parent)
 }

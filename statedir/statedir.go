@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // Names in the directory.
@@ -132,10 +134,10 @@ func (d *Dir) open(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	if d.Agent, err = d.Listen(AgentSocket); err != nil {
+	if d.Agent, err = unixsock.Listen(d.File(AgentSocket)); err != nil {
 		return err
 	}
-	if d.Status, err = d.Listen(StatusSocket); err != nil {
+	if d.Status, err = unixsock.Listen(d.File(StatusSocket)); err != nil {
 		_ = d.Agent.Close()
 		return err
 	}
@@ -307,15 +309,6 @@ func (d *Dir) reserve(size int) error {
 
 // FreeReserve gives back the room that was reserved for the files that the caller writes now.
 func (d *Dir) FreeReserve() error { return removeFile(d.File(reserveName)) }
-
-// Listen opens a socket of the directory to which only this user, and root, can connect: the agent runs commands on all
-// hosts of the job.
-func (d *Dir) Listen(name string) (*net.UnixListener, error) {
-	if err := removeFile(d.File(name)); err != nil {
-		return nil, err
-	}
-	return listen(d.File(name))
-}
 
 // removeFile removes a file that may not exist. os.Remove would try to remove a directory then: one call more for each
 // file of every start.

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -120,34 +119,6 @@ func TestDirName(t *testing.T) {
 	}
 	for _, dir := range plain.places() {
 		require.LessOrEqual(t, len(filepath.Join(dir, StatusSocket)), maxSocketPath)
-	}
-}
-
-// The agent of a process is the nearest one above it, whatever its environment says; a launcher's daemon has left its
-// parents.
-func TestGenerations(t *testing.T) {
-	proc := fstest.MapFS{}
-	for pid, stat := range map[string]string{
-		"1":  "1 (paiinit) S 0 1 1",        // the first process of rank 0
-		"2":  "2 (paiinit) S 1 1 1",        // its agent
-		"3":  "3 (mpirun) S 2 3 3",         //
-		"4":  "4 (a) S (rank)) S 3 3 3",    //
-		"5":  "5 (orted) S 1 5 5",          // an orphan
-		"6":  "6 (sh) S 5 5 5",             //
-		"10": "10 (paiinit) S 3 10 10",     // rank 1, started by mpirun
-		"11": "11 (paiinit) S 10 10 10",    //
-		"12": "12 (sh) S 11 12 12",         //
-		"20": "20 (supervisord) S 0 20 20", //
-		"21": "21 (paiinit) S 20 20 20",    // an agent whose first process has died
-		"22": "22 (sh) S 20 20 20",         //
-	} {
-		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
-	}
-	for _, row := range []struct{ pid, agent, want int }{
-		{4, 2, 1}, {6, 2, 1}, {5, 2, 0}, {12, 11, 0}, {12, 2, 3}, {4, 11, -1}, {22, 21, -1}, {22, 2, -1},
-		{4, 0, -1}, {4, 99, -1}, {99, 2, -1},
-	} {
-		require.Equal(t, row.want, generations(proc, ancestors(proc, row.pid), row.agent), "%v", row)
 	}
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +23,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
-	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -43,19 +41,11 @@ const controlChannel = "control@paiinit"
 // container is this container during one launch: what it found out, and what it holds open. Whatever is nil does not
 // exist yet.
 type container struct {
-	settings
-	agent    pid1.Agent
+	identity
 	log      *slog.Logger
-	begin    time.Time
-	first    int // number of the first process, which is this one's parent
 	signals  *signals
 	oomKills int // before anything was started
 
-	host    string
-	job     envspec.Job
-	nonce   string
-	keys    *jobkey.Keys
-	open    bool   // the keys are no secret
 	command string // path of the command, "" when this container has none
 	devices *rdma.Search
 
@@ -82,16 +72,12 @@ type container struct {
 
 	hostKeys hostKeys
 
-	mu       sync.Mutex
-	roster   rendezvous.Roster        // empty before the commit
-	fabric   launch.Fabric            // agreeOnFabric of the roster; zero before the commit
-	book     func() *hosts.Book       // of the roster; nil before the commit
-	timings  map[string]time.Duration // from begin to the end of each phase
-	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
+	agreement atomic.Pointer[agreement]
+
+	mu      sync.Mutex
+	timings map[string]time.Duration // from begin to the end of each phase
 
 	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
-
-	forSessions []string // what sessionVars returns from the first session after the commit on
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -100,40 +86,25 @@ func newContainer(s settings, agent pid1.Agent) *container {
 		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
 	})
 	return &container{
-		settings: s, agent: agent, log: s.logger(s.logOutput()), begin: time.Now(), first: os.Getppid(),
-		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
+		log:      s.logger(s.logOutput()), signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
 	}
 }
 
-// identify reads the environment and derives the keys.
+// identify finds out who this container is, takes its state directory, and derives the keys.
 func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
 	}
 	c.look()
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("finding the host name: %w", err)
-	}
-	c.host = host
 	c.oomKills = oomKills(os.DirFS("/"))
-	in, err := envInput(c.agent.Environ, c.settings.job, host)
-	if err != nil {
-		return err
-	}
-	c.job, err = envspec.Read(ctx, in)
-	var contradiction *envspec.VarError
-	if errors.As(err, &contradiction) && contradiction.Job != nil {
-		c.job = *contradiction.Job // for dismiss
-	} else if err != nil {
-		if statedir.UnderPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
-			unnamed := identityOf(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
-			return cmp.Or(unnamed.CheckAlone(c.stateDir), err)
-		}
-		return err
+	jobErr := c.readJob(ctx)
+	if jobErr != nil && contradictionIn(jobErr) == nil {
+		return jobErr
 	}
 	c.nonce = rendezvous.NewNonce()
-	self := identityOf(c.job, host, c.nonce, c.begin)
+	var err error
+	self := identityOf(c.job, c.host, c.nonce, c.begin)
 	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
 		return err // of a second paiinit in this container, for one
 	}
@@ -150,142 +121,23 @@ func (c *container) identify(ctx context.Context) error {
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
-		source, err = c.deriveKeys()
+		source, err = c.deriveKeys(c.log)
 	}
 	for _, secret := range c.agent.Secrets { // also where a file was preferred, or no secret was needed
 		clear(secret)
 	}
 	if err != nil {
-		if contradiction != nil {
-			return contradiction
-		}
-		return err
+		return cmp.Or(jobErr, err)
 	}
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
 	c.mark("identify")
-	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
-		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
+	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
+		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
 		"secret", source, "fingerprint", fingerprint, "version", version)
-	if contradiction != nil {
-		return contradiction
-	}
-	return nil
-}
-
-func rankText(rank int) string {
-	if rank < 0 {
-		return "to be agreed"
-	}
-	return fmt.Sprint(rank)
-}
-
-func sizeText(size int) string {
-	if size < 0 {
-		return "known to rank 0"
-	}
-	return fmt.Sprint(size)
-}
-
-func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
-	in := envspec.Input{
-		Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: netif.Resolver{}, Hostname: host,
-		CPUs: runtime.NumCPU(),
-	}
-	var err error
-	in.Addrs, err = netif.Addrs()
-	return in, err
-}
-
-// secretError says that there is no secret, or none that can be used.
-type secretError struct{ err error }
-
-func (e *secretError) Error() string { return e.err.Error() }
-func (e *secretError) Unwrap() error { return e.err }
-
-// deriveKeys takes the first secret that there is; which one it was, is logged, never what it is.
-func (c *container) deriveKeys() (source string, err error) {
-	secret, source, err := c.findSecret()
-	switch {
-	case err != nil:
-		return "", &secretError{err}
-	case secret != nil:
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		clear(secret)
-		if err != nil {
-			return "", &secretError{fmt.Errorf("secret of %s: %w", source, err)}
-		}
-		return source, nil
-	case c.job.Size == 1:
-		secret = make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails, by its documentation
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		return "random, for a single container", err
-	case c.insecure:
-		c.keys, c.open = jobkey.Insecure(c.job.ID, c.job.Attempt), true
-		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
-		return "none (--insecure)", nil
-	}
-	if c.job.Size < 0 {
-		return "", &secretError{errors.New("the job has several ranks and no secret")}
-	}
-	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
-}
-
-// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares. The
-// caller clears the secret.
-func (c *container) findSecret() (secret []byte, source string, err error) {
-	name := c.secretFile
-	if name == "" {
-		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
-			return trimSecret(s), secretVariable, nil
-		}
-		if len(c.job.Secrets) == 0 {
-			return nil, "", nil
-		}
-		name = c.job.Secrets[0].Name
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies behind as it grows
-	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	return trimSecret(b[:n]), name, nil
-}
-
-// trimSecret takes away the end of the last line, which an editor, echo or base64 adds: a secret is the same in a file
-// and in a variable. Other blanks may belong to it.
-func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
-
-// A key file of the scheduler's may be a few KiB; what comes after this is not read.
-const maxSecretFile = 1 << 16
-
-// closedList returns the addresses that may connect to the port of a job without a secret: what its environment
-// lists. Loopback is only one of them if a peer is listed there: on a shared host network every user could connect.
-// Commands inside the container use the local socket, and reach their own rank from its listed address.
-func (c *container) closedList() ([]netip.Addr, error) {
-	list := []netip.Addr{} // not nil, which would admit all
-	for _, p := range c.job.Peers {
-		a, err := netip.ParseAddr(p.Host)
-		if err != nil {
-			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
-		}
-		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // what connections to any of 127.0.0.0/8 come from
-		}
-		list = append(list, a)
-	}
-	if len(c.job.Seeds) > 0 || len(c.job.Peers) != c.job.Size {
-		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d", sizeText(c.job.Size), len(c.job.Peers))}
-	}
-	return list, nil
+	return jobErr
 }
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
@@ -347,7 +199,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.port = port
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	c.pool = c.newPool()
+	c.pool = newPool(c.keys, &c.hostKeys, c.log)
 	started := make(chan struct{}) // closed when there is a node: who comes earlier waits for it
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
 		select {
@@ -399,7 +251,7 @@ func (c *container) listen(ctx context.Context) error {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
-	keys, err := c.state.Listen(statedir.KeysSocket)
+	keys, err := unixsock.Listen(c.state.File(statedir.KeysSocket))
 	if err != nil {
 		return err
 	}
@@ -424,7 +276,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Hidden:     c.hidden(),
 		Environ:    c.agent.Environ,
 		Extra:      c.sessionVars,
-		Fork:       c.agent.Fork,
+		Fork:       c.agent.StartWithSlack,
 		OnCommand:  c.people.onCommand,
 		Grace:      time.Second,
 		Logger:     c.log,
@@ -434,8 +286,11 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 // remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
 func (c *container) remoteAgent() rsh.Agent {
 	return rsh.Agent{
-		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank, Person: c.personBehind,
-		OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
+		Person:  c.personBehind,
+		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
+		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
+		Hosts:   func() [][]string { return c.agreed().book().Both() },
+		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }
 
@@ -479,6 +334,7 @@ const portOwnerTimeout = time.Second
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
+		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
@@ -500,7 +356,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.Self.Rank = 0
 	}
 	if c.exec == execRank0 {
-		cfg.Head = headStart
+		cfg.GoDelay = headStart
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
@@ -605,6 +461,8 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	// What this makes of a few MB of garbage would fall into the launch as often as not, on rank 0 above all.
 	percent := debug.SetGCPercent(gcPercent(c.job.Size))
 	defer time.AfterFunc(launchFirst, func() { debug.SetGCPercent(percent) })
+	limit := debug.SetMemoryLimit(memoryLimit(c.job.Size))
+	defer time.AfterFunc(launchFirst, func() { debug.SetMemoryLimit(limit) })
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
@@ -639,17 +497,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if err := writeFabric(c.state, fabric); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
-	c.mu.Lock()
-	c.roster, c.fabric = roster, fabric
-	c.book = sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) })
-	if !c.isAlone() {
-		c.sshFiles = sync.OnceFunc(func() {
-			if err := c.writeSSH(c.running); err != nil && c.running.Err() == nil {
-				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
-			}
-		})
-	}
-	c.mu.Unlock()
+	c.agree(roster, fabric)
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())
@@ -660,6 +508,12 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 // 100 for a large job, where that is much.
 func gcPercent(size int) int {
 	return max(100, min(400, 100*256/max(size, 1)))
+}
+
+// memoryLimit is how many bytes the process may use until the launch before the garbage collector runs regardless of
+// gcPercent (runtime/debug.SetMemoryLimit). A launch of size ranks stays below it; a flood from strangers does not.
+func memoryLimit(size int) int64 {
+	return 96<<20 + int64(max(size, 0))*256<<10
 }
 
 // watchOthers looks from now on after those who are connected. Rank 0 does so once the command has started: a launch does not wait for what is
@@ -769,7 +623,11 @@ func (c *container) wait(ctx context.Context) (int, error) {
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	if err := c.node.Finish(ctx, o, 0); err != nil {
+	err := c.node.Finish(ctx, o, 0)
+	if bug := (*rendezvous.BugError)(nil); errors.As(err, &bug) {
+		return statusBug, err
+	}
+	if err != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)

@@ -20,7 +20,7 @@ func TestClosedList(t *testing.T) {
 		"worker-0 10.0.0.2":          nil,
 		"10.0.0.1 10.0.0.2 10.0.0.3": nil,
 	} {
-		c := &container{job: envspec.Job{Size: 2}}
+		c := &identity{job: envspec.Job{Size: 2}}
 		for _, host := range strings.Fields(hosts) {
 			c.job.Peers = append(c.job.Peers, envspec.Peer{Host: host})
 		}
@@ -32,7 +32,7 @@ func TestClosedList(t *testing.T) {
 		}
 		require.Equal(t, want, got, hosts)
 	}
-	list, err := (&container{}).closedList()
+	list, err := (&identity{}).closedList()
 	require.NoError(t, err)
 	require.NotNil(t, list, "an empty list admits no address, no list admits all")
 }

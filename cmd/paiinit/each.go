@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
@@ -29,34 +29,33 @@ type endStatus int
 
 func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
 
-func eachFlags() []cli.Flag {
-	return []cli.Flag{&cli.StringFlag{Name: "ranks", Usage: "`LIST` of ranks and names of hosts, such as 0,3-5,worker-7 (default: all)"}}
-}
-
-func eachCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
+func eachCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name:      "each",
-		Usage:     "run COMMAND on every rank, its lines with the rank in front; the status is the worst",
+		Usage:     "run COMMAND on every rank, prefix each line with its rank, exit with the highest status",
 		ArgsUsage: "[--] COMMAND [ARG...]",
-		Description: "A COMMAND of one word is one for the shell, such as 'df -h | grep shm'; several words are run as they are.\n" +
-			"Standard output and error are kept apart. Signals are passed on to all.",
-		Flags:           eachFlags(),
-		HideHelpCommand: true,
-		OnUsageError:    usage,
-		Action: func(ctx context.Context, c *cli.Command) error {
+		Description: "A COMMAND of one word is run by the shell, such as 'df -h | grep shm'; " +
+			"several words are run as they are.\n" +
+			"Standard output and standard error stay separate. Signals are forwarded to every rank.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{
+				Name: "ranks", Usage: "`LIST` of ranks and host names, such as 0,3-5,worker-7", DefaultText: "all",
+			},
+		},
+		Action: func(c *cli.Context) error {
 			dir, err := chooseDir(environ, "")
 			if err != nil {
 				return err
 			}
-			e := &each{socket: filepath.Join(dir, statedir.AgentSocket), stdout: os.Stdout, stderr: os.Stderr}
-			return e.run(ctx, c.String("ranks"), c.Args().Slice())
+			e := &each{dir: dir, stdout: os.Stdout, stderr: os.Stderr}
+			return explain(e.run(c.Context, c.String("ranks"), c.Args().Slice()))
 		},
 	}
 }
 
 // each is one command on many ranks.
 type each struct {
-	socket         string
+	dir            string // state directory
 	stdout, stderr io.Writer
 
 	writing sync.Mutex // lines are not mixed
@@ -71,12 +70,12 @@ func (e *each) run(ctx context.Context, list string, words []string) error {
 	if len(words) == 0 {
 		return &usageError{errors.New("each needs a COMMAND")}
 	}
-	hosts, err := rsh.Hosts(ctx, e.socket)
+	hosts, err := clientIn(e.dir).Names(ctx)
 	if err != nil {
 		return err
 	}
 	if len(hosts) == 0 {
-		return &absentError{errors.New("the ranks are not all there yet")}
+		return &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
 	ranks, err := parseRanks(list, hosts)
 	if err != nil {
@@ -155,7 +154,7 @@ func (e *each) one(ctx context.Context, rank int, host, command string) {
 	if err == nil {
 		var stderr *os.File
 		if stderr, err = e.prefix(&copying, e.stderr, rank); err == nil {
-			c := rsh.Caller{Socket: e.socket, Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals }}
+			c := rsh.Caller{Socket: filepath.Join(e.dir, statedir.AgentSocket), Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals }}
 			status = c.Run(ctx, rsh.Invocation{Host: host, Command: command})
 			_ = stderr.Close()
 		}

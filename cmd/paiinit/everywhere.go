@@ -137,7 +137,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	var w waited
 	for running, waiting := true, true; running || waiting; {
 		select {
-		case s := <-c.node.Stops():
+		case s := <-c.node.Orders():
 			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", firstLine(s.Reason))
 			t.pass(stopSignal(s.Signal))
 		case e := <-t.end:

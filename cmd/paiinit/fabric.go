@@ -118,13 +118,6 @@ func (c *container) agreeOnFabric(r rendezvous.Roster) launch.Fabric {
 	return f
 }
 
-// agreedFabric is what agreeOnFabric has returned for the roster; the zero value before the commit.
-func (c *container) agreedFabric() launch.Fabric {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.fabric
-}
-
 // fabricOf is a verdict in terms of libraries, for the rank with this report.
 func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 	f := launch.Fabric{
@@ -164,7 +157,7 @@ func writeFabric(state *statedir.Dir, f launch.Fabric) error {
 // fabricVars are the variables of the command of this rank; a launcher carries only some of them to other hosts as they
 // are.
 func (c *container) fabricVars() []launch.Var {
-	f := c.agreedFabric()
+	f := c.agreed().fabric
 	if c.exec == execAll {
 		return everyFabricVar(f)
 	}

@@ -6,31 +6,20 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/netif"
-	"github.com/paiinit/paiinit/statedir"
 )
 
 // horovodrun has no variable for its hosts: without -H or --hostfile it runs on its own host alone, and says nothing.
 // So the bin directory of the job holds a horovodrun that adds the hosts and executes the real one.
 
 const horovodrunName = "horovodrun"
-
-// horovodrunCall is what the paiinit of a container has to know of a horovodrun that starts there.
-type horovodrunCall struct {
-	Args []string `json:"args"` // without those of COMMAND
-	Dir  string   `json:"dir"`  // working directory
-	// Network is the interface that the environment names, "" if it names none.
-	Network string `json:"network"`
-	// Old says that this horovodrun has no option for the interface.
-	Old bool `json:"old"`
-}
 
 // horovodrun is bin/horovodrun: it executes the next horovodrun in PATH, with the hosts of the job where the user gave
 // none.
@@ -44,7 +33,7 @@ func horovodrun(args, environ []string) int {
 	if line := launch.ReadHorovodrun(words); line.Launches && !insideRank(environ) {
 		add, err := askForHosts(words[:line.Options], path, environ)
 		if err != nil {
-			complain("horovodrun is executed as it was called: %v", err)
+			complain("horovodrun runs without the job's hosts: %v", err)
 		}
 		args = slices.Concat(args[:1], add, words)
 	}
@@ -64,22 +53,22 @@ func askForHosts(options []string, path string, environ []string) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	socket := filepath.Join(state, statedir.StatusSocket)
-	if _, err := os.Stat(socket); err != nil {
+	client := clientIn(state)
+	if _, err := os.Stat(client.Socket); err != nil {
 		return nil, nil
 	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
-	q := horovodrunCall{Args: append(slices.Clone(options), "COMMAND"), Dir: dir, Old: lacksNetworkOption(path)}
+	q := localapi.HorovodrunCall{Args: append(slices.Clone(options), "COMMAND"), Dir: dir, Old: lacksNetworkOption(path)}
 	for _, name := range []string{"NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"} {
 		if v := lookup(environ, name); v != "" && q.Network == "" {
 			q.Network = v
 		}
 	}
-	r, err := asker{socket: socket}.ask(question{Ask: horovodrunName, Horovodrun: &q})
-	return r.Add, err
+	add, err := client.Horovodrun(context.Background(), q)
+	return add, explain(err)
 }
 
 // lacksNetworkOption says whether a horovodrun is that of Horovod 0.19.1 or older, which refuses --network-interface or
@@ -95,35 +84,37 @@ func lacksNetworkOption(path string) bool {
 	return err == nil && bytes.Contains(b, []byte("horovod.run ")) || bytes.Contains(b, []byte("horovod.run.run "))
 }
 
-// answerHorovodrun says what a horovodrun in this container is given: the hosts where its user has chosen none, the
+// Horovodrun says what a horovodrun in this container is given: the hosts where its user has chosen none, the
 // number of processes where there is none, and the interface where it has the same name on every rank.
-func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) reply {
-	members, names := c.named()
+func (a answers) Horovodrun(ctx context.Context, q localapi.HorovodrunCall) []string {
+	c := a.c
+	agreed := c.agreed()
+	members, names := agreed.named()
 	line := launch.ReadHorovodrun(q.Args)
 	if len(members) < 2 || !line.Launches {
-		return reply{}
+		return nil
 	}
 	if c.exec == execAll {
 		c.log.Warn("horovodrun gets no hosts with --exec all", "phase", "launch",
 			"reason", "every rank would start the processes of all ranks",
 			"hint", "with --exec rank0, the default, horovodrun starts once and uses all hosts")
-		return reply{}
+		return nil
 	}
 	if line.Given != "" {
 		c.log.Info("horovodrun gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
 		c.noteLauncher(ctx, append([]string{horovodrunName}, q.Args...), q.Dir)
-		return reply{}
+		return nil
 	}
 	var hosts []string
 	slots, remote := 0, false
 	for i, m := range members {
-		n := c.slotsOf(m)
+		n := agreed.slotsOf(&m)
 		if n < 1 {
 			continue
 		}
 		if err := hostfile.Check(hostfile.Horovod, names[i]); err != nil {
 			c.log.Warn("horovodrun gets no hosts", "phase", "launch", "err", err)
-			return reply{}
+			return nil
 		}
 		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
 		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
@@ -136,7 +127,7 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 		slots += n
 	}
 	if len(hosts) == 0 {
-		return reply{}
+		return nil
 	}
 	add := []string{"-H", strings.Join(hosts, ",")}
 	if line.Ranks == 0 && line.Unread == "" {
@@ -156,5 +147,5 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 			"hint", "--slots sets how many processes belong on a container")
 	}
 	c.noteLauncher(ctx, slices.Concat([]string{horovodrunName}, add, q.Args), q.Dir)
-	return reply{Add: add}
+	return add
 }

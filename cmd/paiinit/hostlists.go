@@ -6,24 +6,23 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
 
 // writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE, AZ_BATCHAI_MPI_HOST_FILE and
 // PAIINIT_HOSTFILE name them wherever a rank may be started.
-func (c *container) writeHosts(r rendezvous.Roster) error {
+func (c *container) writeHosts(a *agreement) error {
 	var hosts []hostfile.Host
-	_, names := c.named()
-	for i, m := range r.Members {
-		if slots := c.slotsOf(m); slots > 0 {
+	members, names := a.named()
+	for i := range members {
+		if slots := a.slotsOf(&members[i]); slots > 0 {
 			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: slots})
 		}
 	}
 	if err := writeHostfiles(c.state, hosts); err != nil {
 		return err
 	}
-	if len(r.Members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
+	if len(members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
 		c.linkDeepSpeed(launch.DeepSpeedHostfile)
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestDeepSpeedHostfile(t *testing.T) {
 		require.NoError(t, os.MkdirAll(s.Path, 0o755))
 		require.NoError(t, writeHostfiles(s, []hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
 		return &container{log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
-			settings: settings{command: []string{"sh", "train.sh"}}}
+			identity: identity{settings: settings{command: []string{"sh", "train.sh"}}}}
 	}
 	read := func() string {
 		b, err := os.ReadFile(name)

@@ -14,13 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/paiinit/paiinit/envspec"
-	"github.com/paiinit/paiinit/hostfile"
-	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
-	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -127,14 +122,14 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 	return launch.Command{
 		Path: path, Args: args, Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
-		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.Fork,
+		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
 	}, pass, nil
 }
 
 // hostsOfLines are the names with which a launcher may mark the lines of a host.
 func (c *container) hostsOfLines() []string {
-	members, names := c.named()
+	members, names := c.agreed().named()
 	all := slices.Clone(names)
 	for i := range members {
 		all = append(all, members[i].Alias)
@@ -166,9 +161,9 @@ func lossText(l rendezvous.Loss) string {
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
 func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
-	files.Go(c.haveSSHFiles) // beside the rest
+	files.Go(c.agreed().writeSSHFiles) // beside the rest
 	defer files.Wait()
-	if err := c.writeHosts(r); err != nil {
+	if err := c.writeHosts(c.agreed()); err != nil {
 		return nil, err
 	}
 	n := c.reachedOver(r)
@@ -206,33 +201,29 @@ func writable(environ []string) bool {
 	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
-// sessionVars are what a command that another rank starts here gets beyond this container's environment: all that is known
-// of the job by then, except what the user has set.
+// sessionVars returns the variables that a command of another rank gets here in addition to this container's
+// environment: everything about the job except what the user has set.
 func (c *container) sessionVars() []string {
-	c.haveSSHFiles()
-	c.mu.Lock()
-	roster, fabric, known := c.roster, c.fabric, c.forSessions
-	c.mu.Unlock()
-	if known != nil {
-		return known
-	}
+	a := c.agreed()
+	a.writeSSHFiles()
+	return a.sessionVars()
+}
+
+// varsOfSessions computes sessionVars.
+func (c *container) varsOfSessions(roster rendezvous.Roster, fabric launch.Fabric) []string {
 	var out []string
 	n := c.reachedOver(roster)
 	hints := append(everyFabricVar(fabric), c.sessionSockets(n)...)
 	hints = c.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
 	for _, v := range append(c.jobVars(roster), hints...) {
-		if !slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) {
+		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
+		if !slices.ContainsFunc(c.agent.Environ, set) {
 			out = append(out, v.Name+"="+v.Value)
 		}
 	}
 	search := lookup(c.withBin(c.agent.Environ, c.state.File(statedir.Bin)), "PATH")
 	if search != lookup(c.agent.Environ, "PATH") {
 		out = append(out, "PATH="+search)
-	}
-	if len(roster.Members) > 0 {
-		c.mu.Lock()
-		c.forSessions = out
-		c.mu.Unlock()
 	}
 	return out
 }
@@ -259,76 +250,3 @@ func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 	vars = append(vars, identityVars(c.job, rank, size)...)
 	return vars
 }
-
-// slotsOf is a rank's own word, unless the scheduler told this container alone.
-func (c *container) slotsOf(m rendezvous.Member) int {
-	for i := range c.job.Peers { // without copies: this is asked for every rank
-		if p := &c.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
-			return p.Slots
-		}
-	}
-	return m.Slots
-}
-
-// bookOf are the hosts of a roster, or none, and the peers that the environment lists.
-func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
-	b := &hosts.Book{Self: job.Alias}
-	all := make([]hostfile.Container, len(members))
-	for i := range members {
-		all[i] = hostfile.Container{Host: members[i].Host, Alias: members[i].Alias}
-	}
-	for i, name := range hostfile.Names(all) {
-		m := &members[i]
-		b.Hosts = append(b.Hosts, hosts.Host{
-			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Role: m.Role, Index: m.Index, Addr: m.Addr,
-		})
-	}
-	for _, p := range job.Peers {
-		b.Peers = append(b.Peers, hosts.Peer{
-			Role: p.Role, Index: p.Index, Alias: p.Alias, Host: p.Host, Names: p.Names,
-		})
-	}
-	return b
-}
-
-// hostBook knows the hosts of the roster, none before the commit.
-func (c *container) hostBook() *hosts.Book {
-	c.mu.Lock()
-	book := c.book
-	c.mu.Unlock()
-	if book == nil {
-		return bookOf(nil, c.job)
-	}
-	return book()
-}
-
-// named are the members of the roster, and their names in host lists; none before the commit.
-func (c *container) named() ([]rendezvous.Member, []string) {
-	c.mu.Lock()
-	members := c.roster.Members
-	c.mu.Unlock()
-	if len(members) == 0 {
-		return nil, nil
-	}
-	return members, c.hostBook().Names()
-}
-
-// resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
-func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool) {
-	book := c.hostBook()
-	h, ok := book.Find(host)
-	if !ok {
-		h, ok = book.Resolve(ctx, netif.Resolver{}, host)
-	}
-	return rsh.Target{Name: h.Alias, ID: h.ID, Addr: h.Addr}, ok
-}
-
-// foreign says whether a host that resolve does not know may be left to the image's own ssh. A launcher's daemon has no
-// business there; an address of two ranks, and a rank that has not come yet, are this job's all the same.
-func (c *container) foreign(host, command string) bool {
-	_, daemon := launch.DaemonOf(command)
-	return !daemon && !c.hostBook().Claims(host)
-}
-
-// namesByRank are the names of every rank.
-func (c *container) namesByRank() [][]string { return c.hostBook().Both() }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -46,18 +47,18 @@ type asked struct {
 // lookForLaunchers looks at the processes below the command, soon after its start and then less and less often, until
 // ctx ends.
 func (c *container) lookForLaunchers(ctx context.Context) {
-	proc := os.DirFS("/proc")
+	fsys := os.DirFS("/proc")
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
-		all := readProcesses(proc, os.Getpid())
-		for _, pid := range launchersBelow(proc, all, os.Getpid()) {
+		all := proc.ReadAll(fsys, os.Getpid())
+		for _, pid := range launchersBelow(fsys, all, os.Getpid()) {
 			// This is "" where the process has ended: then only absolute paths are read.
 			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
-			c.noteLauncher(ctx, commandLine(proc, pid), dir)
+			c.noteLauncher(ctx, proc.CommandLine(fsys, pid), dir)
 		}
 	}
 }
@@ -65,8 +66,8 @@ func (c *container) lookForLaunchers(ctx context.Context) {
 // launchersBelow finds the launchers that the command has started, the topmost in each branch: those below a launcher
 // are its own, or its ranks'. Commands that came by ssh are none of the command's, and our horovodrun is about to be
 // another.
-func launchersBelow(proc fs.FS, all processes, self int) (found []int) {
-	open := slices.DeleteFunc(all.children(self), func(pid int) bool { return variables(proc, pid)["SSH_CONNECTION"] })
+func launchersBelow(fsys fs.FS, all proc.Table, self int) (found []int) {
+	open := slices.DeleteFunc(all.Children(self), func(pid int) bool { return variables(fsys, pid)["SSH_CONNECTION"] })
 	for seen := make(map[int]bool); len(open) > 0; {
 		pid := open[0]
 		open = open[1:]
@@ -74,10 +75,10 @@ func launchersBelow(proc fs.FS, all processes, self int) (found []int) {
 			continue
 		}
 		seen[pid] = true
-		switch name, _ := launch.Called(commandLine(proc, pid)); {
+		switch name, _ := launch.Called(proc.CommandLine(fsys, pid)); {
 		case name == "":
-			open = append(open, all.children(pid)...)
-		case !runsSelf(proc, pid):
+			open = append(open, all.Children(pid)...)
+		case !runsSelf(fsys, pid):
 			found = append(found, pid)
 		}
 	}
@@ -85,9 +86,9 @@ func launchersBelow(proc fs.FS, all processes, self int) (found []int) {
 }
 
 // runsSelf says whether a process executes this program.
-func runsSelf(proc fs.FS, pid int) bool {
-	theirs, err := fs.Stat(proc, strconv.Itoa(pid)+"/exe")
-	own, errOwn := fs.Stat(proc, "self/exe")
+func runsSelf(fsys fs.FS, pid int) bool {
+	theirs, err := fs.Stat(fsys, strconv.Itoa(pid)+"/exe")
+	own, errOwn := fs.Stat(fsys, "self/exe")
 	return err == nil && errOwn == nil && os.SameFile(theirs, own)
 }
 

@@ -13,8 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -36,7 +37,7 @@ func TestLaunchersBelow(t *testing.T) {
 	add(26, 25, "mpirun -np 1 z") // of a rank
 	add(30, 7, "mpirun w", "SSH_CONNECTION=1 2 3 4")
 	add(40, 1, "mpirun v") // left the command's tree
-	all := readProcesses(f, 7)
+	all := proc.ReadAll(f, 7)
 	require.Equal(t, []int{21, 24}, launchersBelow(f, all, 7))
 	require.Empty(t, launchersBelow(f, nil, 7))
 }
@@ -47,11 +48,12 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	var log bytes.Buffer
 	c := &container{
 		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &statedir.Dir{Path: "/s"},
-		settings: settings{command: command},
+		identity: identity{settings: settings{command: command}},
 	}
 	c.job.Alias = "worker-0"
+	var roster rendezvous.Roster
 	for i := range 3 {
-		c.roster.Members = append(c.roster.Members, rendezvous.Member{
+		roster.Members = append(roster.Members, rendezvous.Member{
 			Alias: "worker-" + strconv.Itoa(i),
 			Record: rendezvous.Record{
 				Slots: 2, Rank: i, Host: "node-" + strconv.Itoa(i), Nonce: strconv.Itoa(i), Network: "eth0",
@@ -59,7 +61,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			},
 		})
 	}
-	c.book = func() *hosts.Book { return bookOf(c.roster.Members, c.job) }
+	c.agree(roster, launch.Fabric{})
 	return c, &log
 }
 
@@ -109,7 +111,7 @@ func TestReached(t *testing.T) {
 				host, command, _ := strings.Cut(r, " ")
 				c.daemons.begun(host, launch.Daemon{}, launch.Probe(command))
 			}
-			o := c.checkReached(c.roster, nil)
+			o := c.checkReached(c.agreed().roster, nil)
 			if tt.status == 0 {
 				require.Nil(t, o)
 				require.Contains(t, log.String(), tt.says)
@@ -122,7 +124,7 @@ func TestReached(t *testing.T) {
 			require.Contains(t, o.Reason, tt.says)
 			require.NotContains(t, log.String(), "every rank runs the command")
 			c.allowPartial = true
-			require.Nil(t, c.checkReached(c.roster, nil))
+			require.Nil(t, c.checkReached(c.agreed().roster, nil))
 		})
 	}
 }
@@ -143,61 +145,61 @@ func TestEmptyHostfileVariable(t *testing.T) {
 
 func TestAnswerHorovodrun(t *testing.T) {
 	for name, tt := range map[string]struct {
-		call horovodrunCall
+		call localapi.HorovodrunCall
 		set  func(*container)
 		want string
 	}{
 		"all": {
-			horovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {horovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
 		"too many": {
-			horovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
 		"no number": {
-			horovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
+			localapi.HorovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"own host only": {horovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
+		"own host only": {localapi.HorovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			horovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
 		},
-		"variable": {horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
+		"variable": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
 			"-H node-0:2,node-1:1 --network-interface eth0",
 		},
-		"an old version": {horovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
+		"an old version": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
 		"unknown option": {
-			horovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
+			localapi.HorovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"hosts":      {horovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
-		"version":    {horovodrunCall{Args: []string{"--version"}}, nil, ""},
-		"--exec all": {horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
+		"hosts":      {localapi.HorovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
+		"version":    {localapi.HorovodrunCall{Args: []string{"--version"}}, nil, ""},
+		"--exec all": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members = nil }, "",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
 		},
 		"different networks": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[2].Network = "" },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[0].Slots = 0 },
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -207,14 +209,14 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(c.answerHorovodrun(t.Context(), tt.call).Add, " "))
+			require.Equal(t, tt.want, strings.Join(answers{c}.Horovodrun(t.Context(), tt.call), " "))
 		})
 	}
 }
 
 func inAll(c *container, network string) {
-	for i := range c.roster.Members {
-		c.roster.Members[i].Network = network
+	for i := range c.agreed().roster.Members {
+		c.agreed().roster.Members[i].Network = network
 	}
 }
 

@@ -21,8 +21,11 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 	require.NoError(t, os.WriteFile(script, []byte("mpirun -mca btl_tcp_if_exclude docker0 train\n"), 0o600))
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), agent: pid1.Agent{Environ: []string{"PATH=/none"}},
-		settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
+		log: slog.New(slog.NewTextHandler(&log, nil)),
+		identity: identity{
+			agent:    pid1.Agent{Environ: []string{"PATH=/none"}},
+			settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
+		},
 	}
 	hints := func(n netif.Network) (names []string) {
 		l := launch.Launcher{Interface: n.Name, Several: n.Several, Network: "10.0.0.0/24"}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -39,14 +41,14 @@ func (p *people) onCommand(e sshd.CommandEvent) {
 
 // behind returns the person in whose session a process runs, or one of its ancestors; "" = none. A process that has
 // left the session, and whose parents have ended, is not told from the job's.
-func (p *people) behind(proc fs.FS, pid int) string {
+func (p *people) behind(fsys fs.FS, pid int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.leaders) == 0 {
 		return ""
 	}
-	own, _ := readProcess(proc, pid)
-	for _, leader := range append([]int{pid, own.session}, ancestors(proc, pid)...) {
+	own, _ := proc.Read(fsys, pid)
+	for _, leader := range slices.AppendSeq([]int{pid, own.Session}, proc.Ancestors(fsys, pid)) {
 		if name := p.leaders[leader]; name != "" {
 			return name
 		}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rdma"
@@ -18,18 +18,20 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
+func rdmaCommand(environ []string) *cli.Command {
 	return &cli.Command{
-		Name: "rdma", Usage: "the verbs devices of this container, or of all ranks, and what is wrong with them", HideHelpCommand: true,
-		Description: "The status is 69 where there are devices and none can be used; with --all, where not all ranks can use one together.",
+		Name: "rdma", Usage: "print the verbs devices of this container or of all ranks, and what is wrong with them",
+		Description: "Exits with 69 if there are devices and none is usable; " +
+			"with --all, if the ranks cannot all use one together.",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "json", Usage: "for programs"},
-			&cli.BoolFlag{Name: "all", Usage: "one table for all ranks of the job, and the verdict on them; asks the running paiinit"},
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{
+				Name: "all", Usage: "print one table for all ranks of the running job, and the verdict on them",
+			},
 			&cli.StringFlag{Name: "root", Usage: "`DIR` with sys/, dev/ and proc/ of another container", Value: "/"},
 		},
-		OnUsageError: usage,
-		Action: func(ctx context.Context, c *cli.Command) error {
-			out := c.Root().Writer
+		Action: func(c *cli.Context) error {
+			out := c.App.Writer
 			switch {
 			case c.Bool("all") && c.IsSet("root"):
 				return &usageError{errors.New("--all asks running containers, --root looks at a captured one")}
@@ -38,7 +40,7 @@ func rdmaCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
 				if err != nil {
 					return err
 				}
-				return showFabric(ctx, out, filepath.Join(dir, statedir.AgentSocket), c.Bool("json"))
+				return explain(showFabric(c.Context, out, dir, c.Bool("json")))
 			}
 			return showRDMA(out, rdma.Probe(rdmaConfig(c.String("root"))), c.Bool("json"))
 		},
@@ -125,13 +127,13 @@ type fabricJSON struct {
 }
 
 // showFabric asks all ranks at once and judges them as rank 0 did before the launch.
-func showFabric(ctx context.Context, out io.Writer, socket string, asJSON bool) error {
-	hosts, err := rsh.Hosts(ctx, socket)
+func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) error {
+	hosts, err := clientIn(dir).Names(ctx)
 	if err != nil {
 		return err
 	}
 	if len(hosts) == 0 {
-		return &absentError{errors.New("the ranks are not all there yet")}
+		return &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -144,7 +146,7 @@ func showFabric(ctx context.Context, out io.Writer, socket string, asJSON bool) 
 		places <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-places }()
-			ranks[rank] = askRDMA(ctx, socket, self, rank, names[0])
+			ranks[rank] = askRDMA(ctx, filepath.Join(dir, statedir.AgentSocket), self, rank, names[0])
 		})
 	}
 	asked.Wait()

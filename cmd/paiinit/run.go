@@ -14,6 +14,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
@@ -43,7 +44,7 @@ func run(args []string, agent pid1.Agent) int {
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
-	}).Run(context.Background(), runArgs(args))
+	}).RunContext(context.Background(), runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -74,8 +75,11 @@ func statusOf(err error) int {
 		conflict *rendezvous.ConflictError
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
+		bug      *rendezvous.BugError
 		stopped  *stoppedError
-		replied  *replyError
+		refusal  *localapi.Refusal
+		silent   *localapi.TimeoutError
+		closed   *localapi.ClosedError
 		absent   *absentError
 		running  *statedir.RunningError
 		several  *severalError
@@ -99,12 +103,14 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &lost), errors.As(err, &absent):
+	case errors.As(err, &bug):
+		return statusBug
+	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
-	case errors.As(err, &replied):
-		return replied.status
+	case errors.As(err, &refusal):
+		return refusal.Exit
 	}
 	return statusUnmendable
 }
@@ -155,7 +161,8 @@ func nested(environ []string) string { return envspec.Nested(environ) }
 // passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
 func passThrough(args, environ []string) int {
 	var s settings
-	if err := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil }).Run(context.Background(), runArgs(args)); err != nil {
+	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
+	if err := app.Run(runArgs(args)); err != nil {
 		complain("%v", err)
 		return statusOf(err)
 	}

@@ -6,16 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/jobkey"
 )
 
 // A container that ends does not derive the host keys of hundreds of others first.
 func TestNoSSHFilesAfterTheJob(t *testing.T) {
-	c := &container{keys: jobkey.Insecure("job", "")}
-	c.book = func() *hosts.Book { return bookOf(members("a", "b"), c.job) }
+	c := &container{identity: identity{keys: jobkey.Insecure("job", "")}}
 	over, end := context.WithCancel(t.Context())
 	end()
-	require.ErrorIs(t, c.writeSSH(over), context.Canceled)
+	require.ErrorIs(t, c.writeSSH(over, bookOf(members("a", "b"), c.job)), context.Canceled)
 	require.Empty(t, c.hostKeys.byID)
 }

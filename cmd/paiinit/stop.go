@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -134,11 +135,11 @@ func (g *gentle) end() bool {
 // rankLaunchers finds the launchers of ranks among the processes of the job: what horovodrun, deepspeed or a script
 // have started, and these themselves.
 func (c *container) rankLaunchers() (found []int) {
-	proc, all, job := c.jobProcesses()
+	fsys, all, job := c.jobProcesses()
 	for _, pid := range job {
-		line := commandLine(proc, pid)
+		line := proc.CommandLine(fsys, pid)
 		p := all[pid]
-		if p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(line)) && !asksVersion(line) {
+		if p.State != 'Z' && (launch.IsLauncher(p.Name) || launch.StartsRanks(line)) && !asksVersion(line) {
 			found = append(found, pid)
 		}
 	}
@@ -211,8 +212,8 @@ func (c *container) stopAllRanks(sig os.Signal) {
 
 // stopRanks signals the ranks that a launcher of this job has started in this container.
 func (c *container) stopRanks(sig syscall.Signal) {
-	proc, all, job := c.jobProcesses()
-	for _, r := range ranks(proc, all, job, c.agent.Environ) {
+	fsys, all, job := c.jobProcesses()
+	for _, r := range ranks(fsys, all, job, c.agent.Environ) {
 		_ = syscall.Kill(r, sig) // it may have ended meanwhile
 	}
 }
@@ -223,30 +224,23 @@ var rankVariables = []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "H
 // ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
 // parent without one; a variable of the container itself, in environ, makes no rank. For a rank that leads a process
 // group, the number is that of the whole group: -pid.
-func ranks(proc fs.FS, all processes, job []int, environ []string) (found []int) {
+func ranks(fsys fs.FS, all proc.Table, job []int, environ []string) (found []int) {
 	inherited := func(name string) bool { return lookup(environ, name) != "" }
 	marks := slices.DeleteFunc(slices.Clone(rankVariables), inherited)
 	marked := make(map[int]bool)
 	for _, pid := range job { // a parent comes before its children
-		has := variables(proc, pid)
+		has := variables(fsys, pid)
 		marked[pid] = slices.ContainsFunc(marks, func(name string) bool { return has[name] })
-		if !marked[pid] || marked[all[pid].parent] {
+		if !marked[pid] || marked[all[pid].Parent] {
 			continue
 		}
-		if all[pid].group == pid {
+		if all[pid].Group == pid {
 			pid = -pid
 		}
 		found = append(found, pid)
 	}
 	slices.Sort(found)
 	return found
-}
-
-// agreed is the roster of the commit.
-func (c *container) agreed() rendezvous.Roster {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.roster
 }
 
 // awaitEnd waits on every rank but 0 until the job has ended, and tells the ranks of the launcher here when they are to end.

@@ -34,7 +34,7 @@ func TestOneWishToEnd(t *testing.T) {
 	} {
 		var got []string
 		g := gentle{
-			c:         &container{settings: settings{grace: time.Minute, command: []string{"train"}}},
+			c:         &container{identity: identity{settings: settings{grace: time.Minute, command: []string{"train"}}}},
 			hard:      func(sig os.Signal) { got = append(got, sig.String()) },
 			launchers: func() []int { return nil },
 		}
@@ -63,7 +63,7 @@ func TestRepeatedStopOfALauncher(t *testing.T) {
 			return func(sig os.Signal) { said <- fmt.Sprintf("%v %s %v", time.Since(began), to, sig) }
 		}
 		s := settings{grace: 8 * time.Second, command: []string{"/usr/bin/mpirun", "train"}}
-		g := gentle{c: &container{settings: s, log: slog.New(slog.DiscardHandler)}, hard: say("launcher"),
+		g := gentle{c: &container{identity: identity{settings: s}, log: slog.New(slog.DiscardHandler)}, hard: say("launcher"),
 			soft: say("ranks")}
 		g.own(syscall.SIGTERM)
 		time.Sleep(time.Second)
@@ -90,7 +90,7 @@ func TestLaunchersAreStoppedByTheirRanks(t *testing.T) {
 		told := make(chan string, 4)
 		s := settings{grace: grace, command: strings.Fields(command)}
 		return &gentle{
-			c:         &container{settings: s, log: slog.New(slog.DiscardHandler)},
+			c:         &container{identity: identity{settings: s}, log: slog.New(slog.DiscardHandler)},
 			hard:      func(os.Signal) { told <- "command" },
 			soft:      func(os.Signal) { told <- "ranks" },
 			launchers: func() []int { return launchers },

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
@@ -323,9 +324,9 @@ func (c *container) launchersSince(at time.Time) []int {
 }
 
 // launchers finds the MPI launchers of the job that were started before a time since the machine's boot.
-func launchers(all processes, job []int, before time.Duration) (found []int) {
+func launchers(all proc.Table, job []int, before time.Duration) (found []int) {
 	for _, pid := range job {
-		if p := all[pid]; p.state != 'Z' && launch.IsLauncher(p.name) && p.started <= before {
+		if p := all[pid]; p.State != 'Z' && launch.IsLauncher(p.Name) && p.Started <= before {
 			found = append(found, pid)
 		}
 	}
@@ -334,13 +335,13 @@ func launchers(all processes, job []int, before time.Duration) (found []int) {
 
 // unnoticed finds children of launchers that have failed and that their parent has not waited for, with their statuses:
 // hydra does not look at its remote shells before the job ends.
-func unnoticed(all processes, launchers []int) map[int]int {
+func unnoticed(all proc.Table, launchers []int) map[int]int {
 	found := make(map[int]int)
 	for pid, p := range all {
-		if p.state != 'Z' || p.exit == 0 || !slices.Contains(launchers, p.parent) {
+		if p.State != 'Z' || p.Exit == 0 || !slices.Contains(launchers, p.Parent) {
 			continue
 		}
-		status := syscall.WaitStatus(p.exit)
+		status := syscall.WaitStatus(p.Exit)
 		if status.Signaled() {
 			found[pid] = 128 + int(status.Signal())
 		} else {
@@ -423,7 +424,7 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 	switch {
 	case request.Hosts != nil:
 		for _, h := range request.Hosts {
-			t, ok := c.resolve(ctx, h)
+			t, ok := c.agreed().resolve(ctx, h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
@@ -435,20 +436,21 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 			return nil, err
 		}
 		for _, h := range hosts {
-			t, ok := c.resolve(ctx, h.Name)
+			t, ok := c.agreed().resolve(ctx, h.Name)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h.Name)
 			}
 			count[t.Name] += h.Slots
 		}
 	default:
-		members, _ := c.named()
-		for i := range members {
-			count[members[i].Alias] = c.slotsOf(members[i])
+		a := c.agreed()
+		for i := range a.roster.Members {
+			m := &a.roster.Members[i]
+			count[m.Alias] = a.slotsOf(m)
 		}
 	}
 	for _, h := range request.Without {
-		if t, ok := c.resolve(ctx, h); ok {
+		if t, ok := c.agreed().resolve(ctx, h); ok {
 			delete(count, t.Name)
 		}
 	}

@@ -6,26 +6,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 )
 
 func TestLaunchers(t *testing.T) {
-	all := processes{
-		1:  {pid: 1, name: "paiinit"},
-		9:  {pid: 9, parent: 1, name: "sh"},
-		10: {pid: 10, parent: 9, name: "prterun", state: 'S', started: 10 * time.Second},
-		11: {pid: 11, parent: 9, name: "prterun", state: 'S', started: 90 * time.Second}, // a later one
-		12: {pid: 12, name: "prterun", state: 'S', started: time.Second},                 // of another container
-		13: {pid: 13, parent: 9, name: "python3", state: 'S', started: time.Second},
-		14: {pid: 14, parent: 9, name: "mpiexec.hydra", state: 'S', started: 20 * time.Second},
-		15: {pid: 15, parent: 9, name: "mpirun", state: 'Z', started: time.Second}, // has ended
-		20: {pid: 20, parent: 10, name: "ssh", state: 'Z', exit: 65280},            // exited with 255
-		21: {pid: 21, parent: 14, name: "ssh", state: 'Z', exit: 9},                // killed
-		22: {pid: 22, parent: 10, name: "ssh", state: 'Z'},                         // all well
-		23: {pid: 23, parent: 10, name: "ssh", state: 'S', exit: 65280},            // runs
-		24: {pid: 24, parent: 12, name: "ssh", state: 'Z', exit: 65280},            // of another container
+	all := proc.Table{
+		1:  {PID: 1, Name: "paiinit"},
+		9:  {PID: 9, Parent: 1, Name: "sh"},
+		10: {PID: 10, Parent: 9, Name: "prterun", State: 'S', Started: 10 * time.Second},
+		11: {PID: 11, Parent: 9, Name: "prterun", State: 'S', Started: 90 * time.Second}, // a later one
+		12: {PID: 12, Name: "prterun", State: 'S', Started: time.Second},                 // of another container
+		13: {PID: 13, Parent: 9, Name: "python3", State: 'S', Started: time.Second},
+		14: {PID: 14, Parent: 9, Name: "mpiexec.hydra", State: 'S', Started: 20 * time.Second},
+		15: {PID: 15, Parent: 9, Name: "mpirun", State: 'Z', Started: time.Second}, // has ended
+		20: {PID: 20, Parent: 10, Name: "ssh", State: 'Z', Exit: 65280},            // exited with 255
+		21: {PID: 21, Parent: 14, Name: "ssh", State: 'Z', Exit: 9},                // killed
+		22: {PID: 22, Parent: 10, Name: "ssh", State: 'Z'},                         // all well
+		23: {PID: 23, Parent: 10, Name: "ssh", State: 'S', Exit: 65280},            // runs
+		24: {PID: 24, Parent: 12, Name: "ssh", State: 'Z', Exit: 65280},            // of another container
 	}
-	job := all.below(1)
+	job := all.Below(1)
 	require.Equal(t, []int{10, 14}, launchers(all, job, 20*time.Second))
 	require.Empty(t, launchers(all, job, 0))
 	require.Equal(t, map[int]int{20: 255, 21: 137}, unnoticed(all, launchers(all, job, time.Hour)))

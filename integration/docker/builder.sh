@@ -38,7 +38,7 @@ trap 'rm -rf "$context"' EXIT
 		ENV PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		ENV GOPATH=/go GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-buildvcs=false
 		COPY src /warm
-		RUN cd /warm && CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_template $(echo $packages) && rm -r /warm
+		RUN cd /warm && CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs $(echo $packages) && rm -r /warm
 	EOF
 	docker build --network none --tag "$tag" "$context"
 } >&2 </dev/null

@@ -60,7 +60,7 @@ func run(m *testing.M) int {
 
 // build builds a command as it is shipped: static, and without the race detector.
 func build(file, pkg, ldflags string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", ldflags, "-o", file, pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", ldflags, "-o", file, pkg)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "paiinit-sshclients-")
 	if err == nil {
 		paiinit = filepath.Join(dir, "paiinit")
-		cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", paiinit, "../../cmd/paiinit")
+		cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
+			"-ldflags", "-s -w", "-o", paiinit, "../../cmd/paiinit")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		var out []byte
 		if out, err = cmd.CombinedOutput(); err != nil {

@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // One parent leaves at most this many orphans, so that they come in bursts, as those of a shell script do.
@@ -81,18 +82,13 @@ func exit(status uintptr) {
 
 // countZombies looks at all processes that /proc shows.
 func countZombies() (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
+	all := proc.ReadAll(os.DirFS("/proc"), os.Getpid())
+	if all == nil {
+		return 0, errors.New("/proc cannot be read")
 	}
 	zombies := 0
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has gone
-		}
-		// The state follows the name, which may contain anything (proc(5)).
-		if i := bytes.LastIndex(stat, []byte(") ")); i >= 0 && stat[i+2] == 'Z' {
+	for _, p := range all {
+		if p.State == 'Z' {
 			zombies++
 		}
 	}

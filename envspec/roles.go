@@ -1,36 +1,13 @@
 package envspec
 
-import (
-	"cmp"
-	"strconv"
-	"strings"
-)
+import "strings"
 
-// What schedulers have in common that list containers without giving each a port of ours.
+// What the readers of several schedulers use to fill in roles, peers and this container's place.
 
-// usualPort is where containers listen that got no port from their scheduler: the explicit one, or one of the job's
-// own, or the default.
-func (r *reader) usualPort() (int, error) {
-	port, _, ok, err := r.port()
-	if !ok {
-		port = cmp.Or(r.jobPort, DefaultPort)
-	}
-	return port, err
-}
+// defaultRole is the role of containers without one.
+const defaultRole = "worker"
 
-// jobPorts is how many ports there are from DefaultPort on for the jobs of a scheduler that puts several of them on one
-// host.
-const jobPorts = 64
-
-// portOfJob gives a job a port by its number. Jobs that follow each other have different ones.
-func (r *reader) portOfJob(v variable) {
-	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
-		r.jobPort = DefaultPort + int(n%jobPorts)
-		r.note("port", v)
-	}
-}
-
-// addRole appends a role with one container per host. Hosts may be blank: a container of which only the index is known.
+// addRole appends a role with one container per host. A blank host means that only the container's index is known.
 func (r *reader) addRole(job *Job, role string, hosts []string, v variable) error {
 	if len(hosts) > maxTasks {
 		return r.bad(v, "", "names %d containers, more than %d", len(hosts), maxTasks)
@@ -54,7 +31,7 @@ func (r *reader) addRole(job *Job, role string, hosts []string, v variable) erro
 	return nil
 }
 
-// countRole appends a role of which only the number of containers is told, or not even that: -1.
+// countRole appends a role of which only the number of containers is known, or not even that: -1.
 func (r *reader) countRole(job *Job, role string, count int, v variable) {
 	job.Roles = append(job.Roles, Role{Name: role, Count: count})
 	r.counts[role] = v
@@ -63,7 +40,7 @@ func (r *reader) countRole(job *Job, role string, count int, v variable) {
 	}
 }
 
-// addSeed appends the place of rank 0 for those who are told no other.
+// addSeed appends the place of rank 0, for containers that know no other.
 func (r *reader) addSeed(job *Job, host string, v variable) error {
 	if problem := checkHost(host); problem != "" {
 		return r.wrong(v, "", "%s", problem)
@@ -77,7 +54,7 @@ func (r *reader) addSeed(job *Job, host string, v variable) error {
 	return nil
 }
 
-// soleRole is the role of all containers of a scheduler that has no roles.
+// soleRole sets the role where a scheduler has no roles: PAIINIT_ROLE or the default.
 func (r *reader) soleRole(job *Job, system variable) error {
 	job.Role = defaultRole
 	r.note("role", system)
@@ -93,7 +70,7 @@ func (r *reader) soleRole(job *Job, system variable) error {
 	return nil
 }
 
-// ownRole takes the explicit role, or else the scheduler's; either must be one of job.Roles.
+// ownRole sets the role to PAIINIT_ROLE, or else to role. It must be one of job.Roles.
 func (r *reader) ownRole(job *Job, role string, from, list variable) error {
 	if v, ok := r.get("PAIINIT_ROLE"); ok {
 		role, from = v.value, v
@@ -109,7 +86,24 @@ func (r *reader) ownRole(job *Job, role string, from, list variable) error {
 	return r.notOneOf(from, job.Roles, list, "")
 }
 
-// ownIndex takes the first of the explicit index and names.
+// notOneOf returns the error that a role is not one of roles, which list gives.
+func (r *reader) notOneOf(role variable, roles []Role, list variable, advice string) error {
+	names := make([]string, len(roles))
+	for i := range roles {
+		names[i] = roles[i].Name
+	}
+	return r.fail(
+		role,
+		advice,
+		"role %s (%s) is not one of %s (%s)",
+		quote(role.value),
+		role.name,
+		quoteAll(names),
+		list.name,
+	)
+}
+
+// ownIndex sets the index to PAIINIT_INDEX, or else to the first of names that is set.
 func (r *reader) ownIndex(job *Job, names ...string) error {
 	names = append([]string{"PAIINIT_INDEX"}, names...)
 	index, v, ok, err := r.number(0, maxTasks, names...)
@@ -126,7 +120,7 @@ func (r *reader) ownIndex(job *Job, names ...string) error {
 	return nil
 }
 
-// gpusEach takes the number of GPUs that every container of the role has.
+// gpusEach reads the number of GPUs in each container of the role.
 func (r *reader) gpusEach(job *Job, names ...string) {
 	v, ok := r.get(names...)
 	if !ok {
@@ -138,7 +132,7 @@ func (r *reader) gpusEach(job *Job, names ...string) {
 	}
 }
 
-// gpusHere takes the number of GPUs of this container alone.
+// gpusHere reads the number of GPUs in this container.
 func (r *reader) gpusHere(names ...string) {
 	v, ok := r.get(names...)
 	if !ok {
@@ -150,46 +144,36 @@ func (r *reader) gpusHere(names ...string) {
 	}
 }
 
-// podName is the name of this pod: its host name, unless it has the host's network and with it the node's name.
-func (r *reader) podName() (variable, bool) {
-	v, ok := r.get("PAIINIT_POD_NAME", "HOSTNAME")
-	if !ok && r.in.Hostname != "" {
-		v, ok = variable{name: "HOSTNAME", value: r.in.Hostname}, true
-	}
-	if ok {
-		v.value, _, _ = strings.Cut(v.value, ".")
-	}
-	return v, ok
-}
-
-// subdomain is the name of the headless Service that this pod belongs to: the kubelet writes its full name, such as
-// pi-1.headless.default.svc.cluster.local, into /etc/hosts if the pod has one.
-func (r *reader) subdomain(pod string) string {
-	text, ok := r.file("/etc/hosts")
-	if !ok {
-		return ""
-	}
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		for _, name := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
-			rest, ok := strings.CutPrefix(name, pod+".")
-			if service, domain, found := strings.Cut(rest, "."); ok && found && strings.Contains("."+domain+".", ".svc.") {
-				return service
-			}
-		}
-	}
-	return ""
-}
-
-// jobID names the job if the scheduler does not do so by itself. Every container has to derive the same.
+// jobID sets the job's name. Every container must derive the same one.
 func (r *reader) jobID(job *Job, id string, v variable) {
 	job.ID = strings.ToValidUTF8(id, "?")
 	r.note("job", v)
 }
 
-// readID takes the first of names as the job's, and its attempt's, name.
+// readID sets the job's name to the first of names that is set.
 func (r *reader) readID(job *Job, names ...string) {
 	if v, ok := r.get(names...); ok {
 		r.jobID(job, v.value, v)
 	}
+}
+
+// soleContainer makes this container a job of its own.
+func soleContainer(r *reader, job *Job, v variable) error {
+	job.Role, job.Index = defaultRole, 0
+	job.Roles = []Role{{Name: defaultRole, Count: 1}}
+	job.Peers = []Peer{onlyPeer(r, defaultRole)}
+	r.spread = true
+	for _, field := range []string{"role", "index", "size", "peers"} {
+		r.note(field, v)
+	}
+	return nil
+}
+
+// onlyPeer returns this container as the only peer of a job of one.
+func onlyPeer(r *reader, role string) Peer {
+	host := r.in.Hostname
+	if checkHost(host) != "" {
+		host = "localhost"
+	}
+	return Peer{Role: role, Host: host}
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// Of the three generations, only OpenPAI before 0.11 tells no ssh ports of others, so that paiinit listens on a
-// server's port.
+// Only OpenPAI before 0.11 tells no ssh ports of other tasks, so that paiinit listens on a server's port.
 func TestServerPort(t *testing.T) {
 	for name, want := range map[string]bool{
 		"openpai/classic-C-worker-1": true, "openpai/classic-C-master-0": true, "openpai/short-list": true,
