@@ -154,6 +154,7 @@ type CommandEvent struct {
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
+	starting   sync.RWMutex // held for reading from before a command's start until OnCommand has returned
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
@@ -587,6 +588,13 @@ func (s *Server) leave() {
 	defer s.mu.Unlock()
 	s.active--
 	s.shrunk()
+}
+
+// AwaitStarts returns once every command that runs now was reported to Config.OnCommand. A command may call back into
+// this process before its start is reported.
+func (s *Server) AwaitStarts() {
+	s.starting.Lock()
+	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts
 }
 
 // tell calls Config.OnCommand.
