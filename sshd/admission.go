@@ -9,39 +9,42 @@ import (
 	"time"
 )
 
-// door is where connections wait for their handshake. Handshakes cost processor time and memory, so only so many run at once; the others
-// wait their turn, first come, first served. Three kinds do not stand in each other's way: peers of the job, of whom nobody is ever
-// turned away; clients from elsewhere that have said something; and those that have said nothing yet. Of those from elsewhere one
-// address has only some of the places, and only so many may wait: beyond that the one goes that has waited longest, which is
-// hardly one of a person. An address with a place of its own waits only briefly for other addresses, which
-// may keep the common places with handshakes that they never finish.
-type door struct {
+// admission queues connections for their handshake. Handshakes cost processor time and memory, so a limited number runs
+// at once, first come, first served. Peers of the job, other clients that have sent something, and silent clients have
+// separate places. Peers are never dropped. Outside of the job, one address gets only some of the places, and a limited
+// number of connections may wait: beyond that the oldest is dropped, which is rarely a person's. A client whose address
+// has a free place waits only briefly for a shared place, which other addresses may block with unfinished handshakes.
+type admission struct {
 	peers, spoken, quiet chan struct{}
 	limits               *limits
 
-	mu        sync.Mutex
-	strangers *list.List               // of *conn: without a login and not from peers, the oldest first
-	sources   map[netip.Prefix]*source // by network
-	dropped   int                      // since the last line in the log
-	told      time.Time                // when that was
+	mu      sync.Mutex
+	pending *list.List               // of *conn: no login yet, not from peers, the oldest first
+	sources map[netip.Prefix]*source // by network
+	dropped int                      // since the last log line
+	told    time.Time                // time of the last log line
 }
 
-// source is one host from which strangers come: an IPv4 address, or the /64 of an IPv6 one.
+// source is one host outside of the job: an IPv4 address, or the /64 of an IPv6 address.
 type source struct {
-	waiting       *list.List // those of strangers that are from here
+	waiting       *list.List // the part of pending from this source
 	spoken, quiet chan struct{}
 }
 
-func newDoor(l *limits) *door {
-	return &door{
-		peers: make(chan struct{}, l.handshakes), spoken: make(chan struct{}, l.handshakes), quiet: make(chan struct{}, max(1, l.handshakes/4)),
-		limits: l, strangers: list.New(), sources: make(map[netip.Prefix]*source),
+func newAdmission(l *limits) *admission {
+	return &admission{
+		peers:   make(chan struct{}, l.handshakes),
+		spoken:  make(chan struct{}, l.handshakes),
+		quiet:   make(chan struct{}, max(1, l.handshakes/4)),
+		limits:  l,
+		pending: list.New(),
+		sources: make(map[netip.Prefix]*source),
 	}
 }
 
-// enter lets a stranger's connection in, until leave is called. oldest has to go for it, if not nil; told counts those for which no line was written yet
-// if it is time for one.
-func (d *door) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest *conn, told int) {
+// enter adds a connection from outside of the job until leave is called. If oldest is not nil, the caller must close
+// it. If told is not 0, the caller logs that many dropped connections.
+func (d *admission) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest *conn, told int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := network(from)
@@ -54,8 +57,8 @@ func (d *door) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest 
 	switch {
 	case s.waiting.Len() >= d.limits.perSource:
 		oldest = s.waiting.Front().Value.(*conn)
-	case d.strangers.Len() >= d.limits.strangers:
-		oldest = d.strangers.Front().Value.(*conn)
+	case d.pending.Len() >= d.limits.pending:
+		oldest = d.pending.Front().Value.(*conn)
 	}
 	if oldest != nil {
 		d.dropped++
@@ -63,21 +66,21 @@ func (d *door) enter(c *conn, from netip.Addr) (s *source, leave func(), oldest 
 			told, d.dropped, d.told = d.dropped, 0, now
 		}
 	}
-	here, there := s.waiting.PushBack(c), d.strangers.PushBack(c)
+	here, there := s.waiting.PushBack(c), d.pending.PushBack(c)
 	return s, sync.OnceFunc(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.strangers.Remove(there)
+		d.pending.Remove(there)
 		if s.waiting.Remove(here); s.waiting.Len() == 0 {
 			delete(d.sources, key)
 		}
 	}), oldest, told
 }
 
-// wait returns when a client may begin its handshake; s is nil for a peer. The place is given back by release, or after one
-// turn: slow clients delay others, but do not stop them, and go on beside the queue. So does a client that has waited
-// limits.queue for a place that all strangers share.
-func (d *door) wait(ctx context.Context, s *source, spoken bool) (release func(), ok bool) {
+// wait returns when a client may begin its handshake. s is nil for a peer. release frees the place; so does the end of
+// one turn, so that slow clients delay others but do not stop them. A client that has waited limits.queue for a shared
+// place continues without one.
+func (d *admission) wait(ctx context.Context, s *source, spoken bool) (release func(), ok bool) {
 	places := []chan struct{}{d.peers}
 	switch {
 	case s != nil && spoken:
@@ -95,24 +98,24 @@ func (d *door) wait(ctx context.Context, s *source, spoken bool) (release func()
 		select {
 		case place <- struct{}{}:
 		case <-late:
-			places = places[:i] // the shared place is the last one
+			places = places[:i] // the shared place is the last
 		case <-ctx.Done():
-			giveBack(places[:i])
+			releaseAll(places[:i])
 			return func() {}, false
 		}
 	}
-	once := sync.OnceFunc(func() { giveBack(places) })
+	once := sync.OnceFunc(func() { releaseAll(places) })
 	turn := time.AfterFunc(d.limits.turn, once)
 	return func() { turn.Stop(); once() }, true
 }
 
-func giveBack(places []chan struct{}) {
+func releaseAll(places []chan struct{}) {
 	for _, place := range places {
 		<-place
 	}
 }
 
-// network groups addresses that one host can use: it returns an IPv4 address itself, and the /64 of an IPv6 one.
+// network returns the addresses that one host can use: an IPv4 address itself, or the /64 of an IPv6 address.
 func network(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a.Is4() {
@@ -121,7 +124,7 @@ func network(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// ipOf is the address of a TCP peer; invalid for any other.
+// ipOf returns the address of a TCP peer; it is invalid for any other.
 func ipOf(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr().Unmap().WithZone("")

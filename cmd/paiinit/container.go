@@ -274,7 +274,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Hidden:     c.hidden(),
 		Environ:    c.agent.Environ,
 		Extra:      c.sessionVars,
-		Fork:       c.agent.StartWithSlack,
+		StartWithSlack:       c.agent.StartWithSlack,
 		OnCommand:  c.people.onCommand,
 		Grace:      time.Second,
 		Logger:     c.log,

@@ -40,12 +40,12 @@ func TestNobodyGetsIn(t *testing.T) {
 		"another job":       {user: "root", signer: func(*server) ssh.Signer { return derive(t, "other", "").User() }, reason: "the key is not authorized"},
 		"another attempt":   {user: "root", signer: func(*server) ssh.Signer { return derive(t, jobID, "2").User() }, reason: "the key is not authorized"},
 		"host key":          {user: "root", signer: func(*server) ssh.Signer { return own.Host("worker-0") }, reason: "the key is not authorized"},
-		"job's, wrong name": {user: "nobody", signer: func(*server) ssh.Signer { return own.User() }, reason: "the login name is none of the user of this container"},
-		"wrong name":        {user: "nobody", signer: func(s *server) ssh.Signer { return s.person.signer }, reason: "the login name is none of the user of this container"},
+		"job's, wrong name": {user: "nobody", signer: func(*server) ssh.Signer { return own.User() }, reason: "the login name does not belong to this container's user"},
+		"wrong name":        {user: "nobody", signer: func(s *server) ssh.Signer { return s.person.signer }, reason: "the login name does not belong to this container's user"},
 		"expired": {options: `expiry-time="20200101Z" `, user: "root", signer: func(s *server) ssh.Signer { return s.person.signer },
 			reason: "the key of person expired at 2020-01-01T00:00:00Z"},
 		"unknown option": {options: `tunnel="1" `, user: "root", signer: func(s *server) ssh.Signer { return s.person.signer },
-			reason: "the key is not authorized", skipped: "is not served"},
+			reason: "the key is not authorized", skipped: "is not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,7 +106,7 @@ func TestUnreadableKeys(t *testing.T) {
 	keys := filepath.Join(dir, "keys")
 	require.NoError(t, os.WriteFile(keys, nil, 0o600))
 	require.NoError(t, os.Chmod(keys, 0o666))
-	for file, reason := range map[string]string{keys: "can be written by its group or by everybody", filepath.Join(dir, "no"): "no such file"} {
+	for file, reason := range map[string]string{keys: "is writable by its group or by others", filepath.Join(dir, "no"): "no such file"} {
 		got := run(t, nil, []string{"PAIINIT_AUTHORIZED_KEYS=" + file}, paiinit, "--size", "1", "--state-dir", dir, "--", "true")
 		require.Equal(t, 64, got.status, got.stderr)
 		require.Contains(t, got.stderr, file)
