@@ -98,11 +98,13 @@ func TestARankNamesAPerson(t *testing.T) {
 	}
 	require.False(t, ch.ask(t, "person@paiinit", []byte{0, 0, 0, 9}))
 	require.True(t, ch.ask(t, "person@paiinit", text("alice@laptop")))
-	require.True(t, ch.ask(t, "exec", text("echo on")))
+	require.True(t, ch.ask(t, "exec", text("read line; echo on")))
 	require.False(t, ch.ask(t, "person@paiinit", text("carol")))
+	_, err := ch.Write([]byte("\n"))
+	require.NoError(t, err)
 	require.Equal(t, []string{"on"}, ch.lines(t, 1))
 	require.Equal(t, "alice@laptop", (<-told).Person)
-	line := server.Log.Wait(t, `msg="ssh command"`, "who=job", "for=alice@laptop", `command="echo on"`)
+	line := server.Log.Wait(t, `msg="ssh command"`, "who=job", "for=alice@laptop", `command="read line; echo on"`)
 	require.Contains(t, line, "level=INFO")
 
 	ch = open(t, mustDialAs(t, server, key))
