@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A rank that must leave before the launch says so to rank 0, which ends the job for all. Where rank 0 has not come
-// yet, other ranks keep what it said and pass it on:
+// A rank that must leave before the launch tells rank 0, which ends the job for all ranks. If rank 0 has not come yet,
+// other ranks keep the message and pass it on:
 //
 //	a rank that leaves                 some other ranks                  rank 0
 //	   ended(record, outcome)  ------->  keep it, by id and nonce
@@ -19,16 +19,16 @@ import (
 //	                                                                       unless a later start of that rank
 //	                                                                       registers within 2 s
 //
-// It is about one start: a container that is started again is heard of under another nonce, which makes it void.
+// The message is about one start of a container: a later start has another nonce, which makes it void.
 
-// farewellFan is how many other ranks a rank tells that it leaves.
+// farewellFan is how many other ranks a leaving rank tells.
 const farewellFan = 8
 
-// farewellDelay is how long rank 0 waits for a later start of a rank that left.
+// farewellDelay is how long rank 0 waits for a later start of a rank that leaves.
 const farewellDelay = 2 * time.Second
 
-// Withdraw leaves the job before its launch and stays until rank 0 has ended the job for all ranks, or ctx ends: rank 0
-// may not have come yet. It returns how the job ended then, and false where rank 0 was not told.
+// Withdraw leaves the job before its launch. It stays until rank 0 has ended the job for all ranks, or ctx ends,
+// because rank 0 may not have come yet. It returns how the job ended, and false if rank 0 was not told.
 func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	type other struct {
 		id   string
@@ -40,7 +40,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 		if early = n.lead == nil && (n.phase == Gathering || n.phase == Prepared); !early {
 			return
 		}
-		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may come to lead
+		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may become the coordinator
 		n.own = &message{Type: ended, Outcome: &o}
 		if n.up.wire != nil {
 			n.up.wire.send(*n.own)
@@ -65,7 +65,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	defer cancel()
 	for _, to := range others[:min(farewellFan, len(others))] {
 		wg.Go(func() {
-			for b := (backoff{}); telling.Err() == nil; { // it may be about to start
+			for b := (backoff{}); telling.Err() == nil; { // the other rank may be about to start
 				addrs, err := to.find(n)
 				for _, a := range addrs {
 					if _, err = n.exchange(telling, to.id, a, farewell); err == nil {
@@ -89,13 +89,13 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	return o, false
 }
 
-// farewells are what ranks have said that leave before the launch. Only the loop touches them.
+// farewells are the messages of ranks that leave before the launch. Only the loop touches them.
 type farewells struct {
 	n     *Node
 	heard map[string]message // by id; for rank 0
 }
 
-// hear notes that a rank leaves before the launch, from it or from another rank that passes it on.
+// hear notes that a rank leaves before the launch: the rank itself says so, or another rank passes it on.
 func (f *farewells) hear(w *wire, m message) {
 	r := m.Record
 	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == f.n.self.Nonce {
