@@ -465,7 +465,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
 		if m.Record != nil {
-			c.n.farewells.hear(w, m)
+			c.n.withdrawals.hear(w, m)
 			return
 		}
 		c.onEnded(t, m)

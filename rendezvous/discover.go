@@ -35,8 +35,8 @@ func (f *finder) onGossip(r Record, alive bool) {
 	switch {
 	case alive:
 		f.heard[r.ID] = r
-		if said, ok := f.n.farewells.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
-			delete(f.n.farewells.heard, r.ID) // its container was started again
+		if said, ok := f.n.withdrawals.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
+			delete(f.n.withdrawals.heard, r.ID) // its container was started again
 		}
 		if f.n.lead != nil && !f.n.isGathered() {
 			f.n.lead.addStart(&r, nil)

@@ -69,7 +69,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		n.up.onFetch(w, m)
 		return
 	case ended: // a rank leaves
-		n.farewells.hear(w, m)
+		n.withdrawals.hear(w, m)
 		return
 	case ping:
 		w.send(message{Type: pong})
@@ -242,7 +242,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.own != nil {
 		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
 	}
-	for _, f := range u.n.farewells.heard {
+	for _, f := range u.n.withdrawals.heard {
 		w.send(f)
 	}
 }
