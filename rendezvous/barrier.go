@@ -37,7 +37,8 @@ func (e *BarrierError) Error() string {
 	if len(e.Absent) == 0 {
 		return fmt.Sprintf("barrier %q: not every rank has come, and rank 0 does not say who is awaited", e.Name)
 	}
-	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s", e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
+	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s",
+		e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
 }
 
 // calls are this container's pending questions to rank 0. Only the loop touches them.

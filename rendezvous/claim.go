@@ -73,7 +73,7 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 			if reply != nil {
 				reason := fmt.Sprintf("%s is taken: the container at %v has this rank and answers; "+
 					"this second one at %v has no part in the job", r.ID, first.Addr, r.Addr)
-				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: c.n.cfg.Status.Conflict, Reason: reason}})
+				reply(message{Type: done, Last: true, Outcome: &Outcome{c.n.cfg.Status.Conflict, reason}})
 			}
 		}
 	}

@@ -1,11 +1,11 @@
-// Package rendezvous turns N processes that know some addresses into one agreed, ranked roster, exactly once, and later
-// into one outcome that all of them share.
+// Package rendezvous turns N processes that know some addresses into one agreed, ranked roster, exactly once, and
+// later into one outcome that all of them share.
 //
 // It hides how the ranks find each other (the environment's list, names that are resolved again and again, gossip),
-// memberlist, and the protocol of the commit. It does not count heads: gossip needs seconds to show every rank to every
-// rank and counts the dead for half a minute, so it finds and watches, but never decides. Rank 0 decides, over one
-// authenticated connection to every other rank that stays open. The caller opens these connections (Config.Dial) and
-// hands in the incoming ones (Node.Accept).
+// memberlist, and the protocol of the commit. It does not count heads: gossip needs seconds to show every rank to
+// every rank and counts the dead for half a minute, so it finds and watches, but never decides. Rank 0 decides, over
+// one authenticated connection to every other rank that stays open. The caller opens these connections (Config.Dial)
+// and hands in the incoming ones (Node.Accept).
 //
 // # The commit
 //
@@ -48,11 +48,12 @@
 //	      v                                              v
 //	 leaves with the outcome                      leaves with LostError
 //
-// A rank registers before it knows everything about itself, and registers again when it knows more. The version of its
-// launcher is in the roster if it comes in time. The summary of its fabric, which is judged across all ranks, is in
-// every roster: a registration says that it is still to come, and rank 0 prepares nothing before every rank has told it
-// (Config.Fabric). What is prepared does not change. A rank that cannot take part in a launch registers in the same way
-// and says why in its next message, before it could acknowledge anything: that ends the job (Config.Unfit).
+// A rank registers before it knows everything about itself, and registers again when it knows more. The version of
+// its launcher is in the roster if it comes in time. The summary of its fabric, which is judged across all ranks, is
+// in every roster: a registration says that it is still to come, and rank 0 prepares nothing before every rank has
+// told it (Config.Fabric). What is prepared does not change. A rank that cannot take part in a launch registers in
+// the same way and says why in its next message, before it could acknowledge anything: that ends the job
+// (Config.Unfit).
 //
 // Rank 0 tells the first three ranks to go at once, so that a restarted rank 0 learns from them that there has been a
 // launch. It may tell the others when it has started its command, or a moment later (Config.GoDelay, Node.Launched).
@@ -62,49 +63,49 @@
 // repeats it, and joins gossip, which tells the same, if rank 0 neither dials nor acknowledges within a moment.
 //
 // If rank 0 cannot dial a rank, because the rank is not where the environment says or its name does not resolve yet,
-// the rank dials: it sends announce(record) to rank 0, or to any other rank, which passes it on and answers where rank 0
-// is.
+// the rank dials: it sends announce(record) to rank 0, or to any other rank, which passes it on and answers where
+// rank 0 is.
 //
 // # Overload
 //
-// Where many ranks start at once on few processors, or a cluster is slow for a while, only the dials of rank 0 must go
-// on: each is a login, and the launch needs one for each rank. Everything else that a rank does by itself (gossip,
-// announcements) waits while rank 0 has acknowledged its packet, becomes rarer with each attempt that reaches rank 0, is
-// spread over a time that grows with the number of ranks, and waits ten times as long as this process has had to wait
-// for a processor (Config.Delay). So a slow machine gets less of it, not more, and the time to the launch stays
+// Where many ranks start at once on few processors, or a cluster is slow for a while, only the dials of rank 0 must
+// go on: each is a login, and the launch needs one for each rank. Everything else that a rank does by itself (gossip,
+// announcements) waits while rank 0 has acknowledged its packet, becomes rarer with each attempt that reaches rank 0,
+// is spread over a time that grows with the number of ranks, and waits ten times as long as this process has had to
+// wait for a processor (Config.Delay). So a slow machine gets less of it, not more, and the time to the launch stays
 // proportional to the number of ranks.
 //
 // # Loss
 //
-// After go no rank is given up on one view alone. Rank 0 dials again when a control connection ends. If it does not come
-// back within the grace, or the port refuses, or another container answers there, rank 0 asks up to three other ranks to
-// look (look, seen), and the rank is lost only if none of them sees it. A process that is stopped for a while keeps its
-// connections, and nothing happens at all. A rank that has lost rank 0 asks in the same way, and so learns the outcome
-// from a rank that was told it. Gossip, which needs half a minute for the same, ends with the launch: no timer runs
-// beside the job.
+// After go no rank is given up on one view alone. Rank 0 dials again when a control connection ends. If it does not
+// come back within the grace, or the port refuses, or another container answers there, rank 0 asks up to three other
+// ranks to look (look, seen), and the rank is lost only if none of them sees it. A process that is stopped for a
+// while keeps its connections, and nothing happens at all. A rank that has lost rank 0 asks in the same way, and so
+// learns the outcome from a rank that was told it. Gossip, which needs half a minute for the same, ends with the
+// launch: no timer runs beside the job.
 //
 // # Starts
 //
-// The nonce identifies one start of a rank. A second start never decides by itself: rank 0 asks the first one over its
-// connection (ping, pong), or at its address if that connection is lost.
+// The nonce identifies one start of a rank. A second start never decides by itself: rank 0 asks the first one over
+// its connection (ping, pong), or at its address if that connection is lost.
 //
 //	the first start      before go                             after go
 //	answers              the second leaves (Statuses.Conflict) the second leaves (Statuses.Conflict)
 //	does not, in 3 s     the second takes its place            the rank is lost: the launch does not hold,
 //	or is not there      under a new epoch                     and the second leaves (Statuses.Retry)
 //
-// Two containers that both claim rank 0 and both answer end the job before go, with Statuses.Conflict: the rank that one
-// of them should be never comes. A rank that is greeted by a second rank 0 asks the first one in the same way, and tells
-// each of the other. After go the second one leaves alone; if the first one does not answer, the second one ends the
-// job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any rank was
-// told.
+// Two containers that both claim rank 0 and both answer end the job before go, with Statuses.Conflict: the rank that
+// one of them should be never comes. A rank that is greeted by a second rank 0 asks the first one in the same way,
+// and tells each of the other. After go the second one leaves alone; if the first one does not answer, the second one
+// ends the job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any
+// rank was told.
 //
 // Where no container knows its rank (containers behind one name that cannot tell their index), the first container in
-// an order of all records becomes the coordinator once it has heard as many as the job has; ranks are then assigned in
-// that order. Two sets of containers cannot both commit: a coordinator first dials every container and every address of
-// the seeds that it knows. An address counts as dialled when a container there has said who it is, the dial has failed,
-// or 5 s are over; a container with several addresses is one, by its nonce. A name with a role (Seed.Role) needs a
-// container of that role.
+// an order of all records becomes the coordinator once it has heard as many as the job has; ranks are then assigned
+// in that order. Two sets of containers cannot both commit: a coordinator first dials every container and every
+// address of the seeds that it knows. An address counts as dialled when a container there has said who it is, the
+// dial has failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role
+// (Seed.Role) needs a container of that role.
 //
 //	finding                                          before go                 after go
 //	more containers than ranks, and all answer       all leave (Conflict)      those without a rank leave (Conflict)
@@ -128,11 +129,11 @@
 //	another job                                     the rank that finds it, with ConflictError: see below
 //	a rank crashes                                  none: its next start takes its place
 //
-// A container that claims another secret or job proves nothing, and may be a container of an earlier job that is about
-// to end. A container believes it only of an address of the rank that it dialled itself and dialled again 5 s later (12 s
-// for another job, which is longer than the default grace), after the name was resolved again, with no other address of
-// that rank accepting and no refusal between. Rank 0 leaves when this holds for all missing ranks, the others when it
-// holds for rank 0, each of them late enough for the other side to find the same.
+// A container that claims another secret or job proves nothing, and may be a container of an earlier job that is
+// about to end. A container believes it only of an address of the rank that it dialled itself and dialled again 5 s
+// later (12 s for another job, which is longer than the default grace), after the name was resolved again, with no
+// other address of that rank accepting and no refusal between. Rank 0 leaves when this holds for all missing ranks,
+// the others when it holds for rank 0, each of them late enough for the other side to find the same.
 //
 // # The port
 //

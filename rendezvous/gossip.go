@@ -54,7 +54,8 @@ func gossipConfig(n int) *memberlist.Config {
 	// Each member receives a message about limit = RetransmitMult*ceil(log10(n+1)) times, so that rank 0 never hears of
 	// n*e^-limit ranks through gossip alone: here that is one job in twenty. The next push/pull and the joins repair
 	// it, which is cheaper than more retransmits.
-	c.RetransmitMult = int(math.Ceil((math.Log(float64(max(n, 2))) + math.Log(20)) / math.Ceil(math.Log10(float64(n+1)))))
+	limit := math.Log(float64(max(n, 2))) + math.Log(20)
+	c.RetransmitMult = int(math.Ceil(limit / math.Ceil(math.Log10(float64(n+1)))))
 	return c
 }
 

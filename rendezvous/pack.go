@@ -182,7 +182,10 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	for _, f := range []struct {
 		bit int
 		n   int
-	}{{sameOrder, r.Order}, {sameSlots, r.Slots}, {sameGPUs, r.GPUs}, {sameTask, r.Task}, {samePort, int(r.Addr.Port())}} {
+	}{
+		{sameOrder, r.Order}, {sameSlots, r.Slots}, {sameGPUs, r.GPUs}, {sameTask, r.Task},
+		{samePort, int(r.Addr.Port())},
+	} {
 		if same&f.bit == 0 {
 			b = binary.AppendVarint(b, int64(f.n))
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// Streams of memberlist that carry a label begin with this byte (memberlist v0.7 net.go, hasLabelMsg); ours always do.
+	// Streams of memberlist with a label begin with this byte (memberlist v0.7 net.go, hasLabelMsg); ours have one.
 	// SSH identification strings begin with "SSH-" (RFC 4253, section 4.2).
 	gossipByte = 244
 
@@ -107,7 +107,10 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 	return nil, fmt.Errorf("rendezvous: listening on port %d: %w", port, first)
 }
 
-func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error), allowed map[netip.Addr]bool, logger *slog.Logger) *Port {
+func newPort(
+	tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error),
+	allowed map[netip.Addr]bool, logger *slog.Logger,
+) *Port {
 	files := openFiles()
 	p := &Port{
 		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,

@@ -47,7 +47,8 @@ func assign(records []Record, size int) ([]Member, error) {
 		case r.Rank >= size:
 			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.ID, r.Rank, size-1)
 		case taken[r.Rank]:
-			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
+			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
+				members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
 		default:
 			taken[r.Rank] = true
 			members[r.Rank] = Member{Record: r}
@@ -104,7 +105,8 @@ func (r *Roster) verify(self *Record) error {
 		return fmt.Errorf("roster of epoch %d does not hold this start of %s (nonce %s)", r.Epoch, self.ID, self.Nonce)
 	}
 	if self.Rank >= 0 && m.Rank != self.Rank {
-		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d", r.Epoch, self.ID, m.Rank, self.Rank)
+		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d",
+			r.Epoch, self.ID, m.Rank, self.Rank)
 	}
 	return nil
 }

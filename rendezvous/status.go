@@ -153,7 +153,10 @@ func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {
-	s := RankStatus{Rank: r.Rank, Alias: alias, Standing: is, Since: since, Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric, Port: int(r.Addr.Port())}
+	s := RankStatus{
+		Rank: r.Rank, Alias: alias, Port: int(r.Addr.Port()), Standing: is, Since: since,
+		Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric,
+	}
 	if r.Addr.Addr().IsValid() {
 		s.Host = r.Addr.Addr().String()
 	}

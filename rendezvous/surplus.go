@@ -248,7 +248,8 @@ func (c *coordinator) onSurplus(asked map[*target]*wire) {
 		}
 		over = append(over, strings.TrimSpace(fmt.Sprintf("%s at %v", name, r.Addr.Addr())))
 	}
-	c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf("the job has %d ranks, but %d containers are here; too many: %s",
+	c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
+		"the job has %d ranks, but %d containers are here; too many: %s",
 		c.n.cfg.Size, len(all), strings.Join(over, ", "))})
 }
 

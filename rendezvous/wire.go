@@ -61,7 +61,7 @@ const (
 
 	// The registration, on a connection that rank 0 has dialled.
 	hello    // rank 0 greets: Record; Epoch = size of the job
-	register // a rank answers: Record, Looking, State, Epoch of the roster that it holds, Size where it was told another one
+	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
 	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
 
 	// The commit.
