@@ -136,7 +136,8 @@ const (
 	registerTimeout = 5 * time.Second
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
-	// of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would begin it anew
+	// callTimeout is of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would
+	// begin it anew.
 	callTimeout    = 20 * time.Second
 	callShare      = 50 * time.Millisecond   // more for each rank, because logins queue for processors
 	nextAddress    = 300 * time.Millisecond  // between dials to the addresses of one container
