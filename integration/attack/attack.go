@@ -59,7 +59,7 @@ func All() []Attack {
 		{Name: "gossip", Connections: 100, Gossip: true, sources: 5, again: true, say: gossip},
 		{Name: "gossip from a rank", Connections: 100, Gossip: true, rank: true, again: true, say: gossip},
 		{Name: "silent gossip", Connections: 1100, Gossip: true, sources: 5, say: send([]byte{gossipByte})},
-		{Name: "gossip to one that has none", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
+		{Name: "gossip to a container without gossip", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
 	}
 }
 
