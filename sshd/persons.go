@@ -31,8 +31,8 @@ func (p *PersonSessions) Note(e CommandEvent) {
 	p.leaders[e.PID] = e.Person
 }
 
-// Behind returns the person in whose session a process runs, or one of its ancestors; "" = none. A process that has left
-// the session, and whose parents have ended, counts as the job's. fsys is /proc.
+// Behind returns the person in whose session a process runs, or one of its ancestors; "" = none. A process that has
+// left the session, and whose parents have ended, counts as the job's. fsys is /proc.
 func (p *PersonSessions) Behind(fsys fs.FS, pid int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
