@@ -56,9 +56,9 @@ func Asked(line []string) (r Request, ok bool) {
 	switch name, args := Called(line); name {
 	case "":
 		return Request{}, false
-	case horovodrun:
+	case "horovodrun":
 		return horovodAsked(args)
-	case deepspeed:
+	case "deepspeed":
 		return deepSpeedAsked(args)
 	default:
 		return mpiAsked(args)

@@ -6,19 +6,12 @@ import (
 	"strings"
 )
 
-// The launchers beside those of MPI that start processes on other hosts themselves.
-const (
-	horovodrun = "horovodrun"
-	deepspeed  = "deepspeed"
-)
-
 // launcherModule is the launcher that a Python module is, "" if it is none.
 func launcherModule(name string) string {
-	switch name {
-	case "horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner":
-		return horovodrun
-	case "deepspeed.launcher.runner":
-		return deepspeed
+	for _, l := range launchers {
+		if l.has(ranks) && slices.Contains(l.Modules, name) {
+			return l.Programs[0]
+		}
 	}
 	return ""
 }
@@ -58,8 +51,8 @@ func Called(line []string) (name string, args []string) {
 }
 
 func launcherName(name string) string {
-	if name == horovodrun || name == deepspeed || IsLauncher(name) {
-		return name
+	if programStarts(name, ranks) {
+		return path.Base(name)
 	}
 	return ""
 }
@@ -68,8 +61,7 @@ func launcherName(name string) string {
 // belongs on one rank. A shell cannot be seen through.
 func ReachesHosts(line []string) bool {
 	name, _ := Called(line)
-	return name != "" || len(line) > 0 &&
-		slices.Contains([]string{"srun", "prun", "jsrun", "pdsh", "clush"}, path.Base(line[0]))
+	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
 // Probe says whether a command on another host only finds out whether it is there and how it is reached, as horovodrun

@@ -11,7 +11,16 @@ import (
 const DeepSpeedHostfile = "/job/hostfile"
 
 // deepSpeed is the deepspeed command, which starts its processes by pdsh, and pdsh them by the name ssh.
-func deepSpeed(l Launcher) []Var {
+var deepSpeed = Launcher{
+	Name:        "DeepSpeed",
+	Programs:    []string{"deepspeed"},
+	Modules:     []string{"deepspeed.launcher.runner"},
+	HostModules: []string{"deepspeed.launcher.launch"},
+	Starts:      ranks,
+	Variables:   deepSpeedVariables,
+}
+
+func deepSpeedVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
 		t.set("PDSH_RCMD_TYPE", "ssh",

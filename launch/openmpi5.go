@@ -4,7 +4,14 @@ import "strings"
 
 // openMPI5 is Open MPI 5 (PRRTE). 5.0.7 reads neither OMPI_MCA_plm_rsh_agent nor OMPI_MCA_orte_default_hostfile, and
 // without the names below runs everything on one host with status 0. Root is allowed by Open MPI 4's variables.
-func openMPI5(l Launcher) []Var {
+var openMPI5 = Launcher{
+	Name:      "Open MPI 5",
+	Programs:  []string{"mpirun", "mpiexec", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi"},
+	Starts:    mpiRanks,
+	Variables: openMPI5Variables,
+}
+
+func openMPI5Variables(l Setup) []Var {
 	var t table
 	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "), "Open MPI 5 starts its daemons on the other hosts through paiinit")
 	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")

@@ -1,7 +1,9 @@
 package launch
 
 // sockets is what collective libraries under any launcher need to know on a host with several networks.
-func sockets(l Launcher) []Var {
+var sockets = Launcher{Name: "NCCL, Gloo", Variables: socketVariables}
+
+func socketVariables(l Setup) []Var {
 	if !l.Several {
 		return nil
 	}

@@ -1,20 +1,14 @@
 package launch
 
 import (
-	"path"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// launcherNames are the programs that start the ranks of an MPI job and stay until these have ended.
-var launcherNames = []string{
-	"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich",
-}
-
 // IsLauncher says whether a command is an MPI launcher itself, by its name. What a script does cannot be seen.
-func IsLauncher(name string) bool { return slices.Contains(launcherNames, path.Base(name)) }
+func IsLauncher(name string) bool { return programStarts(name, mpiRanks) }
 
 // Daemon is what a launcher starts on another host.
 type Daemon struct {

@@ -166,8 +166,8 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		return nil, err
 	}
 	n := c.reachedOver(r)
-	l := launch.Launcher{
-		Hostfile: c.state.path("hostfile"), HydraHostfile: c.state.path("hostfile.hydra"),
+	l := launch.Setup{
+		Hostfile: c.state.path("hostfile"), CountedHostfile: c.state.path("hostfile.hydra"),
 		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
 		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
 	}

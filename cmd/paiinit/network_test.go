@@ -49,7 +49,7 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 		settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
 	}
 	hints := func(n network) (names []string) {
-		l := launch.Launcher{Interface: n.name, Several: n.several, Network: "10.0.0.0/24"}
+		l := launch.Setup{Interface: n.name, Several: n.several, Network: "10.0.0.0/24"}
 		for _, v := range c.withoutSettled(n, rendezvous.Roster{}, launch.Environment(l), slog.LevelInfo) {
 			names = append(names, v.Name)
 		}

@@ -470,7 +470,7 @@ func readHosts(name string) (hosts []hostfile.Host, err error) {
 // likelyCause says what may have kept a launcher from the other hosts.
 func (c *container) likelyCause(environ []string) string {
 	var own []string
-	for _, v := range launch.Environment(launch.Launcher{Hostfile: "/x", HydraHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}) {
+	for _, v := range launch.Environment(launch.Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}) {
 		if value := lookup(environ, v.Name); value == "" && slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) ||
 			value != "" && lookup(c.agent.Environ, v.Name) == value {
 			own = append(own, v.Name+"="+value)
