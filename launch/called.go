@@ -19,8 +19,8 @@ func launcherModule(name string) string {
 var shells = []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
 
 // Called takes a command line apart that starts a launcher: by its name or path, as the script of an interpreter, which
-// is how /proc shows it, or as a Python module. name is "horovodrun", "deepspeed" or an MPI launcher's; "" if it is
-// none.
+// is how /proc shows it, or as a Python module. name is a program of a launcher of
+// ranks, "" for everything else.
 func Called(line []string) (name string, args []string) {
 	if len(line) == 0 {
 		return "", nil
@@ -64,8 +64,8 @@ func ReachesHosts(line []string) bool {
 	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
-// Probe says whether a command on another host only finds out whether it is there and how it is reached, as horovodrun
-// does with every host before it starts anything (horovod/runner/launch.py and driver_service.py).
+// Probe reports whether a command on another host only finds out whether that host is there and how it is reached, as
+// horovodrun does before it starts anything.
 func Probe(command string) bool {
 	words := strings.Fields(command)
 	if len(words) == 1 && words[0] == "true" {
@@ -73,7 +73,7 @@ func Probe(command string) bool {
 	}
 	i := slices.Index(words, "-m")
 	return i >= 0 && i+1 < len(words) &&
-		slices.Contains([]string{"horovod.runner.task_fn", "horovod.run.task_fn"}, words[i+1])
+		slices.ContainsFunc(launchers, func(l *Launcher) bool { return slices.Contains(l.Probes, words[i+1]) })
 }
 
 // options are those of a program that reads its command line with Python's argparse: names without dashes, by the

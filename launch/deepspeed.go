@@ -18,6 +18,7 @@ var deepSpeed = Launcher{
 	HostModules: []string{"deepspeed.launcher.launch"},
 	Starts:      ranks,
 	Variables:   deepSpeedVariables,
+	Asked:       deepSpeedAsked,
 }
 
 func deepSpeedVariables(l Setup) []Var {

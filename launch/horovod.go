@@ -15,6 +15,11 @@ var horovod = Launcher{
 	Modules:   []string{"horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner"},
 	Starts:    ranks,
 	Variables: horovodVariables,
+
+	RankVariables: []string{"HOROVOD_RANK"},
+	Asked:         horovodAsked,
+	// horovod/runner/launch.py and driver_service.py
+	Probes: []string{"horovod.runner.task_fn", "horovod.run.task_fn"},
 }
 
 func horovodVariables(l Setup) []Var {

@@ -14,27 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// versions is how each launcher answers --version, as regular expressions: compiled here, every start of the program would pay for them.
-var versions = []struct{ text, name string }{
-	{`\(IBM Spectrum MPI\) (\S+)`, "Spectrum MPI"},
-	{`\((?:Open MPI|OpenRTE)\) (\S+)`, "Open MPI"},
-	{`\(PRRTE\) (\S+)`, "PRRTE"},
-	{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"},
-	{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"},
-}
-
 // identified gives a name and a version to what a launcher printed, "" if it is none that is known.
 func identified(output string) string {
-	for _, v := range versions {
-		if m := regexp.MustCompile(v.text).FindStringSubmatch(output); m != nil {
-			return v.name + " " + strings.TrimSpace(m[1])
+	for _, l := range launchers {
+		for _, v := range l.Versions {
+			if m := regexp.MustCompile(v.text).FindStringSubmatch(output); m != nil {
+				return v.name + " " + strings.TrimSpace(m[1])
+			}
 		}
 	}
 	return ""
 }
 
 // candidates are the launchers that a script may call; a command that is one itself is the only one.
-var candidates = []string{"mpirun", "mpiexec", "mpiexec.hydra"}
+func candidates() (names []string) {
+	for _, l := range launchers {
+		for _, name := range l.Compared {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
 
 // versionTimeout bounds one --version. A job waits for it only with --require-same-launcher. It is long because a host
 // may be overloaded by the start of the very job, and what is cut off was done for nothing.
@@ -51,7 +53,7 @@ const lowest = 19
 // is "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
 // processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
-	names := candidates
+	names := candidates()
 	if len(command) > 0 && IsLauncher(command[0]) {
 		names = command[:1]
 	}

@@ -1,5 +1,7 @@
 package launch
 
+import "time"
+
 // intelMPI is Intel MPI's hydra. Names from Intel's reference for mpiexec.hydra; not measured, the product cannot be
 // had without a licence.
 var intelMPI = Launcher{
@@ -7,6 +9,15 @@ var intelMPI = Launcher{
 	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
 	Starts:    mpiRanks,
 	Variables: intelMPIVariables,
+
+	RankVariables: []string{"PMI_RANK"},
+	Compared:      []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Versions:      []versionText{{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"}},
+	Options:       hydraOptions,
+	// pmi_proxy is that of versions before 2019. All but the first of its proxies are started by others.
+	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
+	Patience:       5 * time.Second,
+	MissesFailures: true,
 }
 
 func intelMPIVariables(l Setup) []Var {

@@ -142,27 +142,15 @@ func Leftovers(environ []string) []Var {
 		if name == "MASTER_PORT" && strings.Contains(value, "://") {
 			found = append(found, Var{name, value, "it is the link to a Kubernetes Service called master, not a port"})
 		}
-		for _, f := range foreign {
-			if name == f.Name {
-				found = append(found, Var{name, value, f.Reason})
+		for _, l := range launchers {
+			for _, f := range l.Foreign {
+				if name == f.Name {
+					found = append(found, Var{name, value, f.Reason})
+				}
 			}
 		}
 	}
 	return found
-}
-
-// foreign: Open MPI 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside
-// Grid Engine; builds with PBS and LSF support switch over by the names below (orte/mca/ras/{tm,lsf} of Open MPI,
-// src/mca/ras of PRRTE). MPICH's hydra is safe as long as HYDRA_HOST_FILE is set.
-var foreign = []Var{
-	{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
-	{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
-	{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
-	{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
-	{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
-	{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
-	{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
-	{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
 }
 
 // Without returns environ without the variables named in vars. environ is not modified.

@@ -3,6 +3,7 @@ package launch
 import (
 	"path"
 	"slices"
+	"time"
 )
 
 // Launcher is everything that is known of one launcher: data, and functions that read or write its dialect. It is one
@@ -21,6 +22,50 @@ type Launcher struct {
 
 	// Variables returns what it finds in its environment.
 	Variables func(Setup) []Var
+	// RankVariables are the variables by which its ranks are recognised: each has its number in one of them.
+	RankVariables []string
+
+	// Foreign are the variables by which it would believe itself inside another scheduler's allocation.
+	Foreign []Var
+
+	// Compared are those of its programs whose versions must agree between hosts, and Versions its answers to
+	// --version.
+	Compared []string
+	Versions []versionText
+
+	// Asked reads the arguments of its command line. Launchers that share a program have Options instead.
+	Asked   func(args []string) (r Request, ok bool)
+	Options mpiOptions
+
+	// Daemons are the programs that it starts on other hosts.
+	Daemons []daemon
+	// Patience is how long it may take to end by itself after one of them has failed.
+	Patience time.Duration
+	// DaemonsStay says that its daemons stay until the job has ended. Others end with the ranks of their host.
+	DaemonsStay bool
+	// MissesFailures says that it does not always notice the failure of a daemon or remote shell.
+	MissesFailures bool
+	// Announcements are what it prints on stderr about the rank that ended a job.
+	Announcements []announcement
+	// Probes are the Python modules by which it only looks at a host, before it starts anything there.
+	Probes []string
+}
+
+// versionText is a regular expression that finds a version in the output of a launcher, and the name that goes with it.
+// Expressions are compiled where they are used: at the start of the program they would cost every command.
+type versionText struct{ text, name string }
+
+// announcement is a regular expression that finds the number of a status, or of a signal.
+type announcement struct {
+	text   string
+	signal bool
+}
+
+// daemon is a program that a launcher starts on other hosts.
+type daemon struct {
+	program string
+	// starts says that it starts daemons on further hosts, and that nothing tells how many.
+	starts bool
 }
 
 // starts says what a program starts: a set of bits.
@@ -44,6 +89,34 @@ const (
 var launchers = []*Launcher{
 	&openMPI4, &openMPI5, &mpich, &intelMPI, &horovod, &deepSpeed, &sockets,
 	&torchrun, &accelerate, &schedulerRun, &remoteShells,
+}
+
+// launcherPrograms are the launchers that have a program of this name.
+func launcherPrograms(name string) (found []*Launcher) {
+	for _, l := range launchers {
+		if slices.Contains(l.Programs, name) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// RankVariables are the variables that tell a rank its number, by all launchers.
+func RankVariables() (names []string) {
+	for _, l := range launchers {
+		names = append(names, l.RankVariables...)
+	}
+	return names
+}
+
+// InsideRank reports whether a launcher that reaches other hosts has started this process as a rank, or below one.
+func InsideRank(environ []string) bool {
+	return slices.ContainsFunc(launchers, func(l *Launcher) bool {
+		return l.has(otherHosts) && slices.ContainsFunc(l.RankVariables, func(name string) bool {
+			value, _ := lookupEnv(environ, name)
+			return value != ""
+		})
+	})
 }
 
 // has reports whether the launcher starts all of this.

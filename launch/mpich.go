@@ -1,11 +1,39 @@
 package launch
 
+import "time"
+
 // mpich is MPICH's hydra (mpiexec, mpiexec.hydra, and mpirun where it is a link to them).
 var mpich = Launcher{
 	Name:      "MPICH",
 	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"},
 	Starts:    mpiRanks,
 	Variables: mpichVariables,
+
+	RankVariables: []string{"PMI_RANK"},
+	// hydra itself is safe as long as HYDRA_HOST_FILE is set; a script or a wrapper of mpiexec may be not.
+	Foreign: []Var{
+		{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
+		{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+		{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+	},
+	Compared: []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Versions: []versionText{{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"}},
+	Options:  hydraOptions,
+	Daemons:  []daemon{{program: "hydra_pmi_proxy"}},
+	// It ends at once or never.
+	Patience:       5 * time.Second,
+	MissesFailures: true,
+}
+
+// hydraOptions are those of hydra's mpiexec (its --help), MPICH's and Intel MPI's.
+var hydraOptions = mpiOptions{
+	ranks:    "n np",
+	hosts:    "hosts host",
+	hostfile: "f hostfile machinefile",
+	one: "wdir map-by bind-to iface launcher bootstrap launcher-exec bootstrap-exec rmk demux envlist genvlist " +
+		"ckpoint-interval usize outfile-pattern errfile-pattern topolib gpus-per-proc",
+	two:    "env genv",
+	unread: "ppn perhost configfile",
 }
 
 func mpichVariables(l Setup) []Var {

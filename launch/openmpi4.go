@@ -1,6 +1,9 @@
 package launch
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // openMPI4 is Open MPI 4.0 and 4.1 (ORTE). What the MPI library itself reads (btl, pml) and the two variables for root
 // are the same in Open MPI 5.
@@ -9,6 +12,34 @@ var openMPI4 = Launcher{
 	Programs:  []string{"mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"},
 	Starts:    mpiRanks,
 	Variables: openMPI4Variables,
+
+	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
+	Foreign: []Var{
+		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid Engine.
+		// Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of PRRTE).
+		{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
+		{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
+		{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
+		{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
+	},
+	Compared: []string{"mpirun", "mpiexec"},
+	Versions: []versionText{
+		{`\(IBM Spectrum MPI\) (\S+)`, "Spectrum MPI"},
+		{`\((?:Open MPI|OpenRTE)\) (\S+)`, "Open MPI"},
+	},
+	Options: mpiOptions{ // orterun(1)
+		ranks:    "n np c",
+		hosts:    "H host",
+		hostfile: "hostfile machinefile default-hostfile",
+		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am tune " +
+			"max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
+		two:    "mca gmca omca",
+		unread: "N npernode pernode npersocket app hnp loadbalance",
+	},
+	Daemons: []daemon{{program: "orted"}},
+	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
+	Patience:    10 * time.Second,
+	DaemonsStay: true,
 }
 
 func openMPI4Variables(l Setup) []Var {

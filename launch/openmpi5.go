@@ -1,6 +1,9 @@
 package launch
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // openMPI5 is Open MPI 5 (PRRTE). 5.0.7 reads neither OMPI_MCA_plm_rsh_agent nor OMPI_MCA_orte_default_hostfile, and
 // without the names below runs everything on one host with status 0. Root is allowed by Open MPI 4's variables.
@@ -9,6 +12,30 @@ var openMPI5 = Launcher{
 	Programs:  []string{"mpirun", "mpiexec", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi"},
 	Starts:    mpiRanks,
 	Variables: openMPI5Variables,
+
+	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
+	Foreign: []Var{
+		{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
+	},
+	Compared: []string{"mpirun", "mpiexec"},
+	Versions: []versionText{{`\(PRRTE\) (\S+)`, "PRRTE"}},
+	Options: mpiOptions{ // prterun(1), and the options of version 4 that it still reads
+		ranks:    "n np c",
+		hosts:    "H host",
+		hostfile: "hostfile machinefile default-hostfile",
+		one:      "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path prefix",
+		two:      "mca gmca prtemca pmixmca omca",
+		unread:   "N npernode ppn dvm app hnp",
+	},
+	Daemons:     []daemon{{program: "prted"}},
+	Patience:    10 * time.Second,
+	DaemonsStay: true,
+	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).
+	Announcements: []announcement{
+		{`^\s*Exit code:\s+(\d+)$`, false},
+		{`^\s*signal (\d+) \(.*\)\.$`, true},
+		{`exited on\s+signal (\d+)`, true},
+	},
 }
 
 func openMPI5Variables(l Setup) []Var {

@@ -8,6 +8,8 @@ var torchrun = Launcher{
 	Programs:    []string{"torchrun"},
 	HostModules: []string{"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"},
 	Starts:      hostProcesses,
+
+	RankVariables: []string{"LOCAL_RANK"}, // DeepSpeed's processes of one host, too
 }
 
 // torch is PyTorch: torchrun reads each of its options --foo-bar from PET_FOO_BAR (torch/distributed/argparse_util.py), and

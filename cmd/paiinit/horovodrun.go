@@ -39,7 +39,7 @@ func horovodrun(args, environ []string) int {
 		return statusOf(err)
 	}
 	words := args[1:]
-	if line := launch.ReadHorovodrun(words); line.Launches && !insideRank(environ) {
+	if line := launch.ReadHorovodrun(words); line.Launches && !launch.InsideRank(environ) {
 		add, err := askForHosts(words[:line.Options], path, environ)
 		if err != nil {
 			complain("horovodrun is executed as it was called: %v", err)
@@ -48,12 +48,6 @@ func horovodrun(args, environ []string) int {
 	}
 	become(path, args, environ)
 	return 126
-}
-
-// insideRank says whether a launcher has started this process as a rank, or below one: its hosts are that launcher's.
-func insideRank(environ []string) bool {
-	return slices.ContainsFunc([]string{"HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"},
-		func(name string) bool { return lookup(environ, name) != "" })
 }
 
 // askForHosts asks the paiinit of this container what to add. Where none runs there is nothing to add.

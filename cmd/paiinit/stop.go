@@ -217,15 +217,12 @@ func (c *container) stopRanks(sig syscall.Signal) {
 	}
 }
 
-// rankVariables tell a rank its number: Open MPI, PMIx, MPICH and Intel MPI, horovodrun --gloo, torchrun and DeepSpeed.
-var rankVariables = []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "LOCAL_RANK"}
-
 // ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
 // parent without one; a variable of the container itself, in environ, makes no rank. For a rank that leads a process
 // group, the number is that of the whole group: -pid.
 func ranks(proc fs.FS, all processes, job []int, environ []string) (found []int) {
 	inherited := func(name string) bool { return lookup(environ, name) != "" }
-	marks := slices.DeleteFunc(slices.Clone(rankVariables), inherited)
+	marks := slices.DeleteFunc(launch.RankVariables(), inherited)
 	marked := make(map[int]bool)
 	for _, pid := range job { // a parent comes before its children
 		has := variables(proc, pid)

@@ -27,11 +27,10 @@ import (
 // which it reached the other hosts.
 
 const (
-	// Open MPI needs up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon. A launcher whose
-	// daemons have all ended may still have to write what the ranks printed.
+	// A launcher whose daemons have all ended may still have to write what the ranks printed.
 	failurePatience = 10 * time.Second
-	// MPICH ends at once or never.
-	hydraPatience = 5 * time.Second
+	// zombieInterval is how often children of the launcher are looked at that it may not look at itself.
+	zombieInterval = 5 * time.Second
 )
 
 // daemons is what rank 0 knows of the sessions by which the launcher reached other hosts.
@@ -57,8 +56,8 @@ func newDaemons() *daemons {
 
 // farewell says when all ranks of a host ended. A hydra proxy ends with 0 whatever their statuses were.
 type farewell struct {
-	host string
-	at   time.Time
+	host, launcher string
+	at             time.Time
 }
 
 // failure is why the command should end, how long it may take to do so by itself, and the status of the job if it does not.
@@ -82,8 +81,9 @@ func (d *daemons) begun(host string, daemon launch.Daemon, probe bool) {
 	d.used[host] = d.used[host] || !probe
 	d.hosts = max(d.hosts, daemon.Hosts)
 	d.tree = d.tree || daemon.Tree()
-	d.watched = d.watched || daemon.Program != "" && !daemon.Hydra()
-	if daemon.Program != "" && !daemon.Detached && !daemon.Hydra() {
+	l := daemon.Launcher()
+	d.watched = d.watched || daemon.Program != "" && !l.MissesFailures
+	if !daemon.Detached && l.DaemonsStay {
 		d.running++
 	}
 }
@@ -106,10 +106,10 @@ func (d *daemons) ended() {
 	latest(d.idle, time.Now())
 }
 
-func (d *daemons) over(host string) {
+func (d *daemons) over(host, launcher string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	latest(d.done, farewell{host, time.Now()})
+	latest(d.done, farewell{host, launcher, time.Now()})
 }
 
 // latest replaces the value in a channel of capacity 1. Callers must not overlap.
@@ -167,16 +167,17 @@ func (c *container) onFailure(t rsh.Target, command, stage string, err error) {
 	c.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
 	d, ok := launch.DaemonOf(command)
 	f := failure{fmt.Sprintf("the remote shell to %s failed (%s)", t.Name, stage), failurePatience, statusRetry}
-	if ok && d.Hydra() {
-		f.patience = hydraPatience
+	l := d.Launcher()
+	if ok {
+		f.patience = l.Patience
 	}
 	switch {
-	case stage == rsh.StageResolve && (!ok || !d.Hydra()):
+	case stage == rsh.StageResolve && !l.MissesFailures:
 		return // a name that somebody mistyped
 	case stage == rsh.StageResolve:
 		f.reason, f.status = fmt.Sprintf("the launcher was told to use %s, which is no container of this job", t.Name), statusUnmendable
 	case stage == rsh.StageSession && ok && !d.Detached:
-		c.daemons.lose(fmt.Sprintf("the launcher's daemon on %s was lost", t.Name), !d.Hydra())
+		c.daemons.lose(fmt.Sprintf("the launcher's daemon on %s was lost", t.Name), l.DaemonsStay)
 	}
 	c.daemons.fail(f)
 }
@@ -188,14 +189,15 @@ func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
 	if !ok || d.Detached {
 		return
 	}
-	if !d.Hydra() {
+	l := d.Launcher()
+	switch {
+	case l.DaemonsStay:
 		c.daemons.ended()
-		return
-	}
-	if s.Code == 0 {
-		c.daemons.over(t.Name)
-	} else {
-		f := failure{fmt.Sprintf("the launcher's proxy on %s ended with status %d", t.Name, s.Code), hydraPatience, statusRetry}
+	case !l.MissesFailures:
+	case s.Code == 0:
+		c.daemons.over(t.Name, l.Name)
+	default:
+		f := failure{fmt.Sprintf("the launcher's proxy on %s ended with status %d", t.Name, s.Code), l.Patience, statusRetry}
 		if s.Signal == 0 && s.Code < 128 {
 			f.status = s.Code // that of its ranks
 		}
@@ -218,7 +220,7 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 	var failed failure
 	var impatient, stuck <-chan time.Time
 	var dead map[int]int // agents of the launcher, and their statuses, when it was last looked
-	look := time.NewTicker(hydraPatience)
+	look := time.NewTicker(zombieInterval)
 	defer look.Stop()
 	if !launch.IsLauncher(c.settings.command[0]) {
 		look.Stop()
@@ -292,7 +294,7 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 			// for it for ever.
 			if pids := c.launchersSince(left.at); len(pids) > 0 && pids[0] != told {
 				told = pids[0]
-				c.log.Info("all ranks on a host have ended, others go on; MPICH does not tell whether one has failed",
+				c.log.Info("all ranks on a host have ended, others go on; "+left.launcher+" does not tell whether one has failed",
 					"phase", "wait", "peer", left.host, "ago", failurePatience)
 			}
 		case s := <-c.node.Stops():
