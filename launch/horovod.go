@@ -17,7 +17,11 @@ var horovod = Launcher{
 	Variables: horovodVariables,
 
 	RankVariables: []string{"HOROVOD_RANK"},
-	Asked:         horovodAsked,
+	Choices: []choice{
+		{"HOROVOD_GLOO_IFACE", "HOROVOD_GLOO_IFACE --network-interface --network-interfaces"},
+		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"}, // it passes the interface on to mpirun as such
+	},
+	Asked: horovodAsked,
 	// horovod/runner/launch.py and driver_service.py
 	Probes: []string{"horovod.runner.task_fn", "horovod.run.task_fn"},
 }
@@ -29,6 +33,10 @@ func horovodVariables(l Setup) []Var {
 	}
 	return t
 }
+
+// horovodInterface is the option that chooses its network. Horovod 0.25 has --network-interfaces, too; this spelling is
+// understood by all since 0.19.2.
+const horovodInterface = "--network-interface"
 
 // horovodOptions are those of horovodrun 0.16 to 0.28 (horovod/runner/launch.py).
 var horovodOptions = options{

@@ -33,6 +33,20 @@ type Launcher struct {
 	Compared []string
 	Versions []versionText
 
+	// Choices are the variables of ours that a choice of the user's rules out, and where such a choice may stand.
+	Choices []choice
+	Files   choiceFiles
+
+	// FabricVariables returns what it is told about the network between the ranks; the same on every rank.
+	FabricVariables func(Fabric) []Var
+	// FabricOwn returns what holds names of a rank's own devices.
+	FabricOwn func(Fabric) []Var
+	// OwnVariables returns what every rank is told by its own host about the interface over which it is reached, where
+	// it has several.
+	OwnVariables func(network string) []Var
+	// Overrides are those of its programs whose environment reaches the ranks of other hosts and wins there.
+	Overrides []string
+
 	// Asked reads the arguments of its command line. Launchers that share a program have Options instead.
 	Asked   func(args []string) (r Request, ok bool)
 	Options mpiOptions
@@ -49,6 +63,23 @@ type Launcher struct {
 	Announcements []announcement
 	// Probes are the Python modules by which it only looks at a host, before it starts anything there.
 	Probes []string
+}
+
+// choice is a variable or option of ours, and the names under which a user makes the choice that it would make.
+type choice struct{ variable, names string }
+
+// choiceFiles are the files in which a launcher or library looks for its settings, with blanks between their names.
+type choiceFiles struct {
+	// home are below the home directory of the user, conf in a directory of configuration, dir in the working directory.
+	home, conf, dir string
+	// variables hold paths of such files.
+	variables string
+	// prefixOf is the program in whose prefix there is a directory of configuration.
+	prefixOf string
+	// prefixVariable holds such a prefix.
+	prefixVariable string
+	// system are further directories of configuration where that program has no prefix of its own.
+	system string
 }
 
 // versionText is a regular expression that finds a version in the output of a launcher, and the name that goes with it.

@@ -16,10 +16,16 @@ var mpich = Launcher{
 		{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
 		{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
 	},
-	Compared: []string{"mpirun", "mpiexec", "mpiexec.hydra"},
-	Versions: []versionText{{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"}},
-	Options:  hydraOptions,
-	Daemons:  []daemon{{program: "hydra_pmi_proxy"}},
+	Choices: []choice{{"HYDRA_IFACE", "HYDRA_IFACE -iface"}},
+	Files: choiceFiles{
+		home: ".mpiexec.hydra.conf", conf: "mpiexec.hydra.conf", variables: "HYDRA_CONFIG_FILE",
+	},
+	// 4.0.2: the environment of mpiexec wins over that of its proxies, which have their own rank's from their session.
+	Overrides: []string{"mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich"},
+	Compared:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Versions:  []versionText{{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"}},
+	Options:   hydraOptions,
+	Daemons:   []daemon{{program: "hydra_pmi_proxy"}},
 	// It ends at once or never.
 	Patience:       5 * time.Second,
 	MissesFailures: true,

@@ -22,7 +22,21 @@ var openMPI4 = Launcher{
 		{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
 		{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
 	},
-	Compared: []string{"mpirun", "mpiexec"},
+	Choices: []choice{
+		{"OMPI_MCA_btl_tcp_if_include", "btl_tcp_if_include btl_tcp_if_exclude"},
+		{"OMPI_MCA_oob_tcp_if_include", "oob_tcp_if_include oob_tcp_if_exclude"},
+	},
+	Files: choiceFiles{
+		home:           ".openmpi/mca-params.conf",
+		conf:           "openmpi-mca-params.conf openmpi-mca-params-override.conf",
+		variables:      "OMPI_MCA_mca_base_param_files OMPI_MCA_mca_param_files OMPI_MCA_mca_base_envar_file_prefix",
+		prefixOf:       "mpirun",
+		prefixVariable: "OPAL_PREFIX",
+		// Debian and Fedora have the configuration outside of its prefix.
+		system: "/etc/openmpi /etc/openmpi-x86_64 /etc/openmpi-aarch64",
+	},
+	FabricVariables: openMPI4Fabric,
+	Compared:        []string{"mpirun", "mpiexec"},
 	Versions: []versionText{
 		{`\(IBM Spectrum MPI\) (\S+)`, "Spectrum MPI"},
 		{`\((?:Open MPI|OpenRTE)\) (\S+)`, "Open MPI"},
@@ -53,5 +67,33 @@ func openMPI4Variables(l Setup) []Var {
 	}
 	t.set("OMPI_MCA_oob_tcp_if_include", l.Network, "Open MPI 4 daemons talk over the network that the hosts share")
 	t.set("OMPI_MCA_btl_tcp_if_include", l.Network, "Open MPI ranks talk over the network that the hosts share")
+	return t
+}
+
+func openMPI4Fabric(f Fabric) []Var {
+	var t table
+	switch f.Kind {
+	case FabricVerbs:
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to verbs devices through UCX; its openib only warns")
+		if f.Required {
+			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails rather than fall back to TCP")
+		}
+	case FabricEFA:
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to EFA through libfabric; its openib only warns")
+		if f.Required {
+			const why = "RDMA is required: Open MPI speaks through libfabric, and fails rather than fall back to TCP"
+			t.set("OMPI_MCA_pml", "cm", why)
+			t.set("OMPI_MCA_mtl", "ofi", why)
+		}
+	case FabricTCP:
+		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the name of
+		// the shared memory component is not the same in 4 and 5.
+		t.set("OMPI_MCA_pml", "ob1", f.Why+": MPI stays off UCX and libfabric")
+		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
+	}
+	if f.NoPeerMemory {
+		t.set("OMPI_MCA_btl_vader_single_copy_mechanism", "none", "processes may not read each other's memory here: "+
+			"Open MPI 4 would print errors (Read -1, expected ...)")
+	}
 	return t
 }

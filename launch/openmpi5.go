@@ -17,8 +17,15 @@ var openMPI5 = Launcher{
 	Foreign: []Var{
 		{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
 	},
-	Compared: []string{"mpirun", "mpiexec"},
-	Versions: []versionText{{`\(PRRTE\) (\S+)`, "PRRTE"}},
+	Choices: []choice{{
+		"PRTE_MCA_prte_if_include", "prte_if_include prte_if_exclude oob_tcp_if_include oob_tcp_if_exclude",
+	}},
+	Files: choiceFiles{
+		home: ".prte/mca-params.conf", conf: "prte-mca-params.conf", variables: "PRTE_MCA_mca_base_param_files",
+	},
+	FabricVariables: openMPI5Fabric,
+	Compared:        []string{"mpirun", "mpiexec"},
+	Versions:        []versionText{{`\(PRRTE\) (\S+)`, "PRRTE"}},
 	Options: mpiOptions{ // prterun(1), and the options of version 4 that it still reads
 		ranks:    "n np c",
 		hosts:    "H host",
@@ -44,5 +51,15 @@ func openMPI5Variables(l Setup) []Var {
 	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")
 	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir, "Open MPI 5 keeps its session directory where this container can write")
 	t.set("PRTE_MCA_prte_if_include", l.Network, "Open MPI 5 daemons talk over the network that the hosts share")
+	return t
+}
+
+// openMPI5Fabric is what version 4 does not know.
+func openMPI5Fabric(f Fabric) []Var {
+	var t table
+	if f.NoPeerMemory {
+		t.set("OMPI_MCA_smsc", "^cma",
+			"processes may not read each other's memory here: Open MPI 5 copies another way")
+	}
 	return t
 }

@@ -138,8 +138,8 @@ func (c *container) answerHorovodrun(ctx context.Context, q horovodrunCall) repl
 	// hosts that are all local ends horovodrun with an error.
 	network := commonInterface(members)
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
-		c.networkHints != hintsOff && !c.settled(c.choices(), launch.HorovodInterface, slog.LevelInfo) {
-		add = append(add, launch.HorovodInterface, network)
+		c.networkHints != hintsOff && !c.settled(c.choices(), "--network-interface", slog.LevelInfo) {
+		add = append(add, "--network-interface", network)
 	}
 	c.log.Info("horovodrun is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
 	if line.Ranks > slots {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -188,7 +187,7 @@ func (c *container) reachedOver(r rendezvous.Roster) network {
 // name elsewhere.
 func (c *container) sessionSockets(n network) []launch.Var {
 	if n.several {
-		return launch.Sockets(n.name)
+		return launch.OwnVariables(n.name)
 	}
 	return nil
 }
@@ -218,10 +217,6 @@ func (c *container) choices() launch.Texts {
 	p := &launch.Places{
 		Environ: c.agent.Environ, Args: c.settings.command, Command: c.command, Dir: c.dir, Root: os.DirFS("/"),
 	}
-	if mpirun, err := launch.Look("mpirun", p.Environ, ""); err == nil {
-		if p.Launcher, err = filepath.EvalSymlinks(mpirun); err != nil {
-			p.Launcher = mpirun
-		}
-	}
+	p.Launcher = launch.Configured(p.Environ)
 	return p.Texts()
 }
