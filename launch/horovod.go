@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,14 @@ var horovod = Launcher{
 		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"}, // it passes the interface on to mpirun as such
 	},
 	Asked: horovodAsked,
+	Fill: &Fill{
+		Read:             readHorovodrun,
+		Dialect:          "horovod",
+		NetworkOption:    horovodInterface,
+		NetworkVariables: []string{"NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"},
+		LacksNetwork:     lacksHorovodInterface,
+		Words:            horovodWords,
+	},
 	// horovod/runner/launch.py and driver_service.py
 	Probes: []string{"horovod.runner.task_fn", "horovod.run.task_fn"},
 }
@@ -62,27 +71,10 @@ var elastic = []string{
 	"reset-limit", "blacklist-cooldown-range",
 }
 
-// Horovodrun is what a command line of horovodrun says of where to run.
-type Horovodrun struct {
-	Request
-	// Launches is false where it only tells something, as with --version, --check-build and --help, or has no COMMAND.
-	Launches bool
-	// Given is the option by which the user has chosen the hosts; "" if there is none.
-	Given string
-	// Network is the option by which the user has chosen the network; "" if there is none.
-	Network string
-	// Unread is the first option that is not known here; "" if there is none.
-	Unread string
-	// Options is the number of words before COMMAND.
-	Options int
-
-	readable bool
-}
-
-// ReadHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
+// readHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
 // begins: then an option for hosts counts wherever it stands, because horovodrun refuses two of them.
-func ReadHorovodrun(args []string) Horovodrun {
-	h := Horovodrun{readable: true}
+func readHorovodrun(args []string) HostLine {
+	h := HostLine{readable: true}
 	rest, query := args, false
 	for {
 		name, values, after, known, ok := horovodOptions.next(rest)
@@ -135,6 +127,21 @@ func ReadHorovodrun(args []string) Horovodrun {
 }
 
 func horovodAsked(args []string) (Request, bool) {
-	h := ReadHorovodrun(args)
+	h := readHorovodrun(args)
 	return h.Request, h.Launches && h.readable
+}
+
+func horovodWords(hosts []string, ranks int) []string {
+	words := []string{"-H", strings.Join(hosts, ",")}
+	if ranks > 0 {
+		words = append([]string{"-np", strconv.Itoa(ranks)}, words...)
+	}
+	return words
+}
+
+// lacksHorovodInterface reports whether a horovodrun is that of Horovod 0.19.1 or older, which refuses
+// --network-interface or has another one. Its script tells: it imports horovod.run.run, and that of later ones
+// horovod.run.runner or horovod.runner.
+func lacksHorovodInterface(script []byte) bool {
+	return bytes.Contains(script, []byte("horovod.run ")) || bytes.Contains(script, []byte("horovod.run.run "))
 }

@@ -51,6 +51,11 @@ type Launcher struct {
 	Asked   func(args []string) (r Request, ok bool)
 	Options mpiOptions
 
+	// Hostfile is where it looks for its hosts by itself; without such a file it runs on this host alone.
+	Hostfile string
+	// Fill is set where it learns its hosts from its command line alone.
+	Fill *Fill
+
 	// Daemons are the programs that it starts on other hosts.
 	Daemons []daemon
 	// Patience is how long it may take to end by itself after one of them has failed.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -23,11 +24,11 @@ import (
 // question is what one of the commands that ask sends to the paiinit of its container: one line of JSON on status.sock, which
 // is answered by one line with a reply. A question whose sender is gone is dropped.
 type question struct {
-	Ask     string        `json:"ask"`     // the command: status, wait, barrier, hosts, hostfile or horovodrun
+	Ask     string        `json:"ask"`     // the command: status, wait, barrier, hosts, hostfile, or a launcher that gets its hosts
 	Name    string        `json:"name"`    // of the barrier
 	Timeout time.Duration `json:"timeout"` // 0 = no limit
 
-	Horovodrun *horovodrunCall `json:"horovodrun,omitempty"`
+	Fill *fillCall `json:"horovodrun,omitempty"`
 }
 
 type reply struct {
@@ -35,7 +36,7 @@ type reply struct {
 	Error  string          `json:"error"`
 	Status *jobStatus      `json:"status,omitempty"`
 	Hosts  []hostfile.Host `json:"hosts,omitempty"`
-	Add    []string        `json:"add,omitempty"` // arguments for horovodrun
+	Add    []string        `json:"add,omitempty"` // arguments for a launcher
 }
 
 // jobStatus is what `paiinit status --json` prints and status.json holds. Fields are added, never changed.
@@ -173,8 +174,8 @@ func (c *container) answer(ctx context.Context, q question) reply {
 	case "hostfile":
 		return c.hosts(c.node.View(), func(rendezvous.RankStatus) bool { return true })
 	}
-	if q.Ask == horovodrunName && q.Horovodrun != nil {
-		return c.answerHorovodrun(ctx, *q.Horovodrun)
+	if how := launch.FillNamed(q.Ask); how != nil && q.Fill != nil {
+		return c.answerFill(ctx, q.Ask, how, *q.Fill)
 	}
 	return reply{Exit: statusUsage, Error: fmt.Sprintf("this paiinit, %s, does not know the question %q", version, q.Ask)}
 }

@@ -84,7 +84,7 @@ type container struct {
 	timings  map[string]time.Duration // from begin to the end of each phase
 	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
 
-	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
+	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
 
 	forSessions []string // what sessionVars returns from the first session after the commit on
 }
@@ -844,8 +844,8 @@ func (c *container) release(about func(what string)) {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkDeepSpeed != nil {
-		c.unlinkDeepSpeed()
+	if c.unlinkHostfile != nil {
+		c.unlinkHostfile()
 	}
 	if c.state != nil {
 		c.state.close()

@@ -24,26 +24,27 @@ func (c *container) writeHosts(r rendezvous.Roster) error {
 	if err := c.state.writeHostfiles(hosts); err != nil {
 		return err
 	}
-	if len(r.Members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
-		c.linkDeepSpeed(launch.DeepSpeedHostfile)
+	for _, reader := range launch.HostfileReaders() {
+		if len(r.Members) > 1 && mayRead(reader, c.settings.command, c.exec) {
+			c.linkHostfile(reader.Program, reader.Hostfile)
+		}
 	}
 	return nil
 }
 
-// mayBeDeepSpeed says whether a command may start DeepSpeed on all hosts: by its name, or in a script, which cannot be
-// seen through. With --exec all a script's deepspeed stays on its own host, because every rank starts one.
-func mayBeDeepSpeed(command []string, exec string) bool {
+// mayRead reports whether a command may start a launcher on all hosts: by its name, or in a script, which cannot be seen
+// through. With --exec all a script's launcher stays on its own host, because every rank starts one.
+func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 	if len(command) == 0 {
 		return exec == execRank0 // of a rank that waits: a person may start it there
 	}
 	name, _ := launch.Called(command)
-	return name == "deepspeed" || name == "" && exec == execRank0 && !launch.Spawns(command) &&
+	return name == reader.Program || name == "" && exec == execRank0 && !launch.Spawns(command) &&
 		!launch.ReachesHosts(command)
 }
 
-// linkDeepSpeed puts a link to the host list in the only place where the deepspeed command looks for one by itself,
-// unless something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
-func (c *container) linkDeepSpeed(name string) {
+// linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
+func (c *container) linkHostfile(launcher, name string) {
 	target := c.state.path("hostfile")
 	there, err := os.Readlink(name)
 	switch {
@@ -55,7 +56,7 @@ func (c *container) linkDeepSpeed(name string) {
 	default:
 		madeDir := os.Mkdir(filepath.Dir(name), 0o755) == nil
 		if err = os.Symlink(target, name); err == nil {
-			c.unlinkDeepSpeed = func() {
+			c.unlinkHostfile = func() {
 				if now, err := os.Readlink(name); err == nil && now == target {
 					_ = os.Remove(name)
 				}
@@ -72,10 +73,11 @@ func (c *container) linkDeepSpeed(name string) {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		c.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
-	case err != nil && command == "deepspeed":
-		c.log.Warn("deepspeed would use this host only", "phase", "launch", "err", err, "hint", "deepspeed --hostfile $PAIINIT_HOSTFILE")
+	case err != nil && command == launcher:
+		c.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
+			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")
 	case err != nil:
-		c.log.Debug("deepspeed would find no host list", "phase", "launch", "err", err)
+		c.log.Debug(launcher+" would find no host list", "phase", "launch", "err", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	go func() { watched <- c.watch(ctx, stop.abort, stop.wish) }()
 	var looking sync.WaitGroup
 	if len(r.Members) > 1 {
-		if c.ssh == sshImage || cmd.Args[0] != horovodrunName { // which tells us itself
+		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
 			looking.Go(func() { c.noteLauncher(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {

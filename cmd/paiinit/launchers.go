@@ -21,7 +21,7 @@ import (
 // itself.
 
 const (
-	firstLook    = 250 * time.Millisecond // Horovod and DeepSpeed import Python packages for longer than this
+	firstLook    = 250 * time.Millisecond // launchers in Python import Python packages for longer than this
 	longestLook  = 30 * time.Second
 	mostSeen     = 64      // launchers remembered
 	mostWords    = 1 << 16 // bytes of a command line remembered
@@ -138,21 +138,17 @@ func (c *container) noteLauncher(ctx context.Context, line []string, dir string)
 	c.seen.asks = append(c.seen.asks, a)
 }
 
-// withoutHosts says why a horovodrun or deepspeed can know no hosts: each only takes them from its command line or one
-// file.
+// withoutHosts says why a launcher can know no hosts that only takes them from its command line, or from one file.
 func (c *container) withoutHosts(line []string) string {
 	name, args := launch.Called(line)
-	switch name {
-	case horovodrunName:
-		if h := launch.ReadHorovodrun(args); h.Launches && h.Given == "" {
+	if how := launch.FillNamed(name); how != nil {
+		if h := how.Read(args); h.Launches && h.Given == "" {
 			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m has gone around %s, "+
-				"which adds the hosts", c.state.path("bin/"+horovodrunName))
+				"which adds the hosts", c.state.path("bin/"+name))
 		}
-	case "deepspeed":
-		if r, ok := launch.Asked(line); ok && r.HostfileOptional {
-			if _, err := os.Stat(r.Hostfile); err != nil {
-				return "deepspeed looks for its hosts in " + r.Hostfile + ", which is not there"
-			}
+	} else if r, ok := launch.Asked(line); ok && r.HostfileOptional {
+		if _, err := os.Stat(r.Hostfile); err != nil {
+			return name + " looks for its hosts in " + r.Hostfile + ", which is not there"
 		}
 	}
 	return ""

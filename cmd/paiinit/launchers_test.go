@@ -140,62 +140,63 @@ func TestEmptyHostfileVariable(t *testing.T) {
 }
 
 func TestAnswerHorovodrun(t *testing.T) {
+	how := launch.FillNamed("horovodrun")
 	for name, tt := range map[string]struct {
-		call horovodrunCall
+		call fillCall
 		set  func(*container)
 		want string
 	}{
 		"all": {
-			horovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
+			fillCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {horovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {fillCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
 		"too many": {
-			horovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
+			fillCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
 		"no number": {
-			horovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
+			fillCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"own host only": {horovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
+		"own host only": {fillCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			horovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			fillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
 		},
-		"variable": {horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
+		"variable": {fillCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
+			fillCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
 			"-H node-0:2,node-1:1 --network-interface eth0",
 		},
-		"an old version": {horovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
+		"an old version": {fillCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
 		"unknown option": {
-			horovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
+			fillCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"hosts":      {horovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
-		"version":    {horovodrunCall{Args: []string{"--version"}}, nil, ""},
-		"--exec all": {horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
+		"hosts":      {fillCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
+		"version":    {fillCall{Args: []string{"--version"}}, nil, ""},
+		"--exec all": {fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members = nil }, "",
+			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members = nil }, "",
 		},
 		"different networks": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
+			fillCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[2].Network = "" },
+			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}},
+			fillCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
+			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			horovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[0].Slots = 0 },
+			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -205,7 +206,7 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(c.answerHorovodrun(t.Context(), tt.call).Add, " "))
+			require.Equal(t, tt.want, strings.Join(c.answerFill(t.Context(), "horovodrun", how, tt.call).Add, " "))
 		})
 	}
 }
@@ -217,7 +218,7 @@ func inAll(c *container, network string) {
 }
 
 func TestLacksNetworkOption(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "horovodrun")
+	name, how := filepath.Join(t.TempDir(), "horovodrun"), launch.FillNamed("horovodrun")
 	for text, want := range map[string]bool{
 		"from horovod.run import run\n":                                   true,  // 0.18
 		"from horovod.run.run import run_commandline\n":                   true,  // 0.19.1
@@ -226,7 +227,7 @@ func TestLacksNetworkOption(t *testing.T) {
 		"#!/bin/sh\n": false,
 	} {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o755))
-		require.Equal(t, want, lacksNetworkOption(name), text)
+		require.Equal(t, want, lacksNetworkOption(how, name), text)
 	}
-	require.False(t, lacksNetworkOption(name+"x"))
+	require.False(t, lacksNetworkOption(how, name+"x"))
 }

@@ -146,8 +146,8 @@ func (s *state) open(ctx context.Context, own identity) error {
 	if err := s.reserve(own.Size); err != nil {
 		return fmt.Errorf("%s: no room for the host lists: %w", s.dir, err)
 	}
-	for _, name := range []string{"bin/ssh", "bin/" + horovodrunName} {
-		if err := replaceLink(s.self, s.path(name)); err != nil {
+	for _, name := range append(launch.Fills(), "ssh") {
+		if err := replaceLink(s.self, s.path("bin/"+name)); err != nil {
 			return err
 		}
 	}
