@@ -64,6 +64,17 @@ func ReachesHosts(line []string) bool {
 	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
+// AsksVersion reports whether a launcher, or a script in its place, was started for its version alone: such a launcher
+// has no ranks.
+func AsksVersion(line []string) bool {
+	if len(line) < 2 || len(line) > 3 {
+		return false
+	}
+	name, _ := Called(line)
+	last := line[len(line)-1]
+	return last == "--version" || name != "" && last == versionOption(name)
+}
+
 // Probe reports whether a command on another host only finds out whether that host is there and how it is reached, as
 // horovodrun does before it starts anything.
 func Probe(command string) bool {

@@ -19,14 +19,19 @@ func TestDocs(t *testing.T) {
 	var columns []column
 	for _, l := range launchers {
 		if l.Variables != nil {
-			columns = append(columns, column{l.Name, l.Variables(everything)})
+			columns = append(columns, column{name: l.Name, vars: l.Variables(everything)})
+		} else if l.Manual != "" {
+			columns = append(columns, column{name: l.Name, note: l.Manual})
 		}
 	}
 	got := section(t, want, "launchers", columns)
 	job := tasks("chief", "worker", "ps")
 	job.Self = 1
 	mx := tasks("scheduler", "server", "worker")
-	got = section(t, got, "tasks", []column{{"PyTorch", torch(job)}, {"TensorFlow", tensorFlow(job)}, {"JAX", jax(job)}, {"MXNet", psLite(mx)}})
+	got = section(t, got, "tasks", []column{
+		{name: "PyTorch", vars: torch(job)}, {name: "TensorFlow", vars: tensorFlow(job)}, {name: "JAX", vars: jax(job)},
+		{name: "MXNet", vars: psLite(mx)},
+	})
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 		return
@@ -39,6 +44,7 @@ func TestDocs(t *testing.T) {
 type column struct {
 	name string
 	vars []Var
+	note string // in place of variables
 }
 
 // section replaces what stands between two marks by a table.
@@ -52,6 +58,9 @@ func section(t *testing.T, text, name string, columns []column) string {
 	var table strings.Builder
 	table.WriteString("| for | variable, as an example | why |\n|---|---|---|\n")
 	for _, c := range columns {
+		if c.note != "" {
+			fmt.Fprintf(&table, "| %s | | %s |\n", c.name, c.note)
+		}
 		for _, v := range c.vars {
 			fmt.Fprintf(&table, "| %s | `%s=%s` | %s |\n", c.name, v.Name, v.Value, v.Reason)
 		}

@@ -48,7 +48,7 @@ const unknown = "?"
 // lowest is the nice value (sched(7)) of what takes only the time that nobody else needs.
 const lowest = 19
 
-// Identify runs the launcher that command is, or those that it may call, with --version, and returns what they are as
+// Identify asks the launcher that command is, or those that it may call, for the version, and returns what they are as
 // "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version
 // is "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
 // processor time.
@@ -76,7 +76,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	var running sync.WaitGroup
 	for path, called := range programs {
 		running.Go(func() {
-			cmd := exec.CommandContext(ctx, path, "--version")
+			cmd := exec.CommandContext(ctx, path, versionOption(names[called[0]]))
 			cmd.Env = Without(environ, Leftovers(environ))
 			cmd.WaitDelay = time.Second
 			var out bytes.Buffer
@@ -99,6 +99,16 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	}
 	running.Wait()
 	return strings.Join(slices.DeleteFunc(found, func(s string) bool { return s == "" }), " ")
+}
+
+// versionOption is the option with which a program says its version.
+func versionOption(program string) string {
+	for _, l := range launcherPrograms(filepath.Base(program)) {
+		if l.VersionOption != "" {
+			return l.VersionOption
+		}
+	}
+	return "--version"
 }
 
 // Known reports whether what [Identify] found holds a version.

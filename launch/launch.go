@@ -142,15 +142,23 @@ func Leftovers(environ []string) []Var {
 		if name == "MASTER_PORT" && strings.Contains(value, "://") {
 			found = append(found, Var{name, value, "it is the link to a Kubernetes Service called master, not a port"})
 		}
-		for _, l := range launchers {
-			for _, f := range l.Foreign {
-				if name == f.Name {
-					found = append(found, Var{name, value, f.Reason})
-				}
-			}
+		if reason := foreignReason(name); reason != "" {
+			found = append(found, Var{name, value, reason})
 		}
 	}
 	return found
+}
+
+// foreignReason is what the first launcher that a variable switches over would do; "" if it switches none.
+func foreignReason(variable string) string {
+	for _, l := range launchers {
+		for _, f := range l.Foreign {
+			if f.Name == variable {
+				return f.Reason
+			}
+		}
+	}
+	return ""
 }
 
 // Without returns environ without the variables named in vars. environ is not modified.

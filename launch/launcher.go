@@ -22,16 +22,19 @@ type Launcher struct {
 
 	// Variables returns what it finds in its environment.
 	Variables func(Setup) []Var
+	// Manual says what its users have to do where variables do not suffice.
+	Manual string
 	// RankVariables are the variables by which its ranks are recognised: each has its number in one of them.
 	RankVariables []string
 
 	// Foreign are the variables by which it would believe itself inside another scheduler's allocation.
 	Foreign []Var
 
-	// Compared are those of its programs whose versions must agree between hosts, and Versions its answers to
-	// --version.
-	Compared []string
-	Versions []versionText
+	// Compared are those of its programs whose versions must agree between hosts. Versions are the answers to
+	// VersionOption, "" for --version.
+	Compared      []string
+	VersionOption string
+	Versions      []versionText
 
 	// Choices are the variables of ours that a choice of the user's rules out, and where such a choice may stand.
 	Choices []choice
@@ -123,7 +126,7 @@ const (
 
 // launchers are all launchers, in the order in which their variables are set. A new one is a file, and a name here.
 var launchers = []*Launcher{
-	&openMPI4, &openMPI5, &mpich, &intelMPI, &horovod, &deepSpeed, &sockets,
+	&openMPI4, &openMPI5, &mpich, &intelMPI, &mvapich, &horovod, &deepSpeed, &sockets,
 	&torchrun, &accelerate, &schedulerRun, &remoteShells,
 }
 

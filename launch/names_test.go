@@ -18,7 +18,7 @@ import (
 
 // launcherFiles are the files that may name a launcher: one for each, and the list of them.
 var launcherFiles = []string{
-	"openmpi4.go", "openmpi5.go", "mpich.go", "intelmpi.go", "horovod.go", "deepspeed.go", "sockets.go",
+	"openmpi4.go", "openmpi5.go", "mpich.go", "intelmpi.go", "mvapich.go", "horovod.go", "deepspeed.go", "sockets.go",
 	"torch.go", "accelerate.go", "remoteshells.go", "launcher.go",
 }
 

@@ -166,14 +166,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		return nil, err
 	}
 	n := c.reachedOver(r)
-	l := launch.Setup{
-		Hostfile: c.state.path("hostfile"), CountedHostfile: c.state.path("hostfile.hydra"),
-		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
-		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
-	}
-	if !writable(c.agent.Environ) {
-		l.TempDir = c.state.path("tmp")
-	}
+	l := c.setup(n, r)
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
@@ -189,6 +182,19 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	}
 	environ = c.withBin(environ, c.state.path("bin"))
 	return environ, launch.CheckSizes(environ)
+}
+
+// setup is what the variables of all launchers are made of.
+func (c *container) setup(n network, r rendezvous.Roster) launch.Setup {
+	s := launch.Setup{
+		Hostfile: c.state.path("hostfile"), CountedHostfile: c.state.path("hostfile.hydra"),
+		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
+		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
+	}
+	if !writable(c.agent.Environ) {
+		s.TempDir = c.state.path("tmp")
+	}
+	return s
 }
 
 // writable says whether there is a directory for temporary files, on a read-only root file system for example.

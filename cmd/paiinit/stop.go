@@ -138,17 +138,11 @@ func (c *container) rankLaunchers() (found []int) {
 	for _, pid := range job {
 		line := commandLine(proc, pid)
 		p := all[pid]
-		if p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(line)) && !asksVersion(line) {
+		if p.state != 'Z' && (launch.IsLauncher(p.name) || launch.StartsRanks(line)) && !launch.AsksVersion(line) {
 			found = append(found, pid)
 		}
 	}
 	return found
-}
-
-// asksVersion says whether a launcher, or a script in its place, was started with --version alone: paiinit itself asks
-// for versions, and such a launcher has no ranks.
-func asksVersion(line []string) bool {
-	return len(line) > 1 && len(line) <= 3 && line[len(line)-1] == "--version"
 }
 
 // whenEnded calls f when all of these processes, which may be no children of this one, have ended. The caller calls
