@@ -1,16 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
-	"regexp"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -172,8 +168,9 @@ func commandStatus(launcher bool, r launch.Result) int {
 	return r.Status()
 }
 
-// conduct is rank 0's part: the first failure, loss or wish to stop ends all commands, and is the outcome of the job.
-// When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still run.
+// conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
+// job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
+// run. Package launch judges; conduct hears, logs and passes on.
 func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
 	c.signals.to(func(sig os.Signal) {
@@ -183,7 +180,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		}
 		select {
 		case asked <- sig:
-		default: // sixteen that nobody has looked at say enough
+		default: // sixteen unread ones say enough
 		}
 	})
 	defer c.signals.to(nil)
@@ -192,52 +189,39 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	running := make(map[int]string, len(r.Members))
-	for _, m := range r.Members {
-		running[m.Rank] = m.Alias
-	}
-	needed := make(map[int]bool)
-	for _, m := range c.neededRanks(r.Members) {
-		needed[m.Rank] = true
-	}
 	var (
-		j        = judgement{size: len(r.Members), needed: c.neededRanks(r.Members)}
+		v        = launch.Verdict{Ranks: c.ranksToJudge(r.Members), LostStatus: statusRetry}
+		ends     []rendezvous.End
 		absent   = make(chan []rendezvous.Loss, 1)
 		overtime <-chan time.Time
 	)
-	order := func(sig int, reason string) {
-		if overtime == nil {
+	give := func(order *launch.Stop) {
+		if order != nil {
 			overtime = time.After(c.grace + overtimeAfter)
-			j.ordered = time.Now()
-			c.log.Info("ending the command of every rank", "phase", "wait", "reason", firstLine(reason))
-			c.node.Order(sig, reason)
-			t.pass(stopSignal(sig))
+			c.log.Info("ending the command of every rank", "phase", "wait", "reason", firstLine(order.Reason))
+			c.node.Order(order.Signal, order.Reason)
+			t.pass(stopSignal(order.Signal))
 		}
 	}
 	lost := func(l rendezvous.Loss) {
-		if _, ok := running[l.Rank]; ok {
+		order, news := v.Lost(launch.Loss(l), time.Now())
+		if news {
 			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
-			delete(running, l.Rank)
-			j.lost = append(j.lost, l)
-			order(0, lossText(l))
 		}
+		give(order)
 	}
 	ended := func(e rendezvous.End) {
-		delete(running, e.Rank)
-		j.ends = append(j.ends, e)
-		if e.Outcome.Status != 0 && overtime == nil {
-			order(0, e.Outcome.Reason)
+		ends = append(ends, e)
+		order := v.Ended(launch.End{
+			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped, Outcome: launch.Outcome(e.Outcome),
+		}, time.Now())
+		give(order)
+		if order != nil && e.Outcome.Status != 0 {
 			// A container that was killed takes its command, and so the others', with it.
 			asking.Go(func() { absent <- c.node.Absent(ctx, settle, absence) })
 		}
-		if e.Outcome.Status == 0 {
-			delete(needed, e.Rank)
-		}
-		if len(needed) == 0 && len(running) > 0 {
-			order(0, j.success())
-		}
 	}
-	for len(running) > 0 {
+	for timedOut := false; !timedOut && len(v.Running()) > 0; {
 		select {
 		case sig := <-asked:
 			if sig == syscall.SIGKILL { // a person is in a hurry, and has been heard already
@@ -246,21 +230,18 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 				continue
 			}
 			first := c.signals.first()
-			if overtime != nil {
+			if v.Ordered() {
 				if !first { // who ends a whole job tells every container: the first one here says no more than the order
 					t.pass(sig)
 				}
 				continue
 			}
 			n := terminating(sig)
-			j.stop = &rendezvous.Stop{Name: c.job.Alias, Signal: n, Reason: (&stoppedError{n, c.job.Alias}).Error()}
-			order(n, j.stop.Reason)
+			reason := (&stoppedError{n, c.job.Alias}).Error()
+			give(v.Stop(launch.Stop{Name: c.job.Alias, Signal: n, Reason: reason}, time.Now()))
 		case s := <-c.node.Stops():
 			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
-			if overtime == nil {
-				j.stop = &s
-			}
-			order(s.Signal, s.Reason)
+			give(v.Stop(launch.Stop(s), time.Now()))
 		case e := <-t.end:
 			ended(e)
 		case e := <-c.node.Ends():
@@ -272,242 +253,50 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 				lost(l)
 			}
 		case <-overtime:
-			c.log.Error("ranks do not say that their command has ended", "phase", "wait", "ranks", strings.Join(slices.Sorted(maps.Values(running)), ","))
-			clear(running)
+			c.log.Error("ranks do not say that their command has ended", "phase", "wait",
+				"ranks", strings.Join(slices.Sorted(slices.Values(v.Running())), ","))
+			timedOut = true
 		}
 	}
-	ctx, cancelAlign := context.WithTimeout(ctx, alignTime)
-	defer cancelAlign()
-	c.node.Align(ctx, j.unclear()...)
-	return j.outcome()
+	c.align(ctx, &v, ends)
+	return rendezvous.Outcome(v.Outcome())
+}
+
+// align compares the clocks of the ranks whose commands ended at times that the verdict depends on.
+func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezvous.End) {
+	ctx, cancel := context.WithTimeout(ctx, alignTime)
+	defer cancel()
+	unclear := v.Unclear()
+	var compared []*rendezvous.End
+	for i := range ends {
+		if slices.Contains(unclear, ends[i].Rank) {
+			compared = append(compared, &ends[i])
+		}
+	}
+	c.node.Align(ctx, compared...)
+	for _, e := range compared {
+		v.Align(e.Rank, e.At, e.Error)
+	}
+}
+
+// ranksToJudge are the ranks of the job, and whether --until waits for their commands.
+func (c *container) ranksToJudge(members []rendezvous.Member) (ranks []launch.Rank) {
+	needed := make(map[int]bool)
+	for _, m := range c.neededRanks(members) {
+		needed[m.Rank] = true
+	}
+	for _, m := range members {
+		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[m.Rank]})
+	}
+	return ranks
 }
 
 const (
 	// alignTime is for how long the ranks whose commands have failed may take to tell their clocks.
 	alignTime = time.Second
-	// together is how long after the first failure another one may come from the same cause, and is named with it.
-	together = 250 * time.Millisecond
-	// mostNamed is how many of these are named.
-	mostNamed = 8
+	// overtimeAfter is how long after the grace a rank may still take to say that its command has ended.
+	overtimeAfter = 3 * time.Second
 )
-
-// overtimeAfter is how long after the grace a rank may still take to say that its command has ended.
-const overtimeAfter = 3 * time.Second
-
-// judgement is what rank 0 has heard of all commands.
-type judgement struct {
-	size    int
-	needed  []rendezvous.Member // their commands ended with 0: so did the job
-	ends    []rendezvous.End
-	lost    []rendezvous.Loss
-	stop    *rendezvous.Stop // the wish of a rank, if it was the reason to end
-	ordered time.Time        // when all commands were told to end; zero: they were not
-}
-
-// own says that a command ended before, or without, being told to. It may have ended just before the signal reached it.
-func (j judgement) own(e rendezvous.End) bool {
-	return !e.Stopped || j.ordered.IsZero() || e.At.Add(e.Error).Before(j.ordered)
-}
-
-// succeeded says whether every needed command has ended with 0 by itself, and when the last of them did.
-func (j judgement) succeeded() (last rendezvous.End, ok bool) {
-	needed := make(map[int]bool)
-	for _, m := range j.needed {
-		needed[m.Rank] = true
-	}
-	for _, e := range j.ends {
-		if !needed[e.Rank] || e.Outcome.Status != 0 || !j.own(e) {
-			continue
-		}
-		delete(needed, e.Rank)
-		if e.At.After(last.At) {
-			last = e
-		}
-	}
-	return last, len(needed) == 0
-}
-
-// success is what the job's success consists of.
-func (j judgement) success() string {
-	switch {
-	case len(j.needed) == j.size:
-		return fmt.Sprintf("the commands of all %d ranks ended with status 0", j.size)
-	case len(j.needed) == 1:
-		return fmt.Sprintf("the command of rank %d (%s) ended with status 0", j.needed[0].Rank, j.needed[0].Alias)
-	}
-	roles := rolesOf(j.needed)
-	slices.Sort(roles)
-	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
-}
-
-// unclear are the ends whose order decides, so that the clocks of their ranks have to be compared.
-func (j judgement) unclear() []*rendezvous.End {
-	_, well := j.succeeded()
-	var ends []*rendezvous.End
-	failed := false
-	for i := range j.ends {
-		bad := j.ends[i].Outcome.Status != 0
-		if bad || well {
-			ends = append(ends, &j.ends[i])
-		}
-		failed = failed || bad
-	}
-	if j.stop != nil || !failed || len(ends) < 2 {
-		return nil
-	}
-	return ends
-}
-
-// outcome names the first cause: a wish to stop, if it came first, a lost rank, or the command that failed first by
-// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail once the needed
-// commands have ended with 0.
-func (j judgement) outcome() rendezvous.Outcome {
-	last, well := j.succeeded()
-	failed := j.failed()
-	before := func(e rendezvous.End) bool { return e.At.Add(e.Error).Before(last.At.Add(-last.Error)) }
-	switch {
-	case j.stop != nil:
-		return j.stopped()
-	case well && !slices.ContainsFunc(failed, before):
-		return rendezvous.Outcome{Reason: j.success() + j.rest()}
-	case len(j.lost) > 0:
-		o := rendezvous.Outcome{Status: statusRetry, Reason: lossText(j.lost[0])}
-		if len(failed) > 0 {
-			o.Reason += "; " + failed[0].Outcome.Reason
-		}
-		return o
-	case len(failed) > 0:
-		o := failed[0].Outcome
-		o.Reason += alsoFailed(failed)
-		return o
-	}
-	// Some ranks never told how their commands ended, although they were told to end them.
-	return rendezvous.Outcome{Status: statusRetry, Reason: "not every rank told how its command ended"}
-}
-
-// stopped is the outcome of a job that a rank wanted to end.
-func (j judgement) stopped() rendezvous.Outcome {
-	o := rendezvous.Outcome{Status: 128 + int(unix.SIGTERM), Reason: j.stop.Reason}
-	if j.stop.Signal > 0 {
-		o.Status = 128 + j.stop.Signal
-	}
-	bad := func(e rendezvous.End) bool { return e.Outcome.Status != 0 }
-	if len(j.ends) == j.size && !slices.ContainsFunc(j.ends, bad) {
-		o.Status = 0 // all commands may have saved their work
-		o.Reason += "; the commands of all ranks ended with status 0"
-		return o
-	}
-	told := slices.DeleteFunc(slices.Clone(j.ends), func(e rendezvous.End) bool { return !e.Stopped || !bad(e) })
-	if len(told) > 0 { // commands may answer a signal with a status of their own
-		first := slices.MinFunc(told, byRank).Outcome
-		o.Status = first.Status
-		o.Reason += "; " + first.Reason
-	}
-	return o
-}
-
-// failed are the commands that failed by themselves: the most likely cause first, the others in the order in which
-// they ended.
-func (j judgement) failed() []rendezvous.End {
-	var ends []rendezvous.End
-	for _, e := range j.ends {
-		if e.Outcome.Status != 0 && j.own(e) {
-			ends = append(ends, e)
-		}
-	}
-	sort.Slice(ends, func(a, b int) bool {
-		return cmp.Or(ends[a].At.Compare(ends[b].At), byRank(ends[a], ends[b])) < 0
-	})
-	if len(ends) < 2 {
-		return ends
-	}
-	upper := func(e rendezvous.End) time.Time { return e.At.Add(e.Error) }
-	sure := slices.MinFunc(ends, func(a, b rendezvous.End) int { return upper(a).Compare(upper(b)) })
-	noticed := func(e rendezvous.End, within time.Duration) bool {
-		return !e.At.Add(-e.Error).After(upper(sure).Add(within))
-	}
-	// Who complains about a connection lost it to a command that had ended before, however late that was noticed.
-	accused := lostConnection().MatchString(sure.Outcome.Reason)
-	first, least := 0, 0
-	for i, e := range ends {
-		n := following(e, ends)
-		possible := noticed(e, notice) || accused && n < complaint && noticed(e, together)
-		if possible && (i == 0 || n < least) {
-			first, least = i, n
-		}
-	}
-	e := ends[first]
-	return slices.Insert(slices.Delete(ends, first, first+1), 0, e)
-}
-
-// notice is how long a busy machine may take until paiinit notices the end of a command: ends closer together than
-// this cannot be ordered by time alone. When a process exits, its peers lose their connections and may end before
-// it has been reaped.
-const notice = 25 * time.Millisecond
-
-// following is how much the end of a command looks like the consequence of another rank's: most of all where a signal
-// ended it that libraries send when a peer is gone, where it complains about a connection, or where it ended as
-// several others did.
-func following(e rendezvous.End, ends []rendezvous.End) (signs int) {
-	alike := func(o rendezvous.End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
-	if slices.ContainsFunc(ends, alike) {
-		signs++
-	}
-	if follows(e.Outcome.Status) || lostConnection().MatchString(e.Outcome.Reason) {
-		signs += complaint
-	}
-	return signs
-}
-
-// complaint is what a sign of another command's end counts: more than any other.
-const complaint = 2
-
-// lostConnection is compiled for a job that fails, not at the start of every process.
-var lostConnection = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
-		`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`)
-})
-
-// follows says that a command was ended by a signal that libraries and launchers send when another rank has failed.
-func follows(status int) bool {
-	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
-}
-
-func byRank(a, b rendezvous.End) int { return a.Rank - b.Rank }
-
-// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs. Whether
-// it did, time alone does not tell where paiinit noticed them within the same moment.
-func alsoFailed(failed []rendezvous.End) string {
-	var also []string
-	more := 0
-	for _, e := range failed[1:] {
-		d := e.At.Sub(failed[0].At)
-		switch {
-		case d > together:
-		case len(also) == mostNamed:
-			more++
-		default:
-			after := max(d, 0).Round(time.Millisecond)
-			also = append(also, fmt.Sprintf("rank %d (%s) with %d after %v", e.Rank, e.Name, e.Outcome.Status, after))
-		}
-	}
-	if len(also) == 0 {
-		return ""
-	}
-	text := "\nother commands failed at about the same time: " + strings.Join(also, ", ")
-	if more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// rest are the roles that were told to end when the needed commands had ended.
-func (j judgement) rest() string {
-	if j.ordered.IsZero() {
-		return ""
-	}
-	return "; the others were told to end then"
-}
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")

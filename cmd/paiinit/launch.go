@@ -154,7 +154,7 @@ const (
 )
 
 func lossText(l rendezvous.Loss) string {
-	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+	return launch.Loss(l).String()
 }
 
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -79,93 +78,4 @@ func TestUntilMustBeAgreed(t *testing.T) {
 	o := said("", "chief")
 	require.Equal(t, statusConfig, o.Status)
 	require.Contains(t, o.Reason, "chief-0 has --exec all, worker-0 has --exec all --until chief")
-}
-
-// A parameter server or an evaluator is told to end when the others have ended, and how it ends then does not count.
-func TestJudgementOfServers(t *testing.T) {
-	begin := time.Now()
-	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
-	end := func(rank, status, ms int, stopped bool) rendezvous.End {
-		o := rendezvous.Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}
-		return rendezvous.End{Rank: rank, At: at(ms), Error: time.Millisecond, Stopped: stopped, Outcome: o}
-	}
-	const well = "the commands of all ranks of chief, worker ended with status 0; the others were told to end then"
-	type ends = []rendezvous.End
-	lost := []rendezvous.Loss{{Rank: 2, Name: "ps-0", Reason: "gone"}}
-	for name, tt := range map[string]struct {
-		ordered int // 0: not
-		lost    []rendezvous.Loss
-		ends    ends
-		status  int
-		reason  string
-	}{
-		"it ends when told": {
-			90, nil, ends{end(0, 0, 50, false), end(1, 0, 80, false), end(2, 0, 100, true)},
-			0, well,
-		},
-		"it fails when told": {
-			90, nil, ends{end(0, 0, 50, false), end(1, 0, 80, false), end(2, 1, 100, true)},
-			0, well,
-		},
-		"it had to be killed": {
-			90, nil, ends{end(0, 0, 50, false), end(1, 0, 80, false), end(2, 137, 9000, true)},
-			0, well,
-		},
-		"it fails as the others leave": {
-			90, nil, ends{end(2, 1, 81, false), end(0, 0, 50, false), end(1, 0, 80, false)},
-			0, well,
-		},
-		"it is lost then": {
-			90, lost, ends{end(0, 0, 50, false), end(1, 0, 80, false)},
-			0, well,
-		},
-		"it ended early": {
-			0, nil, ends{end(2, 0, 10, false), end(0, 0, 50, false), end(1, 0, 80, false)}, 0,
-			"the commands of all ranks of chief, worker ended with status 0",
-		},
-		"it fails while the others work": {
-			40, nil, ends{end(2, 1, 30, false), end(0, 0, 50, true), end(1, 0, 80, true)},
-			1, "rank 2",
-		},
-		"it fails, and the others are just done": {
-			90, nil, ends{end(2, 4, 30, false), end(0, 0, 50, false), end(1, 0, 80, false)}, 4, "rank 2",
-		},
-		"a worker fails": {
-			40, nil, ends{end(0, 0, 30, false), end(1, 7, 35, false), end(2, 0, 50, true)},
-			7, "rank 1",
-		},
-		"it is lost while the others work": {
-			40, lost, ends{end(0, 0, 50, true), end(1, 0, 80, true)}, 75, "rank 2 (ps-0) was lost: gone",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			j := judgement{size: 3, needed: membersOf("chief", "worker"), ends: tt.ends, lost: tt.lost}
-			if tt.ordered > 0 {
-				j.ordered = at(tt.ordered)
-			}
-			require.Equal(t, rendezvous.Outcome{Status: tt.status, Reason: tt.reason}, j.outcome())
-		})
-	}
-}
-
-func TestUnclearEnds(t *testing.T) {
-	end := func(rank, status int) rendezvous.End {
-		return rendezvous.End{Rank: rank, Outcome: rendezvous.Outcome{Status: status}}
-	}
-	j := judgement{size: 3, needed: membersOf("chief", "worker")}
-	for _, tt := range []struct {
-		statuses []int
-		want     int
-	}{
-		{[]int{0, 0, 0}, 0}, {[]int{1, 0, 0}, 0}, {[]int{1, 0, 1}, 2}, {[]int{0, 0, 1}, 3}, {[]int{1, 1, 1}, 3},
-	} {
-		j.ends = nil
-		for rank, status := range tt.statuses {
-			j.ends = append(j.ends, end(rank, status))
-		}
-		require.Len(t, j.unclear(), tt.want, "%v", tt.statuses)
-		stopped := j
-		stopped.stop = &rendezvous.Stop{}
-		require.Empty(t, stopped.unclear())
-	}
 }

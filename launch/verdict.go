@@ -1,0 +1,361 @@
+package launch
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Rank is one rank of a job in which every rank runs the command.
+type Rank struct {
+	Rank   int
+	Role   string
+	Name   string
+	Needed bool // the job succeeds when the commands of all needed ranks have ended with 0
+}
+
+// End is how the command of one rank ended.
+type End struct {
+	Rank    int
+	Name    string
+	Outcome Outcome
+	At      time.Time     // by one clock for all ranks
+	Error   time.Duration // At may be wrong by this much either way
+	Stopped bool          // the command was told to end before it did
+}
+
+// Outcome is an exit status, and why.
+type Outcome struct {
+	Status int
+	Reason string
+}
+
+// Stop is the request of a rank to end the job.
+type Stop struct {
+	Name   string // of the rank
+	Signal int    // that the rank got; 0 = none
+	Reason string
+}
+
+// Loss is a rank that went away while its command ran.
+type Loss struct {
+	Rank   int
+	Name   string
+	Reason string
+}
+
+// String tells the rank and the reason.
+func (l Loss) String() string {
+	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+}
+
+// Verdict judges a job in which every rank runs the command, from what rank 0 hears: which event has all commands told
+// to end, and what becomes the exit status and the first cause of the job. Its methods Ended, Lost and Stop take the
+// events in the order of their arrival, and return the order to all ranks that an event leads to: the first event that
+// does leads to the only order.
+type Verdict struct {
+	Ranks      []Rank // in rank order
+	LostStatus int    // the job's exit status if a rank was lost, or did not tell how its command ended
+
+	silent  map[int]bool // ranks that are lost, or have told how their command ended
+	zero    map[int]bool // ranks whose command ended with 0
+	ends    []End
+	lost    []Loss
+	stop    *Stop     // if it was the reason to end
+	ordered time.Time // when all commands were told to end; zero: they were not
+}
+
+// Ordered reports whether all commands were told to end.
+func (v *Verdict) Ordered() bool { return !v.ordered.IsZero() }
+
+// order is the order to end all commands, unless it was given before.
+func (v *Verdict) order(signal int, reason string, now time.Time) *Stop {
+	if v.Ordered() {
+		return nil
+	}
+	v.ordered = now
+	return &Stop{Signal: signal, Reason: reason}
+}
+
+// Ended says that a command has ended. A failure ends all other commands, and so does the success of the needed ones.
+func (v *Verdict) Ended(e End, now time.Time) *Stop {
+	v.silent = with(v.silent, e.Rank)
+	v.ends = append(v.ends, e)
+	if e.Outcome.Status != 0 {
+		return v.order(0, e.Outcome.Reason, now)
+	}
+	v.zero = with(v.zero, e.Rank)
+	unmet := func(r Rank) bool { return !v.zero[r.Rank] }
+	if slices.ContainsFunc(v.needed(), unmet) || len(v.Running()) == 0 {
+		return nil
+	}
+	return v.order(0, v.success(), now)
+}
+
+// Lost says that a rank is lost, which ends all other commands. It reports whether that is news.
+func (v *Verdict) Lost(l Loss, now time.Time) (order *Stop, news bool) {
+	known := func(r Rank) bool { return r.Rank == l.Rank }
+	if v.silent[l.Rank] || !slices.ContainsFunc(v.Ranks, known) {
+		return nil, false
+	}
+	v.silent = with(v.silent, l.Rank)
+	v.lost = append(v.lost, l)
+	return v.order(0, l.String(), now), true
+}
+
+// Stop says that a rank wants the job to end.
+func (v *Verdict) Stop(s Stop, now time.Time) *Stop {
+	order := v.order(s.Signal, s.Reason, now)
+	if order != nil {
+		v.stop = &s
+	}
+	return order
+}
+
+func with(ranks map[int]bool, rank int) map[int]bool {
+	if ranks == nil {
+		ranks = make(map[int]bool)
+	}
+	ranks[rank] = true
+	return ranks
+}
+
+// Running are the names of the ranks that have not said how their command ended, and may still do so.
+func (v *Verdict) Running() (names []string) {
+	for _, r := range v.Ranks {
+		if !v.silent[r.Rank] {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+func (v *Verdict) needed() []Rank {
+	return slices.DeleteFunc(slices.Clone(v.Ranks), func(r Rank) bool { return !r.Needed })
+}
+
+// own says that a command ended before, or without, being told to. It may have ended just before the signal reached it.
+func (v *Verdict) own(e End) bool {
+	return !e.Stopped || !v.Ordered() || e.At.Add(e.Error).Before(v.ordered)
+}
+
+// succeeded says whether every needed command has ended with 0 by itself, and when the last of them did.
+func (v *Verdict) succeeded() (last End, ok bool) {
+	needed := make(map[int]bool)
+	for _, r := range v.needed() {
+		needed[r.Rank] = true
+	}
+	for _, e := range v.ends {
+		if !needed[e.Rank] || e.Outcome.Status != 0 || !v.own(e) {
+			continue
+		}
+		delete(needed, e.Rank)
+		if e.At.After(last.At) {
+			last = e
+		}
+	}
+	return last, len(needed) == 0
+}
+
+// success is what the job's success consists of.
+func (v *Verdict) success() string {
+	needed := v.needed()
+	switch {
+	case len(needed) == len(v.Ranks):
+		return fmt.Sprintf("the commands of all %d ranks ended with status 0", len(v.Ranks))
+	case len(needed) == 1:
+		return fmt.Sprintf("the command of rank %d (%s) ended with status 0", needed[0].Rank, needed[0].Name)
+	}
+	var roles []string
+	for _, r := range needed {
+		roles = append(roles, r.Role)
+	}
+	slices.Sort(roles)
+	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
+}
+
+// Unclear are the ranks the order of whose ends decides: the caller compares their clocks, and calls Align.
+func (v *Verdict) Unclear() (ranks []int) {
+	_, well := v.succeeded()
+	failed := false
+	for _, e := range v.ends {
+		bad := e.Outcome.Status != 0
+		if bad || well {
+			ranks = append(ranks, e.Rank)
+		}
+		failed = failed || bad
+	}
+	if v.stop != nil || !failed || len(ranks) < 2 {
+		return nil
+	}
+	return ranks
+}
+
+// Align corrects the time at which the command of a rank has ended.
+func (v *Verdict) Align(rank int, at time.Time, within time.Duration) {
+	for i := range v.ends {
+		if v.ends[i].Rank == rank {
+			v.ends[i].At, v.ends[i].Error = at, within
+		}
+	}
+}
+
+// Outcome names the first cause: a request to stop, if it came first, a lost rank, or the command that failed first by
+// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail once the needed
+// commands have ended with 0.
+func (v *Verdict) Outcome() Outcome {
+	last, well := v.succeeded()
+	failed := v.failed()
+	before := func(e End) bool { return e.At.Add(e.Error).Before(last.At.Add(-last.Error)) }
+	switch {
+	case v.stop != nil:
+		return v.stopped()
+	case well && !slices.ContainsFunc(failed, before):
+		o := Outcome{Reason: v.success()}
+		if v.Ordered() {
+			o.Reason += "; the others were told to end then"
+		}
+		return o
+	case len(v.lost) > 0:
+		o := Outcome{Status: v.LostStatus, Reason: v.lost[0].String()}
+		if len(failed) > 0 {
+			o.Reason += "; " + failed[0].Outcome.Reason
+		}
+		return o
+	case len(failed) > 0:
+		o := failed[0].Outcome
+		o.Reason += alsoFailed(failed)
+		return o
+	}
+	// Some ranks never told how their commands ended, although they were told to end them.
+	return Outcome{Status: v.LostStatus, Reason: "not every rank told how its command ended"}
+}
+
+// stopped is the outcome of a job that a rank wanted to end.
+func (v *Verdict) stopped() Outcome {
+	o := Outcome{Status: 128 + int(unix.SIGTERM), Reason: v.stop.Reason}
+	if v.stop.Signal > 0 {
+		o.Status = 128 + v.stop.Signal
+	}
+	bad := func(e End) bool { return e.Outcome.Status != 0 }
+	if len(v.ends) == len(v.Ranks) && !slices.ContainsFunc(v.ends, bad) {
+		o.Status = 0 // all commands may have saved their work
+		o.Reason += "; the commands of all ranks ended with status 0"
+		return o
+	}
+	told := slices.DeleteFunc(slices.Clone(v.ends), func(e End) bool { return !e.Stopped || !bad(e) })
+	if len(told) > 0 { // commands may answer a signal with a status of their own
+		first := slices.MinFunc(told, byRank).Outcome
+		o.Status = first.Status
+		o.Reason += "; " + first.Reason
+	}
+	return o
+}
+
+// Commands that fail at about the same time.
+const (
+	// sameCause is how long after the first failure another one may come from the same cause, and is named with it.
+	sameCause = 250 * time.Millisecond
+	// mostNamed is how many of these are named.
+	mostNamed = 8
+	// noticeTime is how long a busy machine may take until paiinit notices the end of a command: ends closer together
+	// than this cannot be ordered by time alone. When a process exits, its peers lose their connections and may end
+	// before it has been reaped.
+	noticeTime = 25 * time.Millisecond
+)
+
+// failed are the commands that failed by themselves: the most likely cause first, the others in the order in which
+// they ended.
+func (v *Verdict) failed() []End {
+	var ends []End
+	for _, e := range v.ends {
+		if e.Outcome.Status != 0 && v.own(e) {
+			ends = append(ends, e)
+		}
+	}
+	sort.Slice(ends, func(a, b int) bool {
+		return cmp.Or(ends[a].At.Compare(ends[b].At), byRank(ends[a], ends[b])) < 0
+	})
+	if len(ends) < 2 {
+		return ends
+	}
+	upper := func(e End) time.Time { return e.At.Add(e.Error) }
+	sure := slices.MinFunc(ends, func(a, b End) int { return upper(a).Compare(upper(b)) })
+	noticed := func(e End, within time.Duration) bool {
+		return !e.At.Add(-e.Error).After(upper(sure).Add(within))
+	}
+	// A command that complains about a connection lost it to a command that had ended before, however late paiinit
+	// noticed that end.
+	complains := regexp.MustCompile(lostConnection).MatchString
+	accused := complains(sure.Outcome.Reason)
+	first, least := 0, 0
+	for i, e := range ends {
+		n := consequenceSigns(e, ends, complains)
+		possible := noticed(e, noticeTime) || accused && n < complaint && noticed(e, sameCause)
+		if possible && (i == 0 || n < least) {
+			first, least = i, n
+		}
+	}
+	e := ends[first]
+	return slices.Insert(slices.Delete(ends, first, first+1), 0, e)
+}
+
+// consequenceSigns is how much the end of a command looks like the consequence of another rank's: most of all where a
+// signal ended it that libraries send when a peer is gone, where it complains about a connection, or where it ended as
+// several others did.
+func consequenceSigns(e End, ends []End, complains func(string) bool) (signs int) {
+	alike := func(o End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
+	if slices.ContainsFunc(ends, alike) {
+		signs++
+	}
+	if endedByPeers(e.Outcome.Status) || complains(e.Outcome.Reason) {
+		signs += complaint
+	}
+	return signs
+}
+
+// complaint is what a sign of another command's end counts: more than any other.
+const complaint = 2
+
+// lostConnection matches what commands say when they lose the connection to a peer.
+const lostConnection = `(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
+	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`
+
+// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank has failed.
+func endedByPeers(status int) bool {
+	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
+}
+
+func byRank(a, b End) int { return a.Rank - b.Rank }
+
+// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs. Whether
+// it did, time alone does not tell where paiinit noticed them within the same moment.
+func alsoFailed(failed []End) string {
+	var also []string
+	more := 0
+	for _, e := range failed[1:] {
+		d := e.At.Sub(failed[0].At)
+		switch {
+		case d > sameCause:
+		case len(also) == mostNamed:
+			more++
+		default:
+			after := max(d, 0).Round(time.Millisecond)
+			also = append(also, fmt.Sprintf("rank %d (%s) with %d after %v", e.Rank, e.Name, e.Outcome.Status, after))
+		}
+	}
+	if len(also) == 0 {
+		return ""
+	}
+	text := "\nother commands failed at about the same time: " + strings.Join(also, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
