@@ -65,13 +65,16 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		c.watchOthers()
 	}
 	c.task.release()
-	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
-	c.signals.to(stop.own)
+	stop := launch.Stopper{
+		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: c.stopAllRanks,
+		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
+	}
+	c.signals.to(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { c.checkWay(ctx, r) })
 	watched := make(chan interruption, 1)
-	go func() { watched <- c.watch(ctx, stop.abort, stop.wish) }()
+	go func() { watched <- c.watch(ctx, stop.Abort, stop.Request) }()
 	var looking sync.WaitGroup
 	if len(r.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
@@ -89,7 +92,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	why := <-watched
 	looking.Wait()
 	launcher := launch.Spawns(c.settings.command)
-	if stop.end() {
+	if stop.End() {
 		launcher = true // itself, or below the command
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}

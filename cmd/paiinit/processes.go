@@ -129,16 +129,21 @@ func (c *container) jobProcesses() (proc fs.FS, all processes, job []int) {
 
 // jobMembers are the processes of the job as package launch wants them.
 func (c *container) jobMembers() []launch.Process {
-	proc, all, job := c.jobProcesses()
-	members := make([]launch.Process, len(job))
+	return launchProcesses(c.jobProcesses())
+}
+
+func launchProcesses(proc fs.FS, all processes, job []int) []launch.Process {
+	found := make([]launch.Process, len(job))
 	for i, pid := range job {
 		p := all[pid]
-		members[i] = launch.Process{
+		found[i] = launch.Process{
 			PID: pid, Parent: p.parent, Group: p.group, State: p.state, Started: p.started,
-			Args: func() []string { return commandLine(proc, pid) },
+			Name: p.name, Exit: p.exit,
+			Args:      func() []string { return commandLine(proc, pid) },
+			Variables: func() map[string]bool { return variables(proc, pid) },
 		}
 	}
-	return members
+	return found
 }
 
 // variables are the names in the environment with which a process was started; none where it cannot be read.

@@ -245,7 +245,7 @@ func (c *container) watch(ctx context.Context, hard, gently func(os.Signal)) (wh
 		}
 		end(hard, 0, because)
 		if launch.IsLauncher(c.settings.command[0]) {
-			force = time.After(launcherTime)
+			force = time.After(launch.EndTime)
 		}
 	}
 	for {
