@@ -690,7 +690,7 @@ type stoppedError struct {
 }
 
 func (e *stoppedError) Error() string {
-	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
+	return fmt.Sprintf("%s was stopped by %s", e.name, launch.SignalName(e.signal))
 }
 
 // dismiss is the way out of a container that cannot do what it was told to. Rank 0 says so at once, and then to the

@@ -52,7 +52,7 @@ func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 			case <-done:
 				return
 			case s := <-c.node.Stops():
-				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", signalName(s.Signal))
+				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(s.Signal))
 				c.stopRanks(syscall.Signal(s.Signal))
 			}
 		}

@@ -366,7 +366,7 @@ func (c *container) judge(
 	ctx context.Context, r rendezvous.Roster, environ []string, result launch.Result, why interruption, launcher bool,
 ) rendezvous.Outcome {
 	name := c.settings.command[0]
-	o := rendezvous.Outcome{Status: result.Status(), Reason: firstCause(0, name, result, oomKills(os.DirFS("/"))-c.oomKills)}
+	o := rendezvous.Outcome{Status: result.Status(), Reason: launch.FirstCause(0, name, result, oomKills(os.DirFS("/"))-c.oomKills)}
 	direct := launch.IsLauncher(name)
 	_, lost, _ := c.daemons.now()
 	announced, known := launch.Announced(result.Tail)
@@ -376,7 +376,7 @@ func (c *container) judge(
 	case why.status != 0:
 		o.Status = why.status
 	case launcher && result.Forwarded != 0:
-		o.Status = commandStatus(launcher, result)
+		o.Status = result.JobStatus(launcher)
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "":
 		// Open MPI 5.0 says 0 when a host goes away.
