@@ -19,7 +19,7 @@ var intelMPI = Launcher{
 	Options:         hydraOptions,
 	// pmi_proxy is that of versions before 2019. All but the first of its proxies are started by others.
 	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
-	Patience:       5 * time.Second,
+	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
 }
 

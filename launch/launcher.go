@@ -61,8 +61,8 @@ type Launcher struct {
 
 	// Daemons are the programs that it starts on other hosts.
 	Daemons []daemon
-	// Patience is how long it may take to end by itself after one of them has failed.
-	Patience time.Duration
+	// FailureTimeout is how long it may take to end by itself after one of them has failed.
+	FailureTimeout time.Duration
 	// DaemonsStay says that its daemons stay until the job has ended. Others end with the ranks of their host.
 	DaemonsStay bool
 	// MissesFailures says that it does not always notice the failure of a daemon or remote shell.

@@ -27,7 +27,7 @@ var mpich = Launcher{
 	Options:   hydraOptions,
 	Daemons:   []daemon{{program: "hydra_pmi_proxy"}},
 	// It ends at once or never.
-	Patience:       5 * time.Second,
+	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
 }
 

@@ -28,8 +28,8 @@ var mvapich = Launcher{
 	Versions:      []versionText{{`(?m)^Version: mvapich2?-(\S+)`, "MVAPICH"}},
 	Asked:         mvapichAsked,
 	// Each host's mpispawn ends with its ranks; mpirun_rsh ends the others when one of them, or its ssh, has failed.
-	Daemons:  []daemon{{program: "mpispawn"}},
-	Patience: 10 * time.Second,
+	Daemons:        []daemon{{program: "mpispawn"}},
+	FailureTimeout: 10 * time.Second,
 }
 
 // mvapichOptions are those of commandLine in mpirun_params.c; getopt_long_only takes them with one dash, and shortened.

@@ -52,8 +52,8 @@ var openMPI4 = Launcher{
 	},
 	Daemons: []daemon{{program: "orted"}},
 	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
-	Patience:    10 * time.Second,
-	DaemonsStay: true,
+	FailureTimeout: 10 * time.Second,
+	DaemonsStay:    true,
 }
 
 func openMPI4Variables(l Setup) []Var {

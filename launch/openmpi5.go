@@ -34,9 +34,9 @@ var openMPI5 = Launcher{
 		two:      "mca gmca prtemca pmixmca omca",
 		unread:   "N npernode ppn dvm app hnp",
 	},
-	Daemons:     []daemon{{program: "prted"}},
-	Patience:    10 * time.Second,
-	DaemonsStay: true,
+	Daemons:        []daemon{{program: "prted"}},
+	FailureTimeout: 10 * time.Second,
+	DaemonsStay:    true,
 	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).
 	Announcements: []announcement{
 		{`^\s*Exit code:\s+(\d+)$`, false},

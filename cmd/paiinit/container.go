@@ -66,15 +66,15 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
-	safe    func() error       // whether nobody gets in without the job's key, seen once
-	uncheck context.CancelFunc // nobody is to log in any more
-	running context.Context    // until the job has ended, or this container leaves
-	stop    context.CancelFunc // of the two that serve
-	serve   sync.WaitGroup
-	daemons *daemons       // of the launcher, on rank 0
-	people  people         // with sessions in this container
-	seen    seenLaunchers  // launchers that the command has started, on rank 0
-	asked   sync.WaitGroup // of the two that speak of the rendezvous
+	safe     func() error       // whether nobody gets in without the job's key, seen once
+	uncheck  context.CancelFunc // nobody is to log in any more
+	running  context.Context    // until the job has ended, or this container leaves
+	stop     context.CancelFunc // of the two that serve
+	serve    sync.WaitGroup
+	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
+	people   people           // with sessions in this container
+	asks     *launch.Asks     // what the command's launchers were asked for, on rank 0
+	asked    sync.WaitGroup   // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
 
@@ -96,7 +96,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		settings: s, agent: agent, log: s.logger(s.logOutput()), begin: time.Now(), first: os.Getppid(),
-		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -160,6 +160,7 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
+	c.asks = c.newAsks()
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
 		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,

@@ -208,7 +208,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
 			// A container that was killed takes its command, and so the others', with it.
-			asking.Go(func() { absent <- c.node.Absent(ctx, settle, absence) })
+			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, absence) })
 		}
 	}
 	for timedOut := false; !timedOut && len(v.Running()) > 0; {

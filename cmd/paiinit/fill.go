@@ -99,7 +99,7 @@ func (c *container) answerFill(ctx context.Context, name string, how *launch.Fil
 	}
 	if line.Given != "" {
 		c.log.Info(name+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
-		c.noteLauncher(ctx, append([]string{name}, q.Args...), q.Dir)
+		c.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
 		return reply{}
 	}
 	var hosts []string
@@ -143,6 +143,6 @@ func (c *container) answerFill(ctx context.Context, name string, how *launch.Fil
 			"processes", line.Ranks, "slots", slots,
 			"hint", "--slots sets how many processes belong on a container")
 	}
-	c.noteLauncher(ctx, slices.Concat([]string{name}, add, q.Args), q.Dir)
+	c.asks.Note(ctx, slices.Concat([]string{name}, add, q.Args), q.Dir)
 	return reply{Add: add}
 }

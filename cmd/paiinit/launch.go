@@ -73,15 +73,17 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { c.checkWay(ctx, r) })
-	watched := make(chan interruption, 1)
-	go func() { watched <- c.watch(ctx, stop.Abort, stop.Request) }()
+	s := c.supervisor(r, environ, &stop)
+	watched := make(chan launch.Interruption, 1)
+	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
+	looking.Go(func() { c.supervise(ctx, s) })
 	if len(r.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
-			looking.Go(func() { c.noteLauncher(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
+			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
-			looking.Go(func() { c.lookForLaunchers(ctx) })
+			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
 	c.mark("launch")
@@ -96,7 +98,16 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		launcher = true // itself, or below the command
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
-	o := c.judge(ctx, r, environ, result, why, launcher)
+	o := rendezvous.Outcome(s.Judge(launch.Ending{
+		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
+		Absent: func(settle time.Duration) *launch.Loss { return c.absent(ctx, settle) },
+	}))
+	if o.Status == statusRetry {
+		// A rank that is away at this moment would come to the same end by itself, so nobody waits for it.
+		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
+			c.node.GiveUp(l.Rank)
+		}
+	}
 	if err != nil {
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
@@ -148,13 +159,6 @@ func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.
 	}
 	return result, err
 }
-
-// After the command has failed: settle is for how long a rank may still turn out to be gone, absence for how long one that is
-// may take to come back.
-const (
-	settle  = 300 * time.Millisecond
-	absence = 3 * time.Second
-)
 
 func lossText(l rendezvous.Loss) string {
 	return launch.Loss(l).String()

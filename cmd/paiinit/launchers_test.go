@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,36 +16,15 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-func TestLaunchersBelow(t *testing.T) {
-	f := newFakeProc(7)
-	add := func(pid, parent int, line string, environ ...string) {
-		f.add(pid, parent, pid, "x", environ...)
-		f.MapFS[strconv.Itoa(pid)+"/cmdline"] = &fstest.MapFile{
-			Data: []byte(strings.ReplaceAll(line, " ", "\x00") + "\x00"),
-		}
-	}
-	add(20, 7, "sh train.sh")
-	add(21, 20, "/usr/bin/python3 /usr/bin/horovodrun -np 4 x")
-	add(22, 21, "mpirun -np 4 x") // horovodrun's own
-	add(23, 20, "bash -lc y")
-	add(24, 23, "mpirun -np 2 y")
-	add(25, 24, "python3 y")
-	add(26, 25, "mpirun -np 1 z") // of a rank
-	add(30, 7, "mpirun w", "SSH_CONNECTION=1 2 3 4")
-	add(40, 1, "mpirun v") // left the command's tree
-	all := readProcesses(f, 7)
-	require.Equal(t, []int{21, 24}, launchersBelow(f, all, 7))
-	require.Empty(t, launchersBelow(f, nil, 7))
-}
-
 // newReached is rank 0 of a job of three ranks with two slots each.
 func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &state{dir: "/s"},
+		log: slog.New(slog.NewTextHandler(&log, nil)), sessions: newSessions(), state: &state{dir: "/s"},
 		settings: settings{command: command},
 	}
+	c.asks = c.newAsks()
 	c.job.Alias = "worker-0"
 	for i := range 3 {
 		c.roster.Members = append(c.roster.Members, rendezvous.Member{
@@ -101,13 +79,14 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.noteLauncher(t.Context(), line, dir)
-			c.noteLauncher(t.Context(), line, dir) // seen again
+			c.asks.Note(t.Context(), line, dir)
+			c.asks.Note(t.Context(), line, dir) // seen again
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
-				c.daemons.begun(host, launch.Daemon{}, launch.Probe(command))
+				c.sessions.Begun(host, command)
 			}
-			o := c.checkReached(c.roster, nil)
+			s := c.supervisor(c.roster, nil, new(launch.Stopper))
+			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)
 				require.Contains(t, log.String(), tt.says)
@@ -119,8 +98,8 @@ func TestReached(t *testing.T) {
 			require.Equal(t, tt.status, o.Status)
 			require.Contains(t, o.Reason, tt.says)
 			require.NotContains(t, log.String(), "every rank runs the command")
-			c.allowPartial = true
-			require.Nil(t, c.checkReached(c.roster, nil))
+			s.AllowPartial = true
+			require.Nil(t, s.Reached())
 		})
 	}
 }
@@ -133,7 +112,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
 	} {
 		c, log := newReached(t)
-		c.noteLauncher(t.Context(), strings.Fields(line), "/")
+		c.asks.Note(t.Context(), strings.Fields(line), "/")
 		require.Equal(t, warns, strings.Contains(log.String(), "takes an option for its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}

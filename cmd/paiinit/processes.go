@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -141,6 +142,11 @@ func launchProcesses(proc fs.FS, all processes, job []int) []launch.Process {
 			Name: p.name, Exit: p.exit,
 			Args:      func() []string { return commandLine(proc, pid) },
 			Variables: func() map[string]bool { return variables(proc, pid) },
+			Dir: func() string {
+				dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" where the process has ended
+				return dir
+			},
+			Ours: func() bool { return runsSelf(proc, pid) },
 		}
 	}
 	return found
@@ -167,4 +173,11 @@ func commandLine(proc fs.FS, pid int) []string {
 		return nil
 	}
 	return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+}
+
+// runsSelf says whether a process executes this program.
+func runsSelf(proc fs.FS, pid int) bool {
+	theirs, err := fs.Stat(proc, strconv.Itoa(pid)+"/exe")
+	own, errOwn := fs.Stat(proc, "self/exe")
+	return err == nil && errOwn == nil && os.SameFile(theirs, own)
 }
