@@ -36,9 +36,17 @@ var imports = map[string]struct {
 		nil,
 		"text in, text out",
 	},
+	"hosts": {
+		nil,
+		"names in, a host out: plain values, and the caller brings the resolver",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so that it must cost nothing before main",
+	},
+	"internal/tcp": {
+		[]string{"golang.org/x/sys"},
+		"both ends of an SSH connection find out by the same rules that it is lost, and neither knows the other",
 	},
 	"internal/unixsock": {
 		[]string{"golang.org/x/sys"},
@@ -74,7 +82,10 @@ var imports = map[string]struct {
 		"hides memberlist: everybody else sees a roster and an outcome",
 	},
 	"rsh": {
-		[]string{module + "/internal/unixsock", module + "/rsh/frame", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		[]string{
+			module + "/internal/tcp", module + "/internal/unixsock", module + "/rsh/frame",
+			"golang.org/x/crypto/ssh", "golang.org/x/sys",
+		},
 		"the client knows the protocol and not our server: it is tested against real ones",
 	},
 	"rsh/frame": {
@@ -82,7 +93,10 @@ var imports = map[string]struct {
 		"package early imports it: it has nothing to initialise",
 	},
 	"sshd": {
-		[]string{module + "/internal/proc", "github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys"},
+		[]string{
+			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",
+			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys",
+		},
 		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},
 	"sshd/sshdtest": {
@@ -91,7 +105,7 @@ var imports = map[string]struct {
 	},
 	"statedir": {
 		[]string{module + "/internal/proc", module + "/internal/unixsock", "golang.org/x/sys"},
-		"which directory is whose depends on the kernel's locks and sockets alone: no flag, launcher or rank changes it",
+		"the kernel's locks and sockets alone tell whose a directory is: no flag, launcher or rank does",
 	},
 	"stderrlog": {
 		nil,
@@ -117,7 +131,10 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir", "integration"},
+		[]string{
+			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir",
+			"integration",
+		},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {

@@ -55,7 +55,7 @@ func build(dir string) (err error) {
 		return err
 	}
 	paiinit = filepath.Join(dir, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w",
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
 		"-o", paiinit, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

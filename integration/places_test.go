@@ -143,7 +143,7 @@ $`, stdout(c))
 	says := stderr(c)
 	require.Contains(t, says, "no directory for the state can be used (--state-dir)")
 	require.Contains(t, says, "another user can write there")
-	require.Contains(t, says, "no paiinit runs in this container")
+	require.Contains(t, says, "paiinit is not running here")
 	require.Contains(t, says, "paiinit rsh: localhost: asking the paiinit at /dev/shm/paiinit-12345-d/agent.sock: "+
 		"user 54321 answers, neither user 12345 nor root; nothing was handed over\n")
 	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: user 54321 is at the other end")

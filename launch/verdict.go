@@ -327,7 +327,7 @@ const complaint = 2
 const lostConnection = `(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
 	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`
 
-// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank has failed.
+// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank fails.
 func endedByPeers(status int) bool {
 	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
 }

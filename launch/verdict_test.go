@@ -11,7 +11,8 @@ import (
 // withServer is a job whose chief and worker must succeed, while its parameter server never ends by itself.
 func withServer() []Rank {
 	return []Rank{
-		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true}, {Rank: 1, Role: "worker", Name: "worker-0", Needed: true},
+		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true},
+		{Rank: 1, Role: "worker", Name: "worker-0", Needed: true},
 		{Rank: 2, Role: "ps", Name: "ps-0"},
 	}
 }

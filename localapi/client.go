@@ -16,30 +16,33 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// Client asks the paiinit of this container. Besides those below, its methods return a *Refusal.
+// Client asks the paiinit of this container. Its methods return a *Refusal if paiinit has answered with one, and a
+// *DialError, *TimeoutError or *ClosedError if paiinit has not answered.
 type Client struct {
 	Socket string // path of status.sock
 }
 
-// DialError says that no paiinit answers on the socket, or, if it is an os.ErrPermission, that this user may not ask.
+// DialError says that no process serves the socket, or, where Err is an os.ErrPermission, that this user may not ask.
 type DialError struct {
 	Socket string
 	Err    error
 }
 
-func (e *DialError) Error() string { return fmt.Sprintf("nobody answers on %s: %v", e.Socket, e.Err) }
+func (e *DialError) Error() string { return fmt.Sprintf("no answer on %s: %v", e.Socket, e.Err) }
 func (e *DialError) Unwrap() error { return e.Err }
 
 // TimeoutError says that the server has not answered in time.
 type TimeoutError struct{}
 
-func (*TimeoutError) Error() string { return "the paiinit of this container does not answer" }
+func (*TimeoutError) Error() string {
+	return "paiinit is running in this container but does not answer"
+}
 
 // ClosedError says that the server has closed the connection without an answer.
 type ClosedError struct{ Err error }
 
 func (e *ClosedError) Error() string {
-	return fmt.Sprintf("the paiinit of this container has ended (%v)", e.Err)
+	return fmt.Sprintf("paiinit ended before it answered: %v", e.Err)
 }
 func (e *ClosedError) Unwrap() error { return e.Err }
 
@@ -47,18 +50,18 @@ func (e *ClosedError) Unwrap() error { return e.Err }
 func (c Client) Status(ctx context.Context) (*Status, error) {
 	a, err := c.ask(ctx, request{Ask: askStatus})
 	if err == nil && a.Status == nil {
-		err = errors.New("the paiinit of this container has answered without a status")
+		err = errors.New("reading the answer of paiinit: it has no status")
 	}
 	return a.Status, err
 }
 
-// Wait returns once all ranks are present. It gets a *Refusal after timeout; 0 = no limit.
+// Wait returns once all ranks are present. It returns a *Refusal after timeout; 0 = no limit.
 func (c Client) Wait(ctx context.Context, timeout time.Duration) error {
 	_, err := c.ask(ctx, request{Ask: askWait, Timeout: timeout})
 	return err
 }
 
-// Barrier returns once every rank has called it with that name. It gets a *Refusal after timeout; 0 = no limit.
+// Barrier returns once every rank has called it with that name. It returns a *Refusal after timeout; 0 = no limit.
 func (c Client) Barrier(ctx context.Context, name string, timeout time.Duration) error {
 	_, err := c.ask(ctx, request{Ask: askBarrier, Name: name, Timeout: timeout})
 	return err
@@ -91,7 +94,10 @@ func (c Client) Horovodrun(ctx context.Context, call HorovodrunCall) ([]string, 
 // ask sends one question and reads the answer.
 func (c Client) ask(ctx context.Context, q request) (answer, error) {
 	conn, err := c.dial(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return answer{}, ctx.Err()
+	case err != nil:
 		return answer{}, &DialError{c.Socket, err}
 	}
 	defer func() { _ = conn.Close() }()
@@ -124,7 +130,7 @@ func exchange(ctx context.Context, conn net.Conn, q request) (answer, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return answer{}, &TimeoutError{}
 	case errors.Is(err, io.EOF) && len(b) == maxAnswer:
-		return answer{}, fmt.Errorf("the answer of the paiinit of this container has more than %d bytes", maxAnswer)
+		return answer{}, fmt.Errorf("reading the answer of paiinit: it has more than %d bytes", maxAnswer)
 	}
 	return answer{}, &ClosedError{err}
 }
@@ -132,7 +138,7 @@ func exchange(ctx context.Context, conn net.Conn, q request) (answer, error) {
 func readAnswer(line []byte) (answer, error) {
 	var a answer
 	if err := json.Unmarshal(line, &a); err != nil {
-		return answer{}, fmt.Errorf("reading the answer of the paiinit of this container: %w", err)
+		return answer{}, fmt.Errorf("reading the answer of paiinit: %w", err)
 	}
 	if a.Exit != 0 {
 		return answer{}, &Refusal{a.Exit, a.Error}
@@ -140,7 +146,7 @@ func readAnswer(line []byte) (answer, error) {
 	return a, nil
 }
 
-// dial connects to the socket. A full queue is tried again for a while.
+// dial connects to the socket. It tries again for dialTimeout while the queue of the socket is full.
 func (c Client) dial(ctx context.Context) (*net.UnixConn, error) {
 	for deadline := time.Now().Add(dialTimeout); ; {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)

@@ -44,12 +44,12 @@ type Server struct {
 	Logger  *slog.Logger // nil = no log
 }
 
-// Serve answers until ctx ends. Then it closes the listener, lets the running questions return, and returns nil when
-// every answer was sent.
+// Serve answers until ctx ends. Then it closes the listener, ends the context of every question, and returns nil once
+// the last answer was sent, about 1 s later at most if the Job returns at once.
 func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 	unanswered := func(err error) {
 		if err != nil && s.Logger != nil {
-			s.Logger.Debug("a question was not answered", "err", err)
+			s.Logger.Debug("cannot answer a question", "err", err)
 		}
 	}
 	return unixsock.Server{
@@ -143,7 +143,7 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 	case q.Ask == askHorovodrun && q.Horovodrun != nil:
 		a.Add = s.Job.Horovodrun(ctx, *q.Horovodrun)
 	default:
-		text := fmt.Sprintf("this paiinit, %s, does not know the question %q", s.Version, q.Ask)
+		text := fmt.Sprintf("the running paiinit, %s, does not know the question %q", s.Version, q.Ask)
 		refusal = &Refusal{exitUnknown, text}
 	}
 	if refusal != nil {

@@ -1,8 +1,9 @@
-// Package netif tells which networks this container is on: its own addresses and interfaces, the network over which the
-// others reach it, whether a host answers at all, and which names an address has. It also holds a port free for the job.
+// Package netif tells which networks this container is on: its own addresses and interfaces, the network over which
+// other hosts reach it, whether a host answers at all, and which names an address has. It also holds a port free for
+// the job.
 //
-// It hides netlink(7), netdevice(7) and the DNS server. It knows no ranks and no launchers: addresses come in, names and
-// prefixes go out.
+// It hides netlink(7), netdevice(7) and the DNS server. It knows no ranks and no launchers: addresses come in, names
+// and prefixes go out.
 package netif
 
 import (
@@ -86,8 +87,8 @@ type Endpoint struct {
 	Addr      netip.Addr
 }
 
-// SharedInterface returns the interface over which all hosts are reached, where it has one name on all of them and IPv4,
-// and a shell takes the name as it is; "" if there is none.
+// SharedInterface returns the interface over which all hosts are reached, where it has one name on all of them and
+// IPv4, and a shell takes the name as it is; "" if there is none.
 func SharedInterface(hosts []Endpoint) string {
 	if len(hosts) == 0 {
 		return ""

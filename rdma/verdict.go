@@ -94,6 +94,18 @@ func Judge(ranks []Summary) Verdict {
 	return v
 }
 
+// JudgeEncoded judges encoded summaries. What cannot be decoded counts as a rank without devices: the caller has
+// compared the versions before.
+func JudgeEncoded(encoded [][]byte) Verdict {
+	ranks := make([]Summary, len(encoded))
+	for i, b := range encoded {
+		if s, err := DecodeSummary(b); err == nil {
+			ranks[i] = s
+		}
+	}
+	return Judge(ranks)
+}
+
 // RDMA says whether a library can use more than TCP on all ranks.
 func (v Verdict) RDMA() bool { return v.Fabric != KindNone || v.NetworkDirect }
 

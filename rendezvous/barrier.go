@@ -42,10 +42,10 @@ func (e *BarrierError) Error() string {
 
 // calls are what this container wants of rank 0. Only the loop touches them.
 type calls struct {
-	n     *Node
-	last  uint64
-	asked map[uint64]chan message
-	here  map[uint64]*arrival // not released yet
+	n       *Node
+	last    uint64
+	asked   map[uint64]chan message
+	waiting map[uint64]*arrival // not released yet
 }
 
 type arrival struct {
@@ -67,7 +67,7 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 	if !n.ask(func() {
 		n.calls.last++
 		call = n.calls.last
-		n.calls.here[call] = a
+		n.calls.waiting[call] = a
 		n.calls.arrive(call, a)
 	}) {
 		return ErrOver
@@ -87,11 +87,11 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 		if n.phase == Running {
 			size = len(n.roster.Members)
 		}
-		if _, waiting := n.calls.here[call]; !waiting {
+		if _, waiting := n.calls.waiting[call]; !waiting {
 			released = true // between the end of ctx and now
 			return
 		}
-		delete(n.calls.here, call)
+		delete(n.calls.waiting, call)
 		n.calls.leave(call, name)
 	})
 	if released {
@@ -151,13 +151,13 @@ func (k *calls) leave(call uint64, name string) {
 
 // resumeCalls tells rank 0 of every call: when the job starts, and when the connection is back.
 func (k *calls) resume() {
-	order := make([]uint64, 0, len(k.here))
-	for call := range k.here {
+	order := make([]uint64, 0, len(k.waiting))
+	for call := range k.waiting {
 		order = append(order, call)
 	}
 	slices.Sort(order)
 	for _, call := range order {
-		if a, ok := k.here[call]; ok {
+		if a, ok := k.waiting[call]; ok {
 			k.arrive(call, a)
 		}
 	}
@@ -165,8 +165,8 @@ func (k *calls) resume() {
 
 // onRelease ends a call of this container.
 func (k *calls) onRelease(call uint64) {
-	if a, ok := k.here[call]; ok {
-		delete(k.here, call)
+	if a, ok := k.waiting[call]; ok {
+		delete(k.waiting, call)
 		close(a.released)
 	}
 }
@@ -248,7 +248,7 @@ func (c *coordinator) notAt(name string) []Missing {
 		if m.Nonce == c.n.self.Nonce {
 			key = ""
 		}
-		if _, here := b[key]; here {
+		if _, arrived := b[key]; arrived {
 			continue
 		}
 		reason := "has not called it"

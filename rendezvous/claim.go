@@ -84,7 +84,7 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 	c.n.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(c.n.ctx, lookTimeout)
 		defer cancel()
-		a, err := c.n.exchange(ctx, first.ID, first.Addr, message{Type: here, Record: &c.n.self})
+		a, err := c.n.exchange(ctx, first.ID, first.Addr, message{Type: announce, Record: &c.n.self})
 		c.n.post(func() { decide(err == nil && a.Type == lead && a.Name == first.Nonce) })
 	})
 }

@@ -9,6 +9,12 @@ import (
 
 // Where every rank runs a command of its own, each tells rank 0 how it ended, and rank 0 orders the others to end theirs.
 
+// Order is rank 0's order to end the command of this rank.
+type Order struct {
+	Signal int // for the command; 0 = the caller chooses
+	Reason string
+}
+
 // End is how the command of one rank ended.
 type End struct {
 	Rank    int
@@ -60,13 +66,16 @@ func (n *Node) Order(signal int, reason string) {
 	})
 }
 
+// Orders tells every rank but 0 that rank 0 orders it to end its command.
+func (n *Node) Orders() <-chan Order { return n.orders }
+
 func (u *uplink) onOrder(m message) {
 	if u.n.phase != Running {
 		return
 	}
 	select {
-	case u.n.stops <- Stop{Name: u.leader.ID, Signal: m.Signal, Reason: m.Reason}:
-	default: // it was heard already
+	case u.n.orders <- Order{Signal: m.Signal, Reason: m.Reason}:
+	default: // sixteen orders wait already
 	}
 }
 

@@ -336,7 +336,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 		require.NoError(t, err)
 		return b
 	}
-	knock := packed(message{Type: here, Record: &self})
+	knock := packed(message{Type: announce, Record: &self})
 	for name, tt := range map[string]struct {
 		packet []byte
 		heard  bool
@@ -345,7 +345,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 		"nothing":         {nil, false},
 		"short":           {knock[:len(knock)-1], false},
 		"long":            {append(slices.Clone(knock), 0), false},
-		"no record":       {packed(message{Type: here}), false},
+		"no record":       {packed(message{Type: announce}), false},
 		"the end":         {packed(message{Type: done, Outcome: &Outcome{Status: 1}}), false},
 		"another message": {packed(message{Type: hello, Record: &self}), false},
 		"no length":       {bytes.Repeat([]byte{0xff}, 12), false},
@@ -387,7 +387,7 @@ func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
 		calls := 0
 		net.seen = func(_ *simHost, _ netip.AddrPort, k kind, _ []byte) {
-			if k == here {
+			if k == announce {
 				calls++
 			}
 		}

@@ -54,14 +54,14 @@
 // anything: that ends the job (Config.Unfit).
 //
 // The first three ranks are told to go at once, so that a rank 0 that is started again at that moment learns that there has been a
-// launch; the others may be told when rank 0 has started its command, or a moment later (Config.Head, Node.Launched).
+// launch; the others may be told when rank 0 has started its command, or a moment later (Config.GoDelay, Node.Launched).
 //
 // A rank that starts says so to rank 0 in one packet, sealed as all gossip is: rank 0, which calls silent ranks
 // about once a second, then calls at once, and acknowledges the packet. A packet may be lost: the rank repeats
 // it, and joins gossip, which tells the same, if it is neither called nor acknowledged within a moment.
 //
 // A rank whose call rank 0 does not get, because it is not where the environment says or its name does not resolve yet, calls itself:
-// here(record) to rank 0, or to any other rank, who passes it on and answers where rank 0 is.
+// announce(record) to rank 0, or to any other rank, who passes it on and answers where rank 0 is.
 //
 // # Overload
 //

@@ -36,7 +36,7 @@ func (f *foreign) met(err error, resolved time.Time) {
 		*f = foreign{}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), f.proven:
 		// no answer says nothing; and the container that proved it may have left with the same finding
-	case !isStranger(err) && !errors.Is(err, ErrOtherJob):
+	case !isIncompatible(err) && !errors.Is(err, ErrOtherJob):
 		*f = foreign{}
 	case f.since.IsZero() || !errors.Is(err, kindOf(f.err)):
 		*f = foreign{err: err, since: time.Now()}

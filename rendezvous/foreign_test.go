@@ -126,7 +126,7 @@ func TestForeignRankZero(t *testing.T) {
 					for {
 						select {
 						case l := <-calls:
-							l.want(here)
+							l.want(announce)
 							l.w.send(message{Type: lead, Record: &ours})
 							l.ended()
 						case <-over:

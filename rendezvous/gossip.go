@@ -78,7 +78,7 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	c.Delegate = delegate{meta, knocked, promised}
 	c.Events = events{heard: heard, self: c.Name}
 	c.Logger = log.New(logWriter{logger}, "", 0)
-	port.gate.begin(size, known)
+	port.admission.begin(size, known)
 	list, err := memberlist.Create(c)
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: starting gossip: %w", err)
@@ -96,7 +96,7 @@ func (g *gossip) close() error { return g.list.Shutdown() }
 
 // knock says in one packet that this container is here; it may be lost.
 func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
-	return g.tell(addr, message{Type: here, Record: self})
+	return g.tell(addr, message{Type: announce, Record: self})
 }
 
 // tell sends one packet, sealed as all gossip is.
@@ -128,7 +128,7 @@ func (d delegate) NotifyMsg(b []byte) {
 	m, err := decodeMessage(b[n:], nil)
 	switch {
 	case err != nil || m.Record == nil:
-	case m.Type == here:
+	case m.Type == announce:
 		d.knocked(*m.Record)
 	case m.Type == lead:
 		d.promised(*m.Record)

@@ -21,12 +21,12 @@ var (
 
 // isElse says that somebody else answers, and not who was called.
 func isElse(err error) bool {
-	return isStranger(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
+	return isIncompatible(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
 }
 
-// isStranger says that a container of this job answers that nothing can be said to: it has another secret, or is of
+// isIncompatible says that a container of this job answers that nothing can be said to: it has another secret, or is of
 // another version.
-func isStranger(err error) bool {
+func isIncompatible(err error) bool {
 	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherVersion)
 }
 
@@ -44,8 +44,8 @@ type Missing struct {
 	Name   string `json:"name"` // "worker-3", or an address, or "a rank"
 	Reason string `json:"reason"`
 
-	stranger error // isStranger; what answered there. nil = nothing did
-	proof    error // that waiting for it is of no use
+	incompatible error // isIncompatible; what answered there. nil = nothing did
+	proof        error // that waiting for it is of no use
 }
 
 // MissingError says which ranks were not there when the time was over.
@@ -64,17 +64,17 @@ func (e *MissingError) Error() string {
 // OtherSecret reports whether every missing rank answered with another secret, or rank 0 did and the others are silent:
 // a retry does not help.
 func (e *MissingError) OtherSecret() bool {
-	return e.strangers() && !e.OtherVersion()
+	return e.allIncompatible() && !e.OtherVersion()
 }
 
 // OtherVersion reports the same where some of them are of another version of paiinit, whose secret cannot be compared.
 func (e *MissingError) OtherVersion() bool {
-	other := func(m Missing) bool { return errors.Is(m.stranger, ErrOtherVersion) }
-	return e.strangers() && slices.ContainsFunc(e.Missing, other)
+	other := func(m Missing) bool { return errors.Is(m.incompatible, ErrOtherVersion) }
+	return e.allIncompatible() && slices.ContainsFunc(e.Missing, other)
 }
 
-func (e *MissingError) strangers() bool {
-	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.stranger == nil })
+func (e *MissingError) allIncompatible() bool {
+	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.incompatible == nil })
 }
 
 // Fold writes a list of missing ranks on one line: equal reasons are told once, and neighbours become a range:
@@ -132,7 +132,7 @@ func shorten(missing []Missing) []Missing {
 	for _, m := range missing {
 		if _, ok := at[m.Reason]; !ok && len(out) < long {
 			at[m.Reason] = len(out)
-			out = append(out, Missing{Rank: -1, Reason: m.Reason, stranger: m.stranger})
+			out = append(out, Missing{Rank: -1, Reason: m.Reason, incompatible: m.incompatible})
 		}
 		names[m.Reason] = append(names[m.Reason], m.Name)
 	}

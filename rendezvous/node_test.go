@@ -295,16 +295,16 @@ func TestOtherSecretIsForgotten(t *testing.T) {
 		w.set(addrOf(0), nil, fmt.Errorf("worker-0: %w", ErrOtherSecret))
 		one := w.start(w.config(1, 3))
 		time.Sleep(time.Second)
-		require.NotNil(t, strangerOf(one))
+		require.NotNil(t, incompatibleOf(one))
 		zero := w.start(w.config(0, 3))
 		time.Sleep(3 * time.Second)
-		require.Nil(t, strangerOf(one))
+		require.Nil(t, incompatibleOf(one))
 		w.close(zero, one)
 	})
 }
 
-func strangerOf(n *Node) (err error) {
-	n.ask(func() { err = n.up.stranger })
+func incompatibleOf(n *Node) (err error) {
+	n.ask(func() { err = n.up.incompatible })
 	return err
 }
 
@@ -642,7 +642,7 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 				var nodes []*Node
 				for i := range size {
 					cfg := w.config(i, size)
-					cfg.Head = head
+					cfg.GoDelay = head
 					nodes = append(nodes, w.start(cfg))
 				}
 				_, err := nodes[0].Gather(t.Context())
@@ -679,7 +679,7 @@ func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
 		var nodes []*Node
 		for i := range size {
 			cfg := w.config(i, size)
-			cfg.Head = time.Hour
+			cfg.GoDelay = time.Hour
 			nodes = append(nodes, w.start(cfg))
 		}
 		_, err := nodes[0].Gather(t.Context())

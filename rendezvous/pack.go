@@ -253,6 +253,42 @@ func (d *unpacker) record(ref *Record) Record {
 	return r
 }
 
+// encode packs the record for gossip, which carries up to eight of them in a packet: no reference, and neither the address, which
+// travels in memberlist's own header, nor Host, Fabric and the fields after it.
+func (r *Record) encode() ([]byte, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	nonce, _ := parseNonce(r.Nonce) // validate has read it
+	b := binary.BigEndian.AppendUint64(append(make([]byte, 0, 96), metaFormat), nonce)
+	for _, n := range []int{r.Index + 1, r.Rank + 1, r.Order, r.Slots, r.GPUs} { // -1 becomes 0
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	return appendString(appendString(b, r.Role), r.Version), nil
+}
+
+// decodeRecord is the inverse of encode.
+func decodeRecord(b []byte, addr netip.AddrPort) (Record, error) {
+	d := newUnpacker(b)
+	if d.byte() != metaFormat {
+		return Record{}, errors.New("not a record of this format")
+	}
+	r := Record{Nonce: hex.EncodeToString(d.take(nonceBytes)), Addr: addr}
+	for _, n := range []*int{&r.Index, &r.Rank, &r.Order, &r.Slots, &r.GPUs} {
+		*n = d.size()
+	}
+	r.Index, r.Rank = r.Index-1, r.Rank-1
+	r.Role, r.Version = d.string(), d.string()
+	if d.short {
+		return Record{}, errors.New("record ends early or holds a number out of range")
+	}
+	r.ID = MakeID(r.Role, r.Index, r.Nonce)
+	if err := r.validate(); err != nil {
+		return Record{}, err
+	}
+	return r, nil
+}
+
 // pack writes a roster: epoch and hash, and each member as the difference to the one before.
 func (r *Roster) pack() []byte {
 	h, _ := hex.DecodeString(r.Hash)
@@ -347,6 +383,16 @@ func (d *unpacker) number() uint64 {
 	}
 	d.at += n
 	return v
+}
+
+// size reads a number that cannot be negative.
+func (d *unpacker) size() int {
+	v := d.number()
+	if v > 1<<31 {
+		d.short = true
+		return 0
+	}
+	return int(v)
 }
 
 func (d *unpacker) int() int {

@@ -52,10 +52,10 @@ type Port struct {
 	streams chan net.Conn
 	packets chan *memberlist.Packet
 
-	gate    *gate
-	gossip  context.Context // ends with gossip, or at once in a container that does not gossip
-	mute    context.CancelFunc
-	allowed map[netip.Addr]bool // nil = everybody
+	admission *admission
+	gossip    context.Context // ends with gossip, or at once in a container that does not gossip
+	mute      context.CancelFunc
+	allowed   map[netip.Addr]bool // nil = everybody
 
 	mu         sync.Mutex
 	waits      list.List     // of net.Conn: undecided ones, the oldest first
@@ -112,7 +112,7 @@ func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, st
 	p := &Port{
 		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,
 		done:      make(chan struct{}),
-		gate:      newGate(files),
+		admission: newAdmission(files),
 		ssh:       make(chan net.Conn),
 		streams:   make(chan net.Conn),
 		packets:   make(chan *memberlist.Packet, 256),
@@ -280,7 +280,7 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 
 // passStream hands a stream to memberlist once the gate admits it.
 func (p *Port) passStream(conn net.Conn) {
-	s, err := p.gate.admit(p.gossip, conn)
+	s, err := p.admission.admit(p.gossip, conn)
 	if err != nil {
 		p.log.Debug("a gossip stream is refused", "remote", conn.RemoteAddr(), "reason", err)
 		_ = conn.Close()

@@ -290,7 +290,7 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	_ = got.Close()
 	_ = silent.Close()
 
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	stream := dial(string([]byte{gossipByte, 1, 'x'}))
 	got = <-p.streams
 	b := make([]byte, 3)
@@ -318,7 +318,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
 	ln := p.SSH(greeting)
 	tr := &transport{ctx: t.Context(), port: p}
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", addr)
@@ -570,7 +570,7 @@ func FuzzFirstBytes(f *testing.F) {
 	p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(f, err)
 	f.Cleanup(func() { require.NoError(f, p.Close()) })
-	p.gate.begin(2, nil)
+	p.admission.begin(2, nil)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) == 0 || len(b) > 16<<10 { // it is in the buffers of the kernel before it is read
 			return

@@ -12,14 +12,14 @@ import (
 // Member is one rank of an agreed roster.
 type Member struct {
 	Record
-	Alias string `json:"alias"` // unique name without dots: "role-index", or "role-rank" when the index was unknown
+	Alias string // unique name without dots: "role-index", or "role-rank" when the index was unknown
 }
 
 // Roster is the list of all ranks, in rank order, that a commit made binding.
 type Roster struct {
-	Epoch   uint64   `json:"epoch"` // counts the attempts of rank 0 to agree; 1 is the first
-	Hash    string   `json:"hash"`  // SHA-256 over the members, in hex
-	Members []Member `json:"members"`
+	Epoch   uint64 // counts the attempts of rank 0 to agree; 1 is the first
+	Hash    string // SHA-256 over the members, in hex
+	Members []Member
 }
 
 // Self returns the member with the given nonce.

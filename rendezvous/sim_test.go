@@ -496,7 +496,7 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	}
 	cfg := Config{
 		Status: testStatuses,
-		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, Head: s.head, Lookup: s.dns.lookup,
+		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head, Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
 	if s.net.cpu != nil {

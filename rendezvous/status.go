@@ -35,10 +35,10 @@ type RankStatus struct {
 
 // Status is where the rendezvous stands.
 type Status struct {
-	Phase Phase        `json:"phase"` // of this container
-	Epoch uint64       `json:"epoch"` // of the roster that this container holds, 0 without one
-	Hash  string       `json:"hash"`
-	Ranks []RankStatus `json:"ranks"` // by rank; those whose rank is not known come last
+	Phase Phase  // of this container
+	Epoch uint64 // of the roster that this container holds, 0 without one
+	Hash  string
+	Ranks []RankStatus // by rank; those whose rank is not known come last
 }
 
 // askPatience is how long rank 0 may take to say what it sees, before a rank says what it knows itself.

@@ -105,6 +105,34 @@ func (p *play) call(n *Node, ref *Record) *line {
 	return p.line(a, ref)
 }
 
+// greet calls the node as rank 0 does.
+func (p *play) greet(n *Node, zero *Record) *line {
+	l := p.call(n, zero)
+	l.w.send(message{Type: hello, Record: zero})
+	return l
+}
+
+// prepared greets the node and brings it to acknowledge a roster.
+func (p *play) prepared(n *Node, zero *Record, r *Roster) *line {
+	l := p.greet(n, zero)
+	l.want(register)
+	l.w.send(message{Type: prepare, Epoch: r.Epoch, Roster: r})
+	require.Equal(p.t, r.Epoch, l.want(ack).Epoch)
+	return l
+}
+
+// launched tells the node to go.
+func (l *line) launched(epoch uint64) {
+	l.w.send(message{Type: launched, Epoch: epoch})
+	l.want(started)
+}
+
+func rosterOf(t *testing.T, epoch uint64, records ...Record) *Roster {
+	members, err := assign(records, len(records))
+	require.NoError(t, err)
+	return &Roster{Epoch: epoch, Hash: hashMembers(members), Members: members}
+}
+
 func (p *play) record(i int) Record {
 	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 1, Version: "1"}
 }
@@ -386,17 +414,11 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
+		up := p.greet(n, &zero)
 		require.Equal(t, Gathering, up.want(register).State)
 		up.w.send(message{Type: launched, Epoch: 1})
 		require.False(t, launchedYet(n), "go without a roster")
-		roster := func(epoch uint64, by Record) *Roster {
-			members, err := assign([]Record{by, self}, 2)
-			require.NoError(t, err)
-			return &Roster{Epoch: epoch, Hash: hashMembers(members), Members: members}
-		}
-		up.w.send(message{Type: prepare, Epoch: 4, Roster: roster(4, zero)})
+		up.w.send(message{Type: prepare, Epoch: 4, Roster: rosterOf(t, 4, zero, self)})
 		require.Equal(t, uint64(4), up.want(ack).Epoch)
 		for _, epoch := range []uint64{0, 1, 3, 5} {
 			up.w.send(message{Type: launched, Epoch: epoch})
@@ -408,8 +430,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 
 		// Another one comes, which may have been started in place of it, or be of no right at all.
 		for _, phase := range []Phase{Running, Ended} {
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
@@ -418,7 +439,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 			late.w.send(message{Type: hello, Record: &other})
 			up.want(ping)
 			require.Equal(t, phase, late.want(register).State, "the first does not answer")
-			late.w.send(message{Type: prepare, Epoch: 5, Roster: roster(5, other)})
+			late.w.send(message{Type: prepare, Epoch: 5, Roster: rosterOf(t, 5, other, self)})
 			late.w.send(message{Type: launched, Epoch: 5})
 			late.w.send(message{Type: stop, Signal: 15})
 			late.w.send(message{Type: done, Outcome: &Outcome{Status: 7}})
@@ -426,8 +447,8 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 			late.quiet(time.Second)
 			synctest.Wait()
 			require.Equal(t, phase, n.View().Phase)
-			require.Equal(t, roster(4, zero).Hash, n.View().Hash)
-			require.Empty(t, n.Stops())
+			require.Equal(t, rosterOf(t, 4, zero, self).Hash, n.View().Hash)
+			require.Empty(t, n.Orders())
 			late.w.abort()
 			late.ended()
 			if phase == Running {
@@ -451,20 +472,13 @@ func TestAPreparedRankFollowsNoOtherStartOfRankZero(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		members, err := assign([]Record{zero, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self))
 		up.w.abort()
 		up.ended()
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		next := p.greet(n, &other)
 		require.Equal(t, Ended, next.want(register).State)
 		next.w.send(message{Type: launched, Epoch: 1})
-		_, err = n.Gather(t.Context())
+		_, err := n.Gather(t.Context())
 		var lost *LostError
 		require.ErrorAs(t, err, &lost)
 		p.end(n, next)
@@ -481,12 +495,9 @@ func TestARosterMustHoldThisStart(t *testing.T) {
 		zeroth := zero
 		zeroth.Rank, other.Rank = 1, 0
 		for _, records := range [][]Record{{zero, before}, {zeroth, other}} {
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			members, err := assign(records, 2)
-			require.NoError(t, err)
-			up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+			up.w.send(message{Type: prepare, Epoch: 1, Roster: rosterOf(t, 1, records...)})
 			up.want(refuse)
 			up.w.send(message{Type: launched, Epoch: 1})
 			require.False(t, launchedYet(n))
@@ -503,16 +514,10 @@ func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
 		t := p.t
 		self, zero, two := p.record(1), p.record(0), p.record(2)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, self, two}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		hash := hashMembers(members)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hash, Members: members}})
-		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		r := rosterOf(t, 1, zero, self, two)
+		hash := r.Hash
+		up := p.prepared(n, &zero, r)
+		up.launched(1)
 		p.listen(2, true)
 		up.w.abort() // and rank 0 does not listen at its address
 		begin := time.Now()
@@ -549,30 +554,20 @@ func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 		}
 		self, leader, other := unknown(1), unknown(0), unknown(2)
 		n := p.start(self, 2)
-		greet := func(r Record) *line {
-			l := p.call(n, &r)
-			l.w.send(message{Type: hello, Record: &r})
-			return l
-		}
-		up := greet(leader)
-		up.want(register)
-		members, err := assign([]Record{leader, self}, 2)
-		require.NoError(t, err)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		early := greet(other)
+		up := p.prepared(n, &leader, rosterOf(t, 1, leader, self))
+		early := p.greet(n, &other)
 		early.want(refuse)
 
 		p.listen(0, true)
 		up.w.abort()
 		asked := p.called(0)
-		asked.want(here)
-		late := greet(other)
+		asked.want(announce)
+		late := p.greet(n, &other)
 		late.want(refuse)
 		asked.w.send(message{Type: lead, Record: &other, Name: leader.Nonce})
 		asked.ended()
 		synctest.Wait()
-		next := greet(other)
+		next := p.greet(n, &other)
 		require.Equal(t, Gathering, next.want(register).State)
 		for _, l := range []*line{early, late} {
 			l.w.abort()
@@ -618,7 +613,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		require.True(t, launchedYet(zero))
 		one.want(launched)
 		asking := p.call(zero, nil)
-		asking.w.send(message{Type: here, Record: &more})
+		asking.w.send(message{Type: announce, Record: &more})
 		require.Equal(t, 78, asking.want(done).Outcome.Status)
 		p.end(zero, one, asking)
 	})
@@ -630,8 +625,7 @@ func TestNoClockIsCompared(t *testing.T) {
 		p := newPlay(t)
 		zero := p.record(0)
 		n := p.start(p.record(1), 3)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
+		up := p.greet(n, &zero)
 		up.want(register)
 		theirs := time.Now().Add(-7 * time.Hour)
 		p.wg.Go(func() {
@@ -681,19 +675,12 @@ func TestOneThatHasGivenUpDoesNotSayThatAllIsWell(t *testing.T) {
 		p.listen(1, true)
 		self, one, zero, other := p.record(2), p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, one, self}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, one, self))
+		next := p.greet(n, &other)
 		require.Equal(t, Ended, next.want(register).State)
 		up.w.abort()
 		var lost *LostError
-		_, err = n.Wait(t.Context())
+		_, err := n.Wait(t.Context())
 		require.ErrorAs(t, err, &lost)
 		require.Empty(t, p.calls[addrOf(1)], "another rank was told an outcome that nobody gave")
 		p.end(n, next)
@@ -706,19 +693,12 @@ func TestARosterIsVoidWhenRankZeroWaitsAgain(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		members, err := assign([]Record{zero, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self))
 		up.w.send(message{Type: waiting, Present: 1, Missing: []Missing{{Name: "worker-2"}}})
 		synctest.Wait()
 		up.w.abort()
 		up.ended()
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		next := p.greet(n, &other)
 		require.Equal(t, Gathering, next.want(register).State)
 		p.end(n, next)
 	})
@@ -747,17 +727,14 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		}
 		require.Equal(t, Gathering, n.View().Phase)
 
-		up := p.call(n, &first)
-		up.w.send(message{Type: hello, Record: &first})
+		up := p.greet(n, &first)
 		up.want(register)
 		elsewhere.ended()
 		l.ended()
-		members, err := assign([]Record{first, self}, 2)
-		require.NoError(t, err)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		r := rosterOf(t, 1, first, self)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: r})
 		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up.launched(1)
 		p.end(n, up)
 	})
 }
@@ -845,15 +822,8 @@ func TestALaterStartGivesNoVerdict(t *testing.T) {
 		p := newPlay(t)
 		self, zero, one := p.record(2), p.record(0), p.record(1)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, one, self}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, one, self))
+		up.launched(1)
 		p.listen(1, true)
 		begin := time.Now()
 		up.w.abort() // and nobody listens at rank 0's address
@@ -864,7 +834,7 @@ func TestALaterStartGivesNoVerdict(t *testing.T) {
 			asked.ended()
 		}
 		var lost *LostError
-		_, err = n.Wait(t.Context())
+		_, err := n.Wait(t.Context())
 		require.ErrorAs(t, err, &lost)
 		require.Less(t, time.Since(begin), 2*time.Second)
 		p.end(n)
@@ -880,19 +850,12 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 		leader.Rank, self.Rank, other.Rank = -1, -1, -1
 		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		members, err := assign([]Record{leader, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &leader)
-		up.w.send(message{Type: hello, Record: &leader})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &leader, rosterOf(t, 1, leader, self))
 		n.post(func() { n.find.onGossip(other, true) })
 		up.quiet(time.Second)
 		require.Empty(t, p.calls[addrOf(2)], "it calls the others to a launch of its own")
 		require.Equal(t, Prepared, n.View().Phase)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up.launched(1)
 		p.end(n, up)
 	})
 }
@@ -903,13 +866,7 @@ func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 		p := newPlay(t)
 		self, zero, two, next := p.record(1), p.record(0), p.record(2), p.record(0)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, self, two}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self, two))
 		p.listen(2, true)
 		up.w.abort() // and nobody listens at rank 0's address
 		asked := p.called(2)
@@ -917,8 +874,7 @@ func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 		asked.w.send(message{Type: seen, Name: two.Nonce, State: Gathering})
 		asked.ended()
 		synctest.Wait()
-		l := p.call(n, &next)
-		l.w.send(message{Type: hello, Record: &next})
+		l := p.greet(n, &next)
 		require.Equal(t, Gathering, l.want(register).State)
 		p.end(n, l)
 	})
@@ -1003,7 +959,7 @@ func TestASecondClaimantOfARankIsRefused(t *testing.T) {
 					synctest.Wait()
 					begin := time.Now()
 					asking := p.call(zero, nil)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 					one.want(ping)
 					if answers {
 						one.w.send(message{Type: pong})
@@ -1065,7 +1021,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 				asking := p.call(zero, nil)
 				if calls {
 					one.want(hello)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 				} else { // the second one is at the other address that rank 0 knows
 					zero.ask(func() { zero.lead.addTarget(second.ID, nil, addrOf(7)) })
 					one.w.abort()
@@ -1078,7 +1034,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 					one.w.send(message{Type: register, ref: m.Record, Record: &second, State: Gathering})
 				}
 				verify := p.called(1)
-				verify.want(here)
+				verify.want(announce)
 				refused := asking
 				if !calls {
 					refused = one
@@ -1107,17 +1063,15 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			zero, other := p.record(0), p.record(0)
 			other.Addr = addrOf(7)
 			n := p.start(p.record(1), 3)
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
 			late.w.send(message{Type: pong})
 			require.Equal(t, zero.Nonce, late.want(refuse).Record.Nonce)
-			require.Equal(t, other.Nonce, up.want(here).Record.Nonce)
+			require.Equal(t, other.Nonce, up.want(announce).Record.Nonce)
 			p.end(n, up, late)
 		})
 	})
@@ -1126,11 +1080,9 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			p := newPlay(t)
 			zero, other := p.record(0), p.record(0)
 			n := p.start(p.record(1), 3)
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
@@ -1141,7 +1093,7 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	})
 	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
 		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) {
-			one.w.send(message{Type: here, Record: other})
+			one.w.send(message{Type: announce, Record: other})
 		},
 		"another rank refuses": func(_ *play, _ *Node, other *Record, one *line) {
 			one.w.send(message{Type: refuse, Record: other})
@@ -1197,8 +1149,7 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				left := make(chan error, 1)
 				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, patience) })
 				require.Equal(t, 75, two.want(done).Outcome.Status)
-				up := p.call(n, &first)
-				up.w.send(message{Type: hello, Record: &first})
+				up := p.greet(n, &first)
 				up.want(refuse)
 				require.Equal(t, Ended, n.View().Phase)
 				two.w.send(message{Type: doneAck})

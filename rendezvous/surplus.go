@@ -107,7 +107,7 @@ func (c *coordinator) unsettled() (out []Missing) {
 func (c *coordinator) greet(t *target, w *wire) {
 	self := c.n.self
 	if t.id == "" && c.n.lead == c && len(c.targets) > 1 && t.rec == nil {
-		w.send(message{Type: here, Record: &self})
+		w.send(message{Type: announce, Record: &self})
 		return
 	}
 	w.send(message{Type: hello, Record: &self, Epoch: uint64(c.n.cfg.Size)})
@@ -157,7 +157,7 @@ func (c *coordinator) onSpare(t *target, w *wire, m message) {
 	if t.link != nil && t.link != w {
 		t.link.abort()
 	}
-	t.link, t.spare, t.err, t.stranger, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
+	t.link, t.spare, t.err, t.incompatible, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if c.n.phase == Prepared {
 		c.n.enter(Gathering) // the roster on its way does not hold all
 	}

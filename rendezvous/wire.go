@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// message is what goes over a control connection. What every launch sends to and from every rank is packed; the rest, which is
-// rare, is JSON.
+// message is what goes over a control connection; kind says which fields each message has. What every launch sends to and from
+// every rank is packed (pack.go); the rest, which is rare, is JSON.
 type message struct {
 	Type   kind        `json:"-"`
 	Record *Record     `json:"-"`
@@ -46,7 +46,7 @@ type message struct {
 	whole  []byte  // the message itself, where it is the same for many
 }
 
-// parentRank is from whom a rank gets the table in a large job.
+// parentRank is the rank that passes the roster on to another one in a large job.
 type parentRank struct {
 	ID   string
 	Addr netip.AddrPort
@@ -54,38 +54,49 @@ type parentRank struct {
 
 type kind byte
 
+// The messages. The first word of a comment says who sends it; what follows a colon are the fields that it fills.
 const (
-	_        kind = iota
-	hello         // from the one who dialled: its record; epoch = size of the job
-	register      // the answer: record, state, epoch of the roster held, size if it is another one
-	refuse        // either side: reason; the connection ends
-	waiting       // rank 0 tells who is missing
-	prepare       // epoch, hash, and the roster or from whom to fetch it
-	ack           // epoch and hash, as held by this rank
-	launched      // go: epoch
-	started       // the answer to go
-	stop          // a rank asks rank 0 to end the job, or rank 0 orders it: signal, reason
-	// A rank tells rank 0 how its command ended: outcome, after, clock; or why it leaves before the launch: outcome;
-	// record = the leaving rank's, where another rank passes it on.
-	ended
-	done // outcome; last = no bye follows
-	doneAck
-	inquiry  // a rank asks rank 0: call, name of a barrier or "" for all ranks
-	answer   // call, ranks or missing
-	arrive   // at a barrier: call, name
-	leave    // call, name
-	release  // call
-	released // the answer to release
-	bye      // everybody knows the outcome: leave
-	here     // from a rank that waits for rank 0's call, to anybody, who passes it on: its record
-	lead     // the answer: rank 0's record, if it is known; name = nonce of who answers, where that is not rank 0
-	look     // do you see this rank, and what do you know of the end: record
-	seen     // the answer: alive or reason; state, hash, outcome; name = nonce of who answers
-	fetch    // a rank wants the roster of a hash, from another one or from rank 0
-	table    // the answer: roster
-	clock    // rank 0 asks a rank for its clock: call; the answer: call, clock
-	ping     // does your process still answer?
-	pong
+	_ kind = iota
+
+	// The registration, on a connection that rank 0 has dialled.
+	hello    // rank 0 greets: Record; Epoch = size of the job
+	register // a rank answers: Record, Looking, State, Epoch of the roster that it holds, Size where it was told another one
+	refuse   // either side ends the connection: Reason; Record of the sender where the reason is that another one leads
+
+	// The commit.
+	waiting  // rank 0 says which ranks are missing: Missing, Present; a roster that was acknowledged is void
+	prepare  // rank 0 sends the roster: Epoch, and Roster, or Hash with Parent, the rank to fetch it from
+	ack      // a rank holds the roster: Epoch, Hash
+	launched // rank 0 says go: Epoch
+	started  // a rank has acted on go: Epoch
+
+	// The end.
+	stop    // either side: the receiver shall end what it is responsible for, rank 0 the job, a rank its command: Signal, Reason
+	ended   // a rank: its own part has ended: Outcome, After, Clock, Stopped; before the launch: it leaves; Record = the rank that leaves, if passed on
+	done    // rank 0: the job has ended: Outcome; Last = no bye follows; Record of rank 0 in the answer to here
+	doneAck // a rank knows the end, or keeps what another one said when it left
+
+	// Questions of a rank to rank 0, and barriers. Call is chosen by the rank, and comes back in the answer.
+	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
+	answer   // rank 0: Call, and Ranks with Now, or Missing
+	arrive   // a rank calls a barrier: Call, Name
+	leave    // a rank takes a call back: Call, Name
+	release  // rank 0: every rank has called: Call
+	released // a rank has seen the release: Call
+
+	bye // rank 0: every rank knows the end: leave
+
+	// Questions over connections that are dialled for them, to any rank.
+	announce // a rank waits for rank 0's call; who is not rank 0 passes it on: Record
+	lead     // the answer: Record of rank 0, if it is known; Name = nonce of the sender, where it is not rank 0
+	look     // a rank asks whether the receiver sees another one: Record; Last = the receiver gives the verdict on rank 0, Outcome if the sender knows it
+	seen     // the answer: Alive or Reason, State, Hash, Outcome if it is known; Name = nonce of the sender
+	fetch    // a rank wants a roster: Hash
+	table    // the answer: Roster
+
+	clock // rank 0 asks for a rank's clock: Call; the answer has Clock, too
+	ping  // either side asks whether the other one's process still answers
+	pong  // it does
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.

@@ -134,7 +134,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"release", message{Type: release, Call: 9}},
 		{"released", message{Type: released, Call: 9}},
 		{"bye", message{Type: bye}},
-		{"here", message{Type: here, Record: &one}},
+		{"announce", message{Type: announce, Record: &one}},
 		{"lead", message{Type: lead, Record: &zero}},
 		{"lead-passed-on", message{Type: lead, Record: &zero, Name: one.Nonce}},
 		{"lead-unknown", message{Type: lead, Name: one.Nonce}},

@@ -18,7 +18,8 @@ import (
 
 	gssh "github.com/gliderlabs/ssh"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
 // conn is one connection: the socket, its place among the handshakes, and what is known about the client. It is also
@@ -35,7 +36,7 @@ type conn struct {
 	crowded  atomic.Bool // it was dropped because there were too many
 	loggedIn atomic.Bool // authentication succeeded
 	peer     atomic.Bool // logged in with a key of the job
-	lost     atomic.Pointer[error]
+	loss     tcp.Loss
 	check    bool         // made by SelfCheck: its refusal is expected
 	greeted  bool         // the client sent something before its handshake began
 	greeting []byte       // what it sent and nothing has read yet
@@ -112,21 +113,14 @@ func (c *conn) Read(p []byte) (int, error) {
 	if bad := c.opening.feed(p[:n]); bad != nil {
 		n, err = 0, bad
 	}
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
-}
-
-// note keeps why the connection was lost: the SSH channels see only an EOF.
-func (c *conn) note(err error) {
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		c.lost.CompareAndSwap(nil, &err)
-	}
 }
 
 func (c *conn) Close() error {
@@ -194,7 +188,7 @@ func (c *conn) serve() {
 	}()
 	defer c.guard("connection")
 
-	if timeout := userTimeout(c.Conn, s.limits.userTimeout); timeout != nil {
+	if timeout := tcp.SetUserTimeout(c.Conn, s.limits.userTimeout); timeout != nil {
 		s.log.Debug("ssh connection without TCP_USER_TIMEOUT", "remote", address(c.RemoteAddr()), "err", timeout)
 	}
 	if c.awaitHandshake() {
@@ -410,12 +404,9 @@ func (c *conn) refused() {
 
 // gaveUp reports whether the client closed or lost the connection before any key was refused.
 func (c *conn) gaveUp() bool {
-	left := false
+	left := c.loss.Cause() != nil // the SSH library turns some errors into others
 	for _, e := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
 		left = left || errors.Is(c.failure, e)
-	}
-	if cause := c.lost.Load(); cause != nil { // the SSH library replaces some of these errors
-		left = true
 	}
 	return left && !c.expired.Load() && (c.denied == nil || errors.Is(c.denied, errUnproven))
 }
@@ -534,10 +525,7 @@ type custom struct {
 
 func (c custom) Read(p []byte) (int, error) {
 	n, err := c.Channel.Read(p)
-	if cause := c.conn.lost.Load(); errors.Is(err, io.EOF) && cause != nil {
-		err = *cause
-	}
-	return n, err
+	return n, c.conn.loss.Explain(err)
 }
 
 // take increments a counter of the connection unless it has reached limit. put decrements it.
@@ -557,55 +545,10 @@ func (c *conn) put(counter *int) {
 	*counter--
 }
 
-// userTimeout sets TCP_USER_TIMEOUT (tcp(7)): the connection ends if the peer does not acknowledge data for this long.
-func userTimeout(nc net.Conn, d time.Duration) error {
-	return onSocket(nc, func(fd int) error {
-		// Any of a login's small steps may get lost. Since Linux 6.15 (TCP_RTO_MAX_MS) it is sent again after at most a
-		// second; before, up to six times without doubling the wait (Documentation/networking/tcp-thin.rst of the
-		// kernel).
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
-		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-	})
-}
-
-// setKeepalive lets the kernel end the connection when the other machine acknowledges nothing for the timeout. TCP
-// keepalives wake no process; with several probes, a few lost packets do not end the connection (tcp(7),
-// tcp_keepalive_*).
+// setKeepalive lets the kernel end the connection when the other machine acknowledges nothing for the timeout.
 func (c *conn) setKeepalive(timeout time.Duration) {
-	const probes = 6
-	pause := int(max(timeout/probes, time.Second).Seconds())
-	err := onSocket(c.Conn, func(fd int) error {
-		return errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, probes))
-	})
-	if err = errors.Join(err, userTimeout(c.Conn, timeout)); err != nil {
+	if err := tcp.Watch(c.Conn, timeout); err != nil {
 		c.srv.log.Debug("ssh connection without TCP keepalive", "remote", address(c.RemoteAddr()), "err", err)
-	}
-}
-
-// onSocket calls f, which sets options of a TCP socket. It unwraps connections such as tls.Conn.
-func onSocket(nc net.Conn, f func(fd int) error) error {
-	for {
-		switch inner := nc.(type) {
-		case *net.UnixConn:
-			return nil
-		case syscall.Conn:
-			raw, err := inner.SyscallConn()
-			if err != nil {
-				return err
-			}
-			var serr error
-			err = raw.Control(func(fd uintptr) { serr = f(int(fd)) })
-			return errors.Join(err, serr)
-		case interface{ NetConn() net.Conn }:
-			nc = inner.NetConn()
-		default:
-			return errors.New("not a TCP connection")
-		}
 	}
 }
 

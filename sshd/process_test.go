@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 )
 
 func TestMembers(t *testing.T) {
@@ -176,30 +175,6 @@ func TestWireOrder(t *testing.T) {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		require.Equal(t, want, ch.sent)
 	}
-}
-
-type wrapped struct{ net.Conn }
-
-func (w wrapped) NetConn() net.Conn { return w.Conn }
-
-func TestUserTimeoutThroughWrappers(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	nc, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	defer func() { _ = nc.Close() }()
-	require.NoError(t, userTimeout(wrapped{wrapped{nc}}, 60*time.Second))
-	raw, err := nc.(*net.TCPConn).SyscallConn()
-	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-		require.NoError(t, err)
-		require.Equal(t, 60000, got)
-	}))
-	a, b := net.Pipe()
-	defer func() { _, _ = a.Close(), b.Close() }()
-	require.Error(t, userTimeout(wrapped{a}, time.Second))
 }
 
 func TestEnvironmentWithoutPasswdEntry(t *testing.T) {

@@ -38,12 +38,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +54,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.
@@ -153,6 +157,7 @@ type CommandEvent struct {
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
+	starting   sync.RWMutex // held for reading from before a command's start until OnCommand has returned
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
@@ -445,7 +450,7 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 
 // tryLogin returns nil if the server refuses a login by auth.
 func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
-	ours, theirs, err := socketPair()
+	ours, theirs, err := unixsock.Pair()
 	if err != nil {
 		return err
 	}
@@ -481,24 +486,6 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 	return nil
 }
 
-// socketPair returns two connected stream sockets.
-func socketPair() (a, b net.Conn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("creating a socket pair: %w", err)
-	}
-	first, second := os.NewFile(uintptr(fds[0]), "self-check"), os.NewFile(uintptr(fds[1]), "self-check")
-	defer func() { _, _ = first.Close(), second.Close() }()
-	if a, err = net.FileConn(first); err != nil {
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	if b, err = net.FileConn(second); err != nil {
-		_ = a.Close()
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	return a, b, nil
-}
-
 // Shutdown stops accepting, sends TERM to the process groups of all running commands, and waits for them and their
 // clients until ctx ends. Then it sends KILL to the sessions that are left, closes all connections, and waits for every
 // goroutine of the server. Commands that end in time send their status to their clients.
@@ -520,10 +507,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			idle = append(idle, c)
 		}
 	}
-	running := make([]*session, 0, len(s.running))
-	for r := range s.running {
-		running = append(running, r)
-	}
+	running := slices.Collect(maps.Keys(s.running))
 	s.mu.Unlock()
 	for _, c := range idle {
 		c.shut()
@@ -548,10 +532,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 
 	s.mu.Lock()
-	rest := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		rest = append(rest, c)
-	}
+	rest := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range rest {
 		c.shut()
@@ -618,6 +599,13 @@ func (s *Server) leave() {
 	defer s.mu.Unlock()
 	s.active--
 	s.shrunk()
+}
+
+// AwaitStarts returns once every command that runs now was reported to Config.OnCommand. A command may call back into
+// this process before its start is reported.
+func (s *Server) AwaitStarts() {
+	s.starting.Lock()
+	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts
 }
 
 // tell calls Config.OnCommand.

@@ -114,8 +114,8 @@ func live(dirs []string) []Identity {
 	return found
 }
 
-// Find returns the state directory of the paiinit that this process may ask: the nearest ancestor, else the directory of
-// agent, the path of an agent's socket, else the named directory, else that of the only paiinit that runs here. If
+// Find returns the state directory of the paiinit that this process may ask: the nearest ancestor, else the directory
+// of agent, the path of an agent's socket, else the named directory, else that of the only paiinit that runs here. If
 // several run here, it returns them.
 //
 // Launchers forward the variables of rank 0 to all ranks (mpirun -x, horovodrun), so that both agent and named may be

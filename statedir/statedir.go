@@ -28,16 +28,16 @@ import (
 
 // Names in the directory.
 const (
-	AgentSocket   = "agent.sock"  // the remote shell asks here
-	StatusSocket  = "status.sock" // the commands ask here; its server is the owner of the directory
-	KeysSocket    = "keys.sock"   // logs other ssh clients in
-	StatusFile    = "status.json"
-	Hostfile      = "hostfile"       // Open MPI's format
-	HydraHostfile = "hostfile.hydra" // MPICH's and Intel MPI's
-	SSHConfig     = "ssh_config"
-	KnownHosts    = "known_hosts"
-	Bin           = "bin" // links to this program
-	Temp          = "tmp" // for launchers that find no other place on this or another host
+	AgentSocket     = "agent.sock"  // the remote shell asks here
+	StatusSocket    = "status.sock" // the commands ask here; its server is the owner of the directory
+	KeysSocket      = "keys.sock"   // logs other ssh clients in
+	StatusFile      = "status.json"
+	Hostfile        = "hostfile"       // "name slots=n"
+	CountedHostfile = "hostfile.hydra" // "name:n"
+	SSHConfig       = "ssh_config"
+	KnownHosts      = "known_hosts"
+	Bin             = "bin" // links to this program
+	Temp            = "tmp" // for launchers that find no other place on this or another host
 
 	lockName    = "lock"
 	reserveName = "reserved"
@@ -121,7 +121,7 @@ func (d *Dir) open(ctx context.Context, cfg Config) error {
 		}
 	}
 	// Files of an earlier start name its hosts, and tell how that start ended.
-	for _, name := range []string{StatusFile, Hostfile, HydraHostfile, SSHConfig, KnownHosts} {
+	for _, name := range []string{StatusFile, Hostfile, CountedHostfile, SSHConfig, KnownHosts} {
 		if err := removeFile(d.File(name)); err != nil {
 			return err
 		}

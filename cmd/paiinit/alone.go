@@ -8,12 +8,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
@@ -123,32 +122,19 @@ type ownHost struct {
 }
 
 func (h *ownHost) dial(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ours, theirs, err := unixsock.Pair()
 	if err != nil {
-		return nil, fmt.Errorf("creating a socket pair: %w", err)
+		return nil, err
 	}
-	var conns [2]net.Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "own host")
-		conn, cerr := net.FileConn(f)
-		err = errors.Join(err, cerr, f.Close())
-		conns[i] = conn
+	select {
+	case h.conns <- theirs:
+		return ours, nil
+	case <-h.done:
+		err = net.ErrClosed
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	if err == nil {
-		select {
-		case h.conns <- conns[1]:
-			return conns[0], nil
-		case <-h.done:
-			err = net.ErrClosed
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	}
-	for _, conn := range conns {
-		if conn != nil {
-			_ = conn.Close()
-		}
-	}
+	_, _ = ours.Close(), theirs.Close()
 	return nil, err
 }
 

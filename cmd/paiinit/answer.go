@@ -13,10 +13,10 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// answers are what the processes of this container are told when they ask (package localapi).
+// answers implements localapi.Job: it answers the processes of this container.
 type answers struct{ c *container }
 
-// answerQuestions serves the commands that ask, until ctx ends.
+// answerQuestions serves status.sock until ctx ends.
 func (c *container) answerQuestions(ctx context.Context) error {
 	return localapi.Server{Job: answers{c}, Version: version, Logger: c.log}.Serve(ctx, c.state.Status)
 }
@@ -34,16 +34,16 @@ func (a answers) Hostfile(context.Context) ([]localapi.Host, *localapi.Refusal) 
 	return a.hosts(a.c.node.View(), func(rendezvous.RankStatus) bool { return true })
 }
 
-// Names refuses a person who may not use the other ranks.
+// Names refuses the sessions of a person who may not use other ranks (--people local).
 func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 	if _, err := a.c.personBehind(pid); err != nil {
-		a.c.log.Warn("refused to run a command", "err", err)
+		a.c.log.Warn("refused to name the hosts", "err", err)
 		return nil, &localapi.Refusal{Exit: statusOf(err), Text: err.Error()}
 	}
-	return a.c.agreed().namesByRank(), nil
+	return a.c.agreed().book().Both(), nil
 }
 
-// status is what a person or a program wants to know of where the rendezvous stands.
+// status converts the status of the rendezvous to the one that `paiinit status` prints.
 func (c *container) status(s rendezvous.Status) *localapi.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *container) status(s rendezvous.Status) *localapi.Status {
 	return out
 }
 
-// missing says who is not there, in the words of the log.
+// missing lists the missing ranks with the reasons, worded as in the log.
 func missing(s *localapi.Status) *rendezvous.MissingError {
 	e := &rendezvous.MissingError{Size: s.Size}
 	for _, r := range s.Ranks {
@@ -118,14 +118,14 @@ func (a answers) Barrier(ctx context.Context, name string) *localapi.Refusal {
 	return &localapi.Refusal{Exit: statusUsage, Text: err.Error()}
 }
 
-// over is for who waited for something when the job ended.
+// over returns the answer for a process that was waiting when the job ended.
 func (a answers) over(when string) *localapi.Refusal {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	o, err := a.c.node.Wait(now)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &localapi.Refusal{Exit: statusRetry, Text: "the paiinit of this container is ending " + when}
+		return &localapi.Refusal{Exit: statusRetry, Text: "paiinit is ending in this container " + when}
 	case err != nil:
 		return &localapi.Refusal{Exit: statusOf(err), Text: fmt.Sprintf("the job ended %s: %v", when, err)}
 	}
@@ -134,7 +134,7 @@ func (a answers) over(when string) *localapi.Refusal {
 	}
 }
 
-// failing is the status of who waited in vain: the job's, unless that is success.
+// failing returns the exit status of a process that waited in vain: the job's, or 75 if the job has succeeded.
 func failing(status int) int {
 	if status == 0 {
 		return statusRetry
@@ -142,14 +142,14 @@ func failing(status int) int {
 	return status
 }
 
-// hosts lists the hosts with slots, as the host lists of launchers do: names and slots are known from the commit on.
+// hosts lists the hosts with slots, as the host lists of launchers do. Names and slots are known after the commit.
 func (a answers) hosts(
 	s rendezvous.Status, wanted func(rendezvous.RankStatus) bool,
 ) ([]localapi.Host, *localapi.Refusal) {
 	agreed := a.c.agreed()
 	members, names := agreed.named()
 	if len(members) == 0 {
-		text := "the list of hosts is settled when all ranks are present: " + missing(a.c.status(s)).Error()
+		text := "no host list yet: " + missing(a.c.status(s)).Error()
 		return nil, &localapi.Refusal{Exit: statusRetry, Text: text}
 	}
 	list := []localapi.Host{}
@@ -164,7 +164,7 @@ func (a answers) hosts(
 	return list, nil
 }
 
-// mark notes that a phase of the story has come to its end.
+// mark records when a phase of the story has ended.
 func (c *container) mark(phase string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,14 +174,14 @@ func (c *container) mark(phase string) {
 	c.timings[phase] = time.Since(c.begin)
 }
 
-// launchFirst is how long what is in no hurry waits after all ranks have come.
+// launchFirst delays work that is not urgent after all ranks have come, in favour of the launch.
 const launchFirst = time.Second
 
-// statusInterval is how old status.json may get while ranks are awaited.
+// statusInterval is how often status.json is written while ranks are missing.
 const statusInterval = 10 * time.Second
 
-// keepStatusFile writes status.json for who cannot ask, or comes too late: when the wait has lasted a moment, from time to time during it, when
-// all ranks are present, and at the end.
+// keepStatusFile writes status.json, which stays readable after exit: soon after the wait has begun, every
+// statusInterval while ranks are missing, after the launch, and at the end.
 func (c *container) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
@@ -209,7 +209,7 @@ func (c *container) keepStatusFile(ctx context.Context) {
 	if err != nil {
 		c.agreed().writeSSHFiles()
 		write()
-		_, _ = c.node.Wait(ctx) // how it ended is not asked here
+		_, _ = c.node.Wait(ctx) // status.json shows how it ended
 	}
 	write()
 }

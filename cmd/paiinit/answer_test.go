@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -34,7 +35,7 @@ func TestNames(t *testing.T) {
 	require.Nil(t, refusal)
 	require.Empty(t, names, "before the commit")
 
-	c.agree(rendezvous.Roster{Members: members("node-7", "node", "node")})
+	c.agree(rendezvous.Roster{Members: members("node-7", "node", "node")}, launch.Fabric{})
 	want := [][]string{{"node-7", "worker-0"}, {"worker-1"}, {"worker-2"}}
 	names, refusal = answers{c}.Names(os.Getpid())
 	require.Nil(t, refusal)

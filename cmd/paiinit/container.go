@@ -28,6 +28,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
@@ -46,7 +47,7 @@ type container struct {
 	oomKills int // before anything was started
 
 	command string // path of the command, "" when this container has none
-	fabric  fabric
+	devices *rdma.Search
 
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
 	task     *netif.HeldPort     // for the job's own use
@@ -260,7 +261,8 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.answerAll(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
+	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
+		"elapsed", c.elapsed())
 	return nil
 }
 
@@ -287,7 +289,7 @@ func (c *container) remoteAgent() rsh.Agent {
 		Person:  c.personBehind,
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
-		Hosts:   func() [][]string { return c.agreed().namesByRank() },
+		Hosts:   func() [][]string { return c.agreed().book().Both() },
 		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }
@@ -354,7 +356,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.Self.Rank = 0
 	}
 	if c.exec == execRank0 {
-		cfg.Head = headStart
+		cfg.GoDelay = headStart
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
@@ -473,7 +475,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-c.fabric.done:
+			case <-c.devices.Done():
 				runtime.GOMAXPROCS(1)
 			}
 		})
@@ -491,10 +493,11 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
+	fabric := c.agreeOnFabric(roster)
+	if err := writeFabric(c.state, fabric); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
-	c.agree(roster)
+	c.agree(roster, fabric)
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
@@ -29,27 +29,26 @@ type endStatus int
 
 func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
 
-func eachFlags() []cli.Flag {
-	return []cli.Flag{&cli.StringFlag{Name: "ranks", Usage: "`LIST` of ranks and names of hosts, such as 0,3-5,worker-7 (default: all)"}}
-}
-
-func eachCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
+func eachCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name:      "each",
-		Usage:     "run COMMAND on every rank, its lines with the rank in front; the status is the worst",
+		Usage:     "run COMMAND on every rank, prefix each line with its rank, exit with the highest status",
 		ArgsUsage: "[--] COMMAND [ARG...]",
-		Description: "A COMMAND of one word is one for the shell, such as 'df -h | grep shm'; several words are run as they are.\n" +
-			"Standard output and error are kept apart. Signals are passed on to all.",
-		Flags:           eachFlags(),
-		HideHelpCommand: true,
-		OnUsageError:    usage,
-		Action: func(ctx context.Context, c *cli.Command) error {
+		Description: "A COMMAND of one word is run by the shell, such as 'df -h | grep shm'; " +
+			"several words are run as they are.\n" +
+			"Standard output and standard error stay separate. Signals are forwarded to every rank.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{
+				Name: "ranks", Usage: "`LIST` of ranks and host names, such as 0,3-5,worker-7", DefaultText: "all",
+			},
+		},
+		Action: func(c *cli.Context) error {
 			dir, err := chooseDir(environ, "")
 			if err != nil {
 				return err
 			}
 			e := &each{dir: dir, stdout: os.Stdout, stderr: os.Stderr}
-			return explain(e.run(ctx, c.String("ranks"), c.Args().Slice()))
+			return explain(e.run(c.Context, c.String("ranks"), c.Args().Slice()))
 		},
 	}
 }
@@ -76,7 +75,7 @@ func (e *each) run(ctx context.Context, list string, words []string) error {
 		return err
 	}
 	if len(hosts) == 0 {
-		return &absentError{errors.New("the ranks are not all there yet")}
+		return &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
 	ranks, err := parseRanks(list, hosts)
 	if err != nil {

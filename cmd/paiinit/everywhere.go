@@ -137,7 +137,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	var w waited
 	for running, waiting := true, true; running || waiting; {
 		select {
-		case s := <-c.node.Stops():
+		case s := <-c.node.Orders():
 			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", firstLine(s.Reason))
 			t.pass(stopSignal(s.Signal))
 		case e := <-t.end:
@@ -210,7 +210,8 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 	ended := func(e rendezvous.End) {
 		ends = append(ends, e)
 		order := v.Ended(launch.End{
-			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped, Outcome: launch.Outcome(e.Outcome),
+			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped,
+			Outcome: launch.Outcome(e.Outcome),
 		}, time.Now())
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {

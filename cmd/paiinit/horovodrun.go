@@ -33,7 +33,7 @@ func horovodrun(args, environ []string) int {
 	if line := launch.ReadHorovodrun(words); line.Launches && !insideRank(environ) {
 		add, err := askForHosts(words[:line.Options], path, environ)
 		if err != nil {
-			complain("horovodrun is executed as it was called: %v", err)
+			complain("horovodrun runs without the job's hosts: %v", err)
 		}
 		args = slices.Concat(args[:1], add, words)
 	}

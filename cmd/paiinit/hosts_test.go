@@ -1,13 +1,7 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"net"
-	"net/netip"
 	"os"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -24,109 +18,6 @@ func members(hosts ...string) []rendezvous.Member {
 		out = append(out, m)
 	}
 	return out
-}
-
-func TestHostNames(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		in, want []string
-	}{
-		{"plain and unique", []string{"a1", "b2"}, []string{"a1", "b2"}},
-		{"two containers on one host", []string{"node", "node", "other"}, []string{"worker-0", "worker-1", "other"}},
-		{"a dot would be cut off", []string{"a.example.org", "b"}, []string{"worker-0", "b"}},
-		{"a number would be an address", []string{"123456789012", "b"}, []string{"worker-0", "b"}},
-		{"the name of the own role and index", []string{"worker-0", "worker-1"}, []string{"worker-0", "worker-1"}},
-		{"the name of another's role and index", []string{"worker-1", "x"}, []string{"worker-0", "x"}},
-		{"an underscore ends Open MPI's daemons", []string{"a_b", "c"}, []string{"worker-0", "c"}},
-		{"a word of Open MPI's", []string{"port", "c"}, []string{"worker-0", "c"}},
-	} {
-		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, hostNames(members(tt.in...))) })
-	}
-	roles := members("node", "node")
-	roles[0].Alias, roles[1].Alias = "hvd_worker-0", "ps.server-1"
-	require.Equal(t, []string{"rank-0", "rank-1"}, hostNames(roles))
-}
-
-type addresses map[string][]string
-
-func (a addresses) LookupHost(_ context.Context, name string) (addrs []netip.Addr, err error) {
-	for _, s := range a[name] {
-		addrs = append(addrs, netip.MustParseAddr(s))
-	}
-	if addrs == nil {
-		err = &net.DNSError{Err: "no such host", Name: name, IsNotFound: true}
-	}
-	return addrs, err
-}
-
-func (addresses) LookupPTR(context.Context, netip.Addr) ([]string, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func TestMemberAt(t *testing.T) {
-	all := members("a", "b", "c", "d")
-	for i, addr := range []string{"10.0.0.1:1", "[fd00::2]:1", "10.0.0.3:1", "10.0.0.3:2"} {
-		all[i].Addr = netip.MustParseAddrPort(addr)
-	}
-	dns := addresses{
-		"host1": {"10.0.0.1"}, "host2": {"10.0.0.2", "fd00::2"}, "host3": {"10.0.0.3"},
-		"several":    {"10.0.0.1", "fd00::2"},
-		"github.com": {"192.0.2.1"}, "192.0.2.1": {"10.0.0.1"}, "": {"10.0.0.1"},
-	}
-	for host, want := range map[string]string{
-		"host1": "worker-0", "host2": "worker-1",
-		"host3": "", "several": "", "github.com": "", "unknown": "", "192.0.2.1": "", "": "",
-	} {
-		m, ok := memberAt(t.Context(), dns, all, host)
-		require.Equal(t, want, m.Alias, host)
-		require.Equal(t, want != "", ok, host)
-	}
-}
-
-func TestExpandAzureWords(t *testing.T) {
-	environ := []string{"NODE_RANK=0", "AZUREML_MPI_HOSTFILE=/run/h", "MASTER_PORT=29500"}
-	for name, tt := range map[string]struct{ in, want []string }{
-		"without a dollar": {
-			[]string{"mpirun", "--hostfile", "AZUREML_MPI_HOSTFILE", "-bind-to", "none", "WORLD_SIZE"},
-			[]string{"mpirun", "--hostfile", "/run/h", "-bind-to", "none", "4"},
-		},
-		"with a dollar, in exec form": {
-			[]string{"mpirun", "--hostfile", "$AZUREML_MPI_HOSTFILE", "-bind-to", "none"},
-			[]string{"mpirun", "--hostfile", "/run/h", "-bind-to", "none"},
-		},
-		"with braces": {
-			[]string{"python", "-m", "torch.distributed.launch",
-				"--node_rank", "${NODE_RANK}", "--nnodes", "${WORLD_SIZE}"},
-			[]string{"python", "-m", "torch.distributed.launch", "--node_rank", "0", "--nnodes", "4"},
-		},
-		"behind an option": {
-			[]string{"torchrun", "--node-rank=NODE_RANK", "--master-port=$MASTER_PORT", "--nnodes=${WORLD_SIZE}",
-				"-hostfile=AZUREML_MPI_HOSTFILE"},
-			[]string{"torchrun", "--node-rank=0", "--master-port=29500", "--nnodes=4", "-hostfile=/run/h"},
-		},
-		"the command itself": {[]string{"NODE_RANK"}, []string{"NODE_RANK"}},
-		"no value": {
-			[]string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"},
-			[]string{"x", "$MASTER_ADDR", "--a=MASTER_ADDR"},
-		},
-		"parts of an argument": {
-			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ",
-				"rank=NODE_RANK", "--a=b=NODE_RANK"},
-			[]string{"sh", "-c", "echo $NODE_RANK", "${NODE_RANK", "NODE_RANK}", "$$NODE_RANK", "$NODE_RANK ",
-				"rank=NODE_RANK", "--a=b=NODE_RANK"},
-		},
-		"names of variables that a launcher passes on": {
-			[]string{"mpirun", "-x", "MASTER_PORT", "-genv", "NODE_RANK", "NODE_RANK", "-x", "$MASTER_PORT"},
-			[]string{"mpirun", "-x", "MASTER_PORT", "-genv", "NODE_RANK", "0", "-x", "29500"},
-		},
-		"the same option of another program": {[]string{"./train", "-x", "NODE_RANK"}, []string{"./train", "-x", "0"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := slices.Clone(tt.in)
-			require.Equal(t, tt.want, expandAzureWords(in, environ, 4, slog.New(slog.DiscardHandler)))
-			require.Equal(t, tt.in, in, "the caller's words stay")
-		})
-	}
 }
 
 // A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.

@@ -114,8 +114,13 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 		default: // sixty-four signals that the command has not taken say enough
 		}
 	}
+	args, replaced := launch.ExpandAzureWords(c.settings.command, environ, size)
+	for _, v := range replaced {
+		c.log.Info("a literal word of the Azure ML job specification stands for its value",
+			"phase", "launch", "word", v.Name, "value", v.Value)
+	}
 	return launch.Command{
-		Path: path, Args: expandAzureWords(c.settings.command, environ, size, c.log), Environ: environ, Dir: c.dir,
+		Path: path, Args: args, Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
 		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
@@ -163,7 +168,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	}
 	n := c.reachedOver(r)
 	l := launch.Launcher{
-		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.HydraHostfile),
+		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.CountedHostfile),
 		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
 		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
 	}
@@ -178,7 +183,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
-	vars := c.withoutSettled(n, r, slices.Concat(launch.Environment(l), c.fabricVars(r)), slog.LevelInfo)
+	vars := c.withoutSettled(n, slices.Concat(launch.Environment(l), c.fabricVars()), slog.LevelInfo)
 	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), vars, more))
 	for _, v := range kept {
 		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
@@ -205,11 +210,11 @@ func (c *container) sessionVars() []string {
 }
 
 // varsOfSessions computes sessionVars.
-func (c *container) varsOfSessions(roster rendezvous.Roster) []string {
+func (c *container) varsOfSessions(roster rendezvous.Roster, fabric launch.Fabric) []string {
 	var out []string
 	n := c.reachedOver(roster)
-	hints := append(c.sessionFabricVars(roster), c.sessionSockets(n)...)
-	hints = c.withoutSettled(n, roster, hints, slog.LevelDebug) // rank 0 has told of its own
+	hints := append(everyFabricVar(fabric), c.sessionSockets(n)...)
+	hints = c.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
 	for _, v := range append(c.jobVars(roster), hints...) {
 		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
 		if !slices.ContainsFunc(c.agent.Environ, set) {
@@ -227,7 +232,8 @@ func (c *container) varsOfSessions(roster rendezvous.Roster) []string {
 func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket), Reason: "how paiinit rsh finds the paiinit of this container"},
+		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket),
+			Reason: "how paiinit rsh finds the paiinit of this container"},
 		{Name: "PAIINIT_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
 		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
 		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.File(statedir.Hostfile)},

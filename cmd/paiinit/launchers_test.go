@@ -61,7 +61,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			},
 		})
 	}
-	c.agree(roster)
+	c.agree(roster, launch.Fabric{})
 	return c, &log
 }
 
@@ -179,7 +179,7 @@ func TestAnswerHorovodrun(t *testing.T) {
 		"version":    {localapi.HorovodrunCall{Args: []string{"--version"}}, nil, ""},
 		"--exec all": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}) }, "",
+			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
 		},
 		"different networks": {
 			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},

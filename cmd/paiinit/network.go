@@ -61,8 +61,8 @@ func (c *container) sessionSockets(n netif.Network) []launch.Var {
 
 // withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a
 // choice: several networks, or devices.
-func (c *container) withoutSettled(n netif.Network, r rendezvous.Roster, vars []launch.Var, level slog.Level) []launch.Var {
-	if !n.Several && (len(r.Members) == 0 || !c.launchFabric(r).Devices) {
+func (c *container) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
+	if !n.Several && !c.agreed().fabric.Devices {
 		return vars
 	}
 	texts := c.choices()

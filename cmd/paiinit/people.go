@@ -58,6 +58,9 @@ func (p *people) behind(fsys fs.FS, pid int) string {
 
 // personBehind decides whether a process may use the other ranks.
 func (c *container) personBehind(pid int) (string, error) {
+	if c.server != nil { // otherwise no person can log in
+		c.server.AwaitStarts()
+	}
 	name := c.people.behind(os.DirFS("/proc"), pid)
 	if name != "" && c.settings.people == peopleLocal {
 		return "", fmt.Errorf("%s may run commands in this container only (--people local)", name)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/localapi"
@@ -23,14 +22,15 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// questions are the commands that ask the paiinit that runs in this container.
+// questions returns the commands that ask the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
 	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
-			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
-			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
-			OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} },
-			Action: func(ctx context.Context, c *cli.Command) error {
+			Name: name, Usage: usage, ArgsUsage: args,
+			Flags: append(flags, &cli.StringFlag{
+				Name: "state-dir", Usage: "state directory of the paiinit to ask [PAIINIT_STATE_DIR=`DIR`]",
+			}),
+			Action: func(c *cli.Context) error {
 				want := 0
 				if args != "" {
 					want = 1
@@ -42,79 +42,63 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return explain(do(ctx, c, clientIn(dir)))
+				return explain(do(c, clientIn(dir)))
 			},
 		}
 	}
-	timeout := &cli.StringFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then (default: no limit)"}
+	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
+		DefaultText: "forever", Action: notNegative("timeout")}
 	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
 	return []*cli.Command{
-		command("status", "", "where the job stands: who is present, who is missing, and why", showStatus,
-			&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.BoolFlag{Name: "watch", Usage: "show every change, until the job ends"}),
-		command("wait", "", "return once all ranks are present", awaitAll, timeout),
-		command("barrier", "NAME", "return once every rank has called it with that name", awaitBarrier, timeout),
-		command("hosts", "", "name:slots of the live ranks, as horovodrun's --host-discovery-script wants them", showHosts),
-		command("hostfile", "", "the host list", showHostfile,
-			&cli.StringFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: formats[0]}),
+		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
+		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
+		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
+		command("hostfile", "", "print the host list", showHostfile,
+			&cli.GenericFlag{
+				Name: "format", Usage: "`NAME` of the launcher that reads it: " + strings.Join(formats, ", "),
+				Value: new(dialect(hostfile.OpenMPI)),
+			}),
 	}
 }
 
-// askFunc asks the paiinit of this container, and prints what it answers.
-type askFunc func(context.Context, *cli.Command, localapi.Client) error
+// askFunc asks the running paiinit and prints its answer.
+type askFunc func(*cli.Context, localapi.Client) error
 
-// clientIn asks the paiinit that serves a state directory.
+// clientIn returns a client for the paiinit that owns a state directory.
 func clientIn(dir string) localapi.Client {
 	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
-// explain says what a person can do where no answer came.
+// explain adds what a person can do about a paiinit that cannot be reached.
 func explain(err error) error {
 	var dial *localapi.DialError
 	switch {
 	case !errors.As(err, &dial):
 		return err
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", dial.Err)
+		return fmt.Errorf("%w; only root and the user that runs paiinit may ask it", dial.Err)
 	}
-	return fmt.Errorf("no paiinit runs in this container: nobody answers on %s "+
-		"(PAIINIT_STATE_DIR or --state-dir says where else to ask)", dial.Socket)
+	return fmt.Errorf("paiinit is not running here: no answer on %s; "+
+		"if it has another state directory, use --state-dir or PAIINIT_STATE_DIR", dial.Socket)
 }
 
-// waitTimeout reads --timeout; 0 = no limit.
-func waitTimeout(c *cli.Command) (time.Duration, error) {
-	v := c.String("timeout")
-	if v == "" || v == "0" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		return 0, &usageError{fmt.Errorf("--timeout is %q: want a time such as 90s or 10m", v)}
-	}
-	return d, nil
+func awaitAll(c *cli.Context, ask localapi.Client) error {
+	return ask.Wait(c.Context, c.Duration("timeout"))
 }
 
-func awaitAll(ctx context.Context, c *cli.Command, ask localapi.Client) error {
-	d, err := waitTimeout(c)
-	if err != nil {
-		return err
-	}
-	return ask.Wait(ctx, d)
-}
-
-func awaitBarrier(ctx context.Context, c *cli.Command, ask localapi.Client) error {
-	d, err := waitTimeout(c)
-	if err != nil {
-		return err
-	}
+func awaitBarrier(c *cli.Context, ask localapi.Client) error {
 	name := c.Args().First()
 	if name == "" || len(name) > rendezvous.MaxName {
 		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
 	}
-	return ask.Barrier(ctx, name, d)
+	return ask.Barrier(c.Context, name, c.Duration("timeout"))
 }
 
-func showHosts(ctx context.Context, c *cli.Command, ask localapi.Client) error {
-	hosts, err := ask.Hosts(ctx)
+func showHosts(c *cli.Context, ask localapi.Client) error {
+	hosts, err := ask.Hosts(c.Context)
 	if err != nil {
 		return err
 	}
@@ -122,16 +106,25 @@ func showHosts(ctx context.Context, c *cli.Command, ask localapi.Client) error {
 	for _, h := range hosts {
 		fmt.Fprintf(&b, "%s:%d\n", h.Name, h.Slots)
 	}
-	_, err = b.WriteTo(c.Root().Writer)
+	_, err = b.WriteTo(c.App.Writer)
 	return err
 }
 
-func showHostfile(ctx context.Context, c *cli.Command, ask localapi.Client) error {
-	dialect := hostfile.Dialect(c.String("format"))
-	if err := hostfile.Check(dialect, "name"); err != nil {
-		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
+// dialect is the value of --format.
+type dialect hostfile.Dialect
+
+func (d *dialect) String() string { return string(*d) }
+
+func (d *dialect) Set(name string) error {
+	if hostfile.Check(hostfile.Dialect(name), "name") != nil {
+		return errors.New("want openmpi, hydra, horovod or deepspeed")
 	}
-	hosts, err := ask.Hostfile(ctx)
+	*d = dialect(name)
+	return nil
+}
+
+func showHostfile(c *cli.Context, ask localapi.Client) error {
+	hosts, err := ask.Hostfile(c.Context)
 	if err != nil {
 		return err
 	}
@@ -139,14 +132,14 @@ func showHostfile(ctx context.Context, c *cli.Command, ask localapi.Client) erro
 	for _, h := range hosts {
 		list = append(list, hostfile.Host(h))
 	}
-	return hostfile.Write(c.Root().Writer, dialect, list)
+	return hostfile.Write(c.App.Writer, hostfile.Dialect(c.String("format")), list)
 }
 
-// watchInterval is how often a change is looked for.
+// watchInterval is how often `paiinit status --watch` polls.
 const watchInterval = time.Second
 
-func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error {
-	s, err := ask.Status(ctx)
+func showStatus(c *cli.Context, ask localapi.Client) error {
+	s, err := ask.Status(c.Context)
 	if err != nil {
 		return err
 	}
@@ -154,11 +147,11 @@ func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error 
 	show := func(s *localapi.Status) error {
 		switch {
 		case c.Bool("json") && watch:
-			return json.NewEncoder(c.Root().Writer).Encode(s) // one line for each change
+			return json.NewEncoder(c.App.Writer).Encode(s) // one line for each change
 		case c.Bool("json"):
-			return printJSON(c.Root().Writer, s)
+			return printJSON(c.App.Writer, s)
 		}
-		return sayStatus(c.Root().Writer, s, time.Now())
+		return sayStatus(c.App.Writer, s, time.Now())
 	}
 	if err := show(s); err != nil || !watch {
 		return err
@@ -168,17 +161,17 @@ func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error 
 	last := s
 	for last.Phase != localapi.Ended {
 		<-tick.C
-		s, err := ask.Status(ctx)
+		s, err := ask.Status(c.Context)
 		if err != nil {
 			complain("%v", explain(err))
-			return nil // it was there before: this is the end of the job
+			return nil // paiinit has answered before, so the job has ended
 		}
 		if same(last, s) {
 			continue
 		}
 		last = s
 		if !c.Bool("json") {
-			if _, err := fmt.Fprintln(c.Root().Writer); err != nil {
+			if _, err := fmt.Fprintln(c.App.Writer); err != nil {
 				return err
 			}
 		}
@@ -189,14 +182,14 @@ func showStatus(ctx context.Context, c *cli.Command, ask localapi.Client) error 
 	return nil
 }
 
-// same compares what is shown of two statuses.
+// same reports whether two statuses print the same.
 func same(a, b *localapi.Status) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// sayStatus prints a status for people: one sentence, how long the phases took, and a row for every rank.
+// sayStatus prints a status for people: one sentence, the time of each phase, and a row for each rank.
 func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	var b strings.Builder
 	if e := missing(s); len(e.Missing) > 0 {
@@ -231,7 +224,7 @@ func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	return err
 }
 
-// dash stands for a number that is not known.
+// dash formats a number; "-" stands for an unknown one.
 func dash(n int) string {
 	if n < 0 {
 		return "-"

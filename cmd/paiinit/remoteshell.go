@@ -29,27 +29,26 @@ import (
 )
 
 const shellHelp = `NAME:
-   paiinit rsh - run a command on another rank, as ssh does; also when called by the name ssh or rsh
+   paiinit rsh - run a command or a shell on another rank; also under the names ssh and rsh
 
 USAGE:
    paiinit rsh [--secret-file FILE] [SSH OPTIONS] [user@]HOST [COMMAND...]
 
-HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and run by
-the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell (~. leaves it).
+HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and
+run by the /bin/sh of that container. Without COMMAND, at a terminal, rsh starts a shell (~. leaves it).
 
-By the name ssh, a host outside of the job is left to the next ssh in PATH, with the words as they are, if there is one.
+Under the name ssh, a HOST outside of the job is handed to the next ssh in PATH, if there is one, with all its words.
 
 Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and
-SendEnv do what they do there; the other rank admits LANG, LC_*, TERM and COLORTERM. Commands run as the user of the
-other container: a user that is neither that one nor the caller is an error. Where the host is, how to log in, and
-which key it must show is known from the job, so that most other options are ignored.
--D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
+SendEnv work as they do there; the other rank accepts LANG, LC_*, TERM and COLORTERM. COMMAND runs as the user of the
+other container; user@ may name that user or the caller. The job knows the address, the login and the host key of each
+rank, so most other options are ignored. -D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
 
-The paiinit that started this process does the work, else that of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only
-paiinit that runs here. Where none runs, the host is dialled directly with the keys of the job, if its secret is given:
---secret-file, PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
+rsh asks the paiinit that started it, else the one that PAIINIT_AGENT or PAIINIT_STATE_DIR names, else the only one that
+runs here. If none runs, rsh connects to HOST itself. For that it needs the secret of the job: --secret-file,
+PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
 
-The exit status is the command's; 128+n if signal n ended it; 255 if it could not be run, or its connection was lost.
+The exit status is that of COMMAND; 128+n if signal n ended it; 255 if it could not be run or its connection was lost.
 `
 
 // remoteShell is `paiinit rsh`: what mpirun calls for each host. The paiinit of this container does the work.

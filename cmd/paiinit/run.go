@@ -44,7 +44,7 @@ func run(args []string, agent pid1.Agent) int {
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
-	}).Run(context.Background(), runArgs(args))
+	}).RunContext(context.Background(), runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -57,7 +57,7 @@ func run(args []string, agent pid1.Agent) int {
 	}
 	stderr.Ending()
 	log := s.logger(stderr)
-	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else it is for that paiinit to tell
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
@@ -161,7 +161,8 @@ func nested(environ []string) string { return envspec.Nested(environ) }
 // passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
 func passThrough(args, environ []string) int {
 	var s settings
-	if err := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil }).Run(context.Background(), runArgs(args)); err != nil {
+	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
+	if err := app.Run(runArgs(args)); err != nil {
 		complain("%v", err)
 		return statusOf(err)
 	}

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"context"
 	"net/netip"
 	"os"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/sshd"
 )
@@ -18,7 +17,7 @@ const sftpServer = "sftp-server"
 func sftpCommand() *cli.Command {
 	return &cli.Command{
 		Name: sftpServer, Hidden: true,
-		Action: func(_ context.Context, c *cli.Command) error {
+		Action: func(c *cli.Context) error {
 			return sshd.ServeSFTP(os.Stdin, os.Stdout, c.Args().Slice())
 		},
 	}

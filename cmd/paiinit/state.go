@@ -57,7 +57,7 @@ func writeHostfiles(d *statedir.Dir, hosts []hostfile.Host) error {
 		return err
 	}
 	for name, dialect := range map[string]hostfile.Dialect{
-		statedir.Hostfile: hostfile.OpenMPI, statedir.HydraHostfile: hostfile.Hydra,
+		statedir.Hostfile: hostfile.OpenMPI, statedir.CountedHostfile: hostfile.Hydra,
 	} {
 		var b bytes.Buffer
 		if err := hostfile.Write(&b, dialect, hosts); err != nil {

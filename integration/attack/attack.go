@@ -59,7 +59,7 @@ func All() []Attack {
 		{Name: "gossip", Connections: 100, Gossip: true, sources: 5, again: true, say: gossip},
 		{Name: "gossip from a rank", Connections: 100, Gossip: true, rank: true, again: true, say: gossip},
 		{Name: "silent gossip", Connections: 1100, Gossip: true, sources: 5, say: send([]byte{gossipByte})},
-		{Name: "gossip to one that has none", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
+		{Name: "gossip to a container without gossip", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
 	}
 }
 
@@ -67,8 +67,7 @@ func send(data ...[]byte) func(*Running, net.Conn) {
 	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // fails if the server closed it
 }
 
-// gossipByte begins a stream with a label; encryptedByte begins an encrypted message (memberlist v0.7 label.go,
-// net.go).
+// gossipByte begins a stream with a label, encryptedByte an encrypted message (memberlist v0.7 label.go, net.go).
 const gossipByte, encryptedByte = 244, 10
 
 // gossip sends the largest message that memberlist reads, with the label of the job.

@@ -62,7 +62,7 @@ func launcherImage(suite string) (string, error) {
 // binary builds paiinit as released, once for all tests.
 var binary = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w",
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
 		"-o", file, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -110,6 +110,26 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// Pair returns two sockets that are connected with each other.
+func Pair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("creating a socket pair: %w", err)
+	}
+	first, second := os.NewFile(uintptr(fds[0]), "socket pair"), os.NewFile(uintptr(fds[1]), "socket pair")
+	defer func() { _, _ = first.Close(), second.Close() }()
+	one, err := net.FileConn(first)
+	if err != nil {
+		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
+	}
+	other, err := net.FileConn(second)
+	if err != nil {
+		_ = one.Close()
+		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
+	}
+	return one.(*net.UnixConn), other.(*net.UnixConn), nil
+}
+
 // UserError says that a process of another user, which is not root, is at the other end of a socket.
 type UserError struct{ UID, Own int }
 

@@ -162,6 +162,27 @@ func TestServeEndsWithItsSocket(t *testing.T) {
 	require.ErrorContains(t, err, "accepting on "+ln.Addr().String())
 }
 
+func TestPair(t *testing.T) {
+	a, b, err := unixsock.Pair()
+	require.NoError(t, err)
+	for _, ends := range [][2]*net.UnixConn{{a, b}, {b, a}} {
+		_, err := io.WriteString(ends[0], "text")
+		require.NoError(t, err)
+		require.NoError(t, ends[0].CloseWrite())
+		got, err := io.ReadAll(ends[1])
+		require.NoError(t, err)
+		require.Equal(t, "text", string(got))
+	}
+	_, _ = a.Close(), b.Close()
+
+	for free := range 4 { // two for the sockets, and net.FileConn copies each
+		restore := unixsocktest.LimitFiles(t, free)
+		_, _, err := unixsock.Pair()
+		restore()
+		require.ErrorIs(t, err, syscall.EMFILE, free)
+	}
+}
+
 func TestOtherUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		why := "only root can start a process of another user"

@@ -37,7 +37,7 @@ func isRank(a netip.Addr) bool { return a == netip.MustParseAddr(rankAddr) }
 // Streams from outside the job do not delay those of ranks, nor do streams of one address delay those of another.
 func TestGateHasRoomForRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(8192)
+		g := newAdmission(8192)
 		g.begin(64, isRank)
 		ctx, cancel := context.WithCancel(t.Context())
 		in := make(chan net.Conn, 1000)
@@ -77,13 +77,13 @@ func TestGateHasRoomForRanks(t *testing.T) {
 			require.NoError(t, s.Close(), "makes room once")
 		}
 		require.Empty(t, g.sources)
-		require.Zero(t, g.ranks.streams+g.strangers.streams+len(g.ranks.places)+len(g.strangers.places))
+		require.Zero(t, g.ranks.streams+g.others.streams+len(g.ranks.places)+len(g.others.places))
 	})
 }
 
 func TestGateEndsEachWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(8192)
+		g := newAdmission(8192)
 		begin := time.Now()
 		_, err := g.admit(t.Context(), conn(rankAddr, "")) // before begin
 		require.ErrorIs(t, err, errNoTurn)
@@ -105,7 +105,7 @@ func TestGateEndsEachWait(t *testing.T) {
 }
 
 func TestGateCutsLongStreams(t *testing.T) {
-	g := newGate(8192)
+	g := newAdmission(8192)
 	g.begin(3, nil)
 	most := 64<<10 + 3<<10
 	for _, n := range []int{0, 1, most, most + 1, 20 << 20} {

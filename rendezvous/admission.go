@@ -16,18 +16,18 @@ import (
 //
 // Streams from addresses of the job have places of their own; all other addresses share a quarter as many. A full queue
 // refuses the stream: memberlist repeats a push/pull.
-type gate struct {
+type admission struct {
 	begun chan struct{} // closed by begin, which sets the next two
 	known func(netip.Addr) bool
 	most  int64 // bytes of a stream
 
-	mu               sync.Mutex
-	ranks, strangers lane
-	sources          map[netip.Prefix]*source // of strangers
+	mu            sync.Mutex
+	ranks, others quota
+	sources       map[netip.Prefix]*source // of strangers
 }
 
-// lane counts the streams of ranks, or those of other addresses.
-type lane struct {
+// quota counts the streams of ranks, or those of other addresses.
+type quota struct {
 	streams, most int
 	places        chan struct{} // one element per stream that memberlist reads
 }
@@ -44,31 +44,31 @@ const (
 	fewestStreams = 2
 	mostStreams   = 32
 
-	rankStreams     = 1024
-	strangerStreams = 256
-	sourceStreams   = 32
-	sourceTurns     = 2
+	rankStreams   = 1024
+	otherStreams  = 256
+	sourceStreams = 32
+	sourceTurns   = 2
 
 	streamPatience = 10 * time.Second
 )
 
-// newGate returns a gate for a process whose RLIMIT_NOFILE is files.
-func newGate(files int) *gate {
-	return &gate{
-		begun:     make(chan struct{}),
-		ranks:     lane{most: min(rankStreams, files/8)},
-		strangers: lane{most: min(strangerStreams, files/8)},
-		sources:   make(map[netip.Prefix]*source),
+// newAdmission returns a gate for a process whose RLIMIT_NOFILE is files.
+func newAdmission(files int) *admission {
+	return &admission{
+		begun:   make(chan struct{}),
+		ranks:   quota{most: min(rankStreams, files/8)},
+		others:  quota{most: min(otherStreams, files/8)},
+		sources: make(map[netip.Prefix]*source),
 	}
 }
 
 // begin admits streams of a job of n ranks (0 = unknown). known reports whether an address belongs to the job; nil
 // means that no address does.
-func (g *gate) begin(n int, known func(netip.Addr) bool) {
-	g.known, g.most = known, streamLimit(n)
-	places := min(max(streamBudget/int(g.most), fewestStreams), mostStreams)
-	g.ranks.places, g.strangers.places = make(chan struct{}, places), make(chan struct{}, max(2, places/4))
-	close(g.begun)
+func (a *admission) begin(n int, known func(netip.Addr) bool) {
+	a.known, a.most = known, streamLimit(n)
+	places := min(max(streamBudget/int(a.most), fewestStreams), mostStreams)
+	a.ranks.places, a.others.places = make(chan struct{}, places), make(chan struct{}, max(2, places/4))
+	close(a.begun)
 }
 
 // streamLimit returns the maximum length of a push/pull in a job of n ranks. A rank takes about 350 bytes, and
@@ -87,15 +87,15 @@ var (
 )
 
 // admit waits until memberlist may read a stream, and returns it. Closing the returned stream admits the next one.
-func (g *gate) admit(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	leave, err := g.wait(ctx, conn.RemoteAddr())
+func (a *admission) admit(ctx context.Context, conn net.Conn) (net.Conn, error) {
+	leave, err := a.wait(ctx, conn.RemoteAddr())
 	if err != nil {
 		return nil, err
 	}
-	return &admitted{Conn: conn, left: g.most, leave: leave}, nil
+	return &admitted{Conn: conn, left: a.most, leave: leave}, nil
 }
 
-func (g *gate) wait(ctx context.Context, remote net.Addr) (leave func(), err error) {
+func (a *admission) wait(ctx context.Context, remote net.Addr) (leave func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, streamPatience, errNoTurn)
 	defer cancel()
 	var undo []func()
@@ -113,13 +113,13 @@ func (g *gate) wait(ctx context.Context, remote net.Addr) (leave func(), err err
 	if err != nil {
 		return nil, err
 	}
-	l, s, gone, err := g.enter(from.Addr().Unmap().WithZone(""))
+	l, s, gone, err := a.enter(from.Addr().Unmap().WithZone(""))
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, gone)
 	select {
-	case <-g.begun:
+	case <-a.begun:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -139,19 +139,19 @@ func (g *gate) wait(ctx context.Context, remote net.Addr) (leave func(), err err
 }
 
 // enter counts a stream from an address; s is nil if the address belongs to the job. Before begin no address does.
-func (g *gate) enter(from netip.Addr) (l *lane, s *source, gone func(), err error) {
+func (a *admission) enter(from netip.Addr) (l *quota, s *source, gone func(), err error) {
 	rank := false
 	select {
-	case <-g.begun:
-		rank = g.known != nil && g.known(from)
+	case <-a.begun:
+		rank = a.known != nil && a.known(from)
 	default:
 	}
 	key := network(from)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if l = &g.ranks; !rank {
-		l = &g.strangers
-		if s = g.sources[key]; s == nil {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if l = &a.ranks; !rank {
+		l = &a.others
+		if s = a.sources[key]; s == nil {
 			s = &source{turns: make(chan struct{}, sourceTurns)}
 		}
 	}
@@ -161,17 +161,17 @@ func (g *gate) enter(from netip.Addr) (l *lane, s *source, gone func(), err erro
 	l.streams++
 	if s != nil {
 		s.streams++
-		g.sources[key] = s
+		a.sources[key] = s
 	}
 	return l, s, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		l.streams--
 		if s == nil {
 			return
 		}
 		if s.streams--; s.streams == 0 {
-			delete(g.sources, key)
+			delete(a.sources, key)
 		}
 	}, nil
 }
@@ -185,7 +185,7 @@ func network(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// admitted fails a stream that is longer than the limit, and leaves the gate when it is closed.
+// admitted fails a stream that is longer than the limit, and leaves the admission when it is closed.
 type admitted struct {
 	net.Conn
 	left  int64 // bytes

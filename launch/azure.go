@@ -1,20 +1,17 @@
-package main
+package launch
 
 import (
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/paiinit/paiinit/launch"
 )
 
-// expandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
+// ExpandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
 // where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`.
 // Only whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
-// environment does not say otherwise.
-func expandAzureWords(args, environ []string, size int, logger *slog.Logger) []string {
-	out := slices.Clone(args)
+// environment does not say otherwise. replaced names the arguments that changed, with their words' values.
+func ExpandAzureWords(args, environ []string, size int) (expanded []string, replaced []Var) {
+	expanded = slices.Clone(args)
 	environ = append(slices.Clip(environ), "WORLD_SIZE="+strconv.Itoa(size))
 	for i, a := range args {
 		option, value := "", a
@@ -22,15 +19,14 @@ func expandAzureWords(args, environ []string, size int, logger *slog.Logger) []s
 			option, value = name+"=", given
 		}
 		word := azureWord(value)
-		v := lookup(environ, word)
+		v, _ := lookupEnv(environ, word)
 		if i == 0 || v == "" || word == a && namesVariable(args, i) {
 			continue
 		}
-		logger.Info("a literal word of the Azure ML job specification stands for its value",
-			"phase", "launch", "word", a, "value", v)
-		out[i] = option + v
+		expanded[i] = option + v
+		replaced = append(replaced, Var{Name: a, Value: v})
 	}
-	return out
+	return expanded, replaced
 }
 
 // azureWord returns the word W that s is, written as W, $W or ${W}, or "".
@@ -53,7 +49,7 @@ func azureWord(s string) string {
 
 // namesVariable says whether args[i] is the name of a variable that an MPI launcher passes on: `-x MASTER_ADDR`.
 func namesVariable(args []string, i int) bool {
-	if name, _ := launch.Called(args); !launch.IsLauncher(name) {
+	if name, _ := Called(args); !IsLauncher(name) {
 		return false
 	}
 	switch args[i-1] {
