@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// paiinit leaves the directory in which it was started: once a rank's processes have left it too, users can unmount it
-// while the job runs, on ranks that run a command and on ranks that wait.
+// TestStartDirectoryIsFree: paiinit leaves the directory in which it was started: once a rank's processes have left it
+// too, users can unmount it while the job runs, on ranks that run a command and on ranks that wait.
 func TestStartDirectoryIsFree(t *testing.T) {
 	// The agent leaves the directory only when it starts the command, so try several times.
 	const free = "cd /; for i in $(seq 500); do umount /tmp/start 2>/dev/null && echo free && break; sleep 0.02; done"

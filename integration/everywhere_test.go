@@ -72,8 +72,11 @@ func TestEverywhereFailingRank(t *testing.T) {
 		"killed": {"kill -9 $$", 137, "rank 2's command sh was ended by SIGKILL; its last lines on stderr:\nwoe"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			// Rank 2 fails when all others are ready.
+			const barrier = "/run/bin/paiinit barrier ready"
+			ready := strings.Replace(stubborn, "echo re''ady", "echo re''ady; "+barrier, 1)
 			containers := startAll(t, everywhere(peersHosts(t, newLab(t), 4)), "sh", "-c",
-				`[ $RANK = 2 ] || { `+stubborn+`; }; sleep 1; echo woe >&2; `+tt.does)
+				`[ $RANK = 2 ] || { `+ready+`; }; `+barrier+`; echo woe >&2; `+tt.does)
 			require.Equal(t, same(4, tt.status), statuses(t, containers))
 			for i, c := range containers {
 				require.Contains(t, strings.ReplaceAll(stderr(c), `\n`, "\n"), tt.says)
@@ -102,7 +105,8 @@ func TestEverywhereStopped(t *testing.T) {
 	}
 }
 
-// Kubernetes signals all pods of a deleted Job, in any order. The job must take that as one request to stop.
+// TestEverywhereStoppedAtOnce: Kubernetes signals all pods of a deleted Job, in any order. The job must take that as
+// one request to stop.
 func TestEverywhereStoppedAtOnce(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 3)), "sh", "-c", saves)
 	for _, c := range containers {
@@ -159,7 +163,8 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "worker-2: launch: running \\\"shh\\\": not found")
 }
 
-// The ranks are not agreed yet, so each container must report the missing command, including the future rank 0.
+// TestEverywhereUnknownCommandOnAnyContainer: the ranks are not agreed yet, so each container must report the missing
+// command, including the future rank 0.
 func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
 	for culprit := range 3 {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
@@ -191,8 +196,8 @@ func TestEverywhereMustBeAgreed(t *testing.T) {
 	require.Contains(t, stderr(containers[2]), "worker-0 has --exec rank0, worker-1 has --exec all")
 }
 
-// An Azure ML job specification names these variables in the command line, with a "$" that no shell expands, or
-// without.
+// TestEverywhereLiterals: an Azure ML job specification names these variables in the command line, with a "$" that no
+// shell expands, or without.
 func TestEverywhereLiterals(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 2)),
 		"sh", "-c", `test -s $1 && echo $2 $3 $4 $5`, "sh",

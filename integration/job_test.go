@@ -186,8 +186,8 @@ func TestNoSecret(t *testing.T) {
 	}
 }
 
-// Without a secret only the listed addresses may connect, so that other users of a host network cannot. The container's
-// own commands work.
+// TestInsecureIsClosedToLoopback: without a secret only the listed addresses may connect, so that other users of a host
+// network cannot. The container's own commands work.
 func TestInsecureIsClosedToLoopback(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 2)
 	for i := range hosts {

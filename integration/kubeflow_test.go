@@ -227,14 +227,14 @@ func TestMPIJobWithGPUs(t *testing.T) {
 		func(t *testing.T) []*kubeflowPod { return mpiJobPods(t, "mpijob-gpu.yaml") })
 }
 
-// testdata/envinit.py stands in for PyTorch.
+// TestPyTorchJobWithGPUs: testdata/envinit.py stands in for PyTorch.
 func TestPyTorchJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/envinit.py", "rank 0 of 4: sum = 10",
 		map[string]int{"Master": 4, "Worker": 4},
 		func(t *testing.T) []*kubeflowPod { return pyTorchJobPods(t, "pytorchjob-gpu.yaml") })
 }
 
-// testdata/train.py stands in for TensorFlow.
+// TestTFJobWithGPUs: testdata/train.py stands in for TensorFlow.
 func TestTFJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/train.py", "worker 0 of 4 with 2 parameter servers",
 		map[string]int{"Worker": 4, "PS": 0},

@@ -16,8 +16,8 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// While the job runs, paiinit must be idle, because noise slows HPC jobs. The test limits the wake-ups of all its
-// threads in a container, which do not depend on the load of the machine; it only logs the CPU time.
+// TestQuiet: while the job runs, paiinit must be idle, because noise slows HPC jobs. The test limits the wake-ups of
+// all its threads in a container, which do not depend on the load of the machine; it only logs the CPU time.
 func TestQuiet(t *testing.T) {
 	const hosts, watched = 64, 10 * time.Second // rank 0 has a connection to every other
 	containers := startAll(t, peersHosts(t, newLab(t), hosts), "sh", "-c", "echo running; exec sleep 1000")
@@ -83,8 +83,8 @@ func noiseOf(t *testing.T, c *lab.Container) (switches int, cpu time.Duration) {
 	return switches, cpu
 }
 
-// The other ranks must notice the death of a container within 10 s without a launcher that fails, even if its address
-// no longer answers, and even if it is rank 0. They end at once, with the same status.
+// TestDeadContainerIsNoticed: the other ranks must notice the death of a container within 10 s without a launcher that
+// fails, even if its address no longer answers, and even if it is rank 0. They end at once, with the same status.
 func TestDeadContainerIsNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
 		dies int
@@ -117,8 +117,9 @@ func TestDeadContainerIsNoticed(t *testing.T) {
 	}
 }
 
-// When a machine is cut off, no connection closes: the kernels probe for 6 s, and the ranks then ask each other. An
-// idle machine needs 10 s for this, also if rank 0 is cut off. The machine that was cut off ends with the same status.
+// TestSilentMachineIsNoticed: when a machine is cut off, no connection closes: the kernels probe for 6 s, and the ranks
+// then ask each other. An idle machine needs 10 s for this, also if rank 0 is cut off. The machine that was cut off
+// ends with the same status.
 func TestSilentMachineIsNoticed(t *testing.T) {
 	for name, cut := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +141,7 @@ func TestSilentMachineIsNoticed(t *testing.T) {
 	}
 }
 
-// A container may be paused for 15 s without ending the job, even if it is rank 0.
+// TestPausedContainerIsForgiven: a container may be paused for 15 s without ending the job, even if it is rank 0.
 func TestPausedContainerIsForgiven(t *testing.T) {
 	for name, paused := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Launchers start their daemons in different ways through the remote shell. paiinit's is the only one on each host.
+// TestLaunchModes: launchers start their daemons in different ways through the remote shell. paiinit's is the only one
+// on each host.
 func TestLaunchModes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hosts   int
@@ -118,7 +119,7 @@ func TestTools(t *testing.T) {
 	require.Equal(t, "all is well\n", stdout(containers[0]))
 }
 
-// A script continues after its launcher failed and ended: paiinit ends only a launcher that hangs.
+// TestScriptGoesOn: a script continues after its launcher failed and ended: paiinit ends only a launcher that hangs.
 func TestScriptGoesOn(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 2)
 	containers := startAll(t, hosts, "sh", "-c",

@@ -131,7 +131,7 @@ func TestUntilMustBeAgreed(t *testing.T) {
 	}
 }
 
-// SIGTERM stops a job of only parameter servers like any other.
+// TestServersAlone: SIGTERM stops a job of only parameter servers like any other.
 func TestServersAlone(t *testing.T) {
 	hosts := roleHosts(t, newLab(t), "ps", "ps")
 	containers := startAll(t, hosts, "sh", "-c", `echo re''ady; while :; do sleep 0.1; done`)
@@ -302,9 +302,9 @@ func TestOpenPAITensorFlow(t *testing.T) {
 	}
 }
 
-// If the other ranks complain about a lost connection, the job's status and log are those of the rank that failed
-// first. If they end at once without output, their order depends on the kernel's scheduler, so the log names all of
-// them.
+// TestEverywhereFirstCause: if the other ranks complain about a lost connection, the job's status and log are those of
+// the rank that failed first. If they end at once without output, their order depends on the kernel's scheduler, so the
+// log names all of them.
 func TestEverywhereFirstCause(t *testing.T) {
 	const script = `
 import os, socket, sys, time

@@ -45,7 +45,7 @@ for h in $(echo ${hosts:-localhost:1} | tr , " "); do
 done
 `
 
-// horovodrun gets the hosts and, if all ranks have the same interface, that interface.
+// TestHorovodrunGetsHosts: horovodrun gets the hosts and, if all ranks have the same interface, that interface.
 func TestHorovodrunGetsHosts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		command []string
@@ -77,7 +77,8 @@ func TestHorovodrunGetsHosts(t *testing.T) {
 	}
 }
 
-// A deepspeed in a script finds its hosts; the check recognises it among the processes that the script starts.
+// TestDeepSpeedInScript: a deepspeed in a script finds its hosts; the check recognises it among the processes that the
+// script starts.
 func TestDeepSpeedInScript(t *testing.T) {
 	const script = `#!/bin/sh
 [ -e /job/hostfile ] || { echo no hostfile; while ! [ -e /run/seen ]; do sleep 0.1; done; exit 0; }

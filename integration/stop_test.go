@@ -13,7 +13,7 @@ import (
 // saves takes longer to end than any launcher waits for its ranks by default.
 const saves = `trap 'sleep 3; echo saved; exit 0' TERM; echo re''ady; while :; do sleep 0.1; done`
 
-// Every rank has the time of --grace to save its work, no matter which host gets the signal.
+// TestRanksSaveTheirWork: every rank has the time of --grace to save its work, no matter which host gets the signal.
 func TestRanksSaveTheirWork(t *testing.T) {
 	for name, command := range launchers {
 		// Kubernetes signals all pods of a deleted Job, in any order.
@@ -34,7 +34,7 @@ func TestRanksSaveTheirWork(t *testing.T) {
 	}
 }
 
-// After --grace, paiinit kills ranks that ignore SIGTERM, together with their launcher.
+// TestRanksDoNotListen: after --grace, paiinit kills ranks that ignore SIGTERM, together with their launcher.
 func TestRanksDoNotListen(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +50,8 @@ func TestRanksDoNotListen(t *testing.T) {
 	}
 }
 
-// Ranks have the same time if another launcher or a script started their launcher.
+// TestRanksBelowOtherLaunchersSaveTheirWork: ranks have the same time if another launcher or a script started their
+// launcher.
 func TestRanksBelowOtherLaunchersSaveTheirWork(t *testing.T) {
 	horovodrun := []string{
 		"python3", "integration/docker/testdata/horovod/horovodrun", "--network-interfaces", "eth0",

@@ -14,7 +14,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// MPICH's hydra hangs for ever after one of its proxies is killed. paiinit must end the job.
+// TestKilledProxy: MPICH's hydra hangs for ever after one of its proxies is killed. paiinit must end the job.
 func TestKilledProxy(t *testing.T) {
 	containers := startAll(t, peersHosts(t, newLab(t), 4), "mpiexec.hydra", "python3", allreduce, "--sleep", "1000")
 	waitLine(t, containers[0], "sum = 36")
@@ -34,7 +34,7 @@ func TestKilledProxy(t *testing.T) {
 	waitLine(t, containers[3], "proxy on worker-2 ended with status 137")
 }
 
-// hydra also hangs after its remote shell fails, paiinit's or another one.
+// TestHydraDoesNotHang: hydra also hangs after its remote shell fails, paiinit's or another one.
 func TestHydraDoesNotHang(t *testing.T) {
 	for name, tt := range map[string]struct {
 		command []string
@@ -111,7 +111,8 @@ func processesOf(t *testing.T, c *lab.Container, name string) (found []lab.Proce
 	return found
 }
 
-// hydra's proxies end as soon as their ranks have ended. If only rank 0 still runs, the launcher does not hang.
+// TestLastRankTakesItsTime: hydra's proxies end as soon as their ranks have ended. If only rank 0 still runs, the
+// launcher does not hang.
 func TestLastRankTakesItsTime(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +126,8 @@ func TestLastRankTakesItsTime(t *testing.T) {
 	}
 }
 
-// An Open MPI that reads no host list runs everything on rank 0 and succeeds, so paiinit must report it.
+// TestFewerHostsThanAsked: an Open MPI that reads no host list runs everything on rank 0 and succeeds, so paiinit must
+// report it.
 func TestFewerHostsThanAsked(t *testing.T) {
 	for name, tt := range map[string]struct {
 		flags   []string

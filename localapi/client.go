@@ -94,7 +94,10 @@ func (c Client) Horovodrun(ctx context.Context, call HorovodrunCall) ([]string, 
 // ask sends one question and reads the answer.
 func (c Client) ask(ctx context.Context, q request) (answer, error) {
 	conn, err := c.dial(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return answer{}, ctx.Err()
+	case err != nil:
 		return answer{}, &DialError{c.Socket, err}
 	}
 	defer func() { _ = conn.Close() }()

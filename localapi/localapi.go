@@ -119,7 +119,7 @@ type answer struct {
 // Limits of both directions.
 const (
 	maxRequest = 256 << 10 // bytes; that of horovodrun holds a list of hosts
-	maxAnswer  = 64 << 20  // bytes; a status has about 300 for each rank
+	maxAnswer  = 16 << 20  // bytes; a status has about 300 for each rank
 
 	requestTimeout = 10 * time.Second       // from the connection to the end of the request
 	sendTimeout    = 10 * time.Second       // until the client has taken the answer

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -39,12 +40,15 @@ func TestMain(m *testing.M) {
 // job is a Job whose Wait and Barrier return when they are told, or when their context ends.
 type job struct {
 	begun   chan string // what is asked that takes time
+	dropped chan string // what its context has ended
 	release chan struct{}
 	pid     int // of the last process that asked for names
 	call    HorovodrunCall
 }
 
-func newJob() *job { return &job{begun: make(chan string, 8), release: make(chan struct{})} }
+func newJob() *job {
+	return &job{begun: make(chan string, 8), dropped: make(chan string, 8), release: make(chan struct{})}
+}
 
 func (j *job) Status(context.Context) *Status {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -69,6 +73,7 @@ func (j *job) await(ctx context.Context, what string) *Refusal {
 	case <-j.release:
 		return nil
 	case <-ctx.Done():
+		j.dropped <- what
 		return &Refusal{75, what + ": " + ctx.Err().Error()}
 	}
 }
@@ -352,7 +357,7 @@ func TestBadAnswers(t *testing.T) {
 		"half":        {`{"exit":0,`, "paiinit ended before it answered: EOF", true},
 		"no JSON":     {"later\n", "reading the answer of paiinit: invalid character 'l'", false},
 		"a refusal":   {`{"exit":7,"error":"no","hosts":[{}]}` + "\n", "no", false},
-		"without end": {strings.Repeat(" ", maxAnswer+1), "it has more than 67108864 bytes", false},
+		"without end": {strings.Repeat(" ", maxAnswer+1), "it has more than 16777216 bytes", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ours, theirs := net.Pipe()
@@ -419,7 +424,12 @@ func TestFullQueue(t *testing.T) {
 	defer func() { _ = first.Close() }()
 	_, err = net.Dial("unix", socket)
 	require.ErrorIs(t, err, unix.EAGAIN)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = Client{Socket: socket}.Names(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it gave up earlier")
+
+	ctx, cancel = context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	asked := make(chan error, 1)
 	go func() {
@@ -443,6 +453,7 @@ func TestClientThatIsGone(t *testing.T) {
 	require.Equal(t, "barrier b", <-j.begun)
 	cancel()
 	require.ErrorIs(t, <-asked, context.Canceled)
+	require.Equal(t, "barrier b", <-j.dropped)
 	// Another one still has its answer.
 	go func() { asked <- c.Wait(t.Context(), 0) }()
 	require.Equal(t, "wait", <-j.begun)
@@ -471,6 +482,33 @@ func TestServerEnds(t *testing.T) {
 	goleak.VerifyNone(t, before)
 	_, err := c.Names(t.Context())
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// The server does not leave before the job has returned.
+func TestServerWaits(t *testing.T) {
+	j := &slowJob{job: newJob()}
+	c := Client{Socket: filepath.Join(t.TempDir(), "s")}
+	stop := serveOn(t, j, c)
+	asked := make(chan error, 1)
+	go func() { asked <- c.Wait(t.Context(), 0) }()
+	require.Equal(t, "wait", <-j.begun)
+	stop()
+	require.True(t, j.returned.Load())
+	require.Equal(t, &Refusal{75, "late"}, <-asked)
+}
+
+// slowJob takes a moment to notice that its context has ended.
+type slowJob struct {
+	*job
+	returned atomic.Bool
+}
+
+func (j *slowJob) Wait(ctx context.Context) *Refusal {
+	j.begun <- "wait"
+	<-ctx.Done()
+	<-time.After(20 * time.Millisecond)
+	j.returned.Store(true)
+	return &Refusal{75, "late"}
 }
 
 // A listener that fails for good ends the server.
@@ -549,7 +587,7 @@ func TestServerOfAnotherUser(t *testing.T) {
 			}
 		}()
 		cmd := exec.Command(binary)
-		cmd.Env = append(os.Environ(), askAs+"="+c.Socket)
+		cmd.Env = append(os.Environ(), askAs+"="+c.Socket, "GORACE=atexit_sleep_ms=0")
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Credential: &syscall.Credential{Uid: uint32(tt.client), Gid: 65534},

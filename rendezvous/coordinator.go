@@ -15,71 +15,71 @@ import (
 	"time"
 )
 
-// coordinator is what rank 0 knows of the others. Only the loop touches it.
+// coordinator is rank 0's view of the other ranks. Only the loop touches it, but for the goroutines that dial.
 type coordinator struct {
 	n *Node
 
-	targets        map[string]*target // by id; those of seeds by "@address" until they have said who they are
+	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
 	registered     int                // targets that are registered
-	acks           int                // of the roster that is out
-	packed         []byte             // that roster
-	whole          []byte             // the message that brings it
+	acks           int                // acknowledgements of the current roster
+	packed         []byte             // the current roster, packed
+	whole          []byte             // the encoded message with that roster
 	epoch          uint64
-	unacked        int  // epochs that a rank did not acknowledge in time
-	goSent         bool // to everybody
+	unacked        int  // epochs in which a rank did not acknowledge in time
+	goSent         bool // to every rank
 	ending         bool
-	leaving        bool               // everybody has been told
-	untold         []string           // ranks that had not acknowledged the end by then
-	tellsLateRanks bool               // somebody who comes now is still told how the job ended
-	absentWaiters  []chan struct{}    // of those who wait in Absent
-	barriers       map[string]barrier // by name, with the ranks that wait there
-	judging        bool               // whether there are more containers than ranks is being asked
-	due            time.Time          // when the launch waits no longer for an address that does not answer
-	lingers        bool               // all missing ranks have another secret or job, and have the time to find the same
+	leaving        bool               // every rank has been told
+	untold         []string           // ranks that have not acknowledged the end
+	tellsLateRanks bool               // a rank that connects now is still told how the job ended
+	absentWaiters  []chan struct{}    // closed when the state that Absent waits for changes
+	barriers       map[string]barrier // by name
+	judging        bool               // judgeSurplus is waiting for answers
+	due            time.Time          // from then on the launch no longer waits for silent addresses
+	lingers        bool               // every missing rank has another secret or job, and has time to find the same
 
-	at     map[netip.AddrPort]string // nonces of known containers that have answered at other addresses
+	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// target is one container that rank 0 dials, keeps a connection to, and dials again when it is lost.
+// target is one container that rank 0 dials, keeps a connection to, and dials again when the connection is lost.
 type target struct {
-	key  string // the loop's own
-	id   string // whom to dial; "" = whoever answers
+	key  string // only the loop touches it
+	id   string // the container that must answer; "" = any
 	peer *Peer
-	wake chan struct{} // capacity 1: an address was heard, do not wait out the back-off
+	wake chan struct{} // capacity 1: gossip has told an address, dial without waiting for the back-off
 	ctx  context.Context
 	drop context.CancelFunc
 
 	mu        sync.Mutex
-	announced netip.AddrPort // by gossip
+	announced netip.AddrPort // address by gossip
 
-	// The loop's own.
+	// Only the loop touches the fields below.
 	link    *wire
 	rec     *Record        // as registered; nil = not present
-	said    netip.AddrPort // its own guess: ranks to be agreed are ordered by it, because all ranks know it
+	said    netip.AddrPort // the address that it guesses; ranks to be agreed are ordered by it, because all ranks know it
 	looking bool           // its record has no Fabric yet
-	acked   uint64         // epoch
-	told    string         // the last list of missing ranks that it was sent
-	err     error          // of the last attempt to reach it
-	begun   time.Time      // known, or lost before the launch, since
-	tried   bool           // it was dialled since then in vain
-	spare   *message       // its registration, where all ranks are here without it
-	met     string         // nonce of the container that answers at a seed's address, before it has registered
-	rival   bool           // it answers, and is with another coordinator
-	since   time.Time      // lost since
-	gone    bool           // after the launch: it cannot be reached again
+	acked   uint64         // epoch that it has acknowledged
+	told    string         // the list of missing ranks that it was sent last
+	err     error          // of the last attempt to connect
+	begun   time.Time      // when it became known, or was lost before the launch
+	tried   bool           // a dial has failed since begun
+	spare   *message       // its registration, if it came when all ranks were present
+	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	rival   bool           // it answers, but follows another coordinator
+	since   time.Time      // when its connection was lost
+	gone    bool           // after the launch: it cannot come back
 	doneAck bool
 	endSent time.Time // when the outcome was sent over link
 	ended   bool      // its command has ended
 	// The last question for its clock, see Node.Align.
 	clockCall  uint64
 	clockSent  time.Time
-	clockHeard chan<- reading  // nil: answered
-	changed    time.Time       // since when it is there, or not any more
-	released   map[uint64]bool // calls of barriers whose release it has not acknowledged
-	// It answered with another secret, and has not been anybody else since. It may be gone by now: it learns the same
-	// when it looks at rank 0, and ends.
+	clockHeard chan<- reading  // nil = answered
+	changed    time.Time       // when it was last connected or lost
+	released   map[uint64]bool // calls whose release it has not acknowledged
+	// incompatible is the last ErrOtherSecret or ErrOtherVersion, until another container answers. The container may
+	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
 	foreign      foreign
 }
@@ -94,7 +94,7 @@ func (n *Node) becomeCoordinator() {
 	}
 	n.lead = lead
 	if n.up.wire != nil {
-		n.up.wire.abort() // one that comes later in the order leads: it is going to follow
+		n.up.wire.abort() // a coordinator that comes later in the order: it will follow this one
 		n.up.wire = nil
 	}
 	n.log.Debug("this container coordinates the launch", "size", n.cfg.Size)
@@ -113,7 +113,8 @@ func (n *Node) becomeCoordinator() {
 	n.lead.tryPrepare()
 }
 
-// stepDown leaves the lead to a container that comes earlier in the order; only possible before the launch.
+// stepDown leaves the coordination to a container that comes earlier in the order. It is only possible before the
+// launch.
 func (c *coordinator) stepDown() {
 	for _, t := range c.targets {
 		t.drop()
@@ -133,7 +134,7 @@ func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort
 		}
 		return t
 	}
-	// A seed's address that is being called may be the same container: two calls of one rank end each other.
+	// A seed's address that is being dialled may be the same container, and two connections to one rank end each other.
 	if t, ok := c.targets["@"+announced.String()]; ok && t.rec == nil && announced.IsValid() {
 		t.rouse()
 		return t
@@ -148,7 +149,7 @@ func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort
 	return t
 }
 
-// keep dials a target until the job is over, and serves the connection while it lives.
+// keep dials a target until the job is over, and serves each connection to its end.
 func (c *coordinator) keep(t *target) {
 	var b backoff
 	for {
@@ -170,7 +171,7 @@ func (c *coordinator) keep(t *target) {
 	}
 }
 
-// reach tries the addresses of a target and serves the first connection to its end.
+// reach dials the addresses of a target and serves the first connection to its end.
 func (c *coordinator) reach(t *target) (served bool, err error) {
 	addrs, err := c.candidates(t)
 	if err != nil || len(addrs) == 0 {
@@ -183,11 +184,10 @@ func (c *coordinator) reach(t *target) (served bool, err error) {
 	return true, c.serve(t, rwc, addr)
 }
 
-// dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a
-// container says of itself may be behind a NAT, and what the environment says may be old. An address that gossip brings
-// meanwhile is dialled at once: a program that accepts connections and says nothing may have taken the port, and would
-// hold up the call for all of callTimeout. Where another program, or a container of another job, answers, the
-// called container may listen on the next port.
+// dialAny dials the addresses in order, the next one as soon as one fails or stays silent: a container behind a NAT
+// announces an unreachable address, and the environment's address may be outdated. It dials an address that gossip
+// brings meanwhile at once, because an unrelated program may hold the port, accept, and stay silent for all of
+// callTimeout. If another program or a container of another job answers, the target may listen on the next port.
 func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(c.n.cfg.Size)*callShare)
 	defer cancel()
@@ -228,7 +228,7 @@ func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCl
 			ended++
 			if r.err == nil {
 				open := started - ended
-				c.n.wg.Go(func() { // of those that come in second
+				c.n.wg.Go(func() { // close the connections that succeed later
 					for range open {
 						if r := <-results; r.err == nil {
 							_ = r.rwc.Close()
@@ -237,7 +237,7 @@ func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCl
 				})
 				return r.rwc, r.addr, nil
 			}
-			// The first address's reason is the telling one, unless a later one was answered by somebody.
+			// The error of the first address tells most, unless another container of the job answered at a later one.
 			if err == nil || r.addr == addrs[0] || isIncompatible(r.err) {
 				err = fmt.Errorf("%v: %w", r.addr, r.err)
 			}
@@ -250,20 +250,20 @@ func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCl
 			}
 		}
 	}
-	if woken { // keep calls again at once
+	if woken { // keep dials again at once
 		t.rouse()
 	}
 	return nil, netip.AddrPort{}, err
 }
 
-// heardAt returns the address that gossip tells, which is invalid as long as gossip has told none.
+// heardAt returns the address that gossip tells; it is invalid if gossip has told none.
 func (t *target) heardAt() netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.announced
 }
 
-// moveTo notes an address that gossip tells, and has it dialled without waiting for the back-off.
+// moveTo stores an address that gossip tells and has it dialled without waiting for the back-off.
 func (t *target) moveTo(a netip.AddrPort) {
 	t.mu.Lock()
 	t.announced = a
@@ -278,7 +278,7 @@ func (t *target) rouse() {
 	}
 }
 
-// candidates are the addresses at which a target may be: what it says itself, then what the environment says.
+// candidates returns the addresses of a target: the announced one, then those of the environment.
 func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
 	var addrs []netip.AddrPort
 	if announced := t.heardAt(); announced.IsValid() {
@@ -299,8 +299,8 @@ func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
 	return addrs, nil
 }
 
-// patience is how long an answer may take that takes d in a small job: all ranks at once may keep rank 0 busy, with
-// some 2 ms for each login, and share its processors.
+// patience extends the timeout d of a small job by the size: logins of all ranks at once, 2 ms each, keep rank 0 busy,
+// and ranks may share its processors.
 func (cfg *Config) patience(d time.Duration) time.Duration {
 	return d + min(time.Duration(cfg.Size)*20*time.Millisecond, 20*time.Second)
 }
@@ -318,9 +318,9 @@ func (c *coordinator) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPo
 		if m.Type == register && m.Record != nil {
 			silent.Stop()
 			if m.Record.Addr.Addr() != addr.Addr() {
-				m.Record.Network = "" // it speaks of another address
+				m.Record.Network = "" // Network belongs to another address
 			}
-			said, m.Record.Addr = m.Record.Addr, addr // where it was reached counts, not where it believes to be
+			said, m.Record.Addr = m.Record.Addr, addr // the address that worked counts
 		}
 		if !c.n.post(func() {
 			if said.IsValid() {
@@ -367,13 +367,13 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 	c.tryPrepare()
 }
 
-// isGone tells an address where nobody listens, or is, or somebody else, from one that is merely slow.
+// isGone reports whether err means that the container has left its address, rather than that the address is slow.
 func isGone(err error) bool {
 	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// checkForeign ends the wait when every missing rank is known to have another secret, or to belong to another job. They
-// have the time to find the same before.
+// checkForeign ends the wait when every missing rank has another secret or belongs to another job. These ranks get time
+// to find the same first.
 func (c *coordinator) checkForeign(lingered bool) {
 	if c.n.phase != Gathering || c.n.isGathered() {
 		return
@@ -386,7 +386,7 @@ func (c *coordinator) checkForeign(lingered bool) {
 	case !c.lingers:
 		c.lingers = true
 		c.n.wg.Go(func() {
-			// They may share their processors with this rank, and look for it the less often the shorter these are.
+			// They may share processors with this rank, and look for rank 0 less often where processors are short.
 			c.n.pace.sleep(c.n.ctx, c.n.gathered, foreignLinger)
 			c.n.post(func() {
 				if c.n.lead == c {
@@ -429,7 +429,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 	case lead:
 		c.onMet(t, w, m)
 		return
-	case done: // of a job that has all its ranks
+	case done: // from a job that has all its ranks
 		if c.n.self.Rank < 0 && m.Outcome != nil && t.link != w {
 			c.n.setGathered(Roster{}, &EndedError{*m.Outcome})
 		}
@@ -445,7 +445,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 			c.acks++
 			c.tryLaunch()
 		}
-	case fetch: // from somebody who did not get it where it was told to
+	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
 		}
@@ -454,7 +454,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		if c.n.phase == Running {
 			select {
 			case c.n.stops <- s:
-			default: // sixteen wishes are enough to be heard
+			default: // sixteen requests wait already
 			}
 			return
 		}
@@ -480,7 +480,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 	case released:
 		delete(t.released, m.Call)
 	case announce:
-		c.n.onHere(nil, m.Record)
+		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
 		c.checkEnd()
@@ -495,7 +495,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	if t.id == "" && t.rec == nil && t.key != r.ID {
-		// A seed's address has said who it is, or that it is somebody else by now: from here on it is a target of that name.
+		// The container at a seed's address has named itself, or was replaced by another one: the target gets its name.
 		if known, ok := c.targets[r.ID]; ok {
 			if known.link == nil && known.rec == nil {
 				known.moveTo(t.heardAt())
@@ -512,7 +512,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	switch {
-	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // it has something to add
+	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // more about the same start
 		t.rec, t.said, t.looking = r, w.said, m.Looking
 		if (c.n.phase == Prepared || c.n.phase == Running) && c.n.cfg.Late != nil {
 			c.n.cfg.Late(*r)
@@ -530,14 +530,15 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 			"%s at %v was told that the job has %d ranks, %s that it has %d",
 			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
 		if t.link == nil {
-			t.link = w // it hears how the job ends
+			t.link = w // it is told how the job ends
 		}
 		return
 	case t.rec == nil && c.present() >= c.n.cfg.Size && r.Rank < 0:
 		c.onSpare(t, w, m)
 		return
 	case t.rec == nil && c.present() >= c.n.cfg.Size:
-		// One of them may be gone without a word, and this one come in its place. If not, it hears so when it asks after the launch.
+		// One of them may be dead without a lost connection, and this container its successor. If not, it learns so
+		// when it asks after the launch.
 		t.err = fmt.Errorf("the job has %d ranks and all of them are here", c.n.cfg.Size)
 		c.n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
 		w.abort()
@@ -561,12 +562,12 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 			"elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
-		c.n.enter(Gathering) // the roster on its way holds an earlier start of this rank
+		c.n.enter(Gathering) // the current roster holds an earlier start of this rank
 	}
 	c.tryPrepare()
 }
 
-// onReturn is a rank whose connection came back after the launch, or its successor.
+// onReturn handles a registration after the launch: a rank whose connection came back, or its next start.
 func (c *coordinator) onReturn(t *target, w *wire, m message) {
 	member, ok := c.memberOf(t)
 	switch {
@@ -583,7 +584,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 			w.send(c.tooLate())
 			c.lose(t, "its container was started again")
 		}
-		if m.Record.Addr == member.Addr { // the first one would have answered there
+		if m.Record.Addr == member.Addr { // the first start would have answered there
 			replace()
 			return
 		}
@@ -595,7 +596,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		c.dropArrivals(t)
 		t.link, t.since, t.gone, t.err, t.changed = w, time.Time{}, false, nil, time.Now()
 		c.wakeAbsentWaiters()
-		if m.State != Running && m.State != Ended { // it missed the word, or has listened to another rank 0 since
+		if m.State != Running && m.State != Ended { // it missed go, or has followed another rank 0 since
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
 		}
 		w.send(message{Type: launched, Epoch: c.n.roster.Epoch})
@@ -606,7 +607,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 	}
 }
 
-// The three things that a container hears which has no part in the launch any more.
+// noPlace, tooLate and lastWord are the answers to a container that has no part in the launch any more.
 func (r *Roster) noPlace(status int) message {
 	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: fmt.Sprintf(
 		"the job has %d ranks and all of them are here: this container is one too many", len(r.Members))}}
@@ -629,10 +630,11 @@ func (c *coordinator) memberOf(t *target) (Member, bool) {
 	return c.n.roster.Members[i], true
 }
 
-// present counts the ranks that hold a control connection, this one included.
+// present counts the ranks that hold a control connection, including this one.
 func (c *coordinator) present() int { return 1 + c.registered }
 
-// tryPrepare sends the roster out as soon as it is complete: all ranks are there, and know what they are to say of themselves.
+// tryPrepare sends the roster as soon as it is complete: every rank is present and has told everything that the launch
+// needs.
 func (c *coordinator) tryPrepare() {
 	if c.n.phase != Gathering || c.n.isGathered() || c.present() != c.n.cfg.Size {
 		return
@@ -653,7 +655,7 @@ func (c *coordinator) tryPrepare() {
 		switch {
 		case t.rec == nil:
 		case t.looking:
-			return // the verdict on all fabrics is one of all fabrics
+			return // the fabric is judged across all ranks
 		default:
 			r := *t.rec
 			reached[r.Nonce] = r.Addr
@@ -671,12 +673,12 @@ func (c *coordinator) tryPrepare() {
 	for i := range members {
 		m := &members[i]
 		if at := reached[m.Nonce]; m.Nonce == c.n.self.Nonce && m.Addr.Addr() != at.Addr() {
-			m.Network = "" // it speaks of another address
+			m.Network = "" // Network belongs to another address
 		}
 		m.Addr = reached[m.Nonce]
 	}
 	if members[0].Nonce != c.n.self.Nonce {
-		return // one that comes first has registered here before it heard of all, and is going to lead
+		return // a container that comes first registered before it heard of all others; it will lead
 	}
 	c.epoch++
 	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members}
@@ -692,7 +694,7 @@ func (c *coordinator) tryPrepare() {
 	c.n.roster = r
 	c.acks, c.packed = 0, r.pack()
 	m := message{Type: prepare, Epoch: r.Epoch, packed: c.packed}
-	c.whole, _ = m.encode() // it holds nothing that cannot be written
+	c.whole, _ = m.encode() // cannot fail: the message holds only a roster
 	for i := range r.Members {
 		if t := c.targets[r.Members[i].ID]; t != nil && t.rec != nil {
 			t.acked, t.told = 0, ""
@@ -703,15 +705,15 @@ func (c *coordinator) tryPrepare() {
 	c.tryLaunch()
 }
 
-// reachedAt is where the others reach this container. Where the environment does not tell, the address of an interface
-// was a guess; most of the connections to the other ranks tell better.
+// reachedAt returns the address at which the other ranks reach this container. Without one from the environment, the
+// address was guessed from an interface; most local ends of the connections correct the guess.
 func (c *coordinator) reachedAt() netip.AddrPort {
 	if !c.n.guessed {
 		return c.n.self.Addr
 	}
 	counts := make(map[netip.Addr]int)
 	best := c.n.self.Addr.Addr()
-	better := func(a, b netip.Addr) bool { // the rank on this host may be reached over loopback
+	better := func(a, b netip.Addr) bool { // a rank on this host may have connected over loopback
 		if a.IsLoopback() != b.IsLoopback() {
 			return b.IsLoopback()
 		}
@@ -730,8 +732,8 @@ func (c *coordinator) reachedAt() netip.AddrPort {
 	return netip.AddrPortFrom(best, c.n.self.Addr.Port())
 }
 
-// Up to starTable ranks get the table from rank 0 itself. In a larger job rank 0 sends it once, to rank 1; everybody else is told
-// from whom to fetch it, so that each rank sends it to at most tableFan others.
+// Rank 0 sends the roster itself to up to starTable ranks. In a larger job it sends it to rank 1 only and tells every
+// other rank where to fetch it, so that no rank sends it to more than tableFan others.
 const (
 	starTable = 1000
 	tableFan  = 64
@@ -746,7 +748,7 @@ func (c *coordinator) prepareFor(r *Roster, rank int) message {
 	return m
 }
 
-// onAckTimeout drops the ranks that have not acknowledged; their next registration starts a new epoch.
+// onAckTimeout drops the ranks that have not acknowledged the roster; their next registration starts a new epoch.
 func (c *coordinator) onAckTimeout(epoch uint64) {
 	if c.n.lead != c || c.n.phase != Prepared || c.n.roster.Epoch != epoch {
 		return
@@ -756,13 +758,14 @@ func (c *coordinator) onAckTimeout(epoch uint64) {
 		if t.rec != nil && t.acked != epoch {
 			c.n.log.Warn("a rank does not acknowledge the roster", "peer", c.nameOf(t), "epoch", epoch)
 			w := t.link
-			c.unregister(t, w, errors.New("it did not acknowledge the roster in time")) // what still comes over this connection is void
+			// void what this connection still brings
+			c.unregister(t, w, errors.New("it did not acknowledge the roster in time"))
 			w.abort()
 		}
 	}
 }
 
-// tryLaunch commits: every rank holds this roster. It happens once.
+// tryLaunch commits once every rank holds the roster. It happens once.
 func (c *coordinator) tryLaunch() {
 	if c.acks < c.registered {
 		return
@@ -770,14 +773,14 @@ func (c *coordinator) tryLaunch() {
 	if !c.n.enter(Running) {
 		return
 	}
-	c.n.setGathered(c.n.roster, nil) // the launch does not wait until everybody has been told
+	c.n.setGathered(c.n.roster, nil) // rank 0 does not wait until every rank has been told
 	for _, t := range c.targets {
 		if t.rec == nil {
 			c.forget(t)
 		}
 	}
 	c.n.calls.resume()
-	// The first ranks know of the launch in any case: a rank 0 that is started again hears of it from them.
+	// The first ranks must know of the launch, because a restarted rank 0 learns of it from them.
 	for i := 1; i <= min(witnesses, len(c.n.roster.Members)-1); i++ {
 		c.sendGo(c.targets[c.n.roster.Members[i].ID])
 	}
@@ -800,14 +803,14 @@ func (c *coordinator) tellGo() {
 	c.n.find.end()
 }
 
-// sendGo tells one rank; one whose connection is lost hears it when it is back.
+// sendGo tells one rank; a rank without a connection is told when it is back.
 func (c *coordinator) sendGo(t *target) {
 	if t != nil && t.rec != nil && t.link != nil {
 		t.link.send(message{Type: launched, Epoch: c.n.roster.Epoch})
 	}
 }
 
-// Launched says on rank 0 that the command has been started: it needs no head start any more (Config.GoDelay).
+// Launched tells rank 0 that the command runs: it ends Config.GoDelay.
 func (n *Node) Launched() {
 	n.post(func() {
 		if n.lead != nil {
@@ -858,7 +861,8 @@ func (c *coordinator) onLost(t *target, w *wire, err error) {
 	}
 }
 
-// grace is how long a control connection that was lost may take to come back. One that was lost to silence had some of it already.
+// grace is how long a lost control connection may take to come back. A connection that timed out has used up part of
+// it.
 func (cfg *Config) grace(cause error) time.Duration {
 	if errors.Is(cause, syscall.ETIMEDOUT) {
 		return min(silentGrace, cfg.LossGrace)
@@ -866,8 +870,8 @@ func (cfg *Config) grace(cause error) time.Duration {
 	return cfg.LossGrace
 }
 
-// judge decides whether a rank whose control connection was lost is lost: it does not come back, and nobody else sees it.
-// A port that refuses has nobody behind it, and is not waited for as long as one that is silent.
+// judge decides whether a rank whose control connection was lost is lost: it does not come back, and no other rank sees
+// it. Nothing listens on a port that refuses, so judge waits less for it than for a silent one.
 func (c *coordinator) judge(t *target, since time.Time, grace time.Duration) {
 	for wait := min(refusalGrace, grace); ; {
 		select {
@@ -902,7 +906,7 @@ func (c *coordinator) judge(t *target, since time.Time, grace time.Duration) {
 	}
 }
 
-// unregister takes a rank off the list before the launch; a roster on its way is void then.
+// unregister removes a rank before the launch and voids the current roster.
 func (c *coordinator) unregister(t *target, w *wire, reason error) {
 	t.err = reason
 	if t.link != w || c.n.phase != Gathering && c.n.phase != Prepared {
@@ -921,17 +925,17 @@ func (c *coordinator) lose(t *target, reason string) {
 	if !ok {
 		return
 	}
-	t.gone = t.link == nil // nobody waits for it at the end
+	t.gone = t.link == nil // Finish does not wait for it
 	select {
 	case c.n.losses <- Loss{Rank: m.Rank, Name: m.Alias, Reason: reason}:
 	default: // the first losses decide
 	}
 }
 
-// Absent says which ranks have no control connection, and are not seen by others either. Rank 0 asks it when the command has failed: a
-// rank that went away is the likelier cause. A container that is killed may lose its processes before its paiinit, so for settle it
-// waits for a connection to go; and then, for grace at most, for the lost ones to come back. Then the others are asked, unless grace is
-// 0. A rank whose address refuses, or that cannot be routed to, is not waited for.
+// Absent returns the ranks that have no control connection and that other ranks do not see either. Rank 0 calls it when
+// its command has failed, because a lost rank is the likelier cause. A killed container may lose its processes before
+// its paiinit, so Absent waits for settle for connections to end, then for grace for lost ones to come back, and then
+// asks other ranks, unless grace is 0. It does not wait for ranks whose address refuses or cannot be routed to.
 func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 	if lead := n.leading(); lead != nil {
 		return lead.absent(ctx, settle, grace)
@@ -989,14 +993,14 @@ func (c *coordinator) absent(ctx context.Context, settle, grace time.Duration) [
 	}
 }
 
-// absentee is a rank that rank 0 does not see.
+// absentee is a rank that is not connected to rank 0.
 type absentee struct {
 	member Member
 	gone   bool
 	reason string
 }
 
-// unseen leaves out those that others see.
+// unseen drops the ranks that other ranks see.
 func (c *coordinator) unseen(ctx context.Context, absent []absentee) []absentee {
 	alive := make([]bool, len(absent))
 	var wg sync.WaitGroup
@@ -1024,7 +1028,7 @@ func losses(absent []absentee) (out []Loss) {
 	return out
 }
 
-// wakeAbsentWaiters wakes those who wait for a connection to come, go, or be given up.
+// wakeAbsentWaiters wakes Absent when a connection comes, ends, or is given up.
 func (c *coordinator) wakeAbsentWaiters() {
 	for _, changed := range c.absentWaiters {
 		close(changed)
@@ -1032,17 +1036,17 @@ func (c *coordinator) wakeAbsentWaiters() {
 	c.absentWaiters = nil
 }
 
-// Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone: 5 s for a
-// rank whose connection is there, which may be frozen and reads the outcome when it is not, 15 s for a rank whose
-// connection is lost, and no longer than ctx. Rank 0 calls it, and leaves last. Before the launch only the ranks that
-// are there are told; patience is how long rank 0 then stays to tell late ranks.
+// Finish tells every rank how the job ended and waits until each rank has acknowledged it or is known to be gone, until
+// ctx ends at the latest. It waits 5 s for a connected rank, which may be frozen and will read the outcome later, and
+// 15 s for a rank whose connection is lost. Rank 0 calls it, and leaves last. Before the launch it tells the ranks that
+// are connected, and those that connect within patience.
 func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) error {
 	if !n.ask(func() {
 		if n.lead == nil || n.phase == Ended {
 			n.setFinished(o, nil)
 			return
 		}
-		n.lead.tellGo() // for those who have heard nothing of a launch, it would not have been one
+		n.lead.tellGo() // ranks that were not told go would take the job for one that was never launched
 		n.end(o)
 		n.lead.ending, n.lead.tellsLateRanks = true, patience > 0
 		if patience > 0 {
@@ -1068,7 +1072,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 	case <-n.finished:
 	case <-ctx.Done():
 		n.ask(func() {
-			if n.lead != nil { // else it had no rank to tell, and ctx ended at the same moment
+			if n.lead != nil { // otherwise there was no rank to tell, and ctx ended at the same moment
 				n.lead.sendBye()
 			}
 		})
@@ -1101,7 +1105,7 @@ func (c *coordinator) tellEnd(t *target) {
 	time.AfterFunc(c.n.cfg.patience(doneAckTimeout), func() { c.n.post(c.checkEnd) })
 }
 
-// GiveUp has nobody wait at the end for a rank that is not there, as Absent said it: it will find out by itself.
+// GiveUp keeps Finish from waiting for a rank that Absent has returned: it finds out by itself.
 func (n *Node) GiveUp(rank int) {
 	n.ask(func() {
 		if n.lead == nil {
@@ -1115,7 +1119,7 @@ func (n *Node) GiveUp(rank int) {
 	})
 }
 
-// pending says that rank 0 still waits for this rank to acknowledge the end of the job.
+// pending reports whether rank 0 still waits for this rank to acknowledge the end of the job.
 func (c *coordinator) pending(t *target) bool {
 	switch {
 	case t.doneAck || t.gone:
@@ -1146,7 +1150,7 @@ func (c *coordinator) checkEnd() {
 	c.sendBye()
 }
 
-// sendBye lets the others go, and is the end of rank 0 when they have gone: it leaves last.
+// sendBye lets the other ranks leave, and ends rank 0 when they have left.
 func (c *coordinator) sendBye() {
 	left, first := true, !c.leaving && c.untold == nil
 	for _, t := range c.targets {
@@ -1172,9 +1176,9 @@ func (c *coordinator) sendBye() {
 	}
 }
 
-// tellWaiting keeps the others informed about who is missing, so that each of them can say it.
+// tellWaiting tells the other ranks which ranks are missing, so that each of them can log it.
 func (c *coordinator) tellWaiting(ctx context.Context) {
-	// All ranks wake up to read it: about 100 a second, but before they report next.
+	// Every rank wakes up to read it: at most about 100 a second, and before they report next.
 	pause := min(max(time.Second, time.Duration(c.n.cfg.Size)*10*time.Millisecond), 5*time.Second)
 	for c.n.pace.sleep(ctx, c.n.gathered, pause) {
 		c.n.post(func() {
@@ -1194,7 +1198,7 @@ func (c *coordinator) tellWaiting(ctx context.Context) {
 	}
 }
 
-// nameOf is what people call it: the identifier of a container without an index says nothing to them.
+// nameOf returns the name for people: the identifier of a container without an index says nothing to them.
 func (c *coordinator) nameOf(t *target) string {
 	if m, ok := c.memberOf(t); ok {
 		return m.Alias

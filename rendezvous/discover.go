@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// finder looks for the other containers, by gossip, by the names of the environment and by calling where rank 0 may be. Only the loop
-// touches heard and seeds.
+// finder finds the other containers, by gossip and by the names of the environment. Only the loop touches heard and
+// seeds.
 type finder struct {
 	n     *Node
 	net   *gossip
 	names names
-	heard map[string]Record // by id, alive by gossip
+	heard map[string]Record // by id: containers that gossip takes for alive
 	seeds []seedState
 }
 
-// onGossip notes who is heard. Gossip wakes whoever dials; it never decides.
+// onGossip notes which containers gossip takes for alive. Gossip wakes the dialling goroutines; it never decides.
 func (f *finder) onGossip(r Record, alive bool) {
 	old, known := f.heard[r.ID]
 	switch {
@@ -47,8 +47,8 @@ func (f *finder) onGossip(r Record, alive bool) {
 	f.elect()
 }
 
-// onKnock has rank 0 call a rank that has knocked, and tells the rank so. A packet may come late, or again, and so says
-// nothing once the ranks are settled.
+// onKnock has rank 0 dial a rank that has knocked, and acknowledges the knock. A packet may arrive late, or twice, and
+// so says nothing once the ranks are settled.
 func (f *finder) onKnock(r *Record) {
 	if f.n.lead == nil || f.n.isGathered() || r.validate() != nil || r.Nonce == f.n.self.Nonce {
 		return
@@ -64,19 +64,19 @@ func (f *finder) onKnock(r *Record) {
 	}
 }
 
-// onPromise notes that rank 0 has heard a knock, and calls.
+// onPromise notes that rank 0 has acknowledged a knock, and dials this rank.
 func (u *uplink) onPromise(r *Record) {
 	if u.n.lead == nil && r.Rank == 0 && r.Nonce != u.n.self.Nonce {
 		u.promised = time.Now()
 	}
 }
 
-// elect makes this container the coordinator when no container is declared rank 0, as many are heard as the job has,
-// and it comes first in the order. Two that disagree cannot both commit: each tries every container that it knows
-// (isWhole).
+// elect makes this container the coordinator if no container is declared rank 0, gossip tells of as many as the job
+// has, and this one comes first in the order. Two coordinators cannot both commit, because each tries every container
+// that it knows (isWhole).
 func (f *finder) elect() {
 	if f.n.self.Rank >= 0 || f.n.isGathered() || f.n.phase != Gathering || len(f.heard)+1 < f.n.cfg.Size {
-		return // who has acknowledged a roster, may be part of a launch
+		return // a container that has acknowledged a roster may be part of a launch
 	}
 	for _, r := range f.heard {
 		if r.Rank == 0 || r.before(&f.n.self) < 0 {
@@ -86,7 +86,7 @@ func (f *finder) elect() {
 	f.n.becomeCoordinator()
 }
 
-// resolveSeed asks for the addresses of a seed again and again until the job is gathered.
+// resolveSeed resolves a seed again and again until the job is gathered.
 func (f *finder) resolveSeed(i int) {
 	var b backoff
 	for {
@@ -116,7 +116,7 @@ func (f *finder) resolveSeed(i int) {
 	}
 }
 
-// onSeed has rank 0 dial the addresses of a seed that nobody known uses.
+// onSeed has rank 0 dial the addresses of a seed that belong to no known container.
 func (c *coordinator) onSeed(i int) {
 	if c.n.lead != c || c.n.isGathered() {
 		return
@@ -146,16 +146,16 @@ func (c *coordinator) knownAddr(a netip.AddrPort) bool {
 	return false
 }
 
-// joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
-// and then with a container not heard yet, while any is missing. It knocks at rank 0 before that, and joins nothing
-// while rank 0 answers: its call is all that a rank needs, and a state of many ranks takes each side milliseconds, of
-// processors that rank 0 may share.
+// joinOthers exchanges gossip states with rank 0 and two other ranks, in parallel, until rank 0 is connected; after
+// that it joins now and then a container not heard yet, while any is missing. Before the first join it knocks at rank
+// 0, and while rank 0 answers it joins nothing: the connection from rank 0 is all that a rank needs, and exchanging the
+// state of many ranks costs both sides milliseconds of processors that rank 0 may share.
 func (f *finder) joinOthers() {
 	if f.n.self.Rank != 0 && f.knock() {
 		return
 	}
-	b, factor, later := backoff{}, 0, 1 // ranks that are to be agreed find each other by gossip alone
-	if f.n.self.Rank >= 0 {             // rank 0 calls by itself, too
+	b, factor, later := backoff{}, 0, 1 // ranks to be agreed find each other by gossip alone
+	if f.n.self.Rank >= 0 {             // rank 0 dials by itself, too
 		b = backoff{next: 5 * joinHead, most: f.spread(rejoinInterval)}
 		factor, later = lateFactor, lateFactor
 	}
@@ -182,23 +182,23 @@ func (f *finder) joinOthers() {
 	}
 }
 
-// spread is an interval for what every rank does: at least d, and such that all ranks together do it about 50 times in
-// a second, each at another time.
+// spread returns a random interval of at least d/2 for work that every rank does, so that all ranks together do it
+// about 50 times a second.
 func (f *finder) spread(d time.Duration) time.Duration {
 	d = max(d, time.Duration(f.n.cfg.Size)*20*time.Millisecond)
 	return d/2 + rand.N(d)
 }
 
-// isCalled says that rank 0 is connected, or about to connect: it has acknowledged a knock a moment ago.
+// isCalled reports whether rank 0 is connected, or has acknowledged a knock a moment ago and will connect.
 func (u *uplink) isCalled() bool {
 	return u.wire != nil || !u.promised.IsZero() && time.Since(u.promised) < promiseTime
 }
 
-// promiseTime is how long a rank leaves it to rank 0 to call once rank 0 has acknowledged a knock.
+// promiseTime is how long a rank waits for rank 0 after rank 0 has acknowledged a knock.
 const promiseTime = 5 * time.Second
 
-// knock tells rank 0 again and again that this container is here, while rank 0 is not connected, and returns when
-// gossip may be joined: soon after the first knock. It reports true when there is nothing to join any more.
+// knock sends announcements to rank 0 while rank 0 is not connected. It returns soon after the first one, when gossip
+// may be joined, and reports true if there is nothing to join any more.
 func (f *finder) knock() (over bool) {
 	i := slices.IndexFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 	if i < 0 {
@@ -212,7 +212,7 @@ func (f *finder) knock() (over bool) {
 				return
 			}
 			if !connected {
-				addrs, err := f.n.cfg.Peers[i].addrs(f.n) // to find its address may take long
+				addrs, err := f.n.cfg.Peers[i].addrs(f.n) // resolving its name may take long
 				for _, a := range addrs {
 					err = errors.Join(err, f.net.knock(a, &f.n.self))
 				}
@@ -228,7 +228,7 @@ func (f *finder) knock() (over bool) {
 	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinHead)
 }
 
-// join exchanges states at the first address of a place that answers.
+// join exchanges gossip states with the first address of a place that answers.
 func (f *finder) join(p place) {
 	addrs, err := p.find(f.n)
 	for _, a := range addrs {
@@ -239,14 +239,15 @@ func (f *finder) join(p place) {
 	f.n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
-// joinHead is how long rank 0 may take to call who has knocked, before that one joins gossip.
+// joinHead is how long rank 0 may take to dial a rank that has knocked, before that rank joins gossip.
 const joinHead = 50 * time.Millisecond
 
-// manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.
+// manyJoins is the largest job whose ranks join rank 0: memberlist serves 128 joins at a time, each with the whole
+// list.
 const manyJoins = 128
 
-// joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say
-// that rank 0 has heard this one: at first it is joined in any case.
+// joinTargets picks the containers to join. At first rank 0 is joined in any case: that another rank told of rank 0
+// does not mean that rank 0 has heard of this one.
 func (f *finder) joinTargets(connected, first bool) []place {
 	if f.n.cfg.Size > 0 && len(f.heard)+1 >= f.n.cfg.Size && !first {
 		return nil
@@ -256,7 +257,7 @@ func (f *finder) joinTargets(connected, first bool) []place {
 		_, heard := f.heard[p.ID]
 		switch {
 		case heard && (!first || p.Rank != 0):
-		case p.Rank == 0 && f.n.cfg.Size > manyJoins: // it would answer each of them with all the others
+		case p.Rank == 0 && f.n.cfg.Size > manyJoins: // it would send each of them the whole list
 		case p.Rank == 0:
 			zero = append(zero, place{p.ID, p.addrs, true, p.Host})
 		case !f.mayAsk(p):
@@ -278,14 +279,14 @@ func (f *finder) joinTargets(connected, first bool) []place {
 	return append(zero, rest[:min(most, len(rest))]...)
 }
 
-// lookForLeader finds out why rank 0 does not call while it does not. A look that reaches rank 0 costs it a login, so
-// looks become rarer while they find nothing else; looks that reach nothing cost little.
+// lookForLeader finds out why rank 0 does not connect. A call that reaches rank 0 costs it a login, so calls become
+// rarer while they find nothing else; calls that reach nothing cost little.
 func (u *uplink) lookForLeader() {
 	const first, again = 250 * time.Millisecond, time.Second
 	b := backoff{next: again, most: 8 * again}
 	pause := max(first, u.n.cfg.AskAfter)
 	for {
-		// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
+		// All ranks may be waiting for the same rank 0: together they call it at most about 200 times a second.
 		if !u.n.pace.sleep(u.n.ctx, u.n.gathered, pause+rand.N(time.Duration(u.n.cfg.Size+1)*5*time.Millisecond)) {
 			return
 		}
@@ -309,9 +310,8 @@ func (u *uplink) lookForLeader() {
 	}
 }
 
-// lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is
-// the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was
-// begun at one of the places.
+// lookOnce announces this container at all places where rank 0 may be, at once, and notes why rank 0 does not connect.
+// hopeless is a reason that waiting does not mend. reached reports that a login was begun at one of the places.
 func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	places, sure := u.leaderPlaces()
 	if len(places) == 0 {
@@ -349,14 +349,14 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	}
 	wg.Wait()
 	others, ours := 0, false
-	var other error // what answers in place of rank 0
+	var other error // the container that answers in place of rank 0
 	var resolved time.Time
 	var reason error
 	var outcome *Outcome
 	var leader *Record
 	for i, p := range places {
 		for _, f := range results[i] {
-			// A login that its time limit cut cost as much as a complete login.
+			// A login that was cut off by its timeout has cost as much as a complete one.
 			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
 			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
 			incompatible := isIncompatible(f.err)
@@ -375,8 +375,8 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 				}
 			case f.err == nil && p.sure:
 				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
-			case f.err == nil: // who else answers may know more
-			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // nothing is known of others
+			case f.err == nil: // this container may know more than the next
+			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // of the other containers nothing is known
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)
 			}
 			switch f.answer.Type {
@@ -396,7 +396,8 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		case ours || u.wire != nil:
 			u.foreign.met(nil, resolved)
 			u.incompatible = nil
-		case sure || others == len(places) && len(u.n.find.heard) == 0: // rank 0, or all that answer; none shares ours
+		// rank 0, or all that answer, and none of them shares our secret and job
+		case sure || others == len(places) && len(u.n.find.heard) == 0:
 			u.foreign.met(cmp.Or(other, reason, errSilent), resolved)
 			if isIncompatible(other) {
 				u.incompatible = other
@@ -417,8 +418,8 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	return reached, hopeless
 }
 
-// leaveIncompatible ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
-// time to call here again and find the same: it may have called first after this container did.
+// leaveIncompatible ends the wait of a container whose secret or job differs from rank 0's, after rank 0 had the time
+// to connect here again and find the same.
 func (u *uplink) leaveIncompatible(err error) {
 	select {
 	case <-u.n.ctx.Done():
@@ -432,15 +433,15 @@ func (u *uplink) leaveIncompatible(err error) {
 	}
 }
 
-// place is where rank 0 may be.
+// place is an address or a name where rank 0 may be.
 type place struct {
 	id   string
 	find func(*Node) ([]netip.AddrPort, error)
-	sure bool   // it is rank 0 that should answer there
+	sure bool   // rank 0 itself should answer there
 	host string // "" = an address
 }
 
-// resolved is when the addresses came that find returns.
+// resolved returns when the addresses that find returns were resolved.
 func (p place) resolved(n *Node) time.Time {
 	if p.host == "" {
 		return time.Now()
@@ -448,9 +449,9 @@ func (p place) resolved(n *Node) time.Time {
 	return n.find.names.answered(p.host)
 }
 
-// leaderPlaces says where to look for rank 0: where the environment or another container says that it is; when it is not found
-// there, at two others, who may be connected to it; or else at a few addresses of the seeds from which nobody was heard.
-// There are none while there is nothing to look for.
+// leaderPlaces returns where to look for rank 0: where the environment or another container says that it is; if it is
+// not there, at two other ranks, which may be connected to it, or at a few silent addresses of the seeds. It returns
+// none if rank 0 is connected.
 func (u *uplink) leaderPlaces() (places []place, sure bool) {
 	u.n.ask(func() {
 		if u.wire != nil || u.n.lead != nil || u.n.phase == Running || u.n.phase == Ended {
@@ -478,7 +479,7 @@ func (u *uplink) leaderPlaces() (places []place, sure bool) {
 		if len(places) > 0 {
 			return
 		}
-		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size { // the first leads
+		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size { // the first in the order leads
 			heard := slices.Collect(maps.Values(u.n.find.heard))
 			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
 			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
@@ -496,8 +497,8 @@ func (u *uplink) leaderPlaces() (places []place, sure bool) {
 	return places, sure
 }
 
-// mayAsk keeps a rank from asking for the names of others while that of rank 0 may be enough: many that ask for names that the DNS
-// does not know yet keep it from learning them.
+// mayAsk reports whether a rank may resolve the name of another one. While the name of rank 0 may be enough, other
+// names wait: lookups of names that the DNS does not know yet keep it from learning them.
 func (f *finder) mayAsk(p Peer) bool {
 	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(f.n.begin) > latestAgain {
 		return true
@@ -519,7 +520,7 @@ func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
 	return out, err
 }
 
-// silentSeeds are the addresses of the seeds from which nobody was heard.
+// silentSeeds returns the addresses of the seeds at which no known container is.
 func (f *finder) silentSeeds() []netip.AddrPort {
 	known := map[netip.AddrPort]bool{f.n.self.Addr: true}
 	for _, r := range f.heard {
@@ -538,7 +539,7 @@ func (f *finder) silentSeeds() []netip.AddrPort {
 
 var errSilent = errors.New("it answers, but has not called back yet")
 
-// missing lists who is not there, by what this rank knows.
+// missing lists the ranks that are absent, by what this rank knows.
 func (n *Node) missing() []Missing {
 	if n.phase == Running || n.phase == Ended {
 		return nil
@@ -549,7 +550,7 @@ func (n *Node) missing() []Missing {
 	return n.lead.missing()
 }
 
-// missing is rank 0's view.
+// missing lists the ranks that are not registered.
 func (c *coordinator) missing() []Missing {
 	var out []Missing
 	for i := range c.n.cfg.Peers {
@@ -559,7 +560,8 @@ func (c *coordinator) missing() []Missing {
 			out = append(out, c.missingAt(t, p.Rank, p.ID))
 		}
 	}
-	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
+	// Then those that the environment does not list: what answered at the seeds' addresses, then the number that is
+	// left.
 	count := c.n.cfg.Size - c.present() - len(out)
 	keys := make([]string, 0, len(c.targets))
 	for k, t := range c.targets {
@@ -593,7 +595,7 @@ func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
 	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
 }
 
-// missingBelow is the view of a rank other than 0.
+// missing lists the ranks that rank 0 told, or what gossip and calls have found.
 func (u *uplink) missing() []Missing {
 	if u.wire != nil && u.waits {
 		return u.awaited
@@ -622,17 +624,17 @@ func (u *uplink) missing() []Missing {
 	}
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
-			// Gossip needs the secret, so another secret explains the silence.
+			// Gossip needs the secret, so another secret explains why nothing is heard.
 			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible})
 		}
 	}
 	return out
 }
 
-// stillLooks is why a rank that is there is waited for.
+// stillLooks is why the launch waits for a rank that is present.
 const stillLooks = "it is here, and still looks at its devices"
 
-// lookers lists who is there, and has not said all that the launch waits for.
+// lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
 	if c.n.looking {
 		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
@@ -696,7 +698,7 @@ func (f *finder) seedReason() string {
 	return "never heard: " + strings.Join(parts, ", ")
 }
 
-// explain turns the error of a way of reaching somebody into the words of a person.
+// explain turns the error of a dial into words for people.
 func explain(err error) string {
 	var dns *net.DNSError
 	var at string
@@ -727,11 +729,12 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// OwnAddr returns the address of this machine by which others would most likely reach it.
+// OwnAddr returns the address of this machine by which other machines most likely reach it.
 func OwnAddr() (netip.Addr, error) { return ownAddr(nil, nil) }
 
-// ownAddr is the address that others most likely reach this container at: the one the kernel would send from to a peer whose
-// address is known, else the first address of an interface that is up and is neither loopback nor link-local.
+// ownAddr returns the address at which other containers most likely reach this one: the source address that the kernel
+// uses to reach a peer with a known address, otherwise the first address of an interface that is up and is neither
+// loopback nor link-local.
 func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
 	var hosts []string
 	for _, p := range peers {
@@ -783,7 +786,7 @@ func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
 		return six, nil
 	}
 	if loop.IsValid() {
-		return loop, nil // nobody else can reach it; a job of one rank does not mind
+		return loop, nil // other machines cannot reach it; a job of one rank does not need that
 	}
 	return netip.Addr{}, errors.New("no interface has an address")
 }

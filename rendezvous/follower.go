@@ -11,25 +11,26 @@ import (
 	"time"
 )
 
-// uplink is what a rank other than 0 knows of rank 0. Only the loop touches it.
+// uplink is a rank's view of rank 0, and its connection to it. Only the loop touches it.
 type uplink struct {
 	n *Node
 
 	wire    *wire
 	leader  *Record
-	waits   bool      // rank 0 has said for whom
-	awaited []Missing // as it said it last
+	waits   bool      // rank 0 has told which ranks are missing
+	awaited []Missing // the ranks that rank 0 told last
 	present int
-	lookErr error   // of the last look at rank 0
-	rumour  *Record // of rank 0, as others tell
-	foreign foreign // what answers in place of rank 0
-	// incompatible is the last ErrOtherSecret at rank 0's address, until rank 0 itself answers. It outlives foreign, which
-	// a refused connection resets: the other container may exit before this one has dialled it twice.
+	lookErr error   // of the last call to rank 0
+	rumour  *Record // rank 0's record, as another rank told it
+	foreign foreign // the containers that answer in place of rank 0
+	// incompatible is the last ErrOtherSecret or ErrOtherVersion at rank 0's address, until rank 0 itself answers. It
+	// outlives foreign, which a refused connection resets: the other container may exit before this one has dialled it
+	// twice.
 	incompatible error
 
-	promised time.Time // when rank 0 has acknowledged a knock
+	promised time.Time // when rank 0 acknowledged a knock
 
-	children []child // who wait for the table
+	children []child // ranks that wait for the roster
 }
 
 type child struct {
@@ -37,7 +38,7 @@ type child struct {
 	hash string
 }
 
-// Accept serves a control connection that came in, to its end. It is how rank 0 reaches this container.
+// Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
 func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Addr) {
 	w := newWire(rwc, nil)
 	defer w.close()
@@ -52,14 +53,14 @@ func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Ad
 	n.post(func() { n.up.onLost(w, err) })
 }
 
-// onMessage answers what any container may ask; the rest is for the rank of rank 0.
+// onMessage answers what any container may ask, and passes on what only rank 0 may say.
 func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	switch m.Type {
 	case hello:
 		n.up.greeted(w, m, remote)
 		return
 	case announce:
-		n.onHere(w, m.Record)
+		n.onAnnounce(w, m.Record)
 		return
 	case look:
 		n.onLook(w, m)
@@ -67,7 +68,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case fetch:
 		n.up.onFetch(w, m)
 		return
-	case ended: // of a rank that leaves
+	case ended: // a rank leaves
 		n.farewells.hear(w, m)
 		return
 	case ping:
@@ -80,7 +81,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	n.up.onMessage(w, m)
 }
 
-// onMessage hears rank 0.
+// onMessage handles the messages of rank 0.
 func (u *uplink) onMessage(w *wire, m message) {
 	if u.wire != w {
 		return
@@ -91,7 +92,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case waiting:
 		u.waits, u.awaited, u.present = true, m.Missing, m.Present
 		if u.n.phase == Prepared {
-			u.n.enter(Gathering) // the roster is void: rank 0 waits for somebody again
+			u.n.enter(Gathering) // the roster is void: rank 0 waits for a rank again
 			u.n.find.elect()
 		}
 	case prepare:
@@ -124,7 +125,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 			u.n.end(*m.Outcome)
 		}
 		if u.n.outcome != *m.Outcome {
-			return // the first word counts
+			return // the first outcome counts
 		}
 		if m.Last {
 			u.depart(w)
@@ -138,7 +139,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	}
 }
 
-// depart lets this rank end. The outcome may let the process end: what was sent goes first.
+// depart lets this rank end. It first waits until everything was sent, because the outcome may end the process.
 func (u *uplink) depart(w *wire) {
 	if u.n.outcomeErr != nil {
 		return
@@ -150,8 +151,8 @@ func (u *uplink) depart(w *wire) {
 	})
 }
 
-// greeted asks first where a second container greets that says it is rank 0: the first one whether it still answers,
-// and then the second one, whose greeting may have been on its way since before its death.
+// greeted handles a greeting, which may be one of a second container that claims rank 0. It first asks the first rank 0
+// whether it still answers, then the second one, which may have died after it sent the greeting.
 func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 	r, first := m.Record, u.leader
 	if u.n.self.Rank == 0 {
@@ -188,7 +189,7 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 	})
 }
 
-// onHello answers whoever dialled. Only one container may lead: the one that the environment, or the order, says.
+// onHello answers a greeting. Only one container may lead: the one that the environment or the order determines.
 func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	r := m.Record
 	self := u.n.self
@@ -206,21 +207,23 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	case u.n.self.Rank == 0, u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", u.n.self.ID)})
 		if r.Rank < 0 && u.n.lead != nil && !u.n.lead.ending && !u.n.isGathered() {
-			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts here
+			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts as present
 		}
 		return
 	case u.n.lead != nil:
 		u.n.lead.stepDown()
 	}
 	if u.n.phase == Prepared && u.n.roster.Members[0].Nonce != r.Nonce {
-		if leader := &u.n.roster.Members[0]; leader.ID != r.ID { // it must step down first, or be gone, which ends the job
+		// it must step down first; if it is gone, the job ends
+		if leader := &u.n.roster.Members[0]; leader.ID != r.ID {
 			w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)})
 			return
 		}
 		u.giveUp(u.leaderLost("its container was started again"))
 	}
 	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) && u.n.roster.Members[0].Nonce != r.Nonce {
-		// A rank 0 that was started again: it learns that it comes too late, and has no word in how this ends.
+		// A restarted rank 0: it learns from this registration that it is too late, and does not decide how the job
+		// ends.
 		w.send(u.registration(r))
 		return
 	}
@@ -233,7 +236,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	u.wire, u.leader, u.incompatible = w, r, nil
 	answer := u.registration(r)
 	if m.Epoch != uint64(u.n.cfg.Size) {
-		answer.Size = u.n.cfg.Size // 0 = not known here
+		answer.Size = u.n.cfg.Size // 0 = not known to this rank
 	}
 	w.send(answer)
 	if u.n.own != nil {
@@ -244,7 +247,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	}
 }
 
-// registration is what rank 0, who has greeted with its record, is told of this container.
+// registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
 	self := u.n.record()
 	return message{Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking}
@@ -255,7 +258,7 @@ func (u *uplink) onPrepare(w *wire, m message) {
 	case u.n.phase == Running || u.n.phase == Ended:
 		return
 	case m.Roster == nil && m.Parent != nil && m.Hash == u.n.roster.Hash && u.n.roster.Epoch == m.Epoch:
-		// It was asked for already, and has come.
+		// This rank has fetched it already.
 	case m.Roster == nil && m.Parent != nil:
 		u.n.enter(Gathering)
 		u.n.wg.Go(func() { u.fetchTable(w, m) })
@@ -285,7 +288,7 @@ func (u *uplink) onPrepare(w *wire, m message) {
 	u.children = nil
 }
 
-// fetchTable asks another rank for the table that rank 0 speaks of, and rank 0 when that one does not have it.
+// fetchTable asks another rank for the roster that rank 0 has announced, and rank 0 if that rank does not have it.
 func (u *uplink) fetchTable(w *wire, m message) {
 	ctx, cancel := context.WithTimeout(u.n.ctx, fetchTimeout)
 	defer cancel()
@@ -303,7 +306,7 @@ func (u *uplink) fetchTable(w *wire, m message) {
 	})
 }
 
-// onFetch gives the table to another rank, as soon as it is here.
+// onFetch sends the roster to another rank, as soon as this rank has it.
 func (u *uplink) onFetch(w *wire, m message) {
 	switch {
 	case m.Hash == u.n.roster.Hash && m.Hash != "":
@@ -320,18 +323,18 @@ func (u *uplink) onLost(w *wire, err error) {
 	}
 	u.wire = nil
 	switch u.n.phase {
-	case Prepared, Running: // one that is prepared may have missed the word
+	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
 		u.n.wg.Go(func() { u.awaitReturn(err) })
 	case Ended:
-		if u.n.outcomeErr == nil { // else it has given up, and stays only to say so
+		if u.n.outcomeErr == nil { // otherwise it has given up, and stays only to say so
 			u.n.wg.Go(func() { u.confirm(w) })
 		}
 	}
 }
 
-// awaitReturn gives rank 0 the grace time to come back. Two refusals in a row mean that its process is gone: nobody listens on
-// its port any more, or somebody else does. Before it is given up the others are asked: one of them may see it, or know how the job ended.
+// awaitReturn gives rank 0 its grace time to come back. Two refusals in a row mean that its process is gone. Before
+// this rank gives it up, it asks other ranks, which may see rank 0 or know how the job ended.
 func (u *uplink) awaitReturn(cause error) {
 	begin, grace := time.Now(), u.n.cfg.grace(cause)
 	refused := 0
@@ -347,7 +350,7 @@ func (u *uplink) awaitReturn(cause error) {
 		}) || !away {
 			return
 		}
-		if asked == nil && time.Since(begin)+lookTimeout > grace { // both at the same time
+		if asked == nil && time.Since(begin)+lookTimeout > grace { // so that the answers are there when the grace ends
 			heard := make(chan peerView, 1)
 			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, lookTimeout+lookTimeout/2) })
 			asked = heard
@@ -362,10 +365,11 @@ func (u *uplink) awaitReturn(cause error) {
 		if !errors.Is(err, syscall.ECONNREFUSED) && !isElse(err) {
 			refused = 0
 		}
-		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce) // it has stepped down
+		// It has stepped down.
+		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce)
 		known := peerView{Alive: true}
 		switch {
-		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its successor
+		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its next start
 			refused += 2
 			cause = errors.New("its container was started again")
 		}
@@ -398,8 +402,9 @@ func (u *uplink) awaitReturn(cause error) {
 	}
 }
 
-// leaderLost says that rank 0 is gone. A rank that has acknowledged the roster cannot know whether rank 0 has launched: all
-// acknowledgements may have come, and nobody been told. It does not follow a successor, who would launch a second time.
+// leaderLost returns the error of a rank that has lost rank 0. A rank that has acknowledged the roster cannot know
+// whether rank 0 has launched, because go may be lost. It does not follow the next start of rank 0, which would launch
+// a second time.
 func (u *uplink) leaderLost(reason string) *LostError {
 	const unsure = "; it may have launched"
 	if u.n.phase == Prepared && !strings.Contains(reason, unsure) {
@@ -408,7 +413,7 @@ func (u *uplink) leaderLost(reason string) *LostError {
 	return &LostError{Reason: reason}
 }
 
-// onPeerView acts on what the others know of rank 0, unless it is back meanwhile.
+// onPeerView acts on what other ranks know of rank 0, unless rank 0 is back.
 func (u *uplink) onPeerView(known peerView, cause error) {
 	if u.wire != nil || u.n.phase != Prepared && u.n.phase != Running {
 		return
@@ -417,7 +422,8 @@ func (u *uplink) onPeerView(known peerView, cause error) {
 	case known.Outcome != nil:
 		u.n.end(*known.Outcome)
 		o := u.n.outcome
-		time.AfterFunc(linger, func() { u.n.post(func() { u.n.setFinished(o, nil) }) }) // somebody may still ask
+		// other ranks may still ask for it
+		time.AfterFunc(linger, func() { u.n.post(func() { u.n.setFinished(o, nil) }) })
 	case known.Alive:
 	default:
 		err := u.leaderLost(explain(cause) + known.Reason)

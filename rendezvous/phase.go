@@ -2,7 +2,7 @@ package rendezvous
 
 import "fmt"
 
-// Phase is where a rank stands.
+// Phase is the state of a rank in the protocol.
 type Phase string
 
 // The phases. Phase.mayBecome says in which order they come.
@@ -13,7 +13,7 @@ const (
 	Ended     Phase = "ended"
 )
 
-// mayBecome is the table of legal changes. A roster is void when a rank is lost before go; nothing is taken back after that.
+// mayBecome is the table of legal changes. The loss of a rank voids a roster before go; after go nothing is taken back.
 func (p Phase) mayBecome(next Phase) bool {
 	switch p {
 	case Gathering:
@@ -26,12 +26,13 @@ func (p Phase) mayBecome(next Phase) bool {
 	return false
 }
 
-// BugError reports a state that the protocol excludes: a bug in this package, which no retry mends.
+// BugError reports a state that the protocol excludes: a bug in this package.
 type BugError struct{ Reason string }
 
 func (e *BugError) Error() string { return "a bug in the rendezvous: " + e.Reason }
 
-// course is how far this rank has come, and how the job ended. The loop changes it; what waits for gathered or finished reads it after that.
+// course is the progress of this rank, and the outcome of the job. Only the loop changes it. Other goroutines read the
+// fields of gathered and finished after these are closed.
 type course struct {
 	phase      Phase
 	gathered   chan struct{} // closed when roster and gatherErr are set
@@ -42,8 +43,8 @@ type course struct {
 	outcomeErr error
 }
 
-// enter changes the phase; entering the same phase again changes nothing. An illegal change is refused and reports false: this rank
-// leaves with a BugError, because what it would do next could launch twice, or lose the outcome.
+// enter changes the phase; entering the current phase again changes nothing. It refuses an illegal change and reports
+// false: this rank then ends with a BugError, because going on could launch twice or lose the outcome.
 func (s *course) enter(next Phase) bool {
 	switch {
 	case next == s.phase:

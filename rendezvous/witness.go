@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// Whether somebody is gone, and how the job ended when rank 0 cannot say so any more, is never decided on one view alone: up to
-// three other ranks are asked, over connections made for the question. It is gossip's indirect probe, made only in need, so
-// that nothing ticks while the job runs.
+// Whether a rank is gone, and how the job ended if rank 0 cannot say so any more, is never decided on one view alone:
+// up to three other ranks are asked, over connections opened for the question. It works like gossip's indirect probe,
+// but runs only when it is needed, so that no timer runs beside the job.
 
 const witnesses = 3
 
-// peerView is what others know of a rank.
+// peerView is what other ranks know of a rank.
 type peerView struct {
 	Alive   bool
 	Reason  string   // in brackets, to be appended to one's own
-	Outcome *Outcome // of the job, where somebody has been told
-	First   bool     // it is this rank's own verdict, for which others will ask
-	Void    bool     // somebody has not acknowledged the roster that this rank holds: rank 0 has not launched
+	Outcome *Outcome // of the job, if another rank was told
+	First   bool     // it is this rank's own verdict, for which other ranks will ask
+	Void    bool     // another rank has not acknowledged our roster, so rank 0 has not launched
 }
 
-// askOthers asks up to three ranks of the roster what they know of m, for as long as patience at most. Nobody to ask, or
-// nobody who answers, contradicts nothing.
+// askOthers asks up to three ranks of the roster what they know of m, for patience at most. Without an answer, m counts
+// as not seen.
 func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) peerView {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -47,7 +47,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 			others = append(others, o)
 		}
 	})
-	// Of rank 0's end the first ranks know most: they are asked for the verdict, and stay for it.
+	// The first ranks know most of the end of rank 0: they are asked for the verdict, and stay for it.
 	first := 0
 	if m.Rank == 0 {
 		first = min(witnesses-1, len(others))
@@ -80,15 +80,15 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 	return w
 }
 
-// verdict is how the job ended where rank 0 is gone before it could tell everybody. Ranks that were told and ranks that were not must
-// come to the same end, so the first rank of the roster that can be reached decides for all of them, by what it hears first: an
-// outcome that somebody was told, or the question of somebody who was not. own is what this rank was told, if anything. A verdict without
-// an outcome is that the job is lost.
+// verdict finds out how the job ended after rank 0 was lost before it had told every rank. All ranks must come to the
+// same end, so the first rank of the roster that can be reached decides for all, by what it hears first: an outcome
+// that a rank was told, or the question of a rank that was not. own is what this rank was told, if anything. A verdict
+// without an outcome means that the job is lost.
 func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerView {
 	var members []Member
 	u.n.ask(func() { members = u.n.roster.Members })
 	if len(members) == 0 || members[0].Nonce != leader.Nonce {
-		return peerView{Alive: true} // its successor has taken over
+		return peerView{Alive: true} // its next start has taken over
 	}
 	var reached []bool
 	for i, o := range members[1:] {
@@ -113,7 +113,7 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 	return peerView{Outcome: own}
 }
 
-// reachable tries all at once: who is cut off from all of them must not try one after the other, each for seconds.
+// reachable dials all at once: a rank that is cut off from all of them would need seconds for each.
 func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -131,10 +131,10 @@ func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
 	return out
 }
 
-// judges is how many ranks are tried for a verdict.
+// judges is how many ranks are asked for a verdict.
 const judges = 8
 
-// confirm is for a rank that was told how the job ended, by a rank 0 that went away before it could say that all know.
+// confirm asks for the verdict after a rank 0 that told the outcome to this rank was lost before its bye.
 func (u *uplink) confirm(w *wire) {
 	var leader Member
 	var own Outcome
@@ -153,11 +153,12 @@ func (u *uplink) confirm(w *wire) {
 			u.n.setFinished(Outcome{}, &LostError{Reason: "it ended before it had told everybody how the job ended" + v.Reason})
 			return
 		}
-		time.AfterFunc(linger, func() { u.n.post(func() { u.depart(w) }) }) // somebody may still ask
+		// other ranks may still ask for it
+		time.AfterFunc(linger, func() { u.n.post(func() { u.depart(w) }) })
 	})
 }
 
-// settle says how the job ended, for whoever asks: rank 0 does not answer. It runs in the loop.
+// settle answers how the job ended if rank 0 does not answer. It runs in the loop.
 func (u *uplink) settle(leader *Record, a *message) {
 	switch {
 	case u.n.phase == Ended && u.n.outcomeErr != nil:
@@ -177,7 +178,7 @@ func (u *uplink) follows(leader *Record) bool {
 	return u.n.lead == nil && len(u.n.roster.Members) > 0 && u.n.roster.Members[0].Nonce == leader.Nonce && (u.n.phase == Prepared || u.n.phase == Running)
 }
 
-// giveUp is the verdict that the job is lost: this rank stays for a moment to tell it to those who ask.
+// giveUp decides that the job is lost; this rank stays for a moment to answer ranks that ask for the verdict.
 func (u *uplink) giveUp(err *LostError) {
 	if !u.n.enter(Ended) {
 		return
@@ -191,8 +192,8 @@ func (u *uplink) giveUp(err *LostError) {
 	})
 }
 
-// exchange opens a control connection, says one thing and returns the first answer. That nobody answers there in time is an error;
-// that it is somebody of this job who has nothing to answer is none.
+// exchange opens a control connection, sends one message and returns the first answer. No answer in time is an error; a
+// container of this job that closes the connection without an answer is not.
 func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m message) (message, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout+time.Duration(n.cfg.Size)*callShare)
 	defer cancel()
@@ -219,7 +220,7 @@ func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m m
 	return got, err
 }
 
-// onLook answers what this rank sees of another, and knows of the end.
+// onLook answers whether this rank sees another one, and what it knows of the end.
 func (n *Node) onLook(w *wire, m message) {
 	r := m.Record
 	if r == nil {
@@ -241,8 +242,8 @@ func (n *Node) onLook(w *wire, m message) {
 		t := n.lead.targets[r.ID]
 		a.Alive = t != nil && t.link != nil
 	case m.Last && !n.up.follows(r):
-		a.Alive = true // its successor has taken over
-	case m.Last && m.Outcome != nil: // rank 0's word, if not from rank 0 itself
+		a.Alive = true // its next start has taken over
+	case m.Last && m.Outcome != nil: // rank 0's outcome, passed on by another rank
 		n.end(*m.Outcome)
 		a.Outcome = m.Outcome
 		o := n.outcome
@@ -273,9 +274,9 @@ func (n *Node) onLook(w *wire, m message) {
 	})
 }
 
-// onHere hears of a container that waits for rank 0's call: rank 0 calls, and everybody else passes it on and says where rank 0
-// is. w is nil where it was passed on.
-func (n *Node) onHere(w *wire, r *Record) {
+// onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w is
+// nil if another rank has passed it on.
+func (n *Node) onAnnounce(w *wire, r *Record) {
 	if r == nil || r.validate() != nil {
 		return
 	}
@@ -299,10 +300,10 @@ func (n *Node) onHere(w *wire, r *Record) {
 		return
 	case n.phase == Gathering || n.phase == Prepared:
 		if n.isGathered() {
-			break // the end is near
+			break // the job is about to end
 		}
 		if n.lead.rivals(r) {
-			if w == nil { // the rank that passes it on has asked both
+			if w == nil { // the rank that passed it on has asked both
 				n.lead.onRival(r)
 			}
 			break

@@ -124,7 +124,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	signals, resize := make(chan os.Signal, 16), make(chan Size, 1)
+	signals, resize := make(chan os.Signal, 16), make(chan windowSize, 1)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer func() { _ = conn.CloseRead() }()
@@ -148,7 +148,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 	stop := context.AfterFunc(ctx, closeFiles)
 	defer stop()
 
-	status, err := p.run(ctx, inv.Host, a, Request{
+	status, err := p.run(ctx, inv.Host, a, request{
 		User: inv.User, Environ: inv.environ, person: person,
 		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal,
 		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
@@ -197,7 +197,7 @@ func (a Agent) personBehind(pid int) (person string, err error) {
 
 // relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the
 // last one counts.
-func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan Size) {
+func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize) {
 	for {
 		kind, content, err := readFrame(conn)
 		if err != nil {
@@ -244,7 +244,7 @@ func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 }
 
 // run finds the host and runs the command there.
-func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status, error) {
+func (p *Pool) run(ctx context.Context, host string, a Agent, r request) (Status, error) {
 	target, ok := a.Resolve(ctx, host)
 	if !ok {
 		target = Target{Name: host}
@@ -284,7 +284,7 @@ func (a Agent) failed(t Target, command string, err error) {
 	if a.OnFailure == nil {
 		return
 	}
-	stage := StageConnect
+	stage := stageConnect
 	var dial *DialError
 	if errors.As(err, &dial) {
 		stage = dial.Stage
@@ -338,8 +338,8 @@ func mayPass(e *DialError) bool {
 		}
 	}
 	var refused *ssh.OpenChannelError
-	if e.Stage == StageChannel && errors.As(e, &refused) {
+	if e.Stage == stageChannel && errors.As(e, &refused) {
 		return refused.Reason == ssh.ResourceShortage
 	}
-	return e.Stage == StageConnect || e.Stage == StageHandshake || e.Stage == StageChannel
+	return e.Stage == stageConnect || e.Stage == stageHandshake || e.Stage == stageChannel
 }

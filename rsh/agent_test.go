@@ -724,7 +724,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(encodeRequest(Invocation{Host: "h", User: "u", Command: "c", environ: []string{"A=b", "C="}}))
 	f.Add([]byte{})
 	f.Add([]byte(protocol + "\x00\x00\x00\x00"))
-	f.Add(encodeRequest(Invocation{Host: "h", terminal: &Terminal{Name: "xterm", Size: Size{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0}}}))
+	f.Add(encodeRequest(Invocation{Host: "h", terminal: &terminal{Name: "xterm", Size: windowSize{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		inv, err := decodeRequest(b)
 		if err != nil {

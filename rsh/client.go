@@ -236,26 +236,35 @@ func result(kind byte, content []byte, err error) (int, error) {
 
 // Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.
 func Known(ctx context.Context, socket, host, command string) (bool, error) {
+	answer, err := question(ctx, socket, frameKnown, []byte(host+"\x00"+command))
+	if err == nil && len(answer) != 1 {
+		err = fmt.Errorf("asking the paiinit of this container: an answer of %d bytes", len(answer))
+	}
+	return err == nil && answer[0] != 0, err
+}
+
+// question asks the ServeAgent at a socket for what is answered by a frame of the same kind.
+func question(ctx context.Context, socket string, kind byte, content []byte) (answer []byte, err error) {
 	conn, err := dialAgent(ctx, socket)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := writeFrame(conn, frameKnown, []byte(host+"\x00"+command)); err != nil {
-		return false, fmt.Errorf("asking the paiinit of this container: %w", err)
+	var got byte
+	if err = writeFrame(conn, kind, content); err == nil {
+		got, answer, err = readFrame(conn)
 	}
-	kind, content, err := readFrame(conn)
 	switch {
-	case err == nil && kind == frameKnown && len(content) == 1:
-		return content[0] != 0, nil
-	case err == nil && kind == frameError:
-		err = errors.New(string(content))
+	case err == nil && got == kind:
+		return answer, nil
+	case err == nil && got == frameError:
+		return nil, errors.New(string(answer))
 	case err == nil:
-		err = fmt.Errorf("an answer that is not understood: %q", kind)
+		err = fmt.Errorf("an answer that is not understood: %q", got)
 	}
-	return false, fmt.Errorf("asking the paiinit of this container: %w", err)
+	return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
 }
 
 // connect returns a connection to an agent: the one of this container, or one of our own. The caller calls end.
@@ -372,7 +381,7 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 		_, _ = fmt.Fprintln(c.Stderr, "paiinit rsh: the command gets no terminal, because stdin is none; -tt gives it one")
 	}
 	if wanted {
-		inv.terminal = &Terminal{Name: c.Term}
+		inv.terminal = &terminal{Name: c.Term}
 		for _, kv := range inv.SetEnv {
 			if term, ok := strings.CutPrefix(kv, "TERM="); ok {
 				inv.terminal.Name = term

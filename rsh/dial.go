@@ -19,13 +19,13 @@ import (
 	"github.com/paiinit/paiinit/internal/tcp"
 )
 
-// The stages of reaching a peer, in their order.
+// The stages of reaching a peer, in their order. Other packages tell the first and the last one apart.
 const (
 	StageResolve   = "resolve"   // the name of the host is not known; only from ServeAgent
-	StageConnect   = "connect"   // no connection: refused, no route, no answer
-	StageHandshake = "handshake" // connected, but no key exchange with the right host
-	StageLogin     = "login"     // the peer is the right one, and does not let us in
-	StageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
+	stageConnect   = "connect"   // no connection: refused, no route, no answer
+	stageHandshake = "handshake" // connected, but no key exchange with the right host
+	stageLogin     = "login"     // the peer is the right one, and does not let us in
+	stageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
 	StageSession   = "session"   // the command was started, and its connection was lost before its status came
 )
 
@@ -41,14 +41,14 @@ var (
 	ErrOtherSecret = errors.New("it was given another secret")
 	// ErrOtherID says that it is another container of this job, with the right secret.
 	ErrOtherID = errors.New("it is another container of this job")
-	// ErrRefused says that it is the right container, with the right secret, and still does not let us in.
-	ErrRefused = errors.New("it refused our login")
+	// errRefused says that it is the right container, with the right secret, and still does not let us in.
+	errRefused = errors.New("it refused our login")
 )
 
 // DialError says how far we got on the way to a target, and why not farther.
 type DialError struct {
 	Target Target
-	Stage  string // one of the Stage constants
+	Stage  string // one of the stages above
 	Err    error
 }
 
@@ -101,7 +101,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 		}
 		return fail(err)
 	}
-	l.stage.Store(StageHandshake)
+	l.stage.Store(stageHandshake)
 	tcp, end, err := p.takeTurn(ctx, t, l, tcp, dial)
 	if err != nil {
 		return fail(err)
@@ -125,10 +125,10 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 			if id, wrongKey = p.identify(t.ID, peer.id, key); wrongKey != nil {
 				return wrongKey
 			}
-			l.stage.Store(StageLogin)
+			l.stage.Store(stageLogin)
 			return nil
 		},
-		User: p.cfg.Login,
+		User: "root", // a login name in every container, whatever its user is called
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
 		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 			// It is called before the first attempt and after each that failed.
@@ -150,7 +150,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	case wrongKey != nil:
 		return fail(wrongKey)
 	case loginRefused:
-		return fail(fmt.Errorf("%w: %w", ErrRefused, err))
+		return fail(fmt.Errorf("%w: %w", errRefused, err))
 	}
 	return fail(err)
 }

@@ -49,7 +49,6 @@ type Config struct {
 	User  ssh.Signer                    // the job's login key
 	Host  func(id string) ssh.PublicKey // the host key to expect of the container with this id; nil result = of nobody
 	Label string                        // the label of our job and attempt; "" = do not compare labels
-	Login string                        // user name to log in with; "" = "root"
 
 	DialTimeout     time.Duration // for connecting, which has 5 s of it at most, handshake and login together; 0 = 20 s
 	Keepalive       time.Duration // between two requests for a sign of life on each connection, which Watch may change; 0 = 15 s
@@ -68,9 +67,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Login == "" {
-		c.Login = "root"
-	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 20 * time.Second
 	}
@@ -179,17 +175,6 @@ func (p *Pool) start(f func()) bool {
 	return true
 }
 
-// Connect makes sure that there is a connection to the target, so that later calls need not wait for one, and returns the
-// target with the ID that it proved. The error is a *DialError.
-func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
-	l, err := p.link(ctx, t, 0)
-	if err != nil {
-		return t, err
-	}
-	t.ID = l.id
-	return t, nil
-}
-
 // Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another,
 // as soon as the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no
 // other signal. Where the machine of the peer has fallen silent, it is syscall.ETIMEDOUT. Close ends Read and Write at
@@ -205,7 +190,7 @@ func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error
 	if !p.start(func() { ssh.DiscardRequests(reqs) }) ||
 		!p.start(func() { _ = pump.CloseWithError(copyControl(pump, ch, l.tcp)) }) {
 		_ = ch.Close()
-		return nil, &DialError{t, StageChannel, errClosed}
+		return nil, &DialError{t, stageChannel, errClosed}
 	}
 	return c, nil
 }
@@ -289,7 +274,7 @@ func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-
 		// A peer that answers, even with a refusal, is not dead; and nobody waits any more when ctx has ended.
 		var refused *ssh.OpenChannelError
 		if fresh || errors.As(err, &refused) || ctx.Err() != nil {
-			return nil, nil, nil, &DialError{t, StageChannel, err}
+			return nil, nil, nil, &DialError{t, stageChannel, err}
 		}
 		p.forget(l)
 		l.close()
@@ -327,7 +312,7 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 			p.limit(l, full)
 			lane++
 		case fresh || refused != nil || ctx.Err() != nil:
-			return nil, &DialError{t, StageChannel, err}
+			return nil, &DialError{t, stageChannel, err}
 		default:
 			fresh = true
 			p.forget(l)
@@ -413,7 +398,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, &DialError{t, StageConnect, errClosed}
+		return nil, &DialError{t, stageConnect, errClosed}
 	}
 	l := p.links[key]
 	if l == nil {
@@ -425,7 +410,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 		}
 		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, limit: limit,
 			lost: make(chan struct{}), room: p.cfg.Sessions}
-		l.stage.Store(StageConnect)
+		l.stage.Store(stageConnect)
 		p.links[key] = l
 		p.wg.Go(func() { p.dial(dialling, t, l) })
 	}

@@ -313,3 +313,38 @@ func TestClientThatAnswersEOFWithCloseGetsTheStatus(t *testing.T) {
 		require.Equal(t, []byte{0, 0, 0, 9}, req.Payload)
 	}
 }
+
+// A command may ask who is behind it before its start is reported: AwaitStarts waits for the report.
+func TestAwaitStarts(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	cfg := sshd.Config{Fork: func(start func() error) error {
+		err := start()
+		close(started)
+		<-release
+		return err
+	}}
+	reported := events(&cfg)
+	server := sshdtest.Start(t, cfg)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(t, server.Dial(t), "true", nil)
+	}()
+	<-started
+	waited := make(chan int, 1)
+	go func() {
+		server.AwaitStarts()
+		waited <- len(reported)
+	}()
+	atStart := -1
+	select {
+	case atStart = <-waited: // too early
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(release)
+	if atStart < 0 {
+		atStart = <-waited
+	}
+	<-ended
+	require.NotZero(t, atStart, "the start was not reported yet")
+}

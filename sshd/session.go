@@ -373,6 +373,9 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 		return 0, err
 	}
 	defer files.close()
+	starting := sync.OnceFunc(s.srv.starting.RUnlock)
+	s.srv.starting.RLock()
+	defer starting()
 	p, err := startProcess(cmd, s.conn.srv.cfg.Fork)
 	files.closeTheirs()
 	if err != nil {
@@ -389,6 +392,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	s.adopt(p, files.master)
 	event.PID = p.pid
 	s.srv.tell(*event)
+	starting()
 
 	s.spawn("stdin", func() { feed(files.stdin, s.ch, files.master == nil) })
 	var outputs sync.WaitGroup

@@ -37,12 +37,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,6 +154,7 @@ type CommandEvent struct {
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
+	starting   sync.RWMutex // held for reading from before a command's start until OnCommand has returned
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
@@ -504,10 +507,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			idle = append(idle, c)
 		}
 	}
-	running := make([]*session, 0, len(s.running))
-	for r := range s.running {
-		running = append(running, r)
-	}
+	running := slices.Collect(maps.Keys(s.running))
 	s.mu.Unlock()
 	for _, c := range idle {
 		c.shut()
@@ -532,10 +532,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 
 	s.mu.Lock()
-	rest := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		rest = append(rest, c)
-	}
+	rest := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range rest {
 		c.shut()
@@ -601,6 +598,13 @@ func (s *Server) leave() {
 	defer s.mu.Unlock()
 	s.active--
 	s.shrunk()
+}
+
+// AwaitStarts returns once every command that runs now was reported to Config.OnCommand. A command may call back into
+// this process before its start is reported.
+func (s *Server) AwaitStarts() {
+	s.starting.Lock()
+	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts
 }
 
 // tell calls Config.OnCommand.

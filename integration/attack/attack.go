@@ -67,8 +67,7 @@ func send(data ...[]byte) func(*Running, net.Conn) {
 	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // fails if the server closed it
 }
 
-// gossipByte begins a stream with a label; encryptedByte begins an encrypted message (memberlist v0.7 label.go,
-// net.go).
+// gossipByte begins a stream with a label, encryptedByte an encrypted message (memberlist v0.7 label.go, net.go).
 const gossipByte, encryptedByte = 244, 10
 
 // gossip sends the largest message that memberlist reads, with the label of the job.

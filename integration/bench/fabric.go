@@ -19,7 +19,7 @@ import (
 // fabricSize is the number of hosts in the job of this benchmark.
 const fabricSize = 4
 
-// kernel is the verbs devices that the kernel of each host shows, and the cost of looking at them.
+// kernel describes the verbs devices that the kernel of each host shows, and holds the times to look at them.
 type kernel struct {
 	devices, gids int
 	ethernet      bool

@@ -142,8 +142,8 @@ func TestAzureMLMPI(t *testing.T) {
 	})
 }
 
-// testdata/horovod stands in for horovodrun (newHorovodJob). The test omits the configuration of Horovod's own images,
-// which conflicts with a horovodrun that looks for the network itself.
+// TestAzureMLHorovodrun: testdata/horovod stands in for horovodrun (newHorovodJob). The test omits the configuration of
+// Horovod's own images, which conflicts with a horovodrun that looks for the network itself.
 func TestAzureMLHorovodrun(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestAzureMLHorovodrun(t *testing.T) {
 	})
 }
 
-// integration/testdata/train.py stands in for TensorFlow.
+// TestAzureMLTensorFlow: integration/testdata/train.py stands in for TensorFlow.
 func TestAzureMLTensorFlow(t *testing.T) {
 	done := "worker 0 of 4 with 0 parameter servers"
 	documented(t, done, tensorFlowFailure, func(t *testing.T, args string) (*job, []func()) {
@@ -171,7 +171,8 @@ func TestAzureMLParameterServers(t *testing.T) {
 	})
 }
 
-// The test uses trixie, because bookworm's PyTorch 1.13 rejects its own default of --redirects and --tee (TestTorch).
+// TestAzureMLPyTorch: the test uses trixie, because bookworm's PyTorch 1.13 rejects its own default of --redirects and
+// --tee (TestTorch).
 func TestAzureMLPyTorch(t *testing.T) {
 	site := filepath.Join(t.TempDir(), "sitecustomize.py")
 	require.NoError(t, os.WriteFile(site, []byte(withoutLibuv), 0o600))

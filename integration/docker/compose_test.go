@@ -43,7 +43,7 @@ func TestImageHasNoRemoteShell(t *testing.T) {
 	assert.Empty(t, out)
 }
 
-// Without a command, the image starts a shell, as its base does.
+// TestImageIsStillAShell: without a command, the image starts a shell, as its base does.
 func TestImageIsStillAShell(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--interactive", "--network", "none", jobImage(t))
 	cmd.Stdin = strings.NewReader("echo $0 of $PAIINIT_SIZE; exit 7\n")

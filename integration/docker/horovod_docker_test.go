@@ -77,8 +77,8 @@ func sharedKeys(t *testing.T) string {
 	return keys
 }
 
-// Horovod in Docker on several machines, with the host's network, a shared directory with keys in ~/.ssh, a list of
-// host names, and the port of sshd in Open MPI's arguments.
+// TestHorovodInDocker: Horovod in Docker on several machines, with the host's network, a shared directory with keys in
+// ~/.ssh, a list of host names, and the port of sshd in Open MPI's arguments.
 func TestHorovodInDocker(t *testing.T) {
 	done := "sum = 10, expected 10 (host1, host2, host3, host4)"
 	documented(t, done, openMPIFailure, func(t *testing.T, args string) (*job, []func()) {
@@ -107,7 +107,7 @@ func TestHorovodInDocker(t *testing.T) {
 	})
 }
 
-// Horovod in Docker on one machine, without a host list, secret or privilege.
+// TestHorovodInDockerAlone: Horovod in Docker on one machine, without a host list, secret or privilege.
 func TestHorovodInDockerAlone(t *testing.T) {
 	done := "allreduce over 4 ranks on 1 hosts: sum = 10, expected 10 (host1)"
 	for _, tt := range []struct {
@@ -164,7 +164,7 @@ func atPrompt(t *testing.T) (*site, *terminal) {
 	return s, shell
 }
 
-// A user works in the shell of the first container. The others wait until that shell exits.
+// TestHorovodInDockerShell: a user works in the shell of the first container. The others wait until that shell exits.
 func TestHorovodInDockerShell(t *testing.T) {
 	const done = "sum = 10, expected 10 (host1, host2, host3, host4)"
 	for _, status := range []int{0, 7} {

@@ -165,7 +165,7 @@ func TestLaunchers(t *testing.T) {
 	}
 }
 
-// Open MPI refuses to start more ranks than slots. MPICH starts several ranks on a slot.
+// TestWrongRankCount: Open MPI refuses to start more ranks than slots. MPICH starts several ranks on a slot.
 func TestWrongRankCount(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
@@ -184,7 +184,8 @@ func TestWrongRankCount(t *testing.T) {
 	}
 }
 
-// A host list from before paiinit may have names that only the network knows, here the names of the containers.
+// TestNamesOfTheNetwork: a host list from before paiinit may have names that only the network knows, here the names of
+// the containers.
 func TestNamesOfTheNetwork(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
@@ -213,8 +214,9 @@ func requireEqualNotZero(t *testing.T, statuses []int) {
 	require.Equal(t, slices.Repeat(statuses[:1], len(statuses)), statuses)
 }
 
-// Kubeflow's mpi-operator sets only Open MPI 4's variables. Open MPI 5 ignores them, runs all ranks on one host, and
-// ends with 0. The job removes the variables that paiinit adds, so that this happens here as well.
+// TestSilentSingleHost: Kubeflow's mpi-operator sets only Open MPI 4's variables. Open MPI 5 ignores them, runs all
+// ranks on one host, and ends with 0. The job removes the variables that paiinit adds, so that this happens here as
+// well.
 func TestSilentSingleHost(t *testing.T) {
 	for name, flags := range map[string][]string{"refused": nil, "accepted": {"--allow-partial"}} {
 		t.Run(name, func(t *testing.T) {
@@ -241,8 +243,8 @@ func TestSilentSingleHost(t *testing.T) {
 	}
 }
 
-// The image's configuration of Open MPI excludes an interface, as Horovod's does with docker0, and the hosts have a
-// second network.
+// TestNetworkThatTheImageExcludes: the image's configuration of Open MPI excludes an interface, as Horovod's does with
+// docker0, and the hosts have a second network.
 func TestNetworkThatTheImageExcludes(t *testing.T) {
 	const excluded = "btl_tcp_if_exclude is in /etc/openmpi/openmpi-mca-params.conf"
 	conf := filepath.Join(t.TempDir(), "conf")

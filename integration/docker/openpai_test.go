@@ -277,8 +277,9 @@ func (p *paiSite) jobKey(t *testing.T) (dir string) {
 // exist.
 var networkDirect = []string{"--device", "/dev/null:/dev/hvnd_rdma"}
 
-// Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such images do, and OpenPAI
-// starts it on the ssh port of each task. A stand-in replaces Intel MPI, see testdata/intelmpi/mpiexec.hydra.
+// TestOpenPAIHorovod: Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such
+// images do, and OpenPAI starts it on the ssh port of each task. A stand-in replaces Intel MPI, see
+// testdata/intelmpi/mpiexec.hydra.
 func TestOpenPAIHorovod(t *testing.T) {
 	lay := func(t *testing.T, options ...string) *paiSite {
 		p := newPAISite(t, suites["trixie"], "horovod-rdma.json")
@@ -325,8 +326,8 @@ for f in glob.glob("/proc/[0-9]*/comm"):
 	})
 }
 
-// TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, like TensorFlow's images.
-// integration/testdata/train.py stands in for the program, and a script for pip.
+// TestOpenPAITensorFlow: TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, like
+// TensorFlow's images. integration/testdata/train.py stands in for the program, and a script for pip.
 func TestOpenPAITensorFlow(t *testing.T) {
 	lay := func(t *testing.T) *paiSite {
 		p := newPAISite(t, horovodSuites[false], "tensorflow.json")

@@ -41,8 +41,8 @@ type Program struct {
 	Binds map[string]string
 	// Hide makes files of this host empty and not executable, if they exist.
 	Hide []string
-	// Parent runs the program as the child of another PID 1, like `docker run --init`. This PID 1 records what the
-	// program leaves behind (Container.Left); otherwise the kernel would kill it with the program.
+	// Parent runs the program as the child of another PID 1, like `docker run --init`. This PID 1 records the processes
+	// and sockets that the program leaves behind (Container.Left). Without it, the kernel removes them with PID 1.
 	Parent bool
 	// Input keeps the program's standard input open without data, like `docker run --interactive`. By default it is at
 	// EOF.

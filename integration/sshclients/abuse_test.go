@@ -14,9 +14,9 @@ import (
 	"github.com/paiinit/paiinit/integration/attack"
 )
 
-// During each attack, and during all at once, logins from other addresses succeed, and the container's memory stays
-// below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. Limits above 16,384 make no
-// difference: a quarter of it exceeds the maximum of the SSH server, and an eighth that of the port.
+// TestAbuse: during each attack, and during all at once, logins from other addresses succeed, and the container's
+// memory stays below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. Limits above 16,384
+// make no difference: a quarter of it exceeds the maximum of the SSH server, and an eighth that of the port.
 func TestAbuse(t *testing.T) {
 	const few = 1024
 	for _, a := range attack.All() {

@@ -68,7 +68,7 @@ func left(t *testing.T, name string) (all []string) {
 	return all
 }
 
-// A killed test must leave no objects behind.
+// TestKilled: a killed test must leave no objects behind.
 func TestKilled(t *testing.T) {
 	if out, err := exec.Command("docker", "info").CombinedOutput(); err != nil {
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
