@@ -156,6 +156,28 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// The process of a server needs no listener to use it.
+func TestConnect(t *testing.T) {
+	user, host := sshdtest.Key(t), sshdtest.Key(t)
+	server, err := sshd.New(sshd.Config{HostKey: host, Authorized: []ssh.PublicKey{user.PublicKey()}})
+	require.NoError(t, err)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	c, chans, requests, err := ssh.NewClientConn(conn, "", &ssh.ClientConfig{
+		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(user)}, HostKeyCallback: ssh.FixedHostKey(host.PublicKey()),
+	})
+	require.NoError(t, err)
+	client := ssh.NewClient(c, chans, requests)
+	require.Equal(t, "here\n", run(t, client, "echo here", nil).stdout)
+	require.NoError(t, client.Close())
+	require.NoError(t, server.Shutdown(t.Context()))
+	conn, err = server.Connect()
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "it is over")
+	require.NoError(t, conn.Close())
+}
+
 func TestSelfCheck(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	require.NoError(t, server.SelfCheck(t.Context()))

@@ -418,6 +418,16 @@ func (s *Server) accept(c *conn) {
 	go c.serve()
 }
 
+// Connect returns a connection of this process to the server, which need not be serving.
+func (s *Server) Connect() (net.Conn, error) {
+	ours, theirs, err := unixsock.Pair()
+	if err != nil {
+		return nil, err
+	}
+	s.accept(newConn(s, theirs, s.limits.login))
+	return ours, nil
+}
+
 // SelfCheck proves that the server refuses logins without a key of Config.Authorized: over a socket pair within the
 // process it tries to log in without any method, with an empty password if the server offers passwords, and with a new
 // key. The server need not be serving. The error says which login was accepted, or why none could be tried.

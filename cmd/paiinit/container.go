@@ -23,6 +23,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
@@ -65,8 +66,8 @@ type container struct {
 	running context.Context    // until the job has ended, or this container leaves
 	stop    context.CancelFunc // of the two that serve
 	serve   sync.WaitGroup
-	daemons *daemons       // of the launcher, on rank 0
-	people  people         // with sessions in this container
+	daemons *daemons // of the launcher, on rank 0
+	people  sshd.PersonSessions
 	seen    seenLaunchers  // launchers that the command has started, on rank 0
 	asked   sync.WaitGroup // of the two that speak of the rendezvous
 
@@ -277,7 +278,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Environ:        c.agent.Environ,
 		Extra:          c.sessionVars,
 		StartWithSlack: c.agent.StartWithSlack,
-		OnCommand:      c.people.onCommand,
+		OnCommand:      c.people.Note,
 		Grace:          time.Second,
 		Logger:         c.log,
 	}
@@ -341,7 +342,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
-		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
+		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Delay: func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s

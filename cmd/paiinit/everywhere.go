@@ -278,13 +278,12 @@ func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezv
 }
 
 // ranksToJudge are the ranks of the job, and whether --until waits for their commands.
-func (c *container) ranksToJudge(members []rendezvous.Member) (ranks []launch.Rank) {
-	needed := make(map[int]bool)
-	for _, m := range c.neededRanks(members) {
-		needed[m.Rank] = true
-	}
-	for _, m := range members {
-		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[m.Rank]})
+func (c *container) ranksToJudge(members []rendezvous.Member) []launch.Rank {
+	needed := launch.Needed(rolesOf(members), c.until)
+	ranks := make([]launch.Rank, len(members))
+	for i := range members {
+		m := &members[i]
+		ranks[i] = launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]}
 	}
 	return ranks
 }

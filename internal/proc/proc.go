@@ -274,3 +274,23 @@ func readWords(proc fs.FS, pid int, file string) (words []string) {
 	}
 	return words
 }
+
+// RunDelay returns how long the threads of this process that still run have been runnable and had no processor
+// (Documentation/scheduler/sched-stats.rst of the kernel, /proc/PID/schedstat); 0 where the kernel does not count it.
+func RunDelay(proc fs.FS) (sum time.Duration) {
+	threads, err := fs.ReadDir(proc, "self/task")
+	if err != nil {
+		return 0
+	}
+	for _, t := range threads {
+		text, err := fs.ReadFile(proc, "self/task/"+t.Name()+"/schedstat")
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest := nextField(text)
+		field, _ := nextField(rest)
+		ns, _ := atoi(field)
+		sum += time.Duration(ns)
+	}
+	return sum
+}

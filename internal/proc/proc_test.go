@@ -217,3 +217,13 @@ func TestThisMachine(t *testing.T) {
 	_, err := proc.Read(fsys, cmd.Process.Pid)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
+
+func TestRunDelay(t *testing.T) {
+	fsys := fstest.MapFS{
+		"self/task/7/schedstat": {Data: []byte("100 2000 3\n")},
+		"self/task/8/schedstat": {Data: []byte("5 40 1\n")},
+		"self/task/9/comm":      {Data: []byte("gone\n")},
+	}
+	require.Equal(t, 2040*time.Nanosecond, proc.RunDelay(fsys))
+	require.Zero(t, proc.RunDelay(fstest.MapFS{}))
+}
