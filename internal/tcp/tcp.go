@@ -16,9 +16,9 @@ import (
 // Watch lets the kernel end the connection when the other machine acknowledges nothing for the timeout, whether we send
 // or not. TCP keepalives wake no process; with several probes, a few lost packets do not end the connection (tcp(7),
 // tcp_keepalive_*).
-func Watch(conn net.Conn, silence time.Duration) error {
+func Watch(conn net.Conn, timeout time.Duration) error {
 	const questions = 6
-	pause := int(max(silence/questions, time.Second).Seconds())
+	pause := int(max(timeout/questions, time.Second).Seconds())
 	err := onSocket(conn, func(fd int) error {
 		return errors.Join(
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
@@ -26,7 +26,7 @@ func Watch(conn net.Conn, silence time.Duration) error {
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
 	})
-	return errors.Join(err, SetUserTimeout(conn, silence))
+	return errors.Join(err, SetUserTimeout(conn, timeout))
 }
 
 // SetUserTimeout sets TCP_USER_TIMEOUT (tcp(7)): the connection ends if the other end does not acknowledge data for
