@@ -23,8 +23,8 @@ func (w *world) startAll(size int) []*Node {
 	return nodes
 }
 
-// TestBarrierHoldsEveryTime calls one name again and again on every rank, while connections are lost and come back: nobody may
-// leave before everybody has come, and nobody may be left behind.
+// TestBarrierHoldsEveryTime calls one name again and again on every rank, while connections are lost and come back: no
+// rank may leave before every rank has called, and no rank may be left behind.
 func TestBarrierHoldsEveryTime(t *testing.T) {
 	const size, times = 8, 30
 	for seed := range uint64(20) {
@@ -108,7 +108,7 @@ func TestBarrierCallerIsKilled(t *testing.T) {
 			require.EqualError(t, err, `barrier "b": 1 of 3 ranks have come; missing: worker-`+
 				[]string{"[1-2]", "[0-1]"}[i]+` (has not called it)`)
 		}
-		// A lost rank is told from one that is late.
+		// The error tells a lost rank from one that is late.
 		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 		w.cut(addrOf(2))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -148,7 +148,7 @@ func TestBarrierName(t *testing.T) {
 	})
 }
 
-// TestBarrierReleaseIsLost ends a connection in the moment of the release.
+// TestBarrierReleaseIsLost ends a connection at the moment of the release.
 func TestBarrierReleaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// filled sets every field of a struct to something that is not zero, so that a field that is forgotten is seen.
+// filled sets every field of a struct to a value that is not zero, so that a forgotten field is noticed.
 func filled(t *testing.T, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
@@ -45,7 +45,7 @@ func TestEveryFieldOfARecordTravels(t *testing.T) {
 		require.False(t, d.short)
 		require.Empty(t, d.b[d.at:])
 	}
-	// What is zero where the other has something.
+	// Fields that are zero, but not in the reference.
 	zero := Record{ID: MakeID("", -1, r.Nonce), Index: -1, Rank: -1, Nonce: r.Nonce}
 	d := newUnpacker(appendRecord(nil, &zero, &r))
 	require.Equal(t, zero, d.record(&r))
@@ -112,7 +112,8 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzWire is FuzzMessage with the lengths around the messages: the end of what a peer says ends the reading, and messages survive another journey.
+// FuzzWire is FuzzMessage with the lengths around the messages: reading ends where the input ends, and every message
+// can be encoded again.
 func FuzzWire(f *testing.F) {
 	r := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: addrOf(1)}
 	var all []byte

@@ -60,7 +60,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// The ranks depend on who is there, never on the order in which they came.
+// The ranks depend on the set of records, not on the order of their arrival.
 func TestAssignIgnoresTheOrderOfArrival(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "size")
@@ -94,7 +94,7 @@ func ints(n int) []int {
 	return s
 }
 
-// The alias follows from the rest.
+// The alias follows from the other fields.
 func TestHashCoversEveryField(t *testing.T) {
 	base := Member{Record: Record{ID: "a", Role: "b", Nonce: "0000000000000001", Host: "d", Version: "e", Fabric: []byte("f"), Launch: "g"}, Alias: "h"}
 	seen := map[string]string{hashMembers([]Member{base}): "base"}
@@ -166,7 +166,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// decodeRoster is what becomes of a roster on its way.
+// decodeRoster returns a roster as its receiver sees it.
 func decodeRoster(t *testing.T, r *Roster) (*Roster, error) {
 	b, err := (&message{Type: prepare, Roster: r}).encode()
 	require.NoError(t, err)

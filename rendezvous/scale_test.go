@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The protocol's own time and bytes, without those of the login below it, for a job whose ranks start at the same moment.
+// The protocol's own time and bytes, without those of the login below it, for a job whose ranks start at the same
+// moment.
 func TestScale(t *testing.T) {
 	const rtt = 200 * time.Microsecond
 	t.Logf("%5s  %10s  %8s  %14s  %14s  %10s  %12s", "ranks", "GO at all", "in RTT", "messages/rank", "bytes/rank", "table", "heap/rank")
@@ -91,7 +92,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scaleConfig is that of a rank of a job in which everybody knows all addresses, with records of a usual length.
+// scaleConfig is the configuration of a rank in a job in which every rank knows all addresses, with records of a usual
+// length.
 func scaleConfig(net *simNet, rank, size int) Config {
 	id := fmt.Sprintf("worker-%d", rank)
 	h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
@@ -120,7 +122,7 @@ func startSim(t *testing.T, net *simNet, cfg Config) *Node {
 	return n
 }
 
-// The table travels from rank to rank in a large job, and from rank 0 to those whose source is not there.
+// In a large job the roster goes from rank to rank, and from rank 0 to ranks whose source is not there.
 func TestTableTravelsByATree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 5
@@ -136,7 +138,7 @@ func TestTableTravelsByATree(t *testing.T) {
 			nodes = append(nodes, startSim(t, net, scaleConfig(net, i, size)))
 			nodes[i].ask(func() { nodes[i].cfg.starTable = 1 })
 		}
-		// Rank 3 cannot reach rank 1, which has the table.
+		// Rank 3 cannot reach rank 1, which has the roster.
 		net.setCut(simAddr(3), simAddr(1), true)
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -156,8 +158,8 @@ func TestTableTravelsByATree(t *testing.T) {
 	})
 }
 
-// Looking at the devices adds nothing to a launch where it is over before the ranks have found each other, and where it is not, no
-// more than what cannot be done before: to say it, and to agree.
+// Looking at the devices adds nothing to a launch if it is over before the ranks have found each other. If not, it adds
+// only the time to tell the result, and to agree.
 func TestLookingTakesNoTimeOfTheLaunch(t *testing.T) {
 	const rtt = 200 * time.Microsecond
 	launch := func(size int, look time.Duration) (took time.Duration, bytes int) {

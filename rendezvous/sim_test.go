@@ -22,12 +22,13 @@ import (
 	"time"
 )
 
-// The fault simulation: a whole job in virtual time, over a network in memory, with a schedule of faults that a seed composes, and
-// the invariants of doc.go checked after it. Goroutines are not scheduled by the seed, so that a failing one may need some tries
-// to fail again; what it asks for is always the same.
+// The fault simulation is a whole job in virtual time, over a network in memory, with a schedule of faults that a seed
+// composes. Afterwards it checks the invariants of doc.go. The seed does not schedule goroutines, so a failing seed may
+// need some tries to fail again; its faults are always the same.
 
-// TestFaults runs the seeds that once failed, then 2,000 others, or 500 where the race detector makes them slow. PAIINIT_TEST_SEED runs
-// one, and says what happens in it; PAIINIT_TEST_SEEDS sets the number, or "FIRST-LAST"; "make soak SEEDS=100000" is for more.
+// TestFaults runs the seeds that once failed, then 2,000 others, or 500 under the race detector, which makes them slow.
+// PAIINIT_TEST_SEED runs one and prints what happens in it; PAIINIT_TEST_SEEDS sets the number, or "FIRST-LAST"; "make
+// soak SEEDS=100000" runs more.
 func TestFaults(t *testing.T) {
 	if one := os.Getenv("PAIINIT_TEST_SEED"); one != "" {
 		seed, err := strconv.ParseUint(one, 10, 64)
@@ -119,7 +120,7 @@ func onceFailing(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// mustHappen is what a test of 2,000 seeds must have met, whatever the seeds are.
+// mustHappen lists what a test of 2,000 seeds must have met, whatever the seeds are.
 var mustHappen = []string{
 	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt", "dial that meets somebody else",
 	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
@@ -184,7 +185,7 @@ type plan struct {
 	slower  int             // factor on the usual costs
 }
 
-// who says who knows the ranks.
+// who says which containers know the ranks.
 type who string
 
 const (
@@ -193,7 +194,7 @@ const (
 	led      who = "rank 0 from the environment"
 )
 
-// book is who knows whose address.
+// book says which containers know whose address.
 type book string
 
 const (
@@ -315,7 +316,7 @@ func compose(seed uint64) plan {
 	return p
 }
 
-// add composes what came later: the seeds that were kept still ask for what they asked for.
+// add composes what was added later, so that the kept seeds still compose the same.
 func (p *plan) add(r *rand.Rand, horizon int) {
 	p.who = []who{declared, declared, declared, declared, elected, led}[r.IntN(6)]
 	if p.gossip = p.who != declared || r.IntN(6) == 0; p.gossip {
@@ -362,7 +363,7 @@ type sim struct {
 	hits     []hit
 }
 
-// hit is a fault that was really met.
+// hit is a fault that really happened.
 type hit struct {
 	fault
 	at time.Time
@@ -457,7 +458,7 @@ func (s *sim) after(d time.Duration, f func()) {
 	})
 }
 
-// start makes a container; edit may turn it into somebody else's.
+// start makes a container; edit may give it another identity.
 func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHost)) *simInst {
 	self := Record{Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: addr, Slots: 2, Version: "1"}
 	unknown := s.who == elected || s.who == led && rank != 0
@@ -559,7 +560,7 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 // fabric is what a container says of its devices.
 func (c *simInst) fabric() []byte { return []byte("fabric of " + c.nonce) }
 
-// live is what cmd does with a node.
+// live does with a node what cmd does.
 func (s *sim) live(ctx context.Context, c *simInst) {
 	status, reason := s.act(ctx, c)
 	s.mu.Lock()
@@ -646,7 +647,7 @@ func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
 	return o.Status, o.Reason
 }
 
-// kill ends a container, and brings it back.
+// kill ends a container, and starts it again.
 func (s *sim) kill(c *simInst, f fault) {
 	s.mu.Lock()
 	if c == nil || c.killed || !c.ended.IsZero() {
@@ -770,7 +771,8 @@ func (s *sim) now0() *simInst {
 	return s.now[0]
 }
 
-// onMessage inflicts what happens when rank 0 sends or is sent a certain message. It is called with the net's lock held.
+// onMessage injects the faults that happen when rank 0 sends or receives a certain message. It is called with the net's
+// lock held.
 func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -787,7 +789,7 @@ func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
 	}
 }
 
-// onArrival notes who has acknowledged what. It is called with the net's lock held.
+// onArrival notes which ranks have acknowledged what. It is called with the net's lock held.
 func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
 	if k != ack {
 		return
@@ -802,7 +804,7 @@ func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
 	}
 }
 
-// simDNS answers for the containers that were started lag ago, and remembers a denial for everybody.
+// simDNS answers for the containers that were started lag ago, and caches a denial for all ranks.
 type simDNS struct {
 	lag, keep time.Duration
 	mu        sync.Mutex
@@ -845,7 +847,7 @@ func (d *simDNS) lookup(_ context.Context, name string) ([]netip.Addr, error) {
 	return nil, &net.DNSError{Err: "server misbehaving", Name: name, IsTemporary: true}
 }
 
-// violations are the invariants that the run broke.
+// violations lists the invariants that the run broke.
 func (s *sim) violations() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -858,7 +860,7 @@ func (s *sim) violations() (out []string) {
 			bad("%s did not end within %v", who(c), s.bound())
 		}
 	}
-	// Launches: each by a rank 0 whose predecessor is gone, and nobody has a part in two.
+	// Launches: each by a rank 0 whose predecessor is gone, and no rank takes part in two.
 	for i, l := range s.launches {
 		for _, e := range s.launches[:i] {
 			if e.by == l.by {
@@ -927,7 +929,8 @@ func (c *simInst) over() time.Time {
 	return c.ended
 }
 
-// zeroDiedAt says that a rank 0 was killed so shortly before, that it may have told to go without having gone itself.
+// zeroDiedAt reports whether a rank 0 was killed so shortly before that it may have sent go without acting on it
+// itself.
 func (s *sim) zeroDiedAt(zero string, at time.Time) bool {
 	for _, c := range s.all {
 		if c.nonce == zero && c.killed && !c.killAt.After(at) {
@@ -937,7 +940,7 @@ func (s *sim) zeroDiedAt(zero string, at time.Time) bool {
 	return false
 }
 
-// zeroWasAway says that rank 0 was dead, or silent for so long that the others had to take it for dead.
+// zeroWasAway reports whether rank 0 was dead, or silent for so long that the others had to take it for dead.
 func (s *sim) zeroWasAway() bool {
 	return slices.ContainsFunc(s.hits, func(f hit) bool {
 		switch f.kind {
@@ -954,7 +957,7 @@ func (s *sim) zeroWasAway() bool {
 	})
 }
 
-// statuses checks that those who took part in a launch and lived to its end say the same of it.
+// statuses checks that all ranks that took part in a launch and lived to its end report the same status.
 func (s *sim) statuses() (out []string) {
 	for _, l := range s.launches {
 		var first *simInst
@@ -999,8 +1002,8 @@ func (s *sim) statuses() (out []string) {
 	return out
 }
 
-// slow lists who was not told to go at once, or did not leave soon after a rank 0 that ended or was killed, where nothing but deaths
-// happened.
+// slow lists the ranks that were not told to go at once, or did not leave soon after a rank 0 that ended or was killed,
+// in runs where only deaths happened.
 func (s *sim) slow() (out []string) {
 	if s.loss > 0 || s.delay > time.Millisecond || s.cpus > 0 || slices.ContainsFunc(s.hits, func(f hit) bool {
 		return f.power ||
@@ -1024,8 +1027,8 @@ func (s *sim) slow() (out []string) {
 	return out
 }
 
-// atWork checks what a launch that lasts must have led to: all act on it, one that dies ends it, and one that only rank 0 does not see
-// does not.
+// atWork checks the results of a launch that lasts: all ranks act on it, a rank that dies ends it, and a rank that only
+// rank 0 does not see does not.
 func (s *sim) atWork(l simLaunch) (out []string) {
 	const settled = simKeepalive + 10*time.Second // a lost host is silent for the first part of it
 	calm, cuts := true, 0                         // nothing but deaths; nothing but cuts
@@ -1060,7 +1063,7 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 	return out
 }
 
-// mustLaunch says that the plan leaves nothing to wait for: everybody comes, and stays.
+// mustLaunch reports whether the plan leaves nothing to wait for: every rank comes, and stays.
 func (s *sim) mustLaunch() bool {
 	for _, c := range s.all {
 		if c.roster != nil {

@@ -20,8 +20,8 @@ func standings(s Status) (out []string) {
 	return out
 }
 
-// TestStatus asks rank 0 and another rank, which say the same of the others, before the last rank is there, while the job
-// runs, and after a rank is lost.
+// TestStatus asks rank 0 and another rank, which report the same of the others, before the last rank is there, while
+// the job runs, and after a rank is lost.
 func TestStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -63,7 +63,7 @@ func TestStatus(t *testing.T) {
 			require.Equal(t, []string{"worker-0 present", "worker-1 present", "worker-2 present", "worker-3 lost: 10.0.0.3:12345: connection refused"}, standings(s))
 			require.True(t, s.Ranks[3].Since.Equal(lost), s.Ranks[3].Since)
 		}
-		// The one that is cut off tells what it knows.
+		// The rank that is cut off reports what it knows.
 		s = nodes[3].Status(t.Context())
 		require.Equal(t, []string{"worker-0 lost: the control connection to it is lost", "worker-1 present", "worker-2 present", "worker-3 present"}, standings(s))
 		w.close(nodes...)

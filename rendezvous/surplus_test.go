@@ -57,7 +57,7 @@ func (c *crowd) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 	return slices.Clone(c.dns[host]), nil
 }
 
-// register has the DNS know container i, which it may do before that one starts.
+// register adds container i to the DNS, which may happen before that container starts.
 func (c *crowd) register(role string, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +127,7 @@ func (c *crowd) start(role string, others ...netip.AddrPort) {
 	})
 }
 
-// over waits for the end of all.
+// over waits for the end of all containers.
 func (c *crowd) over() (ends []end) {
 	c.wg.Wait()
 	for i, n := range c.all {
@@ -142,7 +142,7 @@ func (c *crowd) over() (ends []end) {
 	return ends
 }
 
-// lines is a log that many write.
+// lines is a log with several writers.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -226,7 +226,7 @@ func TestMoreContainersThanRanks(t *testing.T) {
 	}
 }
 
-// The line says which containers are too many, by where they are.
+// The log line names the containers that are too many by their addresses.
 func TestSurplusIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 2, "worker")
@@ -242,7 +242,7 @@ func TestSurplusIsNamed(t *testing.T) {
 	})
 }
 
-// As many containers as the job has are not the job while one of its roles has none.
+// As many containers as ranks are not the job while one of its roles has none.
 func TestARoleWithoutAContainerIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 2, "launcher", "worker")
@@ -256,7 +256,7 @@ func TestARoleWithoutAContainerIsAwaited(t *testing.T) {
 	})
 }
 
-// A container that does not answer keeps its connection for a while when another one comes: it is asked, and does not
+// A container that has died may keep its connection for a while when another one comes: it is asked, and does not
 // count.
 func TestADeadContainerIsNotOneTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -305,8 +305,7 @@ func TestMoreThanTheSizeHaveACoordinator(t *testing.T) {
 	})
 }
 
-// A container that would lead, and was not there at the launch, has no part in it; where rank 0 is gone, it may be its
-// next start.
+// A coordinator that was not there at the launch has no part in it; if rank 0 is lost, it may be its next start.
 func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rank 0 answers %v", alive), func(t *testing.T) {
@@ -341,7 +340,7 @@ func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 	}
 }
 
-// Containers are counted, not addresses, and nothing is waited for where all addresses answer.
+// Containers are counted, not addresses, and nothing is waited for if all addresses answer.
 func TestContainersWithTwoAddresses(t *testing.T) {
 	for name, two := range map[string]bool{"one address each": false, "two addresses each": true} {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +364,7 @@ func TestContainersWithTwoAddresses(t *testing.T) {
 	}
 }
 
-// The DNS may still tell the addresses of containers that are gone.
+// The DNS may still return the addresses of containers that are gone.
 func TestAddressesWithoutAContainer(t *testing.T) {
 	for _, test := range []struct {
 		name           string

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/wire: another version of paiinit will not read the changed messages")
 
-// TestWireGolden holds every message to the bytes that earlier versions read and wrote: testdata/wire has one line for
-// each, its name and its bytes in hex.
+// TestWireGolden compares every message with the bytes that earlier versions read and wrote: testdata/wire has one line
+// for each, its name and its bytes in hex.
 func TestWireGolden(t *testing.T) {
 	var out strings.Builder
 	kinds := map[kind]bool{}
