@@ -43,7 +43,8 @@ func TestBarrierHoldsEveryTime(t *testing.T) {
 							time.Sleep(time.Duration(rnd.IntN(200)) * time.Millisecond) // virtual
 							come[g].Add(1)
 							if !assert.NoError(t, n.Barrier(ctx, "step")) ||
-								!assert.EqualValues(t, size, come[g].Load(), "rank %d left time %d before all had come", i, g) {
+								!assert.EqualValues(t, size, come[g].Load(),
+									"rank %d left time %d before all had come", i, g) {
 								return
 							}
 						}
@@ -83,7 +84,8 @@ func TestBarrierWaitsForTheLastRank(t *testing.T) {
 		err := nodes[1].Barrier(short, "early")
 		var b *BarrierError
 		require.ErrorAs(t, err, &b)
-		require.Equal(t, `barrier "early": 2 of 3 ranks have come; missing: worker-2 (10.0.0.2:12345: connection refused)`, err.Error())
+		require.Equal(t, `barrier "early": 2 of 3 ranks have come; missing: worker-2 (10.0.0.2:12345: connection refused)`,
+			err.Error())
 		nodes = append(nodes, w.start(w.config(2, 3)))
 		require.NoError(t, nodes[2].Barrier(t.Context(), "early"))
 		wg.Wait()
@@ -113,7 +115,8 @@ func TestBarrierCallerIsKilled(t *testing.T) {
 		w.cut(addrOf(2))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorContains(t, nodes[1].Barrier(short, "b"), "worker-0 (has not called it); worker-2 (lost: 10.0.0.2:12345: connection refused)")
+		require.ErrorContains(t, nodes[1].Barrier(short, "b"),
+			"worker-0 (has not called it); worker-2 (lost: 10.0.0.2:12345: connection refused)")
 		w.close(nodes...)
 	})
 }

@@ -160,7 +160,8 @@ func TestEndsAreOrderedByAlignedClocks(t *testing.T) {
 func TestAnUnfitRankEndsTheJob(t *testing.T) {
 	const size = 3
 	unfit := Outcome{Status: 127, Reason: "no such command"}
-	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command", "worker-2: no such command"} {
+	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command",
+		"worker-2: no such command"} {
 		who, looks := k/2*(size-1), k%2 > 0
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)

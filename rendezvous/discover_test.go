@@ -17,7 +17,8 @@ import (
 )
 
 // simJob starts ranks over a network in memory; edit changes what one of them knows, and the address that it announces.
-func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Duration, edit func(rank int, c *Config)) []*Node {
+func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Duration,
+	edit func(rank int, c *Config)) []*Node {
 	nodes := make([]*Node, size)
 	for at := time.Duration(0); ; at += 100 * time.Millisecond {
 		missing := 0
@@ -31,12 +32,14 @@ func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Dura
 				h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 				cfg := Config{
 					Status: testStatuses,
-					Self:   Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
-					Size:   size, Dial: net.dialer(h), Timeout: time.Minute,
+					Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr,
+						Version: "1"},
+					Size: size, Dial: net.dialer(h), Timeout: time.Minute,
 				}
 				for k := range size {
 					if k != rank {
-						cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: simAddr(k).Addr().String(), Port: 12345})
+						cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k,
+							Host: simAddr(k).Addr().String(), Port: 12345})
 					}
 				}
 				edit(rank, &cfg)
@@ -227,16 +230,21 @@ func TestACallOfASeedIsNotRepeated(t *testing.T) {
 func TestNamesAreNotAskedForTooEarly(t *testing.T) {
 	const size = 8
 	for name, starts := range map[string]func(rank int) time.Duration{
-		"all at once":  atOnce,
-		"rank 0 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 0] },
-		"rank 5 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 5] },
+		"all at once": atOnce,
+		"rank 0 last": func(rank int) time.Duration {
+			return map[bool]time.Duration{true: 3 * time.Second}[rank == 0]
+		},
+		"rank 5 last": func(rank int) time.Duration {
+			return map[bool]time.Duration{true: 3 * time.Second}[rank == 5]
+		},
 		"in a row":     func(rank int) time.Duration { return time.Duration(rank) * 500 * time.Millisecond },
 		"in a row, -1": func(rank int) time.Duration { return time.Duration(size-rank) * 500 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
-				dns := &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+				dns := &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{},
+					names: map[string]map[int]simName{}}
 				var last time.Time
 				nodes := simJob(t, net, size, starts, func(rank int, c *Config) {
 					last = time.Now()
@@ -301,7 +309,8 @@ func TestNames(t *testing.T) {
 // Rank 0 waits up to a second between two dials of a rank that is not there; one packet ends the wait, before any rank
 // joins gossip.
 func TestRankZeroHearsAKnock(t *testing.T) {
-	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second, time.Minute - time.Second} {
+	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second,
+		time.Minute - time.Second} {
 		for _, lost := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
@@ -311,11 +320,12 @@ func TestRankZeroHearsAKnock(t *testing.T) {
 				}
 				var ports []*Port
 				var last time.Time
-				nodes := simJob(t, net, 3, func(rank int) time.Duration { return late * time.Duration(rank/2) }, func(rank int, c *Config) {
-					last = time.Now()
-					ports = append(ports, net.port(net.hosts[c.Self.Addr]))
-					c.Port, c.Key, c.Label, c.Timeout = ports[rank], make([]byte, 32), "job", 0
-				})
+				nodes := simJob(t, net, 3, func(rank int) time.Duration { return late * time.Duration(rank/2) },
+					func(rank int, c *Config) {
+						last = time.Now()
+						ports = append(ports, net.port(net.hosts[c.Self.Addr]))
+						c.Port, c.Key, c.Label, c.Timeout = ports[rank], make([]byte, 32), "job", 0
+					})
 				at := endJob(t, net, nodes).Sub(last)
 				for _, p := range ports {
 					require.NoError(t, p.Close())

@@ -88,7 +88,8 @@ func (m *mutation) apply(source string) (string, error) {
 		}
 	}
 	if at < 0 {
-		return "", fmt.Errorf("%q: %s has no such lines any more: write the mutation anew\n%s", m.name, m.file, strings.Join(m.old, "\n"))
+		return "", fmt.Errorf("%q: %s has no such lines any more: write the mutation anew\n%s", m.name, m.file,
+			strings.Join(m.old, "\n"))
 	}
 	out := append(append(append([]string{}, lines[:at]...), m.new...), lines[at+len(m.old):]...)
 	return strings.Join(out, "\n"), nil
@@ -108,7 +109,8 @@ func (m *mutation) red(t *testing.T, mutated string) string {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay"), overlay, 0o600))
 	tests := filepath.Join(dir, "tests")
-	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay"), "-o", tests, ".").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay"),
+		"-o", tests, ".").CombinedOutput()
 	require.NoError(t, err, "the mutation does not compile: %s", out)
 	for _, some := range []string{
 		"-test.skip=^(TestFaults|TestMutations|TestScale|" + realSockets + ")$", // those say most clearly what is wrong
@@ -127,7 +129,8 @@ func (m *mutation) red(t *testing.T, mutated string) string {
 
 // realSockets are the tests whose outcome may depend on the load of the machine: they must not be what makes a mutation
 // red.
-const realSockets = "TestGossip.*|TestUnknownRanksAreAgreed|TestSeeds.*|TestWithoutUDP|TestTaken.*|TestPort.*|TestOtherKey.*|TestRestricted.*|TestMany.*"
+const realSockets = "TestGossip.*|TestUnknownRanksAreAgreed|TestSeeds.*|TestWithoutUDP|TestTaken.*|TestPort.*|" +
+	"TestOtherKey.*|TestRestricted.*|TestMany.*"
 
 var plainFailure = regexp.MustCompile(`^\S*_test\.go:\d+: \S`) // and not the place of an assertion
 
@@ -140,7 +143,8 @@ func firstFailure(out []byte) string {
 		switch {
 		case strings.HasPrefix(s, "--- FAIL"):
 			test = s + " "
-		case strings.HasPrefix(s, "panic:"), strings.HasPrefix(s, "fatal error:"), strings.Contains(s, "_test.go:") && strings.Contains(s, "seed "):
+		case strings.HasPrefix(s, "panic:"), strings.HasPrefix(s, "fatal error:"), strings.Contains(s, "_test.go:") &&
+			strings.Contains(s, "seed "):
 			return test + s
 		case strings.HasPrefix(s, "Error:"):
 			for _, next := range lines[i+1 : min(len(lines), i+4)] {

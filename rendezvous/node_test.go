@@ -36,7 +36,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{}, conns: map[netip.AddrPort][]net.Conn{}}
+	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{},
+		conns: map[netip.AddrPort][]net.Conn{}}
 }
 
 func addrOf(i int) netip.AddrPort {
@@ -78,14 +79,17 @@ func (w *world) cut(addr netip.AddrPort) {
 func (w *world) config(i, size int) Config {
 	cfg := Config{
 		Status: testStatuses,
-		Self:   Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
-		Size:   size, Dial: w.dial, Timeout: time.Minute,
+		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(),
+			Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size: size, Dial: w.dial, Timeout: time.Minute,
 	}
 	if os.Getenv("DEBUG") != "" {
-		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr,
+			&slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
 	}
 	for k := range size {
-		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: addrOf(k).Addr().String(),
+			Port: 12345})
 	}
 	return cfg
 }
@@ -163,7 +167,8 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 				if i == 0 {
 					var m *MissingError
 					if assert.ErrorAs(t, err, &m) {
-						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
+						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)",
+							m.Error())
 						assert.False(t, m.OtherSecret())
 						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
 						for range 20 { // the deadline and the end have both come, and either may be seen first
@@ -598,7 +603,9 @@ func TestAbsent(t *testing.T) {
 		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 		time.AfterFunc(settle/2, func() { w.cut(addrOf(2)) })
 		begin = time.Now()
-		require.Equal(t, []Loss{{Rank: 2, Name: "worker-2", Reason: "its control connection is lost (10.0.0.2:12345: connection refused)"}}, nodes[0].Absent(t.Context(), settle, 3*time.Second))
+		require.Equal(t, []Loss{{Rank: 2, Name: "worker-2",
+			Reason: "its control connection is lost (10.0.0.2:12345: connection refused)"}},
+			nodes[0].Absent(t.Context(), settle, 3*time.Second))
 		require.Less(t, time.Since(begin), time.Second, "nobody waits for one whose port is closed")
 
 		w.set(addrOf(1), nil, errors.New("silence"))
@@ -634,8 +641,10 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 		told time.Duration // for how long those who come last wait at most
 	}{
 		"it says that it has started": {(*Node).Launched, 0},
-		"it ends at once":             {func(n *Node) { go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }() }, 0},
-		"it says nothing":             {func(*Node) {}, head},
+		"it ends at once": {func(n *Node) {
+			go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }()
+		}, 0},
+		"it says nothing": {func(*Node) {}, head},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -742,7 +751,8 @@ func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
 			cfg.Fabric = found[i]
 			nodes = append(nodes, w.start(cfg))
 		}
-		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)", "worker-[1-2] (it is here, and still looks at its devices)",
+		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)",
+			"worker-[1-2] (it is here, and still looks at its devices)",
 			"worker-2 (it is here, and still looks at its devices)"} {
 			time.Sleep(3 * time.Second)
 			for _, n := range nodes {
@@ -791,7 +801,8 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 				var e *MissingError
 				require.ErrorAs(t, g.err, &e, "rank %d", i)
 				require.Equal(t, time.Minute, time.Since(begin))
-				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d (it is here, and still looks at its devices)", of), e.Error())
+				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d "+
+					"(it is here, and still looks at its devices)", of), e.Error())
 			}
 			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 			w.close(nodes...)

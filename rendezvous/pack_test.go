@@ -55,7 +55,8 @@ func TestMessagesTravel(t *testing.T) {
 	members, err := assign([]Record{
 		{ID: "master-0", Role: "master", Index: 0, Rank: 0, Nonce: NewNonce(), Addr: addrOf(0), Host: "a"},
 		{ID: "worker-0", Role: "worker", Index: 0, Rank: -1, Order: 1, Nonce: NewNonce(), Addr: addrOf(1), Host: "b"},
-		{ID: "b", Role: "", Index: -1, Rank: -1, Order: 1, Nonce: NewNonce(), Addr: netip.MustParseAddrPort("[::1]:1"), Host: "c"},
+		{ID: "b", Role: "", Index: -1, Rank: -1, Order: 1, Nonce: NewNonce(),
+			Addr: netip.MustParseAddrPort("[::1]:1"), Host: "c"},
 	}, 3)
 	require.NoError(t, err)
 	for i := range members {
@@ -99,7 +100,8 @@ func (rwc) Close() error              { return nil }
 // Whatever a peer sends, it costs no more memory than it sent, and no panic.
 func FuzzMessage(f *testing.F) {
 	r := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: addrOf(1)}
-	for _, m := range []message{{Type: hello, Record: &r}, {Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}} {
+	for _, m := range []message{{Type: hello, Record: &r},
+		{Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}} {
 		b, err := m.encode()
 		require.NoError(f, err)
 		f.Add(b[1:])
@@ -117,7 +119,8 @@ func FuzzMessage(f *testing.F) {
 func FuzzWire(f *testing.F) {
 	r := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: addrOf(1)}
 	var all []byte
-	for _, m := range []message{{Type: hello, Record: &r}, {Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}, {Type: bye}} {
+	for _, m := range []message{{Type: hello, Record: &r},
+		{Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}, {Type: bye}} {
 		b, err := m.encode()
 		require.NoError(f, err)
 		f.Add(b)

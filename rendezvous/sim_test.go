@@ -122,24 +122,31 @@ func onceFailing(t *testing.T) (seeds []uint64) {
 
 // mustHappen lists what a test of 2,000 seeds must have met, whatever the seeds are.
 var mustHappen = []string{
-	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt", "dial that meets somebody else",
-	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
+	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt",
+	"dial that meets somebody else",
+	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken",
+	"gossip packet to nobody", "gossip stream",
 	"fault: crash", "fault: crash, its host with it", "fault: start again", "fault: start again elsewhere",
-	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale", "fault: duplicate", "fault: stop", "fault: reset",
+	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale",
+	"fault: duplicate", "fault: stop", "fault: reset",
 	"overloaded processors",
-	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
+	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment",
+	"launch with ranks that were agreed", "launch with rank 0 from the environment",
 	"rank 0 dies while gathering", "rank 0 dies while prepared", "rank 0 dies while running", "rank 0 dies while ended",
-	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack", "rank 0 dies at go",
+	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack",
+	"rank 0 dies at go",
 	"rank 0 dies at started", "rank 0 dies at done", "rank 0 dies at done-ack", "rank 0 dies at bye",
 }
 
-var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack", launched: "go",
-	started: "started", done: "done", doneAck: "done-ack", bye: "bye"}
+var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack",
+	launched: "go",
+	started:  "started", done: "done", doneAck: "done-ack", bye: "bye"}
 
 func runSeed(t *testing.T, seed uint64, verbose bool) (launched bool, met tally) {
 	var s *sim
 	bad := func(what any) {
-		t.Errorf("seed %d: %v\n%s\nreplay: PAIINIT_TEST_SEED=%d go test -run TestFaults -count 20 ./rendezvous", seed, what, s.plan, seed)
+		t.Errorf("seed %d: %v\n%s\nreplay: PAIINIT_TEST_SEED=%d go test -run TestFaults -count 20 ./rendezvous", seed,
+			what, s.plan, seed)
 	}
 	defer func() {
 		if r := recover(); r != nil { // a deadlock in the bubble
@@ -221,18 +228,22 @@ type fault struct {
 func (f fault) String() string {
 	switch f.kind {
 	case "crash":
-		return fmt.Sprintf("%v crash of rank %d power=%v again=%v after %v moves=%v", f.at, f.rank, f.power, f.again, f.lasts, f.moves)
+		return fmt.Sprintf("%v crash of rank %d power=%v again=%v after %v moves=%v", f.at, f.rank, f.power, f.again,
+			f.lasts, f.moves)
 	case "crash-at":
-		return fmt.Sprintf("crash of rank 0 at message %d of type %d again=%v after %v moves=%v", f.nth, f.msg, f.again, f.lasts, f.moves)
+		return fmt.Sprintf("crash of rank 0 at message %d of type %d again=%v after %v moves=%v", f.nth, f.msg,
+			f.again, f.lasts, f.moves)
 	}
 	if f.msg != 0 {
-		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind, f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
+		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind,
+			f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
 	}
 	return fmt.Sprintf("%v %s rank %d other %d for %v", f.at, f.kind, f.rank, f.other, f.lasts)
 }
 
 func (p plan) String() string {
-	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
+	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, "+
+		"head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
 	if p.cpus > 0 {
 		s += fmt.Sprintf(", %d processors %d times slower", p.cpus, p.slower)
 	}
@@ -398,7 +409,8 @@ type simInst struct {
 
 func newSim(seed uint64, verbose bool) *sim {
 	p := compose(seed)
-	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{}, now: make([]*simInst, p.size)}
+	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{},
+		now: make([]*simInst, p.size)}
 	s.net = newSimNet(rand.New(rand.NewPCG(seed, 8)))
 	s.net.delay, s.net.jitter, s.net.loss = p.delay, p.jitter, p.loss
 	s.net.udpLoss = p.udpLoss
@@ -406,7 +418,8 @@ func newSim(seed uint64, verbose bool) *sim {
 		s.net.cpu = newSimCPU(p.cpus, usualCosts.times(p.slower))
 	}
 	s.net.seen, s.net.came = s.onMessage, s.onArrival
-	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{},
+		names: map[string]map[int]simName{}}
 	s.log = slog.New(slog.DiscardHandler)
 	if verbose {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug,
@@ -497,7 +510,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	}
 	cfg := Config{
 		Status: testStatuses,
-		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head, Lookup: s.dns.lookup,
+		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head,
+		Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
 	if s.net.cpu != nil {
@@ -523,7 +537,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 			break
 		}
 		switch {
-		case k == rank, s.book == onlyZero && k != 0, s.book == zeroAlone && rank != 0, s.book == oneAnother && rank != 0 && k == 0:
+		case k == rank, s.book == onlyZero && k != 0, s.book == zeroAlone && rank != 0, s.book == oneAnother &&
+			rank != 0 && k == 0:
 			continue
 		}
 		host := simAddr(k).Addr().String()
@@ -610,7 +625,8 @@ func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
 			s.launches = append(s.launches, simLaunch{time.Now(), r, c})
 			for _, m := range r.Members[1:] {
 				if !s.acked[fmt.Sprint(m.Nonce, r.Epoch, r.Hash)] {
-					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster", m.Rank))
+					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster",
+						m.Rank))
 				}
 			}
 		}
@@ -992,10 +1008,12 @@ func (s *sim) statuses() (out []string) {
 				first, seen = c, true
 			}
 			if c.status != first.status {
-				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), %d/%s with %d (%s)", first.rank, first.what, first.status, first.reason, c.rank, c.what, c.status, c.reason))
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), %d/%s with %d (%s)", first.rank, first.what,
+					first.status, first.reason, c.rank, c.what, c.status, c.reason))
 			}
 			if !hurt && c.status != s.status {
-				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), and nothing was wrong", c.rank, c.what, c.status, c.reason))
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), and nothing was wrong", c.rank, c.what,
+					c.status, c.reason))
 			}
 		}
 	}
@@ -1051,14 +1069,16 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 			switch {
 			case i < 0:
 			case c.killed && end.Sub(c.killAt) > settled && l.by.status == s.status:
-				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what, end.Sub(c.killAt)))
+				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what,
+					end.Sub(c.killAt)))
 			case !c.killed && c.roster == nil:
 				out = append(out, fmt.Sprintf("%d/%s was never told to go", c.rank, c.what))
 			}
 		}
 	}
 	if cuts == 1 && len(s.hits) == 1 && s.size > 2 && s.loss == 0 && l.by.status != s.status {
-		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status, l.by.reason))
+		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status,
+			l.by.reason))
 	}
 	return out
 }

@@ -135,13 +135,15 @@ func rosterOf(t *testing.T, epoch uint64, records ...Record) *Roster {
 }
 
 func (p *play) record(i int) Record {
-	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 1, Version: "1"}
+	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i),
+		Slots: 1, Version: "1"}
 }
 
 func (p *play) start(self Record, size int) *Node {
 	cfg := Config{Status: testStatuses, Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
 	for k := range size {
-		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(),
+			Port: 12345})
 	}
 	n, err := Start(cfg)
 	require.NoError(p.t, err)
@@ -349,7 +351,8 @@ func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
 // playGone runs a test for each thing that may answer at the address of a dead container.
 func playGone(t *testing.T, test func(p *play)) {
 	for name, others := range map[string]error{
-		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob, "another secret": ErrOtherSecret,
+		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob,
+		"another secret": ErrOtherSecret,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -631,7 +634,8 @@ func TestNoClockIsCompared(t *testing.T) {
 		theirs := time.Now().Add(-7 * time.Hour)
 		p.wg.Go(func() {
 			m := up.want(inquiry)
-			up.w.send(message{Type: answer, Call: m.Call, Now: theirs, Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
+			up.w.send(message{Type: answer, Call: m.Call, Now: theirs,
+				Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
 		})
 		s := n.Status(t.Context())
 		require.Len(t, s.Ranks, 1)
@@ -800,9 +804,11 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 			r.Index, r.Rank, r.Order = -1, -1, 1
 			r.ID = MakeID(r.Role, r.Index, r.Nonce)
 		}
-		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial,
+			Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		// once: the DNS says nothing more
+		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) })
 		gone := p.called(1)
 		gone.register(before, Gathering)
 		gone.want(prepare)
@@ -1141,7 +1147,8 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				p.listen(2, true)
 				self, first, last := p.record(1), p.record(0), p.record(2)
 				self.Rank, first.Rank, last.Rank = -1, -1, -1
-				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute})
 				require.NoError(t, err)
 				n.post(func() { n.find.onGossip(last, true) })
 				two := p.called(2)

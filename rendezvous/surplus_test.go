@@ -77,8 +77,9 @@ func (c *crowd) start(role string, others ...netip.AddrPort) {
 	self.ID = MakeID(role, self.Index, self.Nonce)
 	h := c.net.listen(&simHost{addr: self.Addr, id: self.ID, secret: "ours"})
 	port := c.net.port(h)
-	cfg := Config{Status: testStatuses, Self: self, Size: c.size, Dial: c.net.dialer(h), Timeout: time.Minute, Lookup: c.lookup,
-		Port: port, Key: make([]byte, 32), Label: "job",
+	cfg := Config{Status: testStatuses, Self: self, Size: c.size, Dial: c.net.dialer(h), Timeout: time.Minute,
+		Lookup: c.lookup,
+		Port:   port, Key: make([]byte, 32), Label: "job",
 		Logger: slog.New(slog.NewTextHandler(c.log, nil)).With("self", i)}
 	c.register(role, i)
 	c.mu.Lock()
@@ -290,7 +291,8 @@ func TestMoreThanTheSizeHaveACoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.listen(2, true)
-		n, err := Start(Config{Status: testStatuses, Self: p.agreed(1), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: p.agreed(1), Size: 2, Dial: p.dial,
+			Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		first := p.agreed(0)
 		n.post(func() {
@@ -312,7 +314,8 @@ func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlay(t)
 				self, first, late := p.agreed(1), p.agreed(0), p.agreed(2)
-				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute})
 				require.NoError(t, err)
 				up := p.call(n, &first)
 				up.w.send(message{Type: hello, Record: &first})
