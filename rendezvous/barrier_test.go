@@ -84,8 +84,8 @@ func TestBarrierWaitsForTheLastRank(t *testing.T) {
 		err := nodes[1].Barrier(short, "early")
 		var b *BarrierError
 		require.ErrorAs(t, err, &b)
-		require.Equal(t, `barrier "early": 2 of 3 ranks have come; missing: worker-2 (10.0.0.2:12345: connection refused)`,
-			err.Error())
+		require.Equal(t, `barrier "early": 2 of 3 ranks have come; `+
+			`missing: worker-2 (10.0.0.2:12345: connection refused)`, err.Error())
 		nodes = append(nodes, w.start(w.config(2, 3)))
 		require.NoError(t, nodes[2].Barrier(t.Context(), "early"))
 		wg.Wait()

@@ -167,8 +167,8 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 				if i == 0 {
 					var m *MissingError
 					if assert.ErrorAs(t, err, &m) {
-						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)",
-							m.Error())
+						assert.Equal(t, "3 of 4 ranks are present; "+
+							"missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
 						assert.False(t, m.OtherSecret())
 						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
 						for range 20 { // the deadline and the end have both come, and either may be seen first

@@ -243,7 +243,9 @@ func (f fault) String() string {
 
 func (p plan) String() string {
 	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, "+
-		"head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
+		"head %v lazy=%v, looks %v says %v, job %v status %d",
+		p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts,
+		p.head, p.lazy, p.looks, p.says, p.job, p.status)
 	if p.cpus > 0 {
 		s += fmt.Sprintf(", %d processors %d times slower", p.cpus, p.slower)
 	}
