@@ -95,7 +95,8 @@ var imports = map[string]struct {
 	"sshd": {
 		[]string{
 			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",
-			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys",
+			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
+			"golang.org/x/sys",
 		},
 		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},

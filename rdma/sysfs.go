@@ -226,10 +226,7 @@ func (t tree) dmabuf() bool {
 func (t tree) gpus() int {
 	n := 0
 	for _, name := range t.names("dev") {
-		if digits, ok := strings.CutPrefix(
-			name,
-			"nvidia",
-		); ok && digits != "" &&
+		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" &&
 			strings.Trim(digits, "0123456789") == "" {
 			n++
 		}

@@ -23,13 +23,15 @@ func TestOpening(t *testing.T) {
 		says []byte
 		want string // the refused length; "" = none is
 	}{
-		"no line":               {slices.Repeat([]byte("x"), 1000), ""},
-		"longest packet":        {slices.Concat([]byte(line), packet(maxClear, 20), packet(maxClear, 30)), ""},
-		"one byte more":         {slices.Concat([]byte(line), packet(maxClear+1, 20)), "35001"},
-		"only its length":       {slices.Concat([]byte(line), huge), "262140"},
-		"the second one":        {slices.Concat([]byte(line), packet(500, 20), huge), "262140"},
-		"after the first keys":  {slices.Concat([]byte(line), packet(500, 20), packet(12, msgNewKeys), huge), ""},
-		"packets of no content": {slices.Concat([]byte(line), packet(0, 0), packet(1, 0), packet(1, 0), huge), "262140"},
+		"no line":              {slices.Repeat([]byte("x"), 1000), ""},
+		"longest packet":       {slices.Concat([]byte(line), packet(maxClear, 20), packet(maxClear, 30)), ""},
+		"one byte more":        {slices.Concat([]byte(line), packet(maxClear+1, 20)), "35001"},
+		"only its length":      {slices.Concat([]byte(line), huge), "262140"},
+		"the second one":       {slices.Concat([]byte(line), packet(500, 20), huge), "262140"},
+		"after the first keys": {slices.Concat([]byte(line), packet(500, 20), packet(12, msgNewKeys), huge), ""},
+		"packets of no content": {
+			slices.Concat([]byte(line), packet(0, 0), packet(1, 0), packet(1, 0), huge), "262140",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for step := 1; step <= len(tt.says)+1; step += max(1, step/2) {

@@ -270,17 +270,17 @@ func (c *container) listen(ctx context.Context) error {
 // serverConfig is what sessions get, and whose keys open them.
 func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	return sshd.Config{
-		HostKey:    keys.Host(id),
-		Comment:    rsh.Comment(keys.Label(), id),
-		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
-		SFTP:       []string{"/proc/self/exe", sftpServer},
-		Hidden:     c.hidden(),
-		Environ:    c.agent.Environ,
-		Extra:      c.sessionVars,
-		Fork:       c.agent.StartWithSlack,
-		OnCommand:  c.people.Note,
-		Grace:      time.Second,
-		Logger:     c.log,
+		HostKey:        keys.Host(id),
+		Comment:        rsh.Comment(keys.Label(), id),
+		Authorized:     []ssh.PublicKey{keys.User().PublicKey()},
+		SFTP:           []string{"/proc/self/exe", sftpServer},
+		Hidden:         c.hidden(),
+		Environ:        c.agent.Environ,
+		Extra:          c.sessionVars,
+		StartWithSlack: c.agent.StartWithSlack,
+		OnCommand:      c.people.Note,
+		Grace:          time.Second,
+		Logger:         c.log,
 	}
 }
 

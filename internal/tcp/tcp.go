@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch has the kernel lose the connection when the other machine has acknowledged nothing for that long, whether we send
-// or not. The kernels ask each other, which wakes no process; the more often they ask, the fewer lost packets make one
-// look dead (tcp(7), tcp_keepalive_*).
+// Watch has the kernel lose the connection when the other machine has acknowledged nothing for that long, whether we
+// send or not. The kernels ask each other, which wakes no process. They ask six times, so that a few lost packets do
+// not make a machine look dead (tcp(7), tcp_keepalive_*).
 func Watch(conn net.Conn, silence time.Duration) error {
 	const questions = 6
 	pause := int(max(silence/questions, time.Second).Seconds())
@@ -33,8 +33,8 @@ func Watch(conn net.Conn, silence time.Duration) error {
 // connection. The kernel's own limit is about 15 minutes (tcp_retries2).
 func SetUserTimeout(conn net.Conn, d time.Duration) error {
 	return onSocket(conn, func(fd int) error {
-		// Each of a login's small steps may be lost, and all ranks wait for the slowest one. The kernel sends it again after
-		// a second at most (Linux 6.15), or up to six times without doubling the wait (before,
+		// Each of a login's small steps may be lost, and all ranks wait for the slowest one. The kernel sends it again
+		// after a second at most (Linux 6.15), or up to six times without doubling the wait (before,
 		// Documentation/networking/tcp-thin.rst of the kernel).
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
