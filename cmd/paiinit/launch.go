@@ -62,7 +62,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	}
 	c.task.Release()
 	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
-	c.signals.to(stop.own)
+	c.signals.To(stop.own)
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { c.checkWay(ctx, r) })
@@ -80,7 +80,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	c.mark("launch")
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
-	c.signals.to(nil) // what comes after the command's end hurries finish
+	c.signals.To(nil) // what comes after the command's end hurries finish
 	cancel()
 	why := <-watched
 	looking.Wait()
