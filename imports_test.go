@@ -92,6 +92,10 @@ var imports = map[string]struct {
 		nil,
 		"package early imports it: it has nothing to initialise",
 	},
+	"signals": {
+		nil,
+		"when a signal is kept and when a person is in a hurry is tested in virtual time",
+	},
 	"sshd": {
 		[]string{
 			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",

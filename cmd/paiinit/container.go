@@ -32,6 +32,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/sshd"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -44,7 +45,7 @@ const controlChannel = "control@paiinit"
 type container struct {
 	identity
 	log      *slog.Logger
-	signals  *signals
+	signals  *signals.Switch
 	oomKills int // before anything was started
 
 	command string // path of the command, "" when this container has none
@@ -88,7 +89,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
-		log:      s.logger(s.logOutput()), signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
+		log:      s.logger(s.logOutput()), signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -426,8 +427,8 @@ func claimedName(id string, err error) string {
 // told or a person is in a hurry.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
 			if sig == syscall.SIGKILL {
 				err.signal = int(syscall.SIGINT)
@@ -438,7 +439,7 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel(nil)
 	}
 }
@@ -446,13 +447,13 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 // untilStopped is a context that a signal ends, for a container that leaves anyway.
 func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			cancel()
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel()
 	}
 }
@@ -485,7 +486,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
 	}
 	roster, err := c.node.Gather(ctx)
-	c.signals.to(nil)
+	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
 		err = context.Cause(ctx)
 	}
@@ -656,8 +657,8 @@ func (c *container) close() {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
 	var once sync.Once
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			once.Do(func() { deadline.Reset(stoppedTimeout) })
 		}
 	})
@@ -667,7 +668,7 @@ func (c *container) close() {
 		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
 			"elapsed", c.elapsed())
 	}
-	c.signals.close()
+	c.signals.Close()
 }
 
 // release closes everything, in the reverse order of listen, and says what it is about to close.

@@ -14,6 +14,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/signals"
 )
 
 // Who runs the command (--exec).
@@ -115,16 +116,16 @@ func (c *container) tasks(r rendezvous.Roster) launch.Tasks {
 
 // obey is the part of every rank but 0: its command ends by itself, or when rank 0 says so.
 func (c *container) obey(ctx context.Context, t task) (int, error) {
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.first() {
+			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
 				return // it comes back as rank 0's order, to everybody
 			}
 		}
 		t.pass(sig)
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	type waited struct {
 		outcome rendezvous.Outcome
 		err     error
@@ -160,8 +161,8 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 // run. Package launch judges; conduct hears, logs and passes on.
 func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) == 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) == 0 {
 			t.pass(sig)
 			return
 		}
@@ -170,7 +171,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		default: // sixteen unread ones say enough
 		}
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -217,14 +218,14 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 				t.pass(sig)
 				continue
 			}
-			first := c.signals.first()
+			first := c.signals.First()
 			if v.Ordered() {
 				if !first { // who ends a whole job tells every container: the first one here says no more than the order
 					t.pass(sig)
 				}
 				continue
 			}
-			n := terminating(sig)
+			n := signals.Terminating(sig)
 			reason := (&stoppedError{n, c.job.Alias}).Error()
 			give(v.Stop(launch.Stop{Name: c.job.Alias, Signal: n, Reason: reason}, time.Now()))
 		case s := <-c.node.Stops():

@@ -66,7 +66,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: c.stopAllRanks,
 		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
 	}
-	c.signals.to(stop.Own)
+	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { c.checkWay(ctx, r) })
@@ -86,7 +86,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	c.mark("launch")
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
-	c.signals.to(nil) // what comes after the command's end hurries finish
+	c.signals.To(nil) // what comes after the command's end hurries finish
 	cancel()
 	why := <-watched
 	looking.Wait()
