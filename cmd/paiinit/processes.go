@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -142,11 +141,6 @@ func launchProcesses(proc fs.FS, all processes, job []int) []launch.Process {
 			Name: p.name, Exit: p.exit,
 			Args:      func() []string { return commandLine(proc, pid) },
 			Variables: func() map[string]bool { return variables(proc, pid) },
-			Dir: func() string {
-				dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" where the process has ended
-				return dir
-			},
-			Ours: func() bool { return runsSelf(proc, pid) },
 		}
 	}
 	return found
