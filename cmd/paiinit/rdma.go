@@ -196,19 +196,10 @@ func askRDMA(ctx context.Context, socket, self string, rank int, host string) ra
 		answer.Error = fmt.Sprintf(format, args...)
 		return answer
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return fail("%v", err)
-	}
-	var text []byte
-	var reading sync.WaitGroup
-	reading.Go(func() { text, err = io.ReadAll(r) })
-	c := rsh.Caller{Socket: socket, Stdout: w, Stderr: os.Stderr}
 	// A report that nothing can be used is a report, too: its error is ours to tell.
-	status := c.Run(ctx, rsh.Invocation{Host: host, Command: shellWords([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true})
-	_ = w.Close()
-	reading.Wait()
-	_ = r.Close()
+	text, status, err := rsh.Caller{Socket: socket, Stderr: os.Stderr}.Output(ctx, rsh.Invocation{
+		Host: host, Command: rsh.Quote([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true,
+	})
 	var report reportJSON
 	switch {
 	case err != nil:
