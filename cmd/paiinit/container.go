@@ -62,15 +62,15 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
-	safe    func() error       // whether nobody gets in without the job's key, seen once
-	uncheck context.CancelFunc // nobody is to log in any more
-	running context.Context    // until the job has ended, or this container leaves
-	stop    context.CancelFunc // of the two that serve
-	serve   sync.WaitGroup
-	daemons *daemons // of the launcher, on rank 0
-	people  sshd.PersonSessions
-	seen    seenLaunchers  // launchers that the command has started, on rank 0
-	asked   sync.WaitGroup // of the two that speak of the rendezvous
+	safe     func() error       // whether nobody gets in without the job's key, seen once
+	uncheck  context.CancelFunc // nobody is to log in any more
+	running  context.Context    // until the job has ended, or this container leaves
+	stop     context.CancelFunc // of the two that serve
+	serve    sync.WaitGroup
+	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
+	people   sshd.PersonSessions
+	asks     *launch.Asks   // what the command's launchers were asked for, on rank 0
+	asked    sync.WaitGroup // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
 
@@ -79,7 +79,7 @@ type container struct {
 	mu      sync.Mutex
 	timings map[string]time.Duration // from begin to the end of each phase
 
-	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
+	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -90,7 +90,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	return &container{
 		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
 		log:      s.logger(s.logOutput()),
-		signals:  signals.Watch(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		signals:  signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -136,6 +136,7 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
+	c.asks = c.newAsks()
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
@@ -551,7 +552,7 @@ type stoppedError struct {
 }
 
 func (e *stoppedError) Error() string {
-	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
+	return fmt.Sprintf("%s was stopped by %s", e.name, launch.SignalName(e.signal))
 }
 
 // dismiss is the way out of a container that cannot do what it was told to. Rank 0 says so at once, and then to the
@@ -709,8 +710,8 @@ func (c *container) release(about func(what string)) {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkDeepSpeed != nil {
-		c.unlinkDeepSpeed()
+	if c.unlinkHostfile != nil {
+		c.unlinkHostfile()
 	}
 	if c.state != nil {
 		c.state.Close()

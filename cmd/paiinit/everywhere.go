@@ -67,14 +67,14 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 	go func() {
 		c.mark("launch")
 		result, err := c.runCommand(ctx, cmd)
-		status := commandStatus(launch.Spawns(cmd.Args), result)
+		status := result.JobStatus(launch.Spawns(cmd.Args))
 		c.log.Info("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
 		}
-		cause := firstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
+		cause := launch.FirstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
 		end <- rendezvous.End{
 			Rank: t.rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
 			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
@@ -156,16 +156,6 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	return w.outcome.Status, nil
 }
 
-// commandStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1
-// (Open MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its
-// work and ended with 0.
-func commandStatus(launcher bool, r launch.Result) int {
-	if launcher && r.Forwarded != 0 {
-		return 128 + int(r.Forwarded)
-	}
-	return r.Status()
-}
-
 // conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
 // job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
 // run. Package launch judges; conduct hears, logs and passes on.
@@ -217,7 +207,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
 			// A container that was killed takes its command, and so the others', with it.
-			asking.Go(func() { absent <- c.node.Absent(ctx, settle, absence) })
+			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, absence) })
 		}
 	}
 	for timedOut := false; !timedOut && len(v.Running()) > 0; {
