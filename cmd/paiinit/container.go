@@ -89,7 +89,8 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
-		log:      s.logger(s.logOutput()), signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
+		log:      s.logger(s.logOutput()),
+		signals:  signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
