@@ -44,7 +44,7 @@ func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 			select {
 			case <-done:
 				return
-			case s := <-c.node.Stops():
+			case s := <-c.node.Orders():
 				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(s.Signal))
 				c.stopRanks(syscall.Signal(s.Signal))
 			}
