@@ -331,7 +331,7 @@ func TestRankZeroHearsAKnock(t *testing.T) {
 					require.NoError(t, p.Close())
 				}
 				if lost {
-					require.Less(t, at, joinHead+10*time.Millisecond, "gossip is joined then")
+					require.Less(t, at, joinDelay+10*time.Millisecond, "gossip is joined then")
 				} else {
 					require.Less(t, at, 10*net.delay)
 				}

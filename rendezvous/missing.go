@@ -199,7 +199,7 @@ func cutNumber(name string) (stem string, num int, ok bool) {
 	return name[:i], num, true
 }
 
-var errSilent = errors.New("it answers, but has not called back yet")
+var errSilent = errors.New("rank 0 answers, but has not connected back to this container")
 
 // missing lists the ranks that are absent, by what this rank knows.
 func (n *Node) missing() []Missing {

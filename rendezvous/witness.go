@@ -152,7 +152,7 @@ func (u *uplink) confirm(w *wire) {
 	}
 	u.n.post(func() {
 		if !v.Alive && v.Outcome == nil {
-			reason := "it ended before it had told everybody how the job ended" + v.Reason
+			reason := "it ended before every rank knew how the job ended" + v.Reason
 			u.n.setFinished(Outcome{}, &LostError{Reason: reason})
 			return
 		}
