@@ -75,7 +75,7 @@ func (c *coordinator) tryPrepare() {
 			t.link.send(c.prepareFor(&r, i))
 		}
 	}
-	timeout := c.n.cfg.patience(ackTimeout) << min(c.unacked, maxPatience)
+	timeout := c.n.cfg.scaled(ackTimeout) << min(c.unacked, maxAckDoublings)
 	time.AfterFunc(timeout, func() { c.n.post(func() { c.onAckTimeout(r.Epoch) }) })
 	c.tryLaunch()
 }

@@ -132,7 +132,7 @@ const (
 	ackTimeout = 3 * time.Second
 	// The timeout for acknowledgements doubles this many times: where packets are lost, one of many ranks is always
 	// late.
-	maxPatience     = 3
+	maxAckDoublings = 3
 	registerTimeout = 5 * time.Second
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second

@@ -262,7 +262,7 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 		require.True(t, m.OtherSecret())
 		require.Contains(t, m.Error(), "another secret")
 		require.Contains(t, m.Error(), "worker-2")
-		require.Less(t, time.Since(begin), 2*secretPatience)
+		require.Less(t, time.Since(begin), 2*secretProofTime)
 		w.close(nodes...)
 
 		// The rank with another secret finds out when it calls rank 0.
@@ -288,7 +288,7 @@ func TestOtherVersionEndsTheWait(t *testing.T) {
 		require.True(t, m.OtherVersion())
 		require.False(t, m.OtherSecret())
 		require.ErrorContains(t, err, "worker-2: is another version of paiinit")
-		require.Less(t, time.Since(begin), 2*jobPatience)
+		require.Less(t, time.Since(begin), 2*jobProofTime)
 		w.close(zero, one)
 	})
 }
@@ -549,7 +549,7 @@ func TestGatherEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Rank 0 cannot launch: it tells the ranks that come within its patience why, and leaves when all know.
+// Rank 0 cannot launch: it tells the ranks that come while it stays why, and leaves when all know.
 func TestLatecomersAreSentHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

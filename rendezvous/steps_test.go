@@ -1137,11 +1137,11 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	}
 }
 
-// A coordinator that ends the job tells the connected ranks, and those that come within its patience. It does not leave
+// A coordinator that ends the job tells the connected ranks, and those that come while it stays. It does not leave
 // that to another container, which comes earlier in the order and does not know of the end.
 func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
-	for _, patience := range []time.Duration{0, 5 * time.Second} {
-		t.Run(patience.String(), func(t *testing.T) {
+	for _, stay := range []time.Duration{0, 5 * time.Second} {
+		t.Run(stay.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlay(t)
 				p.listen(2, true)
@@ -1158,7 +1158,7 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				synctest.Wait()
 
 				left := make(chan error, 1)
-				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, patience) })
+				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, stay) })
 				require.Equal(t, 75, two.want(done).Outcome.Status)
 				up := p.greet(n, &first)
 				up.want(refuse)

@@ -115,7 +115,7 @@ func (s *withdrawals) hear(w *wire, m message) {
 	}
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
-	time.AfterFunc(s.n.cfg.patience(withdrawDelay), func() {
+	time.AfterFunc(s.n.cfg.scaled(withdrawDelay), func() {
 		s.n.post(func() {
 			if s.n.lead == nil || s.n.phase != Gathering && s.n.phase != Prepared {
 				return

@@ -26,10 +26,10 @@ type peerView struct {
 	Void    bool     // another rank has not acknowledged our roster, so rank 0 has not launched
 }
 
-// askOthers asks up to three ranks of the roster what they know of m, for patience at most. Without an answer, m counts
+// askOthers asks up to three ranks of the roster what they know of m, for timeout at most. Without an answer, m counts
 // as not seen.
-func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) peerView {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) peerView {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var others []Member
 	var hash string
