@@ -77,7 +77,7 @@ type Config struct {
 	// Dial opens an authenticated control connection to the container with that id, "" = to any container of the job.
 	// Its errors wrap ErrOtherSecret, ErrOtherVersion, ErrOtherJob, ErrOtherContainer or ErrOtherProgram where they
 	// apply, and the system's errors otherwise.
-	Dial dialFunc
+	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 	// Fabric gives Self.Fabric once, if finding it takes a while: this container is announced without it, and only the
 	// launch waits for it. Nil = Self holds it.
@@ -125,8 +125,6 @@ type Config struct {
 	starTable int                     // 0 = the constant
 	share     func([]Member) []Member // lets thousands of nodes in one process share the roster
 }
-
-type dialFunc = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 const (
 	ackTimeout = 3 * time.Second

@@ -98,7 +98,7 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 		case i == judges:
 			return peerView{Outcome: own}
 		case i > 0 && reached == nil:
-			reached = reachable(ctx, u.n.cfg.Dial, members[1:][:min(judges, len(members)-1)])
+			reached = u.n.cfg.reachable(ctx, members[1:][:min(judges, len(members)-1)])
 		}
 		if i > 0 && !reached[i] {
 			continue
@@ -116,14 +116,14 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 }
 
 // reachable dials all at once: a rank that is cut off from all of them would need seconds for each.
-func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
+func (cfg *Config) reachable(ctx context.Context, members []Member) []bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
 		wg.Go(func() {
-			if rwc, err := dial(ctx, o.ID, o.Addr); err == nil {
+			if rwc, err := cfg.Dial(ctx, o.ID, o.Addr); err == nil {
 				out[i] = true
 				_ = rwc.Close()
 			}
