@@ -638,7 +638,7 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 	const size, head = 3 + witnesses, time.Second
 	for name, tt := range map[string]struct {
 		say  func(*Node)
-		told time.Duration // for how long those who come last wait at most
+		told time.Duration // how long the last ranks wait at most
 	}{
 		"it says that it has started": {(*Node).Launched, 0},
 		"it ends at once": {func(n *Node) {
