@@ -20,10 +20,10 @@ func (c *coordinator) tryPrepare() {
 	if !c.isWhole() {
 		return
 	}
-	if c.n.looking {
+	if c.n.details.looking {
 		return
 	}
-	records := []Record{c.n.record()}
+	records := []Record{c.n.details.record()}
 	reached := map[string]netip.AddrPort{c.n.self.Nonce: c.reachedAt()}
 	for _, t := range c.targets {
 		switch {

@@ -300,7 +300,7 @@ const stillLooks = "it is here, and still looks at its devices"
 
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
-	if c.n.looking {
+	if c.n.details.looking {
 		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
 	}
 	for _, t := range c.targets {

@@ -114,8 +114,8 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		self := n.record()
-		out = append(out, presentStatus(&self, n.looking, n.begin))
+		self := n.details.record()
+		out = append(out, presentStatus(&self, n.details.looking, n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {

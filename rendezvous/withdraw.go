@@ -40,7 +40,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 		if early = n.lead == nil && (n.phase == Gathering || n.phase == Prepared); !early {
 			return
 		}
-		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may become the coordinator
+		n.cfg.Unfit, n.details.looking = &o, true // where ranks are agreed, it may become the coordinator
 		n.own = &message{Type: ended, Outcome: &o}
 		if n.up.wire != nil {
 			n.up.wire.send(*n.own)
