@@ -255,7 +255,8 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 func (u *uplink) registration(greeting *Record) message {
 	self := u.n.details.record()
 	return message{
-		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.details.looking,
+		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch,
+		Looking: u.n.details.looking,
 	}
 }
 
