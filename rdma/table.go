@@ -103,6 +103,21 @@ type RankReport struct {
 	Error   string
 }
 
+// JudgeReports judges what the ranks have found. What a rank without a report lacks is its error.
+func JudgeReports(ranks []RankReport) Verdict {
+	summaries := make([]Summary, len(ranks))
+	for i, r := range ranks {
+		summaries[i] = r.Summary
+	}
+	v := Judge(summaries)
+	for i, l := range v.Lacks {
+		if e := ranks[l.Rank].Error; e != "" {
+			v.Lacks[i].Why = e
+		}
+	}
+	return v
+}
+
 // WriteJobTable shows the whole job at a glance: a line for each rank, with a star at each value that most others do
 // not have, the verdict with its details, and each finding once.
 func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ...string) error {

@@ -162,10 +162,6 @@ func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.
 	return result, err
 }
 
-func lossText(l rendezvous.Loss) string {
-	return launch.Loss(l).String()
-}
-
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
 func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
