@@ -17,8 +17,8 @@ import (
 )
 
 // checkViews reads the environments of all tasks of a job, in rank order, and asserts that they agree on ranks, names
-// and places, and on the slots that they know. Some schedulers tell only the first task where the others are, or only the
-// others where the first one is.
+// and places, and on the slots that they know. Some schedulers tell only the first task where the others are, or only
+// the others where the first one is.
 func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 	var jobs []envspec.Job
 	for i, in := range inputs {

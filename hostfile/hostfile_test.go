@@ -88,9 +88,11 @@ func TestWriteRefuses(t *testing.T) {
 			[]Dialect{OpenMPI},
 			`a name in the openmpi host list cannot hold '_'`,
 		},
-		"number":          {[]Host{{"123456789012", 1}}, []Dialect{OpenMPI}, "cannot be a number"},
-		"word of lexer":   {[]Host{{"port", 1}}, []Dialect{OpenMPI}, "the openmpi host list grammar reserves this"},
-		"word of lexer 2": {[]Host{{"max-slots", 1}}, []Dialect{OpenMPI}, "the openmpi host list grammar reserves this"},
+		"number":        {[]Host{{"123456789012", 1}}, []Dialect{OpenMPI}, "cannot be a number"},
+		"word of lexer": {[]Host{{"port", 1}}, []Dialect{OpenMPI}, "host list grammar reserves this word"},
+		"word of lexer 2": {
+			[]Host{{"max-slots", 1}}, []Dialect{OpenMPI}, "the openmpi host list grammar reserves this",
+		},
 	}
 	for name, tt := range tests {
 		for _, d := range dialects {

@@ -267,8 +267,8 @@ func (t tree) exists(name string) bool {
 	return err == nil
 }
 
-// names lists a directory, sorted with numbers by value; nothing if it cannot be read. It includes symbolic links, as
-// which sysfs shows devices.
+// names lists a directory, sorted with numbers by value; nothing if it cannot be read. Symbolic links count: sysfs
+// shows devices as links.
 func (t tree) names(dir string) []string {
 	names := t.unordered(dir)
 	slices.SortFunc(names, natural)

@@ -94,8 +94,8 @@ func Judge(ranks []Summary) Verdict {
 	return v
 }
 
-// JudgeEncoded judges encoded summaries. What cannot be decoded counts as a rank without devices: the caller has
-// compared the versions before.
+// JudgeEncoded judges encoded summaries. A summary that cannot be decoded counts as a rank without devices: the caller
+// has compared the versions before.
 func JudgeEncoded(encoded [][]byte) Verdict {
 	ranks := make([]Summary, len(encoded))
 	for i, b := range encoded {

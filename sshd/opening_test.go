@@ -21,7 +21,7 @@ func TestOpening(t *testing.T) {
 	huge := []byte{0, 3, 0xff, 0xfc}
 	for name, tt := range map[string]struct {
 		says []byte
-		want string // the refused length; "" = none is
+		want string // the refused length; "" = none
 	}{
 		"no line":              {slices.Repeat([]byte("x"), 1000), ""},
 		"longest packet":       {slices.Concat([]byte(line), packet(maxClear, 20), packet(maxClear, 30)), ""},

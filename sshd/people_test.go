@@ -180,7 +180,7 @@ func TestPeopleAreReadAgain(t *testing.T) {
 	)
 
 	require.NoError(t, os.Chmod(file, 0o666))
-	require.False(t, may(two), "everybody could have written it")
+	require.False(t, may(two), "any user could have written it")
 	require.False(t, may(two))
 	require.Equal(t, 1, strings.Count(log.String(), "no person can log in"), log.String())
 	require.Contains(t, log.String(), "mode 0666")

@@ -8,13 +8,13 @@ import (
 	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// PersonSessions remembers the sessions of persons while their commands run. Its Note is a Config.OnCommand.
+// PersonSessions remembers which person started a session while its command runs. Pass Note as Config.OnCommand.
 type PersonSessions struct {
 	mu      sync.Mutex
-	leaders map[int]string // the person of a session, by the process that leads it
+	leaders map[int]string // person by session leader
 }
 
-// Note takes the start and the end of a command.
+// Note records the start and the end of a command.
 func (p *PersonSessions) Note(e CommandEvent) {
 	if e.Person == "" || e.PID == 0 {
 		return
@@ -31,8 +31,8 @@ func (p *PersonSessions) Note(e CommandEvent) {
 	p.leaders[e.PID] = e.Person
 }
 
-// Behind returns the person in whose session a process runs, or one of its ancestors; "" = none. A process that has
-// left the session, and whose parents have ended, counts as the job's. fsys is /proc.
+// Behind returns the person in whose session a process or one of its ancestors runs; "" = none. A process that left the
+// session and whose parents have ended counts as the job's. fsys is /proc.
 func (p *PersonSessions) Behind(fsys fs.FS, pid int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A person is behind what runs in their session, and behind what has left it while its parents live.
+// Processes in a person's session belong to the person, and so do processes that left it while their parents live.
 func TestPersonSessions(t *testing.T) {
 	proc := fstest.MapFS{}
 	for pid, stat := range map[string]string{

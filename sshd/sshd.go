@@ -157,7 +157,7 @@ type CommandEvent struct {
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
-	starting   sync.RWMutex // held for reading from before a command's start until OnCommand has returned
+	starting   sync.RWMutex // read-locked from before a command's start until OnCommand returns
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
@@ -418,7 +418,7 @@ func (s *Server) accept(c *conn) {
 	go c.serve()
 }
 
-// Connect connects this process with the server, which need not be serving.
+// Connect returns a connection of this process to the server, which need not be serving.
 func (s *Server) Connect() (net.Conn, error) {
 	ours, theirs, err := unixsock.Pair()
 	if err != nil {
@@ -611,8 +611,8 @@ func (s *Server) leave() {
 	s.shrunk()
 }
 
-// AwaitStarts returns once every command that runs now was reported to Config.OnCommand. A command may call back into
-// this process before its start is reported.
+// AwaitStarts returns once Config.OnCommand got every command that runs now. A command may call back into this process
+// before OnCommand gets its start.
 func (s *Server) AwaitStarts() {
 	s.starting.Lock()
 	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts

@@ -54,7 +54,7 @@ type container struct {
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
 	task     *netif.HeldPort     // for the job's own use
 	launcher chan string         // what this container's launcher says of its version
-	versions versions            // of the launchers of all ranks
+	versions launch.Versions     // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
 	state    *statedir.Dir
 	port     *rendezvous.Port
@@ -351,7 +351,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
-	c.versions.own = cfg.Self
+	c.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
 	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
 	cfg.Late = c.hearLate
 	if c.keys != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -57,7 +58,7 @@ func TestHearLate(t *testing.T) {
 	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
 	var log bytes.Buffer
 	c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
-	c.versions.own = rendezvous.Record{ID: "worker-0", Launch: four}
+	c.versions.Start(launch.Found{Host: "worker-0", Launchers: four})
 	for i, found := range []string{four, five, five, six, four, five, "mpirun=? mpiexec.hydra=MPICH_4.0.2"} {
 		c.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
 	}
