@@ -18,7 +18,7 @@ import (
 
 func TestNetwork(t *testing.T) {
 	require.Equal(t, Network{}, Of(netip.MustParseAddr("127.0.0.1")))
-	require.Empty(t, Of(netip.MustParseAddr("192.0.2.1")).Name, "nobody has an address of the documentation")
+	require.Empty(t, Of(netip.MustParseAddr("192.0.2.1")).Name, "no host has an address of the documentation")
 
 	at := func(texts ...string) (addrs []netip.Addr) {
 		for _, a := range texts {

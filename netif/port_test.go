@@ -16,9 +16,9 @@ func TestHeldPort(t *testing.T) {
 	require.Less(t, p.Number(), 30000)
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
 	_, err = net.Listen("tcp", addr)
-	require.Error(t, err, "nobody else gets it")
+	require.Error(t, err, "no other socket gets it")
 	_, err = net.Dial("tcp", addr)
-	require.Error(t, err, "and nobody answers")
+	require.Error(t, err, "and no client can connect")
 
 	offers := []int{p.Number() - 20000, p.Number() - 20000, 9999}
 	second, err := HoldPort(func(int) int { n := offers[0]; offers = offers[1:]; return n })

@@ -35,8 +35,8 @@ type Each struct {
 	worst   int
 }
 
-// Run returns the highest status of the commands. All that run get each of the signals; one that asks to end keeps
-// further commands from starting, and is the status if no command has failed.
+// Run returns the highest status of the commands. Every running command gets each of the signals; a signal that asks to
+// end keeps further commands from starting, and is the status if no command has failed.
 func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signals <-chan os.Signal) (status int) {
 	e.running = make(map[chan os.Signal]bool)
 	done := make(chan struct{})

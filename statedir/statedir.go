@@ -46,7 +46,7 @@ const (
 // A Unix socket's path is at most this long (unix(7), sun_path).
 const maxSocketPath = 107
 
-// Config says which directory to open, and for whom.
+// Config says which directory to open, and its owner.
 type Config struct {
 	Dir     string // the only directory to try; "" = the usual places
 	Owner   Identity

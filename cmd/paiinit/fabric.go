@@ -164,5 +164,5 @@ func (a *agreement) fabricVars() []launch.Var {
 	return slices.Concat(f.Job(), f.Travelling(a.settings.command))
 }
 
-// everyFabricVar is for a command of this rank alone, such as one that another rank starts here.
+// everyFabricVar is for a command of this rank alone, such as a session that another rank opens here.
 func everyFabricVar(f launch.Fabric) []launch.Var { return slices.Concat(f.Job(), f.Own()) }
