@@ -78,7 +78,8 @@ type choice struct{ variable, names string }
 
 // choiceFiles are the files in which a launcher or library looks for its settings, with blanks between their names.
 type choiceFiles struct {
-	// home are below the home directory of the user, conf in a directory of configuration, dir in the working directory.
+	// home are below the home directory of the user, conf in a directory of configuration, dir in the working
+	// directory.
 	home, conf, dir string
 	// variables hold paths of such files.
 	variables string

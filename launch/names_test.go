@@ -27,7 +27,7 @@ var namesAllowed = []struct{ file, text, reason string }{
 	{"envspec/", "", "the variables and files of schedulers have the names that their authors gave them"},
 	{"hostfile/", "", "a dialect of a host list has the name of a launcher: openmpi, hydra, horovod, deepspeed"},
 	{"rdma/", "", "findings tell people what a launcher does without the device"},
-	{"cmd/paiinit/early/launches.go", "_RANK", "nothing is initialised before this package, so it repeats envspec's list"},
+	{"cmd/paiinit/early/launches.go", "_RANK", "it imports nothing, so it repeats envspec's list"},
 	{"cmd/paiinit/", "hostfile.hydra", "the file's name is a promise of docs/commands.md"},
 	{"cmd/paiinit/", "--format is", "an error for people that lists the dialects"},
 	{"cmd/paiinit/", "refuse to launch where", "help for people"},
@@ -41,7 +41,8 @@ var namesAllowed = []struct{ file, text, reason string }{
 // TestOnlyFilesOfLaunchersNameThem walks the syntax trees of all production files: neither an identifier nor a string
 // outside a launcher's file may name one.
 func TestOnlyFilesOfLaunchersNameThem(t *testing.T) {
-	name := regexp.MustCompile(`(?i)open ?mpi|ompi_|\bprte|prrte|\borted\b|\bprted\b|orterun|hydra|mpich|pmi_proxy|intel ?mpi|\bi_mpi_|` +
+	name := regexp.MustCompile(`(?i)open ?mpi|ompi_|\bprte|prrte|\borted\b|\bprted\b|orterun|hydra|mpich|pmi_proxy|` +
+		`intel ?mpi|\bi_mpi_|` +
 		`horovod|deepspeed|mpirun|mpiexec|mvapich|mpispawn|torchrun|\baccelerate\b|\bsrun\b|\bprun\b|jsrun|\bclush\b`)
 	used := make(map[int]bool)
 	check := func(file, text string, pos token.Position) {
@@ -63,7 +64,8 @@ func TestOnlyFilesOfLaunchersNameThem(t *testing.T) {
 		}
 		file, _ := filepath.Rel(root, path)
 		if d.IsDir() {
-			if file != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "integration") {
+			skipped := strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "integration"
+			if file != "." && skipped {
 				return filepath.SkipDir
 			}
 			return nil

@@ -15,8 +15,9 @@ var openMPI4 = Launcher{
 
 	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
 	Foreign: []Var{
-		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid Engine.
-		// Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of PRRTE).
+		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid
+		// Engine. Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of
+		// PRRTE).
 		{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
 		{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
 		{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
@@ -45,8 +46,8 @@ var openMPI4 = Launcher{
 		ranks:    "n np c",
 		hosts:    "H host",
 		hostfile: "hostfile machinefile default-hostfile",
-		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am tune " +
-			"max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
+		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am " +
+			"tune max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
 		two:    "mca gmca omca",
 		unread: "N npernode pernode npersocket app hnp loadbalance",
 	},
@@ -86,8 +87,8 @@ func openMPI4Fabric(f Fabric) []Var {
 			t.set("OMPI_MCA_mtl", "ofi", why)
 		}
 	case FabricTCP:
-		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the name of
-		// the shared memory component is not the same in 4 and 5.
+		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the
+		// name of the shared memory component is not the same in 4 and 5.
 		t.set("OMPI_MCA_pml", "ob1", f.Why+": MPI stays off UCX and libfabric")
 		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
 	}

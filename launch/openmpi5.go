@@ -30,9 +30,10 @@ var openMPI5 = Launcher{
 		ranks:    "n np c",
 		hosts:    "H host",
 		hostfile: "hostfile machinefile default-hostfile",
-		one:      "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path prefix",
-		two:      "mca gmca prtemca pmixmca omca",
-		unread:   "N npernode ppn dvm app hnp",
+		one: "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path " +
+			"prefix",
+		two:    "mca gmca prtemca pmixmca omca",
+		unread: "N npernode ppn dvm app hnp",
 	},
 	Daemons:        []daemon{{program: "prted"}},
 	FailureTimeout: 10 * time.Second,

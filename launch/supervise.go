@@ -15,8 +15,9 @@ type Daemon struct {
 	Program string
 	// Detached says that it leaves the session that started it, which then ends at once.
 	Detached bool
-	// Hosts is on how many hosts the launcher has daemons, its own host among them, if the command tells; 0 = unknown. A
-	// daemon may start others (Open MPI: ess_base_num_procs, in orte/mca/plm/base/plm_base_launch_support.c and PRRTE's).
+	// Hosts is on how many hosts the launcher has daemons, its own host among them, if the command tells; 0 = unknown.
+	// A daemon may start others (Open MPI: ess_base_num_procs, in orte/mca/plm/base/plm_base_launch_support.c and
+	// PRRTE's).
 	Hosts int
 }
 
@@ -83,8 +84,8 @@ func daemonHosts(command string) int {
 	return int(n)
 }
 
-// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for a launcher
-// that then did not end, although all that was left to do was to exit.
+// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for
+// a launcher that then did not end, although all that was left to do was to exit.
 func Announced(tail []string) (status int, ok bool) {
 	var announcements []announcement
 	var texts []*regexp.Regexp

@@ -14,8 +14,8 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So the
-// bin directory of the job holds a program of its name that adds the hosts and executes the real one.
+// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So
+// the bin directory of the job holds a program of its name that adds the hosts and executes the real one.
 
 // fillCall is what the paiinit of a container has to know of such a launcher that starts there.
 type fillCall struct {
@@ -83,8 +83,8 @@ func lacksNetworkOption(how *launch.Fill, path string) bool {
 	return err == nil && how.LacksNetwork(b)
 }
 
-// answerFill says what a launcher without hosts in this container is given: the hosts where its user has chosen none, the
-// number of processes where there is none, and the interface where it has the same name on every rank.
+// answerFill says what a launcher without hosts in this container is given: the hosts where its user has chosen none,
+// the number of processes where there is none, and the interface where it has the same name on every rank.
 func (c *container) answerFill(ctx context.Context, name string, how *launch.Fill, q fillCall) reply {
 	members, names := c.named()
 	line := how.Read(q.Args)

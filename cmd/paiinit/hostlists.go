@@ -11,8 +11,8 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE, AZ_BATCHAI_MPI_HOST_FILE and
-// PAIINIT_HOSTFILE name them wherever a rank may be started.
+// writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE,
+// AZ_BATCHAI_MPI_HOST_FILE and PAIINIT_HOSTFILE name them wherever a rank may be started.
 func (c *container) writeHosts(r rendezvous.Roster) error {
 	var hosts []hostfile.Host
 	_, names := c.named()
@@ -32,8 +32,8 @@ func (c *container) writeHosts(r rendezvous.Roster) error {
 	return nil
 }
 
-// mayRead reports whether a command may start a launcher on all hosts: by its name, or in a script, which cannot be seen
-// through. With --exec all a script's launcher stays on its own host, because every rank starts one.
+// mayRead reports whether a command may start a launcher on all hosts: by its name, or in a script, which cannot be
+// seen through. With --exec all a script's launcher stays on its own host, because every rank starts one.
 func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 	if len(command) == 0 {
 		return exec == execRank0 // of a rank that waits: a person may start it there
@@ -43,7 +43,8 @@ func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 		!launch.ReachesHosts(command)
 }
 
-// linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
+// linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless
+// something is there: a link, so that a list that a killed paiinit has left is told from the user's own.
 func (c *container) linkHostfile(launcher, name string) {
 	target := c.state.path("hostfile")
 	there, err := os.Readlink(name)
