@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/paiinit/paiinit/hostfile"
@@ -102,8 +101,7 @@ func (c *container) answerFill(ctx context.Context, name string, how *launch.Fil
 		c.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
 		return reply{}
 	}
-	var hosts []string
-	slots, remote := 0, false
+	var hosts []launch.HostSlots
 	for i, m := range members {
 		n := c.slotsOf(m)
 		if n < 1 {
@@ -113,24 +111,12 @@ func (c *container) answerFill(ctx context.Context, name string, how *launch.Fil
 			c.log.Warn(name+" gets no hosts", "phase", "launch", "err", err)
 			return reply{}
 		}
-		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
-		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
-			n = max(room, 0)
-		}
-		if n > 0 {
-			hosts = append(hosts, names[i]+":"+strconv.Itoa(n))
-			remote = remote || m.Nonce != c.nonce
-		}
-		slots += n
+		hosts = append(hosts, launch.HostSlots{Name: names[i], Slots: n, Local: m.Nonce == c.nonce})
 	}
-	if len(hosts) == 0 {
+	add, slots, remote := how.Add(line, hosts)
+	if len(add) == 0 {
 		return reply{}
 	}
-	ranks := 0
-	if line.Ranks == 0 && line.Unread == "" {
-		ranks = slots
-	}
-	add := how.Words(hosts, ranks)
 	// An interface for hosts that are all local ends Horovod with an error.
 	network := commonInterface(members)
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
