@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -51,7 +52,7 @@ var openMPI4 = Launcher{
 		two:    "mca gmca omca",
 		unread: "N npernode pernode npersocket app hnp loadbalance",
 	},
-	Daemons: []daemon{{program: "orted"}},
+	Daemons: []daemon{{program: "orted", detached: "--daemonize", hosts: openMPIHosts}},
 	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
@@ -97,4 +98,20 @@ func openMPI4Fabric(f Fabric) []Var {
 			"Open MPI 4 would print errors (Read -1, expected ...)")
 	}
 	return t
+}
+
+// openMPIHosts reads the number in `-mca ess_base_num_procs "4"` (orte/mca/plm/base/plm_base_launch_support.c; PRRTE
+// has the same).
+func openMPIHosts(command string) int {
+	_, after, ok := strings.Cut(command, " ess_base_num_procs ")
+	if !ok {
+		return 0
+	}
+	word := strings.TrimLeft(after, space+`"`)
+	digits := len(word) - len(strings.TrimLeft(word, "0123456789"))
+	n, err := strconv.ParseUint(word[:digits], 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
 }

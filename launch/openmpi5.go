@@ -35,7 +35,7 @@ var openMPI5 = Launcher{
 		two:    "mca gmca prtemca pmixmca omca",
 		unread: "N npernode ppn dvm app hnp",
 	},
-	Daemons:        []daemon{{program: "prted"}},
+	Daemons:        []daemon{{program: "prted", detached: "--daemonize", hosts: openMPIHosts}},
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
 	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).
