@@ -39,7 +39,8 @@ func TestMVAPICH(t *testing.T) {
 
 	// The words that mpirun_rsh gives to ssh: `ssh -q HOST COMMAND`, spawn_fast in mpirun_rsh.c.
 	const daemon = "cd /work; /usr/bin/env LD_LIBRARY_PATH=/opt/lib MPISPAWN_MPIRUN_MPD=0 USE_LINEAR_SSH=1 " +
-		"MPISPAWN_MPIRUN_HOST=node-0 MPISPAWN_GLOBAL_NPROCS=4 MPISPAWN_ARGC=1 MPISPAWN_ARGV_0='./a.out'  /opt/bin/mpispawn 0"
+		"MPISPAWN_MPIRUN_HOST=node-0 MPISPAWN_GLOBAL_NPROCS=4 MPISPAWN_ARGC=1 MPISPAWN_ARGV_0='./a.out'  " +
+		"/opt/bin/mpispawn 0"
 	d, ok := DaemonOf(daemon)
 	require.True(t, ok)
 	require.Equal(t, Daemon{Program: "mpispawn"}, d)

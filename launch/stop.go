@@ -41,8 +41,8 @@ type Stopper struct {
 	cancel func() // stops waiting for the launchers below the command; nil: nothing waits
 }
 
-// Own is the way of this container's signals. Kubernetes tells every container of a job that it ends: the first signal
-// here after another rank's request says the same again, and the command is not told twice.
+// Own passes on a signal that this container got. Kubernetes signals every container of a job: the first signal here
+// after another rank's request repeats that request, and the command does not get it twice.
 func (g *Stopper) Own(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +56,7 @@ func (g *Stopper) Own(sig os.Signal) {
 	g.pass(sig)
 }
 
-// Request is the way of what another rank was asked to do.
+// Request passes on a signal that another rank got.
 func (g *Stopper) Request(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *Stopper) Request(sig os.Signal) {
 	}
 }
 
-// Abort is the way of what leaves nothing to be saved.
+// Abort signals the command at once: the job cannot go on, and its ranks have nothing to save.
 func (g *Stopper) Abort(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,7 +112,8 @@ func (g *Stopper) pass(sig os.Signal) {
 		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
 }
 
-// End forgets what was to come. It returns whether a launcher was running when the command was told to end.
+// End cancels the signals that are still due. It reports whether a launcher was running when the command was told to
+// end.
 func (g *Stopper) End() bool {
 	g.mu.Lock()
 	ranked, cancel := g.ranked, g.cancel
@@ -190,8 +191,8 @@ func whenEnded(pids []int, f func()) (cancel func()) {
 }
 
 // Ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
-// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children in
-// job. For a rank that leads a process group, the number is that of the whole group: -pid.
+// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children
+// in job. For a rank that leads a process group, the number is that of the whole group: -pid.
 func Ranks(job []Process, environ []string) (found []int) {
 	inherited := func(name string) bool {
 		value, _ := lookupEnv(environ, name)

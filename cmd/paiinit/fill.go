@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/paiinit/paiinit/hostfile"
@@ -15,8 +14,8 @@ import (
 	"github.com/paiinit/paiinit/netif"
 )
 
-// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So the
-// bin directory of the job holds a program of its name that adds the hosts and executes the real one.
+// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So
+// the bin directory of the job holds a program of its name that adds the hosts and executes the real one.
 
 // fill is a program in bin/: it executes the next program of its name in PATH, with the hosts of the job where the user
 // gave none.
@@ -103,8 +102,7 @@ func (c *container) fillWords(ctx context.Context, name string, how *launch.Fill
 		c.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
 		return nil
 	}
-	var hosts []string
-	slots, remote := 0, false
+	var hosts []launch.HostSlots
 	for i, m := range members {
 		n := agreed.slotsOf(&m)
 		if n < 1 {
@@ -114,24 +112,12 @@ func (c *container) fillWords(ctx context.Context, name string, how *launch.Fill
 			c.log.Warn(name+" gets no hosts", "phase", "launch", "err", err)
 			return nil
 		}
-		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
-		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
-			n = max(room, 0)
-		}
-		if n > 0 {
-			hosts = append(hosts, names[i]+":"+strconv.Itoa(n))
-			remote = remote || m.Nonce != c.nonce
-		}
-		slots += n
+		hosts = append(hosts, launch.HostSlots{Name: names[i], Slots: n, Local: m.Nonce == c.nonce})
 	}
-	if len(hosts) == 0 {
+	add, slots, remote := how.Add(line, hosts)
+	if len(add) == 0 {
 		return nil
 	}
-	ranks := 0
-	if line.Ranks == 0 && line.Unread == "" {
-		ranks = slots
-	}
-	add := how.Words(hosts, ranks)
 	// An interface for hosts that are all local ends Horovod with an error.
 	network := netif.SharedInterface(endpoints(members))
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&

@@ -82,7 +82,8 @@ func (c *container) launcherFound() string {
 	}
 }
 
-// hearOwn compares the launcher of this container, when it answers late, with the launchers that have answered before it.
+// hearOwn compares the launcher of this container, when it answers late, with the launchers that have answered before
+// it.
 func (c *container) hearOwn(id, found string) {
 	c.versions.Own(launch.Found{Host: id, Launchers: found}, c.log)
 }
