@@ -185,13 +185,13 @@ func expandRanges(ranges string, most int) (list []string, problem string) {
 	return list, ""
 }
 
-// jobPorts is the number of ports, from DefaultPort on, that jobs on one host share.
+// jobPorts is the number of ports, from defaultPort on, that jobs on one host share.
 const jobPorts = 64
 
 // portOfJob derives the port from the job's number, so that consecutive jobs have different ports.
 func portOfJob(r *reader, v variable) {
 	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
-		r.jobPort = DefaultPort + int(n%jobPorts)
+		r.jobPort = defaultPort + int(n%jobPorts)
 		r.note("port", v)
 	}
 }
