@@ -31,41 +31,46 @@ func (r Request) FewestHosts(slots []int) int {
 	return n
 }
 
-// Options of Open MPI's mpirun (orterun(1), prterun(1)) and of hydra's mpiexec (its --help), without their dashes.
-var (
-	optionsRanks    = []string{"n", "np", "c"}
-	optionsHosts    = []string{"H", "host", "hosts"}
-	optionsHostfile = []string{"hostfile", "machinefile", "default-hostfile", "f"}
-
-	// optionsWords are further options with one word of their own, optionsTwoWords with two.
-	optionsWords = []string{
-		"x", "wdir", "wd", "map-by", "rank-by", "bind-to", "path", "prefix", "output-filename", "output", "stdin", "timeout", "report-state-on-timeout",
-		"am", "tune", "max-restarts", "report-uri", "report-pid", "server", "ompi-server", "personality", "rf", "rankfile", "cpu-set", "cpu-list", "display",
-		"runtime-options", "prtemca-file", "iface", "launcher", "bootstrap", "launcher-exec", "bootstrap-exec", "rmk", "demux", "wdir", "configfile",
-		"envlist", "genvlist", "ckpoint-interval", "usize", "outfile-pattern", "errfile-pattern", "topolib", "gpus-per-proc",
-	}
-	optionsTwoWords = []string{"mca", "gmca", "prtemca", "pmixmca", "omca", "env", "genv"}
-
-	// With these the number of ranks or hosts follows from something else.
-	optionsUnread = []string{"N", "npernode", "pernode", "npersocket", "ppn", "perhost", "app", "configfile", "hnp", "dvm", "loadbalance"}
-)
-
-// Asked reads the command line of a launcher: an MPI launcher, horovodrun or deepspeed, see [Called]. ok is false where
-// it says something that this package does not understand: then nothing follows from it.
-func Asked(line []string) (r Request, ok bool) {
-	switch name, args := Called(line); name {
-	case "":
-		return Request{}, false
-	case horovodrun:
-		return horovodAsked(args)
-	case deepspeed:
-		return deepSpeedAsked(args)
-	default:
-		return mpiAsked(args)
-	}
+// mpiOptions are the options of a launcher of the form `mpirun [OPTION...] PROGRAM [ARG...]`, without their dashes, in
+// words with blanks between them.
+type mpiOptions struct {
+	// What is read: the number of ranks, names of hosts, the path of a host list.
+	ranks, hosts, hostfile string
+	// one are further options with one word of their own, two with two.
+	one, two string
+	// With unread the number of ranks or hosts follows from something else.
+	unread string
 }
 
-func mpiAsked(words []string) (r Request, ok bool) {
+// sharedOptions are the options of all launchers that have a program of this name: which of them it is, its name does
+// not tell.
+func sharedOptions(name string) (all mpiOptions) {
+	for _, l := range launcherPrograms(name) {
+		o := l.Options
+		all.ranks += " " + o.ranks
+		all.hosts += " " + o.hosts
+		all.hostfile += " " + o.hostfile
+		all.one += " " + o.one
+		all.two += " " + o.two
+		all.unread += " " + o.unread
+	}
+	return all
+}
+
+// Asked reads the command line of a launcher, see [Called]. ok is false where
+// it says something that this package does not understand: then nothing follows from it.
+func Asked(line []string) (r Request, ok bool) {
+	name, args := Called(line)
+	for _, l := range launcherPrograms(name) {
+		if l.Asked != nil {
+			return l.Asked(args)
+		}
+	}
+	return sharedOptions(name).asked(args)
+}
+
+// asked reads the arguments of a launcher.
+func (o mpiOptions) asked(words []string) (r Request, ok bool) {
 	next := func() string {
 		if len(words) == 0 {
 			return ""
@@ -91,31 +96,34 @@ func mpiAsked(words []string) (r Request, ok bool) {
 			return next()
 		}
 		switch {
-		case slices.Contains(optionsUnread, name):
+		case hasWord(o.unread, name):
 			return Request{}, false
-		case slices.Contains(optionsRanks, name):
+		case hasWord(o.ranks, name):
 			n, err := strconv.Atoi(take())
 			if err != nil || n < 1 {
 				return Request{}, false
 			}
 			r.Ranks = n
-		case slices.Contains(optionsHosts, name):
+		case hasWord(o.hosts, name):
 			hosts, ok := hostWords(take())
 			if !ok {
 				return Request{}, false
 			}
 			r.Hosts = append(r.Hosts, hosts...)
-		case slices.Contains(optionsHostfile, name):
+		case hasWord(o.hostfile, name):
 			r.Hostfile = take()
-		case slices.Contains(optionsTwoWords, name):
+		case hasWord(o.two, name):
 			next()
 			next()
-		case slices.Contains(optionsWords, name):
+		case hasWord(o.one, name):
 			take()
 		}
 	}
 	return Request{}, false // no program
 }
+
+// hasWord reports whether a list with blanks between its words has this one.
+func hasWord(list, word string) bool { return slices.Contains(strings.Fields(list), word) }
 
 // hostWords reads "a,b:2": a once, b twice.
 func hostWords(list string) (hosts []string, ok bool) {

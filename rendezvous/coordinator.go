@@ -57,7 +57,7 @@ type target struct {
 	// Only the loop touches the fields below.
 	link    *wire
 	rec     *Record        // as registered; nil = not present
-	said    netip.AddrPort // the address that it guesses; ranks to be agreed are ordered by it, because all ranks know it
+	said    netip.AddrPort // its own guess, which all ranks know: ranks to be agreed are ordered by it
 	looking bool           // its record has no Fabric yet
 	acked   uint64         // epoch that it has acknowledged
 	told    string         // the list of missing ranks that it was sent last
@@ -369,7 +369,8 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 
 // isGone reports whether err means that the container has left its address, rather than that the address is slow.
 func isGone(err error) bool {
-	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) ||
+		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
 // checkForeign ends the wait when every missing rank has another secret or belongs to another job. These ranks get time
@@ -465,7 +466,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
 		if m.Record != nil {
-			c.n.farewells.hear(w, m)
+			c.n.withdrawals.hear(w, m)
 			return
 		}
 		c.onEnded(t, m)
@@ -523,7 +524,8 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		c.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
+		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
+		c.n.setGathered(Roster{}, &EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
@@ -558,8 +560,8 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.foreign = foreign{}
 	t.looking = m.Looking
 	if first {
-		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr, "present", c.present(), "size", c.n.cfg.Size,
-			"elapsed", time.Since(c.n.begin).Round(time.Microsecond))
+		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
 		c.n.enter(Gathering) // the current roster holds an earlier start of this rank
@@ -614,7 +616,9 @@ func (r *Roster) noPlace(status int) message {
 }
 
 func (c *coordinator) tooLate() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: c.n.cfg.Status.Retry, Reason: "the job runs already without this start of the container"}}
+	return message{Type: done, Last: true, Outcome: &Outcome{
+		Status: c.n.cfg.Status.Retry, Reason: "the job runs already without this start of the container",
+	}}
 }
 
 func (c *coordinator) lastWord() message {
@@ -701,7 +705,8 @@ func (c *coordinator) tryPrepare() {
 			t.link.send(c.prepareFor(&r, i))
 		}
 	}
-	time.AfterFunc(c.n.cfg.patience(ackTimeout)<<min(c.unacked, maxPatience), func() { c.n.post(func() { c.onAckTimeout(r.Epoch) }) })
+	timeout := c.n.cfg.patience(ackTimeout) << min(c.unacked, maxPatience)
+	time.AfterFunc(timeout, func() { c.n.post(func() { c.onAckTimeout(r.Epoch) }) })
 	c.tryLaunch()
 }
 
@@ -897,7 +902,8 @@ func (c *coordinator) judge(t *target, since time.Time, grace time.Duration) {
 			switch {
 			case c.n.phase != Running || !t.since.Equal(since):
 			case view.Alive:
-				c.n.log.Warn("a rank is out of reach, but others see it", "peer", m.Alias, "rank", m.Rank, "reason", explain(t.err))
+				c.n.log.Warn("a rank is out of reach, but others see it",
+					"peer", m.Alias, "rank", m.Rank, "reason", explain(t.err))
 			default:
 				c.lose(t, fmt.Sprintf("its control connection has been lost for %v (%s)%s",
 					time.Since(since).Round(100*time.Millisecond), explain(t.err), view.Reason))
@@ -1013,7 +1019,8 @@ func (c *coordinator) unseen(ctx context.Context, absent []absentee) []absentee 
 	var out []absentee
 	for i, a := range absent {
 		if alive[i] {
-			c.n.log.Warn("a rank is out of reach, but others see it", "peer", a.member.Alias, "rank", a.member.Rank, "reason", a.reason)
+			c.n.log.Warn("a rank is out of reach, but others see it",
+				"peer", a.member.Alias, "rank", a.member.Rank, "reason", a.reason)
 			continue
 		}
 		out = append(out, a)

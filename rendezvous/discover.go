@@ -35,8 +35,8 @@ func (f *finder) onGossip(r Record, alive bool) {
 	switch {
 	case alive:
 		f.heard[r.ID] = r
-		if said, ok := f.n.farewells.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
-			delete(f.n.farewells.heard, r.ID) // its container was started again
+		if said, ok := f.n.withdrawals.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
+			delete(f.n.withdrawals.heard, r.ID) // its container was started again
 		}
 		if f.n.lead != nil && !f.n.isGathered() {
 			f.n.lead.addStart(&r, nil)
@@ -339,7 +339,8 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 						break
 					}
 					a = next
-					if answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self}); err == nil {
+					answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
+					if err == nil {
 						f = found{a, answer, nil}
 					}
 				}
@@ -479,7 +480,8 @@ func (u *uplink) leaderPlaces() (places []place, sure bool) {
 		if len(places) > 0 {
 			return
 		}
-		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size { // the first in the order leads
+		// The first in the order leads.
+		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size {
 			heard := slices.Collect(maps.Values(u.n.find.heard))
 			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
 			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
@@ -625,7 +627,9 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible})
+			out = append(out, Missing{
+				Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible,
+			})
 		}
 	}
 	return out

@@ -234,8 +234,8 @@ func TestARankThatLeavesEarly(t *testing.T) {
 					nodes = append(nodes, one)
 				}
 				begin := time.Now()
-				if tt.again { // the last rank comes when the farewell would have ended the job
-					time.Sleep(farewellDelay + time.Second)
+				if tt.again { // the last rank comes when the withdrawal would have ended the job
+					time.Sleep(withdrawDelay + time.Second)
 					nodes = append(nodes, w.start(w.config(3, 4)))
 				}
 				_, err := zero.Gather(t.Context())

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// What is wrong with somebody who answers in place of who was called. Config.Dial wraps it.
+// These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
 var (
 	ErrOtherSecret    = errors.New("has another secret")
 	ErrOtherVersion   = errors.New("is another version of paiinit")
@@ -19,18 +19,18 @@ var (
 	ErrOtherProgram   = errors.New("is not paiinit")
 )
 
-// isElse says that somebody else answers, and not who was called.
+// isElse reports whether another container than the dialled one answers.
 func isElse(err error) bool {
 	return isIncompatible(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
 }
 
-// isIncompatible says that a container of this job answers that nothing can be said to: it has another secret, or is of
-// another version.
+// isIncompatible reports whether a container answers with which this one cannot talk: its secret or its version
+// differs.
 func isIncompatible(err error) bool {
 	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherVersion)
 }
 
-// nextPort is where a container may listen whose port is taken by what has answered: Listen takes the next free one.
+// nextPort returns the next port if another program or container has taken this one: Listen takes the next free port.
 func nextPort(a netip.AddrPort, err error) (next netip.AddrPort, ok bool) {
 	if !isElse(err) && !errors.Is(err, ErrOtherProgram) || a.Port() == math.MaxUint16 {
 		return a, false
@@ -38,17 +38,17 @@ func nextPort(a netip.AddrPort, err error) (next netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(a.Addr(), a.Port()+1), true
 }
 
-// Missing is a rank that is not there yet.
+// Missing is a rank that has not come yet.
 type Missing struct {
 	Rank   int    `json:"rank"` // -1 = unknown
 	Name   string `json:"name"` // "worker-3", or an address, or "a rank"
 	Reason string `json:"reason"`
 
-	incompatible error // isIncompatible; what answered there. nil = nothing did
-	proof        error // that waiting for it is of no use
+	incompatible error // error of the container that answered, if isIncompatible; nil = none
+	proof        error // why waiting for it does not help; nil = it may
 }
 
-// MissingError says which ranks were not there when the time was over.
+// MissingError names the ranks that had not come at the deadline.
 type MissingError struct {
 	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
@@ -67,7 +67,7 @@ func (e *MissingError) OtherSecret() bool {
 	return e.allIncompatible() && !e.OtherVersion()
 }
 
-// OtherVersion reports the same where some of them are of another version of paiinit, whose secret cannot be compared.
+// OtherVersion reports the same if some of them are of another version of paiinit, whose secret cannot be compared.
 func (e *MissingError) OtherVersion() bool {
 	other := func(m Missing) bool { return errors.Is(m.incompatible, ErrOtherVersion) }
 	return e.allIncompatible() && slices.ContainsFunc(e.Missing, other)
@@ -77,9 +77,9 @@ func (e *MissingError) allIncompatible() bool {
 	return len(e.Missing) > 0 && !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.incompatible == nil })
 }
 
-// Fold writes a list of missing ranks on one line: equal reasons are told once, and neighbours become a range:
-// "worker-[3-5],worker-9 (never heard); ps-0 (name does not resolve)". Reasons that differ in addresses and names only are equal:
-// these are told where one rank alone has the reason.
+// Fold writes a list of missing ranks on one line. It writes equal reasons once and neighbours as a range:
+// "worker-[3-5],worker-9 (never heard); ps-0 (name does not resolve)". Reasons that differ only in addresses and names
+// count as equal; Fold writes these only for a reason of a single rank.
 func Fold(missing []Missing) string {
 	var reasons []string
 	same := map[string][]Missing{}
@@ -104,7 +104,7 @@ func Fold(missing []Missing) string {
 	return strings.Join(parts, "; ")
 }
 
-// impersonal is a reason without what is of one rank only: addresses, and the name that does not resolve.
+// impersonal removes from a reason what belongs to one rank: addresses, and the name that does not resolve.
 func impersonal(reason string) string {
 	words := strings.Fields(reason)
 	out := words[:0]
@@ -120,7 +120,7 @@ func impersonal(reason string) string {
 	return strings.Replace(strings.Join(out, " "), "heard by gossip from,", "heard by gossip,", 1)
 }
 
-// shorten makes a list that goes to many: a long one has an entry per reason, with all the names.
+// shorten makes a list that goes to many ranks: a long one has one entry per reason, with all the names.
 func shorten(missing []Missing) []Missing {
 	const long, most = 32, 1024
 	if len(missing) <= long {

@@ -54,11 +54,11 @@ func checkCommand(command string) error {
 	return nil
 }
 
-// exec runs a command in a session, which it closes, and waits for its end, when all of its output was written. started is
-// called once the peer has begun. The environment of the command is the peer's own. When ctx ends the channel is closed,
-// on which the peer ends the command, and exec returns without waiting for that. Stdin is never waited for. If a Write to
-// Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that was started and
-// whose status never came is one of StageSession.
+// exec runs a command in a session, which it closes, and waits for its end, when all of its output was written. started
+// is called once the peer has begun. The environment of the command is the peer's own. When ctx ends the channel is
+// closed, on which the peer ends the command, and exec returns without waiting for that. It never waits for Stdin. If a
+// Write to Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that was
+// started and whose status never came is one of StageSession.
 func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, started func()) (Status, error) {
 	defer on.release()
 	ch, reqs, l := on.ch, on.reqs, on.link

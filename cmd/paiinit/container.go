@@ -32,6 +32,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/sshd"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -44,7 +45,7 @@ const controlChannel = "control@paiinit"
 type container struct {
 	identity
 	log      *slog.Logger
-	signals  *signals
+	signals  *signals.Switch
 	oomKills int // before anything was started
 
 	command string // path of the command, "" when this container has none
@@ -61,15 +62,15 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
-	safe    func() error       // whether nobody gets in without the job's key, seen once
-	uncheck context.CancelFunc // nobody is to log in any more
-	running context.Context    // until the job has ended, or this container leaves
-	stop    context.CancelFunc // of the two that serve
-	serve   sync.WaitGroup
-	daemons *daemons // of the launcher, on rank 0
-	people  sshd.PersonSessions
-	seen    seenLaunchers  // launchers that the command has started, on rank 0
-	asked   sync.WaitGroup // of the two that speak of the rendezvous
+	safe     func() error       // whether nobody gets in without the job's key, seen once
+	uncheck  context.CancelFunc // nobody is to log in any more
+	running  context.Context    // until the job has ended, or this container leaves
+	stop     context.CancelFunc // of the two that serve
+	serve    sync.WaitGroup
+	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
+	people   sshd.PersonSessions
+	asks     *launch.Asks   // what the command's launchers were asked for, on rank 0
+	asked    sync.WaitGroup // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
 
@@ -78,7 +79,7 @@ type container struct {
 	mu      sync.Mutex
 	timings map[string]time.Duration // from begin to the end of each phase
 
-	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
+	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -88,7 +89,8 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
-		log:      s.logger(s.logOutput()), signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		log:      s.logger(s.logOutput()),
+		signals:  signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -134,6 +136,7 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
+	c.asks = c.newAsks()
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
@@ -425,8 +428,8 @@ func claimedName(id string, err error) string {
 // told or a person is in a hurry.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
 			if sig == syscall.SIGKILL {
 				err.signal = int(syscall.SIGINT)
@@ -437,7 +440,7 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel(nil)
 	}
 }
@@ -445,13 +448,13 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 // untilStopped is a context that a signal ends, for a container that leaves anyway.
 func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			cancel()
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel()
 	}
 }
@@ -484,7 +487,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
 	}
 	roster, err := c.node.Gather(ctx)
-	c.signals.to(nil)
+	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
 		err = context.Cause(ctx)
 	}
@@ -549,7 +552,7 @@ type stoppedError struct {
 }
 
 func (e *stoppedError) Error() string {
-	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
+	return fmt.Sprintf("%s was stopped by %s", e.name, launch.SignalName(e.signal))
 }
 
 // dismiss is the way out of a container that cannot do what it was told to. Rank 0 says so at once, and then to the
@@ -655,8 +658,8 @@ func (c *container) close() {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
 	var once sync.Once
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			once.Do(func() { deadline.Reset(stoppedTimeout) })
 		}
 	})
@@ -666,7 +669,7 @@ func (c *container) close() {
 		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
 			"elapsed", c.elapsed())
 	}
-	c.signals.close()
+	c.signals.Close()
 }
 
 // release closes everything, in the reverse order of listen, and says what it is about to close.
@@ -707,8 +710,8 @@ func (c *container) release(about func(what string)) {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkDeepSpeed != nil {
-		c.unlinkDeepSpeed()
+	if c.unlinkHostfile != nil {
+		c.unlinkHostfile()
 	}
 	if c.state != nil {
 		c.state.Close()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Process is what /proc/PID/stat says of a process (proc_pid_stat(5)).
+// Process has what /proc/PID/stat says about a process (proc_pid_stat(5)).
 type Process struct {
 	PID, Parent, Group, Session int
 
@@ -182,8 +182,8 @@ func (all Table) Children(pid int) (found []int) {
 	return found
 }
 
-// Below returns the children of root, their children, and so on, each after its parent. The first process of a container
-// adopts orphans, so every process of the job is below it, whatever environment a launcher has given it.
+// Below returns the children of root, their children, and so on, each after its parent. The first process of a
+// container adopts orphans, so every process of the job is below it, whatever environment a launcher has given it.
 func (all Table) Below(root int) []int {
 	children := make(map[int][]int)
 	for _, p := range all {
@@ -220,9 +220,9 @@ func Ancestors(proc fs.FS, pid int) iter.Seq[int] {
 	}
 }
 
-// Generations returns how many generations above a process the paiinit is whose agent has a number: 0 = it is the process
-// itself, -1 = it is no ancestor. An orphan, such as a launcher's daemon, is a child of the first of paiinit's two
-// processes, which is the parent of the agent and has its name.
+// Generations returns how many generations above a process its paiinit is, of which agent is the second process: 0 =
+// the process is the agent, -1 = the agent belongs to no ancestor. An orphan, such as a launcher's daemon, is a child of
+// the first of paiinit's two processes, which is the parent of the agent and has its name.
 func Generations(proc fs.FS, pid, agent int) int {
 	chain := []int{pid}
 	if pid == agent {

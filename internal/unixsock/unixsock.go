@@ -174,7 +174,8 @@ func checkClient(conn *net.UnixConn) (pid int, err error) {
 }
 
 // CheckServer returns the process to which a connection was made; pid is 0 for a process of another PID namespace. It
-// must be this user's or root's: others may lay out a socket where all users can write. Root may connect to every user's.
+// must be this user's or root's, because others may lay out a socket where all users can write. Root may connect to
+// every user's.
 func CheckServer(conn *net.UnixConn) (pid int, err error) {
 	peer, err := peerOf(conn)
 	if err != nil {
