@@ -68,10 +68,7 @@ func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep
 			return r.wrong(v, advice, "started %d times on this node", n)
 		}
 	}
-	if n, v, ok, err := r.number(0, maxTasks, "SLURM_LOCALID"); ok && (err != nil || n > 0) {
-		return r.fail(v, advice, "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
-	}
-	return nil
+	return r.checkOnce("SLURM_LOCALID", "on this node", advice)
 }
 
 // tasksOn returns the number of tasks on a node from a list such as "2(x3),1"; 0 is unknown.
