@@ -11,10 +11,9 @@ type Container struct {
 	Alias string // its role and index: unique in the job
 }
 
-// Names are the names of all containers, in rank order, in the host lists of every launcher. A launcher knows itself by
-// its host name, so that is the name where every launcher can write it and no other container has it; two containers on
-// one host share theirs and go by role and index. A role's name may hold what no host list can: what is left then is the
-// rank.
+// Names returns the names of all containers in host lists, in rank order. A launcher knows itself by its host name, so
+// Names uses it if every launcher can write it and no other container has it. Otherwise, as for two containers on one
+// host, the name is role and index, or the rank if the role's name contains characters that host lists do not allow.
 func Names(all []Container) []string {
 	count := make(map[string]int)
 	for _, c := range all {
