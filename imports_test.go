@@ -92,10 +92,15 @@ var imports = map[string]struct {
 		nil,
 		"package early imports it: it has nothing to initialise",
 	},
+	"signals": {
+		nil,
+		"when a signal is kept and when a person is in a hurry is tested in virtual time",
+	},
 	"sshd": {
 		[]string{
 			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",
-			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys",
+			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
+			"golang.org/x/sys",
 		},
 		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},

@@ -101,22 +101,13 @@ func azureViews(t *rapid.T) ([]envspec.Input, []string) {
 		ccp = append(ccp, a, "24")
 	}
 	list := rapid.SampledFrom([]string{
-		"AZ_BATCH_HOST_LIST=" + strings.Join(
-			listed,
-			",",
-		),
+		"AZ_BATCH_HOST_LIST=" + strings.Join(listed, ","),
 		"AZ_BATCH_NODE_LIST=" + strings.Join(listed, ";"),
 		"CCP_NODES=" + strings.Join(ccp, " "),
 	}).Draw(t, "list")
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"AZ_BATCH_JOB_ID",
-			"job",
-			"AZ_BATCHAI_MPI_MASTER_NODE",
-			listed[master],
-			"AZ_BATCH_MASTER_NODE",
-			listed[master]+":6000",
-		)
+		env := vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCHAI_MPI_MASTER_NODE", listed[master], "AZ_BATCH_MASTER_NODE",
+			listed[master]+":6000")
 		addrs := []netip.Addr{
 			netip.MustParseAddr("127.0.0.1"),
 			netip.MustParseAddr("172.17.0.1"),
@@ -135,11 +126,7 @@ func mpiJobViews(t *rapid.T) ([]envspec.Input, []string) {
 		return fmt.Sprintf("%s-worker-%d", job, i-1)
 	}
 	form := rapid.SampledFrom(
-		[]string{"%s.%s.ns.svc slots=3\n", "%s.%s.ns.svc:3\n", "%s.%s.ns.svc\n", "echo %s.%s.ns.svc\n"},
-	).Draw(
-		t,
-		"form",
-	)
+		[]string{"%s.%s.ns.svc slots=3\n", "%s.%s.ns.svc:3\n", "%s.%s.ns.svc\n", "echo %s.%s.ns.svc\n"}).Draw(t, "form")
 	var lines []string
 	for i := range workers {
 		lines = append(lines, fmt.Sprintf(form, pod(i+1), job))
@@ -162,24 +149,8 @@ func pyTorchJobViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, each, job, port := drawCount(t), rapid.IntRange(1, 8).Draw(t, "processes"), drawName(t, "job"), drawPort(t)
 	master := job + "-master-0"
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"MASTER_ADDR",
-			master,
-			"PET_MASTER_ADDR",
-			master,
-			"MASTER_PORT",
-			23456,
-			"WORLD_SIZE",
-			n*each,
-			"RANK",
-			i,
-			"PET_NODE_RANK",
-			i,
-			"PET_NPROC_PER_NODE",
-			each,
-			"PET_NNODES",
-			n,
-		)
+		env := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456, "WORLD_SIZE", n*each,
+			"RANK", i, "PET_NODE_RANK", i, "PET_NPROC_PER_NODE", each, "PET_NNODES", n)
 		return envspec.Input{Environ: append(env, port...)}
 	}), append([]string{"master-0"}, aliasesOf("worker", n-1)...)
 }
@@ -233,10 +204,8 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 	job := genJobs(t, `[a-z]([a-z0-9-]{0,6}[a-z0-9])?`)
 	name, port, files := drawName(t, "job"), drawPort(t), rapid.Bool().Draw(t, "files only")
 	// Volcano lists no tasks without pods. Names follow Kubernetes' rules.
-	job.roles = slices.DeleteFunc(
-		job.roles,
-		func(r genRole) bool { return len(r.tasks) == 0 || strings.ContainsAny(r.name, "M_") },
-	)
+	job.roles = slices.DeleteFunc(job.roles,
+		func(r genRole) bool { return len(r.tasks) == 0 || strings.ContainsAny(r.name, "M_") })
 	if len(job.roles) == 0 {
 		t.Skip("no task has a name of Kubernetes")
 	}
@@ -258,14 +227,8 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 	return job.inputs(func(self taskOf) envspec.Input {
 		in := envspec.Input{
 			Environ: append(
-				vars(
-					"VC_TASK_INDEX",
-					self.index,
-					"VK_TASK_INDEX",
-					self.index,
-					"HOSTNAME",
-					pod(self.role.name, self.index),
-				),
+				vars("VC_TASK_INDEX", self.index, "VK_TASK_INDEX", self.index, "HOSTNAME",
+					pod(self.role.name, self.index)),
 				port...),
 		}
 		mapped := fstest.MapFS{}
@@ -278,10 +241,8 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 			if files {
 				mapped["etc/volcano/"+plain+".host"] = &fstest.MapFile{Data: []byte(strings.Join(list, "\n"))}
 			} else {
-				in.Environ = append(
-					in.Environ,
-					fmt.Sprintf("VC_%s_HOSTS=%s", strings.ToUpper(plain), strings.Join(list, ",")),
-				)
+				in.Environ = append(in.Environ,
+					fmt.Sprintf("VC_%s_HOSTS=%s", strings.ToUpper(plain), strings.Join(list, ",")))
 			}
 		}
 		in.Files = mapped
@@ -310,24 +271,9 @@ func slurmViews(t *rapid.T) ([]envspec.Input, []string) {
 	}
 	list, port := strings.Join(items, ","), drawPort(t)
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"SLURM_JOB_ID",
-			7,
-			"SLURM_STEP_ID",
-			0,
-			"SLURM_STEP_NODELIST",
-			list,
-			"SLURM_NODEID",
-			i,
-			"SLURM_PROCID",
-			i,
-			"SLURM_LOCALID",
-			0,
-			"SLURM_STEP_TASKS_PER_NODE",
-			fmt.Sprintf("1(x%d)", n),
-			"SLURM_JOB_NODELIST",
-			list+",other",
-		)
+		env := vars("SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", list, "SLURM_NODEID", i,
+			"SLURM_PROCID", i, "SLURM_LOCALID", 0, "SLURM_STEP_TASKS_PER_NODE", fmt.Sprintf("1(x%d)", n),
+			"SLURM_JOB_NODELIST", list+",other")
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -336,12 +282,8 @@ func slurmViews(t *rapid.T) ([]envspec.Input, []string) {
 func podViews(t *rapid.T, names []string, environment func(i int) []string) []envspec.Input {
 	service, port := drawName(t, "service"), drawPort(t)
 	return views(len(names), func(i int) envspec.Input {
-		hosts := fmt.Sprintf(
-			"127.0.0.1\tlocalhost\n10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n",
-			names[i],
-			service,
-			names[i],
-		)
+		hosts := fmt.Sprintf("127.0.0.1\tlocalhost\n10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", names[i],
+			service, names[i])
 		env := append(environment(i), vars("HOSTNAME", names[i], "PAIINIT_SIZE", len(names))...)
 		return envspec.Input{Environ: append(env, port...), Files: fstest.MapFS{"etc/hosts": {Data: []byte(hosts)}}}
 	})
@@ -349,33 +291,13 @@ func podViews(t *rapid.T, names []string, environment func(i int) []string) []en
 
 func indexedJobViews(t *rapid.T) ([]envspec.Input, []string) {
 	n := drawCount(t)
-	return podViews(
-			t,
-			aliasesOf(drawName(t, "job"), n),
-			func(i int) []string { return vars("JOB_COMPLETION_INDEX", i) },
-		), aliasesOf(
-			"worker",
-			n,
-		)
+	return podViews(t, aliasesOf(drawName(t, "job"), n),
+		func(i int) []string { return vars("JOB_COMPLETION_INDEX", i) }), aliasesOf("worker", n)
 }
 
 func jobSetViews(t *rapid.T) ([]envspec.Input, []string) {
-	replicas, each, name := rapid.IntRange(
-		1,
-		4,
-	).Draw(
-		t,
-		"jobs",
-	), rapid.IntRange(
-		1,
-		4,
-	).Draw(
-		t,
-		"pods",
-	), drawName(
-		t,
-		"job",
-	)
+	replicas, each, name := rapid.IntRange(1, 4).Draw(t, "jobs"), rapid.IntRange(1, 4).Draw(t, "pods"), drawName(t,
+		"job")
 	var pods []string
 	for i := range replicas * each {
 		pods = append(pods, fmt.Sprintf("%s-%d-%d", name, i/each, i%each))
@@ -405,18 +327,8 @@ func awsBatchViews(t *rapid.T) ([]envspec.Input, []string) {
 	main := rapid.IntRange(0, n-1).Draw(t, "main")
 	return views(n, func(i int) envspec.Input {
 		node := (main + i) % n
-		env := vars(
-			"AWS_BATCH_JOB_ID",
-			fmt.Sprintf("job#%d", node),
-			"AWS_BATCH_JOB_NODE_INDEX",
-			node,
-			"AWS_BATCH_JOB_NUM_NODES",
-			n,
-			"AWS_BATCH_JOB_MAIN_NODE_INDEX",
-			main,
-			"AWS_BATCH_JOB_ATTEMPT",
-			1,
-		)
+		env := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("job#%d", node), "AWS_BATCH_JOB_NODE_INDEX", node,
+			"AWS_BATCH_JOB_NUM_NODES", n, "AWS_BATCH_JOB_MAIN_NODE_INDEX", main, "AWS_BATCH_JOB_ATTEMPT", 1)
 		if i > 0 {
 			env = append(env, "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=10.0.0.10")
 		}
@@ -453,20 +365,8 @@ func dstackViews(t *rapid.T) ([]envspec.Input, []string) {
 		}
 	}
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"DSTACK_NODES_IPS",
-			strings.Join(known, "\n"),
-			"DSTACK_MASTER_NODE_IP",
-			addrs[0],
-			"DSTACK_NODE_RANK",
-			i,
-			"DSTACK_NODES_NUM",
-			n,
-			"DSTACK_GPUS_PER_NODE",
-			8,
-			"DSTACK_RUN_ID",
-			"run",
-		)
+		env := vars("DSTACK_NODES_IPS", strings.Join(known, "\n"), "DSTACK_MASTER_NODE_IP", addrs[0],
+			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", n, "DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -475,16 +375,8 @@ func skyPilotViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, port := drawCount(t), drawPort(t)
 	addrs := drawAddrs(t, n)
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"SKYPILOT_NODE_IPS",
-			strings.Join(addrs, "\n"),
-			"SKYPILOT_NODE_RANK",
-			i,
-			"SKYPILOT_NUM_NODES",
-			n,
-			"SKYPILOT_NUM_GPUS_PER_NODE",
-			4,
-		)
+		env := vars("SKYPILOT_NODE_IPS", strings.Join(addrs, "\n"), "SKYPILOT_NODE_RANK", i, "SKYPILOT_NUM_NODES", n,
+			"SKYPILOT_NUM_GPUS_PER_NODE", 4)
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -492,20 +384,8 @@ func skyPilotViews(t *rapid.T) ([]envspec.Input, []string) {
 func runPodViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, port := drawCount(t), drawPort(t)
 	return views(n, func(i int) envspec.Input {
-		env := vars(
-			"PRIMARY_ADDR",
-			"10.65.0.2",
-			"MASTER_ADDR",
-			"10.65.0.2",
-			"NODE_RANK",
-			i,
-			"NUM_NODES",
-			n,
-			"NUM_TRAINERS",
-			8,
-			"WORLD_SIZE",
-			8*n,
-		)
+		env := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "NODE_RANK", i, "NUM_NODES", n,
+			"NUM_TRAINERS", 8, "WORLD_SIZE", 8*n)
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// checkViews reads the environments of all tasks of a job, in rank order, and asserts that they agree on ranks, names and
-// places, and on the slots that they know. Some schedulers tell only the first task where the others are, or only the
-// others where the first one is.
+// checkViews reads the environments of all tasks of a job, in rank order, and asserts that they agree on ranks, names
+// and places, and on the slots that they know. Some schedulers tell only the first task where the others are, or only
+// the others where the first one is.
 func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 	var jobs []envspec.Job
 	for i, in := range inputs {
@@ -106,8 +106,7 @@ type genTask struct {
 // genJobs draws a job whose roles have names of the form.
 func genJobs(t *rapid.T, form string) genJob {
 	known := rapid.SampledFrom(
-		[]string{"worker", "master", "ps", "chief", "Main", "trainer", "server", "mpi", "ps_server"},
-	)
+		[]string{"worker", "master", "ps", "chief", "Main", "trainer", "server", "mpi", "ps_server"})
 	names := rapid.SliceOfNDistinct(rapid.OneOf(known, rapid.StringMatching(form)), 1, 4, runtimeName).Draw(t, "roles")
 	var job genJob
 	port := 10000
@@ -280,10 +279,7 @@ func TestListAgrees(t *testing.T) {
 		}
 		byName := job.inputs(func(self taskOf) envspec.Input {
 			return envspec.Input{Flags: map[string]string{
-				"PAIINIT_PEERS": strings.Join(
-					named,
-					",",
-				),
+				"PAIINIT_PEERS": strings.Join(named, ","),
 				"PAIINIT_ROLE":  self.role.name,
 				"PAIINIT_INDEX": strconv.Itoa(self.index),
 			}}
@@ -333,20 +329,15 @@ func TestComposeAgrees(t *testing.T) {
 		join := rapid.SampledFrom([]string{"-", "_"}).Draw(t, "join")
 		for i, task := range ranked {
 			dns.ptrs[addr(i)] = []string{
-				strings.Join(
-					[]string{"my-app", task.role.name, strconv.Itoa(task.index + 1)},
-					join,
-				) + ".my-app_default.",
+				strings.Join([]string{"my-app", task.role.name, strconv.Itoa(task.index + 1)},
+					join) + ".my-app_default.",
 			}
 		}
 		var inputs []envspec.Input
 		for i, task := range ranked {
 			inputs = append(inputs, envspec.Input{
 				Environ: []string{
-					"PAIINIT_PEERS=" + strings.Join(
-						names,
-						",",
-					),
+					"PAIINIT_PEERS=" + strings.Join(names, ","),
 					"PAIINIT_SIZE=" + strconv.Itoa(len(ranked)),
 					"PAIINIT_ROLE=" + task.role.name,
 				},

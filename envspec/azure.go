@@ -12,13 +12,8 @@ import (
 // learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu.
 
 func matchAzure(r *reader) string {
-	return r.sees(
-		"AZ_BATCH_HOST_LIST",
-		"AZ_BATCH_NODE_LIST",
-		"AZ_BATCHAI_MPI_MASTER_NODE",
-		"AZ_BATCHAI_WORKER_HOSTS",
-		"AZUREML_NODE_COUNT",
-	)
+	return r.sees("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_WORKER_HOSTS",
+		"AZUREML_NODE_COUNT")
 }
 
 func readAzure(r *reader, job *Job) error {
@@ -29,13 +24,8 @@ func readAzure(r *reader, job *Job) error {
 		return readCluster(r, job, "TF_CONFIG")
 	}
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(
-			v,
-			"set process_count_per_instance to 1",
-			"%s=%s: started more than once on this node",
-			v.name,
-			quotePlain(v.value),
-		)
+		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name,
+			quotePlain(v.value))
 	}
 	if r.has("AZ_BATCHAI_WORKER_HOSTS") &&
 		(r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
@@ -50,20 +40,12 @@ func readAzure(r *reader, job *Job) error {
 			return readCluster(r, job, "TF_CONFIG")
 		}
 		// A job of one node may get its master's address and nothing else.
-		if v, ok := r.get(
-			"AZ_BATCHAI_MPI_MASTER_NODE",
-		); ok &&
+		if v, ok := r.get("AZ_BATCHAI_MPI_MASTER_NODE"); ok &&
 			!r.has("AZUREML_NODE_COUNT", "NODE_RANK", "PAIINIT_SIZE") {
 			return soleContainer(r, job, v)
 		}
-		return readKnownMaster(
-			r,
-			job,
-			[]string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"},
-			[]string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"},
-			[]string{"AZUREML_NODE_COUNT"},
-			"",
-		)
+		return readKnownMaster(r, job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"},
+			[]string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, []string{"AZUREML_NODE_COUNT"}, "")
 	}
 	if err := r.soleRole(job, list); err != nil {
 		return err
@@ -130,9 +112,7 @@ func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost str
 		return r.ownIndex(job)
 	}
 	for i, host := range hosts {
-		if addr, err := netip.ParseAddr(
-			host,
-		); err == nil && !addr.IsLoopback() && r.isOwn(addr) ||
+		if addr, err := netip.ParseAddr(host); err == nil && !addr.IsLoopback() && r.isOwn(addr) ||
 			err != nil && r.isSelf(host) {
 			job.Index = i
 			r.note("index", list)
@@ -152,14 +132,9 @@ func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost str
 		r.note("index", list)
 		return nil
 	}
-	return r.fail(
-		list,
-		"",
+	return r.fail(list, "",
 		"none of my addresses (%s) is in %s (%s): run the container with host networking or set PAIINIT_INDEX",
-		r.whoAmI(),
-		list.name,
-		strings.Trim(quote(list.value), `"`),
-	)
+		r.whoAmI(), list.name, strings.Trim(quote(list.value), `"`))
 }
 
 // readAzureRoles reads Batch AI's lists of TensorFlow servers. Several may share a node, and only the command line

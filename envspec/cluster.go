@@ -111,17 +111,8 @@ func findClusterSelf(r *reader, job *Job, v variable) error {
 		switch {
 		case role.Name != job.Role:
 		case job.Index >= role.Count:
-			return r.part(
-				v,
-				task,
-				"",
-				"%s: task %s but cluster.%s has %d entries (0..%d)",
-				v.name,
-				task,
-				role.Name,
-				role.Count,
-				role.Count-1,
-			)
+			return r.part(v, task, "", "%s: task %s but cluster.%s has %d entries (0..%d)", v.name, task, role.Name,
+				role.Count, role.Count-1)
 		default:
 			return nil
 		}
@@ -143,56 +134,27 @@ func findClusterSelf(r *reader, job *Job, v variable) error {
 	for i := range job.Roles {
 		names[i] = job.Roles[i].Name
 	}
-	return r.part(
-		v,
-		task,
-		"",
-		"%s: task %s is not in the cluster, which has %s",
-		v.name,
-		task,
-		cmp.Or(quoteAll(names), "no tasks"),
-	)
+	return r.part(v, task, "", "%s: task %s is not in the cluster, which has %s", v.name, task,
+		cmp.Or(quoteAll(names), "no tasks"))
 }
 
 // clusterHosts reads the list of one task type.
 func clusterHosts(r *reader, v variable, task string, raw json.RawMessage) ([]string, error) {
 	if text := clean(string(raw)); strings.HasPrefix(text, "{") {
-		return nil, r.part(
-			v,
-			text,
-			"set PAIINIT_PEERS",
-			"%s: cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)",
-			v.name,
-			task,
-			quote(text),
-		)
+		return nil, r.part(v, text, "set PAIINIT_PEERS",
+			"%s: cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)", v.name, task,
+			quote(text))
 	}
 	var list []string
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, r.part(
-			v,
-			clean(string(raw)),
-			"",
-			"%s: cluster.%s is %s, not a list of hosts",
-			v.name,
-			task,
-			quote(clean(string(raw))),
-		)
+		return nil, r.part(v, clean(string(raw)), "", "%s: cluster.%s is %s, not a list of hosts", v.name, task,
+			quote(clean(string(raw))))
 	}
 	for i, item := range list {
 		hp, problem := parseHostPort(clean(item))
 		if problem != "" {
-			return nil, r.part(
-				v,
-				item,
-				"",
-				"%s: cluster.%s: %s (entry %d is %s)",
-				v.name,
-				task,
-				problem,
-				i,
-				quote(item),
-			)
+			return nil, r.part(v, item, "", "%s: cluster.%s: %s (entry %d is %s)", v.name, task, problem, i,
+				quote(item))
 		}
 		list[i] = hp.host
 	}

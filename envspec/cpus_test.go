@@ -23,10 +23,8 @@ func TestCPUs(t *testing.T) {
 		{8, nil, 8},
 		{0, nil, 1},
 	} {
-		job, err := envspec.Read(
-			t.Context(),
-			envspec.Input{Environ: []string{"PAIINIT_SLOTS=5"}, CPUs: test.affinity, Files: test.files},
-		)
+		job, err := envspec.Read(t.Context(),
+			envspec.Input{Environ: []string{"PAIINIT_SLOTS=5"}, CPUs: test.affinity, Files: test.files})
 		require.NoError(t, err)
 		require.Equal(t, test.want, job.CPUs, "%+v", test)
 		require.Equal(t, 5, job.Slots)

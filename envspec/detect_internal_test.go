@@ -46,10 +46,8 @@ func TestDetect(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newReader(
-				context.Background(),
-				Input{Environ: c.env, Flags: map[string]string{"PAIINIT_SYSTEM": c.flag}},
-			)
+			r := newReader(context.Background(),
+				Input{Environ: c.env, Flags: map[string]string{"PAIINIT_SYSTEM": c.flag}})
 			got, err := r.detect(table)
 			require.NoError(t, err)
 			require.Equal(t, c.want, got.name)

@@ -53,16 +53,8 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 	}
 	job.Port = ports[job.Role]
 	if isPort && job.Port != port {
-		return r.fail(
-			portVar,
-			"leave one of them out",
-			"%s=%d but %s gives %q port %d",
-			portVar.name,
-			port,
-			v.name,
-			job.Role,
-			job.Port,
-		)
+		return r.fail(portVar, "leave one of them out", "%s=%d but %s gives %q port %d", portVar.name, port, v.name,
+			job.Role, job.Port)
 	}
 	if r.sources["port"] = v.source(); job.Port == DefaultPort {
 		r.sources["port"] = "default"

@@ -65,13 +65,8 @@ func readAlone(r *reader, job *Job) error {
 		job.Index = rank // without roles, the rank is the index
 		r.note("index", rankVar)
 	case job.Role == "":
-		return r.fail(
-			sizeVar,
-			"set PAIINIT_RANK or PAIINIT_PEERS",
-			"%s=%d but nothing tells which of them this container is",
-			sizeVar.name,
-			size,
-		)
+		return r.fail(sizeVar, "set PAIINIT_RANK or PAIINIT_PEERS",
+			"%s=%d but nothing tells which of them this container is", sizeVar.name, size)
 	}
 	first := ranked && rank == 0 || job.Index == 0 && (job.Role == "" || size == 1 || launcherLike(job.Role))
 	if !first && max(rank, job.Index) < size {

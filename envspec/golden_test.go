@@ -158,12 +158,8 @@ func TestFixtures(t *testing.T) {
 					enc.SetIndent("", "  ")
 					require.NoError(t, enc.Encode(job))
 					got.Data = b.Bytes()
-					require.Equal(
-						t,
-						filepath.Base(filepath.Dir(path)),
-						job.System,
-						"fixtures lie in the folder of their system",
-					)
+					require.Equal(t, filepath.Base(filepath.Dir(path)), job.System,
+						"fixtures lie in the folder of their system")
 				}
 				isResult := func(f txtar.File) bool { return f.Name == "want.json" || f.Name == "error" }
 				if *update {
@@ -173,10 +169,7 @@ func TestFixtures(t *testing.T) {
 				}
 				i := slices.IndexFunc(ar.Files, isResult)
 				require.GreaterOrEqual(t, i, 0, "no want.json or error section")
-				if diff := cmp.Diff(
-					string(ar.Files[i].Data),
-					string(got.Data),
-				); diff != "" ||
+				if diff := cmp.Diff(string(ar.Files[i].Data), string(got.Data)); diff != "" ||
 					ar.Files[i].Name != got.Name {
 					t.Errorf("%s instead of %s (-want +got):\n%s", got.Name, ar.Files[i].Name, diff)
 				}
@@ -197,13 +190,8 @@ func checkJob(t interface {
 }, job envspec.Job) {
 	t.Helper()
 	require.True(t, job.Size >= 1 || job.Size == -1 && job.Rank > 0, "size %d, rank %d", job.Size, job.Rank)
-	require.True(
-		t,
-		job.Rank == -1 || job.Rank >= 0 && (job.Rank < job.Size || job.Size == -1),
-		"rank %d of %d",
-		job.Rank,
-		job.Size,
-	)
+	require.True(t, job.Rank == -1 || job.Rank >= 0 && (job.Rank < job.Size || job.Size == -1), "rank %d of %d",
+		job.Rank, job.Size)
 	require.GreaterOrEqual(t, job.Index, -1)
 	require.True(t, job.Port >= 1 && job.Port <= 65535, "port %d", job.Port)
 	require.GreaterOrEqual(t, job.Slots, 0)

@@ -42,15 +42,8 @@ func readJobSet(r *reader, job *Job) error {
 	}
 	if !r.has("PAIINIT_INDEX") {
 		if job.Index >= each {
-			return r.bad(
-				completion,
-				"",
-				"is outside 0..%d (%s=%d for %d jobs)",
-				each-1,
-				r.sources["size"],
-				size,
-				replicas,
-			)
+			return r.bad(completion, "", "is outside 0..%d (%s=%d for %d jobs)", each-1, r.sources["size"], size,
+				replicas)
 		}
 		job.Index += jobIndex * each
 		r.sources["index"] = jobVar.source() + ", " + completion.source()

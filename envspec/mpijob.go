@@ -227,11 +227,8 @@ func readMPIWorker(r *reader, job *Job, role variable) error {
 	stem, index, numbered := splitAlias(name.value)
 	id, isWorker := strings.CutSuffix(stem, "-worker")
 	if !numbered || !isWorker {
-		return r.bad(
-			name,
-			"set PAIINIT_POD_NAME from metadata.name",
-			"is not JOB-worker-NUMBER, from which a worker of an MPIJob derives its launcher",
-		)
+		return r.bad(name, "set PAIINIT_POD_NAME from metadata.name",
+			"is not JOB-worker-NUMBER, from which a worker of an MPIJob derives its launcher")
 	}
 	r.jobID(job, id, name)
 	job.Index = index

@@ -189,15 +189,8 @@ func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 		pai.note("role", v)
 		job.Role = pai.asListed(v.value)
 		if _, known := pai.index[job.Role]; !known && !pinned {
-			return pai.fail(
-				v,
-				"",
-				"role %s (%s) is not one of %s (%s)",
-				quote(v.value),
-				v.name,
-				quoteAll(pai.roles),
-				pai.listVar.name,
-			)
+			return pai.fail(v, "", "role %s (%s) is not one of %s (%s)", quote(v.value), v.name, quoteAll(pai.roles),
+				pai.listVar.name)
 		}
 	case len(pai.roles) == 1:
 		job.Role = pai.roles[0]
@@ -205,15 +198,8 @@ func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 	case !pinned:
 		return pai.missing("set PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "FC_TASKROLE_NAME")
 	}
-	index, v, ok, err := pai.number(
-		0,
-		maxTasks,
-		"PAIINIT_INDEX",
-		"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX",
-		"PAI_TASK_INDEX",
-		"PAI_TASK_ROLE_INDEX",
-		"FC_TASK_INDEX",
-	)
+	index, v, ok, err := pai.number(0, maxTasks, "PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX",
+		"PAI_TASK_INDEX", "PAI_TASK_ROLE_INDEX", "FC_TASK_INDEX")
 	switch {
 	case err != nil && !pinned:
 		return err
@@ -376,16 +362,8 @@ func (pai *openPAI) readPeers(job *Job) error {
 			return err
 		}
 		if len(list) > role.Count {
-			return pai.fail(
-				listVar,
-				"",
-				"%s=%s has %d of %d hosts (%s)",
-				listVar.name,
-				quote(listVar.value),
-				len(list),
-				role.Count,
-				pai.counts[role.Name].name,
-			)
+			return pai.fail(listVar, "", "%s=%s has %d of %d hosts (%s)", listVar.name, quote(listVar.value), len(list),
+				role.Count, pai.counts[role.Name].name)
 		}
 		told := listVar.name != "" || pai.mentioned("PAI_TASK_ROLE_", role.Name, "_HOST_LIST")
 		found := 0

@@ -243,14 +243,8 @@ func peersHere(r *reader, peers []Peer) ([]Peer, error) {
 	}
 	if isPort && len(found) > 1 {
 		if len(atPort) == 0 {
-			return nil, r.fail(
-				portVar,
-				"",
-				"%s=%d but none of the containers at this place (%s) has that port",
-				portVar.name,
-				port,
-				r.whoAmI(),
-			)
+			return nil, r.fail(portVar, "", "%s=%d but none of the containers at this place (%s) has that port",
+				portVar.name, port, r.whoAmI())
 		}
 		return atPort, nil
 	}

@@ -13,12 +13,9 @@ import (
 func podCount(r *reader, field string) (int, error) {
 	size, v, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
 	if err == nil && !ok {
-		return 0, r.fail(
-			variable{name: "PAIINIT_SIZE"},
+		return 0, r.fail(variable{name: "PAIINIT_SIZE"},
 			"set PAIINIT_SIZE ("+field+"), or PAIINIT_SYSTEM=single for pods on their own",
-			"PAIINIT_SIZE is not set and %s gives no pod count",
-			r.system,
-		)
+			"PAIINIT_SIZE is not set and %s gives no pod count", r.system)
 	}
 	r.note("size", v)
 	return size, err
@@ -39,13 +36,9 @@ func addNumberedPods(r *reader, job *Job, size, each int) error {
 	}
 	stem, ok := strings.CutSuffix(name.value, suffix(job.Index))
 	if !ok || stem == "" {
-		return r.bad(
-			name,
-			"set PAIINIT_POD_NAME, or PAIINIT_PEERS",
-			"does not end in %s (%s): a node's name, or a name cut at 63 characters",
-			quote(suffix(job.Index)),
-			r.sources["index"],
-		)
+		return r.bad(name, "set PAIINIT_POD_NAME, or PAIINIT_PEERS",
+			"does not end in %s (%s): a node's name, or a name cut at 63 characters", quote(suffix(job.Index)),
+			r.sources["index"])
 	}
 	service := r.subdomain(name.value)
 	if master, ok := r.get("MASTER_ADDR"); ok && service == "" {
@@ -96,10 +89,7 @@ func (r *reader) subdomain(pod string) string {
 		line, _, _ = strings.Cut(line, "#")
 		for _, name := range strings.Fields(line)[min(1, len(strings.Fields(line))):] {
 			rest, ok := strings.CutPrefix(name, pod+".")
-			if service, domain, found := strings.Cut(
-				rest,
-				".",
-			); ok && found &&
+			if service, domain, found := strings.Cut(rest, "."); ok && found &&
 				strings.Contains("."+domain+".", ".svc.") {
 				return service
 			}

@@ -39,14 +39,8 @@ func spreadPorts(r *reader, job *Job) error {
 		taken[host]++
 		if p.Port > 65535 {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.wrong(
-				v,
-				"",
-				"%s occurs %d times, more than there are ports after %d",
-				quote(p.Host),
-				taken[host],
-				port,
-			)
+			return r.wrong(v, "", "%s occurs %d times, more than there are ports after %d", quote(p.Host), taken[host],
+				port)
 		}
 	}
 	return nil
@@ -71,25 +65,11 @@ func choosePort(r *reader, job *Job) error {
 	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
 		from := r.origin[peerKey{job.Role, job.Index}]
 		if r.has("PAIINIT_PEERS") {
-			return r.fail(
-				v,
-				"leave one of them out",
-				"%s=%d but %s gives %s port %d",
-				v.name,
-				port,
-				from.name,
-				job.Alias,
-				job.Peers[self].Port,
-			)
+			return r.fail(v, "leave one of them out", "%s=%d but %s gives %s port %d", v.name, port, from.name,
+				job.Alias, job.Peers[self].Port)
 		}
-		r.warn(
-			"%s=%d, but the others expect %s at port %d (%s)",
-			v.name,
-			port,
-			job.Alias,
-			job.Peers[self].Port,
-			from.name,
-		)
+		r.warn("%s=%d, but the others expect %s at port %d (%s)", v.name, port, job.Alias, job.Peers[self].Port,
+			from.name)
 		fallthrough
 	case ok:
 		job.Port = port

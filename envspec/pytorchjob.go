@@ -83,13 +83,8 @@ func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) erro
 		if name.name == "" {
 			return r.missing("set PAIINIT_INDEX", "HOSTNAME")
 		}
-		return r.bad(
-			name,
-			"set PAIINIT_INDEX",
-			"is not the name of a worker like that of %s=%s",
-			endpoint.name,
-			quote(endpoint.value),
-		)
+		return r.bad(name, "set PAIINIT_INDEX", "is not the name of a worker like that of %s=%s", endpoint.name,
+			quote(endpoint.value))
 	default:
 		job.Index = index
 		r.note("index", name)

@@ -129,16 +129,8 @@ func settle(r *reader, job *Job) error {
 	case ok && job.Size >= 0 && rank >= job.Size:
 		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
 	case ok && job.Rank >= 0 && rank != job.Rank:
-		return r.fail(
-			v,
-			"leave one of them out",
-			"%s=%d but %s is rank %d (%s)",
-			v.name,
-			rank,
-			alias(job.Role, job.Index),
-			job.Rank,
-			r.sources["index"],
-		)
+		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank,
+			alias(job.Role, job.Index), job.Rank, r.sources["index"])
 	case ok:
 		job.Rank = rank
 		r.note("rank", v)
@@ -202,15 +194,8 @@ func checkIndex(r *reader, job *Job, own Role) error {
 	case own.Count >= 0 && job.Index >= own.Count:
 		v := r.counts[job.Role]
 		if own.Count == 0 {
-			return r.fail(
-				v,
-				"",
-				"role %q of this container (%s) has no containers (%s=%s)",
-				job.Role,
-				r.sources["role"],
-				v.name,
-				quotePlain(v.value),
-			)
+			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role,
+				r.sources["role"], v.name, quotePlain(v.value))
 		}
 		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
 			quotePlain(v.value))
@@ -218,13 +203,8 @@ func checkIndex(r *reader, job *Job, own Role) error {
 		if v, ok := r.get("PAIINIT_INDEX"); ok {
 			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
 		}
-		r.warn(
-			"%s is number %d of %d containers (%s): the containers agree on its rank",
-			r.sources["index"],
-			job.Index+1,
-			job.Size,
-			r.sources["size"],
-		)
+		r.warn("%s is number %d of %d containers (%s): the containers agree on its rank", r.sources["index"],
+			job.Index+1, job.Size, r.sources["size"])
 	}
 	return nil
 }
@@ -239,17 +219,8 @@ func checkPeers(r *reader, job *Job) error {
 		at := hostPort{strings.ToLower(p.Host), p.Port}
 		if q, dup := seen[at]; dup {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.fail(
-				v,
-				"",
-				"%s=%s: %s and %s both use %s:%d",
-				v.name,
-				quotePlain(v.value),
-				q.Alias,
-				p.Alias,
-				p.Host,
-				p.Port,
-			)
+			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias,
+				p.Host, p.Port)
 		}
 		seen[at] = p
 	}

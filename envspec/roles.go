@@ -92,15 +92,8 @@ func (r *reader) notOneOf(role variable, roles []Role, list variable, advice str
 	for i := range roles {
 		names[i] = roles[i].Name
 	}
-	return r.fail(
-		role,
-		advice,
-		"role %s (%s) is not one of %s (%s)",
-		quote(role.value),
-		role.name,
-		quoteAll(names),
-		list.name,
-	)
+	return r.fail(role, advice, "role %s (%s) is not one of %s (%s)", quote(role.value), role.name, quoteAll(names),
+		list.name)
 }
 
 // ownIndex sets the index to PAIINIT_INDEX, or else to the first of names that is set.

@@ -11,12 +11,6 @@ func matchRunPod(r *reader) string {
 }
 
 func readRunPod(r *reader, job *Job) error {
-	return readKnownMaster(
-		r,
-		job,
-		[]string{"PRIMARY_ADDR", "MASTER_ADDR"},
-		[]string{"NODE_RANK"},
-		[]string{"NUM_NODES"},
-		"NUM_TRAINERS",
-	)
+	return readKnownMaster(r, job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"},
+		[]string{"NUM_NODES"}, "NUM_TRAINERS")
 }

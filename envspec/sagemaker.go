@@ -47,15 +47,8 @@ func readSageMaker(r *reader, job *Job) error {
 		job.Index = slices.Index(config.Hosts, config.Current)
 		r.note("index", v)
 		if job.Index < 0 {
-			return r.part(
-				v,
-				v.name,
-				"",
-				"%s: current_host %s is not one of %s",
-				v.name,
-				quote(config.Current),
-				quoteAll(config.Hosts),
-			)
+			return r.part(v, v.name, "", "%s: current_host %s is not one of %s", v.name, quote(config.Current),
+				quoteAll(config.Hosts))
 		}
 	}
 	r.gpusHere("SM_NUM_GPUS")

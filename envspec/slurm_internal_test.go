@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExpandNodes compares expandNodes with what `scontrol show hostnames` (22.05.8) answers; where it takes a
-// broken list for a name, or refuses what later versions accept, our own answer stands.
+// TestExpandNodes compares expandNodes with scontrol show hostnames (22.05.8), except where scontrol reads a broken
+// list as a name or refuses what later versions accept.
 func TestExpandNodes(t *testing.T) {
 	for list, want := range map[string]string{
 		"node001,host2":           "node001 host2",

@@ -4,9 +4,7 @@ package envspec
 // neither number nor Service.
 func matchStatefulSet(r *reader) string {
 	name, ok := r.podName()
-	if _, _, numbered := splitAlias(
-		name.value,
-	); !ok || !numbered || !r.has("PAIINIT_SIZE") ||
+	if _, _, numbered := splitAlias(name.value); !ok || !numbered || !r.has("PAIINIT_SIZE") ||
 		r.subdomain(name.value) == "" {
 		return ""
 	}

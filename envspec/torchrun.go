@@ -12,21 +12,10 @@ func matchTorchrun(r *reader) string {
 
 func readTorchrun(r *reader, job *Job) error {
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(
-			v,
-			"start paiinit once per container",
-			"%s=%s: started more than once in this container",
-			v.name,
-			quotePlain(v.value),
-		)
+		return r.fail(v, "start paiinit once per container", "%s=%s: started more than once in this container", v.name,
+			quotePlain(v.value))
 	}
 	readTorchSlots(r)
-	return readKnownMaster(
-		r,
-		job,
-		[]string{"MASTER_ADDR"},
-		[]string{"NODE_RANK", "RANK"},
-		[]string{"NNODES", "NUM_NODES", "WORLD_SIZE"},
-		"",
-	)
+	return readKnownMaster(r, job, []string{"MASTER_ADDR"}, []string{"NODE_RANK", "RANK"},
+		[]string{"NNODES", "NUM_NODES", "WORLD_SIZE"}, "")
 }

@@ -52,11 +52,8 @@ func readTrainJob(r *reader, job *Job) error {
 		if v.name == "" {
 			return r.missing("set PAIINIT_PEERS", "PET_MASTER_ADDR", "HOSTNAME")
 		}
-		return r.bad(
-			v,
-			"set PAIINIT_PEERS",
-			"is not JOB-node-0-NUMBER, by which the pods of a TrainJob find each other",
-		)
+		return r.bad(v, "set PAIINIT_PEERS",
+			"is not JOB-node-0-NUMBER, by which the pods of a TrainJob find each other")
 	}
 	id, _ := strings.CutSuffix(stem, "-node-0")
 	r.jobID(job, id, v)

@@ -47,13 +47,8 @@ func readVolcano(r *reader, job *Job) error {
 	}
 	first := tasks[0]
 	if own == "" && !r.has("PAIINIT_ROLE") {
-		return r.bad(
-			name,
-			"set PAIINIT_ROLE, or PAIINIT_POD_NAME",
-			"is not number %d of any task (%s)",
-			job.Index,
-			first.from.name,
-		)
+		return r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index,
+			first.from.name)
 	}
 	if _, service, ok := strings.Cut(first.hosts[0], "."); ok {
 		id, _, _ := strings.Cut(service, ".")
@@ -64,9 +59,7 @@ func readVolcano(r *reader, job *Job) error {
 		r.ownSlots = slotCount{0, mpi}
 	}
 	// The key is the ssh plugin's, not the image's, if the config names this pod.
-	if config, ok := r.file(
-		"/root/.ssh/config",
-	); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") &&
+	if config, ok := r.file("/root/.ssh/config"); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") &&
 		r.exists("/root/.ssh/id_rsa") {
 		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
 	}
@@ -82,10 +75,8 @@ func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 		name, isList := strings.CutSuffix(file, ".host")
 		text, ok := r.file(path)
 		if hosts := strings.Fields(text); isList && ok && len(hosts) > 0 {
-			tasks = append(
-				tasks,
-				volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}},
-			)
+			tasks = append(tasks,
+				volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}})
 		}
 	}
 	fromFiles := len(tasks) > 0
@@ -106,11 +97,8 @@ func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 		tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, v})
 	}
 	if len(tasks) == 0 {
-		return nil, r.missing(
-			"turn on the svc plugin of the job, or set PAIINIT_PEERS",
-			"VC_<task>_HOSTS",
-			dir+"/<task>.host",
-		)
+		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS",
+			dir+"/<task>.host")
 	}
 	// Sorted by hand: the tasks are few, and slices.SortFunc of this type would add 18 kB to the program.
 	before := func(a, b volcanoTask) bool {

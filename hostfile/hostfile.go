@@ -168,14 +168,8 @@ func grammarOf(d Dialect) (grammar, error) {
 			keys: map[string]bool{"slots": true},
 		}, nil
 	}
-	return grammar{}, fmt.Errorf(
-		"hostfile: unknown dialect %q: use %s, %s, %s or %s",
-		string(d),
-		OpenMPI,
-		Hydra,
-		Horovod,
-		DeepSpeed,
-	)
+	return grammar{}, fmt.Errorf("hostfile: unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra,
+		Horovod, DeepSpeed)
 }
 
 // openMPIReserved are the words that mpirun 4.1.4 refuses as a name, and "rank", which it reads as the number 1.

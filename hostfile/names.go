@@ -7,13 +7,13 @@ import (
 
 // Container is a container that needs a name in the host lists of a job.
 type Container struct {
-	Host  string // its host name
-	Alias string // its role and index: unique in the job
+	Host  string // host name
+	Alias string // role and index, unique in the job
 }
 
-// Names returns the names of all containers in host lists, in rank order. A launcher knows itself by its host name, so
-// Names uses it if every launcher can write it and no other container has it. Otherwise, as for two containers on one
-// host, the name is role and index, or the rank if the role's name contains characters that host lists do not allow.
+// Names returns the names of all containers for the host lists of every launcher, in rank order. A launcher knows
+// itself by its host name, so a container gets that name if it is unique and every launcher can write it. Containers
+// that share a host get role and index. If no host list can hold the role's name, the name is the rank.
 func Names(all []Container) []string {
 	count := make(map[string]int)
 	for _, c := range all {
@@ -36,7 +36,7 @@ func Names(all []Container) []string {
 	return names
 }
 
-// expressible names have no dot: Open MPI 4 would cut the name there.
+// expressible says whether every launcher can write a name. It refuses dots, at which Open MPI 4 cuts names.
 func expressible(name string) bool {
 	for _, d := range []Dialect{OpenMPI, Hydra} {
 		if strings.Contains(name, ".") || Check(d, name) != nil {

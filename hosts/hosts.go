@@ -7,6 +7,7 @@
 package hosts
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -31,6 +32,7 @@ type Peer struct {
 	Index int
 	Alias string
 	Host  string   // address or name
+	Port  int      // 0 = unknown
 	Names []string // further names
 }
 
@@ -105,6 +107,23 @@ func (b *Book) only(has func(Host) bool) (found Host, ok bool) {
 		}
 	}
 	return found, ok
+}
+
+// Locate returns the address of a host before the ranks are agreed; only the host key can prove which host it is. given
+// is the port that the caller demands, usual the port of hosts that the environment does not list; 0 = none.
+func (b *Book) Locate(ctx context.Context, dns Resolver, name string, given, usual int) (netip.AddrPort, bool) {
+	host, port := name, cmp.Or(given, usual)
+	for _, p := range b.Peers {
+		if p.Alias == name || slices.Contains(p.Names, name) || p.Host == name && (given == 0 || given == p.Port) {
+			host, port = p.Host, cmp.Or(p.Port, port)
+			break
+		}
+	}
+	addrs, err := dns.LookupHost(ctx, host)
+	if err != nil || len(addrs) == 0 || port <= 0 {
+		return netip.AddrPort{}, false
+	}
+	return netip.AddrPortFrom(addrs[0], uint16(port)), true
 }
 
 // Claims reports whether a name belongs to this job, even if Find does not find its host: two hosts share the address,

@@ -79,6 +79,38 @@ func TestFind(t *testing.T) {
 	require.Equal(t, [][]string{{"node-a", "master-0"}, {"worker-0"}, {"worker-1"}}, book.Both())
 }
 
+// Before the ranks are agreed, hosts of the environment are found there, and others by DNS.
+func TestLocate(t *testing.T) {
+	book := Book{Peers: []Peer{
+		{Alias: "worker-0", Host: "10.0.0.1", Port: 20001},
+		{Alias: "worker-1", Host: "10.0.0.1", Port: 20002, Names: []string{"one"}},
+		{Alias: "worker-2", Host: "two"},
+	}}
+	dns := addresses{"10.0.0.1": {"10.0.0.1"}, "two": {"10.0.0.2", "fd00::2"}, "other": {"192.0.2.1"}}
+	for _, tt := range []struct {
+		name         string
+		given, usual int
+		want         string
+	}{
+		{"worker-0", 0, 22, "10.0.0.1:20001"},
+		{"one", 22, 0, "10.0.0.1:20002"},
+		{"10.0.0.1", 0, 22, "10.0.0.1:20001"},
+		{"10.0.0.1", 20002, 22, "10.0.0.1:20002"},
+		{"10.0.0.1", 23, 22, "10.0.0.1:23"},
+		{"worker-2", 0, 22, "10.0.0.2:22"},
+		{"other", 0, 22, "192.0.2.1:22"},
+		{"other", 23, 22, "192.0.2.1:23"},
+		{"other", 0, 0, ""},
+		{"unknown", 0, 22, ""},
+	} {
+		addr, ok := book.Locate(t.Context(), dns, tt.name, tt.given, tt.usual)
+		require.Equal(t, tt.want != "", ok, "%+v", tt)
+		if ok {
+			require.Equal(t, tt.want, addr.String(), "%+v", tt)
+		}
+	}
+}
+
 func at(addr string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(addr), 12345) }
 
 func TestSSHConfig(t *testing.T) {

@@ -208,18 +208,9 @@ func TestRedacted(t *testing.T) {
 	// Must not appear: each secret in hex, in Go's and in fmt's decimal list notation, and raw.
 	var forbidden []string
 	for _, b := range [][]byte{secret, k.Gossip(), k.derive("ssh-user", 32), k.derive("ssh-host/worker-0", 32)} {
-		forbidden = append(
-			forbidden,
-			string(b),
-			hex.EncodeToString(b[:6]),
-			strings.ToUpper(hex.EncodeToString(b[:6])),
-			strings.Trim(
-				fmt.Sprintf("%d", b[:5]),
-				"[]",
-			),
-			strings.Trim(fmt.Sprintf("%#v", b[:5]), "[]byte{}"),
-			fmt.Sprintf("% x", b[:5]),
-		)
+		forbidden = append(forbidden, string(b), hex.EncodeToString(b[:6]), strings.ToUpper(hex.EncodeToString(b[:6])),
+			strings.Trim(fmt.Sprintf("%d", b[:5]), "[]"), strings.Trim(fmt.Sprintf("%#v", b[:5]), "[]byte{}"),
+			fmt.Sprintf("% x", b[:5]))
 	}
 	check := func(what, out string, whole bool) {
 		t.Helper()

@@ -31,41 +31,56 @@ func (r Request) FewestHosts(slots []int) int {
 	return n
 }
 
-// Options of Open MPI's mpirun (orterun(1), prterun(1)) and of hydra's mpiexec (its --help), without their dashes.
-var (
-	optionsRanks    = []string{"n", "np", "c"}
-	optionsHosts    = []string{"H", "host", "hosts"}
-	optionsHostfile = []string{"hostfile", "machinefile", "default-hostfile", "f"}
-
-	// optionsWords are further options with one word of their own, optionsTwoWords with two.
-	optionsWords = []string{
-		"x", "wdir", "wd", "map-by", "rank-by", "bind-to", "path", "prefix", "output-filename", "output", "stdin", "timeout", "report-state-on-timeout",
-		"am", "tune", "max-restarts", "report-uri", "report-pid", "server", "ompi-server", "personality", "rf", "rankfile", "cpu-set", "cpu-list", "display",
-		"runtime-options", "prtemca-file", "iface", "launcher", "bootstrap", "launcher-exec", "bootstrap-exec", "rmk", "demux", "wdir", "configfile",
-		"envlist", "genvlist", "ckpoint-interval", "usize", "outfile-pattern", "errfile-pattern", "topolib", "gpus-per-proc",
-	}
-	optionsTwoWords = []string{"mca", "gmca", "prtemca", "pmixmca", "omca", "env", "genv"}
-
-	// With these the number of ranks or hosts follows from something else.
-	optionsUnread = []string{"N", "npernode", "pernode", "npersocket", "ppn", "perhost", "app", "configfile", "hnp", "dvm", "loadbalance"}
-)
-
-// Asked reads the command line of a launcher: an MPI launcher, horovodrun or deepspeed, see [Called]. ok is false where
-// it says something that this package does not understand: then nothing follows from it.
-func Asked(line []string) (r Request, ok bool) {
-	switch name, args := Called(line); name {
-	case "":
-		return Request{}, false
-	case horovodrun:
-		return horovodAsked(args)
-	case deepspeed:
-		return deepSpeedAsked(args)
-	default:
-		return mpiAsked(args)
-	}
+// mpiOptions are the options of a launcher of the form `mpirun [OPTION...] PROGRAM [ARG...]`, without their dashes, in
+// words with blanks between them.
+type mpiOptions struct {
+	// What is read: the number of ranks, names of hosts, the path of a host list.
+	ranks, hosts, hostfile string
+	// one are further options with one word of their own, two with two.
+	one, two string
+	// With unread the number of ranks or hosts follows from something else.
+	unread string
 }
 
-func mpiAsked(words []string) (r Request, ok bool) {
+// What an option means; where launchers that share a program differ, the first of these.
+const (
+	optionUnread = iota
+	optionRanks
+	optionHosts
+	optionHostfile
+	optionTwo
+	optionOne
+	optionNone // it has no word of its own, or nothing is known of it
+)
+
+// meaning is what an option means to a program, which may belong to several launchers.
+func meaning(program, option string) int {
+	best := optionNone
+	for _, l := range launcherPrograms(program) {
+		o := &l.Options
+		for i, list := range [...]string{o.unread, o.ranks, o.hosts, o.hostfile, o.two, o.one} {
+			if i < best && slices.Contains(strings.Fields(list), option) {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+// Asked reads the command line of a launcher, see [Called]. ok is false where
+// it says something that this package does not understand: then nothing follows from it.
+func Asked(line []string) (r Request, ok bool) {
+	name, args := Called(line)
+	for _, l := range launcherPrograms(name) {
+		if l.Asked != nil {
+			return l.Asked(args)
+		}
+	}
+	return mpiAsked(name, args)
+}
+
+// mpiAsked reads the arguments of a program.
+func mpiAsked(program string, words []string) (r Request, ok bool) {
 	next := func() string {
 		if len(words) == 0 {
 			return ""
@@ -90,27 +105,27 @@ func mpiAsked(words []string) (r Request, ok bool) {
 			}
 			return next()
 		}
-		switch {
-		case slices.Contains(optionsUnread, name):
+		switch meaning(program, name) {
+		case optionUnread:
 			return Request{}, false
-		case slices.Contains(optionsRanks, name):
+		case optionRanks:
 			n, err := strconv.Atoi(take())
 			if err != nil || n < 1 {
 				return Request{}, false
 			}
 			r.Ranks = n
-		case slices.Contains(optionsHosts, name):
+		case optionHosts:
 			hosts, ok := hostWords(take())
 			if !ok {
 				return Request{}, false
 			}
 			r.Hosts = append(r.Hosts, hosts...)
-		case slices.Contains(optionsHostfile, name):
+		case optionHostfile:
 			r.Hostfile = take()
-		case slices.Contains(optionsTwoWords, name):
+		case optionTwo:
 			next()
 			next()
-		case slices.Contains(optionsWords, name):
+		case optionOne:
 			take()
 		}
 	}

@@ -6,19 +6,12 @@ import (
 	"strings"
 )
 
-// The launchers beside those of MPI that start processes on other hosts themselves.
-const (
-	horovodrun = "horovodrun"
-	deepspeed  = "deepspeed"
-)
-
 // launcherModule is the launcher that a Python module is, "" if it is none.
 func launcherModule(name string) string {
-	switch name {
-	case "horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner":
-		return horovodrun
-	case "deepspeed.launcher.runner":
-		return deepspeed
+	for _, l := range launchers {
+		if l.has(ranks) && slices.Contains(l.Modules, name) {
+			return l.Programs[0]
+		}
 	}
 	return ""
 }
@@ -26,8 +19,8 @@ func launcherModule(name string) string {
 var shells = []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
 
 // Called takes a command line apart that starts a launcher: by its name or path, as the script of an interpreter, which
-// is how /proc shows it, or as a Python module. name is "horovodrun", "deepspeed" or an MPI launcher's; "" if it is
-// none.
+// is how /proc shows it, or as a Python module. name is a program of a launcher of
+// ranks, "" for everything else.
 func Called(line []string) (name string, args []string) {
 	if len(line) == 0 {
 		return "", nil
@@ -58,8 +51,8 @@ func Called(line []string) (name string, args []string) {
 }
 
 func launcherName(name string) string {
-	if name == horovodrun || name == deepspeed || IsLauncher(name) {
-		return name
+	if programStarts(name, ranks) {
+		return path.Base(name)
 	}
 	return ""
 }
@@ -68,20 +61,34 @@ func launcherName(name string) string {
 // belongs on one rank. A shell cannot be seen through.
 func ReachesHosts(line []string) bool {
 	name, _ := Called(line)
-	return name != "" || len(line) > 0 &&
-		slices.Contains([]string{"srun", "prun", "jsrun", "pdsh", "clush"}, path.Base(line[0]))
+	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
-// Probe says whether a command on another host only finds out whether it is there and how it is reached, as horovodrun
-// does with every host before it starts anything (horovod/runner/launch.py and driver_service.py).
+// AsksVersion reports whether a launcher, or a script in its place, was started for its version alone: such a launcher
+// has no ranks.
+func AsksVersion(line []string) bool {
+	if len(line) < 2 || len(line) > 3 {
+		return false
+	}
+	name, _ := Called(line)
+	last := line[len(line)-1]
+	return last == "--version" || name != "" && last == versionOption(name)
+}
+
+// Probe reports whether a command on another host only finds out whether that host is there and how it is reached, as
+// horovodrun does before it starts anything.
 func Probe(command string) bool {
 	words := strings.Fields(command)
 	if len(words) == 1 && words[0] == "true" {
 		return true
 	}
 	i := slices.Index(words, "-m")
-	return i >= 0 && i+1 < len(words) &&
-		slices.Contains([]string{"horovod.runner.task_fn", "horovod.run.task_fn"}, words[i+1])
+	for _, l := range launchers {
+		if i >= 0 && i+1 < len(words) && slices.Contains(l.Probes, words[i+1]) {
+			return true
+		}
+	}
+	return false
 }
 
 // options are those of a program that reads its command line with Python's argparse: names without dashes, by the

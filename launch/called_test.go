@@ -57,7 +57,7 @@ func TestProbe(t *testing.T) {
 }
 
 func TestReadHorovodrun(t *testing.T) {
-	for line, want := range map[string]Horovodrun{
+	for line, want := range map[string]HostLine{
 		"-np 4 python train.py -H x":   {Request: Request{Ranks: 4}, Launches: true, Options: 2, readable: true},
 		"--num-proc=4 --gloo python x": {Request: Request{Ranks: 4}, Launches: true, Options: 2, readable: true},
 		"--num-p 4 python x":           {Request: Request{Ranks: 4}, Launches: true, Options: 2, readable: true},
@@ -106,7 +106,7 @@ func TestReadHorovodrun(t *testing.T) {
 		"--new 7 --hosts=a:1 x": {Launches: true, Unread: "--new", Given: "--hosts", Options: 1},
 		"-np 4 -- x":            {Request: Request{Ranks: 4}, Launches: true, Options: 2, readable: true},
 	} {
-		require.Equal(t, want, ReadHorovodrun(strings.Fields(line)), line)
+		require.Equal(t, want, readHorovodrun(strings.Fields(line)), line)
 	}
 }
 
@@ -118,18 +118,18 @@ func TestAskedOfOthers(t *testing.T) {
 		"horovodrun -np 4 --min-np 2 x":                  nil,
 		"horovodrun --check-build":                       nil,
 		"horovodrun -np 4 --jsrun x":                     nil,
-		"deepspeed x":                                    {Hostfile: DeepSpeedHostfile, HostfileOptional: true},
+		"deepspeed x":                                    {Hostfile: deepSpeedHostfile, HostfileOptional: true},
 		"deepspeed -H f --num_gpus 2 x --num_nodes 1":    {Hostfile: "f"},
 		"deepspeed --num_nodes=1 x": {
-			Hostfile: DeepSpeedHostfile, HostfileOptional: true, Nodes: 1,
+			Hostfile: deepSpeedHostfile, HostfileOptional: true, Nodes: 1,
 		},
 		"deepspeed --include a@b:0,2 x": {
-			Hostfile: DeepSpeedHostfile, HostfileOptional: true, Hosts: []string{"a", "b"},
+			Hostfile: deepSpeedHostfile, HostfileOptional: true, Hosts: []string{"a", "b"},
 		},
 		"deepspeed --exclude a@b:0 x": {
-			Hostfile: DeepSpeedHostfile, HostfileOptional: true, Without: []string{"a"},
+			Hostfile: deepSpeedHostfile, HostfileOptional: true, Without: []string{"a"},
 		},
-		"deepspeed --launcher openmpi --force_multi x": {Hostfile: DeepSpeedHostfile, HostfileOptional: true},
+		"deepspeed --launcher openmpi --force_multi x": {Hostfile: deepSpeedHostfile, HostfileOptional: true},
 		"deepspeed --launcher slurm x":                 nil,
 		"deepspeed --no_ssh --node_rank 1 x":           nil,
 		"deepspeed --autotuning run x":                 nil,

@@ -6,12 +6,23 @@ import (
 	"strings"
 )
 
-// DeepSpeedHostfile is where the deepspeed command looks for its hosts without --hostfile; without the file it runs on this host
+// deepSpeedHostfile is where the deepspeed command looks for its hosts without --hostfile; without the file it runs on this host
 // alone (deepspeed/launcher/runner.py, DLTS_HOSTFILE).
-const DeepSpeedHostfile = "/job/hostfile"
+const deepSpeedHostfile = "/job/hostfile"
 
 // deepSpeed is the deepspeed command, which starts its processes by pdsh, and pdsh them by the name ssh.
-func deepSpeed(l Launcher) []Var {
+var deepSpeed = Launcher{
+	Name:        "DeepSpeed",
+	Programs:    []string{"deepspeed"},
+	Modules:     []string{"deepspeed.launcher.runner"},
+	HostModules: []string{"deepspeed.launcher.launch"},
+	Starts:      ranks,
+	Variables:   deepSpeedVariables,
+	Asked:       deepSpeedAsked,
+	Hostfile:    deepSpeedHostfile,
+}
+
+func deepSpeedVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
 		t.set("PDSH_RCMD_TYPE", "ssh",
@@ -32,7 +43,7 @@ var deepSpeedOptions = options{
 // deepSpeedAsked reads the arguments of the deepspeed command, which starts on every host of its list unless it is told
 // otherwise.
 func deepSpeedAsked(args []string) (r Request, ok bool) {
-	r.Hostfile, r.HostfileOptional = DeepSpeedHostfile, true
+	r.Hostfile, r.HostfileOptional = deepSpeedHostfile, true
 	for {
 		name, values, rest, known, ok := deepSpeedOptions.next(args)
 		if !ok {

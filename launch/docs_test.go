@@ -16,14 +16,22 @@ func TestDocs(t *testing.T) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	want := string(b)
-	got := section(t, want, "launchers", []column{
-		{"Open MPI 4", openMPI4(everything)}, {"Open MPI 5", openMPI5(everything)}, {"MPICH", mpich(everything)}, {"Intel MPI", intelMPI(everything)},
-		{"horovodrun", horovod(everything)}, {"DeepSpeed", deepSpeed(everything)}, {"NCCL, Gloo", sockets(everything)},
-	})
+	var columns []column
+	for _, l := range launchers {
+		if l.Variables != nil {
+			columns = append(columns, column{name: l.Name, vars: l.Variables(everything)})
+		} else if l.Manual != "" {
+			columns = append(columns, column{name: l.Name, note: l.Manual})
+		}
+	}
+	got := section(t, want, "launchers", columns)
 	job := tasks("chief", "worker", "ps")
 	job.Self = 1
 	mx := tasks("scheduler", "server", "worker")
-	got = section(t, got, "tasks", []column{{"PyTorch", torch(job)}, {"TensorFlow", tensorFlow(job)}, {"JAX", jax(job)}, {"MXNet", psLite(mx)}})
+	got = section(t, got, "tasks", []column{
+		{name: "PyTorch", vars: torch(job)}, {name: "TensorFlow", vars: tensorFlow(job)}, {name: "JAX", vars: jax(job)},
+		{name: "MXNet", vars: psLite(mx)},
+	})
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 		return
@@ -36,6 +44,7 @@ func TestDocs(t *testing.T) {
 type column struct {
 	name string
 	vars []Var
+	note string // in place of variables
 }
 
 // section replaces what stands between two marks by a table.
@@ -49,6 +58,9 @@ func section(t *testing.T, text, name string, columns []column) string {
 	var table strings.Builder
 	table.WriteString("| for | variable, as an example | why |\n|---|---|---|\n")
 	for _, c := range columns {
+		if c.note != "" {
+			fmt.Fprintf(&table, "| %s | | %s |\n", c.name, c.note)
+		}
 		for _, v := range c.vars {
 			fmt.Fprintf(&table, "| %s | `%s=%s` | %s |\n", c.name, v.Name, v.Value, v.Reason)
 		}

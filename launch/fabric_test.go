@@ -108,7 +108,7 @@ func TestRealOpenMPIWithoutDevices(t *testing.T) {
 		missing(t, err.Error())
 	}
 	run := func(more ...string) (stdout, stderr string) {
-		vars := slices.Concat(openMPI4(Launcher{Root: os.Geteuid() == 0}), Fabric{Kind: FabricTCP, NoPeerMemory: true, Why: "no rank has a verbs device"}.Job())
+		vars := slices.Concat(openMPI4.Variables(Setup{Root: os.Geteuid() == 0}), Fabric{Kind: FabricTCP, NoPeerMemory: true, Why: "no rank has a verbs device"}.Job())
 		environ, _ := Merge(append([]string{"PATH=" + defaultPath, "HOME=" + t.TempDir(), "TMPDIR=/tmp"}, more...), vars)
 		cmd := exec.Command(mpirun, "-np", "2", "--oversubscribe", "/usr/bin/python3", "-c",
 			"from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(c.rank + 1)\nif c.rank == 0: print(s)")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -14,9 +15,6 @@ const (
 	maxWords = 256
 )
 
-// HorovodInterface is the option of horovodrun that chooses its network. [Texts.Settled] takes it as a variable's name.
-const HorovodInterface = "--network-interface"
-
 // Places are where the user of a job may have chosen the networks of a launcher or library.
 type Places struct {
 	// Environ is the environment of the command, without what this package adds.
@@ -26,29 +24,11 @@ type Places struct {
 	Command string
 	// Dir is the working directory of the command.
 	Dir string
-	// Launcher is the path of the mpirun that the command would find, links resolved; "" if there is none.
+	// Launcher is what [Configured] has found.
 	Launcher string
 	// Root is the root of the file system.
 	Root fs.FS
 }
-
-// settings has a line for each variable of ours that chooses a network: the names under which a user makes that choice.
-const settings = `
-OMPI_MCA_btl_tcp_if_include btl_tcp_if_include btl_tcp_if_exclude
-OMPI_MCA_oob_tcp_if_include oob_tcp_if_include oob_tcp_if_exclude
-PRTE_MCA_prte_if_include prte_if_include prte_if_exclude oob_tcp_if_include oob_tcp_if_exclude
-HYDRA_IFACE HYDRA_IFACE -iface
-I_MPI_HYDRA_IFACE I_MPI_HYDRA_IFACE -iface
-HOROVOD_GLOO_IFACE HOROVOD_GLOO_IFACE --network-interface --network-interfaces
-NCCL_SOCKET_IFNAME NCCL_SOCKET_IFNAME --network-interface --network-interfaces
-GLOO_SOCKET_IFNAME GLOO_SOCKET_IFNAME
-TP_SOCKET_IFNAME TP_SOCKET_IFNAME
-NCCL_IB_HCA NCCL_IB_HCA
-NCCL_IB_DISABLE NCCL_IB_DISABLE
-UCX_NET_DEVICES UCX_NET_DEVICES
-UCX_TLS UCX_TLS
-UCX_CONFIG_DIR UCX_NET_DEVICES
-` + HorovodInterface + " btl_tcp_if_include btl_tcp_if_exclude\n" // Horovod passes it on to mpirun as such
 
 // Texts are what [Places.Texts] has found: each text behind the name of its place.
 type Texts []string
@@ -57,12 +37,22 @@ type Texts []string
 // Open MPI refuses interfaces to include beside interfaces to exclude, even empty ones, and prefers the environment to
 // its files. The variable itself in the environment does not count: [Merge] keeps the user's value.
 func (t Texts) Settled(variable string) string {
-	_, after, _ := strings.Cut(settings, "\n"+variable+" ")
-	line, _, _ := strings.Cut(after, "\n")
-	for _, setting := range strings.Fields(line) {
+	for _, setting := range strings.Fields(ruledOutBy(variable)) {
 		for i := 0; i < len(t); i += 2 {
 			if t[i] != theVariable+variable && mentions(t[i+1], setting) {
 				return setting + " is in " + t[i]
+			}
+		}
+	}
+	return ""
+}
+
+// ruledOutBy are the names under which a user makes the choice that a variable or option would make.
+func ruledOutBy(variable string) string {
+	for _, l := range launchers {
+		for _, c := range l.Choices {
+			if c.variable == variable {
+				return c.names
 			}
 		}
 	}
@@ -106,16 +96,23 @@ func isWord(s string, i int) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// The files in which launchers and libraries look for settings: of a user, under ~, and of a directory of
-// configuration.
-const (
-	homeFiles = " ~/.openmpi/mca-params.conf ~/.prte/mca-params.conf ~/.nccl.conf ~/ucx.conf ~/.mpiexec.hydra.conf "
-	confFiles = " ~/openmpi-mca-params.conf ~/openmpi-mca-params-override.conf ~/prte-mca-params.conf" +
-		" ~/mpiexec.hydra.conf ~/nccl.conf ~/ucx/ucx.conf "
-	// confVariables name such files.
-	confVariables = "NCCL_CONF_FILE HYDRA_CONFIG_FILE OMPI_MCA_mca_base_param_files OMPI_MCA_mca_param_files" +
-		" OMPI_MCA_mca_base_envar_file_prefix PRTE_MCA_mca_base_param_files"
-)
+// Configured finds the program whose prefix holds the configuration of a launcher, links resolved; "" if there is none.
+func Configured(environ []string) string {
+	for _, l := range launchers {
+		if l.Files.prefixOf == "" {
+			continue
+		}
+		file, err := Look(l.Files.prefixOf, environ, "")
+		if err != nil {
+			continue
+		}
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			return target
+		}
+		return file
+	}
+	return ""
+}
 
 // Texts reads the environment, the arguments, the scripts among them, and the files in which launchers and libraries
 // look for settings. Only regular files are opened.
@@ -132,17 +129,29 @@ func (p *Places) Texts() Texts {
 		value, _ := lookupEnv(p.Environ, variable)
 		return value
 	}
-	// mpirun may be a script of the image's. Debian and Fedora have the configuration outside of its prefix.
-	names := p.Command + " " + p.Launcher + " " + p.Dir + "/ucx.conf" + strings.ReplaceAll(homeFiles, "~", get("HOME"))
-	dirs := "/etc " + get("OPAL_PREFIX") + "/etc "
+	names := p.Command + " " + p.Launcher
+	dirs, conf := "/etc", ""
 	prefix := path.Join(p.Launcher, "../..")
-	if p.Launcher == "" || prefix == "/usr" || strings.HasPrefix(prefix, "/usr/lib") {
-		dirs += "/etc/openmpi /etc/openmpi-x86_64 /etc/openmpi-aarch64 "
+	for _, l := range launchers {
+		f := l.Files
+		for _, file := range strings.Fields(f.home) {
+			names += " " + get("HOME") + "/" + file
+		}
+		for _, file := range strings.Fields(f.dir) {
+			names += " " + p.Dir + "/" + file
+		}
+		for _, variable := range strings.Fields(f.variables) {
+			names += " " + get(variable)
+		}
+		conf += " " + f.conf
+		if f.prefixVariable != "" {
+			dirs += " " + get(f.prefixVariable) + "/etc"
+		}
+		if p.Launcher == "" || prefix == "/usr" || strings.HasPrefix(prefix, "/usr/lib") {
+			dirs += " " + f.system
+		}
 	}
-	dirs += prefix + "/etc"
-	for _, variable := range strings.Fields(confVariables) {
-		names += " " + get(variable)
-	}
+	dirs += " " + prefix + "/etc"
 	dir, previous := p.Dir, ""
 	words := strings.FieldsFunc(args, betweenNames)
 	for _, word := range words[:min(len(words), maxWords)] {
@@ -162,7 +171,9 @@ func (p *Places) Texts() Texts {
 		previous = word
 	}
 	for _, dir := range strings.Fields(dirs) {
-		names += strings.ReplaceAll(confFiles, "~", dir)
+		for _, file := range strings.Fields(conf) {
+			names += " " + dir + "/" + file
+		}
 	}
 	for _, name := range strings.FieldsFunc(names, betweenNames) {
 		if text := p.read(name); text != "" {

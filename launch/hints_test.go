@@ -206,6 +206,6 @@ func TestEveryNetworkHintHasSettings(t *testing.T) {
 		}
 	}
 	require.Equal(t, "btl_tcp_if_exclude is in a place",
-		Texts{"a place", "-mca btl_tcp_if_exclude a"}.Settled(HorovodInterface))
+		Texts{"a place", "-mca btl_tcp_if_exclude a"}.Settled(horovodInterface))
 	require.Empty(t, Texts{"a place", "-mca OMPI_MCA_pml PATH"}.Settled("PATH"))
 }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,13 +10,42 @@ import (
 // horovod is horovodrun. It finds its hosts by -H or --hostfile alone, its remote shell by the name ssh, and its network by
 // asking every host; with mpirun below it, that one's variables count. A host with several networks is told which one
 // Gloo takes, because the question is answered by name (horovod/runner/driver/driver_service.py).
-func horovod(l Launcher) []Var {
+var horovod = Launcher{
+	Name:      "horovodrun",
+	Programs:  []string{"horovodrun"},
+	Modules:   []string{"horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner"},
+	Starts:    ranks,
+	Variables: horovodVariables,
+
+	RankVariables: []string{"HOROVOD_RANK"},
+	Choices: []choice{
+		{"HOROVOD_GLOO_IFACE", "HOROVOD_GLOO_IFACE --network-interface --network-interfaces"},
+		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"}, // it passes the interface on to mpirun as such
+	},
+	Asked: horovodAsked,
+	Fill: &Fill{
+		Read:             readHorovodrun,
+		Dialect:          "horovod",
+		NetworkOption:    horovodInterface,
+		NetworkVariables: []string{"NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"},
+		LacksNetwork:     lacksHorovodInterface,
+		Words:            horovodWords,
+	},
+	// horovod/runner/launch.py and driver_service.py
+	Probes: []string{"horovod.runner.task_fn", "horovod.run.task_fn"},
+}
+
+func horovodVariables(l Setup) []Var {
 	var t table
 	if l.Several {
 		t.set("HOROVOD_GLOO_IFACE", l.Interface, "Horovod's Gloo talks over the network that the hosts share")
 	}
 	return t
 }
+
+// horovodInterface is the option that chooses its network. Horovod 0.25 has --network-interfaces, too; this spelling is
+// understood by all since 0.19.2.
+const horovodInterface = "--network-interface"
 
 // horovodOptions are those of horovodrun 0.16 to 0.28 (horovod/runner/launch.py).
 var horovodOptions = options{
@@ -41,27 +71,10 @@ var elastic = []string{
 	"reset-limit", "blacklist-cooldown-range",
 }
 
-// Horovodrun is what a command line of horovodrun says of where to run.
-type Horovodrun struct {
-	Request
-	// Launches is false where it only tells something, as with --version, --check-build and --help, or has no COMMAND.
-	Launches bool
-	// Given is the option by which the user has chosen the hosts; "" if there is none.
-	Given string
-	// Network is the option by which the user has chosen the network; "" if there is none.
-	Network string
-	// Unread is the first option that is not known here; "" if there is none.
-	Unread string
-	// Options is the number of words before COMMAND.
-	Options int
-
-	readable bool
-}
-
-// ReadHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
+// readHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
 // begins: then an option for hosts counts wherever it stands, because horovodrun refuses two of them.
-func ReadHorovodrun(args []string) Horovodrun {
-	h := Horovodrun{readable: true}
+func readHorovodrun(args []string) HostLine {
+	h := HostLine{readable: true}
 	rest, query := args, false
 	for {
 		name, values, after, known, ok := horovodOptions.next(rest)
@@ -114,6 +127,21 @@ func ReadHorovodrun(args []string) Horovodrun {
 }
 
 func horovodAsked(args []string) (Request, bool) {
-	h := ReadHorovodrun(args)
+	h := readHorovodrun(args)
 	return h.Request, h.Launches && h.readable
+}
+
+func horovodWords(hosts []string, ranks int) []string {
+	words := []string{"-H", strings.Join(hosts, ",")}
+	if ranks > 0 {
+		words = append([]string{"-np", strconv.Itoa(ranks)}, words...)
+	}
+	return words
+}
+
+// lacksHorovodInterface reports whether a horovodrun is that of Horovod 0.19.1 or older, which refuses
+// --network-interface or has another one. Its script tells: it imports horovod.run.run, and that of later ones
+// horovod.run.runner or horovod.runner.
+func lacksHorovodInterface(script []byte) bool {
+	return bytes.Contains(script, []byte("horovod.run ")) || bytes.Contains(script, []byte("horovod.run.run "))
 }

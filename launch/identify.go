@@ -14,27 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// versions is how each launcher answers --version, as regular expressions: compiled here, every start of the program would pay for them.
-var versions = []struct{ text, name string }{
-	{`\(IBM Spectrum MPI\) (\S+)`, "Spectrum MPI"},
-	{`\((?:Open MPI|OpenRTE)\) (\S+)`, "Open MPI"},
-	{`\(PRRTE\) (\S+)`, "PRRTE"},
-	{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"},
-	{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"},
-}
-
 // identified gives a name and a version to what a launcher printed, "" if it is none that is known.
 func identified(output string) string {
-	for _, v := range versions {
-		if m := regexp.MustCompile(v.text).FindStringSubmatch(output); m != nil {
-			return v.name + " " + strings.TrimSpace(m[1])
+	for _, l := range launchers {
+		for _, v := range l.Versions {
+			if m := regexp.MustCompile(v.text).FindStringSubmatch(output); m != nil {
+				return v.name + " " + strings.TrimSpace(m[1])
+			}
 		}
 	}
 	return ""
 }
 
 // candidates are the launchers that a script may call; a command that is one itself is the only one.
-var candidates = []string{"mpirun", "mpiexec", "mpiexec.hydra"}
+func candidates() (names []string) {
+	for _, l := range launchers {
+		for _, name := range l.Compared {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
 
 // versionTimeout bounds one --version. A job waits for it only with --require-same-launcher. It is long because a host
 // may be overloaded by the start of the very job, and what is cut off was done for nothing.
@@ -46,12 +48,12 @@ const unknown = "?"
 // lowest is the nice value (sched(7)) of what takes only the time that nobody else needs.
 const lowest = 19
 
-// Identify runs the launcher that command is, or those that it may call, with --version, and returns what they are as
+// Identify asks the launcher that command is, or those that it may call, for the version, and returns what they are as
 // "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version
 // is "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
 // processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
-	names := candidates
+	names := candidates()
 	if len(command) > 0 && IsLauncher(command[0]) {
 		names = command[:1]
 	}
@@ -74,7 +76,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	var running sync.WaitGroup
 	for path, called := range programs {
 		running.Go(func() {
-			cmd := exec.CommandContext(ctx, path, "--version")
+			cmd := exec.CommandContext(ctx, path, versionOption(names[called[0]]))
 			cmd.Env = Without(environ, Leftovers(environ))
 			cmd.WaitDelay = time.Second
 			var out bytes.Buffer
@@ -97,6 +99,16 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	}
 	running.Wait()
 	return strings.Join(slices.DeleteFunc(found, func(s string) bool { return s == "" }), " ")
+}
+
+// versionOption is the option with which a program says its version.
+func versionOption(program string) string {
+	for _, l := range launcherPrograms(filepath.Base(program)) {
+		if l.VersionOption != "" {
+			return l.VersionOption
+		}
+	}
+	return "--version"
 }
 
 // Known reports whether what [Identify] found holds a version.

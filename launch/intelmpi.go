@@ -1,19 +1,53 @@
 package launch
 
-import "strconv"
+import "time"
 
 // intelMPI is Intel MPI's hydra. Names from Intel's reference for mpiexec.hydra; not measured, the product cannot be
 // had without a licence.
-func intelMPI(l Launcher) []Var {
+var intelMPI = Launcher{
+	Name:      "Intel MPI",
+	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Starts:    mpiRanks,
+	Variables: intelMPIVariables,
+
+	RankVariables: []string{"PMI_RANK"},
+	Choices:       []choice{{"I_MPI_HYDRA_IFACE", "I_MPI_HYDRA_IFACE -iface"}},
+
+	FabricVariables: intelMPIFabric,
+	Compared:        []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Versions:        []versionText{{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"}},
+	Options:         hydraOptions,
+	// pmi_proxy is that of versions before 2019. All but the first of its proxies are started by others.
+	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
+	FailureTimeout: 5 * time.Second,
+	MissesFailures: true,
+}
+
+func intelMPIVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
 		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh", "Intel MPI starts its proxies by a remote shell, whatever scheduler it believes to be in")
 	}
 	t.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", l.AgentPath, "Intel MPI starts its proxies on the other hosts through paiinit")
-	t.set("I_MPI_HYDRA_HOST_FILE", l.HydraHostfile, "Intel MPI starts on the hosts of this job")
+	t.set("I_MPI_HYDRA_HOST_FILE", l.CountedHostfile, "Intel MPI starts on the hosts of this job")
 	t.set("I_MPI_HYDRA_IFACE", l.Interface, "Intel MPI's proxies call back over the network that the hosts share")
-	if l.Slots > 0 {
-		t.set("I_MPI_PERHOST", strconv.Itoa(l.Slots), "Intel MPI places as many ranks on a host as it has slots")
+	return t
+}
+
+func intelMPIFabric(f Fabric) []Var {
+	var t table
+	if f.Kind == FabricVerbs && f.Required {
+		t.set("I_MPI_FABRICS", "shm:ofi", "RDMA is required: Intel MPI speaks through libfabric")
+		t.set("I_MPI_OFI_PROVIDER", "mlx", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+	}
+	if f.NetworkDirect {
+		const why = "every rank has Azure's Network Direct: Intel MPI speaks through DAPL"
+		t.set("I_MPI_FABRICS", "shm:dapl", why)
+		t.set("I_MPI_DAPL_PROVIDER", "ofa-v2-ib0", why)
+		t.set("I_MPI_DYNAMIC_CONNECTION", "0", why)
+		if f.Required {
+			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+		}
 	}
 	return t
 }

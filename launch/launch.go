@@ -2,7 +2,8 @@
 //
 // The user's command line is never touched. `mpirun python train.py` stays as it is; which hosts there are and how to
 // reach them is told by environment variables, for every launcher and every version at once, because a shell script
-// around the launcher cannot be looked into. A launcher is one file with one table; [Environment] puts them together.
+// around the launcher cannot be looked into. A launcher is one file with one [Launcher] value; [Environment] puts their
+// variables together.
 //
 // [Run] runs one command to its end in a process group of its own, and answers what became of it: it passes signals on,
 // stops the group when it is told to, and takes away what the command left behind in its group.
@@ -13,25 +14,22 @@
 package launch
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"strings"
 )
 
-// Launcher says what the launchers' environment is made of. The zero value of a field leaves out what depends on it.
-type Launcher struct {
+// Setup holds what the launchers' variables are made of. The zero value of a field leaves out what depends on it.
+type Setup struct {
 	// Hostfile is the path of the host list in the form "name slots=n" (Open MPI). It must exist on this host only.
 	Hostfile string
-	// HydraHostfile is the path of the host list in the form "name:n" (MPICH, Intel MPI).
-	HydraHostfile string
+	// CountedHostfile is the path of the host list in the form "name:n" (MPICH, Intel MPI).
+	CountedHostfile string
 	// Agent are the words of the remote-shell agent for Open MPI, the first of them an absolute path. The launcher calls it
 	// on every host of its spawn tree, so the path must be the same everywhere.
 	Agent []string
 	// AgentPath is the remote-shell agent for launchers that take one path and no words (MPICH, Intel MPI).
 	AgentPath string
-	// Slots is the number of slots of every host, 0 if hosts differ.
-	Slots int
 	// Interface is the network interface over which the hosts reach each other, under the same name on every host.
 	Interface string
 	// Several says that this host has other interfaces beside it, among which the launchers might choose the wrong one.
@@ -40,8 +38,6 @@ type Launcher struct {
 	Network string
 	// TempDir is where Open MPI's daemons keep their session directories on every host; "" for their own choice, TMPDIR or /tmp.
 	TempDir string
-	// DottedNames says that a name in the host list holds a dot and is not an IP address.
-	DottedNames bool
 	// Root says that the launcher will run as uid 0.
 	Root bool
 }
@@ -53,18 +49,20 @@ type Var struct {
 	Reason string
 }
 
-// Environment returns the variables for all launchers. [Launcher.Check] says beforehand whether l can be expressed.
-func Environment(l Launcher) []Var {
+// Environment returns the variables for all launchers. [Setup.Check] says beforehand whether s can be expressed.
+func Environment(s Setup) []Var {
 	var vars []Var
-	for _, launcher := range []func(Launcher) []Var{openMPI4, openMPI5, mpich, intelMPI, horovod, deepSpeed, sockets} {
-		vars = append(vars, launcher(l)...)
+	for _, l := range launchers {
+		if l.Variables != nil {
+			vars = append(vars, l.Variables(s)...)
+		}
 	}
 	return vars
 }
 
 // Check returns an error if a value of l would not survive its way: Open MPI splits the agent at blanks and colons,
 // without any quoting, and hands it and the host list on to other hosts inside a shell command.
-func (l Launcher) Check() error {
+func (l Setup) Check() error {
 	for i, w := range l.Agent {
 		if !plain(w) {
 			return fmt.Errorf("launch: agent word %q: only letters, digits and any of %q can be passed through Open MPI", w, plainExtra)
@@ -76,7 +74,7 @@ func (l Launcher) Check() error {
 	if l.AgentPath != "" && (!path.IsAbs(l.AgentPath) || !plain(l.AgentPath)) {
 		return fmt.Errorf("launch: agent %q: want an absolute path of letters, digits and any of %q", l.AgentPath, plainExtra)
 	}
-	for _, f := range []string{l.Hostfile, l.HydraHostfile} {
+	for _, f := range []string{l.Hostfile, l.CountedHostfile} {
 		if f != "" && (!path.IsAbs(f) || !plain(f)) {
 			return fmt.Errorf("launch: hostfile %q: want an absolute path of letters, digits and any of %q", f, plainExtra)
 		}
@@ -89,9 +87,6 @@ func (l Launcher) Check() error {
 	}
 	if l.Network != "" && (!plain(l.Network) || !strings.Contains(l.Network, "/") || strings.Contains(l.Network, ",")) {
 		return fmt.Errorf("launch: network %q: want the form 10.0.0.0/24", l.Network)
-	}
-	if l.Slots < 0 {
-		return errors.New("launch: slots cannot be negative")
 	}
 	return nil
 }
@@ -147,27 +142,23 @@ func Leftovers(environ []string) []Var {
 		if name == "MASTER_PORT" && strings.Contains(value, "://") {
 			found = append(found, Var{name, value, "it is the link to a Kubernetes Service called master, not a port"})
 		}
-		for _, f := range foreign {
-			if name == f.Name {
-				found = append(found, Var{name, value, f.Reason})
-			}
+		if reason := foreignReason(name); reason != "" {
+			found = append(found, Var{name, value, reason})
 		}
 	}
 	return found
 }
 
-// foreign: Open MPI 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside
-// Grid Engine; builds with PBS and LSF support switch over by the names below (orte/mca/ras/{tm,lsf} of Open MPI,
-// src/mca/ras of PRRTE). MPICH's hydra is safe as long as HYDRA_HOST_FILE is set.
-var foreign = []Var{
-	{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
-	{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
-	{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
-	{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
-	{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
-	{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
-	{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
-	{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
+// foreignReason is what the first launcher that a variable switches over would do; "" if it switches none.
+func foreignReason(variable string) string {
+	for _, l := range launchers {
+		for _, f := range l.Foreign {
+			if f.Name == variable {
+				return f.Reason
+			}
+		}
+	}
+	return ""
 }
 
 // Without returns environ without the variables named in vars. environ is not modified.
@@ -188,6 +179,9 @@ func Without(environ []string, vars []Var) []string {
 // table collects variables whose value is not empty.
 type table []Var
 
+// Inlined into its callers, set would make the program 16 kB bigger.
+//
+//go:noinline
 func (t *table) set(name, value, reason string) {
 	if value != "" {
 		*t = append(*t, Var{name, value, reason})

@@ -15,18 +15,16 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // everything has a value in each field, so that each variable shows up in a golden.
-var everything = Launcher{
-	TempDir:       "/run/paiinit/tmp",
-	Hostfile:      "/run/paiinit/hostfile",
-	HydraHostfile: "/run/paiinit/hostfile.hydra",
-	Agent:         []string{"/usr/bin/paiinit", "rsh"},
-	AgentPath:     "/run/paiinit/bin/ssh",
-	Slots:         4,
-	Interface:     "eth1",
-	Several:       true,
-	Network:       "10.0.0.0/24",
-	DottedNames:   true,
-	Root:          true,
+var everything = Setup{
+	TempDir:         "/run/paiinit/tmp",
+	Hostfile:        "/run/paiinit/hostfile",
+	CountedHostfile: "/run/paiinit/hostfile.hydra",
+	Agent:           []string{"/usr/bin/paiinit", "rsh"},
+	AgentPath:       "/run/paiinit/bin/ssh",
+	Interface:       "eth1",
+	Several:         true,
+	Network:         "10.0.0.0/24",
+	Root:            true,
 }
 
 func TestLauncherGoldens(t *testing.T) {
@@ -34,8 +32,12 @@ func TestLauncherGoldens(t *testing.T) {
 	var all []Var
 	for _, l := range []struct {
 		name string
-		vars func(Launcher) []Var
-	}{{"openmpi4", openMPI4}, {"openmpi5", openMPI5}, {"mpich", mpich}, {"intelmpi", intelMPI}, {"horovod", horovod}, {"deepspeed", deepSpeed}, {"sockets", sockets}} {
+		vars func(Setup) []Var
+	}{
+		{"openmpi4", openMPI4.Variables}, {"openmpi5", openMPI5.Variables}, {"mpich", mpich.Variables},
+		{"intelmpi", intelMPI.Variables}, {"horovod", horovod.Variables}, {"deepspeed", deepSpeed.Variables},
+		{"sockets", sockets.Variables},
+	} {
 		vars := l.vars(everything)
 		all = append(all, vars...)
 		t.Run(l.name, func(t *testing.T) {
@@ -52,7 +54,7 @@ func TestLauncherGoldens(t *testing.T) {
 			if diff := cmp.Diff(string(want), got.String()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			require.Empty(t, l.vars(Launcher{}), "the zero value asks for nothing")
+			require.Empty(t, l.vars(Setup{}), "the zero value asks for nothing")
 		})
 	}
 	require.Equal(t, all, Environment(everything))
@@ -64,25 +66,24 @@ func TestLauncherGoldens(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	require.NoError(t, Launcher{}.Check())
+	require.NoError(t, Setup{}.Check())
 	for name, tt := range map[string]struct {
-		change func(*Launcher)
+		change func(*Setup)
 		want   string
 	}{
-		"colon":           {func(l *Launcher) { l.Agent[1] = "a:b" }, `launch: agent word "a:b": only letters`},
-		"blank":           {func(l *Launcher) { l.Agent[1] = "a b" }, `agent word "a b"`},
-		"empty word":      {func(l *Launcher) { l.Agent[1] = "" }, `agent word ""`},
-		"quote":           {func(l *Launcher) { l.Agent[1] = `"` }, `agent word "\""`},
-		"dollar":          {func(l *Launcher) { l.Agent[1] = "$HOME" }, `agent word "$HOME"`},
-		"relative agent":  {func(l *Launcher) { l.Agent[0] = "paiinit" }, `agent "paiinit": not an absolute path`},
-		"relative path":   {func(l *Launcher) { l.AgentPath = "ssh" }, `agent "ssh": want an absolute path`},
-		"blank in path":   {func(l *Launcher) { l.AgentPath = "/a b/ssh" }, `agent "/a b/ssh"`},
-		"hostfile":        {func(l *Launcher) { l.Hostfile = "hosts" }, `hostfile "hosts": want an absolute path`},
-		"hostfile, quote": {func(l *Launcher) { l.HydraHostfile = "/a`b" }, "hostfile \"/a`b\""},
-		"interface":       {func(l *Launcher) { l.Interface = "10.0.0.0/8" }, `interface "10.0.0.0/8": not the name`},
-		"two interfaces":  {func(l *Launcher) { l.Interface = "eth0,eth1" }, `interface "eth0,eth1"`},
-		"network":         {func(l *Launcher) { l.Network = "eth1" }, `network "eth1": want the form`},
-		"negative slots":  {func(l *Launcher) { l.Slots = -1 }, "cannot be negative"},
+		"colon":           {func(l *Setup) { l.Agent[1] = "a:b" }, `launch: agent word "a:b": only letters`},
+		"blank":           {func(l *Setup) { l.Agent[1] = "a b" }, `agent word "a b"`},
+		"empty word":      {func(l *Setup) { l.Agent[1] = "" }, `agent word ""`},
+		"quote":           {func(l *Setup) { l.Agent[1] = `"` }, `agent word "\""`},
+		"dollar":          {func(l *Setup) { l.Agent[1] = "$HOME" }, `agent word "$HOME"`},
+		"relative agent":  {func(l *Setup) { l.Agent[0] = "paiinit" }, `agent "paiinit": not an absolute path`},
+		"relative path":   {func(l *Setup) { l.AgentPath = "ssh" }, `agent "ssh": want an absolute path`},
+		"blank in path":   {func(l *Setup) { l.AgentPath = "/a b/ssh" }, `agent "/a b/ssh"`},
+		"hostfile":        {func(l *Setup) { l.Hostfile = "hosts" }, `hostfile "hosts": want an absolute path`},
+		"hostfile, quote": {func(l *Setup) { l.CountedHostfile = "/a`b" }, "hostfile \"/a`b\""},
+		"interface":       {func(l *Setup) { l.Interface = "10.0.0.0/8" }, `interface "10.0.0.0/8": not the name`},
+		"two interfaces":  {func(l *Setup) { l.Interface = "eth0,eth1" }, `interface "eth0,eth1"`},
+		"network":         {func(l *Setup) { l.Network = "eth1" }, `network "eth1": want the form`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := everything

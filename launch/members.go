@@ -15,8 +15,14 @@ type Process struct {
 	State byte
 	// Started tells two processes apart that have had the same number.
 	Started time.Duration
+	// Name is the kernel's name of the program: at most 15 bytes.
+	Name string
+	// Exit is the status of a zombie, as wait(2) gives it.
+	Exit int
 	// Args reads the command line, which most processes are never asked for; nil: there is none.
 	Args func() []string
+	// Variables reads the names in the environment with which it was started; nil: there are none.
+	Variables func() map[string]bool
 }
 
 // A wrapper is a program that people put around the program that saves the job's work. Programs that become their
@@ -59,6 +65,13 @@ func (p Process) args() []string {
 		return nil
 	}
 	return p.Args()
+}
+
+func (p Process) variables() map[string]bool {
+	if p.Variables == nil {
+		return nil
+	}
+	return p.Variables()
 }
 
 // family are processes of the job by number.

@@ -1,13 +1,54 @@
 package launch
 
+import "time"
+
 // mpich is MPICH's hydra (mpiexec, mpiexec.hydra, and mpirun where it is a link to them).
-func mpich(l Launcher) []Var {
+var mpich = Launcher{
+	Name:      "MPICH",
+	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"},
+	Starts:    mpiRanks,
+	Variables: mpichVariables,
+
+	RankVariables: []string{"PMI_RANK"},
+	// hydra itself is safe as long as HYDRA_HOST_FILE is set; a script or a wrapper of mpiexec may be not.
+	Foreign: []Var{
+		{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
+		{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+		{Name: "LSB_MCPU_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
+	},
+	Choices: []choice{{"HYDRA_IFACE", "HYDRA_IFACE -iface"}},
+	Files: choiceFiles{
+		home: ".mpiexec.hydra.conf", conf: "mpiexec.hydra.conf", variables: "HYDRA_CONFIG_FILE",
+	},
+	// 4.0.2: the environment of mpiexec wins over that of its proxies, which have their own rank's from their session.
+	Overrides: []string{"mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich"},
+	Compared:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Versions:  []versionText{{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"}},
+	Options:   hydraOptions,
+	Daemons:   []daemon{{program: "hydra_pmi_proxy"}},
+	// It ends at once or never.
+	FailureTimeout: 5 * time.Second,
+	MissesFailures: true,
+}
+
+// hydraOptions are those of hydra's mpiexec (its --help), MPICH's and Intel MPI's.
+var hydraOptions = mpiOptions{
+	ranks:    "n np",
+	hosts:    "hosts host",
+	hostfile: "f hostfile machinefile",
+	one: "wdir map-by bind-to iface launcher bootstrap launcher-exec bootstrap-exec rmk demux envlist genvlist " +
+		"ckpoint-interval usize outfile-pattern errfile-pattern topolib gpus-per-proc",
+	two:    "env genv",
+	unread: "ppn perhost configfile",
+}
+
+func mpichVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
 		t.set("HYDRA_LAUNCHER", "ssh", "MPICH starts its proxies by a remote shell, whatever scheduler it believes to be in")
 	}
 	t.set("HYDRA_LAUNCHER_EXEC", l.AgentPath, "MPICH starts its proxies on the other hosts through paiinit")
-	t.set("HYDRA_HOST_FILE", l.HydraHostfile, "MPICH starts on the hosts of this job")
+	t.set("HYDRA_HOST_FILE", l.CountedHostfile, "MPICH starts on the hosts of this job")
 	t.set("HYDRA_IFACE", l.Interface, "MPICH's proxies call back over the network that the hosts share")
 	return t
 }

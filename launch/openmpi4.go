@@ -1,16 +1,65 @@
 package launch
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // openMPI4 is Open MPI 4.0 and 4.1 (ORTE). What the MPI library itself reads (btl, pml) and the two variables for root
 // are the same in Open MPI 5.
-func openMPI4(l Launcher) []Var {
+var openMPI4 = Launcher{
+	Name:      "Open MPI 4",
+	Programs:  []string{"mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"},
+	Starts:    mpiRanks,
+	Variables: openMPI4Variables,
+
+	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
+	Foreign: []Var{
+		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid Engine.
+		// Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of PRRTE).
+		{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
+		{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
+		{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
+		{Name: "PE_HOSTFILE", Reason: "Open MPI would take its hosts from Grid Engine"},
+	},
+	Choices: []choice{
+		{"OMPI_MCA_btl_tcp_if_include", "btl_tcp_if_include btl_tcp_if_exclude"},
+		{"OMPI_MCA_oob_tcp_if_include", "oob_tcp_if_include oob_tcp_if_exclude"},
+	},
+	Files: choiceFiles{
+		home:           ".openmpi/mca-params.conf",
+		conf:           "openmpi-mca-params.conf openmpi-mca-params-override.conf",
+		variables:      "OMPI_MCA_mca_base_param_files OMPI_MCA_mca_param_files OMPI_MCA_mca_base_envar_file_prefix",
+		prefixOf:       "mpirun",
+		prefixVariable: "OPAL_PREFIX",
+		// Debian and Fedora have the configuration outside of its prefix.
+		system: "/etc/openmpi /etc/openmpi-x86_64 /etc/openmpi-aarch64",
+	},
+	FabricVariables: openMPI4Fabric,
+	Compared:        []string{"mpirun", "mpiexec"},
+	Versions: []versionText{
+		{`\(IBM Spectrum MPI\) (\S+)`, "Spectrum MPI"},
+		{`\((?:Open MPI|OpenRTE)\) (\S+)`, "Open MPI"},
+	},
+	Options: mpiOptions{ // orterun(1)
+		ranks:    "n np c",
+		hosts:    "H host",
+		hostfile: "hostfile machinefile default-hostfile",
+		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am tune " +
+			"max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
+		two:    "mca gmca omca",
+		unread: "N npernode pernode npersocket app hnp loadbalance",
+	},
+	Daemons: []daemon{{program: "orted"}},
+	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
+	FailureTimeout: 10 * time.Second,
+	DaemonsStay:    true,
+}
+
+func openMPI4Variables(l Setup) []Var {
 	var t table
 	t.set("OMPI_MCA_plm_rsh_agent", strings.Join(l.Agent, " "), "Open MPI 4 starts its daemons on the other hosts through paiinit")
 	t.set("OMPI_MCA_orte_default_hostfile", l.Hostfile, "Open MPI 4 starts on the hosts of this job")
-	if l.DottedNames {
-		t.set("OMPI_MCA_orte_keep_fqdn_hostnames", "1", "Open MPI 4 keeps host names with dots instead of cutting them at the first")
-	}
 	t.set("OMPI_MCA_orte_tmpdir_base", l.TempDir, "Open MPI 4 keeps its session directory where this container can write")
 	if l.Root {
 		t.set("OMPI_ALLOW_RUN_AS_ROOT", "1", "Open MPI refuses to run as root without it")
@@ -18,5 +67,33 @@ func openMPI4(l Launcher) []Var {
 	}
 	t.set("OMPI_MCA_oob_tcp_if_include", l.Network, "Open MPI 4 daemons talk over the network that the hosts share")
 	t.set("OMPI_MCA_btl_tcp_if_include", l.Network, "Open MPI ranks talk over the network that the hosts share")
+	return t
+}
+
+func openMPI4Fabric(f Fabric) []Var {
+	var t table
+	switch f.Kind {
+	case FabricVerbs:
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to verbs devices through UCX; its openib only warns")
+		if f.Required {
+			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails rather than fall back to TCP")
+		}
+	case FabricEFA:
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to EFA through libfabric; its openib only warns")
+		if f.Required {
+			const why = "RDMA is required: Open MPI speaks through libfabric, and fails rather than fall back to TCP"
+			t.set("OMPI_MCA_pml", "cm", why)
+			t.set("OMPI_MCA_mtl", "ofi", why)
+		}
+	case FabricTCP:
+		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the name of
+		// the shared memory component is not the same in 4 and 5.
+		t.set("OMPI_MCA_pml", "ob1", f.Why+": MPI stays off UCX and libfabric")
+		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
+	}
+	if f.NoPeerMemory {
+		t.set("OMPI_MCA_btl_vader_single_copy_mechanism", "none", "processes may not read each other's memory here: "+
+			"Open MPI 4 would print errors (Read -1, expected ...)")
+	}
 	return t
 }

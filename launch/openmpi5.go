@@ -1,14 +1,65 @@
 package launch
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // openMPI5 is Open MPI 5 (PRRTE). 5.0.7 reads neither OMPI_MCA_plm_rsh_agent nor OMPI_MCA_orte_default_hostfile, and
 // without the names below runs everything on one host with status 0. Root is allowed by Open MPI 4's variables.
-func openMPI5(l Launcher) []Var {
+var openMPI5 = Launcher{
+	Name:      "Open MPI 5",
+	Programs:  []string{"mpirun", "mpiexec", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi"},
+	Starts:    mpiRanks,
+	Variables: openMPI5Variables,
+
+	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
+	Foreign: []Var{
+		{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
+	},
+	Choices: []choice{{
+		"PRTE_MCA_prte_if_include", "prte_if_include prte_if_exclude oob_tcp_if_include oob_tcp_if_exclude",
+	}},
+	Files: choiceFiles{
+		home: ".prte/mca-params.conf", conf: "prte-mca-params.conf", variables: "PRTE_MCA_mca_base_param_files",
+	},
+	FabricVariables: openMPI5Fabric,
+	Compared:        []string{"mpirun", "mpiexec"},
+	Versions:        []versionText{{`\(PRRTE\) (\S+)`, "PRRTE"}},
+	Options: mpiOptions{ // prterun(1), and the options of version 4 that it still reads
+		ranks:    "n np c",
+		hosts:    "H host",
+		hostfile: "hostfile machinefile default-hostfile",
+		one:      "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path prefix",
+		two:      "mca gmca prtemca pmixmca omca",
+		unread:   "N npernode ppn dvm app hnp",
+	},
+	Daemons:        []daemon{{program: "prted"}},
+	FailureTimeout: 10 * time.Second,
+	DaemonsStay:    true,
+	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).
+	Announcements: []announcement{
+		{`^\s*Exit code:\s+(\d+)$`, false},
+		{`^\s*signal (\d+) \(.*\)\.$`, true},
+		{`exited on\s+signal (\d+)`, true},
+	},
+}
+
+func openMPI5Variables(l Setup) []Var {
 	var t table
 	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "), "Open MPI 5 starts its daemons on the other hosts through paiinit")
 	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")
 	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir, "Open MPI 5 keeps its session directory where this container can write")
 	t.set("PRTE_MCA_prte_if_include", l.Network, "Open MPI 5 daemons talk over the network that the hosts share")
+	return t
+}
+
+// openMPI5Fabric is what version 4 does not know.
+func openMPI5Fabric(f Fabric) []Var {
+	var t table
+	if f.NoPeerMemory {
+		t.set("OMPI_MCA_smsc", "^cma",
+			"processes may not read each other's memory here: Open MPI 5 copies another way")
+	}
 	return t
 }

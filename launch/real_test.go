@@ -19,7 +19,7 @@ import (
 // realJob is a job of two hosts for a real launcher; its agent reports the host that it was called for and then does
 // nothing.
 type realJob struct {
-	launcher Launcher
+	launcher Setup
 	environ  []string
 	calls    *bufio.Reader
 }
@@ -38,11 +38,10 @@ func newRealJob(t *testing.T) realJob {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = calls.Close() })
 	agent := write("agent", "#!/bin/sh\necho \"$$ $*\" >"+fifo+"\nexec sleep 20\n", 0o755)
-	j := realJob{calls: bufio.NewReader(calls), launcher: Launcher{
-		Hostfile:      write("hostfile", "worker-0 slots=1\nps.server-1 slots=1\n", 0o644),
-		HydraHostfile: write("hostfile.hydra", "worker-0:1\nps.server-1:1\n", 0o644),
-		Agent:         []string{agent, "rsh"}, AgentPath: agent,
-		DottedNames: true, Root: os.Geteuid() == 0,
+	j := realJob{calls: bufio.NewReader(calls), launcher: Setup{
+		Hostfile:        write("hostfile", "worker-0 slots=1\nps-server-1 slots=1\n", 0o644),
+		CountedHostfile: write("hostfile.hydra", "worker-0:1\nps-server-1:1\n", 0o644),
+		Agent:           []string{agent, "rsh"}, AgentPath: agent, Root: os.Geteuid() == 0,
 	}}
 	require.NoError(t, j.launcher.Check())
 	// What a scheduler left behind must not win over the host list.
@@ -88,7 +87,7 @@ func TestRealOpenMPI4(t *testing.T) {
 		hosts = append(hosts, call[1])
 	}
 	slices.Sort(hosts)
-	require.Equal(t, []string{"ps.server-1", "worker-0"}, hosts)
+	require.Equal(t, []string{"ps-server-1", "worker-0"}, hosts)
 	s.end()
 }
 
@@ -103,7 +102,7 @@ func TestRealHydra(t *testing.T) {
 		hosts = append(hosts, call[1])
 	}
 	slices.Sort(hosts)
-	require.Equal(t, []string{"ps.server-1", "worker-0"}, hosts)
+	require.Equal(t, []string{"ps-server-1", "worker-0"}, hosts)
 	s.end()
 }
 

@@ -1,19 +1,72 @@
 package launch
 
-// sockets is what collective libraries under any launcher need to know on a host with several networks.
-func sockets(l Launcher) []Var {
+import "strings"
+
+// sockets is what collective libraries under any launcher need to know on a host with several networks: NCCL, Gloo, and
+// under MPI UCX and libfabric.
+var sockets = Launcher{
+	Name:         "NCCL, Gloo",
+	Variables:    socketVariables,
+	OwnVariables: socketsOwn,
+	Choices: []choice{
+		{"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME --network-interface --network-interfaces"},
+		{"GLOO_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"},
+		{"TP_SOCKET_IFNAME", "TP_SOCKET_IFNAME"},
+		{"NCCL_IB_HCA", "NCCL_IB_HCA"},
+		{"NCCL_IB_DISABLE", "NCCL_IB_DISABLE"},
+		{"UCX_NET_DEVICES", "UCX_NET_DEVICES"},
+		{"UCX_TLS", "UCX_TLS"},
+		{"UCX_CONFIG_DIR", "UCX_NET_DEVICES"},
+	},
+	Files: choiceFiles{
+		home: ".nccl.conf ucx.conf", conf: "nccl.conf ucx/ucx.conf", dir: "ucx.conf", variables: "NCCL_CONF_FILE",
+	},
+	FabricVariables: socketsFabric,
+	FabricOwn:       socketsFabricOwn,
+}
+
+func socketVariables(l Setup) []Var {
 	if !l.Several {
 		return nil
 	}
-	return Sockets(l.Interface)
+	return socketsOwn(l.Interface)
 }
 
-// Sockets names the network interface over which this host reaches the others, for a host that has several. NCCL reads the name
-// for its bootstrap and for sockets, Gloo and TensorPipe under PyTorch for everything.
-func Sockets(name string) []Var {
+// socketsOwn: NCCL reads the name for its bootstrap and for sockets, Gloo and TensorPipe under PyTorch for everything.
+func socketsOwn(network string) []Var {
 	var t table
-	t.set("NCCL_SOCKET_IFNAME", name, "NCCL meets over the network that the hosts share")
-	t.set("GLOO_SOCKET_IFNAME", name, "Gloo talks over the network that the hosts share")
-	t.set("TP_SOCKET_IFNAME", name, "TensorPipe talks over the network that the hosts share")
+	t.set("NCCL_SOCKET_IFNAME", network, "NCCL meets over the network that the hosts share")
+	t.set("GLOO_SOCKET_IFNAME", network, "Gloo talks over the network that the hosts share")
+	t.set("TP_SOCKET_IFNAME", network, "TensorPipe talks over the network that the hosts share")
+	return t
+}
+
+func socketsFabric(f Fabric) []Var {
+	var t table
+	switch {
+	case f.Kind == FabricVerbs:
+		t.set("UCX_CONFIG_DIR", f.ConfigDir,
+			"UCX 1.12 and later reads there which ports this rank shares with all others")
+	case f.Kind == FabricEFA:
+		t.set("FI_PROVIDER", "efa", "every rank has Amazon's EFA")
+	case f.Kind == FabricTCP && f.Devices:
+		tls := "tcp,self,sm"
+		if f.GPUs {
+			tls += ",cuda_copy"
+		}
+		t.set("UCX_TLS", tls, f.Why+": UCX (MPICH) stays on TCP and shared memory")
+		t.set("FI_PROVIDER", "tcp", f.Why+": libfabric (MPICH, Intel MPI) stays on TCP")
+		t.set("NCCL_IB_DISABLE", "1", f.Why+": NCCL stays on TCP")
+	}
+	return t
+}
+
+func socketsFabricOwn(f Fabric) []Var {
+	var t table
+	if f.Kind == FabricVerbs {
+		ports := strings.Join(f.Ports, ",")
+		t.set("UCX_NET_DEVICES", ports, "the ports of this rank that all ranks can reach")
+		t.set("NCCL_IB_HCA", "="+ports, "the ports of this rank that all ranks can reach")
+	}
 	return t
 }

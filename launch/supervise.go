@@ -1,25 +1,17 @@
 package launch
 
 import (
-	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-// launcherNames are the programs that start the ranks of an MPI job and stay until these have ended.
-var launcherNames = []string{
-	"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich",
-}
-
 // IsLauncher says whether a command is an MPI launcher itself, by its name. What a script does cannot be seen.
-func IsLauncher(name string) bool { return slices.Contains(launcherNames, path.Base(name)) }
+func IsLauncher(name string) bool { return programStarts(name, mpiRanks) }
 
 // Daemon is what a launcher starts on another host.
 type Daemon struct {
-	// Program is orted (Open MPI 4), prted (Open MPI 5), hydra_pmi_proxy or hydra_bstrap_proxy (MPICH, Intel MPI), or
-	// pmi_proxy (Intel MPI before 2019).
+	// Program is its name, such as orted or hydra_pmi_proxy.
 	Program string
 	// Detached says that it leaves the session that started it, which then ends at once.
 	Detached bool
@@ -28,16 +20,31 @@ type Daemon struct {
 	Hosts int
 }
 
-// Tree says that it starts daemons on further hosts and does not tell how many.
-func (d Daemon) Tree() bool { return d.Program == "hydra_bstrap_proxy" || d.Program == "pmi_proxy" }
-
-// Hydra says that it belongs to MPICH or Intel MPI, whose launcher does not always notice when a daemon fails.
-func (d Daemon) Hydra() bool {
-	return strings.HasPrefix(d.Program, "hydra_") || d.Program == "pmi_proxy"
+// daemonNamed finds the launcher that starts a daemon, nil if there is none.
+func daemonNamed(program string) (l *Launcher, d daemon) {
+	for _, l := range launchers {
+		for _, d := range l.Daemons {
+			if d.program == program {
+				return l, d
+			}
+		}
+	}
+	return nil, daemon{}
 }
 
-// daemons are the programs that a Daemon can be.
-var daemons = []string{"orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy", "pmi_proxy"}
+// tree reports whether it starts daemons on further hosts and does not tell how many.
+func (d Daemon) tree() bool {
+	_, known := daemonNamed(d.Program)
+	return known.starts
+}
+
+// launcher is the launcher that has started it; where d is no daemon, an empty one.
+func (d Daemon) launcher() *Launcher {
+	if l, _ := daemonNamed(d.Program); l != nil {
+		return l
+	}
+	return new(Launcher)
+}
 
 const space = " \t\n\f\r"
 
@@ -50,7 +57,7 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 		if end >= 0 {
 			word = more[:end]
 		}
-		if slices.Contains(daemons, word) && (end < 0 || more[end] != '/' && more[end] != ';') {
+		if l, _ := daemonNamed(word); l != nil && (end < 0 || more[end] != '/' && more[end] != ';') {
 			return Daemon{Program: word, Detached: strings.Contains(command, "--daemonize"), Hosts: daemonHosts(command)}, true
 		}
 		if end < 0 {
@@ -76,23 +83,16 @@ func daemonHosts(command string) int {
 	return int(n)
 }
 
-// announcements are what Open MPI 5 and MPICH print about the rank that ended a job: a status, or a signal. They are regular expressions.
-var announcements = []struct {
-	text   string
-	signal bool
-}{
-	{`^\s*Exit code:\s+(\d+)$`, false},
-	{`^\s*signal (\d+) \(.*\)\.$`, true},
-	{`exited on\s+signal (\d+)`, true},
-}
-
-// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for one
-// that then did not end. Open MPI 5.0 comes to a stop in PMIx_server_finalize after a rank on another host has
-// failed (openpmix/prrte#1607), when all that is left to do is to exit.
+// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for a launcher
+// that then did not end, although all that was left to do was to exit.
 func Announced(tail []string) (status int, ok bool) {
-	texts := make([]*regexp.Regexp, len(announcements))
-	for i, a := range announcements {
-		texts[i] = regexp.MustCompile(a.text)
+	var announcements []announcement
+	var texts []*regexp.Regexp
+	for _, l := range launchers {
+		for _, a := range l.Announcements {
+			announcements = append(announcements, a)
+			texts = append(texts, regexp.MustCompile(a.text))
+		}
 	}
 	for _, line := range tail {
 		for i, a := range announcements {

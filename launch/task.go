@@ -51,28 +51,16 @@ func TaskEnvironment(t Tasks) []Var {
 	return vars
 }
 
-// spawners start one process for each slot and tell each of them its own rank. By name, and by Python module.
-var spawners = []string{
-	"torchrun", "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic",
-	"accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner", "deepspeed.launcher.launch",
-	"horovodrun", "horovod.runner.launch", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "srun",
-}
-
 // Spawns says whether a command line starts the processes of its host itself: torchrun and its like, by their own name or as
 // `python -m MODULE`. A shell cannot be seen through.
 func Spawns(args []string) bool {
-	name := program(args)
-	return slices.Contains(spawners, name) || IsLauncher(name)
+	return lineStarts(args, hostProcesses)
 }
-
-// rankLaunchers are the spawners beside those of MPI that start ranks on other hosts, and give them little time to end.
-var rankLaunchers = []string{"horovodrun", "horovod.runner.launch", "deepspeed", "deepspeed.launcher.runner"}
 
 // StartsRanks says whether a command line is that of a launcher that starts the ranks of a job on its hosts: an MPI
 // launcher, horovodrun or deepspeed, by their own name or as `python -m MODULE`.
 func StartsRanks(args []string) bool {
-	name := program(args)
-	return IsLauncher(name) || slices.Contains(rankLaunchers, name)
+	return lineStarts(args, ranks)
 }
 
 // program is the name of the program or Python module that a command line starts.
@@ -90,7 +78,7 @@ func program(args []string) string {
 			return args[i+2]
 		case strings.HasPrefix(a, "-m"):
 			return a[2:]
-		case slices.Contains([]string{"-c", "-"}, a):
+		case a == "-c", a == "-":
 			return name
 		case !strings.HasPrefix(a, "-"):
 			return path.Base(a) // python /usr/bin/torchrun

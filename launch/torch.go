@@ -2,6 +2,16 @@ package launch
 
 import "strconv"
 
+// torchrun starts one process for each slot of its host.
+var torchrun = Launcher{
+	Name:        "torchrun",
+	Programs:    []string{"torchrun"},
+	HostModules: []string{"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"},
+	Starts:      hostProcesses,
+
+	RankVariables: []string{"LOCAL_RANK"}, // DeepSpeed's processes of one host, too
+}
+
 // torch is PyTorch: torchrun reads each of its options --foo-bar from PET_FOO_BAR (torch/distributed/argparse_util.py), and
 // a process that calls init_process_group("env://") reads the rest (torch/distributed/rendezvous.py). MASTER_ADDR and
 // MASTER_PORT are for both and every job has them.

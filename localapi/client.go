@@ -85,9 +85,9 @@ func (c Client) Names(ctx context.Context) ([][]string, error) {
 	return a.Names, err
 }
 
-// Horovodrun asks for the arguments to add to a horovodrun.
-func (c Client) Horovodrun(ctx context.Context, call HorovodrunCall) ([]string, error) {
-	a, err := c.ask(ctx, request{Ask: askHorovodrun, Horovodrun: &call})
+// Fill asks for the arguments that give a launcher its hosts.
+func (c Client) Fill(ctx context.Context, launcher string, call FillCall) ([]string, error) {
+	a, err := c.ask(ctx, request{Ask: launcher, Fill: &call})
 	return a.Add, err
 }
 

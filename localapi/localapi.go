@@ -69,13 +69,13 @@ type Host struct {
 	Slots int
 }
 
-// HorovodrunCall is a horovodrun that starts in this container.
-type HorovodrunCall struct {
+// FillCall is a launcher that starts in this container and learns its hosts from its command line alone.
+type FillCall struct {
 	Args []string `json:"args"` // without those of COMMAND
 	Dir  string   `json:"dir"`  // working directory
 	// Network is the interface that the environment names, "" if it names none.
 	Network string `json:"network"`
-	// Old says that this horovodrun has no option for the interface.
+	// Old says that this launcher has no option for the interface.
 	Old bool `json:"old"`
 }
 
@@ -89,21 +89,20 @@ func (r *Refusal) Error() string { return r.Text }
 
 // The questions.
 const (
-	askStatus     = "status"
-	askWait       = "wait"
-	askBarrier    = "barrier"
-	askHosts      = "hosts"
-	askHostfile   = "hostfile"
-	askNames      = "names"
-	askHorovodrun = "horovodrun"
+	askStatus   = "status"
+	askWait     = "wait"
+	askBarrier  = "barrier"
+	askHosts    = "hosts"
+	askHostfile = "hostfile"
+	askNames    = "names"
 )
 
 // request is the line that a client sends.
 type request struct {
-	Ask        string          `json:"ask"`
-	Name       string          `json:"name"`    // of the barrier
-	Timeout    time.Duration   `json:"timeout"` // of wait and barrier; 0 = no limit
-	Horovodrun *HorovodrunCall `json:"horovodrun,omitempty"`
+	Ask     string        `json:"ask"`
+	Name    string        `json:"name"`                 // of the barrier
+	Timeout time.Duration `json:"timeout"`              // of wait and barrier; 0 = no limit
+	Fill    *FillCall     `json:"horovodrun,omitempty"` // with the name of the launcher in Ask
 }
 
 // answer is the line that the server sends.
@@ -113,12 +112,12 @@ type answer struct {
 	Status *Status    `json:"status,omitempty"`
 	Hosts  []Host     `json:"hosts,omitempty"`
 	Names  [][]string `json:"names,omitempty"`
-	Add    []string   `json:"add,omitempty"` // arguments for horovodrun
+	Add    []string   `json:"add,omitempty"` // arguments for a launcher
 }
 
 // Limits of both directions.
 const (
-	maxRequest = 256 << 10 // bytes; a request of horovodrun contains a list of hosts
+	maxRequest = 256 << 10 // bytes; a request of a launcher contains a list of hosts
 	maxAnswer  = 16 << 20  // bytes; a status has about 300 bytes per rank
 
 	requestTimeout = 10 * time.Second       // from the connection to the end of the request

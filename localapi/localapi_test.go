@@ -43,7 +43,7 @@ type job struct {
 	dropped chan string // the questions that ended with their context
 	release chan struct{}
 	pid     int // of the last process that asked for names
-	call    HorovodrunCall
+	call    FillCall
 }
 
 func newJob() *job {
@@ -89,9 +89,9 @@ func (j *job) Names(pid int) ([][]string, *Refusal) {
 	return [][]string{{"node-7", "worker-0"}, {"worker-1"}}, nil
 }
 
-func (j *job) Horovodrun(_ context.Context, call HorovodrunCall) []string {
+func (j *job) Fill(_ context.Context, launcher string, call FillCall) ([]string, bool) {
 	j.call = call
-	return []string{"-H", "worker-0:8"}
+	return []string{"-H", "worker-0:8"}, launcher == "horovodrun"
 }
 
 // startServer serves j until the test ends.
@@ -142,8 +142,8 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, [][]string{{"node-7", "worker-0"}, {"worker-1"}}, names)
 	require.Equal(t, os.Getpid(), j.pid)
 
-	call := HorovodrunCall{Args: []string{"-np", "2"}, Dir: "/work", Network: "ib0", Old: true}
-	add, err := c.Horovodrun(ctx, call)
+	call := FillCall{Args: []string{"-np", "2"}, Dir: "/work", Network: "ib0", Old: true}
+	add, err := c.Fill(ctx, "horovodrun", call)
 	require.NoError(t, err)
 	require.Equal(t, []string{"-H", "worker-0:8"}, add)
 	require.Equal(t, call, j.call)
@@ -321,7 +321,7 @@ func TestServerNeverAnswers(t *testing.T) {
 	}{
 		"status":               {request{Ask: askStatus}, answerTimeout},
 		"names":                {request{Ask: askNames}, answerTimeout},
-		"horovodrun":           {request{Ask: askHorovodrun, Timeout: time.Hour}, answerTimeout},
+		"horovodrun":           {request{Ask: "horovodrun", Timeout: time.Hour}, answerTimeout},
 		"wait for a minute":    {request{Ask: askWait, Timeout: time.Minute}, time.Minute + answerTimeout},
 		"barrier for a minute": {request{Ask: askBarrier, Timeout: time.Minute}, time.Minute + answerTimeout},
 	} {

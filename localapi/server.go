@@ -30,8 +30,8 @@ type Job interface {
 	// Names lists the names of every host, by rank, the best name first; none before all ranks are present. pid is the
 	// process that asks, 0 if it is in another PID namespace.
 	Names(pid int) ([][]string, *Refusal)
-	// Horovodrun returns the arguments to add to a horovodrun.
-	Horovodrun(ctx context.Context, call HorovodrunCall) []string
+	// Fill returns the arguments that give a launcher its hosts; ok is false for a launcher that needs none.
+	Fill(ctx context.Context, launcher string, call FillCall) (add []string, ok bool)
 }
 
 // exitUnknown is the exit status of a command whose question the server does not know (EX_USAGE in sysexits.h).
@@ -140,9 +140,12 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 		a.Hosts, refusal = s.Job.Hostfile(ctx)
 	case q.Ask == askNames:
 		a.Names, refusal = s.Job.Names(pid)
-	case q.Ask == askHorovodrun && q.Horovodrun != nil:
-		a.Add = s.Job.Horovodrun(ctx, *q.Horovodrun)
 	default:
+		if q.Fill != nil {
+			if add, ok := s.Job.Fill(ctx, q.Ask, *q.Fill); ok {
+				return answer{Add: add}
+			}
+		}
 		text := fmt.Sprintf("the running paiinit, %s, does not know the question %q", s.Version, q.Ask)
 		refusal = &Refusal{exitUnknown, text}
 	}

@@ -242,12 +242,8 @@ func TestNothingIsLeft(t *testing.T) {
 					}
 				})
 				require.Equal(t, "ready 0", r.line())
-				require.Eventually(
-					t,
-					func() bool { return len(sleepers(t, word)) == 5 },
-					20*time.Second,
-					20*time.Millisecond,
-				)
+				require.Eventually(t, func() bool { return len(sleepers(t, word)) == 5 }, 20*time.Second,
+					20*time.Millisecond)
 
 				r.signal(unix.SIGTERM)
 				status, _ := r.end()
@@ -256,9 +252,7 @@ func TestNothingIsLeft(t *testing.T) {
 				if end.stderr == "" {
 					require.Empty(t, r.stderr.String())
 				} else {
-					require.Contains(
-						t,
-						r.stderr.String(),
+					require.Contains(t, r.stderr.String(),
 						"paiinit: pid1: the agent ended without a result: "+
 							end.stderr+"; the rest of the job was killed\n",
 					)
@@ -371,12 +365,8 @@ func TestSecretSize(t *testing.T) {
 		_, _ = r.end()
 	}
 
-	status, stdout, stderr := subreaper.run(
-		t,
-		preparation{Environ: []string{"PAIINIT_SECRET=" + strings.Repeat("x", 4097)}},
-		"status",
-		"0",
-	)
+	status, stdout, stderr := subreaper.run(t,
+		preparation{Environ: []string{"PAIINIT_SECRET=" + strings.Repeat("x", 4097)}}, "status", "0")
 	require.Equal(t, pid1.StatusConfig, status)
 	require.Empty(t, stdout)
 	require.Equal(t, "paiinit: pid1: PAIINIT_SECRET has 4097 bytes; a secret may have at most 4096\n", stderr)
@@ -421,13 +411,8 @@ func TestStandardFilesPassThrough(t *testing.T) {
 func TestJobGetsNoOtherFiles(t *testing.T) {
 	want, err := exec.Command("/bin/ls", "/proc/self/fd").Output() // the test's parent may have left some open
 	require.NoError(t, err)
-	status, out, _ := subreaper.run(
-		t,
-		preparation{Environ: []string{"PAIINIT_SECRET=x"}},
-		"exec",
-		"/bin/ls",
-		"/proc/self/fd",
-	)
+	status, out, _ := subreaper.run(t, preparation{Environ: []string{"PAIINIT_SECRET=x"}}, "exec", "/bin/ls",
+		"/proc/self/fd")
 	require.Equal(t, 0, status)
 	require.Equal(t, string(want), out)
 }
@@ -483,12 +468,8 @@ func TestWithoutProc(t *testing.T) {
 		p := preparation{Proc: "hide", Environ: []string{"PAIINIT_SECRET=canary"}}
 		for _, argv0 := range []string{binary(), filepath.Base(binary())} {
 			p.Argv0 = argv0
-			r := where.command(
-				t,
-				p,
-				"sh",
-				`[ -e /proc/self ] && exit 1; (sleep 1000 &) ; echo "${PAIINIT_SECRET-none}"; exit 8`,
-			)
+			r := where.command(t, p, "sh",
+				`[ -e /proc/self ] && exit 1; (sleep 1000 &) ; echo "${PAIINIT_SECRET-none}"; exit 8`)
 			r.Env = append(r.Env, "PATH="+filepath.Dir(binary())+":"+os.Getenv("PATH"))
 			out, err := r.Output()
 			require.Equal(t, 8, r.wait(err), "%s", &r.stderr)
@@ -506,12 +487,8 @@ func TestWithoutProc(t *testing.T) {
 // /proc belongs to the namespace, as in a container.
 func TestOwnProc(t *testing.T) {
 	each(t, initPlaces, func(t *testing.T, where place) {
-		status, out, stderr := where.run(
-			t,
-			preparation{Proc: "mount"},
-			"sh",
-			"readlink /proc/$PPID/exe; cat /proc/1/comm /proc/$PPID/comm; exit 3",
-		)
+		status, out, stderr := where.run(t, preparation{Proc: "mount"}, "sh",
+			"readlink /proc/$PPID/exe; cat /proc/1/comm /proc/$PPID/comm; exit 3")
 		require.Equal(t, 3, status, stderr)
 		name := filepath.Base(binary())
 		name = name[:min(len(name), 15)] // TASK_COMM_LEN

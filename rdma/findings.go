@@ -39,8 +39,8 @@ const (
 		"and /etc/dat.conf of the host in the container"
 )
 
-// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there
-// as soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
+// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there as
+// soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
 func (t tree) deviceNodes() []string {
 	return slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
 }
@@ -88,12 +88,8 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		add(severity, "", fmt.Sprintf("locked memory is limited to %d KiB, which %s", l.Memlock>>10, what), fixMemlock)
 	}
 	if openable && !t.exists("dev/infiniband/rdma_cm") {
-		add(
-			SeverityInfo,
-			"",
-			"/dev/infiniband/rdma_cm is not in this container: programs that connect through librdmacm fail",
-			fixNode,
-		)
+		add(SeverityInfo, "",
+			"/dev/infiniband/rdma_cm is not in this container: programs that connect through librdmacm fail", fixNode)
 	}
 	if usable && r.GPUs > 0 && r.GPUDirect == "" {
 		severity := SeverityWarning
@@ -105,12 +101,8 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		add(severity, "", what, "modprobe nvidia_peermem on the host")
 	}
 	if r.NetworkDirect {
-		add(
-			SeverityWarning,
-			"",
-			"Azure's Network Direct, from before SR-IOV: verbs, UCX and NCCL cannot use it",
-			fixDirect,
-		)
+		add(SeverityWarning, "", "Azure's Network Direct, from before SR-IOV: verbs, UCX and NCCL cannot use it",
+			fixDirect)
 	}
 	if r.PeerMemory == "denied" {
 		add(
@@ -131,11 +123,8 @@ func (d *Device) findings(netnsMode string, netdevs []string) []Finding {
 			{
 				SeverityError,
 				"",
-				fmt.Sprintf(
-					"%s belongs to %s, which is not visible here: it is in another network namespace",
-					d.Verbs,
-					d.Name,
-				),
+				fmt.Sprintf("%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs,
+					d.Name),
 				fixNetwork,
 			},
 		}
@@ -225,18 +214,15 @@ func (p *Port) findings(netdevs []string) []Finding {
 		case p.LID == 0 || p.SMLID == 0:
 			return warn(
 				fmt.Sprintf("is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.LID, p.SMLID),
-				"check the subnet manager",
-			)
+				"check the subnet manager")
 		case p.RateGbps == 10 && p.PhysState == "LinkUp":
 			// rate_show in drivers/infiniband/core/sysfs.c reports SDR for speeds that the kernel does not know.
 			return []Finding{
 				{
 					SeverityInfo,
 					"",
-					fmt.Sprintf(
-						"port %d reports 10 Gb/sec (4X SDR), as kernels do for speeds that they do not know",
-						p.Port,
-					),
+					fmt.Sprintf("port %d reports 10 Gb/sec (4X SDR), as kernels do for speeds that they do not know",
+						p.Port),
 					"check the rate on the switch; a cable may be bad",
 				},
 			}
@@ -262,18 +248,15 @@ func (p *Port) findings(netdevs []string) []Finding {
 			Finding{
 				SeverityInfo,
 				"",
-				fmt.Sprintf(
-					"port %d is software RDMA, which is slower than TCP: jobs use it only with --rdma require",
-					p.Port,
-				),
+				fmt.Sprintf("port %d is software RDMA, which is slower than TCP: jobs use it only with --rdma require",
+					p.Port),
 				"",
 			},
 		)
 	case KindNone:
 		return warn(
 			fmt.Sprintf("is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.LinkLayer),
-			"",
-		)
+			"")
 	}
 	return nil
 }
@@ -294,19 +277,15 @@ func (p *Port) addressFindings(netdevs []string) []Finding {
 		return warn("is active, but has no GID", "give its network interface an IP address")
 	case p.reachable(netdevs):
 		if !p.settled(netdevs) {
-			return warn(
-				"has addresses of RoCE v1 only: NCCL asks for RoCE v2, and routers do not forward v1",
-				"check the port's RoCE mode on the host (cma_roce_mode)",
-			)
+			return warn("has addresses of RoCE v1 only: NCCL asks for RoCE v2, and routers do not forward v1",
+				"check the port's RoCE mode on the host (cma_roce_mode)")
 		}
 	case len(foreign) > 0:
 		// In the kernel's shared mode every container sees all GIDs of the host, even those of other containers'
 		// interfaces.
 		return warn(
-			fmt.Sprintf(
-				"has only GIDs of the network interface %s, which is not in this container",
-				strings.Join(foreign, ", "),
-			),
+			fmt.Sprintf("has only GIDs of the network interface %s, which is not in this container",
+				strings.Join(foreign, ", ")),
 			fixNetwork,
 		)
 	default:

@@ -161,11 +161,8 @@ func TestFixtures(t *testing.T) {
 						files = append(files, file)
 					}
 				}
-				f.archive.Files = append(
-					files,
-					txtar.File{Name: "want.json", Data: []byte(got)},
-					txtar.File{Name: "summary", Data: []byte(summary)},
-				)
+				f.archive.Files = append(files, txtar.File{Name: "want.json", Data: []byte(got)},
+					txtar.File{Name: "summary", Data: []byte(summary)})
 				require.NoError(t, os.WriteFile(f.file, txtar.Format(f.archive), 0o644))
 				return
 			}
@@ -219,8 +216,7 @@ func TestThisMachine(t *testing.T) {
 func TestZeroConfig(t *testing.T) {
 	r := Probe(Config{})
 	require.Equal(t, "none", r.Summary().String())
-	require.JSONEq(
-		t,
+	require.JSONEq(t,
 		`{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"netns_mode":"","gpudirect":"","dmabuf":false,"gpus":0,
 		"network_direct":false,"peer_memory":"",
 		"findings":[{"severity":"info","device":"","what":"no verbs devices: MPI and NCCL will use TCP","fix":""}]}`,
@@ -284,11 +280,8 @@ func TestWrongNode(t *testing.T) {
 	r := Probe(f.config())
 	require.False(t, r.Devices[0].Openable)
 	require.True(t, r.Devices[1].Openable)
-	require.Equal(
-		t,
-		"/dev/infiniband/uverbs0 is not the node of this device: it is 1:3, the device is 231:192",
-		r.Findings[0].What,
-	)
+	require.Equal(t, "/dev/infiniband/uverbs0 is not the node of this device: it is 1:3, the device is 231:192",
+		r.Findings[0].What)
 	require.Equal(t, "1 x InfiniBand 400 Gb/s", r.Summary().String())
 }
 
@@ -497,10 +490,8 @@ func TestMessages(t *testing.T) {
 	require.True(t, done)
 	require.Equal(t, map[string]netlinkDevice{"mlx5_0": {protocol: "ib", index: 3}}, n.devices)
 
-	done, err = parseMessages(
-		append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...),
-		n.addMode,
-	)
+	done, err = parseMessages(append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...),
+		n.addMode)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, "shared", n.mode)
@@ -607,7 +598,8 @@ func TestReasons(t *testing.T) {
 	for err, want := range map[error]Reason{
 		syscall.ENOENT: reasonAbsent, syscall.EPERM: reasonForbidden, syscall.EACCES: reasonMode,
 		syscall.ENXIO: reasonGone,
-		syscall.EIO:   reasonGone, syscall.ENODEV: reasonGone, syscall.EMFILE: reasonOpen, errors.New("odd"): reasonOpen,
+		syscall.EIO:   reasonGone, syscall.ENODEV: reasonGone, syscall.EMFILE: reasonOpen,
+		errors.New("odd"):              reasonOpen,
 		errWrongNode{"1:3", "231:192"}: reasonWrongNode,
 	} {
 		d := Device{Verbs: "uverbs0", visible: true, open: fmt.Errorf("wrapped: %w", err)}
@@ -760,10 +752,8 @@ func FuzzContents(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, back)
 		_ = s.String()
-		_, _ = parseMessages(
-			one,
-			func(a attrs) { n := netlinkAnswer{devices: map[string]netlinkDevice{}}; n.addDevice(a); n.addMode(a) },
-		)
+		_, _ = parseMessages(one,
+			func(a attrs) { n := netlinkAnswer{devices: map[string]netlinkDevice{}}; n.addDevice(a); n.addMode(a) })
 		var again Report
 		require.NoError(t, json.Unmarshal([]byte(asJSON(t, r)), &again))
 	})
@@ -795,9 +785,7 @@ func BenchmarkProbe(b *testing.B) {
 	}
 	read := func(path string, buf []byte) (int, error) { return readAttribute(root+path, buf) }
 	for b.Loop() {
-		if r := Probe(
-			Config{Root: os.DirFS(root), read: read},
-		); len(r.Devices) != 12 ||
+		if r := Probe(Config{Root: os.DirFS(root), read: read}); len(r.Devices) != 12 ||
 			len(r.Devices[11].Ports[0].GIDs) != 8 {
 			b.Fatal("wrong report")
 		}

@@ -1,21 +1,21 @@
 package rdma
 
-// Search is a Probe that runs beside other work.
+// Search runs Probe beside other work.
 type Search struct {
 	done     chan struct{}
 	report   Report
 	settings Flags
 }
 
-// Begin begins to look at the devices. settings are what the user has decided, FlagOff or FlagRequire; with FlagOff it
-// looks at nothing. Limits of memory must have been raised before.
+// Begin starts a search. settings are the user's decision, FlagOff or FlagRequire; with FlagOff it looks at nothing.
+// The caller must raise limits of locked memory before.
 func Begin(c Config, settings Flags) *Search {
 	s := &Search{done: make(chan struct{}), settings: settings}
 	if settings&FlagOff != 0 {
 		close(s.done)
 		return s
 	}
-	go func() { // the end of the process does not wait for it: a driver may hang
+	go func() { // the process may end before it does: a driver may hang
 		defer close(s.done)
 		s.report = Probe(c)
 	}()
@@ -31,7 +31,7 @@ func (s *Search) Report() Report {
 	return s.report
 }
 
-// Summary waits for the report, and returns what the other ranks judge.
+// Summary waits for the report and returns its summary for the other ranks.
 func (s *Search) Summary() Summary {
 	sum := s.Report().Summary()
 	sum.Flags |= s.settings

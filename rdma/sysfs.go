@@ -226,10 +226,7 @@ func (t tree) dmabuf() bool {
 func (t tree) gpus() int {
 	n := 0
 	for _, name := range t.names("dev") {
-		if digits, ok := strings.CutPrefix(
-			name,
-			"nvidia",
-		); ok && digits != "" &&
+		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" &&
 			strings.Trim(digits, "0123456789") == "" {
 			n++
 		}
@@ -270,8 +267,8 @@ func (t tree) exists(name string) bool {
 	return err == nil
 }
 
-// names lists a directory, sorted with numbers by value; nothing if it cannot be read. It includes symbolic links, as
-// which sysfs shows devices.
+// names lists a directory, sorted with numbers by value; nothing if it cannot be read. Symbolic links count: sysfs
+// shows devices as links.
 func (t tree) names(dir string) []string {
 	names := t.unordered(dir)
 	slices.SortFunc(names, natural)

@@ -16,9 +16,7 @@ import (
 // System returns the Config of this container.
 func System() Config {
 	return Config{
-		Root: os.DirFS(
-			"/",
-		),
+		Root:       os.DirFS("/"),
 		read:       readAttribute,
 		open:       openNode,
 		verbs:      queryVerbs,
@@ -156,11 +154,7 @@ func readMemory(pid int) error {
 	var to [1]byte
 	local := []unix.Iovec{{Base: &to[0]}}
 	local[0].SetLen(len(to))
-	_, err := unix.ProcessVMReadv(
-		pid,
-		local,
-		[]unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&reasonTexts)), Len: len(to)}},
-		0,
-	)
+	_, err := unix.ProcessVMReadv(pid, local,
+		[]unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&reasonTexts)), Len: len(to)}}, 0)
 	return err
 }

@@ -9,10 +9,10 @@ import (
 	"text/tabwriter"
 )
 
-// WriteTable shows one container at a glance: a line for each port, one for what they share, and the findings.
+// WriteTable writes a line for each port of a container, one for what they share, and the findings.
 func (r Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintf(w, "%s\n", r.Summary()) // all reported by Flush
+	_, _ = fmt.Fprintf(w, "%s\n", r.Summary()) // Flush reports all errors
 	if len(r.Devices) > 0 {
 		_, _ = fmt.Fprint(w, "\nPORT\tFABRIC\tSTATE\tRATE\tUSABLE\tADDRESS\tNODE\tPCI\tNUMA\tFIRMWARE\n")
 	}
@@ -47,7 +47,7 @@ func (r Report) WriteTable(out io.Writer) error {
 	return nil
 }
 
-// write shows a finding, and where it is.
+// write writes a finding and its place.
 func (f Finding) write(out io.Writer, where string) error {
 	if where != "" {
 		where += ": "
@@ -83,7 +83,7 @@ func memlockText(l Limits) string {
 	return fmt.Sprintf("%d KiB", l.Memlock>>10)
 }
 
-// addressText is by what a port is reached: its LID and partition keys, or the last of its GIDs, which are the best.
+// addressText returns how to reach a port: LID and partition keys, or the last of its GIDs, which is the best one.
 func addressText(p Port) string {
 	switch {
 	case p.Fabric == KindInfiniBand:
@@ -94,7 +94,7 @@ func addressText(p Port) string {
 	return "-"
 }
 
-// RankReport is what one rank of a job has found.
+// RankReport is the report of one rank of a job.
 type RankReport struct {
 	Rank    int
 	Name    string
@@ -103,8 +103,8 @@ type RankReport struct {
 	Error   string
 }
 
-// WriteJobTable shows the whole job at a glance: a line for each rank, with a star at each value that most others do
-// not have, the verdict with its details, and each finding once.
+// WriteJobTable writes a line for each rank of a job, with a star at each value that differs from most ranks', the
+// verdict with its details, and each finding once.
 func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ...string) error {
 	header := []string{"RANK", "NAME", "USABLE", "PORTS", "PKEYS", "FIRMWARE",
 		"LOCKED MEMORY", "GPUDIRECT", "PEER MEMORY"}
@@ -131,7 +131,7 @@ func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ..
 	}
 	starred := markOdd(rows, 2)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, strings.Join(header, "\t")) // all reported by Flush
+	_, _ = fmt.Fprintln(w, strings.Join(header, "\t")) // Flush reports all errors
 	for _, row := range rows {
 		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -150,7 +150,7 @@ func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ..
 	return writeFindings(out, ranks)
 }
 
-// writeFindings shows each finding once, with the ranks and devices that have it.
+// writeFindings writes each finding once, with the ranks and devices that have it.
 func writeFindings(out io.Writer, ranks []RankReport) error {
 	where := make(map[Finding][]string)
 	var order []Finding
@@ -183,8 +183,8 @@ func unique(words []string) string {
 	return orDash(strings.Join(slices.Compact(words), " "))
 }
 
-// markOdd puts a star behind each cell that differs from the most frequent one of its column, of equally frequent ones
-// the first. Columns before from are left alone.
+// markOdd adds a star to each cell that differs from the most frequent one of its column (the first of equally frequent
+// ones), from column from on.
 func markOdd(rows [][]string, from int) (marked bool) {
 	if len(rows) < 2 {
 		return false

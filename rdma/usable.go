@@ -95,10 +95,8 @@ func (p *Port) reachable(netdevs []string) bool {
 
 // settled says whether a port on Ethernet has such a GID of RoCE v2, which needs no finding.
 func (p *Port) settled(netdevs []string) bool {
-	return slices.ContainsFunc(
-		p.GIDs,
-		func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) },
-	)
+	return slices.ContainsFunc(p.GIDs,
+		func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) })
 }
 
 // here says whether the GID's network interface is in this container; unknown counts as yes.

@@ -87,17 +87,15 @@ func Judge(ranks []Summary) Verdict {
 		}
 	}
 	if v.Fabric != KindNone {
-		v.SameNames = !slices.ContainsFunc(
-			ranks,
-			func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names },
-		)
+		v.SameNames = !slices.ContainsFunc(ranks,
+			func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names })
 		v.Notes = notes(ranks, v.Fabric)
 	}
 	return v
 }
 
-// JudgeEncoded judges encoded summaries. What cannot be decoded counts as a rank without devices: the caller has
-// compared the versions before.
+// JudgeEncoded judges encoded summaries. A summary that cannot be decoded counts as a rank without devices: the caller
+// has compared the versions before.
 func JudgeEncoded(encoded [][]byte) Verdict {
 	ranks := make([]Summary, len(encoded))
 	for i, b := range encoded {
@@ -161,19 +159,13 @@ func lacking(ranks []Summary, k Kind) []Lack {
 	}
 	switch k {
 	case KindInfiniBand:
-		if lacks = outliers(
-			ranks,
-			"another InfiniBand subnet",
-			func(s Summary) []int { return setBits(s.subnets) },
-		); lacks == nil {
+		if lacks = outliers(ranks, "another InfiniBand subnet",
+			func(s Summary) []int { return setBits(s.subnets) }); lacks == nil {
 			lacks = otherPartition(ranks)
 		}
 	case KindRoCE:
-		lacks = outliers(
-			ranks,
-			"RoCE addresses of another family",
-			func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) },
-		)
+		lacks = outliers(ranks, "RoCE addresses of another family",
+			func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) })
 	}
 	return lacks
 }

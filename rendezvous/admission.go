@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// gate limits how many gossip streams memberlist reads at a time, and how many bytes of each. memberlist itself starts
-// a goroutine per stream, and buffers up to 20 MB before it checks the seal (memberlist v0.7 net.go,
-// decryptRemoteState); the label that opens a stream is public, it stands in the SSH identification.
+// admission limits how many gossip streams memberlist reads at a time, and how many bytes of each. memberlist itself
+// starts a goroutine per stream and buffers up to 20 MB before it checks the encryption (memberlist v0.7 net.go,
+// decryptRemoteState); the label that opens a stream is public, because the SSH identification contains it.
 //
 // Streams from addresses of the job have places of their own; all other addresses share a quarter as many. A full queue
-// refuses the stream: memberlist repeats a push/pull.
+// refuses the stream, and memberlist repeats a push/pull.
 type admission struct {
 	begun chan struct{} // closed by begin, which sets the next two
 	known func(netip.Addr) bool
@@ -23,10 +23,10 @@ type admission struct {
 
 	mu            sync.Mutex
 	ranks, others quota
-	sources       map[netip.Prefix]*source // of strangers
+	sources       map[netip.Prefix]*source // of other addresses
 }
 
-// quota counts the streams of ranks, or those of other addresses.
+// quota counts the streams of the ranks, or of all other addresses.
 type quota struct {
 	streams, most int
 	places        chan struct{} // one element per stream that memberlist reads
@@ -52,7 +52,7 @@ const (
 	streamPatience = 10 * time.Second
 )
 
-// newAdmission returns a gate for a process whose RLIMIT_NOFILE is files.
+// newAdmission returns the admission of a process whose RLIMIT_NOFILE is files.
 func newAdmission(files int) *admission {
 	return &admission{
 		begun:   make(chan struct{}),
@@ -185,7 +185,7 @@ func network(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, bits).Masked()
 }
 
-// admitted fails a stream that is longer than the limit, and leaves the admission when it is closed.
+// admitted fails a stream that is longer than the limit, and gives its place back when it is closed.
 type admitted struct {
 	net.Conn
 	left  int64 // bytes

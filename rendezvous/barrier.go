@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// A barrier is a name that every rank calls once all ranks have been told to go.
+// A barrier is a name that every rank calls, once all ranks have been told to go.
 //
 //	a rank                                     rank 0
 //	   arrive(call, name)  ------------------>  notes it
@@ -16,31 +16,32 @@ import (
 //	                  <-----------------------  release(call), to all of them at once
 //	   released(call)  ---------------------->  forgets it
 //
-// A release empties the barrier, so the name can be used again at once: a call that comes later counts for the next time. A rank
-// whose connection was lost repeats its calls when it is back; a call that was released meanwhile is released again, so nobody
-// waits for a time that is over.
+// A release empties the barrier, so the name can be used again at once: a later call counts for the next time. A rank
+// whose connection was lost repeats its calls when it is back. Rank 0 releases a repeated call again if it was released
+// meanwhile, so that no rank waits for a barrier that is over.
 
 // MaxName is the longest name of a barrier, in bytes.
 const MaxName = 128
 
-// ErrOver says that the job ended while somebody waited for something else; Wait tells how.
+// ErrOver reports that the job ended while the caller waited for something else; Wait returns how.
 var ErrOver = errors.New("the job is over")
 
-// BarrierError says who had not called a barrier when a caller gave up.
+// BarrierError names the ranks that had not called a barrier when the caller's context ended.
 type BarrierError struct {
 	Name   string
 	Size   int
-	Absent []Missing // empty when rank 0 could not be asked
+	Absent []Missing // empty if rank 0 could not be asked
 }
 
 func (e *BarrierError) Error() string {
 	if len(e.Absent) == 0 {
 		return fmt.Sprintf("barrier %q: not every rank has come, and rank 0 does not say who is awaited", e.Name)
 	}
-	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s", e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
+	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s",
+		e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
 }
 
-// calls are what this container wants of rank 0. Only the loop touches them.
+// calls are this container's pending questions to rank 0. Only the loop touches them.
 type calls struct {
 	n       *Node
 	last    uint64
@@ -53,11 +54,11 @@ type arrival struct {
 	released chan struct{}
 }
 
-// barrier holds the calls of one name: those of this container under "", those of others under their targets' keys.
+// barrier holds the calls of one name, by the key of the rank's target; those of this container are under "".
 type barrier map[string]map[uint64]bool
 
-// Barrier returns once every rank has called it with that name, in each of which callers of one rank count once. Before all
-// ranks are present it waits for them, too. Its errors are *BarrierError when ctx ends, and ErrOver.
+// Barrier returns once every rank has called the barrier of that name; several calls of one rank count once. It can be
+// called before all ranks are present. Its errors are *BarrierError when ctx ends, and ErrOver.
 func (n *Node) Barrier(ctx context.Context, name string) error {
 	if name == "" || len(name) > MaxName {
 		return fmt.Errorf("rendezvous: the name of a barrier has 1 to %d bytes, not %d", MaxName, len(name))
@@ -100,7 +101,7 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 	return &BarrierError{Name: name, Size: size, Absent: absent}
 }
 
-// over is for a call that sees the end of the job: it may have been released just before that.
+// over returns the result of a call that sees the end of the job, before which it may have been released.
 func (a *arrival) over() error {
 	select {
 	case <-a.released:
@@ -110,7 +111,7 @@ func (a *arrival) over() error {
 	}
 }
 
-// absentAt lists who is awaited: at the barrier, or at all.
+// absentAt lists the ranks that have not called the barrier, or have not come at all.
 func (k *calls) absentAt(name string) []Missing {
 	var absent []Missing
 	k.n.ask(func() {
@@ -122,14 +123,14 @@ func (k *calls) absentAt(name string) []Missing {
 		}
 	})
 	if len(absent) == 0 {
-		if m, ok := k.inquire(k.n.ctx, name); ok { // the caller's time is over, but not the node's
+		if m, ok := k.inquire(k.n.ctx, name); ok { // ctx has ended, but not the node's context
 			absent = m.Missing
 		}
 	}
 	return absent
 }
 
-// arrive tells rank 0 of a call, if it can be told now; resumeCalls repeats what could not.
+// arrive sends a call to rank 0 if it is connected; resume repeats the calls.
 func (k *calls) arrive(call uint64, a *arrival) {
 	switch {
 	case k.n.phase != Running:
@@ -149,7 +150,7 @@ func (k *calls) leave(call uint64, name string) {
 	}
 }
 
-// resumeCalls tells rank 0 of every call: when the job starts, and when the connection is back.
+// resume sends every pending call to rank 0: when the job starts, and when the connection is back.
 func (k *calls) resume() {
 	order := make([]uint64, 0, len(k.waiting))
 	for call := range k.waiting {
@@ -171,7 +172,7 @@ func (k *calls) onRelease(call uint64) {
 	}
 }
 
-// onArrive is rank 0's part.
+// onArrive handles the call of another rank.
 func (c *coordinator) onArrive(t *target, m message) {
 	switch {
 	case c.n.phase != Running || m.Name == "" || len(m.Name) > MaxName:
@@ -226,7 +227,8 @@ func (c *coordinator) takeBack(key string, call uint64, name string) {
 	}
 }
 
-// dropArrivals forgets the calls of a rank whose connection has ended: it repeats those that still wait when it is back.
+// dropArrivals forgets the calls of a rank whose connection has ended: the rank repeats the pending ones when it is
+// back.
 func (c *coordinator) dropArrivals(t *target) {
 	for name, b := range c.barriers {
 		delete(b, t.key)

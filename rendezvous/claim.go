@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Two containers may say that they are the same rank: a restarted one whose predecessor is not known to be dead yet, or
-// one too many, by a mistake in the environment. Only the process at the other end of the first one's connection can
-// tell: it is asked over it.
+// Two containers may claim the same rank: a restarted one whose predecessor is not known to be dead, or one too many by
+// a mistake in the environment. Only the process at the other end of the first one's connection can tell which, so it
+// is asked over that connection.
 
-// probes are the questions that wait for their answers. Only the loop touches them.
+// probes are the pings without an answer. Only the loop touches them.
 type probes struct {
 	n    *Node
 	open map[*wire]*probe
 }
 
-// probe is a question over a live connection, and the calls that wait for the answer.
+// probe holds the functions to call with the answer of one ping.
 type probe struct {
 	then []func(alive bool)
 }
 
-// probe asks whether the process at the other end of a connection still answers. The loop calls then with the answer;
-// no answer within the time limit, and the end of the connection, count as no.
+// ask finds out whether the process at the other end of a connection still answers. The loop calls then with the
+// result; a timeout and the end of the connection count as no.
 func (q *probes) ask(w *wire, then func(alive bool)) {
 	if p := q.open[w]; p != nil {
 		p.then = append(p.then, then)
@@ -52,8 +52,8 @@ func (q *probes) answered(w *wire, alive bool) {
 	}
 }
 
-// contest decides between the start of a rank that has a part in the job and another one, r. The first keeps its place
-// while it answers: the second is refused. Otherwise succeed is called.
+// contest decides between a registered start of a rank and another start, r. The registered start keeps its place if it
+// answers, and r is refused. Otherwise contest calls succeed.
 func (c *coordinator) contest(t *target, first Record, r *Record, reply func(message), succeed func()) {
 	decide := func(alive bool) {
 		switch {
@@ -73,7 +73,7 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 			if reply != nil {
 				reason := fmt.Sprintf("%s is taken: the container at %v has this rank and answers; "+
 					"this second one at %v has no part in the job", r.ID, first.Addr, r.Addr)
-				reply(message{Type: done, Last: true, Outcome: &Outcome{Status: c.n.cfg.Status.Conflict, Reason: reason}})
+				reply(message{Type: done, Last: true, Outcome: &Outcome{c.n.cfg.Status.Conflict, reason}})
 			}
 		}
 	}
@@ -89,9 +89,8 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 	})
 }
 
-// addStart has rank 0 dial a start of a container that it has heard of before the launch. It reports true where another
-// start of that container is connected, which is asked first; reply tells this one what came of it, if it waits for an
-// answer.
+// addStart has rank 0 dial a start of a container before the launch. If another start of that container is connected,
+// addStart reports true and asks that one first; reply then tells the result to the new one.
 func (c *coordinator) addStart(r *Record, reply func(message)) (asked bool) {
 	t := c.targets[r.ID]
 	if t == nil || t.link == nil || t.rec == nil || t.rec.Nonce == r.Nonce {
@@ -116,13 +115,13 @@ func (c *coordinator) addStart(r *Record, reply func(message)) (asked bool) {
 	return true
 }
 
-// rivals reports whether a container that speaks to this one claims rank 0 as this one does. Only the environment gives
-// that claim: where ranks are agreed, one of the two steps down.
+// rivals reports whether the sender of a record claims rank 0 as this container does. Only the environment gives that
+// claim: where ranks are agreed, one of the two steps down.
 func (c *coordinator) rivals(r *Record) bool {
 	return r != nil && c.n.self.Rank == 0 && r.Rank == 0 && r.Nonce != c.n.self.Nonce
 }
 
-// onRival ends the job before its launch: one of the ranks is missing, and will not come.
+// onRival ends the job before its launch: one rank is missing and will not come, because its container claims rank 0.
 func (c *coordinator) onRival(r *Record) {
 	if !c.n.isGathered() {
 		self := c.n.self

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Where every rank runs a command of its own, each tells rank 0 how it ended, and rank 0 orders the others to end theirs.
+// Where every rank runs its own command, each rank reports to rank 0 how it ended, and rank 0 orders the others to end
+// theirs.
 
 // Order is rank 0's order to end the command of this rank.
 type Order struct {
@@ -20,15 +21,15 @@ type End struct {
 	Rank    int
 	Name    string
 	Outcome Outcome
-	At      time.Time     // of the end, by the clock of the node that gives it out
-	Error   time.Duration // At may be wrong by this much either way; of another rank's end only [Node.Align] knows it
+	At      time.Time     // when the command ended, by this node's clock
+	Error   time.Duration // bound on the error of At; for the ends of other ranks [Node.Align] sets it
 	Stopped bool          // it was told to end before it did
 
-	after time.Duration // of the end, from the start of the rank's node, by the rank's own clock
+	after time.Duration // from the start of the rank's node to the end, by the rank's clock
 }
 
-// Report tells rank 0 how the command of this rank ended, as soon as it can be told, and once more whenever the connection to
-// it comes back; e.Rank and e.Name are left out. Rank 0 itself does not report.
+// Report reports to rank 0 how the command of this rank ended, and again whenever the connection comes back. It ignores
+// e.Rank and e.Name. Rank 0 itself does not report.
 func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
@@ -38,17 +39,17 @@ func (n *Node) Report(e End) {
 	})
 }
 
-// sentAt is a report with the time at which it is sent, by the clock of this node: it may be sent again much later.
+// sentAt stamps a report with the time at which it is sent: it may be sent again much later.
 func (m message) sentAt(clock time.Duration) message {
 	m.Clock = int64(clock)
 	return m
 }
 
-// Ends tells rank 0 how the commands of the other ranks ended, each once.
+// Ends returns, on rank 0, how the commands of the other ranks ended, each once.
 func (n *Node) Ends() <-chan End { return n.ends }
 
-// Order has every other rank end its command. Ranks that cannot be reached at the moment get the first order when they
-// are back; further ones go to connected ranks only. Rank 0 calls it.
+// Order orders every other rank to end its command. A rank that is not connected gets the first order when it is back;
+// later orders go to connected ranks only. Rank 0 calls it.
 func (n *Node) Order(signal int, reason string) {
 	n.ask(func() {
 		if n.lead == nil || n.phase != Running {
@@ -66,7 +67,7 @@ func (n *Node) Order(signal int, reason string) {
 	})
 }
 
-// Orders tells every rank but 0 that rank 0 orders it to end its command.
+// Orders returns, on every rank but 0, the orders of rank 0 to end the command.
 func (n *Node) Orders() <-chan Order { return n.orders }
 
 func (u *uplink) onOrder(m message) {
@@ -96,16 +97,16 @@ func (c *coordinator) onEnded(t *target, m message) {
 	t.ended = true
 	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, Stopped: m.Stopped}
 	e.after = time.Duration(m.After)
-	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier: the way here took time, too
+	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier, by the time that the message took
 	c.n.ends <- e
 }
 
-// clockReadings is how often Align asks a rank for its clock: the fastest answers narrow it down best.
+// clockReadings is how often Align asks a rank for its clock; the fastest answers give the tightest bound.
 const clockReadings = 8
 
-// Align asks the other ranks for their clocks, and corrects At and Error of their ends by the answers. Rank 0 calls
-// it when commands have failed: clocks that were compared at the launch of a long job have drifted apart since.
-// Without an answer before ctx ends, At is the latest time at which the command can have ended.
+// Align asks the other ranks for their clocks and corrects At and Error of their ends. Rank 0 calls it when commands
+// have failed, because clocks that were compared at the launch of a long job have drifted apart. If a rank does not
+// answer before ctx ends, At stays the latest time at which its command can have ended.
 func (n *Node) Align(ctx context.Context, ends ...*End) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -119,7 +120,7 @@ func (n *Node) Align(ctx context.Context, ends ...*End) {
 }
 
 func (c *coordinator) align(ctx context.Context, e *End) {
-	var first, last time.Time // between which the rank's clock began
+	var first, last time.Time // bounds of the start of the rank's node
 	for range clockReadings {
 		r, ok := c.readClock(ctx, e.Rank)
 		if !ok {
@@ -139,10 +140,10 @@ func (c *coordinator) align(ctx context.Context, e *End) {
 	e.At = first.Add(last.Sub(first) / 2).Add(e.after)
 }
 
-// reading is what another rank's clock showed at some time between two times here.
+// reading is a value of another rank's clock, read between sent and heard.
 type reading struct {
 	sent, heard time.Time
-	clock       time.Duration // since the start of its node
+	clock       time.Duration // since the start of the rank's node
 }
 
 func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bool) {

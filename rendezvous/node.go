@@ -136,7 +136,8 @@ const (
 	registerTimeout = 5 * time.Second
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
-	// of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would begin it anew
+	// callTimeout is of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would
+	// begin it anew.
 	callTimeout    = 20 * time.Second
 	callShare      = 50 * time.Millisecond   // more for each rank, because logins queue for processors
 	nextAddress    = 300 * time.Millisecond  // between dials to the addresses of one container
@@ -186,18 +187,18 @@ type Node struct {
 
 	// Only the loop touches the fields below.
 	course
-	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
-	find      finder
-	lead      *coordinator // nil = another rank coordinates
-	up        uplink       // view of rank 0
-	launcher  string       // Self.Launch by now
-	fabric    []byte       // Self.Fabric by now
-	looking   bool         // cfg.Fabric has not come yet
-	own       *message     // report to rank 0 on how this rank's command ended
-	order     *message     // rank 0's first order to end every command
-	calls     calls        // pending questions to rank 0
-	probes    probes
-	farewells farewells
+	gaveUp      *MissingError // the missing ranks at the deadline: the same for every caller of Gather
+	find        finder
+	lead        *coordinator // nil = another rank coordinates
+	up          uplink       // view of rank 0
+	launcher    string       // Self.Launch by now
+	fabric      []byte       // Self.Fabric by now
+	looking     bool         // cfg.Fabric has not come yet
+	own         *message     // report to rank 0 on how this rank's command ended
+	order       *message     // rank 0's first order to end every command
+	calls       calls        // pending questions to rank 0
+	probes      probes
+	withdrawals withdrawals
 }
 
 type seedState struct {
@@ -277,7 +278,7 @@ func Start(cfg Config) (*Node, error) {
 		},
 	}
 	n.up.n = n
-	n.farewells = farewells{n: n, heard: make(map[string]message)}
+	n.withdrawals = withdrawals{n: n, heard: make(map[string]message)}
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {

@@ -15,7 +15,7 @@ type Record struct {
 	Role    string         // at most 64 bytes
 	Index   int            // within the role; -1 = unknown
 	Rank    int            // -1 = to be agreed
-	Order   int            // position of the role in rank order; ranks that the environment does not tell follow it
+	Order   int            // position of the role in rank order, for ranks that the environment does not tell
 	Nonce   string         // 16 hex digits, new at every start: tells a restarted container from the one before
 	Addr    netip.AddrPort // where its port is reached
 	Host    string         // gethostname(2)
@@ -23,9 +23,9 @@ type Record struct {
 	GPUs    int            // devices seen
 	Version string         // of paiinit, at most 32 bytes
 	Fabric  []byte         // summary of the verbs devices, at most 64 bytes, opaque here
-	Launch  string         // what the launcher says of its version here; may be empty
-	Task    int            // a port kept free here for the job's own use; 0 = none
-	Exec    string         // who runs the command, in the caller's words: all ranks must say the same
+	Launch  string         // version of the launcher, in its own words; may be empty
+	Task    int            // a port kept free here for the job; 0 = none
+	Exec    string         // which ranks run the command, in the caller's words: all ranks must say the same
 	Network string         // interface that has the address of Addr; "" = not known
 }
 
@@ -73,7 +73,7 @@ func parseNonce(s string) (uint64, error) {
 	return n, nil
 }
 
-// before is the order of containers whose ranks have to be agreed: the same on every container that knows the same set.
+// before orders containers whose ranks have to be agreed, in the same way on every container that knows the same set.
 func (r *Record) before(o *Record) int {
 	return cmp.Or(
 		cmp.Compare(r.Order, o.Order),
@@ -85,7 +85,7 @@ func (r *Record) before(o *Record) int {
 	)
 }
 
-// MakeID names a container: "role-index", or its nonce when the index is unknown.
+// MakeID names a container: "role-index", or its nonce if the index is unknown.
 func MakeID(role string, index int, nonce string) string {
 	if !isPlain(role, index) {
 		return nonce

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Standing is how one rank is doing.
+// Standing is the state of one rank for people.
 type Standing string
 
 // The standings of a rank.
@@ -16,35 +16,35 @@ const (
 	Present Standing = "present" // rank 0 holds a control connection to it
 	Heard   Standing = "heard"   // gossip tells of it; only a rank that is not connected to rank 0 says so
 	Absent  Standing = "missing" // it has not come yet
-	Lost    Standing = "lost"    // it was there when the job was launched, and its control connection has ended
+	Lost    Standing = "lost"    // it was present at the launch, and its control connection has ended
 )
 
-// RankStatus is one rank as rank 0 sees it. Of one that never came, only what the environment tells is known.
+// RankStatus is one rank as rank 0 sees it. Of a rank that never came, only the environment's data is known.
 type RankStatus struct {
 	Rank     int       `json:"rank"`  // -1 = to be agreed
-	Alias    string    `json:"alias"` // as in Member; an address, or "3 ranks", for those that nobody named
-	Host     string    `json:"host"`  // address, or the name by which the environment knows it; may be empty
+	Alias    string    `json:"alias"` // as in Member; an address, or "3 ranks", for ranks without a name
+	Host     string    `json:"host"`  // address, or its name in the environment; may be empty
 	Port     int       `json:"port"`  // 0 = unknown
 	Standing Standing  `json:"state"`
-	Reason   string    `json:"reason"` // why it is missing or lost, or waited for although it is there
+	Reason   string    `json:"reason"` // why it is missing or lost, or why the launch waits for it
 	Since    time.Time `json:"since"`  // of this standing
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
 	Fabric   []byte    `json:"fabric"` // as in Record
 }
 
-// Status is where the rendezvous stands.
+// Status is the state of the rendezvous.
 type Status struct {
 	Phase Phase  // of this container
-	Epoch uint64 // of the roster that this container holds, 0 without one
+	Epoch uint64 // of the roster that this container holds; 0 = none
 	Hash  string
-	Ranks []RankStatus // by rank; those whose rank is not known come last
+	Ranks []RankStatus // by rank; unknown ranks come last
 }
 
-// askPatience is how long rank 0 may take to say what it sees, before a rank says what it knows itself.
+// askPatience is how long Status waits for rank 0 before it returns what this rank knows.
 const askPatience = 2 * time.Second
 
-// View tells where the rendezvous stands, by what this container knows.
+// View returns the state of the rendezvous by what this container knows.
 func (n *Node) View() Status {
 	var s Status
 	n.ask(func() {
@@ -53,7 +53,7 @@ func (n *Node) View() Status {
 	return s
 }
 
-// Status is View with the ranks as rank 0 sees them, if it is connected.
+// Status returns View with the ranks as rank 0 sees them, if rank 0 is connected.
 func (n *Node) Status(ctx context.Context) Status {
 	s := n.View()
 	if s.Phase == Ended {
@@ -69,8 +69,8 @@ func (n *Node) Status(ctx context.Context) Status {
 	return s
 }
 
-// inquire asks rank 0 for the ranks, or for those that have not come to a barrier. It reports false where there is no rank 0
-// to ask, or it does not answer.
+// inquire asks rank 0 for the ranks, or for those that have not called a barrier. It reports false if rank 0 is not
+// connected or does not answer in time.
 func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -96,7 +96,7 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 	return message{}, false
 }
 
-// ranks lists everybody, by what this container knows.
+// ranks lists all ranks by what this container knows.
 func (n *Node) ranks() []RankStatus {
 	var out []RankStatus
 	now := time.Now()
@@ -143,7 +143,7 @@ func (n *Node) ranks() []RankStatus {
 	return out
 }
 
-// presentStatus is a container that is there, before the ranks are agreed.
+// presentStatus describes a container that is present, before the ranks are agreed.
 func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 	s := recordStatus(r, r.ID, Present, since)
 	if looking {
@@ -153,14 +153,17 @@ func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {
-	s := RankStatus{Rank: r.Rank, Alias: alias, Standing: is, Since: since, Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric, Port: int(r.Addr.Port())}
+	s := RankStatus{
+		Rank: r.Rank, Alias: alias, Port: int(r.Addr.Port()), Standing: is, Since: since,
+		Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric,
+	}
 	if r.Addr.Addr().IsValid() {
 		s.Host = r.Addr.Addr().String()
 	}
 	return s
 }
 
-// memberStatus is a member of the roster as rank 0 sees it.
+// memberStatus describes a member of the roster as rank 0 sees it.
 func (c *coordinator) memberStatus(m Member) RankStatus {
 	s := recordStatus(&m.Record, m.Alias, Present, c.n.begin)
 	if t, ok := c.targets[m.ID]; ok {
@@ -185,7 +188,7 @@ func (cfg *Config) missingStatus(m Missing, since time.Time) RankStatus {
 	return s
 }
 
-// onInquiry is rank 0's answer.
+// onInquiry answers a rank that asks.
 func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
 	if m.Name == "" {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Where ranks are agreed, the size alone does not tell which containers the job has. There may be more of them than
-// ranks, by a mistake in the environment, and then several sets of that size. So a coordinator commits only what holds
-// every container that it knows of: it has tried all of them, and every address of the seeds, and counts what answers.
+// Where ranks are agreed, the size alone does not tell which containers belong to the job. By a mistake in the
+// environment there may be more containers than ranks, and then several sets of that size. So a coordinator commits
+// only a set that holds every container that it knows of: it has dialled all of them, and every address of the seeds.
 
-// agrees reports whether this coordinator gives ranks that the environment does not tell.
+// agrees reports whether this coordinator assigns ranks that the environment does not tell.
 func (c *coordinator) agrees() bool {
 	if c.n.cfg.Size == 1 {
 		return false
@@ -29,8 +29,8 @@ func (c *coordinator) agrees() bool {
 	return false
 }
 
-// isWhole reports whether the ranks that are here are all containers of the job. What it waits for calls tryPrepare
-// again.
+// isWhole reports whether the registered ranks are all containers of the job. If not, tryPrepare is called again when
+// that may have changed.
 func (c *coordinator) isWhole() bool {
 	if !c.agrees() {
 		return true
@@ -57,7 +57,7 @@ func (c *coordinator) isWhole() bool {
 	return len(c.unsettled()) == 0
 }
 
-// triedBy is when every address that is known has answered, or has had the time to.
+// triedBy returns when every known address has answered, or has had the time to.
 func (c *coordinator) triedBy() (due time.Time) {
 	for _, s := range c.n.find.seeds {
 		if !s.told {
@@ -72,8 +72,8 @@ func (c *coordinator) triedBy() (due time.Time) {
 	return due
 }
 
-// unsettled is what keeps as many containers as the job has from being the job: a role without a container, or a
-// container that answers and is with another coordinator.
+// unsettled lists why as many containers as ranks are not yet the job: a role without a container, or a container that
+// follows another coordinator.
 func (c *coordinator) unsettled() (out []Missing) {
 	if !c.agrees() {
 		return nil
@@ -101,9 +101,8 @@ func (c *coordinator) unsettled() (out []Missing) {
 	return out
 }
 
-// greet begins a connection to a target. A second greeting would end the first one's connection, so where other
-// containers are known already, the one at a seed's address, which may be one of them at its other address, is asked
-// first who it is.
+// greet begins a connection to a target. A second greeting would end the connection of the first, so a container at a
+// seed's address, which may be a known one at another address, is first asked who it is.
 func (c *coordinator) greet(t *target, w *wire) {
 	self := c.n.self
 	if t.id == "" && c.n.lead == c && len(c.targets) > 1 && t.rec == nil {
@@ -113,7 +112,7 @@ func (c *coordinator) greet(t *target, w *wire) {
 	w.send(message{Type: hello, Record: &self, Epoch: uint64(c.n.cfg.Size)})
 }
 
-// onMet hears who answers at a seed's address.
+// onMet handles the answer of a container at a seed's address.
 func (c *coordinator) onMet(t *target, w *wire, m message) {
 	nonce := m.Name
 	if nonce == "" && m.Record != nil {
@@ -144,22 +143,22 @@ func (c *coordinator) knows(t *target, nonce string) bool {
 	return false
 }
 
-// sameAs drops the target of an address that belongs to a container which is known by another one.
+// sameAs drops the target of an address whose container is known by another address.
 func (c *coordinator) sameAs(t *target, nonce string) {
 	c.at[t.heardAt()] = nonce
 	c.forget(t)
 	c.tryPrepare()
 }
 
-// onSpare is a container that registers when all ranks are here. One of these may be gone without a word, and this one
-// come in its place.
+// onSpare handles a container that registers when all ranks are present. One of these may be dead without a lost
+// connection, and this container its successor.
 func (c *coordinator) onSpare(t *target, w *wire, m message) {
 	if t.link != nil && t.link != w {
 		t.link.abort()
 	}
 	t.link, t.spare, t.err, t.incompatible, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if c.n.phase == Prepared {
-		c.n.enter(Gathering) // the roster on its way does not hold all
+		c.n.enter(Gathering) // the current roster does not hold all
 	}
 	c.tryPrepare()
 }
@@ -169,7 +168,7 @@ func (c *coordinator) dropSpare(t *target, reason error) {
 	c.tryPrepare()
 }
 
-// judgeSurplus asks every container that is connected whether it still answers: only living containers can be too many.
+// judgeSurplus asks every connected container whether it still answers: only living containers can be too many.
 func (c *coordinator) judgeSurplus() {
 	if c.judging {
 		return
@@ -206,7 +205,7 @@ func (c *coordinator) judgeSurplus() {
 	}
 }
 
-// admit gives places that are free again to containers that came when there was none.
+// admit registers containers that came when all ranks were present, if places are free again.
 func (c *coordinator) admit() {
 	for _, t := range c.targets {
 		if t.spare != nil && c.present() < c.n.cfg.Size {
@@ -217,8 +216,8 @@ func (c *coordinator) admit() {
 	}
 }
 
-// onSurplus ends the job on all containers that are connected if there are more of them than ranks; asked are those
-// that have answered.
+// onSurplus ends the job on all connected containers if there are more of them than ranks; asked holds those that have
+// answered.
 func (c *coordinator) onSurplus(asked map[*target]*wire) {
 	all := []Record{c.n.self}
 	surplus := false
@@ -249,12 +248,13 @@ func (c *coordinator) onSurplus(asked map[*target]*wire) {
 		}
 		over = append(over, strings.TrimSpace(fmt.Sprintf("%s at %v", name, r.Addr.Addr())))
 	}
-	c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf("the job has %d ranks, but %d containers are here; too many: %s",
+	c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
+		"the job has %d ranks, but %d containers are here; too many: %s",
 		c.n.cfg.Size, len(all), strings.Join(over, ", "))})
 }
 
-// isLate answers a container that would lead, but was not there when this job was launched: it has no part in it. It
-// reports false where there is no such launch, or rank 0 may be gone, and this its next start.
+// isLate refuses a coordinator that is not in the roster of this launched job. It reports false if there is no launch,
+// or if the coordinator may be the next start of rank 0.
 func (u *uplink) isLate(w *wire, r *Record) bool {
 	isMember := func(m Member) bool { return m.ID == r.ID }
 	if r.Rank >= 0 || u.n.phase != Running || slices.ContainsFunc(u.n.roster.Members, isMember) {

@@ -104,10 +104,12 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, lookTimeout+lookTimeout/2) // it may have to look itself
-		a, err := u.n.exchange(asking, o.ID, o.Addr, message{Type: look, Record: &leader.Record, Outcome: own, Last: true})
+		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
+		a, err := u.n.exchange(asking, o.ID, o.Addr, question)
 		cancel()
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
-			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)}
+			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)
+			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: reason}
 		}
 	}
 	return peerView{Outcome: own}
@@ -150,7 +152,8 @@ func (u *uplink) confirm(w *wire) {
 	}
 	u.n.post(func() {
 		if !v.Alive && v.Outcome == nil {
-			u.n.setFinished(Outcome{}, &LostError{Reason: "it ended before it had told everybody how the job ended" + v.Reason})
+			reason := "it ended before it had told everybody how the job ended" + v.Reason
+			u.n.setFinished(Outcome{}, &LostError{Reason: reason})
 			return
 		}
 		// other ranks may still ask for it
@@ -175,7 +178,8 @@ func (u *uplink) settle(leader *Record, a *message) {
 
 // follows reports whether this rank holds the roster of that rank 0.
 func (u *uplink) follows(leader *Record) bool {
-	return u.n.lead == nil && len(u.n.roster.Members) > 0 && u.n.roster.Members[0].Nonce == leader.Nonce && (u.n.phase == Prepared || u.n.phase == Running)
+	return u.n.lead == nil && (u.n.phase == Prepared || u.n.phase == Running) &&
+		len(u.n.roster.Members) > 0 && u.n.roster.Members[0].Nonce == leader.Nonce
 }
 
 // giveUp decides that the job is lost; this rank stays for a moment to answer ranks that ask for the verdict.
@@ -274,8 +278,8 @@ func (n *Node) onLook(w *wire, m message) {
 	})
 }
 
-// onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w is
-// nil if another rank has passed it on.
+// onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w
+// is nil if another rank has passed it on.
 func (n *Node) onAnnounce(w *wire, r *Record) {
 	if r == nil || r.validate() != nil {
 		return

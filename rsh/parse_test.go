@@ -37,6 +37,8 @@ func TestParseCallers(t *testing.T) {
 			Invocation{Host: "worker-1", User: "me", Command: `"/usr/bin/hydra_pmi_proxy" --proxy-id 1`}},
 		{"Intel MPI", words("-q\n-x\nworker-1\n/opt/intel/bin//hydra_bstrap_proxy\n--upstream-host\nworker-0\n--tree-width\n16\n/opt/intel/bin//hydra_pmi_proxy\n--usize\n-1"),
 			Invocation{Host: "worker-1", Command: "/opt/intel/bin//hydra_bstrap_proxy --upstream-host worker-0 --tree-width 16 /opt/intel/bin//hydra_pmi_proxy --usize -1"}},
+		{"mpirun_rsh of MVAPICH 3.0, from its sources", words("-q\nworker-1\ncd /w; /usr/bin/env MPISPAWN_ARGC=1 /opt/bin/mpispawn 0"),
+			Invocation{Host: "worker-1", Command: "cd /w; /usr/bin/env MPISPAWN_ARGC=1 /opt/bin/mpispawn 0"}},
 		{"horovodrun, check", words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\n-i\n/key\n-o\nConnectTimeout=10\ntrue"),
 			Invocation{Host: "host4", Port: 12345, Command: "true"}},
 		{"horovodrun, gloo", words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\ncd /examples > /dev/null 2>&1 ; env HOROVOD_RANK=3 HOSTNAME=host1 python train.py"),

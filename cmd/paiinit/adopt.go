@@ -83,7 +83,10 @@ func isSelf(word string, environ []string) bool {
 	switch filepath.Base(word) {
 	case "paiinit":
 		return true
-	case "ssh", "rsh", "horovodrun":
+	case "ssh", "rsh":
+		return false
+	}
+	if launch.FillNamed(filepath.Base(word)) != nil {
 		return false
 	}
 	dir, err := os.Getwd()

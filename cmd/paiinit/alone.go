@@ -59,7 +59,7 @@ func (c *container) listenAlone() error {
 // serveOwnHost waits for the first call of the remote shell, and serves this and the next ones until ctx ends, by an
 // SSH server that only this process reaches.
 func (c *container) serveOwnHost(ctx context.Context) error {
-	if err := awaitCall(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
+	if err := unixsock.Await(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
 		return err
 	}
 	secret := make([]byte, 32)
@@ -75,10 +75,9 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := &ownHost{conns: make(chan net.Conn), done: make(chan struct{})}
-	c.serve.Go(func() { _ = server.Serve(own) }) // until Shutdown
 	pool := rsh.New(rsh.Config{
-		User: keys.User(), Label: keys.Label(), Dial: own.dial, Logger: c.log,
+		User: keys.User(), Label: keys.Label(), Logger: c.log,
+		Dial: func(context.Context, netip.AddrPort) (net.Conn, error) { return server.Connect() },
 		Host: func(id string) ssh.PublicKey { return keys.Host(id).PublicKey() },
 	})
 	err = pool.ServeAgent(ctx, c.state.Agent, c.remoteAgent())
@@ -90,73 +89,3 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	_ = pool.Close() // its connections end either way
 	return err
 }
-
-// awaitCall returns when a client has connected to the socket, or ctx ends.
-func awaitCall(ctx context.Context, ln *net.UnixListener) error {
-	file, err := ln.File() // a listener itself cannot be waited for without accepting
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	asked := false
-	err = raw.Read(func(uintptr) bool {
-		defer func() { asked = true }()
-		return asked // the first time, it is not known yet
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// ownHost is the network between this container and itself: a listener, and the way to dial it.
-type ownHost struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (h *ownHost) dial(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
-	ours, theirs, err := unixsock.Pair()
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case h.conns <- theirs:
-		return ours, nil
-	case <-h.done:
-		err = net.ErrClosed
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	_, _ = ours.Close(), theirs.Close()
-	return nil, err
-}
-
-// Accept returns the other end of the next connection that is dialled.
-func (h *ownHost) Accept() (net.Conn, error) {
-	select {
-	case conn := <-h.conns:
-		return conn, nil
-	case <-h.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close ends Accept.
-func (h *ownHost) Close() error {
-	select {
-	case <-h.done:
-	default:
-		close(h.done)
-	}
-	return nil
-}
-
-// Addr is that of no network.
-func (h *ownHost) Addr() net.Addr { return &net.UnixAddr{Name: "@", Net: "unix"} }

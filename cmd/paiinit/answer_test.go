@@ -10,6 +10,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/sshd"
 )
 
 // A status shows phases and states by the rendezvous' own words.
@@ -41,7 +42,7 @@ func TestNames(t *testing.T) {
 	require.Nil(t, refusal)
 	require.Equal(t, want, names)
 
-	c.people.leaders = map[int]string{os.Getpid(): "alice@laptop"}
+	c.people.Note(sshd.CommandEvent{PID: os.Getpid(), Person: "alice@laptop"})
 	names, refusal = answers{c}.Names(os.Getpid())
 	require.Nil(t, refusal)
 	require.Equal(t, want, names)

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	tailLines = 20  // of a failed command's stderr that every container tells
-	tailWidth = 300 // bytes of each
+	tailLines = 20 // of a failed command's stderr that every container tells
 
 	// Kubernetes shows at most so many bytes of a termination message (core/v1, Container.terminationMessagePath).
 	maxTermination = 4096
@@ -34,40 +33,6 @@ func keptLines() int {
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
-}
-
-// firstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
-func firstCause(rank int, name string, r launch.Result, oomKills int) string {
-	var b strings.Builder
-	switch {
-	case r.Signal != 0:
-		fmt.Fprintf(&b, "rank %d's command %s was ended by %s", rank, name, signalName(int(r.Signal)))
-	default:
-		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
-	}
-	if r.Forwarded != 0 {
-		fmt.Fprintf(&b, " after %s was passed on to it", signalName(int(r.Forwarded)))
-	}
-	if r.Status() == 0 {
-		return b.String()
-	}
-	if oomKills > 0 {
-		fmt.Fprintf(&b, "; %s on rank %d", oomText(oomKills), rank)
-	}
-	if len(r.Tail) > 0 {
-		b.WriteString("; its last lines on stderr:")
-		for _, l := range r.Tail {
-			b.WriteString("\n" + l[:min(len(l), tailWidth)])
-		}
-	}
-	return b.String()
-}
-
-func oomText(n int) string {
-	if n == 1 {
-		return "the kernel killed a process for lack of memory"
-	}
-	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
 }
 
 // oomKills reads how many processes of this container's cgroup the kernel has killed for lack of memory: memory.events of
@@ -97,8 +62,8 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 	if o.Status != 0 {
 		level = slog.LevelError
 		if n := oomKills(os.DirFS("/")) - c.oomKills; n > 0 {
-			line = append(line, "memory", oomText(n)+" in this container")
-			o.Reason += "; " + oomText(n) + " in " + c.job.Alias
+			line = append(line, "memory", launch.OOMText(n)+" in this container")
+			o.Reason += "; " + launch.OOMText(n) + " in " + c.job.Alias
 		}
 	}
 	c.writeTermination(c.agent.Environ, c.log, o)

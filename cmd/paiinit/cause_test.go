@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -12,26 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
-
-func TestFirstCause(t *testing.T) {
-	for _, tt := range []struct {
-		want string
-		r    launch.Result
-		oom  int
-	}{
-		{"rank 0's command x ended with status 0", launch.Result{Tail: []string{"fine"}}, 0},
-		{"rank 0's command x ended with status 3; its last lines on stderr:\na\nb", launch.Result{Code: 3, Tail: []string{"a", "b"}}, 0},
-		{"rank 0's command x was ended by SIGKILL; the kernel killed a process for lack of memory on rank 0", launch.Result{Signal: syscall.SIGKILL}, 1},
-		{"rank 0's command x ended with status 0 after SIGTERM was passed on to it", launch.Result{Forwarded: syscall.SIGTERM}, 0},
-	} {
-		require.Equal(t, tt.want, firstCause(0, "x", tt.r, tt.oom))
-	}
-	long := firstCause(7, "x", launch.Result{Code: 1, Tail: []string{strings.Repeat("y", 5000)}}, 0)
-	require.Less(t, len(long), 2*tailWidth)
-}
 
 func TestOOMKills(t *testing.T) {
 	require.Equal(t, 2, oomKills(fstest.MapFS{"sys/fs/cgroup/memory.events": {Data: []byte("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")}}))

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
@@ -31,6 +32,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/sshd"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -43,7 +45,7 @@ const controlChannel = "control@paiinit"
 type container struct {
 	identity
 	log      *slog.Logger
-	signals  *signals
+	signals  *signals.Switch
 	oomKills int // before anything was started
 
 	command string // path of the command, "" when this container has none
@@ -60,15 +62,15 @@ type container struct {
 	server   *sshd.Server
 	pool     *rsh.Pool
 
-	safe    func() error       // whether nobody gets in without the job's key, seen once
-	uncheck context.CancelFunc // nobody is to log in any more
-	running context.Context    // until the job has ended, or this container leaves
-	stop    context.CancelFunc // of the two that serve
-	serve   sync.WaitGroup
-	daemons *daemons       // of the launcher, on rank 0
-	people  people         // with sessions in this container
-	seen    seenLaunchers  // launchers that the command has started, on rank 0
-	asked   sync.WaitGroup // of the two that speak of the rendezvous
+	safe     func() error       // whether nobody gets in without the job's key, seen once
+	uncheck  context.CancelFunc // nobody is to log in any more
+	running  context.Context    // until the job has ended, or this container leaves
+	stop     context.CancelFunc // of the two that serve
+	serve    sync.WaitGroup
+	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
+	people   sshd.PersonSessions
+	asks     *launch.Asks   // what the command's launchers were asked for, on rank 0
+	asked    sync.WaitGroup // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
 
@@ -77,7 +79,7 @@ type container struct {
 	mu      sync.Mutex
 	timings map[string]time.Duration // from begin to the end of each phase
 
-	unlinkDeepSpeed func() // takes back what linkDeepSpeed did; nil = nothing
+	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -87,7 +89,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
-		log:      s.logger(s.logOutput()), signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), daemons: newDaemons(),
+		log:      s.logger(s.logOutput()), signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -133,6 +135,7 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
+	c.asks = c.newAsks()
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
@@ -269,17 +272,17 @@ func (c *container) listen(ctx context.Context) error {
 // serverConfig is what sessions get, and whose keys open them.
 func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	return sshd.Config{
-		HostKey:    keys.Host(id),
-		Comment:    rsh.Comment(keys.Label(), id),
-		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
-		SFTP:       []string{"/proc/self/exe", sftpServer},
-		Hidden:     c.hidden(),
-		Environ:    c.agent.Environ,
-		Extra:      c.sessionVars,
-		Fork:       c.agent.StartWithSlack,
-		OnCommand:  c.people.onCommand,
-		Grace:      time.Second,
-		Logger:     c.log,
+		HostKey:        keys.Host(id),
+		Comment:        rsh.Comment(keys.Label(), id),
+		Authorized:     []ssh.PublicKey{keys.User().PublicKey()},
+		SFTP:           []string{"/proc/self/exe", sftpServer},
+		Hidden:         c.hidden(),
+		Environ:        c.agent.Environ,
+		Extra:          c.sessionVars,
+		StartWithSlack: c.agent.StartWithSlack,
+		OnCommand:      c.people.Note,
+		Grace:          time.Second,
+		Logger:         c.log,
 	}
 }
 
@@ -341,7 +344,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
-		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
+		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Delay: func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
@@ -423,8 +427,8 @@ func claimedName(id string, err error) string {
 // told or a person is in a hurry.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
 			if sig == syscall.SIGKILL {
 				err.signal = int(syscall.SIGINT)
@@ -435,7 +439,7 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel(nil)
 	}
 }
@@ -443,13 +447,13 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 // untilStopped is a context that a signal ends, for a container that leaves anyway.
 func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			cancel()
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel()
 	}
 }
@@ -482,7 +486,7 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
 	}
 	roster, err := c.node.Gather(ctx)
-	c.signals.to(nil)
+	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
 		err = context.Cause(ctx)
 	}
@@ -547,7 +551,7 @@ type stoppedError struct {
 }
 
 func (e *stoppedError) Error() string {
-	return fmt.Sprintf("%s was stopped by %s", e.name, signalName(e.signal))
+	return fmt.Sprintf("%s was stopped by %s", e.name, launch.SignalName(e.signal))
 }
 
 // dismiss is the way out of a container that cannot do what it was told to. Rank 0 says so at once, and then to the
@@ -653,8 +657,8 @@ func (c *container) close() {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
 	var once sync.Once
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			once.Do(func() { deadline.Reset(stoppedTimeout) })
 		}
 	})
@@ -664,7 +668,7 @@ func (c *container) close() {
 		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
 			"elapsed", c.elapsed())
 	}
-	c.signals.close()
+	c.signals.Close()
 }
 
 // release closes everything, in the reverse order of listen, and says what it is about to close.
@@ -705,8 +709,8 @@ func (c *container) release(about func(what string)) {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkDeepSpeed != nil {
-		c.unlinkDeepSpeed()
+	if c.unlinkHostfile != nil {
+		c.unlinkHostfile()
 	}
 	if c.state != nil {
 		c.state.Close()

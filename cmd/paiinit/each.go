@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -124,7 +125,7 @@ func (e *each) pass(caught <-chan os.Signal, done <-chan struct{}) {
 			return
 		case sig := <-caught:
 			e.mu.Lock()
-			if n := terminating(sig); n > 0 {
+			if n := signals.Terminating(sig); n > 0 {
 				e.stopped = syscall.Signal(n)
 			}
 			for to := range e.running {

@@ -14,6 +14,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/signals"
 )
 
 // Who runs the command (--exec).
@@ -66,14 +67,14 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 	go func() {
 		c.mark("launch")
 		result, err := c.runCommand(ctx, cmd)
-		status := commandStatus(launch.Spawns(cmd.Args), result)
+		status := result.JobStatus(launch.Spawns(cmd.Args))
 		c.log.Info("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
 		}
-		cause := firstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
+		cause := launch.FirstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
 		end <- rendezvous.End{
 			Rank: t.rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
 			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
@@ -115,16 +116,16 @@ func (c *container) tasks(r rendezvous.Roster) launch.Tasks {
 
 // obey is the part of every rank but 0: its command ends by itself, or when rank 0 says so.
 func (c *container) obey(ctx context.Context, t task) (int, error) {
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.first() {
+			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
 				return // it comes back as rank 0's order, to everybody
 			}
 		}
 		t.pass(sig)
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	type waited struct {
 		outcome rendezvous.Outcome
 		err     error
@@ -155,23 +156,13 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	return w.outcome.Status, nil
 }
 
-// commandStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1
-// (Open MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its
-// work and ended with 0.
-func commandStatus(launcher bool, r launch.Result) int {
-	if launcher && r.Forwarded != 0 {
-		return 128 + int(r.Forwarded)
-	}
-	return r.Status()
-}
-
 // conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
 // job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
 // run. Package launch judges; conduct hears, logs and passes on.
 func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) == 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) == 0 {
 			t.pass(sig)
 			return
 		}
@@ -180,7 +171,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		default: // sixteen unread ones say enough
 		}
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -216,7 +207,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
 			// A container that was killed takes its command, and so the others', with it.
-			asking.Go(func() { absent <- c.node.Absent(ctx, settle, absence) })
+			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, absence) })
 		}
 	}
 	for timedOut := false; !timedOut && len(v.Running()) > 0; {
@@ -227,14 +218,14 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 				t.pass(sig)
 				continue
 			}
-			first := c.signals.first()
+			first := c.signals.First()
 			if v.Ordered() {
 				if !first { // who ends a whole job tells every container: the first one here says no more than the order
 					t.pass(sig)
 				}
 				continue
 			}
-			n := terminating(sig)
+			n := signals.Terminating(sig)
 			reason := (&stoppedError{n, c.job.Alias}).Error()
 			give(v.Stop(launch.Stop{Name: c.job.Alias, Signal: n, Reason: reason}, time.Now()))
 		case s := <-c.node.Stops():
@@ -278,13 +269,12 @@ func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezv
 }
 
 // ranksToJudge are the ranks of the job, and whether --until waits for their commands.
-func (c *container) ranksToJudge(members []rendezvous.Member) (ranks []launch.Rank) {
-	needed := make(map[int]bool)
-	for _, m := range c.neededRanks(members) {
-		needed[m.Rank] = true
-	}
-	for _, m := range members {
-		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[m.Rank]})
+func (c *container) ranksToJudge(members []rendezvous.Member) []launch.Rank {
+	needed := launch.Needed(rolesOf(members), c.until)
+	ranks := make([]launch.Rank, len(members))
+	for i := range members {
+		m := &members[i]
+		ranks[i] = launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]}
 	}
 	return ranks
 }

@@ -22,29 +22,31 @@ func (c *container) writeHosts(a *agreement) error {
 	if err := writeHostfiles(c.state, hosts); err != nil {
 		return err
 	}
-	if len(members) > 1 && mayBeDeepSpeed(c.settings.command, c.exec) {
-		c.linkDeepSpeed(launch.DeepSpeedHostfile)
+	for _, reader := range launch.HostfileReaders() {
+		if len(members) > 1 && mayRead(reader, c.settings.command, c.exec) {
+			c.linkHostfile(reader.Program, reader.Hostfile)
+		}
 	}
 	return nil
 }
 
-// mayBeDeepSpeed says whether a command may start DeepSpeed on all hosts: by its name, or in a script, which cannot be
-// seen through. With --exec all a script's deepspeed stays on its own host, because every rank starts one.
-func mayBeDeepSpeed(command []string, exec string) bool {
+// mayRead reports whether a command may start a launcher on all hosts: by its name, or in a script, whose text is not
+// read. With --exec all a script's launcher stays on its own host, because every rank starts one.
+func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 	if len(command) == 0 {
 		return exec == execRank0 // of a rank that waits: a person may start it there
 	}
 	name, _ := launch.Called(command)
-	return name == "deepspeed" || name == "" && exec == execRank0 && !launch.Spawns(command) &&
+	return name == reader.Program || name == "" && exec == execRank0 && !launch.Spawns(command) &&
 		!launch.ReachesHosts(command)
 }
 
-// linkDeepSpeed puts a link to the host list in the only place where the deepspeed command looks for one by itself,
-// unless something is there.
-func (c *container) linkDeepSpeed(name string) {
+// linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless something
+// is there.
+func (c *container) linkHostfile(launcher, name string) {
 	unlink, err := c.state.Link(statedir.Hostfile, name)
 	if unlink != nil {
-		c.unlinkDeepSpeed = unlink
+		c.unlinkHostfile = unlink
 	}
 	command := ""
 	if len(c.settings.command) > 0 {
@@ -53,9 +55,10 @@ func (c *container) linkDeepSpeed(name string) {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		c.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
-	case err != nil && command == "deepspeed":
-		c.log.Warn("deepspeed would use this host only", "phase", "launch", "err", err, "hint", "deepspeed --hostfile $PAIINIT_HOSTFILE")
+	case err != nil && command == launcher:
+		c.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
+			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")
 	case err != nil:
-		c.log.Debug("deepspeed would find no host list", "phase", "launch", "err", err)
+		c.log.Debug(launcher+" would find no host list", "phase", "launch", "err", err)
 	}
 }

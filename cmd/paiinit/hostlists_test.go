@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -30,32 +31,32 @@ func TestDeepSpeedHostfile(t *testing.T) {
 		return string(b)
 	}
 	first := at("first")
-	first.linkDeepSpeed(name)
+	first.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read())
-	first.linkDeepSpeed(name) // of a session after the launch
-	first.unlinkDeepSpeed()
+	first.linkHostfile("deepspeed", name) // of a session after the launch
+	first.unlinkHostfile()
 	require.NoDirExists(t, filepath.Dir(name), "nothing is left behind")
 
 	// A paiinit that was killed leaves its link, and maybe its sockets: the same place is taken again, another one when
 	// the sockets are gone.
-	first.linkDeepSpeed(name)
+	first.linkHostfile("deepspeed", name)
 	again := at("first")
-	again.linkDeepSpeed(name)
+	again.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read())
 	require.NoError(t, os.WriteFile(first.state.File(statedir.AgentSocket), nil, 0o600))
 	second := at("second")
-	second.linkDeepSpeed(name)
+	second.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read(), "another job is running")
 	require.Contains(t, log.String(), "the host list that is there already is kept")
-	require.Nil(t, second.unlinkDeepSpeed)
+	require.Nil(t, second.unlinkHostfile)
 	require.NoError(t, os.Remove(first.state.File(statedir.AgentSocket)))
-	second.linkDeepSpeed(name)
+	second.linkHostfile("deepspeed", name)
 	require.Equal(t, "second slots=2\nb slots=1\n", read())
 
 	require.NoError(t, os.Remove(name))
 	require.NoError(t, os.WriteFile(name, []byte("mine slots=1\n"), 0o644))
-	first.linkDeepSpeed(name)
-	first.unlinkDeepSpeed()
+	first.linkHostfile("deepspeed", name)
+	first.unlinkHostfile()
 	require.Equal(t, "mine slots=1\n", read(), "the user's own list stays")
 }
 
@@ -79,6 +80,6 @@ func TestMayBeDeepSpeed(t *testing.T) {
 		{false, execRank0, []string{"torchrun", "train.py"}},
 		{false, execAll, nil},
 	} {
-		require.Equal(t, tt.want, mayBeDeepSpeed(tt.command, tt.exec), "%v", tt.command)
+		require.Equal(t, tt.want, mayRead(launch.HostfileReaders()[0], tt.command, tt.exec), "%v", tt.command)
 	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,22 +16,6 @@ func members(hosts ...string) []rendezvous.Member {
 		out = append(out, m)
 	}
 	return out
-}
-
-// A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.
-func TestSignalsBetweenTwoPhases(t *testing.T) {
-	in := make(chan os.Signal)
-	s := watchSignals(in, false)
-	defer s.close()
-	got := make(chan os.Signal, 2)
-	in <- syscall.SIGUSR1
-	in <- syscall.SIGTERM
-	s.to(func(sig os.Signal) { got <- sig })
-	require.Equal(t, syscall.SIGTERM, <-got)
-	in <- syscall.SIGUSR1
-	require.Equal(t, syscall.SIGUSR1, <-got)
-	require.True(t, s.first())
-	require.False(t, s.first())
 }
 
 func TestCommandOf(t *testing.T) {

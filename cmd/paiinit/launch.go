@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -61,35 +62,49 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		c.watchOthers()
 	}
 	c.task.Release()
-	stop := gentle{c: c, hard: pass, soft: c.stopAllRanks, launchers: c.rankLaunchers}
-	c.signals.to(stop.own)
+	stop := launch.Stopper{
+		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: c.stopAllRanks,
+		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
+	}
+	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { c.checkWay(ctx, r) })
-	watched := make(chan interruption, 1)
-	go func() { watched <- c.watch(ctx, stop.abort, stop.wish) }()
+	s := c.supervisor(r, environ, &stop)
+	watched := make(chan launch.Interruption, 1)
+	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
+	looking.Go(func() { c.supervise(ctx, s) })
 	if len(r.Members) > 1 {
-		if c.ssh == sshImage || cmd.Args[0] != horovodrunName { // which tells us itself
-			looking.Go(func() { c.noteLauncher(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
+		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
+			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
-			looking.Go(func() { c.lookForLaunchers(ctx) })
+			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
 	c.mark("launch")
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
-	c.signals.to(nil) // what comes after the command's end hurries finish
+	c.signals.To(nil) // what comes after the command's end hurries finish
 	cancel()
 	why := <-watched
 	looking.Wait()
 	launcher := launch.Spawns(c.settings.command)
-	if stop.end() {
+	if stop.End() {
 		launcher = true // itself, or below the command
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
-	o := c.judge(ctx, r, environ, result, why, launcher)
+	o := rendezvous.Outcome(s.Judge(launch.Ending{
+		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
+		Absent: func(settle time.Duration) *launch.Loss { return c.absent(ctx, settle) },
+	}))
+	if o.Status == statusRetry {
+		// A rank that is away at this moment would come to the same end by itself, so rank 0 does not wait for it.
+		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
+			c.node.GiveUp(l.Rank)
+		}
+	}
 	if err != nil {
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
@@ -147,17 +162,6 @@ func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.
 	return result, err
 }
 
-// After the command has failed: settle is for how long a rank may still turn out to be gone, absence for how long one that is
-// may take to come back.
-const (
-	settle  = 300 * time.Millisecond
-	absence = 3 * time.Second
-)
-
-func lossText(l rendezvous.Loss) string {
-	return launch.Loss(l).String()
-}
-
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
 func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
@@ -167,14 +171,7 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 		return nil, err
 	}
 	n := c.reachedOver(r)
-	l := launch.Launcher{
-		Hostfile: c.state.File(statedir.Hostfile), HydraHostfile: c.state.File(statedir.CountedHostfile),
-		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
-		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
-	}
-	if !writable(c.agent.Environ) {
-		l.TempDir = c.state.File(statedir.Temp)
-	}
+	l := c.setup(n, r)
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
@@ -190,6 +187,19 @@ func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]s
 	}
 	environ = c.withBin(environ, c.state.File(statedir.Bin))
 	return environ, launch.CheckSizes(environ)
+}
+
+// setup is what the variables of all launchers are made of.
+func (c *container) setup(n netif.Network, r rendezvous.Roster) launch.Setup {
+	s := launch.Setup{
+		Hostfile: c.state.File(statedir.Hostfile), CountedHostfile: c.state.File(statedir.CountedHostfile),
+		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
+		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
+	}
+	if !writable(c.agent.Environ) {
+		s.TempDir = c.state.File(statedir.Temp)
+	}
+	return s
 }
 
 // writable says whether there is a directory for temporary files, on a read-only root file system for example.

@@ -9,47 +9,24 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
 
-func TestLaunchersBelow(t *testing.T) {
-	f := newFakeProc(7)
-	add := func(pid, parent int, line string, environ ...string) {
-		f.add(pid, parent, pid, "x", environ...)
-		f.MapFS[strconv.Itoa(pid)+"/cmdline"] = &fstest.MapFile{
-			Data: []byte(strings.ReplaceAll(line, " ", "\x00") + "\x00"),
-		}
-	}
-	add(20, 7, "sh train.sh")
-	add(21, 20, "/usr/bin/python3 /usr/bin/horovodrun -np 4 x")
-	add(22, 21, "mpirun -np 4 x") // horovodrun's own
-	add(23, 20, "bash -lc y")
-	add(24, 23, "mpirun -np 2 y")
-	add(25, 24, "python3 y")
-	add(26, 25, "mpirun -np 1 z") // of a rank
-	add(30, 7, "mpirun w", "SSH_CONNECTION=1 2 3 4")
-	add(40, 1, "mpirun v") // left the command's tree
-	all := proc.ReadAll(f, 7)
-	require.Equal(t, []int{21, 24}, launchersBelow(f, all, 7))
-	require.Empty(t, launchersBelow(f, nil, 7))
-}
-
 // newReached is rank 0 of a job of three ranks with two slots each.
 func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), daemons: newDaemons(), state: &statedir.Dir{Path: "/s"},
+		log: slog.New(slog.NewTextHandler(&log, nil)), sessions: newSessions(), state: &statedir.Dir{Path: "/s"},
 		identity: identity{settings: settings{command: command}},
 	}
+	c.asks = c.newAsks()
 	c.job.Alias = "worker-0"
 	var roster rendezvous.Roster
 	for i := range 3 {
@@ -105,13 +82,14 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.noteLauncher(t.Context(), line, dir)
-			c.noteLauncher(t.Context(), line, dir) // seen again
+			c.asks.Note(t.Context(), line, dir)
+			c.asks.Note(t.Context(), line, dir) // seen again
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
-				c.daemons.begun(host, launch.Daemon{}, launch.Probe(command))
+				c.sessions.Begun(host, command)
 			}
-			o := c.checkReached(c.agreed().roster, nil)
+			s := c.supervisor(c.agreed().roster, nil, new(launch.Stopper))
+			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)
 				require.Contains(t, log.String(), tt.says)
@@ -123,8 +101,8 @@ func TestReached(t *testing.T) {
 			require.Equal(t, tt.status, o.Status)
 			require.Contains(t, o.Reason, tt.says)
 			require.NotContains(t, log.String(), "every rank runs the command")
-			c.allowPartial = true
-			require.Nil(t, c.checkReached(c.agreed().roster, nil))
+			s.AllowPartial = true
+			require.Nil(t, s.Reached())
 		})
 	}
 }
@@ -137,7 +115,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
 	} {
 		c, log := newReached(t)
-		c.noteLauncher(t.Context(), strings.Fields(line), "/")
+		c.asks.Note(t.Context(), strings.Fields(line), "/")
 		require.Equal(t, warns, strings.Contains(log.String(), "takes an option for its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}
@@ -145,61 +123,61 @@ func TestEmptyHostfileVariable(t *testing.T) {
 
 func TestAnswerHorovodrun(t *testing.T) {
 	for name, tt := range map[string]struct {
-		call localapi.HorovodrunCall
+		call localapi.FillCall
 		set  func(*container)
 		want string
 	}{
 		"all": {
-			localapi.HorovodrunCall{Args: []string{"-np", "6", "x"}}, nil,
+			localapi.FillCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
 		"too many": {
-			localapi.HorovodrunCall{Args: []string{"-np", "9", "x"}}, nil,
+			localapi.FillCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
 		"no number": {
-			localapi.HorovodrunCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
+			localapi.FillCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"own host only": {localapi.HorovodrunCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
+		"own host only": {localapi.FillCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			localapi.FillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
 		},
-		"variable": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
+		"variable": {localapi.FillCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
+			localapi.FillCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
 			"-H node-0:2,node-1:1 --network-interface eth0",
 		},
-		"an old version": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
+		"an old version": {localapi.FillCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
 		"unknown option": {
-			localapi.HorovodrunCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
+			localapi.FillCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"hosts":      {localapi.HorovodrunCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
-		"version":    {localapi.HorovodrunCall{Args: []string{"--version"}}, nil, ""},
-		"--exec all": {localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
+		"hosts":      {localapi.FillCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
+		"version":    {localapi.FillCall{Args: []string{"--version"}}, nil, ""},
+		"--exec all": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
 		},
 		"different networks": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}},
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.agreed().roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			localapi.HorovodrunCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -209,7 +187,9 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(answers{c}.Horovodrun(t.Context(), tt.call), " "))
+			add, ok := answers{c}.Fill(t.Context(), "horovodrun", tt.call)
+			require.True(t, ok)
+			require.Equal(t, tt.want, strings.Join(add, " "))
 		})
 	}
 }
@@ -221,7 +201,7 @@ func inAll(c *container, network string) {
 }
 
 func TestLacksNetworkOption(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "horovodrun")
+	name, how := filepath.Join(t.TempDir(), "horovodrun"), launch.FillNamed("horovodrun")
 	for text, want := range map[string]bool{
 		"from horovod.run import run\n":                                   true,  // 0.18
 		"from horovod.run.run import run_commandline\n":                   true,  // 0.19.1
@@ -230,7 +210,7 @@ func TestLacksNetworkOption(t *testing.T) {
 		"#!/bin/sh\n": false,
 	} {
 		require.NoError(t, os.WriteFile(name, []byte(text), 0o755))
-		require.Equal(t, want, lacksNetworkOption(name), text)
+		require.Equal(t, want, lacksNetworkOption(how, name), text)
 	}
-	require.False(t, lacksNetworkOption(name+"x"))
+	require.False(t, lacksNetworkOption(how, name+"x"))
 }

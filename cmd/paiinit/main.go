@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/stderrlog"
 )
@@ -29,11 +30,11 @@ func main() {
 	os.Exit(start(os.Args, os.Environ()))
 }
 
-// start decides what this process is: a remote shell, a horovodrun, one of the commands that only ask, or the init of a
+// start decides what this process is: a remote shell, a launcher that gets its hosts, one of the commands that only ask, or the init of a
 // container.
 func start(words, environ []string) int {
-	if filepath.Base(words[0]) == horovodrunName {
-		return horovodrun(words, environ)
+	if name := filepath.Base(words[0]); launch.FillNamed(name) != nil {
+		return fill(name, words, environ)
 	}
 	args, environ := adopt(words, environ, func(word string) bool { return isSelf(word, environ) })
 	switch command := commandOf(args); {

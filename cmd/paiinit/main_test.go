@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) {
 	program := func() { os.Exit(start(os.Args, os.Environ())) }
-	programs := map[string]func(){"paiinit": program, "ssh": program, horovodrunName: program, "told": told}
+	programs := map[string]func(){"paiinit": program, "ssh": program, "horovodrun": program, "told": told}
 	if programs[filepath.Base(os.Args[0])] == nil {
 		testnetwork.Own() // scripts have fixed ports
 	}

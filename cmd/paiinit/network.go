@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/paiinit/paiinit/launch"
@@ -54,7 +53,7 @@ func (c *container) reachedOver(r rendezvous.Roster) netif.Network {
 // name elsewhere.
 func (c *container) sessionSockets(n netif.Network) []launch.Var {
 	if n.Several {
-		return launch.Sockets(n.Name)
+		return launch.OwnVariables(n.Name)
 	}
 	return nil
 }
@@ -84,10 +83,6 @@ func (c *container) choices() launch.Texts {
 	p := &launch.Places{
 		Environ: c.agent.Environ, Args: c.settings.command, Command: c.command, Dir: c.dir, Root: os.DirFS("/"),
 	}
-	if mpirun, err := launch.Look("mpirun", p.Environ, ""); err == nil {
-		if p.Launcher, err = filepath.EvalSymlinks(mpirun); err != nil {
-			p.Launcher = mpirun
-		}
-	}
+	p.Launcher = launch.Configured(p.Environ)
 	return p.Texts()
 }

@@ -28,7 +28,7 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 		},
 	}
 	hints := func(n netif.Network) (names []string) {
-		l := launch.Launcher{Interface: n.Name, Several: n.Several, Network: "10.0.0.0/24"}
+		l := launch.Setup{Interface: n.Name, Several: n.Several, Network: "10.0.0.0/24"}
 		for _, v := range c.withoutSettled(n, launch.Environment(l), slog.LevelInfo) {
 			names = append(names, v.Name)
 		}

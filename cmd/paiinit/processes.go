@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/paiinit/paiinit/internal/proc"
@@ -24,16 +25,28 @@ func (c *container) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
 
 // jobMembers are the processes of the job as package launch wants them.
 func (c *container) jobMembers() []launch.Process {
-	fsys, all, job := c.jobProcesses()
-	members := make([]launch.Process, len(job))
+	return launchProcesses(c.jobProcesses())
+}
+
+func launchProcesses(fsys fs.FS, all proc.Table, job []int) []launch.Process {
+	found := make([]launch.Process, len(job))
 	for i, pid := range job {
 		p := all[pid]
-		members[i] = launch.Process{
+		found[i] = launch.Process{
 			PID: pid, Parent: p.Parent, Group: p.Group, State: p.State, Started: p.Started,
-			Args: func() []string { return proc.CommandLine(fsys, pid) },
+			Name: p.Name, Exit: p.Exit,
+			Args:      func() []string { return proc.CommandLine(fsys, pid) },
+			Variables: func() map[string]bool { return variables(fsys, pid) },
 		}
 	}
-	return members
+	return found
+}
+
+// runsSelf reports whether a process executes this program.
+func runsSelf(fsys fs.FS, pid int) bool {
+	theirs, err := fs.Stat(fsys, strconv.Itoa(pid)+"/exe")
+	own, errOwn := fs.Stat(fsys, "self/exe")
+	return err == nil && errOwn == nil && os.SameFile(theirs, own)
 }
 
 // variables are the names in the environment with which a process was started; none where it cannot be read.

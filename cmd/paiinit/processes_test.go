@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/launch"
 )
 
 // fakeProc is a /proc in which process self reads.
@@ -51,8 +52,8 @@ func TestRanks(t *testing.T) {
 	f.add(50, 7, 50, "python3", "RANK=1", "LOCAL_RANK=0")
 	f.add(60, 0, 60, "train", ours, "PMI_RANK=4") // of another container in the same PID namespace
 	all := proc.ReadAll(f, 7)
-	require.Equal(t, []int{-50, -41, -21, 31}, ranks(f, all, all.Below(1), nil))
+	require.Equal(t, []int{-50, -41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), nil))
 	own := []string{"LOCAL_RANK=0"} // of the container itself: it makes no rank
-	require.Equal(t, []int{-41, -21, 31}, ranks(f, all, all.Below(1), own))
-	require.Empty(t, ranks(f, nil, nil, nil))
+	require.Equal(t, []int{-41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), own))
+	require.Empty(t, launch.Ranks(nil, nil))
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"os/user"
@@ -24,6 +22,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -207,32 +206,11 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
 	}
 	pool := newPool(keys, &hostKeys{}, (&settings{}).logger(os.Stderr))
+	book := bookOf(nil, job)
 	return pool, rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
-		return dialable(ctx, job, name, port)
+		addr, ok := book.Locate(ctx, netif.Resolver{}, name, port, job.Port)
+		return rsh.Target{Name: name, Addr: addr}, ok
 	}}, nil
-}
-
-// dialable finds the address of a host without a roster. Which container answers there is found out by its key. given is the
-// port of the command line, or 0.
-func dialable(ctx context.Context, job envspec.Job, name string, given int) (rsh.Target, bool) {
-	host, port := name, given
-	if port == 0 {
-		port = job.Port
-	}
-	for _, p := range job.Peers {
-		if p.Alias == name || slices.Contains(p.Names, name) || p.Host == name && (given == 0 || given == p.Port) {
-			host = p.Host
-			if p.Port > 0 {
-				port = p.Port
-			}
-			break
-		}
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil || len(addrs) == 0 || port <= 0 {
-		return rsh.Target{}, false
-	}
-	return rsh.Target{Name: name, Addr: netip.AddrPortFrom(addrs[0].Unmap(), uint16(port))}, true
 }
 
 // newPool returns the connections to other containers: with the job's key, to those that have a host key of the job.

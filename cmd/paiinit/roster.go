@@ -70,7 +70,7 @@ func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
 	}
 	for _, p := range job.Peers {
 		b.Peers = append(b.Peers, hosts.Peer{
-			Role: p.Role, Index: p.Index, Alias: p.Alias, Host: p.Host, Names: p.Names,
+			Role: p.Role, Index: p.Index, Alias: p.Alias, Host: p.Host, Port: p.Port, Names: p.Names,
 		})
 	}
 	return b

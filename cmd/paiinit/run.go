@@ -8,9 +8,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
@@ -211,102 +208,9 @@ func ignoredFlags(args, environ []string) []string {
 	return rest[:firstWord(runFlags(), rest)]
 }
 
-// signals hands every signal to the function that is responsible for it at the moment.
-type signals struct {
-	terminal bool // a person may press Ctrl-C
-
-	set  chan func(os.Signal)
-	done chan struct{}
-	end  chan struct{}
-	seen chan bool
-}
-
-func watchSignals(in <-chan os.Signal, terminal bool) *signals {
-	s := &signals{terminal: terminal, set: make(chan func(os.Signal)), done: make(chan struct{}),
-		end: make(chan struct{}), seen: make(chan bool, 1)}
-	s.seen <- false
-	go s.loop(in)
-	return s
-}
-
-// hurry is how soon after each other two SIGINT come from a person who does not want to wait for the end of the grace.
-// Two SIGTERM do not: kubelet, preStop hooks and supervisors repeat them.
-const hurry = 2 * time.Second
-
-// loop keeps a terminating signal that comes while no function is responsible: between two phases none may be lost. A
-// person's second SIGINT brings SIGKILL with it.
-func (s *signals) loop(in <-chan os.Signal) {
-	defer close(s.end)
-	var handle func(os.Signal)
-	var kept []os.Signal
-	var interrupted time.Time
-	take := func(sig os.Signal) {
-		switch {
-		case handle != nil:
-			handle(sig)
-		case terminating(sig) > 0:
-			kept = append(kept, sig)
-		}
-	}
-	for {
-		select {
-		case <-s.done:
-			return
-		case f := <-s.set:
-			handle = f
-			if handle != nil {
-				for _, sig := range kept {
-					handle(sig)
-				}
-				kept = nil
-			}
-		case sig := <-in:
-			take(sig)
-			if sig == syscall.SIGINT {
-				if !interrupted.IsZero() && (s.terminal || time.Since(interrupted) <= hurry) {
-					take(syscall.SIGKILL)
-				}
-				interrupted = time.Now()
-			}
-		}
-	}
-}
-
-// to makes f responsible; nil = nobody. When it returns, the former one is not running any more.
-func (s *signals) to(f func(os.Signal)) { s.set <- f }
-
-// first reports whether no terminating signal had been seen before.
-func (s *signals) first() bool {
-	seen := <-s.seen
-	s.seen <- true
-	return !seen
-}
-
-func (s *signals) close() {
-	close(s.done)
-	<-s.end
-}
-
-// terminating gives the number of a signal that asks to end, else 0. SIGHUP does not: it may mean "read your
-// configuration again".
-func terminating(sig os.Signal) int {
-	switch sig {
-	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL:
-		return int(sig.(syscall.Signal))
-	}
-	return 0
-}
-
 func stopSignal(n int) os.Signal {
 	if n <= 0 {
 		return syscall.SIGTERM
 	}
 	return syscall.Signal(n)
-}
-
-func signalName(n int) string {
-	if name := unix.SignalName(syscall.Signal(n)); name != "" {
-		return name
-	}
-	return fmt.Sprintf("signal %d", n)
 }

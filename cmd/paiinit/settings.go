@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
@@ -44,7 +45,7 @@ type settings struct {
 	grace        time.Duration
 	exec         string
 	signal       string
-	until        string // untilRank0, or roles in lower case, sorted, with commas between; "" = all that do not serve
+	until        string // of launch.Needed; roles are sorted
 	networkHints string
 	rdma         string
 	ssh          string
@@ -243,7 +244,7 @@ func newSettings(c *cli.Context) (settings, error) {
 	s.dir, _ = os.Getwd() // who needs it says why there is none
 	s.keysFile = s.absolute(c.String("authorized-keys"))
 	s.stateDir = s.absolute(c.String("state-dir"))
-	if s.until != "" && s.until != untilRank0 && s.exec != execAll {
+	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
 		err := fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), c.String("until"))
 		return settings{}, &usageError{err}
 	}

@@ -29,7 +29,7 @@ func openState(ctx context.Context, dir string, own statedir.Identity, environ [
 		return nil, err
 	}
 	d, err := statedir.Open(ctx, statedir.Config{
-		Dir: dir, Owner: own, Program: self, Links: []string{"ssh", horovodrunName},
+		Dir: dir, Owner: own, Program: self, Links: append(launch.Fills(), "ssh"),
 	})
 	if running := (*statedir.RunningError)(nil); err != nil && !errors.As(err, &running) {
 		err = fmt.Errorf("no directory for the state can be used (--state-dir): %w", err)

@@ -59,7 +59,7 @@ func (c client) prove(t *testing.T, s *server) {
 			require.NoFileExists(t, mark)
 		}
 		s.log.Wait(t, "ssh login refused",
-			`reason="the login name is none of the user of this container"`, "user=nobody")
+			`reason="the login name does not belong to this container's user"`, "user=nobody")
 	}
 	s.log.Wait(t, "ssh login refused",
 		`reason="the key is not authorized"`, ssh.FingerprintSHA256(s.stranger.signer.PublicKey()))

@@ -31,7 +31,7 @@ func TestNobodyGetsIn(t *testing.T) {
 	ofPerson := func(s *server) ssh.Signer { return s.person.signer }
 	const (
 		wrongKey  = "the key is not authorized"
-		wrongName = "the login name is none of the user of this container"
+		wrongName = "the login name does not belong to this container's user"
 	)
 	for name, row := range map[string]struct {
 		options string
@@ -62,7 +62,7 @@ func TestNobodyGetsIn(t *testing.T) {
 			reason: "the key of person expired at 2020-01-01T00:00:00Z",
 		},
 		"unknown option": {
-			options: `tunnel="1" `, user: "root", signer: ofPerson, reason: wrongKey, skipped: "is not served",
+			options: `tunnel="1" `, user: "root", signer: ofPerson, reason: wrongKey, skipped: "is not supported",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestUnreadableKeys(t *testing.T) {
 	require.NoError(t, os.WriteFile(keys, nil, 0o600))
 	require.NoError(t, os.Chmod(keys, 0o666))
 	for file, reason := range map[string]string{
-		keys:                     "can be written by its group or by everybody",
+		keys:                     "is writable by its group or by others",
 		filepath.Join(dir, "no"): "no such file",
 	} {
 		got := run(t, nil, []string{"PAIINIT_AUTHORIZED_KEYS=" + file},

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Process is what /proc/PID/stat says of a process (proc_pid_stat(5)).
+// Process has what /proc/PID/stat says about a process (proc_pid_stat(5)).
 type Process struct {
 	PID, Parent, Group, Session int
 
@@ -182,8 +182,8 @@ func (all Table) Children(pid int) (found []int) {
 	return found
 }
 
-// Below returns the children of root, their children, and so on, each after its parent. The first process of a container
-// adopts orphans, so every process of the job is below it, whatever environment a launcher has given it.
+// Below returns the children of root, their children, and so on, each after its parent. The first process of a
+// container adopts orphans, so every process of the job is below it, whatever environment a launcher has given it.
 func (all Table) Below(root int) []int {
 	children := make(map[int][]int)
 	for _, p := range all {
@@ -220,9 +220,9 @@ func Ancestors(proc fs.FS, pid int) iter.Seq[int] {
 	}
 }
 
-// Generations returns how many generations above a process the paiinit is whose agent has a number: 0 = it is the process
-// itself, -1 = it is no ancestor. An orphan, such as a launcher's daemon, is a child of the first of paiinit's two
-// processes, which is the parent of the agent and has its name.
+// Generations returns how many generations above a process its paiinit is, of which agent is the second process: 0 =
+// the process is the agent, -1 = the agent belongs to no ancestor. An orphan, such as a launcher's daemon, is a child of
+// the first of paiinit's two processes, which is the parent of the agent and has its name.
 func Generations(proc fs.FS, pid, agent int) int {
 	chain := []int{pid}
 	if pid == agent {
@@ -273,4 +273,24 @@ func readWords(proc fs.FS, pid int, file string) (words []string) {
 		words = append(words, text[begin:])
 	}
 	return words
+}
+
+// RunDelay returns how long the threads of this process that still run have been runnable and had no processor
+// (Documentation/scheduler/sched-stats.rst of the kernel, /proc/PID/schedstat); 0 where the kernel does not count it.
+func RunDelay(proc fs.FS) (sum time.Duration) {
+	threads, err := fs.ReadDir(proc, "self/task")
+	if err != nil {
+		return 0
+	}
+	for _, t := range threads {
+		text, err := fs.ReadFile(proc, "self/task/"+t.Name()+"/schedstat")
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest := nextField(text)
+		field, _ := nextField(rest)
+		ns, _ := atoi(field)
+		sum += time.Duration(ns)
+	}
+	return sum
 }

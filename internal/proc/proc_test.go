@@ -23,8 +23,9 @@ func line(p proc.Process) string {
 	if p.Exiting {
 		flags |= 4
 	}
-	return fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 %d%s %d%s %d\n", p.PID, p.Name, []byte{p.State}, p.Parent, p.Group, p.Session,
-		flags, strings.Repeat(" 3", 12), p.Started/(10*time.Millisecond), strings.Repeat(" 5", 29), p.Exit)
+	return fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 %d%s %d%s %d\n",
+		p.PID, p.Name, []byte{p.State}, p.Parent, p.Group, p.Session, flags,
+		strings.Repeat(" 3", 12), p.Started/(10*time.Millisecond), strings.Repeat(" 5", 29), p.Exit)
 }
 
 func TestParse(t *testing.T) {
@@ -57,7 +58,8 @@ func TestParseRefusesWhatIsNotALine(t *testing.T) {
 	for _, stat := range []string{
 		"", "\n", "12", "12 )(", "x (sh)" + rest, "8 9 (sh)" + rest, "99999999999999999999 (sh)" + rest,
 		"(sh)" + rest, "0 (sh)" + rest, "-8 (sh)" + rest,
-		"8 sh" + rest, "8 (a) b) (" + rest, "8 (sh) S", "8 (sh) S x" + rest[4:], "8 (sh) SS" + rest[2:], "8 (sh) S 1 7 6",
+		"8 sh" + rest, "8 (a) b) (" + rest, "8 (sh) S", "8 (sh) S x" + rest[4:], "8 (sh) SS" + rest[2:],
+		"8 (sh) S 1 7 6",
 	} {
 		_, ok := proc.Parse([]byte(stat))
 		require.False(t, ok, "%q", stat)
@@ -216,4 +218,14 @@ func TestThisMachine(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	_, err := proc.Read(fsys, cmd.Process.Pid)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestRunDelay(t *testing.T) {
+	fsys := fstest.MapFS{
+		"self/task/7/schedstat": {Data: []byte("100 2000 3\n")},
+		"self/task/8/schedstat": {Data: []byte("5 40 1\n")},
+		"self/task/9/comm":      {Data: []byte("gone\n")},
+	}
+	require.Equal(t, 2040*time.Nanosecond, proc.RunDelay(fsys))
+	require.Zero(t, proc.RunDelay(fstest.MapFS{}))
 }

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch has the kernel lose the connection when the other machine has acknowledged nothing for that long, whether we send
-// or not. The kernels ask each other, which wakes no process; the more often they ask, the fewer lost packets make one
-// look dead (tcp(7), tcp_keepalive_*).
-func Watch(conn net.Conn, silence time.Duration) error {
+// Watch lets the kernel end the connection when the other machine acknowledges nothing for the timeout, whether we send
+// or not. TCP keepalives wake no process; with several probes, a few lost packets do not end the connection (tcp(7),
+// tcp_keepalive_*).
+func Watch(conn net.Conn, timeout time.Duration) error {
 	const questions = 6
-	pause := int(max(silence/questions, time.Second).Seconds())
+	pause := int(max(timeout/questions, time.Second).Seconds())
 	err := onSocket(conn, func(fd int) error {
 		return errors.Join(
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
@@ -26,24 +26,24 @@ func Watch(conn net.Conn, silence time.Duration) error {
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
 	})
-	return errors.Join(err, SetUserTimeout(conn, silence))
+	return errors.Join(err, SetUserTimeout(conn, timeout))
 }
 
-// SetUserTimeout sets TCP_USER_TIMEOUT (tcp(7)): data that the other end does not acknowledge for that long ends the
-// connection. The kernel's own limit is about 15 minutes (tcp_retries2).
+// SetUserTimeout sets TCP_USER_TIMEOUT (tcp(7)): the connection ends if the other end does not acknowledge data for
+// this long. The kernel's own limit is about 15 minutes (tcp_retries2).
 func SetUserTimeout(conn net.Conn, d time.Duration) error {
 	return onSocket(conn, func(fd int) error {
-		// Each of a login's small steps may be lost, and all ranks wait for the slowest one. The kernel sends it again after
-		// a second at most (Linux 6.15), or up to six times without doubling the wait (before,
-		// Documentation/networking/tcp-thin.rst of the kernel).
+		// Any of a login's small steps may get lost, and all ranks wait for the slowest. Since Linux 6.15
+		// (TCP_RTO_MAX_MS) the kernel sends it again after at most a second; before, up to six times without doubling
+		// the wait (Documentation/networking/tcp-thin.rst of the kernel).
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 	})
 }
 
-// onSocket has f set options of a TCP socket. Wrappers are looked through by the methods that net.TCPConn and tls.Conn
-// have. A Unix socket has none of these options and needs none.
+// onSocket calls f, which sets options of a TCP socket. It unwraps connections such as tls.Conn, and skips Unix
+// sockets, which have none of these options.
 func onSocket(conn net.Conn, f func(fd int) error) error {
 	for {
 		switch inner := conn.(type) {
@@ -65,10 +65,10 @@ func onSocket(conn net.Conn, f func(fd int) error) error {
 	}
 }
 
-// Loss keeps why a connection was lost: the channels of SSH over it only see its end.
+// Loss keeps why a connection was lost: SSH channels over it see only an EOF.
 type Loss struct{ cause atomic.Pointer[error] }
 
-// Note takes the error of each read and write. The first one that is a loss stays.
+// Note takes the error of each read and write, and keeps the first that is a loss.
 func (l *Loss) Note(err error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		l.cause.CompareAndSwap(nil, &err)
@@ -83,7 +83,7 @@ func (l *Loss) Cause() error {
 	return nil
 }
 
-// Explain returns the cause in place of the io.EOF of a channel.
+// Explain replaces a channel's io.EOF by the cause.
 func (l *Loss) Explain(err error) error {
 	if cause := l.Cause(); cause != nil && errors.Is(err, io.EOF) {
 		return cause

@@ -110,6 +110,30 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// Await returns when a client has connected to the socket, which it does not accept, or ctx ends.
+func Await(ctx context.Context, ln *net.UnixListener) error {
+	file, err := ln.File() // a listener itself cannot be waited for without accepting
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	asked := false
+	err = raw.Read(func(uintptr) bool {
+		defer func() { asked = true }()
+		return asked // the first time, it is not known yet
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // Pair returns two sockets that are connected with each other.
 func Pair() (a, b *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -150,7 +174,8 @@ func checkClient(conn *net.UnixConn) (pid int, err error) {
 }
 
 // CheckServer returns the process to which a connection was made; pid is 0 for a process of another PID namespace. It
-// must be this user's or root's: others may lay out a socket where all users can write. Root may connect to every user's.
+// must be this user's or root's, because others may lay out a socket where all users can write. Root may connect to
+// every user's.
 func CheckServer(conn *net.UnixConn) (pid int, err error) {
 	peer, err := peerOf(conn)
 	if err != nil {

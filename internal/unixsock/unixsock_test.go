@@ -232,3 +232,26 @@ func TestOtherUsers(t *testing.T) {
 	_, err = unixsock.CheckServer(dial(t, foreign))
 	require.NoError(t, err, "root may ask every user's")
 }
+
+// Await returns when there is a client to accept, and leaves it to the caller.
+func TestAwait(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	ln, err := unixsock.Listen(path)
+	require.NoError(t, err)
+	defer func() { _ = ln.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	awaited := make(chan error, 1)
+	go func() { awaited <- unixsock.Await(ctx, ln) }()
+	select {
+	case err := <-awaited:
+		t.Fatalf("no client has come: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	cancel()
+	require.NoError(t, <-awaited, "the end of ctx")
+	_ = dial(t, path)
+	require.NoError(t, unixsock.Await(t.Context(), ln))
+	conn, err := ln.Accept()
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+}

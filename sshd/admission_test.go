@@ -12,8 +12,8 @@ import (
 
 const never = time.Duration(math.MaxInt64)
 
-// arrive is a connection of a stranger that never finishes its handshake. It returns how long that waited to begin.
-func arrive(t *testing.T, d *door, from netip.Addr, spoken bool) time.Duration {
+// arrive adds a connection that never finishes its handshake. It returns how long the connection waited to begin.
+func arrive(t *testing.T, d *admission, from netip.Addr, spoken bool) time.Duration {
 	source, leave, _, _ := d.enter(&conn{}, from)
 	begin := time.Now()
 	release, ok := d.wait(t.Context(), source, spoken)
@@ -24,14 +24,14 @@ func arrive(t *testing.T, d *door, from netip.Addr, spoken bool) time.Duration {
 	return time.Since(begin)
 }
 
-// Handshakes that are never finished, from more addresses than the shared places have room for, delay a person from
-// another address by limits.queue, and ranks not at all.
+// Unfinished handshakes from more addresses than there are shared places delay a person at another address by at most
+// limits.queue, and do not delay ranks.
 func TestFloodFromManyAddressesDelaysOthersBriefly(t *testing.T) {
 	for name, spoken := range map[string]bool{"half-open": true, "silent": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := defaultLimits()
-				d := newDoor(&l)
+				d := newAdmission(&l)
 				for i := range 1000 {
 					go arrive(t, d, netip.AddrFrom4([4]byte{10, 0, 0, byte(i % 100)}), spoken)
 				}
@@ -48,14 +48,14 @@ func TestFloodFromManyAddressesDelaysOthersBriefly(t *testing.T) {
 				release, ok = d.wait(t.Context(), nil, spoken)
 				defer release()
 				require.True(t, ok)
-				require.LessOrEqual(t, time.Since(begin), l.queue, "a rank that says as little")
-				time.Sleep(l.login) // the rest of the flood has had its turns
+				require.LessOrEqual(t, time.Since(begin), l.queue, "a rank that sends as little")
+				time.Sleep(l.login) // the turns of the other connections are over
 			})
 		})
 	}
 }
 
-// One address has only some of the places, and all addresses of an IPv6 /64 are one.
+// One address gets only some of the places. All addresses of an IPv6 /64 count as one.
 func TestOneHostWaitsForItself(t *testing.T) {
 	for flood, waits := range map[string]map[string]bool{
 		"192.0.2.1":     {"192.0.2.1": true, "192.0.2.2": false},
@@ -65,7 +65,7 @@ func TestOneHostWaitsForItself(t *testing.T) {
 		for person, want := range waits {
 			synctest.Test(t, func(t *testing.T) {
 				l := defaultLimits()
-				d := newDoor(&l)
+				d := newAdmission(&l)
 				from := netip.MustParseAddr(flood)
 				for range l.turns {
 					require.Zero(t, arrive(t, d, from, true))

@@ -1,4 +1,4 @@
-package main
+package sshd
 
 import (
 	"strings"
@@ -6,12 +6,10 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/paiinit/paiinit/sshd"
 )
 
-// A person is behind what runs in their session, and behind what has left it while its parents live.
-func TestPeople(t *testing.T) {
+// Processes in a person's session belong to the person, and so do processes that left it while their parents live.
+func TestPersonSessions(t *testing.T) {
 	proc := fstest.MapFS{}
 	for pid, stat := range map[string]string{
 		"2":  "2 (paiinit) S 1 1 1",
@@ -27,19 +25,19 @@ func TestPeople(t *testing.T) {
 	} {
 		proc[pid+"/stat"] = &fstest.MapFile{Data: []byte(stat + strings.Repeat(" 0", 46))}
 	}
-	var p people
-	require.Empty(t, p.behind(proc, 4))
-	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice"})
-	p.onCommand(sshd.CommandEvent{PID: 9})
-	p.onCommand(sshd.CommandEvent{PID: 11, Person: "bob"})
-	p.onCommand(sshd.CommandEvent{Person: "nothing was started"})
+	var p PersonSessions
+	require.Empty(t, p.Behind(proc, 4))
+	p.Note(CommandEvent{PID: 3, Person: "alice"})
+	p.Note(CommandEvent{PID: 9})
+	p.Note(CommandEvent{PID: 11, Person: "bob"})
+	p.Note(CommandEvent{Person: "nothing was started"})
 	for pid, want := range map[int]string{
 		0: "", 2: "", 3: "alice", 4: "alice", 5: "alice", 6: "alice", 7: "alice",
 		8: "", 9: "", 10: "", 11: "bob", 99: "",
 	} {
-		require.Equal(t, want, p.behind(proc, pid), pid)
+		require.Equal(t, want, p.Behind(proc, pid), pid)
 	}
-	p.onCommand(sshd.CommandEvent{PID: 3, Person: "alice", Done: true})
-	require.Empty(t, p.behind(proc, 4))
-	require.Equal(t, "bob", p.behind(proc, 11))
+	p.Note(CommandEvent{PID: 3, Person: "alice", Done: true})
+	require.Empty(t, p.Behind(proc, 4))
+	require.Equal(t, "bob", p.Behind(proc, 11))
 }

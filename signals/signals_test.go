@@ -1,4 +1,4 @@
-package main
+package signals
 
 import (
 	"os"
@@ -14,26 +14,26 @@ import (
 func TestTerminatingSignalIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := make(chan os.Signal)
-		s := watchSignals(in, false)
+		s := Watch(in, false)
 		var got []os.Signal
 		take := func(sig os.Signal) { got = append(got, sig) }
 
 		for _, sig := range []os.Signal{syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGINT} {
 			in <- sig
 		}
-		s.to(take)
+		s.To(take)
 		in <- syscall.SIGUSR2
-		s.to(nil)
+		s.To(nil)
 		require.Equal(t, []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR2}, got, "those that ask to end, in order, once")
 
 		in <- syscall.SIGQUIT
 		in <- syscall.SIGHUP
-		s.to(nil)
-		s.to(take)
-		s.to(nil)
+		s.To(nil)
+		s.To(take)
+		s.To(nil)
 		require.Equal(t, syscall.SIGQUIT, got[len(got)-1],
 			"SIGQUIT is kept until the next phase; SIGHUP does not ask to end")
-		s.close()
+		s.Close()
 	})
 }
 
@@ -69,16 +69,32 @@ func TestHurry(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			in := make(chan os.Signal)
-			s := watchSignals(in, test.terminal)
+			s := Watch(in, test.terminal)
 			var got []os.Signal
-			s.to(func(sig os.Signal) { got = append(got, sig) })
+			s.To(func(sig os.Signal) { got = append(got, sig) })
 			for _, l := range test.in {
 				time.Sleep(l.after)
 				in <- l.sig
 			}
-			s.to(nil)
+			s.To(nil)
 			require.Equal(t, test.want, got, name)
-			s.close()
+			s.Close()
 		})
 	}
+}
+
+// A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.
+func TestSignalsBetweenTwoPhases(t *testing.T) {
+	in := make(chan os.Signal)
+	s := Watch(in, false)
+	defer s.Close()
+	got := make(chan os.Signal, 2)
+	in <- syscall.SIGUSR1
+	in <- syscall.SIGTERM
+	s.To(func(sig os.Signal) { got <- sig })
+	require.Equal(t, syscall.SIGTERM, <-got)
+	in <- syscall.SIGUSR1
+	require.Equal(t, syscall.SIGUSR1, <-got)
+	require.True(t, s.First())
+	require.False(t, s.First())
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A rank that must leave before the launch says so to rank 0, which ends the job for all. Where rank 0 has not come
-// yet, other ranks keep what it said and pass it on:
+// A rank that must leave before the launch tells rank 0, which ends the job for all ranks. If rank 0 has not come yet,
+// other ranks keep the message and pass it on:
 //
 //	a rank that leaves                 some other ranks                  rank 0
 //	   ended(record, outcome)  ------->  keep it, by id and nonce
@@ -19,16 +19,16 @@ import (
 //	                                                                       unless a later start of that rank
 //	                                                                       registers within 2 s
 //
-// It is about one start: a container that is started again is heard of under another nonce, which makes it void.
+// The message is about one start of a container: a later start has another nonce, which makes it void.
 
-// farewellFan is how many other ranks a rank tells that it leaves.
-const farewellFan = 8
+// withdrawFan is how many other ranks a leaving rank tells.
+const withdrawFan = 8
 
-// farewellDelay is how long rank 0 waits for a later start of a rank that left.
-const farewellDelay = 2 * time.Second
+// withdrawDelay is how long rank 0 waits for a later start of a rank that leaves.
+const withdrawDelay = 2 * time.Second
 
-// Withdraw leaves the job before its launch and stays until rank 0 has ended the job for all ranks, or ctx ends: rank 0
-// may not have come yet. It returns how the job ended then, and false where rank 0 was not told.
+// Withdraw leaves the job before its launch. It stays until rank 0 has ended the job for all ranks, or ctx ends,
+// because rank 0 may not have come yet. It returns how the job ended, and false if rank 0 was not told.
 func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	type other struct {
 		id   string
@@ -40,7 +40,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 		if early = n.lead == nil && (n.phase == Gathering || n.phase == Prepared); !early {
 			return
 		}
-		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may come to lead
+		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may become the coordinator
 		n.own = &message{Type: ended, Outcome: &o}
 		if n.up.wire != nil {
 			n.up.wire.send(*n.own)
@@ -59,16 +59,16 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	}
 	telling, cancel := context.WithCancel(ctx)
 	defer cancel()
-	farewell := message{Type: ended, Record: &n.self, Outcome: &o}
+	said := message{Type: ended, Record: &n.self, Outcome: &o}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	for _, to := range others[:min(farewellFan, len(others))] {
+	for _, to := range others[:min(withdrawFan, len(others))] {
 		wg.Go(func() {
-			for b := (backoff{}); telling.Err() == nil; { // it may be about to start
+			for b := (backoff{}); telling.Err() == nil; { // the other rank may be about to start
 				addrs, err := to.find(n)
 				for _, a := range addrs {
-					if _, err = n.exchange(telling, to.id, a, farewell); err == nil {
+					if _, err = n.exchange(telling, to.id, a, said); err == nil {
 						return
 					}
 				}
@@ -89,41 +89,41 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 	return o, false
 }
 
-// farewells are what ranks have said that leave before the launch. Only the loop touches them.
-type farewells struct {
+// withdrawals are the messages of ranks that leave before the launch. Only the loop touches them.
+type withdrawals struct {
 	n     *Node
 	heard map[string]message // by id; for rank 0
 }
 
-// hear notes that a rank leaves before the launch, from it or from another rank that passes it on.
-func (f *farewells) hear(w *wire, m message) {
+// hear notes that a rank leaves before the launch: the rank itself says so, or another rank passes it on.
+func (s *withdrawals) hear(w *wire, m message) {
 	r := m.Record
-	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == f.n.self.Nonce {
+	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == s.n.self.Nonce {
 		return
 	}
 	w.send(message{Type: doneAck})
-	h, ok := f.n.find.heard[r.ID]
-	if ok && h.Nonce != r.Nonce || f.n.phase != Gathering && f.n.phase != Prepared || f.n.isGathered() {
+	h, ok := s.n.find.heard[r.ID]
+	if ok && h.Nonce != r.Nonce || s.n.phase != Gathering && s.n.phase != Prepared || s.n.isGathered() {
 		return
 	}
-	if f.n.lead == nil {
-		f.heard[r.ID] = message{Type: ended, Record: r, Outcome: m.Outcome}
-		if f.n.up.wire != nil {
-			f.n.up.wire.send(f.heard[r.ID])
+	if s.n.lead == nil {
+		s.heard[r.ID] = message{Type: ended, Record: r, Outcome: m.Outcome}
+		if s.n.up.wire != nil {
+			s.n.up.wire.send(s.heard[r.ID])
 		}
 		return
 	}
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
-	time.AfterFunc(f.n.cfg.patience(farewellDelay), func() {
-		f.n.post(func() {
-			if f.n.lead == nil || f.n.phase != Gathering && f.n.phase != Prepared {
+	time.AfterFunc(s.n.cfg.patience(withdrawDelay), func() {
+		s.n.post(func() {
+			if s.n.lead == nil || s.n.phase != Gathering && s.n.phase != Prepared {
 				return
 			}
-			if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
+			if t := s.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
 				return
 			}
-			f.n.setGathered(Roster{}, &EndedError{o})
+			s.n.setGathered(Roster{}, &EndedError{o})
 		})
 	})
 }

@@ -69,7 +69,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 		n.up.onFetch(w, m)
 		return
 	case ended: // a rank leaves
-		n.farewells.hear(w, m)
+		n.withdrawals.hear(w, m)
 		return
 	case ping:
 		w.send(message{Type: pong})
@@ -204,7 +204,8 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	case r.Nonce == u.n.self.Nonce:
 		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
 		return
-	case u.n.self.Rank == 0, u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
+	case u.n.self.Rank == 0,
+		u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", u.n.self.ID)})
 		if r.Rank < 0 && u.n.lead != nil && !u.n.lead.ending && !u.n.isGathered() {
 			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts as present
@@ -216,12 +217,14 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.phase == Prepared && u.n.roster.Members[0].Nonce != r.Nonce {
 		// it must step down first; if it is gone, the job ends
 		if leader := &u.n.roster.Members[0]; leader.ID != r.ID {
-			w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)})
+			reason := fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)
+			w.send(message{Type: refuse, Record: &self, Reason: reason})
 			return
 		}
 		u.giveUp(u.leaderLost("its container was started again"))
 	}
-	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) && u.n.roster.Members[0].Nonce != r.Nonce {
+	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) &&
+		u.n.roster.Members[0].Nonce != r.Nonce {
 		// A restarted rank 0: it learns from this registration that it is too late, and does not decide how the job
 		// ends.
 		w.send(u.registration(r))
@@ -231,7 +234,8 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		u.wire.abort()
 	}
 	if u.n.phase != Running {
-		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote, "elapsed", time.Since(u.n.begin).Round(time.Microsecond))
+		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote,
+			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
 	u.wire, u.leader, u.incompatible = w, r, nil
 	answer := u.registration(r)
@@ -242,7 +246,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.own != nil {
 		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
 	}
-	for _, f := range u.n.farewells.heard {
+	for _, f := range u.n.withdrawals.heard {
 		w.send(f)
 	}
 }
@@ -250,7 +254,9 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 // registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
 	self := u.n.record()
-	return message{Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking}
+	return message{
+		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking,
+	}
 }
 
 func (u *uplink) onPrepare(w *wire, m message) {
@@ -296,7 +302,8 @@ func (u *uplink) fetchTable(w *wire, m message) {
 	u.n.post(func() {
 		switch {
 		case u.wire != w:
-		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash && answer.Roster.verify(&u.n.self) == nil:
+		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash &&
+			answer.Roster.verify(&u.n.self) == nil:
 			answer.Roster.Epoch = m.Epoch
 			u.onPrepare(w, message{Type: prepare, Epoch: m.Epoch, Roster: answer.Roster})
 		default:
@@ -366,7 +373,8 @@ func (u *uplink) awaitReturn(cause error) {
 			refused = 0
 		}
 		// It has stepped down.
-		void := answer.Type == lead && answer.Name == leader.Nonce && (answer.Record == nil || answer.Record.Nonce != leader.Nonce)
+		void := answer.Type == lead && answer.Name == leader.Nonce &&
+			(answer.Record == nil || answer.Record.Nonce != leader.Nonce)
 		known := peerView{Alive: true}
 		switch {
 		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its next start

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
+	"github.com/paiinit/paiinit/netif"
+)
+
+// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So the
+// bin directory of the job holds a program of its name that adds the hosts and executes the real one.
+
+// fill is a program in bin/: it executes the next program of its name in PATH, with the hosts of the job where the user
+// gave none.
+func fill(name string, args, environ []string) int {
+	path, err := lookPastSelf(name, environ)
+	if err != nil {
+		complain("%v", err)
+		return statusOf(err)
+	}
+	words := args[1:]
+	how := launch.FillNamed(name)
+	if line := how.Read(words); line.Launches && !launch.InsideRank(environ) {
+		add, err := askForHosts(name, how, words[:line.Options], path, environ)
+		if err != nil {
+			complain("%s runs without the job's hosts: %v", name, err)
+		}
+		args = slices.Concat(args[:1], add, words)
+	}
+	become(path, args, environ)
+	return 126
+}
+
+// askForHosts asks the paiinit of this container what to add. Where none runs there is nothing to add.
+func askForHosts(name string, how *launch.Fill, options []string, path string, environ []string) ([]string, error) {
+	state, err := chooseDir(environ, "")
+	if err != nil {
+		return nil, err
+	}
+	client := clientIn(state)
+	if _, err := os.Stat(client.Socket); err != nil {
+		return nil, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	q := localapi.FillCall{Args: append(slices.Clone(options), "COMMAND"), Dir: dir, Old: lacksNetworkOption(how, path)}
+	for _, variable := range how.NetworkVariables {
+		if v := lookup(environ, variable); v != "" && q.Network == "" {
+			q.Network = v
+		}
+	}
+	add, err := client.Fill(context.Background(), name, q)
+	return add, explain(err)
+}
+
+// lacksNetworkOption reports whether a launcher is of a version without an option for its interface.
+func lacksNetworkOption(how *launch.Fill, path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, 4096))
+	return err == nil && how.LacksNetwork(b)
+}
+
+// Fill returns the arguments for a launcher in this container that learns its hosts from its command line alone: the
+// hosts if its user has chosen none, the number of processes if there is none, and the interface if it has the same name
+// on every rank.
+func (a answers) Fill(ctx context.Context, name string, q localapi.FillCall) ([]string, bool) {
+	how := launch.FillNamed(name)
+	if how == nil {
+		return nil, false
+	}
+	return a.c.fillWords(ctx, name, how, q), true
+}
+
+func (c *container) fillWords(ctx context.Context, name string, how *launch.Fill, q localapi.FillCall) []string {
+	agreed := c.agreed()
+	members, names := agreed.named()
+	line := how.Read(q.Args)
+	if len(members) < 2 || !line.Launches {
+		return nil
+	}
+	if c.exec == execAll {
+		c.log.Warn(name+" gets no hosts with --exec all", "phase", "launch",
+			"reason", "every rank would start the processes of all ranks",
+			"hint", "with --exec rank0, the default, "+name+" starts once and uses all hosts")
+		return nil
+	}
+	if line.Given != "" {
+		c.log.Info(name+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
+		c.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
+		return nil
+	}
+	var hosts []string
+	slots, remote := 0, false
+	for i, m := range members {
+		n := agreed.slotsOf(&m)
+		if n < 1 {
+			continue
+		}
+		if err := hostfile.Check(hostfile.Dialect(how.Dialect), names[i]); err != nil {
+			c.log.Warn(name+" gets no hosts", "phase", "launch", "err", err)
+			return nil
+		}
+		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
+		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
+			n = max(room, 0)
+		}
+		if n > 0 {
+			hosts = append(hosts, names[i]+":"+strconv.Itoa(n))
+			remote = remote || m.Nonce != c.nonce
+		}
+		slots += n
+	}
+	if len(hosts) == 0 {
+		return nil
+	}
+	ranks := 0
+	if line.Ranks == 0 && line.Unread == "" {
+		ranks = slots
+	}
+	add := how.Words(hosts, ranks)
+	// An interface for hosts that are all local ends Horovod with an error.
+	network := netif.SharedInterface(endpoints(members))
+	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
+		c.networkHints != hintsOff && !c.settled(c.choices(), how.NetworkOption, slog.LevelInfo) {
+		add = append(add, how.NetworkOption, network)
+	}
+	c.log.Info(name+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
+	if line.Ranks > slots {
+		c.log.Warn(name+" is asked for more processes than the job has slots", "phase", "launch",
+			"processes", line.Ranks, "slots", slots,
+			"hint", "--slots sets how many processes belong on a container")
+	}
+	c.asks.Note(ctx, slices.Concat([]string{name}, add, q.Args), q.Dir)
+	return add
+}

@@ -1,0 +1,248 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A command that is no launcher may start some: a script does, or a login shell. What they were asked to do is read
+// from /proc while they run, so that their hosts can be checked at the end like those of a launcher that is the command
+// itself.
+
+const (
+	firstLook    = 250 * time.Millisecond // launchers in Python import packages for longer than this
+	longestLook  = 30 * time.Second
+	mostSeen     = 64      // launchers remembered
+	mostWords    = 1 << 16 // bytes of a command line remembered
+	hostfileHint = "--hostfile $PAIINIT_HOSTFILE names the hosts of this job"
+)
+
+// Asks remembers what the launchers of a command were asked for, each command line once.
+type Asks struct {
+	// Log gets what is wrong with a command line; Bin is the job's bin directory.
+	Log *slog.Logger
+	Bin string
+	// Dir reads the working directory of a process, "" if it is not known; Ours reads whether it runs this very program.
+	Dir  func(pid int) string
+	Ours func(pid int) bool
+	// Slots returns the slots of the hosts among which a launcher is to choose, by the names of the hosts.
+	Slots func(ctx context.Context, r Request) (map[string]int, error)
+
+	mu    sync.Mutex
+	known map[string]bool // by working directory and command line
+	asks  []asked
+}
+
+// asked is what a launcher was asked for: how many hosts at least, and among which.
+type asked struct {
+	name  string
+	hosts int
+	among []string
+	hint  string // why it may have used fewer
+}
+
+// Look looks at the processes below self, soon after the start of the command and then less and less often, until ctx
+// ends.
+func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
+	for pause := firstLook; ; pause = min(2*pause, longestLook) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		for _, p := range a.launchersBelow(processes(), self) {
+			a.Note(ctx, p.args(), a.Dir(p.PID)) // without a directory, only absolute paths are read
+		}
+	}
+}
+
+// launchersBelow finds the launchers that the command has started, the topmost in each branch: those below a launcher
+// are its own, or its ranks'. Commands that came by ssh are none of the command's, and a program that only adds hosts is
+// about to be another.
+func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
+	children := make(map[int][]*Process)
+	for i := range all {
+		p := &all[i]
+		if p.PID != p.Parent && (p.Parent != self || !p.variables()["SSH_CONNECTION"]) {
+			children[p.Parent] = append(children[p.Parent], p)
+		}
+	}
+	open := children[self]
+	for seen := make(map[int]bool); len(open) > 0; {
+		p := open[0]
+		open = open[1:]
+		if seen[p.PID] { // numbers that are used again while /proc is read may close a circle
+			continue
+		}
+		seen[p.PID] = true
+		switch name, _ := Called(p.args()); {
+		case name == "":
+			open = append(open, children[p.PID]...)
+		case !a.Ours(p.PID):
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// Note remembers what a launcher on rank 0 was asked for, and says so at once where it can find no hosts. dir is its
+// working directory.
+func (a *Asks) Note(ctx context.Context, line []string, dir string) {
+	name, _ := Called(line)
+	if name == "" || !a.isNews(dir+"\x00"+strings.Join(line, "\x00")) {
+		return
+	}
+	log := a.Log.With("phase", "wait", "command", brief(line))
+	log.Debug("the command has started a launcher")
+	ask := asked{name: name, hint: a.withoutHosts(line)}
+	if ask.hint != "" {
+		log.Warn("a launcher has no host list and starts on this host only",
+			"reason", ask.hint, "hint", hostfileHint)
+	}
+	request, ok := Asked(line)
+	if !ok {
+		return
+	}
+	if strings.HasPrefix(request.Hostfile, "-") {
+		log.Warn("a launcher takes an option for its host list",
+			"reason", "the variable before "+request.Hostfile+" was empty when a shell put its value there",
+			"hint", "write AZUREML_MPI_HOSTFILE without $: paiinit replaces it")
+	}
+	if request.Hostfile != "" && !filepath.IsAbs(request.Hostfile) {
+		request.Hostfile = filepath.Join(dir, request.Hostfile)
+	}
+	slots, err := a.Slots(context.WithoutCancel(ctx), request)
+	if err != nil {
+		a.Log.Debug("the hosts that a launcher was asked for are not known", "phase", "wait", "err", err)
+		return
+	}
+	var counts []int
+	for host, n := range slots {
+		if n > 0 {
+			ask.among = append(ask.among, host)
+			counts = append(counts, n)
+		}
+	}
+	ask.hosts = request.FewestHosts(counts)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asks = append(a.asks, ask)
+}
+
+// isNews reports whether a command line is seen for the first time, and remembers it.
+func (a *Asks) isNews(key string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known[key] || len(a.known) >= mostSeen || len(key) > mostWords {
+		return false
+	}
+	if a.known == nil {
+		a.known = make(map[string]bool)
+	}
+	a.known[key] = true
+	return true
+}
+
+// withoutHosts says why a launcher can know no hosts that only takes them from its command line, or from one file.
+func (a *Asks) withoutHosts(line []string) string {
+	name, args := Called(line)
+	if how := FillNamed(name); how != nil {
+		if h := how.Read(args); h.Launches && h.Given == "" {
+			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m has gone around %s, "+
+				"which adds the hosts", a.Bin+"/"+name)
+		}
+	} else if r, ok := Asked(line); ok && r.HostfileOptional {
+		if _, err := os.Stat(r.Hostfile); err != nil {
+			return name + " looks for its hosts in " + r.Hostfile + ", which is not there"
+		}
+	}
+	return ""
+}
+
+// brief is the beginning of a command line.
+func brief(line []string) string {
+	const most = 200
+	text := strings.Join(line, " ")
+	return text[:min(len(text), most)]
+}
+
+// started are the launchers that the command has started and that were understood; some says whether there were any.
+func (a *Asks) started() (asks []asked, some bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.asks), len(a.known) > 0
+}
+
+// sentence ends a text with a full stop.
+func sentence(s string) string { return strings.TrimSuffix(s, ".") + "." }
+
+// Reached compares the hosts on which a launcher has started processes with the hosts that it was asked for. The launcher
+// is the command itself, or a process that the command has started.
+func (s *Supervisor) Reached() *Outcome {
+	if s.Hosts == 1 || s.AllowPartial {
+		return nil
+	}
+	_, _, reached := s.Sessions.now()
+	hosts, tree := s.Sessions.told()
+	used := s.Sessions.usedHosts()
+	asks, some := s.Asks.started()
+	for _, a := range asks {
+		var on []string
+		for _, host := range a.among {
+			if host == s.Self || used[host] { // a launcher needs no session to its own host
+				on = append(on, host)
+			}
+		}
+		slices.Sort(on)
+		// The launcher's daemons may reach the other hosts; where one cannot, the launcher ends with an error.
+		have := max(len(on), hosts)
+		if have >= a.hosts || tree {
+			continue
+		}
+		cause := a.hint
+		if cause == "" {
+			cause = likelyCause(s.Own, s.Environ)
+		} else {
+			cause += "; " + hostfileHint
+		}
+		return &Outcome{Status: s.Sessions.statuses.Unused, Reason: fmt.Sprintf(
+			"%s ended with status 0, but did not use the hosts of this job: "+
+				"it asked for %d at least and can have started on %d (%s). %s --allow-partial accepts it",
+			a.name, a.hosts, have, strings.Join(on, ","), sentence(cause))}
+	}
+	if len(reached) == 0 && len(asks) == 0 {
+		hint := "with --exec all every rank runs the command"
+		if ReachesHosts(s.Line) || some {
+			hint = hostfileHint
+		}
+		s.Log.Warn("the command has used no other host of this job", "phase", "wait", "command", s.Line[0],
+			"hosts", s.Hosts, "hint", hint)
+	}
+	return nil
+}
+
+// likelyCause says what may have kept a launcher from the other hosts: own is the job's own environment, given that of the
+// command.
+func likelyCause(own, given []string) string {
+	var wins []string
+	for _, v := range Environment(Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}) {
+		value, _ := lookupEnv(given, v.Name)
+		users, set := lookupEnv(own, v.Name)
+		if value == "" && set || value != "" && users == value {
+			wins = append(wins, v.Name+"="+value)
+		}
+	}
+	if len(wins) > 0 {
+		return "The job's own environment has " + strings.Join(wins, " ") +
+			", which wins over what the launcher needs here."
+	}
+	return "The launcher did not read the host list in its environment: " +
+		"an option or a configuration file of its own may have taken its place."
+}

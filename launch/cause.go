@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// tailWidth bounds each line of stderr that a cause quotes, in bytes.
+const tailWidth = 300
+
+// FirstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
+func FirstCause(rank int, name string, r Result, oomKills int) string {
+	var b strings.Builder
+	switch {
+	case r.Signal != 0:
+		fmt.Fprintf(&b, "rank %d's command %s was ended by %s", rank, name, SignalName(int(r.Signal)))
+	default:
+		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
+	}
+	if r.Forwarded != 0 {
+		fmt.Fprintf(&b, " after %s was passed on to it", SignalName(int(r.Forwarded)))
+	}
+	if r.Status() == 0 {
+		return b.String()
+	}
+	if oomKills > 0 {
+		fmt.Fprintf(&b, "; %s on rank %d", OOMText(oomKills), rank)
+	}
+	if len(r.Tail) > 0 {
+		b.WriteString("; its last lines on stderr:")
+		for _, l := range r.Tail {
+			b.WriteString("\n" + l[:min(len(l), tailWidth)])
+		}
+	}
+	return b.String()
+}
+
+// OOMText tells how many processes the kernel has killed for lack of memory.
+func OOMText(n int) string {
+	if n == 1 {
+		return "the kernel killed a process for lack of memory"
+	}
+	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
+}
+
+// SignalName names a signal, as SIGTERM.
+func SignalName(n int) string {
+	if name := unix.SignalName(syscall.Signal(n)); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", n)
+}
+
+// JobStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1 (Open
+// MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its work and
+// ended with 0.
+func (r Result) JobStatus(launcher bool) int {
+	if launcher && r.Forwarded != 0 {
+		return 128 + int(r.Forwarded)
+	}
+	return r.Status()
+}

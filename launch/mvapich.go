@@ -1,0 +1,74 @@
+package launch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// mvapich is mpirun_rsh of MVAPICH2 and MVAPICH 3 (src/pm/mpirun there, read in 3.0; not run). It takes its hosts from
+// -hostfile or the words before the program, else from Slurm, PBS or ~/.mpirun_hosts, and executes the ssh that was
+// found when it was built, mostly /usr/bin/ssh: there is no variable for either. MVAPICH's mpiexec is hydra's.
+var mvapich = Launcher{
+	Name:     "MVAPICH",
+	Programs: []string{"mpirun_rsh"},
+	Starts:   mpiRanks,
+
+	RankVariables: []string{"MVP_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"},
+	Manual: "mpirun_rsh reads no variable: it needs `-hostfile $PAIINIT_HOSTFILE.hydra`, and paiinit in place of the " +
+		"`ssh` that it was built with, mostly /usr/bin/ssh (from its sources; not run)",
+	Foreign: []Var{
+		{Name: "SLURM_JOBID", Reason: "mpirun_rsh would take its hosts from Slurm"},
+		{Name: "SLURM_JOB_ID", Reason: "mpirun_rsh would take its hosts from Slurm"},
+		{Name: "PBS_NODEFILE", Reason: "mpirun_rsh would take its hosts from PBS"},
+	},
+	Compared:      []string{"mpirun_rsh"},
+	VersionOption: "-v",
+	Versions:      []versionText{{`(?m)^Version: mvapich2?-(\S+)`, "MVAPICH"}},
+	Asked:         mvapichAsked,
+	// Each host's mpispawn ends with its ranks; mpirun_rsh ends the others when one of them, or its ssh, has failed.
+	Daemons:        []daemon{{program: "mpispawn"}},
+	FailureTimeout: 10 * time.Second,
+}
+
+// mvapichOptions are those of commandLine in mpirun_params.c; getopt_long_only takes them with one dash, and shortened.
+// Those for rsh and ssh, -paramfile and -sparehosts are MVAPICH2's.
+var mvapichOptions = options{
+	none: "debug xterm show help v tv legacy startedByTv dpm fastssh export export-all rsh ssh",
+	one:  "np n ppn hostfile launcher spawnfile config dpmspawn sg paramfile sparehosts",
+}
+
+// mvapichAsked reads `mpirun_rsh -np N [-hostfile FILE | HOST...] [NAME=VALUE...] PROGRAM`: without a host list the
+// first N words are hosts, if enough words follow.
+func mvapichAsked(args []string) (r Request, ok bool) {
+	for {
+		name, values, rest, known, ok := mvapichOptions.next(args)
+		if !ok {
+			break
+		}
+		args = rest
+		value := strings.Join(values, " ")
+		switch {
+		case !known, slices.Contains([]string{"help", "v", "show", "ppn", "config", "dpm", "dpmspawn", "spawnfile"}, name):
+			return Request{}, false // nothing runs, or the number of ranks or hosts follows from something else
+		case name == "launcher" && value != "ssh" && value != "rsh":
+			return Request{}, false
+		case name == "np" || name == "n":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > 1<<16 {
+				return Request{}, false
+			}
+			r.Ranks = n
+		case name == "hostfile":
+			r.Hostfile = value
+		}
+	}
+	if r.Ranks == 0 || len(args) == 0 {
+		return Request{}, false
+	}
+	if r.Hostfile == "" && !strings.Contains(args[0], "=") && len(args) > r.Ranks {
+		r.Hosts, args = args[:r.Ranks], args[r.Ranks:]
+	}
+	return r, slices.ContainsFunc(args, func(word string) bool { return !strings.Contains(word, "=") })
+}

@@ -1,0 +1,107 @@
+package launch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// launcherFiles are the files that may name a launcher: one for each, and the list of them.
+var launcherFiles = []string{
+	"openmpi4.go", "openmpi5.go", "mpich.go", "intelmpi.go", "mvapich.go", "horovod.go", "deepspeed.go", "sockets.go",
+	"torch.go", "accelerate.go", "remoteshells.go", "launcher.go",
+}
+
+// namesAllowed are the places beyond these files that name a launcher, and why each cannot do without.
+var namesAllowed = []struct{ file, text, reason string }{
+	{"envspec/", "", "the variables and files of schedulers have the names that their authors gave them"},
+	{"hostfile/", "", "a dialect of a host list has the name of a launcher: openmpi, hydra, horovod, deepspeed"},
+	{"rdma/", "", "findings tell people what a launcher does without the device"},
+	{"cmd/paiinit/early/launches.go", "_RANK", "nothing is initialised before this package, so it repeats envspec's list"},
+	{"statedir/", "hostfile.hydra", "the file's name is a promise of docs/commands.md"},
+	{"cmd/paiinit/", "want openmpi, hydra", "an error for people that lists the dialects"},
+	{"cmd/paiinit/", "refuse to launch if", "help for people"},
+	{"cmd/paiinit/", "--host-discovery-script", "help for people"},
+	{"cmd/paiinit/", "ranks connect to random ports", "a hint for people"},
+	{"localapi/", `json:"horovodrun`, "the format of status.sock"},
+	{"launch/launch.go", "can be passed through", "an error for people that says why a path is refused"},
+}
+
+// TestOnlyFilesOfLaunchersNameThem walks the syntax trees of all production files: neither an identifier nor a string
+// outside a launcher's file may name one.
+func TestOnlyFilesOfLaunchersNameThem(t *testing.T) {
+	name := regexp.MustCompile(`(?i)open ?mpi|ompi_|\bprte|prrte|\borted\b|\bprted\b|orterun|hydra|mpich|pmi_proxy|intel ?mpi|\bi_mpi_|` +
+		`horovod|deepspeed|mpirun|mpiexec|mvapich|mpispawn|torchrun|\baccelerate\b|\bsrun\b|\bprun\b|jsrun|\bclush\b`)
+	used := make(map[int]bool)
+	check := func(file, text string, pos token.Position) {
+		if !name.MatchString(text) {
+			return
+		}
+		for i, a := range namesAllowed {
+			if strings.HasPrefix(file, a.file) && strings.Contains(text, a.text) {
+				used[i] = true
+				return
+			}
+		}
+		t.Errorf("%v: %q names a launcher: it belongs in that launcher's file in package launch", pos, text)
+	}
+	root := ".."
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		file, _ := filepath.Rel(root, path)
+		if d.IsDir() {
+			if file != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "integration") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		own := strings.HasPrefix(file, "launch"+string(os.PathSeparator)) && slices.Contains(launcherFiles, d.Name())
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || own {
+			return nil
+		}
+		set := token.NewFileSet()
+		tree, err := parser.ParseFile(set, path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(tree, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.ImportSpec:
+				return false
+			case *ast.SelectorExpr:
+				x, ok := n.X.(*ast.Ident)
+				return !ok || x.Name != "hostfile" // its dialects
+			case *ast.Ident:
+				check(file, n.Name, set.Position(n.Pos()))
+			case *ast.BasicLit:
+				text := n.Value
+				if s, err := strconv.Unquote(text); err == nil {
+					text = s
+				}
+				check(file, text, set.Position(n.Pos()))
+			}
+			return true
+		})
+		return nil
+	}))
+	for i, a := range namesAllowed {
+		if !used[i] {
+			t.Errorf("nothing needs the exception for %q in %s: %s", a.text, a.file, a.reason)
+		}
+	}
+	for _, file := range launcherFiles {
+		require.FileExists(t, file)
+	}
+}

@@ -1,0 +1,214 @@
+package launch
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// MPI launchers give their ranks one second between SIGTERM and SIGKILL, and horovodrun gives mpirun less than that.
+// Open MPI 4.1 can be told another time, and then waits for it whole, and about twice, whenever any rank fails
+// (measured: 3 to 4 s by default, 8 to 10 s when told 3 s). So the ranks get the signal from the paiinit of their own
+// host, and the time of --grace to save their work; the launcher ends when they have, or is told to end for the last
+// of that time.
+
+// EndTime is how long a launcher needs to end once it was told to.
+const EndTime = 3 * time.Second
+
+// Stopper passes signals on to a command, and stops a launcher by its ranks first.
+type Stopper struct {
+	// Line is the command line, and Grace the time between SIGTERM and SIGKILL.
+	Line  []string
+	Grace time.Duration
+	Log   *slog.Logger
+	// Hard signals the command itself, and Soft the ranks of its launcher on all hosts.
+	Hard, Soft func(os.Signal)
+	// Launchers are those that run now: the command itself, or what it has started; nil: none.
+	Launchers func() []int
+
+	mu     sync.Mutex
+	told   bool // the command, or its ranks, know that they are to end
+	asked  bool // this container was asked itself
+	begun  bool // the ranks were told first
+	ranked bool // a launcher was running when the command was told to end
+	timers []*time.Timer
+	cancel func() // stops waiting for the launchers below the command; nil: nothing waits
+}
+
+// Own is the way of this container's signals. Kubernetes tells every container of a job that it ends: the first signal
+// here after another rank's request says the same again, and the command is not told twice.
+func (g *Stopper) Own(sig os.Signal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if ends(sig) {
+		again := g.asked
+		g.asked = true
+		if g.told && !again {
+			return
+		}
+	}
+	g.pass(sig)
+}
+
+// Request is the way of what another rank was asked to do.
+func (g *Stopper) Request(sig os.Signal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.told {
+		g.pass(sig)
+	}
+}
+
+// Abort is the way of what leaves nothing to be saved.
+func (g *Stopper) Abort(sig os.Signal) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.told = true
+	g.Hard(sig)
+}
+
+// ends says whether [Run] ends a command that was given the signal.
+func ends(sig os.Signal) bool {
+	return sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGQUIT
+}
+
+// pass has a first SIGTERM go to the ranks everywhere, and what repeats it as well: a launcher that gets a second
+// signal kills its ranks at once. Everything else, and SIGTERM where there are no ranks or no time for them, goes to
+// the command itself. The caller holds the lock.
+func (g *Stopper) pass(sig os.Signal) {
+	g.told = g.told || ends(sig)
+	if g.begun && ends(sig) {
+		g.Soft(sig)
+		return
+	}
+	var below []int
+	if ends(sig) && g.Launchers != nil {
+		below = g.Launchers()
+	}
+	if ends(sig) {
+		g.ranked = g.ranked || len(below) > 0 || StartsRanks(g.Line)
+	}
+	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*EndTime {
+		g.Hard(sig)
+		return
+	}
+	g.begun = true
+	if !StartsRanks(g.Line) {
+		// A script gets the signal as soon as its launcher has ended: otherwise it would go on to the end of its
+		// commands.
+		g.cancel = whenEnded(below, func() { g.Hard(syscall.SIGTERM) })
+	}
+	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-EndTime)
+	g.Soft(sig)
+	g.timers = append(g.timers,
+		time.AfterFunc(g.Grace-EndTime, func() { g.Hard(syscall.SIGTERM) }),
+		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
+}
+
+// End forgets what was to come. It returns whether a launcher was running when the command was told to end.
+func (g *Stopper) End() bool {
+	g.mu.Lock()
+	ranked, cancel := g.ranked, g.cancel
+	for _, t := range g.timers {
+		t.Stop()
+	}
+	g.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	return ranked
+}
+
+// RankLaunchers finds the launchers of ranks among the processes of the job: what another launcher or a script has
+// started, and these themselves.
+func RankLaunchers(job []Process) (found []int) {
+	for _, p := range job {
+		line := p.args()
+		if p.State != 'Z' && (IsLauncher(p.Name) || StartsRanks(line)) && !AsksVersion(line) {
+			found = append(found, p.PID)
+		}
+	}
+	return found
+}
+
+// whenEnded calls f when all of these processes, which may be no children of this one, have ended. The caller calls
+// cancel once; after that f is not running. It does nothing where the kernel has no pidfd_open(2).
+func whenEnded(pids []int, f func()) (cancel func()) {
+	var fds []unix.PollFd
+	closeAll := func() {
+		for _, p := range fds {
+			_ = unix.Close(int(p.Fd))
+		}
+	}
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		switch {
+		case errors.Is(err, unix.ESRCH):
+			continue // it has ended meanwhile
+		case err != nil:
+			closeAll()
+			return func() {}
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		closeAll()
+		return func() {}
+	}
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		defer closeAll()
+		for len(fds) > 0 {
+			waiting := append(slices.Clone(fds), unix.PollFd{Fd: int32(stop), Events: unix.POLLIN})
+			_, err := unix.Poll(waiting, -1)
+			if err != nil && !errors.Is(err, unix.EINTR) || waiting[len(fds)].Revents != 0 {
+				return
+			}
+			for i, p := range waiting[:len(fds)] {
+				if p.Revents != 0 {
+					_ = unix.Close(int(p.Fd))
+					fds = slices.Delete(fds, i, i+1)
+					break
+				}
+			}
+		}
+		f()
+	})
+	return func() {
+		_, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		wait.Wait()
+		_ = unix.Close(stop)
+	}
+}
+
+// Ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
+// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children in
+// job. For a rank that leads a process group, the number is that of the whole group: -pid.
+func Ranks(job []Process, environ []string) (found []int) {
+	inherited := func(name string) bool {
+		value, _ := lookupEnv(environ, name)
+		return value != ""
+	}
+	marks := slices.DeleteFunc(RankVariables(), inherited)
+	marked := make(map[int]bool)
+	for _, p := range job {
+		has := p.variables()
+		marked[p.PID] = slices.ContainsFunc(marks, func(name string) bool { return has[name] })
+		switch {
+		case !marked[p.PID] || marked[p.Parent]:
+		case p.Group == p.PID:
+			found = append(found, -p.PID)
+		default:
+			found = append(found, p.PID)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
