@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// containers have the hosts, and are called worker-0 and so on.
+// containers returns containers on these hosts with the aliases worker-0, worker-1 and so on.
 func containers(hosts ...string) []Container {
 	var out []Container
 	for i, h := range hosts {

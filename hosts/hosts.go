@@ -1,9 +1,9 @@
-// Package hosts finds the host of a job that a launcher or a person calls by one of its names, and writes what OpenSSH's
-// client needs to know of all hosts.
+// Package hosts finds a host of the job by any of its names, and writes the ssh_config of all hosts for OpenSSH's
+// client.
 //
-// It hides which names there are: those in host lists, role and index, the container's host name, whole or up to its
-// first dot, the names and addresses that the scheduler gives, and at last what DNS says. A name or address that two
-// hosts share finds neither. Hosts and names come in as plain values; the caller brings the resolver.
+// It hides the kinds of names: those in host lists, role and index, the container's host name, whole or up to its first
+// dot, the names and addresses from the scheduler, and finally DNS. A name or address that two hosts share finds
+// neither. Hosts and names come in as plain values; the caller supplies the resolver.
 package hosts
 
 import (
@@ -17,8 +17,8 @@ import (
 
 // Host is one container of the job.
 type Host struct {
-	ID    string // proves itself by the host key of this name
-	Name  string // in host lists
+	ID    string // the host must prove the host key of this id
+	Name  string // the name in host lists
 	Alias string // role and index
 	Own   string // the container's host name
 	Role  string
@@ -33,10 +33,10 @@ type Peer struct {
 	Alias string
 	Host  string   // address or name
 	Port  int      // 0 = unknown
-	Names []string // further ones
+	Names []string // further names
 }
 
-// Book knows the hosts of a job and their names.
+// Book holds the hosts of a job and their names.
 type Book struct {
 	Hosts []Host // in rank order; none before the ranks are agreed
 	Peers []Peer
@@ -77,11 +77,11 @@ type Resolver interface {
 	LookupHost(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// lookupTimeout is how long the resolver may take for a name that this job does not know.
+// lookupTimeout bounds the lookup of a name that the job does not know.
 const lookupTimeout = 5 * time.Second
 
-// Resolve returns the host at the addresses of a name: a host list from before has the hosts' own names, also where the
-// peers are given by address.
+// Resolve returns the host at the addresses of a name. A host list from another source may have the hosts' own names
+// even if the peers are given by address.
 func (b *Book) Resolve(ctx context.Context, dns Resolver, name string) (Host, bool) {
 	if _, err := netip.ParseAddr(name); err == nil || name == "" || len(b.Hosts) == 0 {
 		return Host{}, false
@@ -95,7 +95,7 @@ func (b *Book) Resolve(ctx context.Context, dns Resolver, name string) (Host, bo
 	return b.only(func(h Host) bool { return slices.Contains(addrs, h.Addr.Addr()) })
 }
 
-// only returns the host that has a property, if no other host has it.
+// only returns the host that has a property, unless another host has it as well.
 func (b *Book) only(has func(Host) bool) (found Host, ok bool) {
 	for _, h := range b.Hosts {
 		switch {
@@ -109,8 +109,8 @@ func (b *Book) only(has func(Host) bool) (found Host, ok bool) {
 	return found, ok
 }
 
-// Locate returns the address of a host before the ranks are agreed; only the host's key tells whose it is. given is the
-// port that the caller insists on, usual that of hosts that the environment does not list; 0 = none.
+// Locate returns the address of a host before the ranks are agreed; only the host key can prove which host it is. given
+// is the port that the caller demands, usual the port of hosts that the environment does not list; 0 = none.
 func (b *Book) Locate(ctx context.Context, dns Resolver, name string, given, usual int) (netip.AddrPort, bool) {
 	host, port := name, cmp.Or(given, usual)
 	for _, p := range b.Peers {
@@ -126,8 +126,8 @@ func (b *Book) Locate(ctx context.Context, dns Resolver, name string, given, usu
 	return netip.AddrPortFrom(addrs[0], uint16(port)), true
 }
 
-// Claims reports whether a name is one of this job's, even where Find does not find its host: an address of two hosts, or
-// a rank that has not come yet.
+// Claims reports whether a name belongs to this job, even if Find does not find its host: two hosts share the address,
+// or the rank is not present yet.
 func (b *Book) Claims(name string) bool {
 	addr, err := netip.ParseAddr(name)
 	return slices.ContainsFunc(b.Hosts, func(h Host) bool {
@@ -137,7 +137,7 @@ func (b *Book) Claims(name string) bool {
 	})
 }
 
-// Names are the names in host lists, in rank order.
+// Names returns the names in host lists, in rank order.
 func (b *Book) Names() []string {
 	names := make([]string, len(b.Hosts))
 	for i, h := range b.Hosts {
@@ -146,7 +146,7 @@ func (b *Book) Names() []string {
 	return names
 }
 
-// Both are the names in host lists, and the aliases that differ from them, for every host.
+// Both returns, for every host, the name in host lists and the alias if it differs.
 func (b *Book) Both() [][]string {
 	var all [][]string
 	for _, h := range b.Hosts {

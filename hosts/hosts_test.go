@@ -43,14 +43,15 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A host is found by every name that the job knows; a name of two hosts finds neither.
+// Find finds a host by every name that the job knows; a name of two hosts finds neither.
 func TestFind(t *testing.T) {
 	book := Book{
 		Self: "worker-1",
 		Hosts: []Host{
 			{ID: "master/0", Name: "node-a", Alias: "master-0", Own: "node-a", Role: "master", Addr: at("10.0.0.1")},
 			{ID: "worker/0", Name: "worker-0", Alias: "worker-0", Own: "node-b", Role: "worker", Addr: at("10.0.0.2")},
-			{ID: "worker/1", Name: "worker-1", Alias: "worker-1", Own: "node-b", Role: "worker", Index: 1, Addr: at("10.0.0.2")},
+			{ID: "worker/1", Name: "worker-1", Alias: "worker-1", Own: "node-b",
+				Role: "worker", Index: 1, Addr: at("10.0.0.2")},
 		},
 		Peers: []Peer{
 			{Role: "worker", Index: 1, Alias: "worker-1", Host: "job-worker-1", Names: []string{"job-worker-1.svc"}},
@@ -120,7 +121,7 @@ func TestSSHConfig(t *testing.T) {
 		host("node-a", "master-0", "node-a", "10.0.0.1:12345"),
 		host("worker-0", "worker-0", "node-b", "10.0.0.2:20001"),
 		host("worker-1", "worker-1", "node-b", "10.0.0.2:20002"), // on the same machine
-		host("worker-2", "worker-2", "a*b", "[fd00::1]:12345"),   // no name for a pattern
+		host("worker-2", "worker-2", "a*b", "[fd00::1]:12345"),   // not a plain host name
 	}}
 	got := book.SSHConfig(SSHFiles{
 		Config: "/run/paiinit/ssh_config", Agent: "/run/paiinit/keys.sock", KnownHosts: "/run/paiinit/known_hosts",

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// SSHFiles are the absolute paths of the files and sockets by which OpenSSH's client reaches the hosts.
+// SSHFiles holds the absolute paths of the files and sockets that OpenSSH's client needs to reach the hosts.
 type SSHFiles struct {
 	Config, Agent, KnownHosts string
 }
 
-// SSHConfig is the ssh_config for all hosts. It is written so that another one can include it: all of it is about the
-// hosts of this job only. The ciphers are those of the server: the client decides, and prefers chacha20-poly1305, with
-// which x/crypto/ssh is slower by two fifths on amd64.
+// SSHConfig returns the ssh_config for all hosts. Another ssh_config can include it, because it applies only to the
+// hosts of this job. It sets the server's ciphers: the client decides, and would prefer chacha20-poly1305, which is two
+// fifths slower in x/crypto/ssh on amd64.
 func (b *Book) SSHConfig(files SSHFiles) []byte {
-	owners := make(map[string]int) // how many hosts have a name
+	owners := make(map[string]int) // the number of hosts that have a name
 	for _, h := range b.Hosts {
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(h.others()))) {
 			owners[name]++
@@ -27,7 +27,8 @@ func (b *Book) SSHConfig(files SSHFiles) []byte {
 	for _, h := range b.Hosts {
 		own := []string{h.Name}
 		for _, name := range h.others() {
-			if owners[name] == 1 && !slices.Contains(own, name) && !strings.ContainsAny(name, " \t\"'*?!,#\\") && name != "" {
+			if name != "" && owners[name] == 1 && !slices.Contains(own, name) &&
+				!strings.ContainsAny(name, " \t\"'*?!,#\\") {
 				own = append(own, name)
 			}
 		}
@@ -50,5 +51,5 @@ Host %[2]s
 %[5]s`, files.Config, strings.Join(all, " "), files.Agent, files.KnownHosts, hosts.String())
 }
 
-// others are the names beside the one in host lists.
+// others returns the names of a host besides its name in host lists.
 func (h Host) others() []string { return []string{h.Alias, h.Own, h.Addr.Addr().String()} }

@@ -145,6 +145,6 @@ $`, stdout(c))
 	require.Contains(t, says, "another user can write there")
 	require.Contains(t, says, "paiinit is not running here")
 	require.Contains(t, says, "paiinit rsh: localhost: asking the paiinit at /dev/shm/paiinit-12345-d/agent.sock: "+
-		"user 54321 answers, neither user 12345 nor root; nothing was handed over\n")
+		"user 54321 serves this socket instead of user 12345 or root; nothing was sent to it\n")
 	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: user 54321 is at the other end")
 }

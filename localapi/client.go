@@ -46,22 +46,22 @@ func (e *ClosedError) Error() string {
 }
 func (e *ClosedError) Unwrap() error { return e.Err }
 
-// Status asks how far the job is.
+// Status asks for the state of the job.
 func (c Client) Status(ctx context.Context) (*Status, error) {
 	a, err := c.ask(ctx, request{Ask: askStatus})
 	if err == nil && a.Status == nil {
-		err = errors.New("reading the answer of paiinit: it has no status")
+		err = errors.New("reading the answer of paiinit: the status is missing")
 	}
 	return a.Status, err
 }
 
-// Wait returns once all ranks are present. It returns a *Refusal after timeout; 0 = no limit.
+// Wait returns once all ranks are present, or a *Refusal after timeout (0 = no limit).
 func (c Client) Wait(ctx context.Context, timeout time.Duration) error {
 	_, err := c.ask(ctx, request{Ask: askWait, Timeout: timeout})
 	return err
 }
 
-// Barrier returns once every rank has called it with that name. It returns a *Refusal after timeout; 0 = no limit.
+// Barrier returns once every rank has called it with the same name, or a *Refusal after timeout (0 = no limit).
 func (c Client) Barrier(ctx context.Context, name string, timeout time.Duration) error {
 	_, err := c.ask(ctx, request{Ask: askBarrier, Name: name, Timeout: timeout})
 	return err

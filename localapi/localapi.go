@@ -5,8 +5,8 @@
 // The package hides that format, the deadlines, and the check of the peer's user. It drops the question of a process
 // that has ended.
 //
-// The server refuses, without an answer, peers of another user except root, requests above 256 KiB, requests that are
-// not complete within 10 s, and requests that are not JSON. It answers a question that it does not know with an error.
+// The server closes the connection without an answer if the peer belongs to another user than its own or root, or if
+// the request exceeds 256 KiB, is incomplete after 10 s, or is not JSON. It answers an unknown question with an error.
 // The client refuses a server of another user, unless root asks, and limits the time and the size of every answer.
 //
 // Processes of two versions of paiinit may talk to each other: questions and fields are added, never changed. The
@@ -16,7 +16,7 @@ package localapi
 
 import "time"
 
-// Phase says how far the job is.
+// Phase is the phase that the job has reached.
 type Phase string
 
 // The phases of a job.
@@ -27,13 +27,13 @@ const (
 	Ended     Phase = "ended"
 )
 
-// State says how far another rank is.
+// State is the state of one rank, as this container sees it.
 type State string
 
 // The states of a rank.
 const (
 	Present State = "present" // rank 0 holds a control connection to it
-	Heard   State = "heard"   // gossip tells of it; only ranks without a connection to rank 0 say so
+	Heard   State = "heard"   // known from gossip; only ranks without a connection to rank 0 report this state
 	Missing State = "missing"
 	Lost    State = "lost" // it was present at the launch, and its control connection has ended
 )
@@ -79,7 +79,7 @@ type FillCall struct {
 	Old bool `json:"old"`
 }
 
-// Refusal is an answer without what was asked for.
+// Refusal is an answer that gives an error instead of a result.
 type Refusal struct {
 	Exit int // exit status of the command that asks, not 0
 	Text string
@@ -117,13 +117,13 @@ type answer struct {
 
 // Limits of both directions.
 const (
-	maxRequest = 256 << 10 // bytes; that of a launcher holds a list of hosts
-	maxAnswer  = 16 << 20  // bytes; a status has about 300 for each rank
+	maxRequest = 256 << 10 // bytes; a request of a launcher contains a list of hosts
+	maxAnswer  = 16 << 20  // bytes; a status has about 300 bytes per rank
 
 	requestTimeout = 10 * time.Second       // from the connection to the end of the request
 	sendTimeout    = 10 * time.Second       // until the client has taken the answer
-	lastRequest    = 100 * time.Millisecond // both once the server ends: its container waits for it
+	lastRequest    = 100 * time.Millisecond // replaces both once the server ends, because the container waits for it
 	lastSend       = time.Second
-	answerTimeout  = 10 * time.Second // until the answer is there, beyond the timeout of wait and barrier
+	answerTimeout  = 10 * time.Second // until the client has the answer, in addition to the timeout of wait and barrier
 	dialTimeout    = 5 * time.Second  // while the queue of the socket is full
 )

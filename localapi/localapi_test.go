@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// askAs makes this program a client: the path of the socket.
+// askAs turns this program into a client; its value is the path of the socket.
 const askAs = "LOCALAPI_TEST_ASK"
 
 func TestMain(m *testing.M) {
@@ -37,10 +37,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// job is a Job whose Wait and Barrier return when they are told, or when their context ends.
+// job is a Job whose Wait and Barrier return when the test tells them to, or when their context ends.
 type job struct {
-	begun   chan string // what is asked that takes time
-	dropped chan string // what its context has ended
+	begun   chan string // the waiting questions that have begun
+	dropped chan string // the questions that ended with their context
 	release chan struct{}
 	pid     int // of the last process that asked for names
 	call    FillCall
@@ -103,7 +103,7 @@ func startServer(t *testing.T, j Job) Client {
 	return c
 }
 
-// serveOn serves j on the client's socket until stop is called, which returns when everything has ended.
+// serveOn serves j on the client's socket until the test calls stop, which returns when everything has ended.
 func serveOn(t *testing.T, j Job, c Client) (stop func()) {
 	t.Helper()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
@@ -155,7 +155,7 @@ func TestQuestions(t *testing.T) {
 	require.NoError(t, c.Barrier(ctx, "b", time.Hour))
 }
 
-// The lines of another version of paiinit are understood, in both directions.
+// Both ends understand the lines of another version of paiinit.
 func TestWireFormat(t *testing.T) {
 	for _, tt := range []struct{ request, answer string }{
 		{
@@ -174,7 +174,10 @@ func TestWireFormat(t *testing.T) {
 			`{"exit":0,"error":"","add":["-H","worker-0:8"]}`,
 		},
 		{`{"ask":"status","of":"a later version"}`, ""},
-		{`{"ask":"horovodrun"}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"horovodrun\""}`},
+		{
+			`{"ask":"horovodrun"}`,
+			`{"exit":64,"error":"the running paiinit, v1, does not know the question \"horovodrun\""}`,
+		},
 		{`{"ask":"weather"}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"weather\""}`},
 		{`{}`, `{"exit":64,"error":"the running paiinit, v1, does not know the question \"\""}`},
 	} {
@@ -210,7 +213,7 @@ func dialServer(t *testing.T, j Job) net.Conn {
 	return ours
 }
 
-// A request that is no request, or half of one, gets no answer.
+// An invalid or incomplete request gets no answer.
 func TestBadRequests(t *testing.T) {
 	for name, tt := range map[string]struct{ text, says string }{
 		"nothing":         {"", ""},
@@ -251,7 +254,7 @@ func TestRequestThatDoesNotEnd(t *testing.T) {
 	})
 }
 
-// A client that does not take its answer is given up.
+// The server gives up a client that does not take its answer.
 func TestAnswerThatIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -264,7 +267,7 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 	})
 }
 
-// Neither a client that connects and asks nothing, nor one that does not take its answer, holds up the end.
+// Neither a client that sends no request nor a client that does not take its answer delays the end.
 func TestStuckClientAtTheEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text string
@@ -293,7 +296,7 @@ func TestStuckClientAtTheEnd(t *testing.T) {
 	}
 }
 
-// A question that comes with the end is answered all the same.
+// The server still answers a question that arrives at its end.
 func TestQuestionAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -310,7 +313,7 @@ func TestQuestionAtTheEnd(t *testing.T) {
 	})
 }
 
-// A server that never answers is waited for as long as the question may take, and no longer.
+// The client waits for a server that never answers as long as the question may take, and no longer.
 func TestServerNeverAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		question request
@@ -379,7 +382,7 @@ func TestBadAnswers(t *testing.T) {
 	t.Run("a status is missing", func(t *testing.T) {
 		c := startServer(t, noStatus{newJob()})
 		_, err := c.Status(t.Context())
-		require.EqualError(t, err, "reading the answer of paiinit: it has no status")
+		require.EqualError(t, err, "reading the answer of paiinit: the status is missing")
 	})
 }
 
@@ -396,7 +399,7 @@ func TestNobodyThere(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "no such file")
 
-	// A socket that was left behind.
+	// A socket file without a server.
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Socket, Net: "unix"})
 	require.NoError(t, err)
 	ln.SetUnlinkOnClose(false)
@@ -406,7 +409,7 @@ func TestNobodyThere(t *testing.T) {
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
 }
 
-// A full queue is no reason to give up.
+// A client retries while the queue of the socket is full.
 func TestFullQueue(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -427,7 +430,7 @@ func TestFullQueue(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err = Client{Socket: socket}.Names(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded, "it gave up earlier")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the client gave up earlier")
 
 	ctx, cancel = context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -443,7 +446,7 @@ func TestFullQueue(t *testing.T) {
 	require.NoError(t, <-served)
 }
 
-// A question whose process has ended is dropped.
+// The server drops the question of a process that has ended.
 func TestClientThatIsGone(t *testing.T) {
 	j := newJob()
 	c := startServer(t, j)
@@ -454,14 +457,14 @@ func TestClientThatIsGone(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-asked, context.Canceled)
 	require.Equal(t, "barrier b", <-j.dropped)
-	// Another one still has its answer.
+	// Another question still gets its answer.
 	go func() { asked <- c.Wait(t.Context(), 0) }()
 	require.Equal(t, "wait", <-j.begun)
 	close(j.release)
 	require.NoError(t, <-asked)
 }
 
-// At the end, who waits is answered, and then nothing is left: not the socket, no goroutine, no connection.
+// At its end, the server answers the waiting clients, and leaves no socket, goroutine or connection.
 func TestServerEnds(t *testing.T) {
 	j := newJob()
 	c := Client{Socket: filepath.Join(t.TempDir(), "s")}
@@ -484,7 +487,7 @@ func TestServerEnds(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The server does not leave before the job has returned.
+// Serve does not return before the Job has returned.
 func TestServerWaits(t *testing.T) {
 	j := &slowJob{job: newJob()}
 	c := Client{Socket: filepath.Join(t.TempDir(), "s")}
@@ -497,7 +500,7 @@ func TestServerWaits(t *testing.T) {
 	require.Equal(t, &Refusal{75, "late"}, <-asked)
 }
 
-// slowJob takes a moment to notice that its context has ended.
+// slowJob returns some time after the end of its context.
 type slowJob struct {
 	*job
 	returned atomic.Bool
@@ -521,7 +524,7 @@ func TestListenerFails(t *testing.T) {
 	require.ErrorContains(t, err, "accepting on ")
 }
 
-// Whatever the modes of the socket are, the server does not answer another user's process.
+// The server does not answer another user's process, whatever the mode of the socket.
 func TestClientOfAnotherUser(t *testing.T) {
 	requireRoot(t)
 	c := Client{Socket: filepath.Join(publicDir(t), "s")}
@@ -537,7 +540,7 @@ func TestClientOfAnotherUser(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		_, _ = io.WriteString(conn, `{"ask":"names"}`+"\n")
 		line, err := io.ReadAll(conn)
-		if errors.Is(err, syscall.ECONNRESET) { // it closed before it had read the question
+		if errors.Is(err, syscall.ECONNRESET) { // the server closed before it had read the question
 			err = nil
 		}
 		got <- fmt.Sprintf("%q %v", line, err)
@@ -545,13 +548,13 @@ func TestClientOfAnotherUser(t *testing.T) {
 	require.Equal(t, `"" <nil>`, <-got)
 }
 
-// Nor does a client ask another user's server, unless root asks.
+// A client does not ask another user's server, unless root asks.
 func TestServerOfAnotherUser(t *testing.T) {
 	requireRoot(t)
 	dir := publicDir(t)
 	text, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
-	binary := filepath.Join(dir, "ask") // the test binary may lie where only root may look
+	binary := filepath.Join(dir, "ask") // the test binary may be in a directory that only root can read
 	require.NoError(t, os.WriteFile(binary, text, 0o755))
 	for i, tt := range []struct {
 		server, client int
@@ -604,7 +607,7 @@ func TestServerOfAnotherUser(t *testing.T) {
 	}
 }
 
-// asUser calls f on a thread of that user, which ends with it: the kernel gives that user as the peer (unix(7),
+// asUser calls f on a thread of another user, which ends after f. The kernel reports that user as the peer (unix(7),
 // SO_PEERCRED).
 func asUser(uid int, f func()) {
 	runtime.LockOSThread()
@@ -615,7 +618,7 @@ func asUser(uid int, f func()) {
 	f()
 }
 
-// publicDir is a directory where every user may write.
+// publicDir returns a directory where every user may write.
 func publicDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "localapi")
 	require.NoError(t, err)
@@ -635,7 +638,7 @@ func requireRoot(t *testing.T) {
 	t.Skip(why)
 }
 
-// FuzzRequest gives the server any line. It answers with a line of JSON, or not at all.
+// FuzzRequest checks that the server answers any line with a line of JSON, or not at all.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"ask":"status"}`, `{"ask":"wait","timeout":1}`, `{"ask":"barrier","name":"b","timeout":-1}`,
@@ -677,7 +680,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzAnswer gives the client any line.
+// FuzzAnswer checks that the client survives any line.
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"exit":0,"error":"","hosts":[{"Name":"a","Slots":1}]}`, `{"exit":75,"error":"later"}`,

@@ -21,7 +21,7 @@ type Job interface {
 	Status(ctx context.Context) *Status
 	// Wait returns once all ranks are present.
 	Wait(ctx context.Context) *Refusal
-	// Barrier returns once every rank has called it with that name.
+	// Barrier returns once every rank has called it with the same name.
 	Barrier(ctx context.Context, name string) *Refusal
 	// Hosts lists the hosts with slots whose ranks are present.
 	Hosts(ctx context.Context) ([]Host, *Refusal)
@@ -95,8 +95,8 @@ func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
 	return err
 }
 
-// readRequest reads the line of a client. It returns nil for a client that closes at once, which only looks
-// whether a paiinit runs.
+// readRequest reads the line of a client. It returns nil for a client that closes at once: such a client only checks
+// whether a paiinit is running.
 func readRequest(ctx context.Context, conn net.Conn) (*request, error) {
 	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
 	ended := make(chan struct{})

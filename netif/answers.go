@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Answers returns an error unless something answers at the address before the timeout, if only to refuse the
-// connection. It returns none if ctx was cancelled.
+// Answers returns an error unless the host at the address accepts or refuses a connection before the timeout. It
+// returns nil if ctx was cancelled.
 func Answers(ctx context.Context, addr netip.AddrPort, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

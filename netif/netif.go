@@ -1,6 +1,5 @@
-// Package netif tells which networks this container is on: its own addresses and interfaces, the network over which
-// other hosts reach it, whether a host answers at all, and which names an address has. It also holds a port free for
-// the job.
+// Package netif describes the networks of this container: its own addresses and interfaces, the network over which
+// other hosts reach it, whether a host answers, and the names of an address. It also reserves a port for the job.
 //
 // It hides netlink(7), netdevice(7) and the DNS server. It knows no ranks and no launchers: addresses come in, names
 // and prefixes go out.
@@ -18,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Addrs are the addresses of this host, without those of loopback.
+// Addrs returns the addresses of this host, except loopback.
 func Addrs() ([]netip.Addr, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, fmt.Errorf("listing the own addresses: %w", err)
+		return nil, fmt.Errorf("listing this host's addresses: %w", err)
 	}
 	var own []netip.Addr
 	for _, a := range addrs {
@@ -37,12 +36,12 @@ func Addrs() ([]netip.Addr, error) {
 
 // Network is a network of this host.
 type Network struct {
-	Name    string       // of the interface; "" for loopback, or when there is none
-	Prefix  netip.Prefix // of its address
-	Several bool         // there are others that a program could take for it
+	Name    string       // the interface; "" for loopback, or if there is none
+	Prefix  netip.Prefix // the interface's address and prefix length
+	Several bool         // a program could choose another network instead
 }
 
-// Of returns the network to which an address of this host belongs; the zero Network if there is none.
+// Of returns the network of an address of this host; the zero Network if there is none.
 func Of(addr netip.Addr) (n Network) {
 	if addr.IsLoopback() {
 		return Network{}
@@ -68,7 +67,8 @@ func Of(addr netip.Addr) (n Network) {
 	return n
 }
 
-// Common returns the prefix of the network if a program could take another one for it, and it holds all addresses.
+// Common returns the prefix of the network if it contains all addresses and a program could choose another network
+// instead; otherwise "".
 func (n Network) Common(addrs []netip.Addr) string {
 	if !n.Several {
 		return ""
@@ -81,14 +81,14 @@ func (n Network) Common(addrs []netip.Addr) string {
 	return n.Prefix.String()
 }
 
-// Endpoint is the address at which a host is reached, and the name of its interface there.
+// Endpoint is the address of a host, and the name of its interface there.
 type Endpoint struct {
 	Interface string
 	Addr      netip.Addr
 }
 
-// SharedInterface returns the interface over which all hosts are reached, where it has one name on all of them and
-// IPv4, and a shell takes the name as it is; "" if there is none.
+// SharedInterface returns the interface over which the other hosts reach every host, or "". It must have the same name
+// on all hosts, an IPv4 address, and a name that needs no quoting in a shell.
 func SharedInterface(hosts []Endpoint) string {
 	if len(hosts) == 0 {
 		return ""
@@ -113,12 +113,12 @@ type usableLink struct {
 	prefixes []netip.Prefix
 }
 
-// usableLinks asks the kernel for all addresses once: net.Interface.Addrs asks for those of all interfaces to return
-// those of one, which takes a host of many interfaces longer than everything else before the launch.
+// usableLinks asks the kernel for all addresses once. net.Interface.Addrs would fetch all of them again for each
+// interface: on a host with many interfaces that takes longer than everything else before the launch.
 func usableLinks() ([]usableLink, error) {
 	answer, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the addresses of all interfaces: %w", err)
+		return nil, fmt.Errorf("fetching the addresses of all interfaces: %w", err)
 	}
 	messages, err := syscall.ParseNetlinkMessage(answer)
 	if err != nil {
@@ -126,10 +126,10 @@ func usableLinks() ([]usableLink, error) {
 	}
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("asking for the names of interfaces: %w", err)
+		return nil, fmt.Errorf("fetching the names of interfaces: %w", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	places := make(map[uint32]int) // in links, by the index of the interface; -1: not usable
+	places := make(map[uint32]int) // index into links, by the index of the interface; -1 = not usable
 	var links []usableLink
 	for _, m := range messages {
 		index, p, ok := addressOf(m)
@@ -151,15 +151,15 @@ func usableLinks() ([]usableLink, error) {
 	return links, nil
 }
 
-// usableName asks for one interface (netdevice(7)): the kernel writes a kilobyte or more about each in a list of all.
+// usableName queries one interface (netdevice(7)), because a list of all has a kilobyte or more per interface.
 func usableName(socket int, index uint32) (name string, usable bool) {
-	request, err := unix.NewIfreq("any") // the name is the answer
+	request, err := unix.NewIfreq("any") // the kernel overwrites the name
 	if err != nil {
 		return "", false
 	}
 	request.SetUint32(index)
 	if unix.IoctlIfreq(socket, unix.SIOCGIFNAME, request) != nil {
-		return "", false // it is gone
+		return "", false // the interface no longer exists
 	}
 	name = request.Name()
 	if unix.IoctlIfreq(socket, unix.SIOCGIFFLAGS, request) != nil {
@@ -180,7 +180,7 @@ func addressOf(m syscall.NetlinkMessage) (index uint32, p netip.Prefix, ok bool)
 		return 0, p, false
 	}
 	for _, a := range attrs {
-		// On a link between two points IFA_ADDRESS is the other end.
+		// On a point-to-point link, IFA_ADDRESS is the address of the other end.
 		if a.Attr.Type == syscall.IFA_LOCAL || a.Attr.Type == syscall.IFA_ADDRESS && !p.IsValid() {
 			if addr, ok := netip.AddrFromSlice(a.Value); ok {
 				p = netip.PrefixFrom(addr, int(m.Data[1]))

@@ -18,7 +18,7 @@ import (
 
 func TestNetwork(t *testing.T) {
 	require.Equal(t, Network{}, Of(netip.MustParseAddr("127.0.0.1")))
-	require.Empty(t, Of(netip.MustParseAddr("192.0.2.1")).Name, "no host has an address of the documentation")
+	require.Empty(t, Of(netip.MustParseAddr("192.0.2.1")).Name, "no host has an address of the documentation range")
 
 	at := func(texts ...string) (addrs []netip.Addr) {
 		for _, a := range texts {
@@ -33,7 +33,7 @@ func TestNetwork(t *testing.T) {
 	require.Empty(t, n.Common(at("10.0.0.1")), "there is nothing to choose")
 }
 
-// A host of many containers has many interfaces, and a start must not take time for each with each.
+// A host of many containers has many interfaces, and the time of a start must not grow with their square.
 func TestOfAmongManyInterfaces(t *testing.T) {
 	const count = 150
 	inNetwork(t, func() {
@@ -59,7 +59,7 @@ func TestOfAmongManyInterfaces(t *testing.T) {
 		}
 		require.Equal(t, libraryLinks(t), got)
 
-		// The shortest of several times, on a machine that does other things, too; both ask the kernel the same way.
+		// We compare the shortest of several runs, because the machine is busy; both ask the kernel the same way.
 		shortest := func(f func()) time.Duration {
 			least := time.Hour
 			for range 20 {
@@ -74,7 +74,7 @@ func TestOfAmongManyInterfaces(t *testing.T) {
 	})
 }
 
-// libraryLinks is what the standard library says, which asks the kernel for all addresses once for each interface.
+// libraryLinks returns the answer of the standard library, which fetches all addresses once for each interface.
 func libraryLinks(t *testing.T) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 	require.NoError(t, Answers(t.Context(), at, time.Minute), "a program listens")
 	require.NoError(t, listener.Close())
 	require.NoError(t, Answers(t.Context(), at, time.Minute), "the kernel refuses")
-	inNetwork(t, func() { // the host at the other end of the cable answers nothing
+	inNetwork(t, func() { // the host at the other end of the link does not answer
 		cmd := exec.Command("ip", "-batch", "-")
 		cmd.Stdin = strings.NewReader("link add near type veth peer name far\naddr add 192.0.2.1/24 dev near\n" +
 			"link set near up\nlink set far up\nneigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev near\n")
@@ -116,7 +116,7 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// inNetwork runs f in a network namespace of its own, as the commands that f starts.
+// inNetwork runs f, and the commands that f starts, in a new network namespace.
 func inNetwork(t *testing.T, f func()) {
 	t.Helper()
 	if _, err := exec.LookPath("ip"); err != nil || os.Geteuid() != 0 {
@@ -128,7 +128,7 @@ func inNetwork(t *testing.T, f func()) {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine, and the namespace with the thread
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the namespace with the thread
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		defer func() { done <- err }()
 		if err == nil {

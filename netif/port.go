@@ -13,8 +13,8 @@ type HeldPort struct {
 	fd, number int
 }
 
-// HoldPort takes a port below the ones that Linux gives out by itself, where a connection could take it between Release
-// and use (ip_local_port_range, Documentation/networking/ip-sysctl.rst of the kernel).
+// HoldPort takes a port below the range of automatic ports, because an outgoing connection could take one of those
+// between Release and use (ip_local_port_range, Documentation/networking/ip-sysctl.rst of the kernel).
 func HoldPort(random func(n int) int) (*HeldPort, error) {
 	const low, count, tries = 20000, 10000, 64
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -52,7 +52,7 @@ func (p *HeldPort) Number() int {
 	return p.number
 }
 
-// Release lets the next caller bind the port; once.
+// Release frees the port, so that the next process can bind it. The caller calls it once.
 func (p *HeldPort) Release() {
 	if p != nil && p.fd >= 0 {
 		_ = unix.Close(p.fd)

@@ -16,14 +16,14 @@ func TestHeldPort(t *testing.T) {
 	require.Less(t, p.Number(), 30000)
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number()))
 	_, err = net.Listen("tcp", addr)
-	require.Error(t, err, "no other socket gets it")
+	require.Error(t, err, "no other socket can bind it")
 	_, err = net.Dial("tcp", addr)
 	require.Error(t, err, "and no client can connect")
 
 	offers := []int{p.Number() - 20000, p.Number() - 20000, 9999}
 	second, err := HoldPort(func(int) int { n := offers[0]; offers = offers[1:]; return n })
 	require.NoError(t, err)
-	require.Equal(t, 29999, second.Number(), "a port that is taken is passed over")
+	require.Equal(t, 29999, second.Number(), "HoldPort skips a port that is taken")
 	second.Release()
 
 	p.Release()
@@ -32,7 +32,7 @@ func TestHeldPort(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
 	none, err := HoldPort(func(int) int { return 1 << 17 })
-	require.Error(t, err, "what the kernel refuses is no port")
+	require.Error(t, err, "HoldPort fails if the kernel refuses")
 	require.Nil(t, none)
 	require.Zero(t, none.Number())
 	none.Release()

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Resolver asks the system's resolver for addresses, and the DNS server itself for the names of an address: /etc/hosts
-// holds the container's short id there under docker, and the name that tells the index is the server's.
+// Resolver asks the system's resolver for addresses, but the DNS server itself for the names of an address: under
+// docker, /etc/hosts maps the address to the container's short id, and only the server knows the name with the index.
 type Resolver struct{}
 
 // LookupHost returns the addresses of a name.

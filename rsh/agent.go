@@ -18,34 +18,34 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// Agent tells ServeAgent where the hosts are, and is told what became of them. All functions may be called at the same time.
+// Agent holds what ServeAgent asks and reports: it finds hosts, and receives the starts and ends of commands. All its
+// functions may be called concurrently.
 type Agent struct {
 	// Resolve finds the container of a name or address that a user or launcher gave.
 	Resolve func(ctx context.Context, host string) (Target, bool)
-	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = no error lists them
+	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = errors do not list them
 
-	// Foreign, if not nil, tells whether another ssh may run a command on a host that Resolve does not know. nil =
-	// never.
+	// Foreign reports whether another ssh may run a command on a host that Resolve does not know; nil = never.
 	Foreign func(host, command string) bool
 
 	// Person, if not nil, names the person behind a process that asks for a command, for the other host's log; "" = the
-	// job itself. The number is 0 for a process of another PID namespace. An error refuses the command, or the
-	// signature of a login.
+	// job itself. pid is 0 for a process of another PID namespace. An error refuses the command or the signature.
 	Person func(pid int) (name string, err error)
 
-	// Optional. A launcher may hang when a command of its agent fails (MPICH hydra does, always), so whoever started
-	// it has to know. OnExec: the command was started. OnExit: it ended. OnFailure: it could not be started, or was lost.
+	// OnExec, OnExit and OnFailure are optional: the command was started; it ended; it could not be started or was
+	// lost. The launcher's supervisor needs them, because a launcher may hang when its agent fails (MPICH hydra always
+	// does).
 	OnExec    func(t Target, command string)
 	OnExit    func(t Target, command string, s Status)
 	OnFailure func(t Target, command, stage string, err error)
 
-	// Patience is for how long a peer that refuses or drops the connection is tried again before a command was started;
-	// 0 = 5 s, negative = not at all. A peer that proved to be a wrong one is not tried again.
+	// Patience bounds the retries while a peer refuses or drops the connection before the command starts; 0 = 5 s,
+	// negative = no retry. A peer that proved to be the wrong one is not tried again.
 	Patience time.Duration
 }
 
-// ServeAgent answers Run on a Unix socket until ctx ends, and runs each command over the pool. Then it closes the socket,
-// ends the commands, and returns nil. It serves processes of its own user and of root only.
+// ServeAgent answers Run on a Unix socket until ctx ends, and runs each command over the pool. Then it closes the
+// socket, ends the commands, and returns nil. It serves only processes of its own user and of root.
 func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) error {
 	if a.Patience == 0 {
 		a.Patience = 5 * time.Second
@@ -55,16 +55,16 @@ func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) er
 		Refuse: func(conn *net.UnixConn, err error) {
 			var other *unixsock.UserError
 			if errors.As(err, &other) {
-				err = fmt.Errorf("user %d asked for a command, only user %d and root may", other.UID, other.Own)
+				err = fmt.Errorf("user %d asked for a command; only user %d and root may", other.UID, other.Own)
 			}
 			p.refuse(conn, err)
 		},
-		Retry: func(err error, pause time.Duration) { // commands that end make room
+		Retry: func(err error, pause time.Duration) { // descriptors become free when other commands end
 			p.cfg.Logger.Warn("cannot accept a command, trying again", "err", err, "pause", pause)
 		},
 	}.Serve(ctx, ln)
 	if err != nil {
-		return fmt.Errorf("rsh: %w", err)
+		return fmt.Errorf("serving the remote shell: %w", err)
 	}
 	return nil
 }
@@ -79,12 +79,12 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// errForeign marks the failure to find a host that another ssh may reach.
+// errForeign says that the host is not one of the job's, and that another ssh may reach it.
 var errForeign = errors.New("no container of this job has this name or address")
 
 var errClientGone = errors.New("the process that asked for the command has ended")
 
-// refuse says why a command is not run.
+// refuse logs why a command is not run, and tells the client.
 func (p *Pool) refuse(conn *net.UnixConn, err error) {
 	p.cfg.Logger.Warn("refused to run a command", "err", err)
 	p.reply(conn, frameError, []byte(err.Error()))
@@ -97,11 +97,11 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 		p.refuse(conn, err)
 		return
 	}
-	// A client sends its request at once.
+	// A client sends its request at once, so a slow one must not hold the connection.
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	kind, inv, fds, err := receiveRequest(conn)
-	if errors.Is(err, errNoRoom) { // commands that end make room
-		p.cfg.Logger.Warn("cannot take a command, it is asked for again", "err", err)
+	if errors.Is(err, errNoRoom) { // descriptors become free when other commands end
+		p.cfg.Logger.Warn("cannot take a command, the client retries", "err", err)
 		p.reply(conn, frameAgain, nil)
 		return
 	}
@@ -144,7 +144,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 		}
 	})
 	defer closeFiles()
-	// A launcher that is gone or stopped may leave a pipe that is full for ever.
+	// A launcher that has ended or is stopped may leave a full pipe, which would block a Write for ever.
 	stop := context.AfterFunc(ctx, closeFiles)
 	defer stop()
 
@@ -165,7 +165,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 	}
 }
 
-// reason is what the client prints after the name of the host.
+// reason returns the text that the client prints after the name of the host.
 func reason(err error) string {
 	var dial *DialError
 	switch {
@@ -179,11 +179,11 @@ func reason(err error) string {
 	return fmt.Sprintf("%s: %v", dial.Stage, dial.Err)
 }
 
-// reply sends the only message of the agent. A client that has gone does not miss it.
+// reply sends the agent's only message. It fails if the client has ended, which is no error.
 func (p *Pool) reply(conn *net.UnixConn, kind byte, content []byte) {
 	_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	if err := writeFrame(conn, kind, content); err != nil {
-		p.cfg.Logger.Debug("nobody takes the status of a command", "err", err)
+		p.cfg.Logger.Debug("cannot send the status of a command", "err", err)
 	}
 }
 
@@ -195,8 +195,8 @@ func (a Agent) personBehind(pid int) (person string, err error) {
 	return a.Person(pid)
 }
 
-// relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the
-// last one counts.
+// relay passes signals and sizes on, and returns when the client has ended. It must never block, or it would miss that
+// end: it drops signals that do not fit, and keeps only the newest size.
 func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize) {
 	for {
 		kind, content, err := readFrame(conn)
@@ -221,12 +221,12 @@ func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize)
 			case <-resize:
 			default:
 			}
-			resize <- size // there is room: nobody else sends
+			resize <- size // there is room: this is the only sender
 		}
 	}
 }
 
-// openFiles makes streams of stdin, stdout and stderr, or closes all three.
+// openFiles makes streams of stdin, stdout and stderr. On failure it closes all three.
 func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 	for i, events := range []uint32{unix.EPOLLIN, unix.EPOLLOUT, unix.EPOLLOUT} {
 		files[i], err = openDescriptor(fds[i], events)
@@ -248,7 +248,7 @@ func (p *Pool) run(ctx context.Context, host string, a Agent, r request) (Status
 	target, ok := a.Resolve(ctx, host)
 	if !ok {
 		target = Target{Name: host}
-		if a.foreign(host, r.Command) { // the caller decides whether that is a failure
+		if a.foreign(host, r.Command) { // no failure yet: the client may run another ssh
 			return Status{}, &DialError{target, StageResolve, fmt.Errorf("%w%s", errForeign, a.known())}
 		}
 		err := &DialError{target, StageResolve, errors.New(errForeign.Error() + a.known())}
@@ -296,7 +296,7 @@ func (a Agent) foreign(host, command string) bool {
 	return a.Foreign != nil && a.Foreign(host, command)
 }
 
-// known lists some of the names that would have been right.
+// known lists some hosts of the job, for an error message.
 func (a Agent) known() string {
 	if a.Hosts == nil {
 		return ""
@@ -307,16 +307,16 @@ func (a Agent) known() string {
 		names = append(names, host[0])
 	}
 	if len(names) == 0 {
-		return " (it knows none yet)"
+		return " (no host is known yet)"
 	}
 	list := strings.Join(names[:min(len(names), most)], ", ")
 	if len(names) > most {
 		list += fmt.Sprintf(" and %d more", len(names)-most)
 	}
-	return " (it has " + list + ")"
+	return " (its hosts are " + list + ")"
 }
 
-// persist opens a session, and tries again for a while where the reason can pass.
+// persist opens a session, and retries for the time of patience while the failure may be temporary.
 func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*opened, error) {
 	deadline := time.Now().Add(patience)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -325,12 +325,12 @@ func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*
 		if err == nil || !errors.As(err, &dial) || ctx.Err() != nil || !mayPass(dial) || time.Until(deadline) < pause {
 			return s, err
 		}
-		p.cfg.Logger.Debug("trying again", "peer", t.Name, "err", err, "pause", pause)
+		p.cfg.Logger.Debug("cannot open a session, trying again", "peer", t.Name, "err", err, "pause", pause)
 		wait(ctx, pause)
 	}
 }
 
-// mayPass tells a peer that is restarting or overloaded from a wrong one. Nothing was started there yet.
+// mayPass reports whether the peer may only be restarting or overloaded. The command has not been started yet.
 func mayPass(e *DialError) bool {
 	for _, final := range []error{errClosed, ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID} {
 		if errors.Is(e, final) {

@@ -24,7 +24,7 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
 )
 
-// testAgent serves until the end of the test and records what its hooks were told.
+// testAgent is an agent that serves until the end of the test and records the calls of its hooks.
 type testAgent struct {
 	socket string
 	pool   *Pool
@@ -96,7 +96,7 @@ func startAgentOn(t testing.TB, pool *Pool, set func(*Agent), peers ...*peerServ
 	return a
 }
 
-// client is the thin client as a process.
+// client returns the thin client as a command to start.
 func (a *testAgent) client(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	// The race detector would make every process wait for a second at its end.
@@ -134,13 +134,14 @@ func TestClient(t *testing.T) {
 		{[]string{"worker-1", "exit", "255"}, "", outcome{255, "", ""}},
 		{[]string{"worker-1", "killed", "TERM"}, "", outcome{143, "", ""}},
 		{[]string{"worker-1", "killed", "KILL"}, "", outcome{137, "", ""}},
-		{[]string{"-x", "-p", "22", "root@worker-1", "-q", "echo", ` "a" `, "$b"}, "", outcome{0, ` "a"  $b` + "\n", ""}},
+		{[]string{"-x", "-p", "22", "root@worker-1", "-q", "echo", ` "a" `, "$b"}, "",
+			outcome{0, ` "a"  $b` + "\n", ""}},
 		{[]string{"worker-1", "both"}, "", outcome{5, "to stdout", "to stderr"}},
 		{[]string{"-oSendEnv=RSH_TEST_A*", "worker-1", "-o", "SetEnv=LC_A=\"x y\" B no", "environ"}, "",
 			outcome{0, `["RSH_TEST_A=1 2" "LC_A=x y"]` + "\n", ""}},
 		{[]string{"other@worker-1", "exit", "0"}, "", outcome{255, "",
 			"paiinit rsh: worker-1: " + peer.target.Addr.String() + `, channel: user "other": ` +
-				`commands run as the user of that container, which has another name` + "\n"}},
+				`commands run as that container's user, who has another name` + "\n"}},
 		{[]string{"worker-1", "-D", "1080", "exit", "0"}, "", outcome{255, "",
 			"paiinit rsh: worker-1: -D is not supported: this ssh only runs commands on the hosts of the job\n"}},
 		{[]string{"-oRemoteCommand=exit 0", "worker-1"}, "", outcome{255, "",
@@ -150,10 +151,18 @@ func TestClient(t *testing.T) {
 		{[]string{"-n", "worker-1", "cat"}, "some input", outcome{0, "", ""}},
 		{[]string{"worker-1"}, "", outcome{0, "shell ", ""}},
 		{[]string{"-s", "worker-1", "sftp"}, "", outcome{0, "subsystem sftp", ""}},
-		{[]string{"worker-1", "refuse"}, "", outcome{255, "", "paiinit rsh: worker-1: " + peer.target.Addr.String() + `, channel: the peer refused to run "refuse"` + "\n"}},
-		{[]string{"worker-1", "nostatus"}, "", outcome{255, "", "paiinit rsh: worker-1: " + peer.target.Addr.String() + ", session: the peer ended the session without a status\n"}},
-		{[]string{"worker-1", "drop"}, "", outcome{255, "", "paiinit rsh: worker-1: " + peer.target.Addr.String() + ", session: the connection was lost while the command ran: EOF\n"}},
-		{[]string{"nobody", "true"}, "", outcome{255, "", "paiinit rsh: nobody: resolve: no container of this job has this name or address (it has worker-1)\n"}},
+		{[]string{"worker-1", "refuse"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: " + peer.target.Addr.String() +
+				`, channel: the peer refused to run "refuse"` + "\n"}},
+		{[]string{"worker-1", "nostatus"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: " + peer.target.Addr.String() +
+				", session: the peer ended the session without a status\n"}},
+		{[]string{"worker-1", "drop"}, "", outcome{255, "",
+			"paiinit rsh: worker-1: " + peer.target.Addr.String() +
+				", session: the connection was lost while the command ran: EOF\n"}},
+		{[]string{"nobody", "true"}, "", outcome{255, "",
+			"paiinit rsh: nobody: resolve: " +
+				"no container of this job has this name or address (its hosts are worker-1)\n"}},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
@@ -167,7 +176,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// A host outside of the job may be left to another ssh, unless a launcher's daemon was to be started there.
+// Another ssh may reach a host outside the job, unless the command is a launcher's daemon.
 func TestForeignHost(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgentWith(t, func(a *Agent) {
@@ -184,8 +193,9 @@ func TestForeignHost(t *testing.T) {
 	require.Error(t, err)
 	require.Empty(t, a.noted(), "a question is no command")
 
-	// The command itself is answered so, too: the fast path does not ask first.
-	none := "paiinit rsh: example.org: resolve: no container of this job has this name or address (it has worker-1)\n"
+	// The command itself gets the same answer, because the fast path does not ask first.
+	none := "paiinit rsh: example.org: resolve: " +
+		"no container of this job has this name or address (its hosts are worker-1)\n"
 	require.Equal(t, outcome{255, "", none}, run1(t, a.client("example.org", "true")))
 	require.Empty(t, a.noted(), "the caller decides whether it is a failure")
 	require.Equal(t, outcome{255, "", none}, run1(t, a.client("example.org", "orted")))
@@ -204,8 +214,10 @@ func TestForeignHost(t *testing.T) {
 func TestClientNoAgent(t *testing.T) {
 	dir := t.TempDir()
 	for socket, want := range map[string]string{
-		"": "paiinit rsh: h: there is no running paiinit to ask: PAIINIT_AGENT is not set; use it inside of a container that paiinit started\n",
-		filepath.Join(dir, "no.sock"): "paiinit rsh: h: asking the paiinit of this container, which may have ended: dial unix " +
+		"": "paiinit rsh: h: no running paiinit found: PAIINIT_AGENT is not set; " +
+			"run this command in a container that paiinit started\n",
+		filepath.Join(dir, "no.sock"): "paiinit rsh: h: " +
+			"connecting to the paiinit of this container, which may have ended: dial unix " +
 			filepath.Join(dir, "no.sock") + ": connect: no such file or directory\n",
 	} {
 		require.Equal(t, outcome{255, "", want}, run1(t, (&testAgent{socket: socket}).client("h", "true")))
@@ -216,7 +228,10 @@ func TestHooks(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	down := &peerServer{target: Target{Name: "worker-2", ID: "worker-2", Addr: closedAddr(t)}}
 	a := startAgent(t, peer, down)
-	for _, args := range [][]string{{"worker-1", "exit", "3"}, {"worker-2", "true"}, {"worker-1", "refuse"}, {"worker-1", "drop"}, {"worker-9", "true"}} {
+	for _, args := range [][]string{
+		{"worker-1", "exit", "3"}, {"worker-2", "true"}, {"worker-1", "refuse"}, {"worker-1", "drop"},
+		{"worker-9", "true"},
+	} {
 		run1(t, a.client(args...))
 	}
 	a.stop()
@@ -229,7 +244,7 @@ func TestHooks(t *testing.T) {
 	}, a.noted())
 }
 
-// Stdin and stdout may be anything, and their flags must not change.
+// Stdin and stdout may be any kind of file, and their flags must not change.
 func TestClientFiles(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
@@ -252,7 +267,7 @@ func TestClientFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(big, got))
 	})
-	t.Run("sockets", func(t *testing.T) { // as pdsh has them
+	t.Run("sockets", func(t *testing.T) { // pdsh passes sockets
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
 		ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
@@ -269,7 +284,7 @@ func TestClientFiles(t *testing.T) {
 		require.NoError(t, cmd.Wait())
 		require.Equal(t, "over the socket", string(got))
 	})
-	t.Run("pipe never written", func(t *testing.T) { // as hydra has it
+	t.Run("pipe never written", func(t *testing.T) { // hydra passes such a pipe
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
 		defer r.Close()
@@ -334,7 +349,7 @@ func TestClientFiles(t *testing.T) {
 	})
 }
 
-// blockingPipe is not os.Pipe, which makes a non-blocking one.
+// blockingPipe returns a pipe in blocking mode, unlike os.Pipe.
 func blockingPipe(t *testing.T) (r, w *os.File) {
 	var fds [2]int
 	require.NoError(t, unix.Pipe2(fds[:], unix.O_CLOEXEC))
@@ -350,7 +365,7 @@ func TestClientSignals(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
 
-	// The command decides: it prints what it gets and leaves on TERM with a status of its own.
+	// The command decides: it prints the signals that it gets, and exits on TERM with its own status.
 	cmd, out := startCommand(t, a, "signals")
 	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGHUP} {
 		require.NoError(t, cmd.Process.Signal(s))
@@ -366,7 +381,7 @@ func TestClientSignals(t *testing.T) {
 	_ = cmd.Wait()
 	require.Equal(t, 42, cmd.ProcessState.ExitCode())
 
-	// A command that does not go is left at the second one, and ended by the peer.
+	// If the command ignores the first signal, the client leaves at the second one, and the peer ends the command.
 	cmd, out = startCommand(t, a, "signals")
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	require.Equal(t, "INT", out.line(t))
@@ -376,7 +391,7 @@ func TestClientSignals(t *testing.T) {
 	require.Equal(t, "signals", <-peer.ended)
 }
 
-// A client that is killed takes its command with it, also when its output goes nowhere any more.
+// Killing a client ends its command, even if the command's output blocks.
 func TestClientKilled(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
@@ -385,7 +400,7 @@ func TestClientKilled(t *testing.T) {
 	_ = cmd.Wait()
 	require.Equal(t, "hang", <-peer.ended)
 
-	// Its stdout is full, and the reader neither reads nor goes.
+	// Its stdout is full, and the reader neither reads nor ends.
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer r.Close()
@@ -393,7 +408,7 @@ func TestClientKilled(t *testing.T) {
 	cmd = a.client("worker-1", "yes")
 	cmd.Stdout = w
 	require.NoError(t, cmd.Start())
-	waitFor(t, func() bool { // until the pipe takes no more
+	waitFor(t, func() bool { // the pipe is full
 		full := false
 		raw, err := w.SyscallConn()
 		require.NoError(t, err)
@@ -408,7 +423,7 @@ func TestClientKilled(t *testing.T) {
 	a.stop() // waits for every goroutine of the agent
 }
 
-// The client ends when the process that started it does.
+// The client ends when its parent process ends.
 func TestClientParentDies(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
@@ -426,7 +441,7 @@ func TestClientParentDies(t *testing.T) {
 	_ = parent.Wait()
 }
 
-// The end of the agent is told to the clients.
+// The clients report the end of the agent.
 func TestAgentStops(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
@@ -447,7 +462,7 @@ func TestAgentStops(t *testing.T) {
 	require.Equal(t, []string{"exec worker-1 hang"}, a.noted())
 }
 
-// A peer that comes back within the agent's patience is waited for; a wrong one is not.
+// The agent retries a peer that comes back within Patience, but not a wrong peer.
 func TestPatience(t *testing.T) {
 	var served atomic.Int32
 	peer := startPeer(t, "worker-1", func(s *peerServer) {
@@ -459,11 +474,11 @@ func TestPatience(t *testing.T) {
 	require.EqualValues(t, 4, served.Load())
 	got := run1(t, a.client("worker-2", "exit", "7"))
 	require.Equal(t, 255, got.code)
-	require.Contains(t, got.err, "it was given another secret")
+	require.Contains(t, got.err, "it has another secret")
 	require.EqualValues(t, 1, wrong.accepted.Load())
 }
 
-// Bytes that are no request.
+// The agent rejects bytes that are no request.
 func TestAgentBadClients(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
@@ -485,17 +500,19 @@ func TestAgentBadClients(t *testing.T) {
 	}{
 		"nothing":       {nil, nil, ""},
 		"half a header": {[]byte("R"), fds(3), "E" + "unexpected EOF"},
-		"no files":      {frame('R', good), nil, "Ea request with 0 files, it needs 3"},
-		"names":         {header('N', 0), nil, "Ea request with 0 files, it needs 3"}, // asked on status.sock
+		"no files":      {frame('R', good), nil, "Ea request has 0 files, expected 3"},
+		"names":         {header('N', 0), nil, "Ea request has 0 files, expected 3"}, // asked on status.sock
 		"names, files":  {header('N', 0), fds(3), `Eunknown message 'N'`},
-		"two files":     {frame('R', good), fds(2), "Ea request with 2 files, it needs 3"},
-		"four files":    {frame('R', good), fds(4), "files, it needs 3"},
-		"too long":      {header('R', maxFrame+1), fds(3), fmt.Sprintf("Ea message of %d bytes, %d are possible", maxFrame+1, maxFrame)},
-		"cut off":       {frame('R', good)[:12], fds(3), "Eunexpected EOF"},
-		"other kind":    {frame('Z', good), fds(3), `Eunknown message 'Z'`},
-		"HTTP":          {[]byte("GET / HTTP/1.1\r\n\r\n"), fds(3), "Ea message of"},
-		"other version": {frame('R', "paiinit-rsh/9\x00h\x00\x00\x00c"), fds(3), "Enot a request of this version of paiinit rsh"},
-		"good":          {frame('R', good), fds(3), "X\x00"},
+		"two files":     {frame('R', good), fds(2), "Ea request has 2 files, expected 3"},
+		"four files":    {frame('R', good), fds(4), "files, expected 3"},
+		"too long": {header('R', maxFrame+1), fds(3),
+			fmt.Sprintf("Ea message has %d bytes, more than %d", maxFrame+1, maxFrame)},
+		"cut off":    {frame('R', good)[:12], fds(3), "Eunexpected EOF"},
+		"other kind": {frame('Z', good), fds(3), `Eunknown message 'Z'`},
+		"HTTP":       {[]byte("GET / HTTP/1.1\r\n\r\n"), fds(3), "Ea message has"},
+		"other version": {frame('R', "paiinit-rsh/9\x00h\x00\x00\x00c"), fds(3),
+			"Enot a request of this version of paiinit rsh"},
+		"good": {frame('R', good), fds(3), "X\x00"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
@@ -535,13 +552,15 @@ func openFDs(t testing.TB) int {
 	return len(entries)
 }
 
-// No descriptor is left behind by commands, however they end.
+// Commands leave no descriptor open, however they end.
 func TestNoDescriptorsLeak(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	a := startAgent(t, peer)
 	run1(t, a.client("worker-1", "exit", "0"))
 	before := openFDs(t)
-	for _, args := range [][]string{{"worker-1", "exit", "1"}, {"worker-1", "refuse"}, {"nobody", "x"}, {"worker-1", "both"}} {
+	for _, args := range [][]string{
+		{"worker-1", "exit", "1"}, {"worker-1", "refuse"}, {"nobody", "x"}, {"worker-1", "both"},
+	} {
 		for range 5 {
 			run1(t, a.client(args...))
 		}
@@ -549,7 +568,7 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	waitFor(t, func() bool { return openFDs(t) <= before })
 }
 
-// A command whose files are lost on their way, as the agent may open no more, is asked for again.
+// The client sends a command again if the agent could not receive its files for lack of descriptors.
 func TestNoRoomForFiles(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	refused := make(chan struct{})
@@ -577,7 +596,7 @@ func TestNoRoomForFiles(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // the status is looked at
+		_ = cmd.Wait() // the test reads the status below
 	}()
 	select {
 	case <-refused:
@@ -610,7 +629,7 @@ func TestClientsAtOnce(t *testing.T) {
 	require.EqualValues(t, 1, peer.logins.Load())
 }
 
-// Another user's process is refused, whatever the modes of the socket.
+// The agent refuses another user's process, whatever the mode of the socket.
 func TestAgentOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		skip(t, "only root can start a process of another user")
@@ -624,10 +643,11 @@ func TestAgentOtherUser(t *testing.T) {
 	cmd.Path = binary
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	require.Equal(t, outcome{255, "", "paiinit rsh: worker-1: user 65534 asked for a command, only user 0 and root may\n"}, run1(t, cmd))
+	require.Equal(t, outcome{255, "",
+		"paiinit rsh: worker-1: user 65534 asked for a command; only user 0 and root may\n"}, run1(t, cmd))
 }
 
-// Nor does an agent of another user get a command, or its files.
+// The client sends neither the command nor its files to an agent of another user.
 func TestAgentOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		skip(t, "only root can be another user")
@@ -669,7 +689,8 @@ func TestAgentOfAnotherUser(t *testing.T) {
 		out := run1(t, cmd)
 		if tt.refused {
 			require.Equal(t, outcome{255, "", fmt.Sprintf("paiinit rsh: worker-1: asking the paiinit at %s: "+
-				"user 65534 answers, neither user 65533 nor root; nothing was handed over\n", a.socket)}, out)
+				"user 65534 serves this socket instead of user 65533 or root; nothing was sent to it\n",
+				a.socket)}, out)
 			require.Empty(t, <-got)
 		} else {
 			require.Equal(t, 7, out.code, "%+v", out)
@@ -678,7 +699,7 @@ func TestAgentOfAnotherUser(t *testing.T) {
 	}
 }
 
-// publicBinary copies this program, which may lie where only root may look.
+// publicBinary copies this program to a place that every user can read.
 func publicBinary(t *testing.T, dir string) string {
 	data, err := os.ReadFile(os.Args[0])
 	require.NoError(t, err)
@@ -694,7 +715,7 @@ func skip(t *testing.T, why string) {
 	t.Skip(why)
 }
 
-// startCommand starts a client whose output is read line by line.
+// startCommand starts a client and returns a function that reads its output line by line.
 func startCommand(t *testing.T, a *testAgent, args ...string) (*exec.Cmd, *lineReader) {
 	before := strings.Count(strings.Join(a.noted(), "\n"), "exec ")
 	cmd := a.client(append([]string{"worker-1"}, args...)...)
@@ -724,7 +745,9 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(encodeRequest(Invocation{Host: "h", User: "u", Command: "c", environ: []string{"A=b", "C="}}))
 	f.Add([]byte{})
 	f.Add([]byte(protocol + "\x00\x00\x00\x00"))
-	f.Add(encodeRequest(Invocation{Host: "h", terminal: &terminal{Name: "xterm", Size: windowSize{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0}}}))
+	f.Add(encodeRequest(Invocation{Host: "h", terminal: &terminal{
+		Name: "xterm", Size: windowSize{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0},
+	}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		inv, err := decodeRequest(b)
 		if err != nil {
@@ -736,7 +759,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// BenchmarkClient is one thin client from its start to its end, its process included.
+// BenchmarkClient measures one thin client from the start to the end of its process.
 func BenchmarkClient(b *testing.B) {
 	peer := startPeer(b, "worker-1", nil)
 	a := startAgent(b, peer)

@@ -19,50 +19,51 @@ import (
 	"github.com/paiinit/paiinit/rsh/frame"
 )
 
-// exitTransport is the status of a remote shell that could not run its command, as of ssh(1).
+// exitTransport is the exit status of a remote shell that could not run its command, as with ssh(1).
 const exitTransport = 255
 
-// parentDied is a status that nobody will see: that of a process that its terminal left.
+// parentDied is the exit status after the parent has died, as after the loss of a terminal. No process reads it.
 const parentDied = 128 + int(unix.SIGHUP)
 
-// Caller is a process that stands for a command on another host.
+// Caller is the local process that stands for a command on another host.
 type Caller struct {
-	Socket                string   // of the ServeAgent of this container; "" = there is none
+	Socket                string   // the ServeAgent of this container; "" = there is none
 	Stdin, Stdout, Stderr *os.File // nil = /dev/null
 
-	// Signals, if not nil, is called just before the command is handed over, and gives the signals that this process gets from then
-	// on. WINCH says that its terminal has another size.
+	// Signals, if not nil, is called just before Run sends the command. Its channel delivers the signals that this
+	// process receives from then on. SIGWINCH means that the terminal has a new size.
 	Signals func() <-chan os.Signal
 
 	Term    string   // type of the terminal, as in TERM
 	Environ []string // "name=value", from which -o SendEnv chooses
 
-	// Direct, if not nil, makes a pool for this one command when nobody answers at Socket. Run closes it.
+	// Direct, if not nil, makes a pool for this one command when there is no agent at Socket. Run closes it.
 	Direct func(context.Context) (*Pool, Agent, error)
 
-	// HandOn, if not nil, is called instead of reporting that the host is not one of the job's, before anything was
-	// done with the files. It does not return if another remote shell takes the place of this process.
+	// HandOn, if not nil, is called when the host is not one of the job's, before Run touches the files. It does not
+	// return if another remote shell replaces this process; if it returns, Run reports the error.
 	HandOn func()
 
-	// Answer, if not nil, is the connection to a ServeAgent that has been given the command already, by somebody who has watched over
-	// it until now. Run only says what the answer is.
+	// Answer, if not nil, is a connection on which another client has already sent the command to ServeAgent and has
+	// watched over it until now. Run only reads the answer.
 	Answer io.Reader
 }
 
-// Run is the process that a launcher or a person starts as remote shell. It hands the command line and the three files to
-// ServeAgent, forwards signals, and returns the status of the command: 0 to 255 as it is, 128+n if signal n ended it. If
-// the command could not be run, or its connection was lost, it writes one line to stderr and returns 255. It never waits for
-// stdin, and copies nothing itself, except from a terminal: only a process in the foreground may read that.
+// Run is the process that a launcher or a person starts as remote shell. It sends the command line and the three files
+// to ServeAgent, forwards signals, and returns the exit status of the command: 0 to 255 as it is, 128+n if signal n
+// ended it. If the command could not be run, or its connection was lost, Run writes one line to stderr and returns 255.
+// It never waits for stdin, and copies nothing itself, except from a terminal, which only a foreground process may
+// read.
 //
-// A command gets a terminal if it was asked for as ssh(1) has it: by -t if stdin is one, by -tt always, and without
-// a command if stdin is one. Then every key goes to the other side, and the size follows.
+// A command gets a terminal under the rules of ssh(1): with -t if stdin is one, with -tt always, and without a command
+// if stdin is one. Then every key goes to the remote command, and the size follows.
 //
-// Signals that have a name in RFC 4254 are passed on to the command. The command decides what it makes of TERM, INT, HUP and QUIT; the
-// second of these means that the caller does not wait any longer: Run returns 128+n, and the peer ends the command. It does the
-// same 2 s after the first one if the agent has not read it by then, because it is stopped; when ctx ends (255); and
-// when the process that started it has died, so that no command outlives a killed launcher: it asks the kernel for
-// SIGPWR on the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends it also when only the thread that
-// started it ends, so getppid(2) has the last word.
+// Run forwards the signals that have a name in RFC 4254. The command decides how it reacts to TERM, INT, HUP and QUIT.
+// At the second of these the caller waits no longer: Run returns 128+n, and the peer ends the command. Run does the
+// same if the agent, being stopped, has not read the first one after 2 s; when ctx ends (255); and when the process
+// that started Run has died, so that no command outlives a killed launcher. For that it asks the kernel for SIGPWR on
+// the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends it also when only the thread that started this
+// process ends, so Run confirms it with getppid(2).
 func (c Caller) Run(ctx context.Context, inv Invocation) int {
 	status, err := c.run(ctx, inv)
 	if err != nil && c.Stderr != nil {
@@ -103,13 +104,13 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 	}
 }
 
-// For how long, and how often, a command is asked for again that the agent has no room for.
+// The limits of the retries while the agent has no room for the files of a command.
 const (
 	againPatience = 10 * time.Second
 	againPause    = 50 * time.Millisecond
 )
 
-// ask asks for the command once. It fails with errNoRoom if the agent has not taken it.
+// ask sends the command once. It fails with errNoRoom if the agent could not take it.
 func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 	parent := os.Getppid()
 	conn, end, err := c.connect(ctx)
@@ -127,7 +128,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 		signals = c.Signals()
 	}
 	if err := send(conn, inv, typed.stdin(c.Stdin), c.Stdout, c.Stderr); err != nil {
-		// It may have refused us before it read all, and have said why.
+		// The agent may have refused the request before it read all of it, and have sent the reason.
 		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 		if kind, content, readErr := readFrame(conn); readErr == nil && (kind == frameError || kind == frameAgain) {
 			return result(kind, content, nil)
@@ -136,7 +137,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 	}
 	left := typed.start()
 
-	// Only now, while the peer works already.
+	// This comes after the request: it costs time while the peer already works.
 	parentEvent := make(chan os.Signal, 1)
 	signal.Notify(parentEvent, unix.SIGPWR)
 	defer signal.Stop(parentEvent)
@@ -159,7 +160,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 		replied <- r
 	}()
 
-	ending := syscall.Signal(0) // the first one that asked the command to end
+	ending := syscall.Signal(0) // the first signal that asked the command to end
 	var unread <-chan time.Time
 	for {
 		select {
@@ -176,19 +177,19 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 			}
 			switch n {
 			case unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT:
-				// A person's terminal that has gone, or their session, needs no command any more.
+				// The person has closed the terminal or the session: they need the command no more.
 				if ending != 0 || inv.terminal != nil {
 					return 128 + int(n), nil
 				}
 				ending, unread = n, time.After(agentTimeout)
 			}
-			// If this fails, the reply fails too and says why, or the agent does not read.
+			// If this fails, the agent does not read, or reading the reply fails too and says why.
 			_ = conn.SetWriteDeadline(time.Now().Add(agentTimeout))
 			_ = writeFrame(conn, frameSignal, []byte{byte(n)})
 		case <-unread:
 			if isUnread(conn) {
 				return 128 + int(ending), errors.New(
-					"the paiinit of this container is stopped or hangs; it ends the command once it goes on")
+					"the paiinit of this container is stopped or hangs; it ends the command as soon as it continues")
 			}
 		case <-left:
 			return exitTransport, errors.New("left by ~. at the terminal")
@@ -202,7 +203,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 	}
 }
 
-// agentTimeout bounds how long the agent may leave unread that the command has to end.
+// agentTimeout bounds how long the agent may leave a signal that ends the command unread.
 const agentTimeout = frame.AgentTimeout
 
 // isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
@@ -231,19 +232,20 @@ func result(kind byte, content []byte, err error) (int, error) {
 	case kind == frameKilled && len(content) == 1:
 		return min(128+int(content[0]), 255), nil
 	}
-	return exitTransport, fmt.Errorf("the paiinit of this container gave an answer that is not understood: %q", kind)
+	return exitTransport, fmt.Errorf("the paiinit of this container sent an unknown answer: %q", kind)
 }
 
-// Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.
+// Known asks the ServeAgent at a socket whether it runs a command on a host itself, rather than another ssh.
 func Known(ctx context.Context, socket, host, command string) (bool, error) {
 	answer, err := question(ctx, socket, frameKnown, []byte(host+"\x00"+command))
 	if err == nil && len(answer) != 1 {
-		err = fmt.Errorf("asking the paiinit of this container: an answer of %d bytes", len(answer))
+		err = fmt.Errorf("asking the paiinit of this container: the answer has %d bytes instead of 1", len(answer))
 	}
 	return err == nil && answer[0] != 0, err
 }
 
-// question asks the ServeAgent at a socket for what is answered by a frame of the same kind.
+// question sends a frame to the ServeAgent at a socket, and returns the content of its answer, a frame of the same
+// kind.
 func question(ctx context.Context, socket string, kind byte, content []byte) (answer []byte, err error) {
 	conn, err := dialAgent(ctx, socket)
 	if err != nil {
@@ -262,12 +264,12 @@ func question(ctx context.Context, socket string, kind byte, content []byte) (an
 	case err == nil && got == frameError:
 		return nil, errors.New(string(answer))
 	case err == nil:
-		err = fmt.Errorf("an answer that is not understood: %q", got)
+		err = fmt.Errorf("unknown answer %q", got)
 	}
 	return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
 }
 
-// connect returns a connection to an agent: the one of this container, or one of our own. The caller calls end.
+// connect returns a connection to the agent of this container, or to one that it starts itself. The caller calls end.
 func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), err error) {
 	conn, err = dialAgent(ctx, c.Socket)
 	switch {
@@ -278,7 +280,7 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	}
 	p, agent, directErr := c.Direct(ctx)
 	if directErr != nil {
-		return nil, nil, fmt.Errorf("%w; and not without it either: %w", err, directErr)
+		return nil, nil, fmt.Errorf("%w; connecting directly also failed: %w", err, directErr)
 	}
 	conn, other, err := unixsock.Pair()
 	if err != nil {
@@ -297,11 +299,13 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	}, nil
 }
 
-// dialAgent connects to the socket. A socket with a full queue is tried again for a while, as a launcher starts
-// hundreds of these processes. An agent of another user gets neither the command nor the files, unless root asks.
+// dialAgent connects to the socket. It retries while the queue of the socket is full, because a launcher starts
+// hundreds of these processes at once. It sends neither the command nor the files to an agent of another user, unless
+// root asks.
 func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	if socket == "" {
-		return nil, errors.New("there is no running paiinit to ask: PAIINIT_AGENT is not set; use it inside of a container that paiinit started")
+		return nil, errors.New("no running paiinit found: PAIINIT_AGENT is not set; " +
+			"run this command in a container that paiinit started")
 	}
 	deadline := time.Now().Add(5 * time.Second)
 	for {
@@ -317,16 +321,16 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 		case errors.Is(err, unix.EAGAIN) && time.Now().Before(deadline) && ctx.Err() == nil:
 			wait(ctx, 5*time.Millisecond)
 		default:
-			return nil, fmt.Errorf("asking the paiinit of this container, which may have ended: %w", err)
+			return nil, fmt.Errorf("connecting to the paiinit of this container, which may have ended: %w", err)
 		}
 	}
 }
 
-// otherUserError says that another user answers on the socket of the agent.
+// otherUserError says that another user serves the socket of the agent.
 type otherUserError struct{ *unixsock.UserError }
 
 func (e otherUserError) Error() string {
-	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.UID, e.Own)
+	return fmt.Sprintf("user %d serves this socket instead of user %d or root; nothing was sent to it", e.UID, e.Own)
 }
 
 func checkAgent(conn *net.UnixConn) error {
@@ -338,7 +342,7 @@ func checkAgent(conn *net.UnixConn) error {
 	return err
 }
 
-// send hands the request and the files over.
+// send sends the request and the files.
 func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 	var fds [3]int
 	var null *os.File
@@ -353,7 +357,7 @@ func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 			}
 			f = null
 		}
-		// Not Fd, which makes the file blocking for everybody who shares it.
+		// Not Fd, which makes the file blocking for every process that shares it.
 		raw, err := f.SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
@@ -365,20 +369,21 @@ func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 	return sendRequest(conn, inv, fds)
 }
 
-// keyboard is a terminal at stdin. The agent must not read from it: it may be a process of the same session in the background,
-// which the kernel would stop for that (termios(3), TTIN). nil = stdin is something else.
+// keyboard is a terminal at stdin; nil = stdin is something else. The agent must not read from it: as a background
+// process of the same session, it would be stopped by the kernel (termios(3), TTIN).
 type keyboard struct {
 	screen  *screen
-	r, w    *os.File // what was typed
-	escapes *escapes // nil = none
+	r, w    *os.File // the pipe for the typed bytes
+	escapes *escapes // nil = no escapes
 }
 
-// terminal finds out what stdin is and whether the command gets a terminal, which it notes in inv.
+// terminal finds out what stdin is, and sets inv.terminal if the command gets a terminal.
 func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 	s := openScreen(c.Stdin)
 	wanted := inv.TTY == 2 || s != nil && (inv.TTY == 1 || inv.TTY == 0 && inv.Command == "" && !inv.Subsystem)
 	if inv.TTY == 1 && !wanted && c.Stderr != nil {
-		_, _ = fmt.Fprintln(c.Stderr, "paiinit rsh: the command gets no terminal, because stdin is none; -tt gives it one")
+		_, _ = fmt.Fprintln(c.Stderr,
+			"paiinit rsh: stdin is not a terminal, so the command gets none; -tt gives it one")
 	}
 	if wanted {
 		inv.terminal = &terminal{Name: c.Term}
@@ -409,7 +414,7 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 	return k, nil
 }
 
-// stdin is what the agent is given.
+// stdin returns the file that the agent gets as stdin.
 func (k *keyboard) stdin(otherwise *os.File) *os.File {
 	if k == nil {
 		return otherwise
@@ -417,8 +422,8 @@ func (k *keyboard) stdin(otherwise *os.File) *os.File {
 	return k.r
 }
 
-// start begins to copy what is typed; left is closed when that says that the session should end. Nobody can wait for the
-// goroutine: it reads from a terminal, until the process ends.
+// start begins to copy what is typed. It closes left when the person types the escape that ends the session. Run cannot
+// wait for its goroutine, which may block in reading the terminal until the process ends.
 func (k *keyboard) start() (left <-chan struct{}) {
 	if k == nil {
 		return nil
@@ -446,11 +451,11 @@ func (k *keyboard) start() (left <-chan struct{}) {
 	return leaving
 }
 
-// close gives the terminal back as it was.
+// close restores the modes of the terminal.
 func (k *keyboard) close() {
 	if k != nil {
 		k.screen.restore()
-		_ = k.r.Close() // a second time does no harm
+		_ = k.r.Close() // start may have closed it already
 		_ = k.w.Close()
 	}
 }

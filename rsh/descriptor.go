@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openDescriptor makes a stream of a file descriptor that is shared with processes that we do not know, and owns it.
+// openDescriptor makes a stream of a file descriptor that unknown processes share, and takes ownership of it.
 //
-// A read or write of such a stream can last for ever, and must still end when the stream is closed, and a read must not
-// take what is typed into a terminal after its command has ended. O_NONBLOCK would do, but belongs to the file and
-// not to the descriptor: set here, it would be set in the launcher and in all that share its output. So the descriptor
-// itself stays blocking and is only touched when poll(2) says that it is ready; until then an epoll instance around it,
-// which has an O_NONBLOCK of its own, waits in Go's network poller, where closing it ends the wait.
+// A read or write can block for ever and must still end when the stream is closed, and a read must not take what is
+// typed into a terminal after its command has ended. O_NONBLOCK would do, but it belongs to the open file and not to
+// the descriptor: setting it here would set it in the launcher and in every process that shares its output. So the
+// descriptor stays blocking, and we touch it only when poll(2) reports it ready. Until then an epoll instance around
+// it, which has its own O_NONBLOCK, waits in Go's network poller, where closing it ends the wait.
 func openDescriptor(fd int, events uint32) (io.ReadWriteCloser, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -25,7 +25,7 @@ func openDescriptor(fd int, events uint32) (io.ReadWriteCloser, error) {
 	}
 	err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events})
 	if errors.Is(err, unix.EPERM) {
-		// Not something that waits: a regular file, /dev/null (epoll_ctl(2)).
+		// A regular file or /dev/null never blocks, and epoll refuses it (epoll_ctl(2)).
 		_ = unix.Close(ep)
 		return os.NewFile(uintptr(fd), "descriptor"), nil
 	}
@@ -71,7 +71,7 @@ func (d *descriptor) when(events int16, f func() (int, error)) (n int, err error
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			// Another process took what was there, and has set O_NONBLOCK.
+			// EAGAIN: another process has set O_NONBLOCK, and took the data first.
 			return !errors.Is(err, unix.EAGAIN)
 		}
 	})
@@ -96,7 +96,7 @@ func (d *descriptor) Read(p []byte) (int, error) {
 }
 
 func (d *descriptor) Write(p []byte) (int, error) {
-	// As much as a pipe takes without blocking when poll(2) calls it writable (pipe(7), PIPE_BUF).
+	// A pipe that poll(2) calls writable takes this much without blocking (pipe(7), PIPE_BUF).
 	const chunk = 4096
 	written := 0
 	for written < len(p) {
@@ -111,7 +111,7 @@ func (d *descriptor) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// Close waits until no Read and no Write is going on. It may be called more than once.
+// Close waits until no Read and no Write is in progress. It may be called more than once.
 func (d *descriptor) Close() error {
 	if err := d.epoll.Close(); err != nil {
 		return err

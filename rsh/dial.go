@@ -19,33 +19,33 @@ import (
 	"github.com/paiinit/paiinit/internal/tcp"
 )
 
-// The stages of reaching a peer, in their order. Other packages tell the first and the last one apart.
+// The stages of reaching a peer, in their order. Other packages test for the first and the last one.
 const (
 	StageResolve   = "resolve"   // the name of the host is not known; only from ServeAgent
 	stageConnect   = "connect"   // no connection: refused, no route, no answer
 	stageHandshake = "handshake" // connected, but no key exchange with the right host
-	stageLogin     = "login"     // the peer is the right one, and does not let us in
+	stageLogin     = "login"     // the peer is the right one, but it refuses the login
 	stageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
-	StageSession   = "session"   // the command was started, and its connection was lost before its status came
+	StageSession   = "session"   // the command was started, but the connection was lost before its status came
 )
 
-// What can be wrong with a peer, for errors.Is on a *DialError.
+// The reasons why a peer is the wrong one, for errors.Is on a *DialError.
 var (
-	// ErrNotPaiinit says that something else than paiinit answers there.
-	ErrNotPaiinit = errors.New("what answers there is not paiinit")
-	// ErrOtherJob says that it is a paiinit of another job or of another attempt of this one.
+	// ErrNotPaiinit says that another program answers there.
+	ErrNotPaiinit = errors.New("another program than paiinit answers")
+	// ErrOtherJob says that the peer is a paiinit of another job or of another attempt of this one.
 	ErrOtherJob = errors.New("it belongs to another job or to another attempt of this one")
-	// ErrOtherVersion says that it is a paiinit of this job and attempt that speaks another version of the protocol.
+	// ErrOtherVersion says that the peer is a paiinit of this job and attempt with another version of the protocol.
 	ErrOtherVersion = errors.New("it is another version of paiinit")
-	// ErrOtherSecret says that it is a paiinit of this job and attempt that was given another secret.
-	ErrOtherSecret = errors.New("it was given another secret")
-	// ErrOtherID says that it is another container of this job, with the right secret.
+	// ErrOtherSecret says that the peer is a paiinit of this job and attempt that has another secret.
+	ErrOtherSecret = errors.New("it has another secret")
+	// ErrOtherID says that the peer is another container of this job, with the right secret.
 	ErrOtherID = errors.New("it is another container of this job")
-	// errRefused says that it is the right container, with the right secret, and still does not let us in.
+	// errRefused says that the peer is the right container, with the right secret, and still refuses the login.
 	errRefused = errors.New("it refused our login")
 )
 
-// DialError says how far we got on the way to a target, and why not farther.
+// DialError holds the stage that was reached on the way to a target, and why it failed there.
 type DialError struct {
 	Target Target
 	Stage  string // one of the stages above
@@ -53,7 +53,7 @@ type DialError struct {
 }
 
 func (e *DialError) Error() string {
-	return fmt.Sprintf("rsh: reaching %v: %s: %v", e.Target, e.Stage, e.Err)
+	return fmt.Sprintf("reaching %v: %s: %v", e.Target, e.Stage, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -63,11 +63,12 @@ func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, erro
 	p.mu.Lock()
 	silence := p.watch
 	p.mu.Unlock()
-	// The kernel asks a machine that does not answer after 1 s, 3 s and 7 s; one that was cut off for a while is asked sooner.
+	// The kernel repeats a SYN after 1 s, 3 s and 7 s. A short timeout and a new attempt find a machine that was cut
+	// off for a while sooner.
 	d := net.Dialer{Timeout: min(silence/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err == nil {
-		_ = tcp.Watch(conn, silence) // it fails where the connection has ended
+		_ = tcp.Watch(conn, silence) // fails only if the connection has ended
 	}
 	return conn, err
 }
@@ -76,7 +77,7 @@ const connectTimeout = 5 * time.Second
 
 const clientVersion = "SSH-2.0-paiinit"
 
-// handshake connects, exchanges keys and logs in. It returns the peer's id, which the peer has proven.
+// handshake connects, exchanges keys and logs in. It returns the id that the peer has proven.
 func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error,
 ) {
@@ -110,7 +111,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	stop := context.AfterFunc(ctx, func() { _ = tcp.Close() })
 
 	peer := &greeting{Conn: tcp, label: p.cfg.Label}
-	var wrongKey error // said by us
+	var wrongKey error // from our check of the host key
 	var loginRefused bool
 	var id string
 	conn, chans, reqs, err := ssh.NewClientConn(peer, t.Addr.String(), &ssh.ClientConfig{
@@ -128,10 +129,10 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 			l.stage.Store(stageLogin)
 			return nil
 		},
-		User: "root", // a login name in every container, whatever its user is called
+		User: "root", // every container accepts this login name, whatever its user is called
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
 		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
-			// It is called before the first attempt and after each that failed.
+			// x/crypto calls it before the first attempt and after each failure.
 			for _, m := range c.TriedMethods {
 				loginRefused = loginRefused || m == "publickey"
 			}
@@ -155,8 +156,8 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	return fail(err)
 }
 
-// takeTurn waits until the login may begin. The peer gives a login only so long from when it was connected: after a
-// longer wait there is a new connection.
+// takeTurn waits until the login may begin. The peer's login timeout runs from the connection's start, so after a long
+// wait takeTurn replaces the connection.
 func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, dial dialFunc) (net.Conn, func(), error) {
 	waits := l.limit.Stop() // false: ctx ends
 	begin := time.Now()
@@ -179,13 +180,13 @@ func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, di
 	return tcp, end, nil
 }
 
-// longestTurn is how long a connection may have waited for its login: a small part of the 30 s that sshd gives one.
+// longestTurn bounds how long a connection may wait for its login: a small part of sshd's login timeout of 30 s.
 const longestTurn = 5 * time.Second
 
 type dialFunc func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
-// identify finds out whose host key it is. want is the expected id, or "", claimed what the peer says of itself. That a
-// peer has the private key too is checked by the key exchange, later.
+// identify returns the id of the container that owns a host key. want is the expected id, or ""; claimed is the id in
+// the peer's greeting. The key exchange proves later that the peer has the private key.
 func (p *Pool) identify(want, claimed string, key ssh.PublicKey) (string, error) {
 	is := func(id string) bool {
 		expected := p.cfg.Host(id)
@@ -197,38 +198,39 @@ func (p *Pool) identify(want, claimed string, key ssh.PublicKey) (string, error)
 	case want != "" && is(want):
 		return want, nil
 	case is(claimed):
-		return "", fmt.Errorf("%w: it is %q, and should be %q", ErrOtherID, claimed, want)
+		return "", fmt.Errorf("%w: it is %q, expected %q", ErrOtherID, claimed, want)
 	case claimed == "":
-		return "", fmt.Errorf("%w: it does not say which container it is", ErrNotPaiinit)
+		return "", fmt.Errorf("%w: its greeting does not name a container", ErrNotPaiinit)
 	}
 	return "", fmt.Errorf("%w: its host key is not the one of %q", ErrOtherSecret, claimed)
 }
 
-// wire is the version of what containers of a job say to each other and derive from their secret. It is raised when
-// containers of two versions cannot be in one job.
+// wire is the version of the messages between containers and of the keys that they derive. Raise it when containers of
+// two versions cannot be in one job.
 const wire = "1"
 
-// Comment is what the SSH server of a container adds to its identification, and, with the id "gossip", the label of the
-// job's gossip. The place and meaning of the label never
-// change: containers of all versions tell their own job by it.
+// Comment returns the comment that the SSH server of a container adds to its identification; with the id "gossip" it is
+// the label of the job's gossip. The position and meaning of the label never change: containers of all versions
+// recognise their own job by it.
 func Comment(label, id string) string { return label + " " + id + " " + wire }
 
-// greeting is a connection that looks at the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2:
-// software version and comment), and fails at once if a paiinit of our job would have sent another. The line proves
-// nothing; it only tells apart what would otherwise all be a wrong host key. It also spares a system call per byte of it.
+// greeting is a connection that checks the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2:
+// software version and comment), and fails at once if no paiinit of our job would send it. The line proves nothing; it
+// only distinguishes reasons that would otherwise all appear as a wrong host key. Reading the line at once also saves a
+// system call per byte.
 type greeting struct {
 	net.Conn
 	label string // expected; "" = any
 
-	id   string // what the peer says of itself
-	err  error  // what is wrong with the line
+	id   string // the id that the peer claims
+	err  error  // why the line is wrong
 	seen bool
-	rest []byte // read and not yet handed over
+	rest []byte // bytes that were read ahead
 
 	loss tcp.Loss
 }
 
-// maxGreeting is the longest line that RFC 4253 allows, with its end.
+// maxGreeting is the longest line that RFC 4253 allows, including CR LF.
 const maxGreeting = 255
 
 func (g *greeting) Read(p []byte) (int, error) {
@@ -265,9 +267,9 @@ func (g *greeting) read() error {
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) {
-				err = errors.New("it closed the connection without a word")
+				err = errors.New("it closed the connection and sent nothing")
 				if len(buf) > 0 {
-					err = fmt.Errorf("%w: it said %s and closed the connection", ErrNotPaiinit, quote(buf))
+					err = fmt.Errorf("%w: it sent %s and closed the connection", ErrNotPaiinit, quote(buf))
 				}
 				g.err = err
 			}
@@ -279,22 +281,22 @@ func (g *greeting) read() error {
 	return g.err
 }
 
-// Listener returns the label and the id that the paiinit at an address tells of itself, which proves nothing. The error
-// wraps ErrNotPaiinit where another program answers.
+// Listener returns the label and the id that the paiinit at an address claims, which proves nothing. The error wraps
+// ErrNotPaiinit if another program answers.
 func Listener(ctx context.Context, addr netip.AddrPort) (label, id string, err error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
 	if err != nil {
-		return "", "", fmt.Errorf("rsh: asking who listens on %v: %w", addr, err)
+		return "", "", fmt.Errorf("finding out which paiinit listens on %v: %w", addr, err)
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	_, _ = io.WriteString(conn, clientVersion+"\r\n") // a paiinit tells SSH from gossip by the first byte
+	_, _ = io.WriteString(conn, clientVersion+"\r\n") // paiinit distinguishes SSH from gossip by the first byte
 	g := greeting{Conn: conn}
 	if err := g.read(); err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return "", "", fmt.Errorf("rsh: asking who listens on %v: %w", addr, err)
+		return "", "", fmt.Errorf("finding out which paiinit listens on %v: %w", addr, err)
 	}
 	return strings.Split(string(g.rest), " ")[1], g.id, nil
 }
@@ -305,7 +307,8 @@ func couldBeSSH(buf []byte) bool {
 	return string(buf[:n]) == start[:n]
 }
 
-// plain says whether a word can be a label or an id. Not a regexp, whose compilation every start of the program would pay.
+// plain reports whether a word can be a label or an id. It is not a regexp, because every start of the program would
+// pay for compiling it.
 func plain(word string) bool {
 	for _, c := range []byte(word) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -316,15 +319,15 @@ func plain(word string) bool {
 	return word != ""
 }
 
-// readGreeting finds the id in the beginning of what a peer sends.
+// readGreeting returns the id in the first line that a peer sends.
 func readGreeting(buf []byte, label string) (id string, err error) {
 	line, _, ok := bytes.Cut(buf, []byte("\n"))
 	words := strings.Split(strings.TrimSuffix(string(line), "\r"), " ")
 	switch {
 	case !ok || len(line) >= maxGreeting || words[0] != "SSH-2.0-paiinit":
-		return "", fmt.Errorf("%w: it says %s", ErrNotPaiinit, quote(line))
+		return "", fmt.Errorf("%w: it sent %s", ErrNotPaiinit, quote(line))
 	case len(words) < 3 || slices.ContainsFunc(words[1:], func(w string) bool { return !plain(w) }):
-		return "", fmt.Errorf("%w: it does not say whose it is: %s", ErrNotPaiinit, quote(line))
+		return "", fmt.Errorf("%w: its greeting names no job: %s", ErrNotPaiinit, quote(line))
 	case label != "" && words[1] != label:
 		return "", fmt.Errorf("%w: its label is %s, ours %s", ErrOtherJob, words[1], label)
 	case label != "" && (len(words) != 4 || words[3] != wire):
@@ -334,7 +337,7 @@ func readGreeting(buf []byte, label string) (id string, err error) {
 	return words[2], nil
 }
 
-// quote makes a stranger's bytes fit for a message.
+// quote shortens and quotes the bytes of a peer for a message.
 func quote(b []byte) string {
 	const limit = 60
 	b = bytes.TrimRight(b, "\r\n")

@@ -16,40 +16,41 @@ import (
 
 // request is a command to run and where its input and output go.
 type request struct {
-	Command   string // given to the peer's shell as it is; "" = its login shell
+	Command   string // the peer's shell gets it as it is; "" = a login shell
 	Subsystem bool   // Command is the name of a subsystem
 
-	User    string   // login name that has to be one of the peer's own user, as which everything runs; "" = any
-	Environ []string // "name=value" for the command, as far as the peer admits the names
+	User    string   // must be a login name of the peer's own user, who runs every command; "" = any
+	Environ []string // "name=value" for the command; the peer accepts only some names
 
-	Terminal *terminal // for the command, whose output is then all on Stdout; nil = none
+	Terminal *terminal // for the command, whose output then all goes to Stdout; nil = none
 
-	Stdin          io.Reader         // nil = empty. A Read of it may be left unfinished when the command has ended
-	Stdout, Stderr io.Writer         // nil = discard. No Write to them goes on after the command
-	Signals        <-chan os.Signal  // passed on to the command while it runs; nil = none
-	Resize         <-chan windowSize // of the terminal; nil = never
+	Stdin          io.Reader         // nil = empty. A Read may still be pending when the command has ended
+	Stdout, Stderr io.Writer         // nil = discard. No Write is in progress after the command
+	Signals        <-chan os.Signal  // for the command while it runs; nil = none
+	Resize         <-chan windowSize // new sizes of the terminal; nil = never
 
-	person string // that asks, for the peer's log; "" = the job itself
+	person string // who asks, for the peer's log; "" = the job itself
 }
 
 // Status is how a command ended.
 type Status struct {
 	Code   int            // 0 to 255, as a shell shows it: 128+n if signal n ended it
-	Signal syscall.Signal // that ended it; 0 = none
+	Signal syscall.Signal // the signal that ended it; 0 = none
 }
 
-// maxCommand is the longest command that fits into one packet of x/crypto/ssh (256 KiB) with what is around it.
+// maxCommand is the longest command that fits, with its framing, into one packet of x/crypto/ssh (256 KiB).
 const maxCommand = 250 << 10
 
-// maxEnviron is twice what sshd takes for a command.
+// maxEnviron is twice sshd's limit for the environment of a command.
 const maxEnviron = 128 << 10
 
-// checkCommand finds out now what would fail after the start: Linux takes no argument of 32 pages or more, of which the last byte
-// is a NUL, and the command is one of the peer's shell (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+// checkCommand rejects a command that the peer could not start: it becomes one argument of the peer's shell, and Linux
+// limits an argument to 32 pages, including the final NUL (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
 func checkCommand(command string) error {
 	most := min(maxCommand, 32*os.Getpagesize()-1)
 	if len(command) > most {
-		return fmt.Errorf("the command has %d bytes, and a shell can be given %d: put it into a file", len(command), most)
+		return fmt.Errorf("the command has %d bytes, but a shell takes at most %d: put it into a file",
+			len(command), most)
 	}
 	return nil
 }
@@ -57,8 +58,8 @@ func checkCommand(command string) error {
 // exec runs a command in a session, which it closes, and waits for its end, when all of its output was written. started
 // is called once the peer has begun. The environment of the command is the peer's own. When ctx ends the channel is
 // closed, on which the peer ends the command, and exec returns without waiting for that. It never waits for Stdin. If a
-// Write to Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that was
-// started and whose status never came is one of StageSession.
+// Write to Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that
+// was started and whose status never came is one of StageSession.
 func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, started func()) (Status, error) {
 	defer on.release()
 	ch, reqs, l := on.ch, on.reqs, on.link
@@ -66,7 +67,7 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 	defer s.out.shut()
 	defer s.err.shut()
 
-	// Everything that can wait for the peer is in goroutines, which end with the channel or with the connection.
+	// Every call that can wait for the peer runs in a goroutine, which ends with the channel or with the connection.
 	var copying sync.WaitGroup
 	copying.Add(2)
 	accepted, ended := make(chan error, 1), make(chan struct{})
@@ -94,7 +95,7 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 		return gone(stageChannel)
 	}
 	started()
-	go s.copyIn(r.Stdin) // waits for r.Stdin, so nobody waits for it
+	go s.copyIn(r.Stdin) // it may block in r.Stdin for ever, so Close does not wait for it
 	p.start(func() { s.notices(r.Signals, r.Resize) })
 
 	select {
@@ -102,14 +103,15 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 	case <-ctx.Done():
 		return gone(StageSession)
 	}
-	p.start(func() { _ = ch.Close() }) // answers the peer's close; nobody has to wait until that is sent
+	p.start(func() { _ = ch.Close() }) // answers the peer's close; the caller need not wait until it is sent
 	if s.status == nil {
 		return Status{}, &DialError{t, StageSession, p.whyNoStatus(ctx, l)}
 	}
 	return *s.status, nil
 }
 
-// whyNoStatus tells a lost connection, all of whose channels end a moment before it does, from a peer that closed one channel.
+// whyNoStatus finds out whether the peer closed one channel or the connection was lost. The channels of a lost
+// connection end a moment before the connection itself.
 func (p *Pool) whyNoStatus(ctx context.Context, l *link) error {
 	answer := make(chan error, 1)
 	if !p.start(func() {
@@ -135,10 +137,10 @@ type session struct {
 	out, err gate
 
 	over   chan struct{} // closed when the peer has closed the channel
-	status *Status       // valid then; nil = none came
+	status *Status       // valid once over is closed; nil = none was received
 }
 
-// begin asks for the command.
+// begin asks the peer to run the command.
 func (s *session) begin(r request) error {
 	if err := checkCommand(r.Command); err != nil {
 		return err
@@ -154,18 +156,18 @@ func (s *session) begin(r request) error {
 	if r.User != "" {
 		ok, err = s.ch.SendRequest("user@paiinit", true, ssh.Marshal(struct{ Name string }{r.User}))
 		if err == nil && !ok {
-			return fmt.Errorf("user %q: commands run as the user of that container, which has another name", r.User)
+			return fmt.Errorf("user %q: commands run as that container's user, who has another name", r.User)
 		}
 	}
 	for _, kv := range r.Environ {
 		if name, value, ok := strings.Cut(kv, "="); ok {
-			// If this fails, the command does.
+			// If this fails, starting the command fails as well and reports it.
 			_, _ = s.ch.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{name, value}))
 		}
 	}
 	if r.Terminal != nil {
 		if ok, err = s.ch.SendRequest("pty-req", true, r.Terminal.request()); err == nil && !ok {
-			return errors.New("the peer gives no terminal")
+			return errors.New("the peer refused a terminal")
 		}
 	}
 	switch payload := ssh.Marshal(struct{ Command string }{r.Command}); {
@@ -210,7 +212,7 @@ func (s *session) requests(reqs <-chan *ssh.Request) {
 	}
 }
 
-// copyOut copies until the channel has no more, also when nobody wants it, so that the window never closes.
+// copyOut copies until the channel ends. It keeps reading when the writer has failed, so that the window never closes.
 func (s *session) copyOut(to *gate, from io.Reader) {
 	if _, err := io.Copy(to, from); err == nil {
 		return
@@ -228,7 +230,7 @@ func (s *session) copyIn(from io.Reader) {
 	_ = s.ch.CloseWrite()
 }
 
-// notices passes signals and sizes on until the command has ended.
+// notices forwards signals and sizes until the command has ended.
 func (s *session) notices(signals <-chan os.Signal, sizes <-chan windowSize) {
 	for {
 		select {
@@ -248,7 +250,7 @@ func (s *session) notices(signals <-chan os.Signal, sizes <-chan windowSize) {
 	}
 }
 
-// signalName returns the name of a signal that has one in RFC 4254, 6.10, or in OpenSSH (INFO apart), else "".
+// signalName returns the name that RFC 4254, 6.10, or OpenSSH gives a signal (except INFO), or "".
 func signalName(sig os.Signal) string {
 	n, ok := sig.(syscall.Signal)
 	if !ok {
@@ -262,7 +264,7 @@ func signalName(sig os.Signal) string {
 	return ""
 }
 
-// gate is a writer that can be shut: then no Write is going on and none will reach w.
+// gate is a writer that can be shut: after that no Write is in progress, and none will reach w.
 type gate struct {
 	mu     sync.Mutex
 	w      io.Writer // nil = discard
@@ -281,7 +283,7 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.w.Write(p)
 }
 
-// ReadFrom is for io.Copy, whose buffer is large for what most commands print.
+// ReadFrom is for io.Copy, whose own buffer is larger than the output of most commands.
 func (g *gate) ReadFrom(r io.Reader) (written int64, err error) {
 	buf := make([]byte, 4<<10)
 	for {

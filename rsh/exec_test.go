@@ -15,7 +15,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// lines is a writer that hands over what it gets.
+// lines is a writer that sends what it receives on a channel.
 type lines struct{ got chan string }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -63,16 +63,17 @@ func TestExec(t *testing.T) {
 func TestExecErrors(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
-	prefix := "rsh: reaching worker-1 (" + peer.target.Addr.String() + "): "
+	prefix := "reaching worker-1 (" + peer.target.Addr.String() + "): "
 	for command, want := range map[string]string{
-		"refuse":                   `channel: the peer refused to run "refuse"`,
-		"nostatus":                 "session: the peer ended the session without a status",
-		strings.Repeat("x", 1<<20): fmt.Sprintf("channel: the command has %d bytes, and a shell can be given %d: put it into a file", 1<<20, 32*os.Getpagesize()-1),
+		"refuse":   `channel: the peer refused to run "refuse"`,
+		"nostatus": "session: the peer ended the session without a status",
+		strings.Repeat("x", 1<<20): fmt.Sprintf("channel: the command has %d bytes, "+
+			"but a shell takes at most %d: put it into a file", 1<<20, 32*os.Getpagesize()-1),
 	} {
 		_, err := p.Exec(testCtx(t), peer.target, request{Command: command})
 		require.EqualError(t, err, prefix+want)
 	}
-	// The kernel resets the connection where the peer has not read everything, and ends it otherwise.
+	// The kernel resets the connection if the peer has not read everything; otherwise it closes it.
 	_, err := p.Exec(testCtx(t), peer.target, Request{Command: "drop"})
 	require.ErrorContains(t, err, prefix+"session: the connection was lost while the command ran: ")
 }
@@ -105,12 +106,12 @@ func TestExecBig(t *testing.T) {
 	require.True(t, bytes.Equal(in, back.Bytes()))
 }
 
-// A stdin that never says anything does not hold up the end of the command.
+// A stdin that delivers nothing does not delay the end of the command.
 func TestExecStdinNeverWritten(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
 	r, w := io.Pipe()
-	defer w.Close() // lets the copier go
+	defer w.Close() // ends the copier
 	status, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 6", Stdin: r})
 	require.NoError(t, err)
 	require.Equal(t, Status{Code: 6}, status)
@@ -130,7 +131,7 @@ func TestExecSignals(t *testing.T) {
 	require.Equal(t, "USR1\nHUP\nINT\nTERM\n", out.String())
 }
 
-// When ctx ends the channel is closed and nothing is written any more.
+// When ctx ends, Exec closes the channel and writes nothing any more.
 func TestExecCtxEnds(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
@@ -154,7 +155,7 @@ func TestExecCtxEnds(t *testing.T) {
 			require.Equal(t, "hang", <-peer.ended)
 		}
 	}
-	// The connection is none the worse for it.
+	// The connection still works.
 	_, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 0"})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, peer.logins.Load())
@@ -164,20 +165,20 @@ type failing struct{}
 
 func (failing) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// A reader that has gone ends the command like a local pipe does.
+// A reader that has ended stops the command, as with a local pipe.
 func TestExecStdoutGone(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
 	status, err := p.Exec(testCtx(t), peer.target, request{Command: "yes", Stdout: failing{}})
 	require.NoError(t, err)
 	require.Equal(t, Status{Code: 141, Signal: syscall.SIGPIPE}, status)
-	// A command that ignores it is not stopped, and its output goes nowhere.
+	// A command that ignores SIGPIPE goes on, and its output is discarded.
 	status, err = p.Exec(testCtx(t), peer.target, request{Command: "big 1000000", Stdout: failing{}, Stderr: failing{}})
 	require.NoError(t, err)
 	require.Equal(t, Status{}, status)
 }
 
-// The connection is lost in the middle of a command.
+// Exec reports a connection that is lost while a command runs.
 func TestExecLost(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
@@ -252,7 +253,7 @@ func BenchmarkExecThroughput(b *testing.B) {
 	}
 }
 
-// FuzzStatus is how a peer says that a command has ended.
+// FuzzStatus checks that no bytes of a peer that reports the end of a command break the client.
 func FuzzStatus(f *testing.F) {
 	f.Add("exit-status", ssh.Marshal(struct{ Status uint32 }{1 << 31}))
 	f.Add("exit-signal", ssh.Marshal(struct {

@@ -16,10 +16,9 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// ServeKey lets other ssh clients of this container log in with a key that they never see: it answers the protocol of
-// ssh-agent(1) on a Unix socket until ctx ends. The agent has this one key, signs logins and nothing else, and cannot be
-// changed. It serves processes of its own user and of root only, like ServeAgent,
-// which runs any command for them. Of a it uses Person.
+// ServeKey lets other ssh clients of this container log in with the job's key without seeing it: it serves the protocol
+// of ssh-agent(1) on a Unix socket until ctx ends. The agent holds this one key, signs only logins, and refuses every
+// change. Like ServeAgent, it serves only processes of its own user and of root. Of a it uses Person.
 func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) error {
 	refuse := func(err error) { p.cfg.Logger.Warn("refused to sign a login", "err", err) }
 	err := unixsock.Server{
@@ -35,7 +34,7 @@ func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) erro
 				p.cfg.Logger.Info("the job's key may sign a login for a person", "who", person)
 			}
 			if err := answerKey(conn, p.cfg.User); !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				p.cfg.Logger.Debug("a client of the key agent", "err", err)
+				p.cfg.Logger.Debug("a client of the key agent failed", "err", err)
 			}
 		},
 		Refuse: func(_ *net.UnixConn, err error) { refuse(err) },
@@ -44,25 +43,26 @@ func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) erro
 		},
 	}.Serve(ctx, ln)
 	if err != nil {
-		return fmt.Errorf("rsh: %w", err)
+		return fmt.Errorf("serving the key agent: %w", err)
 	}
 	return nil
 }
 
-// The messages of draft-ietf-sshm-ssh-agent, 5. A message is its length (4 bytes, big endian), its number and its content.
+// The messages of draft-ietf-sshm-ssh-agent, 5. A message is its length (4 bytes, big endian), its number and its
+// content.
 const (
 	agentFailure         = 5
 	agentListKeys        = 11
 	agentKeys            = 12
 	agentSign            = 13
 	agentSignature       = 14
-	maxAgentMessage      = 256 << 10 // as ssh-agent(1) has it
+	maxAgentMessage      = 256 << 10 // the limit of ssh-agent(1)
 	agentComment         = "the key of the job"
 	loginRequest    byte = 50 // SSH_MSG_USERAUTH_REQUEST
 )
 
-// answerKey answers the messages of one client until it leaves, and returns why it ended. It is not x/crypto's agent, which writes what it refuses to
-// the log of the whole process.
+// answerKey answers the messages of one client until it leaves, and returns why it ended. It does not use x/crypto's
+// agent, which writes refusals to the standard logger of the process.
 func answerKey(conn io.ReadWriter, key ssh.Signer) error {
 	for {
 		var head [4]byte
@@ -71,14 +71,15 @@ func answerKey(conn io.ReadWriter, key ssh.Signer) error {
 		}
 		size := binary.BigEndian.Uint32(head[:])
 		if size == 0 || size > maxAgentMessage {
-			return fmt.Errorf("a message of %d bytes", size)
+			return fmt.Errorf("a message has %d bytes, expected 1 to %d", size, maxAgentMessage)
 		}
 		message := make([]byte, size)
 		if _, err := io.ReadFull(conn, message); err != nil {
 			return err
 		}
 		answer := answerMessage(message, key)
-		if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {
+		length := binary.BigEndian.AppendUint32(nil, uint32(len(answer)))
+		if _, err := conn.Write(append(length, answer...)); err != nil {
 			return err
 		}
 	}
@@ -108,8 +109,8 @@ func answerMessage(message []byte, key ssh.Signer) []byte {
 	return []byte{agentFailure}
 }
 
-// isLogin says whether data is what a client signs to log in with a key (RFC 4252, 7), alone or bound to a host key
-// (OpenSSH's PROTOCOL, 1.9).
+// isLogin reports whether data is what a client signs to log in with a key (RFC 4252, 7), with or without a host key
+// bound to it (OpenSSH's PROTOCOL, 1.9).
 func isLogin(data []byte, key ssh.PublicKey) bool {
 	var m struct {
 		Session   []byte
@@ -126,5 +127,6 @@ func isLogin(data []byte, key ssh.PublicKey) bool {
 		return false
 	}
 	bound := m.Method == "publickey-hostbound-v00@openssh.com"
-	return m.Type == loginRequest && m.Service == "ssh-connection" && (bound || m.Method == "publickey" && len(m.Rest) == 0) && m.Signed && bytes.Equal(m.Key, key.Marshal())
+	return m.Type == loginRequest && m.Service == "ssh-connection" && m.Signed &&
+		(bound || m.Method == "publickey" && len(m.Rest) == 0) && bytes.Equal(m.Key, key.Marshal())
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/paiinit/paiinit/rsh"
 )
 
-// keySocket serves the key of a job until the end of the test.
+// keySocket serves a job's key on a socket until the end of the test.
 func keySocket(t *testing.T) (socket string, key ssh.PublicKey) {
 	k := keys(t, secret, "job", "0")
 	dir, err := os.MkdirTemp("", "rsh")
@@ -40,7 +40,7 @@ func keySocket(t *testing.T) (socket string, key ssh.PublicKey) {
 	return socket, k.User().PublicKey()
 }
 
-// login is what a client signs.
+// login returns the data that a client signs to log in.
 func login(key ssh.PublicKey, method string, rest ...byte) []byte {
 	return append(ssh.Marshal(struct {
 		Session               []byte
@@ -63,7 +63,10 @@ func TestKeyAgent(t *testing.T) {
 	require.Len(t, listed, 1)
 	require.Equal(t, key.Marshal(), listed[0].Blob)
 
-	for _, data := range [][]byte{login(key, "publickey"), login(key, "publickey-hostbound-v00@openssh.com", ssh.Marshal(struct{ K []byte }{[]byte("host key")})...)} {
+	hostKey := ssh.Marshal(struct{ K []byte }{[]byte("host key")})
+	for _, data := range [][]byte{
+		login(key, "publickey"), login(key, "publickey-hostbound-v00@openssh.com", hostKey...),
+	} {
 		signature, err := client.Sign(key, data)
 		require.NoError(t, err)
 		require.NoError(t, key.Verify(data, signature))
@@ -71,7 +74,7 @@ func TestKeyAgent(t *testing.T) {
 	other := keys(t, secret, "job", "1").User().PublicKey()
 	for name, data := range map[string][]byte{
 		"nothing":       {},
-		"text":          []byte("SSHSIG and what somebody wants to have signed"),
+		"text":          []byte("SSHSIG and other data to sign"),
 		"another key":   login(other, "publickey"),
 		"more":          login(key, "publickey", 'x'),
 		"other method":  login(key, "hostbased"),
@@ -89,7 +92,7 @@ func TestKeyAgent(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-// A moment without free descriptors must not end the key agent for the rest of the job.
+// A temporary lack of descriptors must not end the key agent for the rest of the job.
 func TestKeyAgentWithoutDescriptors(t *testing.T) {
 	waiting := make(chan struct{}, 100)
 	logger := slog.New(slog.NewTextHandler(writeFunc(func(b []byte) (int, error) {
@@ -131,7 +134,7 @@ type writeFunc func([]byte) (int, error)
 
 func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
 
-// A real client logs in with a key that it never sees, and checks the host's.
+// A real ssh client logs in with a key that it never sees, and checks the host key.
 func TestKeyAgentOpenSSH(t *testing.T) {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -144,8 +147,10 @@ func TestKeyAgentOpenSSH(t *testing.T) {
 	socket, _ := keySocket(t)
 	known := filepath.Join(t.TempDir(), "known_hosts")
 	run := func(id string) (string, error) {
-		require.NoError(t, os.WriteFile(known, fmt.Appendf(nil, "worker-1 %s", ssh.MarshalAuthorizedKey(k.Host(id).PublicKey())), 0o600))
-		out, err := exec.CommandContext(within(t), "ssh", "-F", "none", "-oIdentityAgent="+socket, "-oIdentityFile=none", "-oUserKnownHostsFile="+known,
+		require.NoError(t, os.WriteFile(known, fmt.Appendf(nil, "worker-1 %s",
+			ssh.MarshalAuthorizedKey(k.Host(id).PublicKey())), 0o600))
+		out, err := exec.CommandContext(within(t), "ssh", "-F", "none", "-oIdentityAgent="+socket,
+			"-oIdentityFile=none", "-oUserKnownHostsFile="+known,
 			"-oGlobalKnownHostsFile=none", "-oStrictHostKeyChecking=yes", "-oHostKeyAlias=worker-1", "-oBatchMode=yes",
 			"-p", fmt.Sprint(target.Addr.Port()), "root@127.0.0.1", "echo $CONTAINER; exit 3").CombinedOutput()
 		return string(out), err
@@ -158,7 +163,7 @@ func TestKeyAgentOpenSSH(t *testing.T) {
 	require.Contains(t, out, "Host key verification failed")
 }
 
-// Whatever a client sends gets one answer, and only logins get a signature.
+// Every message of a client gets one answer, and only logins get a signature.
 func FuzzAnswerMessage(f *testing.F) {
 	key := keys(f, secret, "job", "0").User()
 	sign := func(data []byte) []byte {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A paiinit whose port cannot be had says whose it is; it waits for the first byte, by which it tells SSH from gossip.
+// Listener tells which paiinit holds a port. The server waits for the first byte, which distinguishes SSH from gossip.
 func TestListener(t *testing.T) {
 	for name, tt := range map[string]struct{ says, label, id string }{
 		"a paiinit":       {"SSH-2.0-paiinit 0123456789abcdef worker-1\r\n", "0123456789abcdef", "worker-1"},

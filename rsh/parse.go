@@ -8,39 +8,39 @@ import (
 	"strings"
 )
 
-// Invocation is a call of a remote shell, taken apart.
+// Invocation is a parsed command line of a remote shell.
 type Invocation struct {
 	Host      string // as given, without "user@" and without the brackets around an IPv6 address
-	User      string // from "user@host" or -l, the first of these; "" = not given
+	User      string // from the first of "user@host" and -l; "" = not given
 	Port      int    // from -p; 0 = not given
-	Command   string // the words after the host, joined by one space each and not quoted; "" = a login shell
+	Command   string // the words after the host, joined by single spaces and not quoted; "" = a login shell
 	Subsystem bool   // -s: Command is the name of a subsystem such as "sftp"
 	NoStdin   bool   // -n or -f: the command reads nothing
-	TTY       int    // terminals asked for: 1 for -t, 2 for -tt, -1 for -T; 0 = not said
+	TTY       int    // the terminal option: 1 for -t, 2 for -tt, -1 for -T; 0 = not given
 	NoEscape  bool   // -e none: "~" is a character like any other
-	Version   bool   // -V: only say which program this is
+	Version   bool   // -V: only print the version
 
 	SetEnv      []string // "name=value" for the command's environment, from -o SetEnv
 	SendEnv     []string // patterns of path.Match, from -o SendEnv: variables of the caller for the command
-	Unsupported string   // the first option that asks for something that is not done here, such as "-W"; "" = none
+	Unsupported string   // the first option that this ssh does not support, such as "-W"; "" = none
 
-	terminal *terminal // for the command; Caller.Run fills it in
-	environ  []string  // "name=value" for the command, from SetEnv and SendEnv; Caller.Run fills it in
+	terminal *terminal // for the command; Caller.Run sets it
+	environ  []string  // "name=value" for the command, from SetEnv and SendEnv; Caller.Run sets it
 }
 
-// withArgument are the options of ssh(1) that take one; all others are flags. From the usage of OpenSSH 9.2 and 10.0;
-// those of rsh(1), -l and -n, are among them.
+// withArgument lists the options of ssh(1) that take an argument; all others are flags. The source is the usage of
+// OpenSSH 9.2 and 10.0; it contains -l and -n of rsh(1).
 const withArgument = "BbcDEeFIiJLlmOoPpQRSWw"
 
-// Parse takes apart what launchers and tools put after the name of a remote shell:
+// Parse reads the arguments that launchers and tools give a remote shell:
 //
 //	[options] [user@]host [options] [--] words...
 //
-// Options may stand before and after the host, up to the first word that is none, clustered or not, with their argument
-// attached or in the next word, as OpenSSH takes them. Almost all are ignored: where a host is and how one logs in there is
-// known from the job. An unknown option is a flag and never an error, because a launcher may hang when its agent
-// fails (MPICH hydra does). Options that ask for anything else than a command on a host, such as -W, -L and
-// -o RemoteCommand, are noted as Unsupported. The only error is a call without a host.
+// As in OpenSSH, options may stand before and after the host, clustered or not, with their argument attached or in the
+// next word. The first word that is no option starts the command. Parse ignores almost all options, because the job
+// defines where a host is and how to log in there. An unknown option is a flag and never an error, because a launcher
+// may hang when its agent fails (MPICH hydra does). Unsupported holds the first option that asks for more than a
+// command on a host, such as -W, -L and -o RemoteCommand. The only error is a call without a host.
 func Parse(args []string) (Invocation, error) {
 	var inv Invocation
 	rest, ended := inv.options(args)
@@ -48,7 +48,8 @@ func Parse(args []string) (Invocation, error) {
 		return Invocation{Version: true}, nil
 	}
 	if len(rest) == 0 || !inv.host(rest[0]) {
-		return Invocation{}, errors.New("rsh: no host given: usage is [ssh options] [user@]HOST [ssh options] [COMMAND...]")
+		return Invocation{}, errors.New(
+			"no host given; usage: rsh [ssh options] [user@]HOST [ssh options] [COMMAND...]")
 	}
 	rest = rest[1:]
 	if !ended {
@@ -61,7 +62,7 @@ func Parse(args []string) (Invocation, error) {
 	return inv, nil
 }
 
-// options consumes leading options; ended says that "--" was among them.
+// options consumes leading options; ended reports that "--" was among them.
 func (inv *Invocation) options(args []string) (rest []string, ended bool) {
 	for len(args) > 0 {
 		word := args[0]
@@ -149,7 +150,7 @@ func (inv *Invocation) configure(line string) {
 	case "escapechar":
 		inv.set('e', val)
 	case "setenv":
-		if inv.SetEnv == nil { // the first line counts
+		if inv.SetEnv == nil { // the first line wins
 			inv.SetEnv = values
 		}
 	case "sendenv":
@@ -179,7 +180,7 @@ func matches(pattern, name string) bool {
 	return ok && err == nil
 }
 
-// environment chooses variables for the command. Those of SetEnv come last and win.
+// environment chooses the variables for the command. SetEnv comes last and wins.
 func (inv *Invocation) environment(environ []string) (chosen []string) {
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
@@ -190,7 +191,7 @@ func (inv *Invocation) environment(environ []string) (chosen []string) {
 	return append(chosen, inv.SetEnv...)
 }
 
-// unquote splits a text at blanks outside of quotes, and removes the quotes.
+// unquote splits a text at blanks outside quotes, and removes the quotes.
 func unquote(text string) (words []string) {
 	var word []byte
 	quote, inWord := byte(0), false
@@ -240,7 +241,7 @@ func (inv *Invocation) host(word string) bool {
 	return word != ""
 }
 
-// brief shortens a command for a message: launchers' commands have several thousand characters.
+// brief shortens a command for a message: a launcher's command may have several thousand characters.
 func brief(command string) string {
 	const limit = 120
 	command = strings.TrimSpace(command)

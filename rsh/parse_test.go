@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Recorded or documented command lines, by caller. In "words" one word per line.
+// These command lines were recorded or are documented, by caller. words splits its argument into one word per line.
 func TestParseCallers(t *testing.T) {
 	words := func(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
 	orted := `-mca ess "env" -mca ess_base_jobid "2664300544" -mca orte_node_regex "worker-[1:0-3]@0(4)" -mca orte_hnp_uri "2664300544.0;tcp://10.66.0.1:37425" -mca plm "rsh" --tree-spawn -mca pmix "^s1,s2"`
@@ -153,13 +153,16 @@ func TestParseForms(t *testing.T) {
 			require.Equal(t, tt.want, got)
 		})
 	}
-	for _, args := range [][]string{nil, {}, {"-x"}, {"-p"}, {"-p", "22"}, {"--"}, {""}, {"me@"}, {"@"}, {"[]"}, {"ssh://"}, {"-o", "h"}} {
+	for _, args := range [][]string{
+		nil, {}, {"-x"}, {"-p"}, {"-p", "22"}, {"--"}, {""}, {"me@"}, {"@"}, {"[]"}, {"ssh://"}, {"-o", "h"},
+	} {
 		_, err := Parse(args)
-		require.EqualError(t, err, "rsh: no host given: usage is [ssh options] [user@]HOST [ssh options] [COMMAND...]", "%q", args)
+		require.EqualError(t, err,
+			"no host given; usage: rsh [ssh options] [user@]HOST [ssh options] [COMMAND...]", "%q", args)
 	}
 }
 
-// What OpenSSH's own client makes of SetEnv, SendEnv and User (ssh -G prints it).
+// Parse reads SetEnv, SendEnv and User as OpenSSH's own client does (ssh -G prints its reading).
 func TestParseEnvironmentAsOpenSSH(t *testing.T) {
 	client, err := exec.LookPath("ssh")
 	if err != nil {
@@ -222,7 +225,7 @@ func FuzzParse(f *testing.F) {
 		require.True(t, strings.HasSuffix(strings.Join(args, " "), inv.Command))
 		require.LessOrEqual(t, inv.Port, 65535)
 
-		// Whatever stands before the host, the words from the first non-option on come through untouched.
+		// The words from the first non-option after the host on come through unchanged.
 		again, err := Parse(append([]string{"-x", "-oA=b", "h", "-q", "cmd"}, args...))
 		require.NoError(t, err)
 		require.Equal(t, Invocation{Host: "h", Command: "cmd " + strings.Join(args, " ")}, again)

@@ -27,14 +27,15 @@ import (
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
-// clientSocket makes a process of this test binary the thin client: "rsh.test ARGS...".
+// clientSocket turns a process of this test binary into the thin client: "rsh.test ARGS...".
 const clientSocket = "RSH_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
 	if socket, ok := os.LookupEnv(clientSocket); ok {
 		signals := func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
-			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+				syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
 			return caught
 		}
 		inv, err := Parse(os.Args[1:])
@@ -53,7 +54,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// missing skips the test because something is not there, or fails where that is not allowed.
+// missing skips the test because a requirement is missing, or fails it where that is not allowed.
 func missing(tb testing.TB, why string) {
 	tb.Helper()
 	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -62,7 +63,7 @@ func missing(tb testing.TB, why string) {
 	tb.Skip(why)
 }
 
-// agentPeer makes a process of this test binary the agent of a job with one peer: "rsh.test SOCKET".
+// agentPeer turns a process of this test binary into the agent of a job with one peer: "rsh.test SOCKET".
 const agentPeer = "RSH_TEST_PEER"
 
 func serveAgent(addr, socket string) int {
@@ -79,7 +80,7 @@ func serveAgent(addr, socket string) int {
 	return 0
 }
 
-// testKey is the key of a name under a secret, as jobkey has them.
+// testKey derives the key of a name from a secret, as jobkey does.
 func testKey(secret, name string) ssh.Signer {
 	seed := sha256.Sum256([]byte(secret + "/" + name))
 	s, err := ssh.NewSignerFromSigner(ed25519.NewKeyFromSeed(seed[:]))
@@ -148,7 +149,7 @@ func (s *peerServer) stop() {
 	s.wg.Wait()
 }
 
-// drop cuts all connections.
+// drop closes all connections.
 func (s *peerServer) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +282,7 @@ func (s *peerServer) session(conn *ssh.ServerConn, ch ssh.Channel, reqs <-chan *
 	}
 }
 
-// run is a shell with very few commands.
+// run implements a shell with a few commands.
 func (s *peerSession) run() {
 	word, rest, _ := strings.Cut(s.command, " ")
 	if s.server.onExec != nil && s.server.onExec(s) {
@@ -334,7 +335,7 @@ func (s *peerSession) run() {
 				}
 			}
 		}
-	case word == "signals": // prints what it gets; TERM ends it
+	case word == "signals": // prints the signals that it gets; TERM ends it
 		for {
 			select {
 			case sig := <-s.signals:
@@ -359,7 +360,7 @@ func (s *peerSession) run() {
 	}
 }
 
-// pattern is a stream whose bytes tell their place.
+// pattern is a stream whose bytes depend on their offset.
 type pattern struct{}
 
 func (pattern) Read(p []byte) (int, error) {
@@ -383,7 +384,7 @@ func testPool(t testing.TB, set func(*Config)) *Pool {
 	return p
 }
 
-// testCtx ends before the test's own limit, so that a hang is a message and not a panic.
+// testCtx ends before the test's own timeout, so that a hang gives a message and not a panic.
 func testCtx(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)

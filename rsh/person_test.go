@@ -21,9 +21,10 @@ import (
 	"github.com/paiinit/paiinit/rsh"
 )
 
-// These tests are a person at a terminal: the client as a process on a pseudo-terminal, the agent, and the real server.
+// These tests simulate a person at a terminal: the client as a process on a pseudo-terminal, the agent, and the real
+// server.
 
-// agentOf serves the names of targets on a socket until the end of the test.
+// agentOf serves an agent that knows the targets, on a socket, until the end of the test.
 func agentOf(t *testing.T, p *rsh.Pool, targets ...rsh.Target) (socket string) {
 	dir, err := os.MkdirTemp("", "rsh") // t.TempDir may be too long for a socket
 	require.NoError(t, err)
@@ -64,7 +65,7 @@ func clientOf(socket string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// person is somebody who types and reads.
+// person types and reads.
 type person struct {
 	t    *testing.T
 	tty  *os.File
@@ -75,7 +76,7 @@ type person struct {
 	gone chan struct{}
 }
 
-// sit starts the client in the foreground of a terminal of that size.
+// sit starts the client in the foreground of a terminal of the given size.
 func sit(t *testing.T, cmd *exec.Cmd, rows, columns uint16) *person {
 	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: rows, Cols: columns})
 	require.NoError(t, err)
@@ -111,7 +112,7 @@ func (p *person) types(text string) {
 	require.NoError(p.t, err)
 }
 
-// reads waits for text that matches and forgets what was there up to its end.
+// reads waits for output that matches, and discards the output up to the end of the match.
 func (p *person) reads(pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -160,7 +161,7 @@ func TestPersonShell(t *testing.T) {
 	p.types("while ! stty size | grep '50 132'; do sleep 0.02; done\n")
 	p.reads(`\n50 132\r`)
 
-	// Ctrl-C ends a command of the shell, and not the shell. The name is written in two parts to tell it from the echo.
+	// Ctrl-C ends a command of the shell, not the shell. The command writes the name in two parts, unlike the echo.
 	p.types("sh -c \"echo rea''dy; exec sleep 1000\"\n")
 	p.reads(`\nready\r`)
 	p.types("\x03")
@@ -175,13 +176,15 @@ func TestPersonTerminalIsRestored(t *testing.T) {
 	target := container(t, k, "worker-1")
 	socket := agentOf(t, pool(t, k), target)
 	sh := clientOf(socket)
-	sh.Path, sh.Args = "/bin/sh", []string{"sh", "-c", `before=$(stty -g); "$0" -t worker-1 'exit 3'; echo "status $?"; [ "$before" = "$(stty -g)" ] && echo same`, os.Args[0]}
+	sh.Path, sh.Args = "/bin/sh", []string{"sh", "-c",
+		`before=$(stty -g); "$0" -t worker-1 'exit 3'; echo "status $?"; [ "$before" = "$(stty -g)" ] && echo same`,
+		os.Args[0]}
 	p := sit(t, sh, 24, 80)
 	p.reads(`status 3\s+same`)
 	require.Equal(t, 0, p.leaves())
 }
 
-// A session of the same terminal in the background may not read from it: the agent does not.
+// A background process of the same session may not read from the terminal, so the agent does not.
 func TestPersonWithoutTerminal(t *testing.T) {
 	k := keys(t, secret, "job", "0")
 	target := container(t, k, "worker-1")
@@ -200,7 +203,7 @@ func TestPersonWithoutTerminal(t *testing.T) {
 
 	p = sit(t, clientOf(socket, "worker-1", "trap 'exit 42' INT; echo ready; while :; do sleep 0.02; done"), 24, 80)
 	p.reads("ready")
-	p.types("\x03") // the terminal makes a signal of it, which is passed on
+	p.types("\x03") // the terminal turns it into a signal, which the client forwards
 	require.Equal(t, 42, p.leaves())
 }
 
@@ -217,7 +220,7 @@ func TestPersonLeaves(t *testing.T) {
 	require.Equal(t, 255, p.leaves())
 	waitGone(t, pid)
 
-	// The terminal is closed.
+	// The person closes the terminal.
 	p = sit(t, clientOf(socket, "-t", "worker-1", command), 24, 80)
 	pid = p.reads(`pid (\d+)`)[1]
 	require.NoError(t, p.cmd.Process.Signal(unix.SIGHUP))
@@ -233,7 +236,7 @@ func waitGone(t *testing.T, pid string) {
 	}, 10*time.Second, 5*time.Millisecond)
 }
 
-// -tt gives a command a terminal when stdin is none; -t does not, and says so.
+// -tt gives a command a terminal even if stdin is none; -t does not, and the client says so.
 func TestForcedTerminal(t *testing.T) {
 	k := keys(t, secret, "job", "0")
 	target := container(t, k, "worker-1")
@@ -252,10 +255,10 @@ func TestForcedTerminal(t *testing.T) {
 	_ = cmd.Run()
 	require.Equal(t, 6, cmd.ProcessState.ExitCode())
 	require.Equal(t, "not a tty\n", out.String())
-	require.Contains(t, errs.String(), "stdin is none")
+	require.Contains(t, errs.String(), "stdin is not a terminal")
 }
 
-// More sessions to one host than it allows on one connection, all at once, and none fails.
+// More concurrent sessions than a host allows on one connection all succeed.
 func TestRealManySessions(t *testing.T) {
 	k := keys(t, secret, "job", "0")
 	target := container(t, k, "worker-1")
@@ -264,7 +267,7 @@ func TestRealManySessions(t *testing.T) {
 	const n = 150
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { // each waits until all are there
+		wg.Go(func() { // each session waits until all have begun
 			command := fmt.Sprintf(`touch %s/%d; while [ ! -e %s/go ]; do sleep 0.1; done; exit 9`, dir, i, dir)
 			status, err := p.Exec(within(t), target, rsh.Request{Command: command})
 			if err != nil || status.Code != 9 {
@@ -280,7 +283,7 @@ func TestRealManySessions(t *testing.T) {
 	wg.Wait()
 }
 
-// Without an agent the command runs over a connection of its own.
+// Without an agent, the client runs the command over its own connection.
 func TestRealDirect(t *testing.T) {
 	k := keys(t, secret, "job", "0")
 	target := container(t, k, "worker-1")
@@ -299,5 +302,6 @@ func TestRealDirect(t *testing.T) {
 	var out bytes.Buffer
 	_, err = out.ReadFrom(r)
 	require.NoError(t, err)
-	require.Equal(t, "direct\npaiinit rsh: worker-2: resolve: no container of this job has this name or address\n", out.String())
+	require.Equal(t, "direct\npaiinit rsh: worker-2: resolve: no container of this job has this name or address\n",
+		out.String())
 }

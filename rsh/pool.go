@@ -1,13 +1,14 @@
 // Package rsh runs commands on the other containers of a job, the way rsh and ssh would, for mpirun and its relatives.
 //
-// It hides three things. A Pool keeps one authenticated SSH connection to each peer, dialled when it is first needed and
-// again when it was lost, so that a command costs two round trips instead of a login; a control channel between two
-// containers goes over the same connection. Parse reads the command lines that launchers make for a remote shell. And ServeAgent
-// with Run are the two halves of the remote shell itself: Run, in the process that the launcher starts, only hands its
-// standard files and its command line to ServeAgent in the container's own paiinit, which has the warm connections.
+// It hides three things. A Pool keeps one authenticated SSH connection to each peer. It dials the peer at the first use
+// and again after a loss, so a command costs two round trips instead of a login. The control channel between two
+// containers uses the same connection. Parse reads the command lines that launchers write for a remote shell.
+// ServeAgent and Run are the two halves of the remote shell itself: Run, in the process that the launcher starts, only
+// passes its standard files and its command line to ServeAgent in the container's own paiinit, which holds the warm
+// connections.
 //
-// It refuses to talk to anybody whose host key is not the one derived for that container: there is no "accept new", no
-// known_hosts and no option for it. It never asks a person, forwards nothing, and reads no file.
+// The client accepts only the host key that is derived for the container: there is no "accept new", no known_hosts and
+// no option to change that. It never prompts, forwards nothing, and reads no file.
 package rsh
 
 import (
@@ -27,8 +28,8 @@ import (
 	"github.com/paiinit/paiinit/internal/tcp"
 )
 
-// Target is a container to reach. Name is used in messages, ID selects the host key that it must prove to have. If ID
-// is empty, the container's own claim selects it; it still has to prove that key, and so that it belongs to the job.
+// Target is a container to reach. Messages show Name; ID selects the host key that the container must prove. If ID is
+// empty, the container's own claim selects the key. It still has to prove that key, which only the job's secret yields.
 type Target struct {
 	Name, ID string
 	Addr     netip.AddrPort
@@ -44,20 +45,26 @@ func (t Target) String() string {
 	return fmt.Sprintf("%s (%s)", t.Name, t.Addr)
 }
 
-// Config says who we are and whom we accept.
+// Config holds the keys, the limits and the logger of a Pool.
 type Config struct {
 	User  ssh.Signer                    // the job's login key
-	Host  func(id string) ssh.PublicKey // the host key to expect of the container with this id; nil result = of nobody
+	Host  func(id string) ssh.PublicKey // the host key of the container with this id; nil result = no such container
 	Label string                        // the label of our job and attempt; "" = do not compare labels
 
-	DialTimeout     time.Duration // for connecting, which has 5 s of it at most, handshake and login together; 0 = 20 s
-	Keepalive       time.Duration // between two requests for a sign of life on each connection, which Watch may change; 0 = 15 s
-	KeepaliveMisses int           // the connection is lost when one is not answered for so many times Keepalive; 0 = 3
+	// DialTimeout bounds connecting (5 s of it at most), handshake and login together; 0 = 20 s.
+	DialTimeout time.Duration
+	// Keepalive is the interval of keepalive requests on each connection until Watch changes it; 0 = 15 s.
+	Keepalive time.Duration
+	// KeepaliveMisses bounds how many intervals a keepalive request may stay unanswered before the connection is
+	// closed; 0 = 3.
+	KeepaliveMisses int
 
-	Sessions int // on one connection before another one is made; fewer where the peer refuses; 0 = 64
+	// Sessions is the number of sessions on one connection before the pool opens another one; 0 = 64. A peer may allow
+	// fewer.
+	Sessions int
 
-	// Silence is for how long the machine of a peer may acknowledge nothing before the connection is lost; 0 = 20 s. A process that is
-	// stopped is not silent: its kernel answers. Watch changes it.
+	// Silence bounds how long the machine of a peer may leave TCP data unacknowledged before the connection is lost; 0
+	// = 20 s. A stopped process is not silent, because its kernel still acknowledges. Watch changes it.
 	Silence time.Duration
 
 	// Dial opens a stream to a peer; nil = TCP.
@@ -88,13 +95,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Pool holds one connection to each peer, by ID and address, and more while that one has no room for another session. Its methods may be called at the same time.
+// Pool holds one connection to each peer, by ID and address, and more while that one has no room for another session.
+// Its methods may be called concurrently.
 type Pool struct {
 	cfg    Config
 	mu     sync.Mutex
 	links  map[peer]*link
-	watch  time.Duration // Config.Silence, or what Watch has made of it
-	pause  atomic.Int64  // Config.Keepalive, or what Watch has made of it
+	watch  time.Duration // Config.Silence until Watch changes it
+	pause  atomic.Int64  // Config.Keepalive until Watch changes it
 	turns  turns
 	closed bool
 	wg     sync.WaitGroup // all goroutines; nothing is added once closed is set
@@ -105,30 +113,30 @@ type Pool struct {
 type peer struct {
 	id   string
 	addr netip.AddrPort
-	lane int // 0, and more where a peer has more sessions than it allows on one connection
+	lane int // 0 is the first connection; higher lanes hold the sessions beyond the peer's limit for one connection
 }
 
-// link is a connection that is being made (until ready is closed) or was made (conn) or could not be (err).
+// link is a connection. Until ready is closed the pool is dialling; then either conn or err is set.
 type link struct {
-	keys    []peer // where the pool has it
+	keys    []peer // its keys in Pool.links
 	ready   chan struct{}
 	cancel  context.CancelFunc // ends the dialling
-	limit   *time.Timer        // does the same; stopped while the login waits for its turn
-	stage   atomic.Value       // string; how far the dialling is
+	limit   *time.Timer        // ends it at DialTimeout; stopped while the login waits for its turn
+	stage   atomic.Value       // string; the stage that dialling has reached
 	waiting int                // callers that wait for ready; under Pool.mu
 
-	sessions, room int // that are open or being opened, and how many can be; under Pool.mu
+	sessions, room int // sessions that are open or being opened, and their limit; under Pool.mu
 
 	conn ssh.Conn
 	tcp  *greeting
-	id   string // the peer's id, proven
+	id   string // the id that the peer has proven
 	lost chan struct{}
 	err  error
 }
 
-var errClosed = errors.New("rsh: the pool is closed")
+var errClosed = errors.New("the pool is closed")
 
-// New returns a pool without connections. Close it.
+// New returns a pool without connections. The caller closes it.
 func New(cfg Config) *Pool {
 	cfg = cfg.withDefaults()
 	p := &Pool{cfg: cfg, watch: cfg.Silence, links: map[peer]*link{}, longestTurn: longestTurn}
@@ -136,9 +144,9 @@ func New(cfg Config) *Pool {
 	return p
 }
 
-// Watch changes Config.Silence and the time between two requests for a sign of life, also for the connections that there are. While
-// nothing depends on a connection it is better kept where packets get lost; once something does, the end of its machine must be noticed
-// soon. The kernels see to that without waking anybody; a request wakes both ends, and does so in the middle of the job.
+// Watch changes Config.Silence and Config.Keepalive, also for open connections. Before the launch a lossy network
+// should not cost a connection; after it, the loss of a machine must be noticed soon. The kernels detect that without
+// waking a process; a keepalive request wakes both ends in the middle of the job.
 func (p *Pool) Watch(silence, keepalive time.Duration) {
 	p.pause.Store(int64(keepalive))
 	p.mu.Lock()
@@ -146,13 +154,13 @@ func (p *Pool) Watch(silence, keepalive time.Duration) {
 	p.watch = silence
 	for _, l := range p.links {
 		if l.tcp != nil {
-			_ = tcp.Watch(l.tcp.Conn, silence) // it fails where the connection has ended
+			_ = tcp.Watch(l.tcp.Conn, silence) // fails only if the connection has ended
 		}
 	}
 }
 
-// Close closes all connections, which ends what runs over them, and waits for every goroutine of the pool. It may be
-// called more than once.
+// Close closes all connections, which ends their commands, and waits for every goroutine of the pool. It may be called
+// more than once.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -164,7 +172,7 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// start runs f in a goroutine that Close waits for, or says that the pool is closed.
+// start runs f in a goroutine that Close waits for. It reports false if the pool is closed.
 func (p *Pool) start(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,11 +183,11 @@ func (p *Pool) start(f func()) bool {
 	return true
 }
 
-// Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another,
-// as soon as the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no
-// other signal. Where the machine of the peer has fallen silent, it is syscall.ETIMEDOUT. Close ends Read and Write at
-// once, also when the peer's processes are frozen. Write may still read its argument after that, so the caller does not
-// change what it has written. The error is a *DialError. The caller closes the channel.
+// Control opens the channel "control@paiinit" on the kept connection. Its Read returns an error (io.EOF or another) as
+// soon as the peer closes the channel or the connection is lost; there is no other signal of a loss. The error is
+// syscall.ETIMEDOUT if the peer's machine has fallen silent. Close ends Read and Write at once, even if the peer's
+// processes are frozen. A pending Write may still read its argument after that, so the caller must not change it. The
+// error of Control is a *DialError. The caller closes the channel.
 func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error) {
 	ch, reqs, l, err := p.open(ctx, t, "control@paiinit")
 	if err != nil {
@@ -195,9 +203,9 @@ func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error
 	return c, nil
 }
 
-// control is a channel that Close ends without the peer. Read and Write of an ssh.Channel wait for the peer's own
-// close, and Close for room in the socket: a frozen peer gives none of them until its connection ends. They run in
-// goroutines that Pool.Close waits for.
+// control is a channel that Close ends without the peer's help. Read and Write of an ssh.Channel wait for the peer's
+// close, and its Close waits for room in the socket: with a frozen peer all three block until the connection ends. So
+// they run in goroutines that Pool.Close waits for.
 type control struct {
 	ch     ssh.Channel
 	in     *io.PipeReader
@@ -241,7 +249,7 @@ func (c *control) Close() error {
 	return nil
 }
 
-// copyControl hands on what the peer sends until its channel ends, and returns why it ended.
+// copyControl copies what the peer sends until the channel ends, and returns the reason.
 func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
 	b := make([]byte, controlBuffer)
 	for {
@@ -260,7 +268,7 @@ func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
 // controlBuffer holds nearly every message between two ranks.
 const controlBuffer = 1024
 
-// open opens a channel. A kept connection that turns out to be dead is replaced once.
+// open opens a channel. If the kept connection turns out to be dead, open replaces it once.
 func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-chan *ssh.Request, *link, error) {
 	for fresh := false; ; fresh = true {
 		l, err := p.link(ctx, t, 0)
@@ -271,7 +279,7 @@ func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-
 		if err == nil {
 			return ch, reqs, l, nil
 		}
-		// A peer that answers, even with a refusal, is not dead; and nobody waits any more when ctx has ended.
+		// A refusal proves that the peer is alive; when ctx has ended, no caller waits any more.
 		var refused *ssh.OpenChannelError
 		if fresh || errors.As(err, &refused) || ctx.Err() != nil {
 			return nil, nil, nil, &DialError{t, stageChannel, err}
@@ -286,10 +294,10 @@ type opened struct {
 	ch      ssh.Channel
 	reqs    <-chan *ssh.Request
 	link    *link
-	release func() // once it is closed
+	release func() // to be called once the channel is closed
 }
 
-// openSession is open for a session: on the first connection that has room for it. The caller calls release.
+// openSession opens a session channel on the first connection that has room for it. The caller calls release.
 func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 	fresh := false
 	for lane := 0; ; {
@@ -308,7 +316,7 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 		var refused *ssh.OpenChannelError
 		switch full := p.leave(l); {
 		case errors.As(err, &refused) && refused.Reason == ssh.ResourceShortage && (full > 0 || lane == 0):
-			// Without any of ours the peer still ends some that we have left.
+			// If none of our sessions is open (full == 0), the peer still ends earlier ones: lane 1 may have room.
 			p.limit(l, full)
 			lane++
 		case fresh || refused != nil || ctx.Err() != nil:
@@ -321,7 +329,7 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 	}
 }
 
-// enter takes a place for a session on a connection, if there is one.
+// enter takes a place for a session on a connection. It reports false if all are taken.
 func (p *Pool) enter(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,13 +340,14 @@ func (p *Pool) enter(l *link) bool {
 	return true
 }
 
-// leave gives a place back and returns how many are still taken. An extra connection without any is closed.
+// leave gives a place back and returns how many are still taken. It closes an extra connection that has no session
+// left.
 func (p *Pool) leave(l *link) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.sessions--
 	if l.sessions == 0 && l.keys[0].lane > 0 {
-		l.room = 0 // for somebody who has it already
+		l.room = 0 // for a caller that already holds this link
 		p.drop(l)
 		l.close()
 	}
@@ -356,11 +365,11 @@ func (p *Pool) limit(l *link, room int) {
 
 var errLost = errors.New("the connection was lost")
 
-// openOn opens a channel on one connection, which may not answer for as long as its keepalive allows.
+// openOn opens a channel on one connection. A dead peer may leave it waiting until the keepalive ends the connection.
 //
-// Nobody waits for its goroutine: when the connection ends in the moment between OpenChannel's making the channel and its
-// sending the request, that call never returns (x/crypto v0.58 ssh/mux.go: loop ends the channels it knows, then closes the
-// connection).
+// Close does not wait for its goroutine: if the connection ends after OpenChannel has made the channel and before it
+// sends the request, that call never returns (x/crypto v0.58 ssh/mux.go: loop ends the channels it knows, then closes
+// the connection).
 func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <-chan *ssh.Request, error) {
 	type opened struct {
 		ch   ssh.Channel
@@ -391,8 +400,8 @@ func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <
 	}
 }
 
-// link returns the connection to the target, and makes one if there is none. All callers that come while it is being
-// made wait for the same attempt, each for as long as its own ctx allows; when the last of them has left, it ends.
+// link returns the connection to the target, and dials if there is none. Concurrent callers wait for the same attempt,
+// each for as long as its own ctx allows. The attempt ends when the last of them has left.
 func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	key := peer{t.ID, t.Addr, lane}
 	p.mu.Lock()
@@ -439,14 +448,14 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	return nil, &DialError{t, l.stage.Load().(string), gone}
 }
 
-// dial makes the connection of a new link and then looks after it until it is lost.
+// dial connects a new link and then serves it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
 	conn, greeted, chans, reqs, id, err := p.handshake(ctx, t, l)
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {
-		_ = conn.Close() // nobody waits for it any more
+		_ = conn.Close() // every caller has left
 		err = errClosed
 	}
 	if err != nil {
@@ -457,9 +466,9 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		return
 	}
 	l.conn, l.tcp, l.id = conn, greeted, id
-	_ = tcp.Watch(greeted.Conn, p.watch) // it fails where the connection has ended
+	_ = tcp.Watch(greeted.Conn, p.watch) // fails only if the connection has ended
 	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
-		l.keys = append(l.keys, key) // it was asked for without an id
+		l.keys = append(l.keys, key) // the caller gave no id
 		p.links[key] = l
 	}
 	close(l.ready)
@@ -482,7 +491,7 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	log.Debug("connection ended", "elapsed", time.Since(started), "err", conn.Wait())
 }
 
-// keepalive asks the peer for a sign of life until the connection is lost, or loses it itself when none comes.
+// keepalive sends keepalive requests until the connection is lost. It closes a connection whose peer does not answer.
 func (p *Pool) keepalive(l *link) {
 	tick := time.NewTimer(time.Duration(p.pause.Load()))
 	defer tick.Stop()
@@ -502,15 +511,15 @@ func (p *Pool) keepalive(l *link) {
 			tick.Reset(p.cfg.Keepalive)
 			if waiting {
 				if missed++; missed >= p.cfg.KeepaliveMisses {
-					p.cfg.Logger.Info("peer is silent, closing the connection", "id", l.id, "addr", l.keys[0].addr,
-						"elapsed", p.cfg.Keepalive*time.Duration(missed))
+					p.cfg.Logger.Info("peer does not answer keepalives, closing the connection",
+						"id", l.id, "addr", l.keys[0].addr, "elapsed", p.cfg.Keepalive*time.Duration(missed))
 					l.close()
 				}
 				continue
 			}
 			waiting = true
 			go func() {
-				// Any answer will do, also that the request is unknown. An error is followed by lost.
+				// Any answer will do, even that the request is unknown. After an error, lost is closed as well.
 				_, _, _ = l.conn.SendRequest("keepalive@openssh.com", true, nil)
 				answered <- struct{}{}
 			}()

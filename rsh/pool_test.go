@@ -55,12 +55,13 @@ func TestRedial(t *testing.T) {
 		st, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 7"})
 		require.NoError(t, err, i)
 		require.Equal(t, Status{Code: 7}, st)
-		peer.drop() // the pool may or may not have noticed when the next command comes
+		peer.drop() // the pool may not have noticed yet when the next command comes
 	}
 	require.EqualValues(t, 20, peer.logins.Load())
 }
 
-// A connection whose peer goes away while a channel is being opened is replaced once, and only once.
+// If the peer drops the connection while the pool opens a channel, the pool replaces the connection once, and only
+// once.
 func TestRedialOnOpen(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -96,9 +97,10 @@ func TestRedialOnOpen(t *testing.T) {
 	}
 }
 
-// loginThenDie lets a client in and drops it when it opens a channel.
+// loginThenDie accepts a login and drops the connection when the client opens a channel.
 func loginThenDie(c net.Conn, s *peerServer) {
-	cfg := &ssh.ServerConfig{ServerVersion: s.greeting, PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
+	anyKey := func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }
+	cfg := &ssh.ServerConfig{ServerVersion: s.greeting, PublicKeyCallback: anyKey}
 	cfg.AddHostKey(s.hostKey)
 	conn, chans, reqs, err := ssh.NewServerConn(c, cfg)
 	if err != nil {
@@ -113,7 +115,7 @@ func loginThenDie(c net.Conn, s *peerServer) {
 	wg.Wait()
 }
 
-// Callers that come at the same time share one login; each waits for as long as its own ctx allows.
+// Concurrent callers share one login; each waits for as long as its own ctx allows.
 func TestSingleFlight(t *testing.T) {
 	hold := make(chan struct{})
 	var once sync.Once
@@ -160,7 +162,7 @@ func TestSingleFlight(t *testing.T) {
 	require.EqualValues(t, 1, peer.accepted.Load())
 }
 
-// When nobody waits any more the attempt ends, and a later caller makes a new one.
+// When the last caller has left, the attempt ends, and a later caller makes a new one.
 func TestLastCallerLeaves(t *testing.T) {
 	var calls atomic.Int32
 	closed := make(chan struct{})
@@ -191,12 +193,12 @@ func TestLastCallerLeaves(t *testing.T) {
 
 func keyOf(t Target) peer { return peer{t.ID, t.Addr, 0} }
 
-// waitFor waits for a condition that another goroutine of this process brings about.
+// waitFor waits for a condition that another goroutine of this process makes true.
 func waitFor(t testing.TB, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			require.FailNow(t, "waited in vain")
+			require.FailNow(t, "the condition did not become true in time")
 		}
 	}
 }
@@ -219,41 +221,51 @@ func TestErrors(t *testing.T) {
 		set   func(*peerServer)
 		stage string
 		is    error
-		text  string // after "rsh: reaching worker-1 (ADDR): "
+		text  string // after "reaching worker-1 (ADDR): "
 	}{
 		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), stageHandshake, ErrOtherJob,
-			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
+			"handshake: it belongs to another job or to another attempt of this one: " +
+				"its label is ffffffffffffffff, ours " + label},
 		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 2 and more"), stageHandshake, ErrOtherVersion,
 			"handshake: it is another version of paiinit: its protocol is 2 and more, ours 1"},
 		{"older version", greets("SSH-2.0-paiinit " + label + " worker-1"), stageHandshake, ErrOtherVersion,
 			"handshake: it is another version of paiinit: its protocol is older, ours 1"},
 		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 2"), stageHandshake, ErrOtherJob,
-			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
-		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, stageHandshake, ErrOtherSecret,
-			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
+			"handshake: it belongs to another job or to another attempt of this one: " +
+				"its label is ffffffffffffffff, ours " + label},
+		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, stageHandshake,
+			ErrOtherSecret,
+			`handshake: it has another secret: its host key is not the one of "worker-1"`},
 		{"other secret and id", func(p *peerServer) {
 			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("other", "host worker-2")
-		}, stageHandshake, ErrOtherSecret, `handshake: it was given another secret: its host key is not the one of "worker-2"`},
+		}, stageHandshake, ErrOtherSecret,
+			`handshake: it has another secret: its host key is not the one of "worker-2"`},
 		{"other container", func(p *peerServer) {
 			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("s", "host worker-2")
-		}, stageHandshake, ErrOtherID, `handshake: it is another container of this job: it is "worker-2", and should be "worker-1"`},
-		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, stageHandshake, ErrOtherSecret,
-			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
-		{"login refused", func(p *peerServer) { p.userKey = testKey("other", "user").PublicKey() }, stageLogin, errRefused, ""},
+		}, stageHandshake, ErrOtherID,
+			`handshake: it is another container of this job: it is "worker-2", expected "worker-1"`},
+		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, stageHandshake,
+			ErrOtherSecret,
+			`handshake: it has another secret: its host key is not the one of "worker-1"`},
+		{"login refused", func(p *peerServer) { p.userKey = testKey("other", "user").PublicKey() }, stageLogin,
+			errRefused, ""},
 		{"OpenSSH", greets("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"), stageHandshake, ErrNotPaiinit,
-			`handshake: what answers there is not paiinit: it says "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"`},
+			`handshake: another program than paiinit answers: it sent "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"`},
 		{"paiinit without a comment", greets("SSH-2.0-paiinit"), stageHandshake, ErrNotPaiinit,
-			`handshake: what answers there is not paiinit: it does not say whose it is: "SSH-2.0-paiinit"`},
-		{"HTTP", says("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request"), stageHandshake, ErrNotPaiinit,
-			`handshake: what answers there is not paiinit: it says "HTTP/1.1 400 Bad Request"`},
+			`handshake: another program than paiinit answers: its greeting names no job: "SSH-2.0-paiinit"`},
+		{"HTTP", says("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request"), stageHandshake,
+			ErrNotPaiinit,
+			`handshake: another program than paiinit answers: it sent "HTTP/1.1 400 Bad Request"`},
 		{"garbage", says("\x00\xff\x01\x02"), stageHandshake, ErrNotPaiinit,
-			`handshake: what answers there is not paiinit: it says "\x00\xff\x01\x02"`},
+			`handshake: another program than paiinit answers: it sent "\x00\xff\x01\x02"`},
 		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), stageHandshake, ErrNotPaiinit, ""},
-		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte, 4000))), stageHandshake, nil, ""},
+		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte,
+			4000))), stageHandshake, nil, ""},
 		{"silent", says(""), stageHandshake, nil, "handshake: no answer within 300ms"},
 		{"half a greeting", says("SSH-2.0-pai"), stageHandshake, nil, "handshake: no answer within 300ms"},
 		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, stageHandshake, nil, ""},
-		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), stageHandshake, nil, "handshake: no answer within 300ms"},
+		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), stageHandshake, nil,
+			"handshake: no answer within 300ms"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -261,7 +273,7 @@ func TestErrors(t *testing.T) {
 			peer := startPeer(t, "worker-1", tt.set)
 			p := testPool(t, func(c *Config) { c.DialTimeout = 300 * time.Millisecond })
 			if tt.is != nil || tt.text == "" {
-				p.cfg.DialTimeout = 20 * time.Second // not what ends it
+				p.cfg.DialTimeout = 20 * time.Second // must not be the reason for the end
 			}
 			_, err := p.Connect(testCtx(t), peer.target)
 			var dial *DialError
@@ -272,7 +284,7 @@ func TestErrors(t *testing.T) {
 				require.Equal(t, errors.Is(tt.is, e), errors.Is(err, e), "%v: %v", e, err)
 			}
 			if tt.text != "" {
-				require.EqualError(t, err, "rsh: reaching worker-1 ("+peer.target.Addr.String()+"): "+tt.text)
+				require.EqualError(t, err, "reaching worker-1 ("+peer.target.Addr.String()+"): "+tt.text)
 			}
 			// A failed attempt leaves nothing behind: the next caller makes a new one.
 			require.Empty(t, p.links)
@@ -285,10 +297,10 @@ func TestConnectErrors(t *testing.T) {
 	addr := closedAddr(t)
 	_, err := p.Connect(testCtx(t), Target{Name: "worker-1", ID: "worker-1", Addr: addr})
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.EqualError(t, err, "rsh: reaching worker-1 ("+addr.String()+"): connect: connection refused")
+	require.EqualError(t, err, "reaching worker-1 ("+addr.String()+"): connect: connection refused")
 
 	_, err = p.Connect(testCtx(t), Target{Name: "worker-1", ID: "worker-1"})
-	require.EqualError(t, err, "rsh: reaching worker-1: connect: its address is not known")
+	require.EqualError(t, err, "reaching worker-1: connect: its address is not known")
 
 	ctx, cancel := context.WithCancelCause(testCtx(t))
 	cancel(errors.New("the job is over"))
@@ -300,7 +312,8 @@ func TestConnectErrors(t *testing.T) {
 	require.ErrorIs(t, err, errClosed)
 }
 
-// Without an ID the peer's own claim counts, once it is proven, and the connection serves both spellings of the target.
+// Without an ID, the peer's claim counts once it is proven, and the connection serves the target with and without the
+// ID.
 func TestLearnID(t *testing.T) {
 	peer := startPeer(t, "4fd2a0c1", nil)
 	p := testPool(t, nil)
@@ -322,7 +335,7 @@ func TestLearnID(t *testing.T) {
 	require.ErrorIs(t, err, ErrOtherSecret)
 }
 
-// Two containers on one address, and one container's new address, are different connections.
+// Two containers on one address have separate connections, and so has one container after a change of its address.
 func TestKeyedByIDAndAddr(t *testing.T) {
 	a := startPeer(t, "worker-1", nil)
 	b := startPeer(t, "worker-2", nil)
@@ -361,7 +374,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	require.Equal(t, "hang", <-peer.ended)
 }
 
-// Close ends attempts that go nowhere, and those who wait for them.
+// Close ends pending attempts and their callers.
 func TestCloseWhileDialling(t *testing.T) {
 	peer := startPeer(t, "worker-1", func(s *peerServer) {
 		s.raw = func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
@@ -381,9 +394,9 @@ func TestCloseWhileDialling(t *testing.T) {
 func TestKeepalive(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		answers int           // to this many requests, then silence
-		watch   time.Duration // between two requests, said after the first; 0 = nothing is said
-		lost    time.Duration // after the start; 0 = never
+		answers int           // the peer answers this many requests, then none
+		watch   time.Duration // the new interval that Watch sets after the first request; 0 = no call of Watch
+		lost    time.Duration // when the connection is lost, after the start; 0 = never
 	}{
 		{"answers all", 1 << 30, 0, 0},
 		{"silent from the start", 0, 0, 60 * time.Second},
@@ -425,7 +438,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// memoryPipe is net.Pipe with a buffer, without which both ends of an SSH connection wait in their first write.
+// memoryPipe is net.Pipe with a buffer. Without it, both ends of an SSH connection would block in their first write.
 func memoryPipe() (a, b net.Conn) {
 	x, y := newHalf(), newHalf()
 	return &memoryConn{in: x, out: y}, &memoryConn{in: y, out: x}
@@ -452,7 +465,7 @@ func (h *half) close() {
 }
 
 type memoryConn struct {
-	net.Conn // for the methods that nobody calls
+	net.Conn // for the methods that are never called
 	in, out  *half
 }
 
@@ -513,7 +526,8 @@ func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
 }
 
 func FuzzGreeting(f *testing.F) {
-	for _, s := range []string{"SSH-2.0-paiinit l worker-1 1\r\n", "SSH-2.0-paiinit l worker-1 1\nrest", "SSH-2.0-paiinit l worker-1 2\r\n",
+	for _, s := range []string{"SSH-2.0-paiinit l worker-1 1\r\n", "SSH-2.0-paiinit l worker-1 1\nrest",
+		"SSH-2.0-paiinit l worker-1 2\r\n",
 		"SSH-2.0-OpenSSH\r\n", "\n", "", "SSH-2.0-paiinit  \n"} {
 		f.Add([]byte(s), "l")
 	}
@@ -521,7 +535,8 @@ func FuzzGreeting(f *testing.F) {
 		id, err := readGreeting(b, label)
 		if err != nil {
 			require.Empty(t, id)
-			require.True(t, errors.Is(err, ErrNotPaiinit) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherVersion))
+			require.True(t, errors.Is(err, ErrNotPaiinit) || errors.Is(err, ErrOtherJob) || errors.Is(err,
+				ErrOtherVersion))
 			return
 		}
 		require.Regexp(t, `^[A-Za-z0-9._-]+$`, id)
@@ -529,7 +544,7 @@ func FuzzGreeting(f *testing.F) {
 	})
 }
 
-// A peer's greeting may come in any pieces, and what follows it must not get lost.
+// A peer's greeting may arrive in any pieces, and the bytes after it must not get lost.
 func TestGreetingInPieces(t *testing.T) {
 	const in = "SSH-2.0-paiinit l worker-1 1\r\nand the rest"
 	for cut := range len(in) + 1 {
@@ -551,7 +566,7 @@ func TestGreetingInPieces(t *testing.T) {
 	}
 }
 
-// A peer that allows few sessions on a connection gets more connections while they are needed.
+// If a peer allows few sessions on a connection, the pool opens more connections while it needs them.
 func TestLanes(t *testing.T) {
 	peer := startPeer(t, "worker-1", func(s *peerServer) { s.most = 3 })
 	p := testPool(t, nil)
@@ -591,8 +606,8 @@ func TestNoRoomAtAll(t *testing.T) {
 	require.True(t, mayPass(dial))
 }
 
-// The kernel watches a connection, before Watch and after it, and a channel over it says why it was lost. That a machine that falls silent
-// is found by it is seen with real ones (integration).
+// The kernel watches a connection before Watch and after it, and a channel reports why the connection was lost. The
+// integration tests check with real hosts that this detects a silent machine.
 func TestWatch(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)

@@ -22,7 +22,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// These tests are the pool against the real server, with the keys of a job, as the containers have them.
+// These tests run the pool against the real server, with the keys of a job, as in the containers.
 
 func keys(t testing.TB, secret, job, attempt string) *jobkey.Keys {
 	k, err := jobkey.Derive([]byte(secret), job, attempt)
@@ -99,7 +99,8 @@ func TestRealServer(t *testing.T) {
 		{"setsid sleep 0.2 & exit 4", nil, rsh.Status{Code: 4}, "", ""},
 	} {
 		var out, errs bytes.Buffer
-		status, err := p.Exec(within(t), target, rsh.Request{Command: tt.command, Stdin: tt.stdin, Stdout: &out, Stderr: &errs})
+		status, err := p.Exec(within(t), target, rsh.Request{Command: tt.command, Stdin: tt.stdin, Stdout: &out,
+			Stderr: &errs})
 		require.NoError(t, err, tt.command)
 		require.Equal(t, tt.status, status, tt.command)
 		require.True(t, tt.out == out.String(), tt.command)
@@ -109,7 +110,7 @@ func TestRealServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, rsh.Status{Code: 127}, status)
 
-	// The server decides about variables and login names.
+	// The server decides which variables and login names it accepts.
 	var out bytes.Buffer
 	_, err = p.Exec(within(t), target, rsh.Request{
 		User: fmt.Sprint(os.Getuid()), Environ: []string{"LC_A=1", "LC_A=a b", "EVIL=1", "CONTAINER=other"},
@@ -119,7 +120,7 @@ func TestRealServer(t *testing.T) {
 	require.Equal(t, "a b  worker-1\n", out.String())
 	for _, user := range []string{"not-this-user", "root\x00", " root"} {
 		_, err = p.Exec(within(t), target, rsh.Request{User: user, Command: "true"})
-		require.ErrorContains(t, err, fmt.Sprintf("channel: user %q: commands run as the user of that container", user))
+		require.ErrorContains(t, err, fmt.Sprintf("channel: user %q: commands run as that container's user", user))
 	}
 }
 
@@ -192,8 +193,9 @@ func TestRealSignalsAndEnd(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, 0))
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
-	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); time.Sleep(5 * time.Millisecond) {
-		require.True(t, time.Now().Before(end), "the command lives on")
+	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(pid, 0),
+		syscall.ESRCH); time.Sleep(5 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "the command still runs")
 	}
 }
 
@@ -210,7 +212,8 @@ func TestRealMany(t *testing.T) {
 		wg.Go(func() {
 			var out bytes.Buffer
 			target := targets[i%len(targets)]
-			status, err := p.Exec(ctx, target, rsh.Request{Command: "echo $CONTAINER; exit " + fmt.Sprint(i), Stdout: &out})
+			status, err := p.Exec(ctx, target, rsh.Request{Command: "echo $CONTAINER; exit " + fmt.Sprint(i),
+				Stdout: &out})
 			if err != nil || status.Code != i || out.String() != target.ID+"\n" {
 				t.Errorf("%d: %v %v %q", i, status, err, out.String())
 			}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A stopped agent must not hold up the end of its clients. It ends their commands once it goes on.
+// A stopped agent must not delay the end of its clients. It ends their commands as soon as it continues.
 func TestSignalWhileTheAgentIsStopped(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	dir, err := os.MkdirTemp("", "rsh")
@@ -56,18 +56,18 @@ func TestSignalWhileTheAgentIsStopped(t *testing.T) {
 	late := time.AfterFunc(time.Minute, func() { _ = client.Process.Kill() })
 	defer late.Stop()
 	require.NoError(t, client.Process.Signal(unix.SIGTERM))
-	_ = client.Wait() // the status is looked at
+	_ = client.Wait() // the test reads the status below
 	require.Equal(t, 128+int(unix.SIGTERM), client.ProcessState.ExitCode())
 	text, err := os.ReadFile(errs.Name())
 	require.NoError(t, err)
 	require.Equal(t, "paiinit rsh: worker-1: the paiinit of this container is stopped or hangs; "+
-		"it ends the command once it goes on\n", string(text))
+		"it ends the command as soon as it continues\n", string(text))
 
 	require.NoError(t, agent.Process.Signal(unix.SIGCONT))
 	require.Equal(t, "hang", <-peer.ended)
 }
 
-// stuckConn never answers a channel, not even when it is closed, as x/crypto does in an unlucky moment.
+// stuckConn never returns from OpenChannel, not even when it is closed, which can happen in x/crypto (see openOn).
 type stuckConn struct {
 	ssh.Conn
 	release chan struct{}
@@ -92,10 +92,10 @@ func TestOpeningAChannelEndsWithTheConnection(t *testing.T) {
 	}()
 	close(l.lost)
 	require.ErrorIs(t, <-failed, errLost)
-	require.NoError(t, p.Close(), "and the pool does not wait for what never returns")
+	require.NoError(t, p.Close(), "the pool must not wait for OpenChannel")
 }
 
-// frozenConn hands on nothing from its peer any more, and takes nothing for it, once the peer's processes are frozen.
+// frozenConn neither delivers nor accepts bytes once the peer's processes are frozen.
 type frozenConn struct {
 	net.Conn
 	frozen, closed chan struct{}
@@ -128,8 +128,7 @@ func (c *frozenConn) Close() error {
 	return c.Conn.Close()
 }
 
-// The caller of Control is free at once when it closes a channel to a frozen peer; the warm connection stays for the
-// peer's return.
+// Closing a control channel to a frozen peer returns at once, and the warm connection stays until the peer continues.
 func TestCloseOfAControlChannelDoesNotWaitForAFrozenPeer(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	conn := &frozenConn{frozen: make(chan struct{}), closed: make(chan struct{})}
@@ -160,7 +159,7 @@ func TestCloseOfAControlChannelDoesNotWaitForAFrozenPeer(t *testing.T) {
 	require.NoError(t, err)
 	select {
 	case <-l.lost:
-		require.Fail(t, "the connection was closed, too")
+		require.Fail(t, "the connection was closed as well")
 	default:
 	}
 }

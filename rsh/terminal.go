@@ -13,31 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is what a command is told about the terminal that it gets.
+// terminal describes the terminal that a command gets.
 type terminal struct {
-	Name  string // of its type, as in TERM; "" = unknown
+	Name  string // its type, as in TERM; "" = unknown
 	Size  windowSize
-	Modes []byte // as RFC 4254, 8 encodes them; nil = the peer's own
+	Modes []byte // in the encoding of RFC 4254, 8; nil = the peer's own
 }
 
-// windowSize is that of a terminal in characters and in pixels; 0 = unknown.
+// windowSize is the size of a terminal in characters and in pixels; 0 = unknown.
 type windowSize struct{ Columns, Rows, Width, Height uint16 }
 
-// request is the payload of "pty-req" (RFC 4254, 6.2).
+// request returns the payload of "pty-req" (RFC 4254, 6.2).
 func (t *terminal) request() []byte {
 	return ssh.Marshal(struct {
 		Name                         string
 		Columns, Rows, Width, Height uint32
 		Modes                        string
-	}{t.Name, uint32(t.Size.Columns), uint32(t.Size.Rows), uint32(t.Size.Width), uint32(t.Size.Height), string(t.Modes)})
+	}{
+		t.Name, uint32(t.Size.Columns), uint32(t.Size.Rows), uint32(t.Size.Width), uint32(t.Size.Height),
+		string(t.Modes),
+	})
 }
 
-// change is the payload of "window-change" (RFC 4254, 6.7).
+// change returns the payload of "window-change" (RFC 4254, 6.7).
 func (s windowSize) change() []byte {
-	return ssh.Marshal(struct{ Columns, Rows, Width, Height uint32 }{uint32(s.Columns), uint32(s.Rows), uint32(s.Width), uint32(s.Height)})
+	return ssh.Marshal(struct{ Columns, Rows, Width, Height uint32 }{
+		uint32(s.Columns), uint32(s.Rows), uint32(s.Width), uint32(s.Height),
+	})
 }
 
-// encode is for a request to the agent: "" for no terminal, else size, modes and name, separated by spaces.
+// encode returns the field of a request to the agent: "" for no terminal, else size, modes and name, separated by
+// spaces.
 func (t *terminal) encode() string {
 	if t == nil {
 		return ""
@@ -51,19 +57,19 @@ func decodeTerminal(text string) (*terminal, error) {
 	}
 	fields := strings.SplitN(text, " ", 6)
 	if len(fields) != 6 {
-		return nil, fmt.Errorf("terminal %q is not understood", text)
+		return nil, fmt.Errorf("reading the terminal %q: expected 6 fields", text)
 	}
 	t := &terminal{Name: fields[5]}
 	for i, to := range []*uint16{&t.Size.Columns, &t.Size.Rows, &t.Size.Width, &t.Size.Height} {
 		n, err := strconv.ParseUint(fields[i], 10, 16)
 		if err != nil {
-			return nil, fmt.Errorf("size of the terminal: %w", err)
+			return nil, fmt.Errorf("reading the size of the terminal: %w", err)
 		}
 		*to = uint16(n)
 	}
 	var err error
 	if t.Modes, err = hex.DecodeString(fields[4]); err != nil {
-		return nil, fmt.Errorf("modes of the terminal: %w", err)
+		return nil, fmt.Errorf("reading the modes of the terminal: %w", err)
 	}
 	return t, nil
 }
@@ -86,22 +92,26 @@ func parseSize(b []byte) (s windowSize, ok bool) {
 	return s, true
 }
 
-// screen is the terminal of a person.
+// screen is the local terminal of the person.
 type screen struct {
 	file  *os.File
-	saved *unix.Termios // before raw; nil = not raw
+	saved *unix.Termios // the modes before raw; nil = not raw
 }
 
-// openScreen returns the terminal behind a file, or nil if the file is none.
+// openScreen returns the terminal behind a file, or nil if the file is not a terminal.
 func openScreen(file *os.File) *screen {
 	s := &screen{file: file}
-	if file == nil || s.with(func(fd int) error { _, err := unix.IoctlGetTermios(fd, unix.TCGETS); return err }) != nil {
+	isTerminal := func(fd int) error {
+		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		return err
+	}
+	if file == nil || s.with(isTerminal) != nil {
 		return nil
 	}
 	return s
 }
 
-// with calls f with the descriptor, which stays as blocking as it is.
+// with calls f with the descriptor, and leaves O_NONBLOCK as it is.
 func (s *screen) with(f func(fd int) error) error {
 	raw, err := s.file.SyscallConn()
 	if err != nil {
@@ -112,7 +122,7 @@ func (s *screen) with(f func(fd int) error) error {
 }
 
 func (s *screen) size() (size windowSize) {
-	_ = s.with(func(fd int) error { // a terminal without a size has an unknown one
+	_ = s.with(func(fd int) error { // on failure the size stays unknown
 		w, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		if err == nil {
 			size = windowSize{w.Col, w.Row, w.Xpixel, w.Ypixel}
@@ -122,8 +132,8 @@ func (s *screen) size() (size windowSize) {
 	return size
 }
 
-// raw hands every key to the other side: nothing is echoed, edited, or turned into a signal here. It returns the modes until
-// then, which are the ones that the other side should have.
+// raw passes every key to the remote command: the local terminal no longer echoes, edits, or turns keys into signals.
+// It returns the previous modes, which the remote terminal should have.
 func (s *screen) raw() (modes []byte, err error) {
 	err = s.with(func(fd int) error {
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -131,7 +141,8 @@ func (s *screen) raw() (modes []byte, err error) {
 			return err
 		}
 		saved := *t
-		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON | unix.IXANY | unix.IXOFF
+		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP |
+			unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON | unix.IXANY | unix.IXOFF
 		t.Oflag &^= unix.OPOST
 		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 		t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
@@ -150,12 +161,13 @@ func (s *screen) raw() (modes []byte, err error) {
 // restore undoes raw.
 func (s *screen) restore() {
 	if s.saved != nil {
-		_ = s.with(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETSW, s.saved) }) // it may be gone
+		// This fails if the terminal no longer exists.
+		_ = s.with(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETSW, s.saved) })
 		s.saved = nil
 	}
 }
 
-// encodeModes writes the modes that RFC 4254, 8 has and Linux too.
+// encodeModes returns the modes that both RFC 4254, 8 and Linux define.
 func encodeModes(t *unix.Termios) []byte {
 	const end, none = 0, 255
 	var b []byte
@@ -164,9 +176,10 @@ func encodeModes(t *unix.Termios) []byte {
 		op    byte
 		index int
 	}{
-		{ssh.VINTR, unix.VINTR}, {ssh.VQUIT, unix.VQUIT}, {ssh.VERASE, unix.VERASE}, {ssh.VKILL, unix.VKILL}, {ssh.VEOF, unix.VEOF},
-		{ssh.VEOL, unix.VEOL}, {ssh.VEOL2, unix.VEOL2}, {ssh.VSTART, unix.VSTART}, {ssh.VSTOP, unix.VSTOP}, {ssh.VSUSP, unix.VSUSP},
-		{ssh.VREPRINT, unix.VREPRINT}, {ssh.VWERASE, unix.VWERASE}, {ssh.VLNEXT, unix.VLNEXT}, {ssh.VDISCARD, unix.VDISCARD},
+		{ssh.VINTR, unix.VINTR}, {ssh.VQUIT, unix.VQUIT}, {ssh.VERASE, unix.VERASE}, {ssh.VKILL, unix.VKILL},
+		{ssh.VEOF, unix.VEOF}, {ssh.VEOL, unix.VEOL}, {ssh.VEOL2, unix.VEOL2}, {ssh.VSTART, unix.VSTART},
+		{ssh.VSTOP, unix.VSTOP}, {ssh.VSUSP, unix.VSUSP}, {ssh.VREPRINT, unix.VREPRINT}, {ssh.VWERASE, unix.VWERASE},
+		{ssh.VLNEXT, unix.VLNEXT}, {ssh.VDISCARD, unix.VDISCARD},
 	} {
 		value := uint32(t.Cc[c.index])
 		if value == 0 { // termios(3), _POSIX_VDISABLE
@@ -178,16 +191,18 @@ func encodeModes(t *unix.Termios) []byte {
 		op         byte
 		field, bit uint32
 	}{
-		{ssh.IGNPAR, t.Iflag, unix.IGNPAR}, {ssh.PARMRK, t.Iflag, unix.PARMRK}, {ssh.INPCK, t.Iflag, unix.INPCK}, {ssh.ISTRIP, t.Iflag, unix.ISTRIP},
-		{ssh.INLCR, t.Iflag, unix.INLCR}, {ssh.IGNCR, t.Iflag, unix.IGNCR}, {ssh.ICRNL, t.Iflag, unix.ICRNL}, {ssh.IUCLC, t.Iflag, unix.IUCLC},
-		{ssh.IXON, t.Iflag, unix.IXON}, {ssh.IXANY, t.Iflag, unix.IXANY}, {ssh.IXOFF, t.Iflag, unix.IXOFF}, {ssh.IMAXBEL, t.Iflag, unix.IMAXBEL},
+		{ssh.IGNPAR, t.Iflag, unix.IGNPAR}, {ssh.PARMRK, t.Iflag, unix.PARMRK}, {ssh.INPCK, t.Iflag, unix.INPCK},
+		{ssh.ISTRIP, t.Iflag, unix.ISTRIP}, {ssh.INLCR, t.Iflag, unix.INLCR}, {ssh.IGNCR, t.Iflag, unix.IGNCR},
+		{ssh.ICRNL, t.Iflag, unix.ICRNL}, {ssh.IUCLC, t.Iflag, unix.IUCLC}, {ssh.IXON, t.Iflag, unix.IXON},
+		{ssh.IXANY, t.Iflag, unix.IXANY}, {ssh.IXOFF, t.Iflag, unix.IXOFF}, {ssh.IMAXBEL, t.Iflag, unix.IMAXBEL},
 		{ssh.IUTF8, t.Iflag, unix.IUTF8},
-		{ssh.ISIG, t.Lflag, unix.ISIG}, {ssh.ICANON, t.Lflag, unix.ICANON}, {ssh.XCASE, t.Lflag, unix.XCASE}, {ssh.ECHO, t.Lflag, unix.ECHO},
-		{ssh.ECHOE, t.Lflag, unix.ECHOE}, {ssh.ECHOK, t.Lflag, unix.ECHOK}, {ssh.ECHONL, t.Lflag, unix.ECHONL}, {ssh.NOFLSH, t.Lflag, unix.NOFLSH},
-		{ssh.TOSTOP, t.Lflag, unix.TOSTOP}, {ssh.IEXTEN, t.Lflag, unix.IEXTEN}, {ssh.ECHOCTL, t.Lflag, unix.ECHOCTL}, {ssh.ECHOKE, t.Lflag, unix.ECHOKE},
+		{ssh.ISIG, t.Lflag, unix.ISIG}, {ssh.ICANON, t.Lflag, unix.ICANON}, {ssh.XCASE, t.Lflag, unix.XCASE},
+		{ssh.ECHO, t.Lflag, unix.ECHO}, {ssh.ECHOE, t.Lflag, unix.ECHOE}, {ssh.ECHOK, t.Lflag, unix.ECHOK},
+		{ssh.ECHONL, t.Lflag, unix.ECHONL}, {ssh.NOFLSH, t.Lflag, unix.NOFLSH}, {ssh.TOSTOP, t.Lflag, unix.TOSTOP},
+		{ssh.IEXTEN, t.Lflag, unix.IEXTEN}, {ssh.ECHOCTL, t.Lflag, unix.ECHOCTL}, {ssh.ECHOKE, t.Lflag, unix.ECHOKE},
 		{ssh.PENDIN, t.Lflag, unix.PENDIN},
-		{ssh.OPOST, t.Oflag, unix.OPOST}, {ssh.OLCUC, t.Oflag, unix.OLCUC}, {ssh.ONLCR, t.Oflag, unix.ONLCR}, {ssh.OCRNL, t.Oflag, unix.OCRNL},
-		{ssh.ONOCR, t.Oflag, unix.ONOCR}, {ssh.ONLRET, t.Oflag, unix.ONLRET},
+		{ssh.OPOST, t.Oflag, unix.OPOST}, {ssh.OLCUC, t.Oflag, unix.OLCUC}, {ssh.ONLCR, t.Oflag, unix.ONLCR},
+		{ssh.OCRNL, t.Oflag, unix.OCRNL}, {ssh.ONOCR, t.Oflag, unix.ONOCR}, {ssh.ONLRET, t.Oflag, unix.ONLRET},
 	} {
 		mode(f.op, uint32(min(f.field&f.bit, 1)))
 	}
@@ -196,8 +211,8 @@ func encodeModes(t *unix.Termios) []byte {
 	return append(b, end)
 }
 
-// escapes looks for the two things that ssh(1) lets a person say to it and not to the other side, after a newline: "~."
-// ends the session, "~~" is one "~". Everything else goes through.
+// escapes recognises two escapes of ssh(1) after a newline: "~." ends the session, "~~" sends one "~". All other bytes
+// go through.
 type escapes struct{ state byte }
 
 const (
@@ -206,7 +221,7 @@ const (
 	escapeTilde // after "~" at the beginning of a line
 )
 
-// filter returns what goes to the other side; end says that the person wants to leave.
+// filter returns the bytes for the remote command; end reports "~.", which ends the session.
 func (e *escapes) filter(in []byte) (out []byte, end bool) {
 	out = make([]byte, 0, len(in)+1)
 	for _, c := range in {

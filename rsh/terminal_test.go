@@ -53,7 +53,8 @@ func TestEncodeModes(t *testing.T) {
 	}
 	require.Equal(t, []byte{0}, modes)
 	for op, want := range map[byte]uint32{
-		ssh.VINTR: 3, ssh.VQUIT: 255, ssh.ICRNL: 1, ssh.IXON: 0, ssh.OPOST: 1, ssh.ONLCR: 0, ssh.ECHO: 1, ssh.ISIG: 1, ssh.ICANON: 0, ssh.TTY_OP_OSPEED: 38400,
+		ssh.VINTR: 3, ssh.VQUIT: 255, ssh.ICRNL: 1, ssh.IXON: 0, ssh.OPOST: 1, ssh.ONLCR: 0, ssh.ECHO: 1,
+		ssh.ISIG: 1, ssh.ICANON: 0, ssh.TTY_OP_OSPEED: 38400,
 	} {
 		require.Equal(t, want, got[op], "mode %d", op)
 	}
@@ -73,7 +74,8 @@ func TestDecodeTerminal(t *testing.T) {
 		}
 		require.Equal(t, want, got)
 	}
-	for _, bad := range []string{" ", "80 24 0 0", "80 24 0 x  xterm", "65536 24 0 0  xterm", "80 24 0 0 zz xterm", "-1 24 0 0 00 xterm"} {
+	for _, bad := range []string{" ", "80 24 0 0", "80 24 0 x  xterm", "65536 24 0 0  xterm", "80 24 0 0 zz xterm",
+		"-1 24 0 0 00 xterm"} {
 		_, err := decodeTerminal(bad)
 		require.Error(t, err, "%q", bad)
 	}

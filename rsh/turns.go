@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// turns lets only some logins be under way at once, first come, first served: of many that share the processors none
-// would be through before its time limit, and what was done for each would be lost. Logins that wait for a slow network
-// or a stopped peer do not hold up the others for long: while none ends, one more begins from time to time.
+// turns limits the logins that are under way at once, first come, first served. If too many share the processors, none
+// ends before its timeout, and the work for all of them is lost. Logins that wait for a slow network or a stopped peer
+// do not hold up the others for long: while none ends, one more begins from time to time.
 type turns struct {
 	mu    sync.Mutex
 	under int             // logins under way
-	queue []chan struct{} // logins that wait; closed when it is their turn
-	ended time.Time       // when a login ended while others waited, or they began to wait
-	moved time.Time       // the same, or when a login began beyond mostLogins
-	gap   time.Duration   // between the ends of two logins lately, while others waited
-	more  *time.Timer     // lets one more begin; nil while none waits
+	queue []chan struct{} // logins that wait; each is closed when its turn comes
+	ended time.Time       // the last end of a login while others waited, or the start of that wait
+	moved time.Time       // the same, or the last start of a login beyond mostLogins
+	gap   time.Duration   // moving average between the ends of two logins while others waited
+	more  *time.Timer     // starts one more login; nil while none waits
 }
 
 const (
 	mostLogins = 64
-	stuckAfter = 300 * time.Millisecond // without the end of a login, one more begins; later where logins take longer
+	stuckAfter = 300 * time.Millisecond // if no login ends for this long, one more begins; longer if logins are slow
 )
 
-// wait returns when a login may begin, or when ctx has ended. end is called once, after the login.
+// wait returns when a login may begin, or when ctx has ended. The caller calls end once, after the login.
 func (t *turns) wait(ctx context.Context) (end func(), err error) {
 	t.mu.Lock()
 	if t.under < mostLogins && len(t.queue) == 0 {
@@ -71,7 +71,7 @@ func (t *turns) end() {
 	t.next()
 }
 
-// next begins those whose turn it is. The lock is held, as in what follows.
+// next begins waiting logins while there is room. The caller of next, begin and check holds the lock.
 func (t *turns) next() {
 	for t.under < mostLogins && len(t.queue) > 0 {
 		t.begin()

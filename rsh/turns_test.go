@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Logins share one processor, on which all of them together take longer than each may: what was begun ends before more
-// is begun.
+// Logins share one processor, on which all of them together take longer than the timeout of each. So logins that have
+// begun must end before more begin.
 func TestTurnsEndWhatWasBegun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		work   time.Duration
@@ -23,7 +23,7 @@ func TestTurnsEndWhatWasBegun(t *testing.T) {
 	}{
 		"quick": {time.Millisecond, 2},
 		"slow":  {250 * time.Millisecond, 2},
-		// What ends now and then at such a pace is not stuck.
+		// Logins that end slowly but steadily are not stuck.
 		"overloaded": {time.Second, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestTurnsEndWhatWasBegun(t *testing.T) {
 	}
 }
 
-// Peers that never answer hold up the others for a while, and not for good.
+// Peers that never answer delay the others for a while, but not for ever.
 func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
@@ -82,7 +82,7 @@ func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 			require.Equal(t, time.Duration(i+1)*stuckAfter, time.Since(begin))
 			defer end()
 		}
-		// A login that gives up while it waits takes no place.
+		// A login that gives up while it waits releases its place.
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		time.AfterFunc(time.Millisecond, func() { cancel(gone) })
@@ -99,8 +99,8 @@ func TestTurnsAreNotHeldByTheSilent(t *testing.T) {
 	})
 }
 
-// A connection of the pool takes its turn for the login. Waiting for it counts neither against the time limit here nor
-// against that of the peer, for which a connection that has waited is made anew.
+// A connection of the pool waits for its turn to log in. The wait counts neither against our timeout nor against the
+// peer's, because the pool replaces a connection that has waited long.
 func TestALoginTakesItsTurn(t *testing.T) {
 	var begun atomic.Bool
 	silent := make(chan error, 1)
@@ -119,7 +119,7 @@ func TestALoginTakesItsTurn(t *testing.T) {
 	})
 	p := testPool(t, func(c *Config) { c.DialTimeout = time.Hour })
 	p.longestTurn = 0
-	p.turns.gap = time.Hour // no login begins because another one is stuck
+	p.turns.gap = time.Hour // so that no login begins because another one is stuck
 	var ends []func()
 	for range mostLogins {
 		end, err := p.turns.wait(t.Context())
@@ -134,9 +134,9 @@ func TestALoginTakesItsTurn(t *testing.T) {
 	waitFor(t, func() bool {
 		select {
 		case err := <-connected:
-			require.FailNow(t, "connected before its turn", "%v", err)
+			require.FailNow(t, "the pool connected before the login's turn", "%v", err)
 		case err := <-silent:
-			require.FailNow(t, "more than the connection was made before its turn", "%v", err)
+			require.FailNow(t, "the login began before its turn", "%v", err)
 		default:
 		}
 		p.turns.mu.Lock()
@@ -146,7 +146,7 @@ func TestALoginTakesItsTurn(t *testing.T) {
 	p.mu.Lock()
 	runs := p.links[keyOf(peer.target)].limit.Stop()
 	p.mu.Unlock()
-	require.False(t, runs, "the time limit runs while it waits")
+	require.False(t, runs, "the timeout runs while the login waits for its turn")
 	ends[0]()
 	require.NoError(t, <-connected)
 	require.ErrorIs(t, <-silent, io.EOF)

@@ -13,24 +13,25 @@ import (
 	"github.com/paiinit/paiinit/rsh/frame"
 )
 
-// The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
-// and no negotiation. A frame is a kind (1 byte), the length of its content (4 bytes, big endian) and the content.
+// This is the protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has
+// a name and no negotiation. A frame is a kind (1 byte), the length of its content (4 bytes, big endian) and the
+// content.
 //
 //	client: 'R' protocol NUL host NUL mode NUL terminal NUL user NUL command
-//	                                     once, with stdin, stdout and stderr as SCM_RIGHTS; after the command may come
-//	                                     variables, each as NUL name=value
+//	                                     once, with stdin, stdout and stderr as SCM_RIGHTS; variables may follow the
+//	                                     command, each as NUL name=value
 //	client: 'S' signal number, 1 byte    any number of times
 //	client: 'W' size, 4 x 2 bytes        any number of times, if there is a terminal
 //	agent:  'X' status, 1 byte           the command ended by itself
 //	agent:  'K' signal number, 1 byte    a signal ended it
 //	agent:  'E' text                     it could not be run, or was lost
-//	agent:  'A'                          it has no room for the three files now: ask again
+//	agent:  'A'                          the agent has no room for the three files now: ask again
 //	agent:  'U' text                     the host is not one of the job's: another ssh may run it
 //
-//	client: 'Q' host NUL command         once, instead of 'R': is the host one of the job's?
-//	agent:  'Q' 0 or 1, 1 byte           1 = yes, or no other ssh may run the command
+//	client: 'Q' host NUL command         once, instead of 'R': does the agent run this command?
+//	agent:  'Q' 0 or 1, 1 byte           1 = the host is one of the job's, or no other ssh may run the command; 0 = no
 //
-// The agent closes after its only frame. A client that closes earlier gives the command up.
+// The agent closes after its only frame. A client that closes earlier abandons the command.
 const (
 	protocol = frame.Protocol
 
@@ -58,11 +59,11 @@ func writeFrame(w io.Writer, kind byte, content []byte) error {
 	return err
 }
 
-// parseHeader refuses lengths that no frame has, before anything is allocated for them.
+// parseHeader refuses a length that no frame has before the caller allocates that much.
 func parseHeader(h []byte) (kind byte, n int, err error) {
 	size := binary.BigEndian.Uint32(h[1:])
 	if size > maxFrame {
-		return 0, 0, fmt.Errorf("a message of %d bytes, %d are possible", size, maxFrame)
+		return 0, 0, fmt.Errorf("a message has %d bytes, more than %d", size, maxFrame)
 	}
 	return h[0], int(size), nil
 }
@@ -119,7 +120,7 @@ func decodeRequest(content []byte) (Invocation, error) {
 func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	content := encodeRequest(inv)
 	if len(content) > maxFrame {
-		return fmt.Errorf("the command has %d bytes with its environment, %d are possible", len(content), maxFrame)
+		return fmt.Errorf("the command and its environment have %d bytes, more than %d", len(content), maxFrame)
 	}
 	b := append(header(frameRequest, len(content)), content...)
 	n, _, err := conn.WriteMsgUnix(b, unix.UnixRights(fds[:]...), nil)
@@ -130,11 +131,11 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	return err
 }
 
-// errNoRoom says that files were lost on their way for want of descriptors (RLIMIT_NOFILE).
-var errNoRoom = errors.New("no room for the files of a command: the limit of open files is reached (ulimit -n)")
+// errNoRoom says that the agent could not receive the files, because it has too many open (RLIMIT_NOFILE).
+var errNoRoom = errors.New("too many open files: raise the limit of paiinit (ulimit -n)")
 
-// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest or frameKnown.
-// The caller closes the descriptors, which are close-on-exec.
+// receiveRequest is the other end of sendRequest; kind is frameRequest or frameKnown. The caller closes the
+// descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
 	var h [headerSize]byte
 	oob := make([]byte, unix.CmsgSpace(3*4))
@@ -153,11 +154,11 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if n == 0 {
 		return 0, inv, fds, io.EOF
 	}
-	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may have no more files open
+	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may open no more files
 		return 0, inv, fds, errNoRoom
 	}
 	if h[0] != frameKnown && len(got) != 3 {
-		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
+		return 0, inv, fds, fmt.Errorf("a request has %d files, expected 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
 		return 0, inv, fds, io.ErrUnexpectedEOF

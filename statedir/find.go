@@ -16,16 +16,16 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// firstPlace is the state directory wherever it can be: users' scripts name it.
+// firstPlace is the preferred state directory, because users' scripts name it.
 const firstPlace = "/run/paiinit"
 
-// sharedPlaces are directories that several jobs, and several users, may have in common. State directories in them
-// carry the names of user, job and rank.
+// sharedPlaces returns directories that several jobs and several users may share. State directories in them carry the
+// names of user, job and rank.
 func sharedPlaces() []string {
 	return slices.Compact([]string{"/dev/shm", filepath.Clean(os.TempDir())})
 }
 
-// knownDirs are the state directories that may exist in this container: the named one alone, if there is one.
+// knownDirs returns the state directories that may exist in this container, or only named if it is not empty.
 func knownDirs(named string) []string {
 	if named != "" {
 		return []string{named}
@@ -33,7 +33,7 @@ func knownDirs(named string) []string {
 	dirs := []string{firstPlace}
 	prefix := ownPrefix(os.Geteuid())
 	if os.Geteuid() == 0 {
-		prefix = "paiinit-" // root may ask every user's
+		prefix = "paiinit-" // root may ask the paiinit of every user
 	}
 	for _, parent := range sharedPlaces() {
 		entries, err := os.ReadDir(parent)
@@ -49,7 +49,8 @@ func knownDirs(named string) []string {
 	return dirs
 }
 
-// visibleDirs are the knownDirs and, in a container whose first process is another paiinit, all that are in use there.
+// visibleDirs returns the knownDirs and, if process 1 of this container is another paiinit, all directories in use
+// there.
 func visibleDirs(named string) []string {
 	dirs := knownDirs(named)
 	if UnderPaiinit() {
@@ -59,7 +60,7 @@ func visibleDirs(named string) []string {
 	return slices.Compact(dirs)
 }
 
-// socketDirs are the state directories whose sockets are open in this network namespace: they may lie anywhere.
+// socketDirs returns the state directories whose sockets are open in this network namespace, wherever they are.
 func socketDirs() []string {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
@@ -78,15 +79,14 @@ func socketDirs() []string {
 	return slices.Compact(dirs)
 }
 
-// UnderPaiinit reports whether another process with this program's name is the first one of this container.
-// /proc/1/comm is readable by every user, /proc/1/exe is not.
+// UnderPaiinit reports whether process 1 of this container is another process with this program's name. It reads
+// /proc/1/comm, because only root may read /proc/1/exe.
 func UnderPaiinit() bool {
 	comm, err := os.ReadFile("/proc/1/comm")
 	return err == nil && os.Getpid() != 1 && os.Getppid() != 1 && strings.TrimSpace(string(comm)) == "paiinit"
 }
 
-// server returns the process that serves the state directory, by its number in our PID namespace (0 = it is in another
-// one).
+// server returns the PID of the process that serves the state directory; 0 = it is in another PID namespace.
 func server(dir string) (pid int, err error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: filepath.Join(dir, StatusSocket), Net: "unix"})
 	if err != nil {
@@ -94,32 +94,31 @@ func server(dir string) (pid int, err error) {
 	}
 	defer func() { _ = conn.Close() }()
 	pid, err = unixsock.CheckServer(conn)
-	var other *unixsock.UserError // who may create a directory with this user's name in a shared place
+	var other *unixsock.UserError // another user may create a directory with this user's name in a shared place
 	if errors.As(err, &other) {
 		return 0, fmt.Errorf("%s: served by user %d", dir, other.UID)
 	}
 	return pid, err
 }
 
-// live returns those of the state directories that a running paiinit serves, with the identity that each lock file
-// tells.
+// live returns the identities, from the lock files, of the state directories that a running paiinit serves.
 func live(dirs []string) []Identity {
 	var found []Identity
 	for _, dir := range dirs {
 		if _, err := server(dir); err == nil {
-			id, _ := readIdentity(dir) // what cannot be read is a paiinit without a name
+			id, _ := readIdentity(dir) // on failure the identity has no names
 			found = append(found, id)
 		}
 	}
 	return found
 }
 
-// Find returns the state directory of the paiinit that this process may ask: the nearest ancestor, else the directory
-// of agent, the path of an agent's socket, else the named directory, else that of the only paiinit that runs here. If
-// several run here, it returns them.
+// Find returns the state directory of the paiinit that this process may ask. The order is: the nearest ancestor, the
+// directory of the agent's socket agent, the directory named, the only paiinit that runs here. If several run here,
+// Find returns their identities.
 //
-// Launchers forward the variables of rank 0 to all ranks (mpirun -x, horovodrun), so that both agent and named may be
-// those of the paiinit of another rank, on the same machine even. Ancestors cannot be forwarded.
+// Launchers forward the variables of rank 0 to all ranks (mpirun -x, horovodrun), so agent and named may belong to the
+// paiinit of another rank, even on the same machine. Ancestors cannot be forwarded.
 func Find(agent, named string) (dir string, several []Identity) {
 	if agent != "" {
 		agent = filepath.Dir(agent)
@@ -141,7 +140,8 @@ func Find(agent, named string) (dir string, several []Identity) {
 	}
 }
 
-// nearest returns the state directory whose paiinit is the nearest ancestor of a process; "" = none is.
+// nearest returns the state directory of the paiinit that is the nearest ancestor of a process; "" = no ancestor is
+// one.
 func nearest(fsys fs.FS, pid int, dirs []string) (best string) {
 	least := -1
 	for _, dir := range dirs {

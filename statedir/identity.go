@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// Identity says which start of paiinit owns a state directory. Its lock file holds it.
+// Identity identifies the start of paiinit that owns a state directory. The lock file holds it.
 type Identity struct {
 	Job     string    `json:"job"` // "" = the job has no name
 	Attempt string    `json:"attempt"`
 	Role    string    `json:"role"`
 	Index   int       `json:"index"` // -1 = unknown
-	Rank    int       `json:"rank"`  // -1 = to be agreed
+	Rank    int       `json:"rank"`  // -1 = not agreed yet
 	Size    int       `json:"size"`
 	Alias   string    `json:"alias"`
 	Host    string    `json:"host"`
@@ -34,17 +34,16 @@ type Identity struct {
 	dir string // the state directory
 }
 
-// OfThisProcess returns the identity with the number and the PID namespace of this process.
+// OfThisProcess returns the identity with the PID and the PID namespace of this process.
 func (id Identity) OfThisProcess() Identity {
 	id.PID = os.Getpid()
 	id.Space, _ = os.Readlink("/proc/self/ns/pid") // "" without /proc
 	return id
 }
 
-// excludes reports whether o, which runs, keeps a paiinit with this identity from starting. Another job may start
-// beside it, and so may another rank of the same job and a container that only shares the directory. A start that names
-// neither a job nor other ranks is a mistake: `docker exec` has the environment of the container, but not the flags of
-// its ENTRYPOINT.
+// excludes reports whether the running paiinit o keeps a paiinit with this identity from starting. Another job, another
+// rank of the same job, and a container that only shares the directory may start. A start that names neither a job nor
+// other ranks is a mistake: `docker exec` has the container's environment, but not the flags of its ENTRYPOINT.
 func (id Identity) excludes(o Identity) bool {
 	switch {
 	case id.Space != "" && o.Space != "" && id.Space != o.Space:
@@ -59,7 +58,7 @@ func (id Identity) excludes(o Identity) bool {
 	return id.Role == o.Role && id.Index == o.Index
 }
 
-// String tells the rank, job, host and process that run with a state directory.
+// String names the rank, the job, the host, the process and the state directory.
 func (id Identity) String() string {
 	var b strings.Builder
 	b.WriteString(id.Alias)
@@ -78,7 +77,7 @@ func (id Identity) String() string {
 	return fmt.Sprintf("%s, state directory %s", &b, id.dir)
 }
 
-// places are the directories to try, best first.
+// places returns the directories to try, best first.
 func (id Identity) places() []string {
 	dirs := []string{firstPlace}
 	for _, parent := range sharedPlaces() {
@@ -87,9 +86,8 @@ func (id Identity) places() []string {
 	return dirs
 }
 
-// dirName is the name of the state directory in a place that others use, too: user, job, attempt, role and index for
-// people, as far as they fit into length bytes, and a hash of all of them and of the PID namespace, as containers may
-// share the place.
+// dirName returns the name of the state directory in a shared place. It has user, job, attempt, role and index as far
+// as they fit into length bytes, and a hash of them and of the PID namespace, because containers may share the place.
 func (id Identity) dirName(length int) string {
 	parts := []string{id.Job, id.Attempt, id.Role, strconv.Itoa(id.Index), id.Space}
 	hash := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
@@ -100,18 +98,18 @@ func (id Identity) dirName(length int) string {
 		}
 		return '_'
 	}, strings.Join(slices.DeleteFunc(parts[:4], func(s string) bool { return s == "" || s == "-1" }), "-"))
-	const mostReadable = 48 // a longer name only makes the paths in variables hard to read
+	const mostReadable = 48 // a longer name makes the paths in variables hard to read
 	readable = readable[:max(0, min(len(readable), mostReadable, length-len(prefix)-len("-")-len(suffix)))]
 	return strings.TrimSuffix(prefix+readable, "-") + "-" + suffix
 }
 
-// ownPrefix begins the names of a user's state directories in shared places.
+// ownPrefix returns the prefix of a user's state directories in shared places.
 func ownPrefix(uid int) string { return "paiinit-" + strconv.Itoa(uid) + "-" }
 
 // maxIdentity is far more than any identity has, in bytes.
 const maxIdentity = 1 << 16
 
-// readIdentity reads the identity of the owner of a state directory, as far as there is one.
+// readIdentity reads the identity of the owner of a state directory.
 func readIdentity(dir string) (Identity, error) {
 	id := Identity{Index: -1, Rank: -1, Alias: "a paiinit", dir: dir}
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
@@ -127,7 +125,7 @@ func readIdentity(dir string) (Identity, error) {
 	return id, err
 }
 
-// RunningError says that this container has a paiinit already.
+// RunningError says that a paiinit is already running in this container.
 type RunningError struct {
 	Owner Identity
 }
@@ -136,8 +134,8 @@ func (e *RunningError) Error() string {
 	return fmt.Sprintf("paiinit is already running in this container: %v; nothing was started", e.Owner)
 }
 
-// CheckAlone returns a *RunningError if a running paiinit excludes this one. It looks at all places, and at named,
-// before one is taken: the first place may be free while the other paiinit has the second.
+// CheckAlone returns a *RunningError if a running paiinit excludes this one. It checks all places and named before Open
+// takes one: the first place may be free while the other paiinit uses the second.
 func (id Identity) CheckAlone(named string) error {
 	dirs := visibleDirs(named)
 	if UnderPaiinit() {
@@ -155,7 +153,7 @@ func (id Identity) CheckAlone(named string) error {
 	return nil
 }
 
-// Beside returns another paiinit that runs in this container, in a usual place or at named; nil if there is none.
+// Beside returns another running paiinit of this container, in a usual place or at named; nil if there is none.
 func (d *Dir) Beside(named string) *Identity {
 	own, _ := readIdentity(d.Path)
 	for _, o := range live(visibleDirs(named)) {

@@ -1,10 +1,11 @@
-// Package statedir is the directory in which a running paiinit leaves what launchers and tools read: host lists, the
-// sockets of the commands that ask, and links that make this program the container's ssh.
+// Package statedir manages the directory that a running paiinit shares with launchers and tools: host lists, the
+// sockets for paiinit's other commands, and links that make this program the container's ssh.
 //
-// It hides where the directory lies (/run/paiinit, else a place that several users share, under a name of its own),
-// how its owner is known (a lock that the kernel gives back, and the peer of a socket), what a full file system would
-// break later, and what earlier starts have left. It refuses a directory that another user could have prepared, a
-// path too long for a socket, and a second paiinit of the same job and rank in one container.
+// It hides where the directory is (/run/paiinit, or a unique name in a place that several users share), how its owner
+// is found (by a lock that the kernel releases, and by the peer of a socket), how it reserves space so that a full file
+// system is detected early, and how it removes the remains of earlier starts. It refuses a directory that another user
+// could have prepared, a path that is too long for a socket, and a second paiinit of the same job and rank in one
+// container.
 package statedir
 
 import (
@@ -28,9 +29,9 @@ import (
 
 // Names in the directory.
 const (
-	AgentSocket     = "agent.sock"  // the remote shell asks here
-	StatusSocket    = "status.sock" // the commands ask here; its server is the owner of the directory
-	KeysSocket      = "keys.sock"   // logs other ssh clients in
+	AgentSocket     = "agent.sock"  // for the remote shell
+	StatusSocket    = "status.sock" // for the commands that ask; its server is the owner of the directory
+	KeysSocket      = "keys.sock"   // the key agent for other ssh clients
 	StatusFile      = "status.json"
 	Hostfile        = "hostfile"       // "name slots=n"
 	CountedHostfile = "hostfile.hydra" // "name:n"
@@ -43,15 +44,15 @@ const (
 	reserveName = "reserved"
 )
 
-// A Unix socket's path is at most this long (unix(7), sun_path).
+// maxSocketPath is the longest path of a Unix socket (unix(7), sun_path).
 const maxSocketPath = 107
 
-// Config says which directory to open, and its owner.
+// Config selects the directory to open and its contents.
 type Config struct {
 	Dir     string // the only directory to try; "" = the usual places
 	Owner   Identity
-	Program string   // path of the program to which the links in Bin lead
-	Links   []string // their names
+	Program string   // path of the program that the links in Bin point to
+	Links   []string // the names of the links
 }
 
 // Dir is an open state directory. Its owner holds a lock on the file `lock` until the owner has ended.
@@ -64,8 +65,8 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open takes the first place that this process can use. A *RunningError says that this container has a paiinit already;
-// then nothing was touched.
+// Open opens the directory in the first place that this process can use. It returns a *RunningError, and changes
+// nothing, if a paiinit is already running in this container.
 func Open(ctx context.Context, cfg Config) (*Dir, error) {
 	if err := cfg.Owner.CheckAlone(cfg.Dir); err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func (e *takenError) Error() string { return "in use by " + e.owner.String() }
 
 func (d *Dir) open(ctx context.Context, cfg Config) error {
 	if longest := d.File(StatusSocket); len(longest) > maxSocketPath {
-		return fmt.Errorf("%s: longer than the %d bytes of a socket's path", longest, maxSocketPath)
+		return fmt.Errorf("%s: the path of a socket has at most %d bytes", longest, maxSocketPath)
 	}
 	if err := os.MkdirAll(d.Path, 0o755); err != nil {
 		return err
@@ -120,7 +121,7 @@ func (d *Dir) open(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	// Files of an earlier start name its hosts, and tell how that start ended.
+	// The files of an earlier start name its hosts and show how it ended.
 	for _, name := range []string{StatusFile, Hostfile, CountedHostfile, SSHConfig, KnownHosts} {
 		if err := removeFile(d.File(name)); err != nil {
 			return err
@@ -156,14 +157,15 @@ func checkOwner(name string, info fs.FileInfo) error {
 	return nil
 }
 
-// A paiinit that holds the lock and does not answer is just starting or ending.
+// The limits of the wait for a paiinit that holds the lock and does not answer: it is just starting or ending.
 const (
 	lockTimeout  = 3 * time.Second
 	lockInterval = 20 * time.Millisecond
 )
 
-// takeLock makes this process the owner of the directory until it ends, and writes its identity into the lock file. The
-// lock of a paiinit that was killed is free. No child inherits it: the file is closed on exec.
+// takeLock makes this process the owner of the directory until the process ends, and writes its identity into the lock
+// file. The kernel releases the lock of a killed paiinit. Children do not inherit it, because the file is
+// close-on-exec.
 func (d *Dir) takeLock(ctx context.Context, own Identity) error {
 	for deadline := time.Now().Add(lockTimeout); ; {
 		held, err := d.tryLock()
@@ -224,7 +226,7 @@ func (d *Dir) tryLock() (bool, error) {
 			d.lock = f
 			return true, nil
 		}
-		_ = f.Close() // removeDead was faster
+		_ = f.Close() // removeDead has removed the file
 		if err := errors.Join(errNow, errLocked); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return false, err
 		}
@@ -234,7 +236,7 @@ func (d *Dir) tryLock() (bool, error) {
 	}
 }
 
-// noLocks says that a file system has no flock(2): Lustre without the option for it, some network file systems.
+// noLocks reports that a file system has no flock(2): Lustre without the option for it, some network file systems.
 func noLocks(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK)
 }
@@ -246,10 +248,10 @@ func (d *Dir) unlock() {
 	}
 }
 
-// deadAge is how long the state directory of a job that has ended stays in a shared place.
+// deadAge is how long the state directory of an ended job stays in a shared place.
 const deadAge = 24 * time.Hour
 
-// removeDead removes old state directories of this user beside the places, whose owner has ended.
+// removeDead removes this user's old state directories in the shared places if their owners have ended.
 func removeDead(places []string) {
 	for _, place := range places {
 		parent := filepath.Dir(place)
@@ -270,21 +272,21 @@ func removeDead(places []string) {
 				continue
 			}
 			if held, err := d.tryLock(); held && err == nil {
-				_ = os.RemoveAll(d.Path) // it only takes space
+				_ = os.RemoveAll(d.Path) // a failure only wastes space
 				d.unlock()
 			}
 		}
 	}
 }
 
-// Room for the files that are written once all ranks are present, in bytes: paiinit must find a full file system before
-// it waits for the ranks, not after.
+// The space in bytes to reserve for the files that are written once all ranks are present: paiinit must detect a full
+// file system before it waits for the ranks, not after.
 const (
 	reserveEach = 2 << 10 // per rank: host lists, ssh_config, known_hosts and status.json
 	reserveMin  = 64 << 10
 )
 
-// reserve takes the room for files that are written later. A job of one rank writes them at once.
+// reserve reserves space for the files that are written later. A job of one rank writes them at once.
 func (d *Dir) reserve(size int) error {
 	if size == 1 {
 		return nil
@@ -307,11 +309,11 @@ func (d *Dir) reserve(size int) error {
 	return err
 }
 
-// FreeReserve gives back the room that was reserved for the files that the caller writes now.
+// FreeReserve releases the reserved space, so that the caller can write the files.
 func (d *Dir) FreeReserve() error { return removeFile(d.File(reserveName)) }
 
-// removeFile removes a file that may not exist. os.Remove would try to remove a directory then: one call more for each
-// file of every start.
+// removeFile removes a file that may not exist. os.Remove would then try rmdir as well, which costs a system call for
+// each file at every start.
 func removeFile(name string) error {
 	if err := unix.Unlink(name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "remove", Path: name, Err: err}
@@ -336,7 +338,7 @@ func replaceLink(target, link string) error {
 // File returns the path of a file of the directory.
 func (d *Dir) File(name string) string { return filepath.Join(d.Path, name) }
 
-// WriteFile replaces a file at once: readers see the old file or the new one.
+// WriteFile replaces a file atomically: readers see the old content or the new one.
 func (d *Dir) WriteFile(name string, content []byte) error {
 	tmp := d.File(name + ".new")
 	if err := os.WriteFile(tmp, content, 0o644); err != nil {
@@ -345,9 +347,9 @@ func (d *Dir) WriteFile(name string, content []byte) error {
 	return os.Rename(tmp, d.File(name))
 }
 
-// Link makes link a symbolic link to a file of the directory: a link, so that a list that a killed paiinit has left
-// differs from the user's own. It replaces only the link of a paiinit that has ended; what else is there is an
-// fs.ErrExist. remove takes the link back; it is nil unless Link has made one where there was none.
+// Link creates link as a symbolic link to a file of the directory. It is a link, and not a file, so that the remains of
+// a killed paiinit differ from the user's own file. Link replaces only the link of a paiinit that has ended, and
+// returns fs.ErrExist for anything else. remove removes the link; it is nil unless Link has created a new one.
 func (d *Dir) Link(name, link string) (remove func(), err error) {
 	target := d.File(name)
 	there, err := os.Readlink(link)
@@ -366,7 +368,7 @@ func (d *Dir) Link(name, link string) (remove func(), err error) {
 			_ = os.Remove(link)
 		}
 		if madeDir {
-			_ = os.Remove(filepath.Dir(link)) // if nothing else is in it
+			_ = os.Remove(filepath.Dir(link)) // fails if the directory has other files
 		}
 	}, nil
 }
@@ -376,7 +378,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// Close removes what must not be used any more. The host lists and the last status stay, readable after the exit.
+// Close removes the sockets and the links. The host lists and the last status stay readable after the exit.
 func (d *Dir) Close() {
 	_, _ = d.Agent.Close(), d.Status.Close() // this removes them
 	_ = d.FreeReserve()

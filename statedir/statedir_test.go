@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openDir opens a state directory as the start with this identity does.
+// openDir opens a state directory as a start with this identity does.
 func openDir(t *testing.T, dir string, own Identity) (*Dir, error) {
 	t.Helper()
 	return Open(t.Context(), Config{Dir: dir, Owner: own, Program: "/bin/true", Links: []string{"ssh"}})
@@ -86,7 +86,7 @@ func TestExcludes(t *testing.T) {
 	}
 }
 
-// In a shared place the name tells user, job, attempt, role and index, and stays short enough for a socket.
+// In a shared place, the name contains user, job, attempt, role and index, and stays short enough for a socket.
 func TestDirName(t *testing.T) {
 	const whole = 1000
 	plain := Identity{Job: "train", Attempt: "2", Role: "worker", Index: 3, Space: "pid:[1]"}
@@ -138,7 +138,7 @@ func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
 }
 
-// A foreign directory, a link and a file in place of the directory are not used, and not touched.
+// Open refuses another user's directory, a link and a file in place of the directory, and does not change them.
 func TestStatePlaces(t *testing.T) {
 	own := Identity{Role: "worker", Size: 1}
 	open := func(dir string) error {
@@ -165,15 +165,15 @@ func TestStatePlaces(t *testing.T) {
 	}
 	require.NoError(t, os.Mkdir(at("locked"), 0o755))
 	require.NoError(t, os.Symlink(at("elsewhere"), filepath.Join(at("locked"), lockName)))
-	require.Error(t, open(at("locked")), "a link in place of the lock")
-	require.ErrorContains(t, open(at(strings.Repeat("long", 30))), "longer than the 107 bytes")
+	require.Error(t, open(at("locked")), "a link replaces the lock")
+	require.ErrorContains(t, open(at(strings.Repeat("long", 30))), "at most 107 bytes")
 	for _, name := range []string{"target", "open", "elsewhere"} {
 		entries, err := os.ReadDir(at(name))
 		require.True(t, len(entries) == 0, "%s: %v, %v", name, entries, err)
 	}
 }
 
-// The lock belongs to one paiinit at a time; what it holds is untouched.
+// One paiinit at a time holds the lock; another start does not change its content.
 func TestStateIsLocked(t *testing.T) {
 	dir := t.TempDir()
 	first := Identity{Job: "a", Role: "worker", Alias: "worker-0", Index: 0, Rank: 0, Size: 2, PID: 7}
@@ -200,7 +200,7 @@ func TestStateIsLocked(t *testing.T) {
 	s.Close()
 }
 
-// A paiinit that is ending is awaited.
+// Open waits for a paiinit that is ending.
 func TestEndingPaiinitIsAwaited(t *testing.T) {
 	dir := t.TempDir()
 	old := &Dir{Path: dir}
@@ -225,7 +225,7 @@ func TestEndingPaiinitIsAwaited(t *testing.T) {
 	<-done
 }
 
-// What dead jobs have left in a shared place goes after a day.
+// Open removes the directories of dead jobs in a shared place after a day.
 func TestRemoveDead(t *testing.T) {
 	shared := t.TempDir()
 	t.Setenv("TMPDIR", shared)

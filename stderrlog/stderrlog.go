@@ -1,8 +1,8 @@
 // Package stderrlog writes a log to a standard error that may not be read, such as a full pipe, without delaying the
-// caller: lines wait in a queue of bounded size, lines that do not fit are counted, and the last lines of a job come
-// first when the time to write them is short.
+// caller. Lines wait in a queue of bounded size, lines that do not fit are dropped and counted, and the last lines of a
+// job are written first when the time is short.
 //
-// It knows lines of bytes only: levels and formats belong to the logger that writes to it.
+// It handles only lines of bytes: levels and formats belong to the logger that writes to it.
 package stderrlog
 
 import (
@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// writeTimeout is how long a log call waits for its line to be written: in a healthy container the log is in order
-	// with what the job writes, and no line is lost in a crash.
+	// writeTimeout bounds how long a log call waits until its line is written. Because it waits, the log of a healthy
+	// container is in order with the job's output, and a crash loses no line.
 	writeTimeout = 100 * time.Millisecond
-	// queueLimit bounds what is kept of the log while standard error is not read.
+	// queueLimit bounds the bytes that are queued while standard error is not read.
 	queueLimit = 256 << 10
 	// flushTimeout bounds how long the end of a container waits for a reader of its log.
 	flushTimeout = time.Second
@@ -32,7 +32,7 @@ type Log struct {
 	size     int  // bytes in the queue
 	lost     int  // lines that did not fit
 	stuck    bool // a write takes longer than writeTimeout
-	last     bool // what comes from now on says how the job ended
+	last     bool // the lines from now on say how the job ended
 	closing  bool
 	lostText func(lines int) []byte
 	wake     chan struct{}
@@ -52,10 +52,10 @@ func New(out io.Writer) *Log {
 	return l
 }
 
-// Write takes one line. It never fails: nothing could be done about it.
+// Write takes one line. It never fails, because the caller could not do anything about it.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
-	if l.size+len(p) > queueLimit && !l.last { // the last lines are few
+	if l.size+len(p) > queueLimit && !l.last { // the last lines are few, so they may exceed the limit
 		l.lost++
 		l.mu.Unlock()
 		return len(p), nil
@@ -109,7 +109,7 @@ func (l *Log) run() {
 		case l.lost > 0:
 			lost := l.lost
 			l.lost = 0
-			l.stuck = true // until this is written
+			l.stuck = true // until this line is written
 			text := l.lostText
 			l.mu.Unlock()
 			if text != nil {
@@ -128,14 +128,14 @@ func (l *Log) run() {
 	}
 }
 
-// LostLines sets how lines that were dropped are told.
+// LostLines sets the function that reports dropped lines.
 func (l *Log) LostLines(text func(lines int) []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lostText = text
 }
 
-// Ending says that the next lines tell how the job ended: they are never dropped.
+// Ending declares that the next lines say how the job ended. These are never dropped.
 func (l *Log) Ending() {
 	if l == nil {
 		return
@@ -145,7 +145,7 @@ func (l *Log) Ending() {
 	l.last = true
 }
 
-// Close waits for at most a second until all is written. A write that is blocked then ends with the process.
+// Close waits at most a second until all lines are written. A write that is still blocked ends with the process.
 func (l *Log) Close() {
 	l.mu.Lock()
 	l.closing = true

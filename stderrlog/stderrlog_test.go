@@ -31,7 +31,7 @@ func TestLogIsWrittenAtOnce(t *testing.T) {
 	})
 }
 
-// A standard error that is not read delays a line only once, and memory stays bounded. What is dropped is told.
+// A standard error that is not read delays only one line, memory stays bounded, and the log reports dropped lines.
 func TestLogThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -64,7 +64,7 @@ func TestLogThatIsNotRead(t *testing.T) {
 	})
 }
 
-// The end waits a moment for a reader, who then sees the reason first.
+// Close waits a moment for a reader, which then sees the reason first.
 func TestLogAtTheEnd(t *testing.T) {
 	for after, want := range map[time.Duration][]string{
 		0:                      {"in flight", "queued", "the reason"},

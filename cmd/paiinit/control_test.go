@@ -37,7 +37,7 @@ func TestWhoAnswers(t *testing.T) {
 	}{
 		"the one that was called": {derive(secret, "1"), "worker-1", nil, "", ""},
 		"another container": {derive(secret, "1"), "worker-2", rendezvous.ErrOtherContainer,
-			`what answers is another container of the job: it is "worker-2", and should be "worker-1"`, ""},
+			`what answers is another container of the job: it is "worker-2", expected "worker-1"`, ""},
 		"another secret": {derive("another secret of a test", "1"), "worker-1", rendezvous.ErrOtherSecret,
 			"worker-1 has another secret", ""},
 		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob,

@@ -1,14 +1,14 @@
-// Package frame holds what both ends of the agent's socket must write alike. Package rsh describes the protocol and has
-// the server and a client; package early of cmd/paiinit has another client, which must not import package rsh: every
-// import of its own is initialised in each process of a remote shell. This package has nothing to initialise.
+// Package frame holds the constants that both ends of the agent's socket share. Package rsh describes the protocol and
+// has the server and one client. Package early of cmd/paiinit has another client, which must not import package rsh,
+// because every remote shell process would initialise the imports of rsh. This package has nothing to initialise.
 package frame
 
 import "time"
 
-// Protocol names the version of the protocol, in the first field of a request.
+// Protocol is the first field of a request: the name and version of the protocol.
 const Protocol = "paiinit-rsh/3"
 
-// The kinds of a frame that both clients use.
+// The kinds of frames that both clients use.
 const (
 	Request = 'R'
 	Signal  = 'S'
@@ -19,7 +19,7 @@ const (
 // HeaderSize is the length of a header: the kind, and the length of the content in 4 bytes.
 const HeaderSize = 5
 
-// AgentTimeout is how long the agent may leave a signal to end unread before the client ends by itself.
+// AgentTimeout bounds how long the agent may leave a signal that ends the command unread before the client gives up.
 const AgentTimeout = 2 * time.Second
 
 // Header returns the first bytes of a frame with n bytes of content.
