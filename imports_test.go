@@ -25,7 +25,7 @@ var imports = map[string]struct {
 		"the story is the only place that sees all packages, and the only one that knows flags",
 	},
 	"cmd/paiinit/early": {
-		[]string{module + "/pid1"},
+		[]string{module + "/internal/proc", module + "/pid1", module + "/rsh/frame"},
 		"whatever it imports is initialised before it",
 	},
 	"envspec": {
@@ -36,17 +36,42 @@ var imports = map[string]struct {
 		nil,
 		"text in, text out",
 	},
+	"hosts": {
+		nil,
+		"names in, a host out: plain values, and the caller brings the resolver",
+	},
+	"internal/proc": {
+		nil,
+		"process 1 and the early remote shell import it, so that it must cost nothing before main",
+	},
+	"internal/tcp": {
+		[]string{"golang.org/x/sys"},
+		"both ends of an SSH connection find out by the same rules that it is lost, and neither knows the other",
+	},
+	"internal/unixsock": {
+		[]string{"golang.org/x/sys"},
+		"the rules for who may use a socket are in one place, which knows nothing of what is said there",
+	},
 	"jobkey": {
 		[]string{"golang.org/x/crypto"},
 		"who derives keys does no I/O, and sees nothing to which a key could leak",
 	},
 	"launch": {
-		[]string{"golang.org/x/sys"},
+		[]string{module + "/internal/proc", "golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
+	"localapi": {
+		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
+		"asks and answers in plain structs: what the answers are made of is the story's",
+	},
+	"netif": {
+		[]string{"github.com/miekg/dns", "golang.org/x/sys"},
+		"addresses in, names of networks out: it is tested on interfaces that a test has made",
+	},
 	"pid1": {
-		nil,
-		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it",
+		[]string{module + "/internal/proc"},
+		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it, and " +
+			"internal/proc has nothing to initialise",
 	},
 	"rdma": {
 		[]string{"golang.org/x/sys"},
@@ -57,16 +82,39 @@ var imports = map[string]struct {
 		"hides memberlist: everybody else sees a roster and an outcome",
 	},
 	"rsh": {
-		[]string{"golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		[]string{
+			module + "/internal/tcp", module + "/internal/unixsock", module + "/rsh/frame",
+			"golang.org/x/crypto/ssh", "golang.org/x/sys",
+		},
 		"the client knows the protocol and not our server: it is tested against real ones",
 	},
+	"rsh/frame": {
+		nil,
+		"package early imports it: it has nothing to initialise",
+	},
+	"signals": {
+		nil,
+		"when a signal is kept and when a person is in a hurry is tested in virtual time",
+	},
 	"sshd": {
-		[]string{"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty", "golang.org/x/sys"},
+		[]string{
+			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",
+			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
+			"golang.org/x/sys",
+		},
 		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
 	},
 	"sshd/sshdtest": {
 		[]string{module + "/sshd", "golang.org/x/crypto/ssh"},
 		"the test client of the server, for the tests of every package",
+	},
+	"statedir": {
+		[]string{module + "/internal/proc", module + "/internal/unixsock", "golang.org/x/sys"},
+		"the kernel's locks and sockets alone tell whose a directory is: no flag, launcher or rank does",
+	},
+	"stderrlog": {
+		nil,
+		"what a full pipe does to a log is tested in virtual time",
 	},
 	"integration": {
 		[]string{everything},
@@ -88,7 +136,10 @@ var standard = map[string]struct {
 		"who starts a process must know how to end it, its group and what it leaves behind",
 	},
 	"net": {
-		[]string{"cmd/paiinit", "rendezvous", "rsh", "sshd", "integration"},
+		[]string{
+			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir",
+			"integration",
+		},
 		"the others are tested without a network, and stay so",
 	},
 	"net/http": {
@@ -96,7 +147,7 @@ var standard = map[string]struct {
 		"nothing here speaks HTTP, and it would add megabytes to a file that goes into every image",
 	},
 	"testing": {
-		[]string{"sshd/sshdtest", "integration"},
+		[]string{"internal/unixsock/unixsocktest", "sshd/sshdtest", "integration"},
 		"tests stay out of the binary",
 	},
 }

@@ -17,15 +17,16 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// describe draws a job and returns what a scheduler tells each of its containers, in rank order, and their names.
+// describe draws a job. It returns the input and the name of each of its containers, in rank order.
 type describe func(t *rapid.T) (inputs []envspec.Input, aliases []string)
 
 func TestSchedulersAgree(t *testing.T) {
 	for name, describe := range map[string]describe{
 		"azure": azureViews, "mpijob": mpiJobViews, "pytorchjob": pyTorchJobViews, "trainjob": trainJobViews,
 		"tf-config": tfConfigViews, "vertex": vertexViews, "volcano": volcanoViews, "slurm": slurmViews,
-		"kubernetes-indexed-job": indexedJobViews, "jobset": jobSetViews, "kubernetes-statefulset": statefulSetViews, "leaderworkerset": leaderWorkerSetViews,
-		"aws-batch": awsBatchViews, "sagemaker": sageMakerViews, "dstack": dstackViews, "skypilot": skyPilotViews,
+		"kubernetes-indexed-job": indexedJobViews, "jobset": jobSetViews, "kubernetes-statefulset": statefulSetViews,
+		"leaderworkerset": leaderWorkerSetViews,
+		"aws-batch":       awsBatchViews, "sagemaker": sageMakerViews, "dstack": dstackViews, "skypilot": skyPilotViews,
 		"runpod": runPodViews, "torchrun": torchrunViews,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,11 +101,18 @@ func azureViews(t *rapid.T) ([]envspec.Input, []string) {
 		ccp = append(ccp, a, "24")
 	}
 	list := rapid.SampledFrom([]string{
-		"AZ_BATCH_HOST_LIST=" + strings.Join(listed, ","), "AZ_BATCH_NODE_LIST=" + strings.Join(listed, ";"), "CCP_NODES=" + strings.Join(ccp, " "),
+		"AZ_BATCH_HOST_LIST=" + strings.Join(listed, ","),
+		"AZ_BATCH_NODE_LIST=" + strings.Join(listed, ";"),
+		"CCP_NODES=" + strings.Join(ccp, " "),
 	}).Draw(t, "list")
 	return views(n, func(i int) envspec.Input {
-		env := vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCHAI_MPI_MASTER_NODE", listed[master], "AZ_BATCH_MASTER_NODE", listed[master]+":6000")
-		addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("172.17.0.1"), netip.MustParseAddr(ranked[i])}
+		env := vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCHAI_MPI_MASTER_NODE", listed[master], "AZ_BATCH_MASTER_NODE",
+			listed[master]+":6000")
+		addrs := []netip.Addr{
+			netip.MustParseAddr("127.0.0.1"),
+			netip.MustParseAddr("172.17.0.1"),
+			netip.MustParseAddr(ranked[i]),
+		}
 		return envspec.Input{Environ: append(append(env, list), port...), Addrs: addrs}
 	}), aliasesOf("worker", n)
 }
@@ -117,7 +125,8 @@ func mpiJobViews(t *rapid.T) ([]envspec.Input, []string) {
 		}
 		return fmt.Sprintf("%s-worker-%d", job, i-1)
 	}
-	form := rapid.SampledFrom([]string{"%s.%s.ns.svc slots=3\n", "%s.%s.ns.svc:3\n", "%s.%s.ns.svc\n", "echo %s.%s.ns.svc\n"}).Draw(t, "form")
+	form := rapid.SampledFrom(
+		[]string{"%s.%s.ns.svc slots=3\n", "%s.%s.ns.svc:3\n", "%s.%s.ns.svc\n", "echo %s.%s.ns.svc\n"}).Draw(t, "form")
 	var lines []string
 	for i := range workers {
 		lines = append(lines, fmt.Sprintf(form, pod(i+1), job))
@@ -140,8 +149,8 @@ func pyTorchJobViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, each, job, port := drawCount(t), rapid.IntRange(1, 8).Draw(t, "processes"), drawName(t, "job"), drawPort(t)
 	master := job + "-master-0"
 	return views(n, func(i int) envspec.Input {
-		env := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456, "WORLD_SIZE", n*each, "RANK", i,
-			"PET_NODE_RANK", i, "PET_NPROC_PER_NODE", each, "PET_NNODES", n)
+		env := vars("MASTER_ADDR", master, "PET_MASTER_ADDR", master, "MASTER_PORT", 23456, "WORLD_SIZE", n*each,
+			"RANK", i, "PET_NODE_RANK", i, "PET_NPROC_PER_NODE", each, "PET_NNODES", n)
 		return envspec.Input{Environ: append(env, port...)}
 	}), append([]string{"master-0"}, aliasesOf("worker", n-1)...)
 }
@@ -159,7 +168,7 @@ func trainJobViews(t *rapid.T) ([]envspec.Input, []string) {
 	}), aliasesOf("node", n)
 }
 
-// clusterViews describes a job as TF_CONFIG does; the order of an object's keys means nothing.
+// clusterViews describes a job as TF_CONFIG does. The order of an object's keys means nothing.
 func clusterViews(job genJob, variable string, more []string) ([]envspec.Input, []string) {
 	slices.SortFunc(job.roles, func(a, b genRole) int { return strings.Compare(a.name, b.name) })
 	cluster := make(map[string][]string)
@@ -171,7 +180,9 @@ func clusterViews(job genJob, variable string, more []string) ([]envspec.Input, 
 	}
 	return job.inputs(func(self taskOf) envspec.Input {
 		text, err := json.Marshal(map[string]any{
-			"cluster": cluster, "task": map[string]any{"type": self.role.name, "index": self.index}, "environment": "cloud",
+			"cluster":     cluster,
+			"task":        map[string]any{"type": self.role.name, "index": self.index},
+			"environment": "cloud",
 		})
 		if err != nil {
 			panic(err) // strings and numbers
@@ -192,8 +203,9 @@ func vertexViews(t *rapid.T) ([]envspec.Input, []string) {
 func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 	job := genJobs(t, `[a-z]([a-z0-9-]{0,6}[a-z0-9])?`)
 	name, port, files := drawName(t, "job"), drawPort(t), rapid.Bool().Draw(t, "files only")
-	// Tasks without pods are not told of, and names are those of Kubernetes.
-	job.roles = slices.DeleteFunc(job.roles, func(r genRole) bool { return len(r.tasks) == 0 || strings.ContainsAny(r.name, "M_") })
+	// Volcano lists no tasks without pods. Names follow Kubernetes' rules.
+	job.roles = slices.DeleteFunc(job.roles,
+		func(r genRole) bool { return len(r.tasks) == 0 || strings.ContainsAny(r.name, "M_") })
 	if len(job.roles) == 0 {
 		t.Skip("no task has a name of Kubernetes")
 	}
@@ -213,7 +225,12 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 	})
 	pod := func(role string, i int) string { return fmt.Sprintf("%s-%s-%d", name, role, i) }
 	return job.inputs(func(self taskOf) envspec.Input {
-		in := envspec.Input{Environ: append(vars("VC_TASK_INDEX", self.index, "VK_TASK_INDEX", self.index, "HOSTNAME", pod(self.role.name, self.index)), port...)}
+		in := envspec.Input{
+			Environ: append(
+				vars("VC_TASK_INDEX", self.index, "VK_TASK_INDEX", self.index, "HOSTNAME",
+					pod(self.role.name, self.index)),
+				port...),
+		}
 		mapped := fstest.MapFS{}
 		for _, role := range job.roles {
 			var list []string
@@ -224,7 +241,8 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 			if files {
 				mapped["etc/volcano/"+plain+".host"] = &fstest.MapFile{Data: []byte(strings.Join(list, "\n"))}
 			} else {
-				in.Environ = append(in.Environ, fmt.Sprintf("VC_%s_HOSTS=%s", strings.ToUpper(plain), strings.Join(list, ",")))
+				in.Environ = append(in.Environ,
+					fmt.Sprintf("VC_%s_HOSTS=%s", strings.ToUpper(plain), strings.Join(list, ",")))
 			}
 		}
 		in.Files = mapped
@@ -233,7 +251,7 @@ func volcanoViews(t *rapid.T) ([]envspec.Input, []string) {
 }
 
 func slurmViews(t *rapid.T) ([]envspec.Input, []string) {
-	// A list is names and ranges; how many nodes a range stands for is known without reading it.
+	// A list has names and ranges. The test knows how many nodes each stands for.
 	var items []string
 	n := 0
 	for i := range rapid.IntRange(1, 3).Draw(t, "items") {
@@ -253,8 +271,9 @@ func slurmViews(t *rapid.T) ([]envspec.Input, []string) {
 	}
 	list, port := strings.Join(items, ","), drawPort(t)
 	return views(n, func(i int) envspec.Input {
-		env := vars("SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", list, "SLURM_NODEID", i, "SLURM_PROCID", i, "SLURM_LOCALID", 0,
-			"SLURM_STEP_TASKS_PER_NODE", fmt.Sprintf("1(x%d)", n), "SLURM_JOB_NODELIST", list+",other")
+		env := vars("SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", list, "SLURM_NODEID", i,
+			"SLURM_PROCID", i, "SLURM_LOCALID", 0, "SLURM_STEP_TASKS_PER_NODE", fmt.Sprintf("1(x%d)", n),
+			"SLURM_JOB_NODELIST", list+",other")
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -263,7 +282,8 @@ func slurmViews(t *rapid.T) ([]envspec.Input, []string) {
 func podViews(t *rapid.T, names []string, environment func(i int) []string) []envspec.Input {
 	service, port := drawName(t, "service"), drawPort(t)
 	return views(len(names), func(i int) envspec.Input {
-		hosts := fmt.Sprintf("127.0.0.1\tlocalhost\n10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", names[i], service, names[i])
+		hosts := fmt.Sprintf("127.0.0.1\tlocalhost\n10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", names[i],
+			service, names[i])
 		env := append(environment(i), vars("HOSTNAME", names[i], "PAIINIT_SIZE", len(names))...)
 		return envspec.Input{Environ: append(env, port...), Files: fstest.MapFS{"etc/hosts": {Data: []byte(hosts)}}}
 	})
@@ -271,11 +291,13 @@ func podViews(t *rapid.T, names []string, environment func(i int) []string) []en
 
 func indexedJobViews(t *rapid.T) ([]envspec.Input, []string) {
 	n := drawCount(t)
-	return podViews(t, aliasesOf(drawName(t, "job"), n), func(i int) []string { return vars("JOB_COMPLETION_INDEX", i) }), aliasesOf("worker", n)
+	return podViews(t, aliasesOf(drawName(t, "job"), n),
+		func(i int) []string { return vars("JOB_COMPLETION_INDEX", i) }), aliasesOf("worker", n)
 }
 
 func jobSetViews(t *rapid.T) ([]envspec.Input, []string) {
-	replicas, each, name := rapid.IntRange(1, 4).Draw(t, "jobs"), rapid.IntRange(1, 4).Draw(t, "pods"), drawName(t, "job")
+	replicas, each, name := rapid.IntRange(1, 4).Draw(t, "jobs"), rapid.IntRange(1, 4).Draw(t, "pods"), drawName(t,
+		"job")
 	var pods []string
 	for i := range replicas * each {
 		pods = append(pods, fmt.Sprintf("%s-%d-%d", name, i/each, i%each))
@@ -294,7 +316,9 @@ func leaderWorkerSetViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, set, port := drawCount(t), drawName(t, "set"), drawPort(t)
 	leader := fmt.Sprintf("%s-%d.%s.ns", set, rapid.IntRange(0, 9).Draw(t, "group"), drawName(t, "subdomain"))
 	return views(n, func(i int) envspec.Input {
-		return envspec.Input{Environ: append(vars("LWS_LEADER_ADDRESS", leader, "LWS_GROUP_SIZE", n, "LWS_WORKER_INDEX", i), port...)}
+		return envspec.Input{
+			Environ: append(vars("LWS_LEADER_ADDRESS", leader, "LWS_GROUP_SIZE", n, "LWS_WORKER_INDEX", i), port...),
+		}
 	}), aliasesOf("worker", n)
 }
 
@@ -303,8 +327,8 @@ func awsBatchViews(t *rapid.T) ([]envspec.Input, []string) {
 	main := rapid.IntRange(0, n-1).Draw(t, "main")
 	return views(n, func(i int) envspec.Input {
 		node := (main + i) % n
-		env := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("job#%d", node), "AWS_BATCH_JOB_NODE_INDEX", node, "AWS_BATCH_JOB_NUM_NODES", n,
-			"AWS_BATCH_JOB_MAIN_NODE_INDEX", main, "AWS_BATCH_JOB_ATTEMPT", 1)
+		env := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("job#%d", node), "AWS_BATCH_JOB_NODE_INDEX", node,
+			"AWS_BATCH_JOB_NUM_NODES", n, "AWS_BATCH_JOB_MAIN_NODE_INDEX", main, "AWS_BATCH_JOB_ATTEMPT", 1)
 		if i > 0 {
 			env = append(env, "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=10.0.0.10")
 		}
@@ -324,7 +348,10 @@ func sageMakerViews(t *rapid.T) ([]envspec.Input, []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return envspec.Input{Environ: port, Files: fstest.MapFS{"opt/ml/input/config/resourceconfig.json": {Data: text}}}
+		return envspec.Input{
+			Environ: port,
+			Files:   fstest.MapFS{"opt/ml/input/config/resourceconfig.json": {Data: text}},
+		}
 	}), aliasesOf("worker", n)
 }
 
@@ -338,8 +365,8 @@ func dstackViews(t *rapid.T) ([]envspec.Input, []string) {
 		}
 	}
 	return views(n, func(i int) envspec.Input {
-		env := vars("DSTACK_NODES_IPS", strings.Join(known, "\n"), "DSTACK_MASTER_NODE_IP", addrs[0], "DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", n,
-			"DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")
+		env := vars("DSTACK_NODES_IPS", strings.Join(known, "\n"), "DSTACK_MASTER_NODE_IP", addrs[0],
+			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", n, "DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -348,7 +375,8 @@ func skyPilotViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, port := drawCount(t), drawPort(t)
 	addrs := drawAddrs(t, n)
 	return views(n, func(i int) envspec.Input {
-		env := vars("SKYPILOT_NODE_IPS", strings.Join(addrs, "\n"), "SKYPILOT_NODE_RANK", i, "SKYPILOT_NUM_NODES", n, "SKYPILOT_NUM_GPUS_PER_NODE", 4)
+		env := vars("SKYPILOT_NODE_IPS", strings.Join(addrs, "\n"), "SKYPILOT_NODE_RANK", i, "SKYPILOT_NUM_NODES", n,
+			"SKYPILOT_NUM_GPUS_PER_NODE", 4)
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -356,7 +384,8 @@ func skyPilotViews(t *rapid.T) ([]envspec.Input, []string) {
 func runPodViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, port := drawCount(t), drawPort(t)
 	return views(n, func(i int) envspec.Input {
-		env := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "NODE_RANK", i, "NUM_NODES", n, "NUM_TRAINERS", 8, "WORLD_SIZE", 8*n)
+		env := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "NODE_RANK", i, "NUM_NODES", n,
+			"NUM_TRAINERS", 8, "WORLD_SIZE", 8*n)
 		return envspec.Input{Environ: append(env, port...)}
 	}), aliasesOf("worker", n)
 }
@@ -364,6 +393,10 @@ func runPodViews(t *rapid.T) ([]envspec.Input, []string) {
 func torchrunViews(t *rapid.T) ([]envspec.Input, []string) {
 	n, port := drawCount(t), drawPort(t)
 	return views(n, func(i int) envspec.Input {
-		return envspec.Input{Environ: append(vars("MASTER_ADDR", "m-0", "RANK", i, "WORLD_SIZE", n, "MASTER_PORT", "tcp://10.0.0.1:80"), port...)}
+		return envspec.Input{
+			Environ: append(
+				vars("MASTER_ADDR", "m-0", "RANK", i, "WORLD_SIZE", n, "MASTER_PORT", "tcp://10.0.0.1:80"),
+				port...),
+		}
 	}), aliasesOf("worker", n)
 }

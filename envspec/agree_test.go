@@ -16,9 +16,9 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// checkViews reads the environments of all tasks of a job, given in rank order, and asserts that they agree on ranks,
-// names and places, and on whatever slots they know of each other. Some schedulers tell only the first task where the
-// others are, or only the others where the first one is.
+// checkViews reads the environments of all tasks of a job, in rank order, and asserts that they agree on ranks, names
+// and places, and on the slots that they know. Some schedulers tell only the first task where the others are, or only
+// the others where the first one is.
 func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 	var jobs []envspec.Job
 	for i, in := range inputs {
@@ -35,7 +35,7 @@ func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 	require.True(t, slices.IsSortedFunc(jobs, func(a, b envspec.Job) int {
 		return cmp.Or(cmp.Compare(a.Order, b.Order), cmp.Compare(a.Index, b.Index))
 	}), "(Order, Index) orders as the ranks do")
-	var peers []envspec.Peer // as the first task knows them that knows any
+	var peers []envspec.Peer // of the first task that has a list
 	var seeds []envspec.Seed
 	for i, job := range jobs {
 		if job.Size != -1 && jobs[0].Size != -1 {
@@ -52,7 +52,7 @@ func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 		if peers == nil && len(job.Peers) > 0 {
 			peers = slices.Clone(job.Peers)
 		}
-		// Whoever is not the first can find it, or be found by it.
+		// Every other task can find the first one, or be found by it.
 		if i > 0 && len(jobs[0].Peers) == 0 {
 			require.NotEmpty(t, job.Seeds, aliases[i])
 		}
@@ -63,7 +63,7 @@ func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 		for k, p := range job.Peers {
 			require.Equal(t, aliases[k], p.Alias)
 			require.Equal(t, k, p.Rank)
-			// A launcher may have a list of slots that the others do not see.
+			// A launcher may have a list of slots that the other tasks do not see.
 			if p.Slots != -1 && len(jobs[k].Peers) > 0 {
 				require.Equal(t, jobs[k].Slots, p.Slots, "%s about %s", aliases[i], p.Alias)
 			}
@@ -72,7 +72,7 @@ func checkViews(t require.TestingT, inputs []envspec.Input, aliases []string) {
 			}
 			want := peers[k]
 			p.Slots, want.Slots, p.Decided, want.Decided = -1, -1, false, false
-			if want.Host == "" || p.Host == "" { // a container knows its own place
+			if want.Host == "" || p.Host == "" { // every container knows its own place
 				p.Host, p.Port, want.Host, want.Port = "", 0, "", 0
 			}
 			require.Equal(t, want, p, aliases[i])
@@ -105,7 +105,8 @@ type genTask struct {
 
 // genJobs draws a job whose roles have names of the form.
 func genJobs(t *rapid.T, form string) genJob {
-	known := rapid.SampledFrom([]string{"worker", "master", "ps", "chief", "Main", "trainer", "server", "mpi", "ps_server"})
+	known := rapid.SampledFrom(
+		[]string{"worker", "master", "ps", "chief", "Main", "trainer", "server", "mpi", "ps_server"})
 	names := rapid.SliceOfNDistinct(rapid.OneOf(known, rapid.StringMatching(form)), 1, 4, runtimeName).Draw(t, "roles")
 	var job genJob
 	port := 10000
@@ -126,7 +127,7 @@ func genJobs(t *rapid.T, form string) genJob {
 	return job
 }
 
-// runtimeName is OpenPAI's: roles that share it cannot be told apart.
+// runtimeName returns OpenPAI's runtime name of a role. Roles of one job must not share it.
 func runtimeName(role string) string {
 	var b strings.Builder
 	for _, c := range strings.ToLower(role) {
@@ -142,7 +143,7 @@ type taskOf struct {
 	index int
 }
 
-// ranked returns the tasks in the order of the rule: launchers, then the declared order, servers last.
+// ranked returns the tasks in rank order: launchers first, servers last, the declared order between.
 func (j genJob) ranked() []taskOf {
 	class := func(role string) int {
 		switch strings.ToLower(role) {
@@ -239,7 +240,9 @@ func (j genJob) openPAI(generation int) func(taskOf) envspec.Input {
 }
 
 func TestOpenPAIAgrees(t *testing.T) {
-	for generation, form := range []string{`[A-Za-z0-9_~.]{0,6}[A-Za-z0-9]`, `[A-Za-z0-9_~.]{0,6}[A-Za-z0-9]`, `[A-Za-z_][A-Za-z0-9_]{0,6}[a-z]`} {
+	for generation, form := range []string{
+		`[A-Za-z0-9_~.]{0,6}[A-Za-z0-9]`, `[A-Za-z0-9_~.]{0,6}[A-Za-z0-9]`, `[A-Za-z_][A-Za-z0-9_]{0,6}[a-z]`,
+	} {
 		t.Run(strconv.Itoa(generation), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				job := genJobs(t, form)
@@ -276,19 +279,24 @@ func TestListAgrees(t *testing.T) {
 		}
 		byName := job.inputs(func(self taskOf) envspec.Input {
 			return envspec.Input{Flags: map[string]string{
-				"PAIINIT_PEERS": strings.Join(named, ","), "PAIINIT_ROLE": self.role.name, "PAIINIT_INDEX": strconv.Itoa(self.index),
+				"PAIINIT_PEERS": strings.Join(named, ","),
+				"PAIINIT_ROLE":  self.role.name,
+				"PAIINIT_INDEX": strconv.Itoa(self.index),
 			}}
 		})
 		checkViews(t, byName, job.aliases())
 		byPlace := job.inputs(func(self taskOf) envspec.Input {
 			task := self.role.tasks[self.index]
 			return envspec.Input{
-				Environ: []string{"PAIINIT_PEERS=" + strings.Join(named, ","), "PAIINIT_PORT=" + strconv.Itoa(task.ssh)},
-				Addrs:   []netip.Addr{netip.MustParseAddr(task.ip)},
+				Environ: []string{
+					"PAIINIT_PEERS=" + strings.Join(named, ","),
+					"PAIINIT_PORT=" + strconv.Itoa(task.ssh),
+				},
+				Addrs: []netip.Addr{netip.MustParseAddr(task.ip)},
 			}
 		})
 		checkViews(t, byPlace, job.aliases())
-		// Without names the order of the list is the rank.
+		// Without names, the order of the list gives the ranks.
 		var plain, aliases []string
 		var byRank []envspec.Input
 		for i, task := range job.ranked() {
@@ -320,18 +328,23 @@ func TestComposeAgrees(t *testing.T) {
 		addr := func(rank int) netip.Addr { return netip.AddrFrom4([4]byte{172, 19, 1, byte(rank + 2)}) }
 		join := rapid.SampledFrom([]string{"-", "_"}).Draw(t, "join")
 		for i, task := range ranked {
-			dns.ptrs[addr(i)] = []string{strings.Join([]string{"my-app", task.role.name, strconv.Itoa(task.index + 1)}, join) + ".my-app_default."}
+			dns.ptrs[addr(i)] = []string{
+				strings.Join([]string{"my-app", task.role.name, strconv.Itoa(task.index + 1)},
+					join) + ".my-app_default.",
+			}
 		}
 		var inputs []envspec.Input
 		for i, task := range ranked {
 			inputs = append(inputs, envspec.Input{
 				Environ: []string{
-					"PAIINIT_PEERS=" + strings.Join(names, ","), "PAIINIT_SIZE=" + strconv.Itoa(len(ranked)), "PAIINIT_ROLE=" + task.role.name,
+					"PAIINIT_PEERS=" + strings.Join(names, ","),
+					"PAIINIT_SIZE=" + strconv.Itoa(len(ranked)),
+					"PAIINIT_ROLE=" + task.role.name,
 				},
 				Resolver: dns, Addrs: []netip.Addr{addr(i)}, CPUs: 1,
 			})
 		}
-		// The first role of the rule may have no containers; then nobody is certain to be the first.
+		// If the first role has no containers, no task knows that it is the first.
 		if ranked[0].role.name != firstDeclared(job) {
 			t.Skip("the first role is empty")
 		}

@@ -2,14 +2,14 @@ package envspec
 
 import "strings"
 
-// AWS Batch multi-node parallel jobs tell the address of the main node to the others, and nothing to it.
+// AWS Batch tells the nodes of a multi-node parallel job the main node's address, except the main node.
 // Source: supervised-scripts/mpi-run.sh of github.com/aws-samples/aws-mnpbatch-template.
 
 func matchAWSBatch(r *reader) string { return r.sees("AWS_BATCH_JOB_NODE_INDEX") }
 
 func readAWSBatch(r *reader, job *Job) error {
 	if v, ok := r.get("AWS_BATCH_JOB_ID"); ok {
-		id, _, _ := strings.Cut(v.value, "#") // each node adds its number
+		id, _, _ := strings.Cut(v.value, "#") // each node appends its number
 		r.jobID(job, id, v)
 	}
 	if v, ok := r.get("AWS_BATCH_JOB_ATTEMPT"); ok {

@@ -7,46 +7,50 @@ import (
 	"strings"
 )
 
-// Azure Batch and Azure Machine Learning list addresses; which of them is the own one a plain Batch task finds out by
-// itself. Sources: learn.microsoft.com/azure/batch/batch-compute-node-environment-variables and
+// Azure Batch and Azure Machine Learning list addresses. A plain Batch task has to find its own among them.
+// Sources: learn.microsoft.com/azure/batch/batch-compute-node-environment-variables and
 // learn.microsoft.com/azure/machine-learning/how-to-train-distributed-gpu.
 
 func matchAzure(r *reader) string {
-	return r.sees("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_WORKER_HOSTS", "AZUREML_NODE_COUNT")
+	return r.sees("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_WORKER_HOSTS",
+		"AZUREML_NODE_COUNT")
 }
 
 func readAzure(r *reader, job *Job) error {
 	r.readID(job, "AZUREML_RUN_ID", "AZ_BATCH_JOB_ID")
 	r.gpusHere("AZ_BATCHAI_NUM_GPUS", "AZ_BATCHAI_GPU_COUNT")
-	cluster := r.azureCluster()
+	cluster := azureCluster(r)
 	if cluster.beyondNodes() {
-		return r.readCluster(job, "TF_CONFIG")
+		return readCluster(r, job, "TF_CONFIG")
 	}
 	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
+		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name,
+			quotePlain(v.value))
 	}
-	if r.has("AZ_BATCHAI_WORKER_HOSTS") && (r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
-		return r.azureRoles(job)
+	if r.has("AZ_BATCHAI_WORKER_HOSTS") &&
+		(r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
+		return readAzureRoles(r, job)
 	}
-	list, hosts, err := r.azureHosts()
+	list, hosts, err := azureHosts(r)
 	if err != nil {
 		return err
 	}
 	if list.name == "" {
 		if r.has("TF_CONFIG") && !r.has("NODE_RANK") {
-			return r.readCluster(job, "TF_CONFIG")
+			return readCluster(r, job, "TF_CONFIG")
 		}
-		// A job of one node may be told of its master, and of nothing else.
-		if v, ok := r.get("AZ_BATCHAI_MPI_MASTER_NODE"); ok && !r.has("AZUREML_NODE_COUNT", "NODE_RANK", "PAIINIT_SIZE") {
-			return r.soleContainer(job, v)
+		// A job of one node may get its master's address and nothing else.
+		if v, ok := r.get("AZ_BATCHAI_MPI_MASTER_NODE"); ok &&
+			!r.has("AZUREML_NODE_COUNT", "NODE_RANK", "PAIINIT_SIZE") {
+			return soleContainer(r, job, v)
 		}
-		return r.knownMaster(job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"}, []string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"},
-			[]string{"AZUREML_NODE_COUNT"}, "")
+		return readKnownMaster(r, job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"},
+			[]string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, []string{"AZUREML_NODE_COUNT"}, "")
 	}
 	if err := r.soleRole(job, list); err != nil {
 		return err
 	}
-	// The master need not be the first of the list.
+	// The master is not always the first of the list.
 	if v, ok := r.get("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"); ok {
 		hp, problem := parseHostPort(v.value)
 		if problem != "" {
@@ -56,20 +60,20 @@ func readAzure(r *reader, job *Job) error {
 			hosts = append([]string{hp.host}, slices.Delete(slices.Clone(hosts), at, at+1)...)
 		}
 	}
-	if err := r.azureIndex(job, list, hosts, cluster.ownHost()); err != nil {
+	if err := azureIndex(r, job, list, hosts, cluster.ownHost()); err != nil {
 		return err
 	}
 	return r.addRole(job, job.Role, hosts, list)
 }
 
-// azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. A job of another framework does not
-// end because of a TF_CONFIG that cannot be read.
-func (r *reader) azureCluster() (spec clusterSpec) {
+// azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. If it cannot be read it is ignored,
+// because jobs of other frameworks do not need it.
+func azureCluster(r *reader) (spec clusterSpec) {
 	v, ok := r.get("TF_CONFIG")
 	if !ok {
 		return spec
 	}
-	spec, err := r.parseCluster(v)
+	spec, err := parseCluster(r, v)
 	if err != nil {
 		r.warn("%v; ignored", err)
 		return clusterSpec{}
@@ -77,8 +81,8 @@ func (r *reader) azureCluster() (spec clusterSpec) {
 	return spec
 }
 
-// azureHosts reads the first list that there is.
-func (r *reader) azureHosts() (variable, []string, error) {
+// azureHosts reads the first list of nodes that is set.
+func azureHosts(r *reader) (variable, []string, error) {
 	for _, form := range []struct{ name, sep string }{{"AZ_BATCH_HOST_LIST", ","}, {"AZ_BATCH_NODE_LIST", ";"}} {
 		if v, ok := r.get(form.name); ok {
 			hosts, err := r.items(v, form.sep)
@@ -103,12 +107,13 @@ func (r *reader) azureHosts() (variable, []string, error) {
 }
 
 // azureIndex finds this container in hosts: by its addresses, by the host of its task in TF_CONFIG, or by its number.
-func (r *reader) azureIndex(job *Job, list variable, hosts []string, taskHost string) error {
+func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost string) error {
 	if r.has("PAIINIT_INDEX") {
 		return r.ownIndex(job)
 	}
 	for i, host := range hosts {
-		if addr, err := netip.ParseAddr(host); err == nil && !addr.IsLoopback() && r.isOwn(addr) || err != nil && r.isSelf(host) {
+		if addr, err := netip.ParseAddr(host); err == nil && !addr.IsLoopback() && r.isOwn(addr) ||
+			err != nil && r.isSelf(host) {
 			job.Index = i
 			r.note("index", list)
 			return nil
@@ -127,14 +132,17 @@ func (r *reader) azureIndex(job *Job, list variable, hosts []string, taskHost st
 		r.note("index", list)
 		return nil
 	}
-	return r.fail(list, "", "none of my addresses (%s) is in %s (%s): run the container with host networking or set PAIINIT_INDEX",
+	return r.fail(list, "",
+		"none of my addresses (%s) is in %s (%s): run the container with host networking or set PAIINIT_INDEX",
 		r.whoAmI(), list.name, strings.Trim(quote(list.value), `"`))
 }
 
-// azureRoles reads Batch AI's lists of TensorFlow servers, several of which may share a node. The own role is told by the
-// command line there.
-func (r *reader) azureRoles(job *Job) error {
-	for _, role := range []struct{ name, list string }{{defaultRole, "AZ_BATCHAI_WORKER_HOSTS"}, {"ps", "AZ_BATCHAI_PS_HOSTS"}} {
+// readAzureRoles reads Batch AI's lists of TensorFlow servers. Several may share a node, and only the command line
+// tells the role.
+func readAzureRoles(r *reader, job *Job) error {
+	for _, role := range []struct{ name, list string }{
+		{defaultRole, "AZ_BATCHAI_WORKER_HOSTS"}, {"ps", "AZ_BATCHAI_PS_HOSTS"},
+	} {
 		v, ok := r.get(role.list)
 		if !ok {
 			continue

@@ -1,14 +1,13 @@
 package envspec
 
 import (
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// matchCompose sees a peer list made of DNS names, as under docker compose.
+// matchCompose detects a peer list of DNS names, as under docker compose.
 func matchCompose(r *reader) string {
 	if v, ok := r.get("PAIINIT_PEERS"); ok && strings.HasPrefix(v.value, "dns:") {
 		return v.name
@@ -16,148 +15,14 @@ func matchCompose(r *reader) string {
 	return ""
 }
 
-// dnsPeers reads dns:NAME[:port][,dns:NAME[:port]...]. Every name stands for all containers of one role, the role of that
-// name. How many addresses a name has says nothing about the size of the job: they grow while containers start.
-func (r *reader) dnsPeers(job *Job, v variable) error {
-	delete(r.sources, "size")
-	list, err := r.items(v, ",")
-	if err != nil {
-		return err
-	}
-	port, portVar, isPort, err := r.port()
-	if err != nil {
-		return err
-	}
-	ports := make(map[string]int)
-	for _, item := range list {
-		place, ok := strings.CutPrefix(item, "dns:")
-		if !ok {
-			return r.wrong(v, "", "%s: give all names dns: or none", quote(item))
-		}
-		hp, problem := parseHostPort(place)
-		if problem == "" {
-			if _, err := netip.ParseAddr(hp.host); err == nil {
-				problem = quote(hp.host) + " is an address, not a DNS name"
-			}
-		}
-		if problem != "" {
-			return r.wrong(v, "", "%s", problem)
-		}
-		role := strings.TrimPrefix(hp.host, "tasks.") // by which swarm knows the containers of a service
-		if _, dup := ports[role]; dup {
-			return r.wrong(v, "", "%s occurs twice", quote(hp.host))
-		}
-		if hp.port == 0 {
-			hp.port = DefaultPort
-			if isPort {
-				hp.port = port
-			}
-		}
-		ports[role] = hp.port
-		job.Roles = append(job.Roles, Role{Name: role, Count: -1})
-		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port, Role: role})
-		r.note("seeds", v)
-	}
-	if err := r.dnsSelf(job, v); err != nil {
-		return err
-	}
-	job.Port = ports[job.Role]
-	if isPort && job.Port != port {
-		return r.fail(portVar, "leave one of them out", "%s=%d but %s gives %q port %d", portVar.name, port, v.name, job.Role, job.Port)
-	}
-	if r.sources["port"] = v.source(); job.Port == DefaultPort {
-		r.sources["port"] = "default"
-	}
-	return nil
-}
-
-// checkAlone refuses a job of one container whose own name in DNS has the addresses of other containers, too. Such a
-// job opens no port, so its containers cannot tell each other that they are too many.
-func (r *reader) checkAlone(job *Job) error {
-	if job.Size != 1 || r.in.Resolver == nil {
-		return nil
-	}
-	for _, seed := range job.Seeds {
-		if seed.Role == "" || seed.Role != job.Role {
-			continue
-		}
-		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
-		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
-			continue // the name stands for something else, such as a balancer
-		}
-		var others []string
-		for _, a := range addrs {
-			if !r.isOwn(a) {
-				others = append(others, a.Unmap().String())
-			}
-		}
-		if len(others) > 0 {
-			slices.Sort(others)
-			v, _ := r.get("PAIINIT_SIZE")
-			return r.fail(v, "set it to the number of all containers, or start one container of the service",
-				"%s=%d but other containers of %s run at %s", v.name, job.Size, quote(seed.Host),
-				strings.Join(others, ", "))
-		}
-	}
-	return nil
-}
-
-// dnsSelf finds the own role and index: what is given, else by the names of the own addresses.
-func (r *reader) dnsSelf(job *Job, v variable) error {
-	role, given := r.get("PAIINIT_ROLE")
-	names := make([]string, len(job.Roles))
-	for i := range job.Roles {
-		names[i] = job.Roles[i].Name
-	}
-	switch known := slices.Contains(names, job.Role); {
-	case given && !known:
-		return r.notOneOf(role, job.Roles, v, "")
-	case known:
-	case len(names) == 1:
-		job.Role = names[0]
-		r.note("role", v)
-	default:
-		job.Role = ""
-	}
-	if job.Role != "" && job.Index >= 0 {
-		return nil
-	}
-	candidates := names
-	if job.Role != "" {
-		candidates = []string{job.Role}
-	}
-	name, index, answer := r.askPTR(candidates)
-	if name != "" {
-		job.Role = name
-		if r.sources["role"] == "" {
-			r.sources["role"] = answer
-		}
-		if job.Index < 0 {
-			job.Index = index
-			r.sources["index"] = answer
-		}
-		return nil
-	}
-	if job.Role == "" {
-		if i := r.askHost(job.Seeds); i >= 0 {
-			job.Role = names[i]
-			r.sources["role"] = "DNS " + job.Seeds[i].Host
-		}
-	}
-	if job.Role == "" {
-		return r.wrong(v, "set PAIINIT_ROLE", "none of the names has an address of this container (%s)", r.whoAmI())
-	}
-	return nil
-}
-
-// askPTR asks DNS for the names of the own addresses. Docker answers with the container's name on that network, and
-// compose calls containers project-service-number (project_service_number in its first version), numbered from 1; swarm
-// calls them stack_service.number.id, or without a stack service.number.id.
-func (r *reader) askPTR(services []string) (service string, index int, answer string) {
+// askPTR asks DNS for the names of this container's addresses. Docker returns the container's name on that network.
+// Compose calls containers project-service-number (its first version project_service_number), numbered from 1; swarm
+// calls them stack_service.number.id, or service.number.id without a stack.
+func askPTR(r *reader, services []string) (service string, index int, answer string) {
 	if r.in.Resolver == nil {
 		return "", -1, ""
 	}
-	// A service "a-b" of project "p" and a service "b" of project "p-a" look the same: take the longest.
+	// Service "a-b" of project "p" looks like service "b" of project "p-a": the longest name wins.
 	services = slices.Clone(services)
 	slices.SortStableFunc(services, func(a, b string) int { return len(b) - len(a) })
 	for _, addr := range r.in.Addrs {
@@ -166,7 +31,7 @@ func (r *reader) askPTR(services []string) (service string, index int, answer st
 		}
 		names, err := r.in.Resolver.LookupPTR(r.ctx, addr.Unmap())
 		if err != nil {
-			continue // agreed with the others instead
+			continue // the containers agree on the index later
 		}
 		for _, service := range services {
 			form := regexp.MustCompile(`^(?:.+[-_])?` + regexp.QuoteMeta(service) + `[-_.]([0-9]{1,9})\..+$`)
@@ -182,31 +47,4 @@ func (r *reader) askPTR(services []string) (service string, index int, answer st
 		}
 	}
 	return "", -1, ""
-}
-
-// quoteName leaves a DNS name bare unless it is odd.
-func quoteName(name string) string {
-	if checkHost(strings.TrimSuffix(name, ".")) == "" {
-		return name
-	}
-	return quote(name)
-}
-
-// askHost returns the position of the one name that has an address of this container, or -1.
-func (r *reader) askHost(seeds []Seed) int {
-	found := -1
-	if r.in.Resolver == nil {
-		return found
-	}
-	for i, seed := range seeds {
-		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
-		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
-			continue
-		}
-		if found >= 0 {
-			return -1
-		}
-		found = i
-	}
-	return found
 }

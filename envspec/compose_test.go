@@ -25,7 +25,7 @@ func (hostsOnly) LookupPTR(context.Context, netip.Addr) ([]string, error) {
 	return nil, errors.New("no such name")
 }
 
-// A job of one container among several of its service is one of several jobs that the user did not mean.
+// A job of one container whose service has several containers is a mistake.
 func TestAlone(t *testing.T) {
 	four, six := netip.MustParseAddr("172.18.0.2"), netip.MustParseAddr("fd00::2")
 	other := netip.MustParseAddr("172.18.0.3")
@@ -59,7 +59,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// Where the size contradicts a complete list of peers, the container can still tell the others.
+// If the size contradicts a complete list of peers, the error has a Job, so that the caller can tell the others.
 func TestContradictionKeepsPlace(t *testing.T) {
 	for peers, rank := range map[string]int{"a,b,c": 1, "a,b": 5} {
 		_, err := envspec.Read(t.Context(), envspec.Input{
@@ -67,7 +67,7 @@ func TestContradictionKeepsPlace(t *testing.T) {
 		})
 		var variable *envspec.VarError
 		require.ErrorAs(t, err, &variable)
-		if rank == 5 { // of no peer
+		if rank == 5 { // no peer has it
 			require.Nil(t, variable.Job)
 			continue
 		}
@@ -79,5 +79,6 @@ func TestContradictionKeepsPlace(t *testing.T) {
 	_, err := envspec.Read(t.Context(), envspec.Input{
 		Environ: []string{"PAIINIT_PEERS=a,b", "PAIINIT_RANK=1", "PAIINIT_SIZE=6", "PAIINIT_SLOTS=x"}, CPUs: 1,
 	})
-	require.ErrorContains(t, err, "PAIINIT_SIZE=6 but PAIINIT_PEERS gives 2", "what others see as well goes first")
+	require.ErrorContains(t, err, "PAIINIT_SIZE=6 but PAIINIT_PEERS gives 2", "an error that all containers see "+
+		"goes first")
 }

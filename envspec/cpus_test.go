@@ -9,7 +9,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// What this container may use of the processors is known whatever decides the slots.
+// Read finds the number of CPUs even if something else decides the slots.
 func TestCPUs(t *testing.T) {
 	quota := func(text string) fstest.MapFS { return fstest.MapFS{"sys/fs/cgroup/cpu.max": {Data: []byte(text)}} }
 	for _, test := range []struct {
@@ -23,7 +23,8 @@ func TestCPUs(t *testing.T) {
 		{8, nil, 8},
 		{0, nil, 1},
 	} {
-		job, err := envspec.Read(t.Context(), envspec.Input{Environ: []string{"PAIINIT_SLOTS=5"}, CPUs: test.affinity, Files: test.files})
+		job, err := envspec.Read(t.Context(),
+			envspec.Input{Environ: []string{"PAIINIT_SLOTS=5"}, CPUs: test.affinity, Files: test.files})
 		require.NoError(t, err)
 		require.Equal(t, test.want, job.CPUs, "%+v", test)
 		require.Equal(t, 5, job.Slots)

@@ -1,13 +1,12 @@
-// Package envspec turns the environment that a scheduler gives a container into one Job: who am I, who are the others,
-// how many are we, and where do I find them.
+// Package envspec turns the environment that a scheduler gives a container into one Job: this container's role and
+// rank, the other containers, how many there are, and where to find them.
 //
-// It hides every scheduler's variable names, spellings, generations and defects. What is derived is the same in every
-// container of one job, so that all of them agree on ranks and names before they have spoken to each other; what the
-// environment does not tell is -1 and has to be agreed upon later. Every derived field remembers the variable it came
-// from.
+// It hides every scheduler's variable names, spellings, generations and defects. All containers of a job derive the
+// same ranks and names before they have talked to each other. What the environment does not tell is -1, and the
+// containers agree on it later. Sources names the variable that each derived field came from.
 //
-// It does not read the process environment, open sockets, or read secrets: the caller passes the environment, the file
-// system and a resolver in. It does not guess: an environment that contradicts itself is a *VarError, never a rank.
+// The package does not read the process environment, open sockets, or read secrets: the caller passes the environment,
+// the file system and a resolver. It does not guess: an environment that contradicts itself gives a *VarError.
 package envspec
 
 import (
@@ -15,31 +14,30 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
-// DefaultPort is the port that paiinit listens on where no scheduler and no flag names one.
+// DefaultPort is the port that paiinit listens on if neither a scheduler nor a flag gives one.
 const DefaultPort = 12345
 
 // Resolver answers the DNS questions of Read.
 type Resolver interface {
 	// LookupHost returns the addresses of a name.
 	LookupHost(ctx context.Context, name string) ([]netip.Addr, error)
-	// LookupPTR returns the names of an address, as the DNS server knows them: not as /etc/hosts does, where docker
+	// LookupPTR returns the names that the DNS server has for an address. It must not read /etc/hosts, where docker
 	// puts the container's short id.
 	LookupPTR(ctx context.Context, addr netip.Addr) ([]string, error)
 }
 
 // Input is everything that Read looks at.
 type Input struct {
-	// Environ is the environment, "NAME=value". Of a name that occurs twice the first one counts, as in getenv.
+	// Environ is the environment, "NAME=value". If a name occurs twice, the first one counts, as in getenv.
 	Environ []string
 	// Flags are values from the command line by the name of their variable ("PAIINIT_ROLE"). They win over Environ.
 	Flags map[string]string
 	// Files is the container's root directory; nil means no files.
 	Files fs.FS
-	// Resolver is asked for the own name under docker compose and for host names in a peer list; nil means no DNS.
+	// Resolver looks up this container's name under docker compose and the host names of a peer list; nil means no DNS.
 	Resolver Resolver
 	// Addrs are this container's own addresses.
 	Addrs []netip.Addr
@@ -49,60 +47,61 @@ type Input struct {
 	CPUs int
 }
 
-// Job is what an environment says about the job and this container's place in it. Its JSON form is that of
-// `paiinit env --json`.
+// Job is what an environment tells about the job and this container's place in it. `paiinit env --json` prints it.
 type Job struct {
 	// System is the scheduler's name, one of Systems.
 	System string `json:"system"`
-	// ID names the job, the same in all of its containers; empty where the scheduler does not name it.
+	// ID names the job and is the same in all of its containers; empty if the scheduler does not name it.
 	ID string `json:"job"`
-	// Attempt tells this run of the job from earlier ones of the same ID; empty where the scheduler does not count.
+	// Attempt tells this run of the job from earlier runs with the same ID; empty if the scheduler does not count them.
 	Attempt string `json:"attempt"`
 	// Role and Index name this container within the job; Index -1 is unknown.
 	Role  string `json:"role"`
 	Index int    `json:"index"`
-	// Rank is this container's place among all Size containers; -1 is unknown. Size is -1 where only the launcher of the
-	// job can know it; then Rank is known, and is not 0.
+	// Rank is this container's place among all Size containers; -1 is unknown. Size is -1 where only the job's launcher
+	// knows it. Then Rank is known and not 0.
 	Rank int `json:"rank"`
 	Size int `json:"size"`
 	// First says that this container is certain to be rank 0.
 	First bool `json:"first"`
-	// Order is the position of Role in rank order. Containers whose Rank is unknown are ranked by (Order, Index).
+	// Order is the position of Role in rank order. (Order, Index) ranks containers whose Rank is unknown.
 	Order int `json:"order"`
-	// Slots is how many processes a launcher starts here. LaunchOnly says that 0 of them is meant: the container
-	// launches, or serves, but computes nothing.
+	// Slots is the number of processes that a launcher starts here. LaunchOnly says that 0 is intended: the container
+	// launches or serves, and computes nothing.
 	Slots      int  `json:"slots"`
 	LaunchOnly bool `json:"launch_only"`
-	// GPUs is how many GPUs this container has, by the scheduler's word or else by its device nodes.
+	// GPUs is the number of GPUs of this container, from the scheduler or else from its device nodes.
 	GPUs int `json:"gpus"`
-	// CPUs is how many processors this container may use, at least 1: its affinity, cut by the cgroup's quota.
+	// CPUs is the number of processors that this container may use, at least 1: its affinity, limited by the cgroup's
+	// quota.
 	CPUs int `json:"-"`
-	// Port is the TCP and UDP port that paiinit is to listen on here.
+	// Port is the TCP and UDP port that paiinit listens on here.
 	Port int `json:"port"`
-	// ServerPort says that Port is the one that the scheduler gave to a server of the job's own, because the other
-	// containers are told no other: OpenPAI before 0.11.
+	// ServerPort says that the scheduler meant Port for a server of the job: OpenPAI before 0.11 tells the other
+	// containers no other port.
 	ServerPort bool `json:"-"`
-	// Alias is the container's name: role-index, or the host name while the index is unknown.
+	// Alias is the container's name: role-index, or the host name if the index is unknown.
 	Alias string `json:"alias"`
-	// Roles are the job's roles in rank order, as far as the environment names them.
+	// Roles are the job's roles in rank order, as far as the environment tells them.
 	Roles []Role `json:"roles"`
-	// Peers are all containers of the job in rank order, this one among them, where the environment lists them.
+	// Peers are all containers of the job in rank order, including this one; empty if the environment does not list
+	// them.
 	Peers []Peer `json:"peers"`
-	// Seeds are further places to look for the others, for where Peers does not tell.
+	// Seeds are further places to look for other containers.
 	Seeds []Seed `json:"seeds"`
-	// Secrets are places where the scheduler already shares a secret with all containers of the job, best first.
-	// Read only looks whether they exist.
+	// Secrets are places where the scheduler shares a secret with all containers of the job, best first. Read checks
+	// only that they exist.
 	Secrets []Secret `json:"secrets"`
-	// AzureRDMA are the signs that this container was promised Azure's Network Direct fabric, of which package rdma knows
-	// more: "paiAzRDMA", "/var/lib/hyperv", "/dev/hvnd_rdma", "/etc/dat.conf".
+	// AzureRDMA are the signs that the job asked for Azure's Network Direct: "paiAzRDMA", "/var/lib/hyperv",
+	// "/dev/hvnd_rdma", "/etc/dat.conf".
 	AzureRDMA []string `json:"azure_rdma"`
-	// Sources says for a field (by its JSON name) which variable, flag, file or DNS answer it came from.
+	// Sources tells for a field, by its JSON name, the variable, flag, file or DNS answer that it came from.
 	Sources map[string]string `json:"sources"`
-	// Warnings are oddities that were overcome, one sentence each.
+	// Warnings are problems that Read could work around, one sentence each.
 	Warnings []string `json:"warnings"`
 }
 
-// Role is a group of like containers.
+// Role is a group of containers that do the same work.
 type Role struct {
 	Name string `json:"name"`
 	// Count is the number of its containers, -1 if unknown.
@@ -118,48 +117,47 @@ type Peer struct {
 	// Rank is -1 if unknown.
 	Rank  int    `json:"rank"`
 	Alias string `json:"alias"`
-	// Names are other names under which the scheduler's tools know the container.
+	// Names are further names that the scheduler's tools use for the container.
 	Names []string `json:"names"`
 	// Host is a name or an address; empty if the environment does not tell it, as for a task that has not started.
 	Host string `json:"host"`
-	// Port is the port that this peer's paiinit listens on; 0 if unknown.
+	// Port is the port that the peer's paiinit listens on; 0 is unknown.
 	Port int `json:"port"`
-	// Slots is -1 if unknown.
+	// Slots is the number of processes that a launcher starts there; -1 is unknown.
 	Slots int `json:"slots"`
-	// Decided says that Slots is the job's decision, which is not told to the container itself.
+	// Decided says that a host list of the job gives Slots, which the container itself may not see.
 	Decided bool `json:"-"`
 }
 
-// Seed is a place where other containers of the job may be found. A Host that is a DNS name may stand for many
-// containers, more of them with time.
+// Seed is a place where other containers of the job may be found. If Host is a DNS name, it may stand for many
+// containers, and for more while they start.
 type Seed struct {
 	Host string `json:"host"`
 	Port int    `json:"port"`
-	// Role is the role of all containers there, where the environment tells it: the job has at least one of them.
+	// Role is the role of all containers there, if the environment tells it. The job has at least one such container.
 	Role string `json:"-"`
 }
 
-// Secret is a place where a secret is kept. Kind is "file", and Name then its absolute path.
+// Secret is a place that holds a secret. Kind is "file" and Name its absolute path.
 type Secret struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"`
 }
 
-// scheduler is one row of the table that later schedulers join: a name, how to see that it is there, and how to read
-// what it says.
+// scheduler is one row of the table: a scheduler's name, how to detect it, and how to read what it tells.
 type scheduler struct {
 	name string
-	// match returns the variable or file that gives the scheduler away, or "".
+	// match returns the variable or file that shows the scheduler, or "".
 	match func(*reader) string
-	// read fills in what the scheduler says. What it leaves is completed by settle.
+	// read fills in what the scheduler tells. settle completes the rest.
 	read func(*reader, *Job) error
-	// parts are other schedulers whose signs belong to this one, and are no disagreement.
+	// parts are schedulers whose variables this one sets as well. Seeing them causes no warning.
 	parts []string
-	// general marks a reader that serves where no scheduler is seen; it disagrees with nobody.
+	// general marks a row that is used if no scheduler is seen. It never causes a warning.
 	general bool
 }
 
-// Names of schedulers on which others build.
+// Names of schedulers that are parts of others.
 const (
 	tfConfig    = "tf-config"
 	torchrun    = "torchrun"
@@ -174,7 +172,12 @@ func schedulers() []scheduler {
 		{name: "mpijob", match: matchMPIJob, read: readMPIJob, parts: []string{indexedJob}},
 		{name: "volcano", match: matchVolcano, read: readVolcano, parts: []string{tfConfig, torchrun, statefulSet}},
 		{name: "leaderworkerset", match: matchLeaderWorkerSet, read: readLeaderWorkerSet, parts: []string{statefulSet}},
-		{name: "trainjob", match: matchTrainJob, read: readTrainJob, parts: []string{"pytorchjob", indexedJob, statefulSet}},
+		{
+			name:  "trainjob",
+			match: matchTrainJob,
+			read:  readTrainJob,
+			parts: []string{"pytorchjob", indexedJob, statefulSet},
+		},
 		{name: "pytorchjob", match: matchPyTorchJob, read: readPyTorchJob, parts: []string{torchrun, statefulSet}},
 		{name: "sagemaker", match: matchSageMaker, read: readSageMaker, parts: []string{tfConfig, torchrun}},
 		{name: "vertex", match: matchVertex, read: readVertex, parts: []string{tfConfig, torchrun}},
@@ -204,13 +207,13 @@ func Systems() []string {
 	return names
 }
 
-// NestedVariables are the variables that Nested looks for, in this order.
+// NestedVariables returns the variables that Nested looks for, in this order.
 func NestedVariables() []string {
 	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
 }
 
-// Nested returns the variable that says that this process runs inside a rank that a launcher, or paiinit, has started
-// already, so that there is nothing left to gather; or "".
+// Nested returns the variable that shows that a launcher or paiinit started this process as a rank, so that there is
+// nothing to gather; or "".
 func Nested(environ []string) string {
 	set := make(map[string]bool)
 	for _, entry := range environ {
@@ -227,11 +230,11 @@ func Nested(environ []string) string {
 	return ""
 }
 
-// Read derives the job from in. An environment that is contradictory or incomplete gives a *VarError; other errors are
-// those of ctx, which also bounds what is asked of the resolver.
+// Read derives the job from in. A contradictory or incomplete environment gives a *VarError. All other errors are those
+// of ctx, which also bounds the questions to the resolver.
 func Read(ctx context.Context, in Input) (Job, error) {
 	r := newReader(ctx, in)
-	job, err := r.readJob()
+	job, err := readJob(r)
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return Job{}, ctxErr
 	}
@@ -241,7 +244,7 @@ func Read(ctx context.Context, in Input) (Job, error) {
 	return job, nil
 }
 
-func (r *reader) readJob() (Job, error) {
+func readJob(r *reader) (Job, error) {
 	job := Job{
 		Index: -1, Rank: -1, Size: -1,
 		Roles: []Role{}, Peers: []Peer{}, Seeds: []Seed{}, Secrets: []Secret{}, AzureRDMA: []string{},
@@ -252,18 +255,18 @@ func (r *reader) readJob() (Job, error) {
 	}
 	job.System = sched.name
 	r.system = sched.name
-	steps := []func(*Job) error{
-		func(job *Job) error { return r.readScheduler(sched, job) },
-		r.nameJob,
-		r.azureRDMA,
-		r.settle,
-		r.spreadPorts,
-		r.countSlots,
-		r.choosePort,
-		r.checkPeers,
+	steps := []func(*reader, *Job) error{
+		func(r *reader, job *Job) error { return readScheduler(r, sched, job) },
+		nameJob,
+		findAzureRDMA,
+		settle,
+		spreadPorts,
+		countSlots,
+		choosePort,
+		checkPeers,
 	}
 	for _, step := range steps {
-		if err := step(&job); err != nil && r.contradiction != nil {
+		if err := step(r, &job); err != nil && r.contradiction != nil {
 			return Job{}, r.contradiction
 		} else if err != nil {
 			return Job{}, err
@@ -278,38 +281,16 @@ func (r *reader) readJob() (Job, error) {
 	return job, nil
 }
 
-// readScheduler reads what the scheduler says, and an explicit list of peers over it: then what the scheduler does not say,
-// or says wrong, does not matter.
-func (r *reader) readScheduler(sched scheduler, job *Job) error {
+// readScheduler reads what the scheduler tells. PAIINIT_PEERS replaces its peers; then its errors do not matter.
+func readScheduler(r *reader, sched scheduler, job *Job) error {
 	err := sched.read(r, job)
 	if !sched.general && r.has("PAIINIT_PEERS") {
-		return r.peers(job)
+		return readPeers(r, job)
 	}
 	return err
 }
 
-// azureRDMA looks for the signs of Network Direct: a variable of the OpenPAI job that asks for it, what OpenPAI mounts then
-// (src/rest-server/src/templates of its 0.14), the device of Azure's driver, and its line in uDAPL's configuration.
-func (r *reader) azureRDMA(job *Job) error {
-	sign := func(name string, seen bool) {
-		if seen {
-			job.AzureRDMA = append(job.AzureRDMA, name)
-		}
-	}
-	v, _ := r.get("paiAzRDMA")
-	asked, _ := strconv.ParseBool(strings.ToLower(v.value))
-	sign("paiAzRDMA", asked)
-	sign("/var/lib/hyperv", r.exists("/var/lib/hyperv") || r.entries("/var/lib/hyperv") != nil)
-	sign("/dev/hvnd_rdma", r.exists("/dev/hvnd_rdma"))
-	conf, _ := r.file("/etc/dat.conf")
-	sign("/etc/dat.conf", strings.Contains(conf, "ofa-v2-ib0"))
-	if len(job.AzureRDMA) > 0 {
-		r.sources["azure_rdma"] = strings.Join(job.AzureRDMA, ", ")
-	}
-	return nil
-}
-
-// detect chooses the scheduler: the one that is asked for, else the first that is seen.
+// detect returns the scheduler that PAIINIT_SYSTEM names, else the first one that the environment shows.
 func (r *reader) detect(table []scheduler) (scheduler, error) {
 	if v, ok := r.get("PAIINIT_SYSTEM"); ok {
 		for _, s := range table {
@@ -343,8 +324,8 @@ func (r *reader) detect(table []scheduler) (scheduler, error) {
 	return found, nil
 }
 
-// nameJob applies the explicit names of the job over the scheduler's.
-func (r *reader) nameJob(job *Job) error {
+// nameJob lets PAIINIT_JOB and PAIINIT_ATTEMPT replace the scheduler's names.
+func nameJob(r *reader, job *Job) error {
 	for _, f := range []struct {
 		name  string
 		field *string

@@ -43,13 +43,18 @@ func TestReadCancelled(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestReadLeavesSecrets asserts that only the places of secrets are looked at, and that no message repeats a value.
+// TestReadLeavesSecrets asserts that Read reads no secrets, and that no message contains one.
 func TestReadLeavesSecrets(t *testing.T) {
 	const canary = "canary-6f1d"
 	job, err := envspec.Read(context.Background(), envspec.Input{
 		Environ: []string{
-			"PAI_JOB_NAME=u~j", "PAI_CURRENT_TASK_ROLE_NAME=w", "PAI_TASK_ROLE_LIST=w", "PAI_TASK_INDEX=0", "PAI_TASKS_NUM=1",
-			"PAIINIT_SECRET=" + canary, "PAIINIT_SECRET=other-" + canary,
+			"PAI_JOB_NAME=u~j",
+			"PAI_CURRENT_TASK_ROLE_NAME=w",
+			"PAI_TASK_ROLE_LIST=w",
+			"PAI_TASK_INDEX=0",
+			"PAI_TASKS_NUM=1",
+			"PAIINIT_SECRET=" + canary,
+			"PAIINIT_SECRET=other-" + canary,
 		},
 		Files: fstest.MapFS{
 			"root/.ssh/u~j": {Data: []byte(canary), Mode: 0o600},
@@ -83,7 +88,10 @@ func TestJSON(t *testing.T) {
 		require.False(t, bytes.Contains(b, []byte("null")), path)
 		var fields map[string]any
 		require.NoError(t, json.Unmarshal(b, &fields))
-		for _, name := range []string{"system", "job", "attempt", "role", "index", "rank", "size", "slots", "port", "peers", "sources", "warnings"} {
+		for _, name := range []string{
+			"system", "job", "attempt", "role", "index", "rank", "size", "slots", "port", "peers", "sources",
+			"warnings",
+		} {
 			require.Contains(t, fields, name)
 		}
 		for _, p := range fields["peers"].([]any) {
@@ -94,7 +102,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestSelfViews asserts that the fixtures of the tasks of one job tell one story.
+// TestSelfViews asserts that the fixtures of all tasks of a job agree.
 func TestSelfViews(t *testing.T) {
 	for prefix, aliases := range map[string]string{
 		"openpai/classic-B":            "master-0 worker-0 worker-1",
@@ -141,28 +149,39 @@ func TestSelfViews(t *testing.T) {
 	}
 }
 
-// TestErrorTexts asserts that each way in which an environment is wrong is told in words that name it.
+// TestErrorTexts asserts the message for each way in which an environment can be wrong.
 func TestErrorTexts(t *testing.T) {
 	for fixture, text := range map[string]string{
-		"openpai/error-index-missing":         "openpai: PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX is not set (FC_TASK_INDEX neither); set PAIINIT_INDEX",
-		"openpai/error-index-outside":         `openpai: index 3 of role "worker" is outside 0..1 (PAI_TASK_ROLE_TASK_COUNT_worker=2)`,
-		"openpai/error-role-unknown":          `openpai: role "wroker" (PAI_CURRENT_TASK_ROLE_NAME) is not one of "master","worker" (PAI_TASK_ROLE_LIST)`,
-		"openpai/gang-off":                    "PAI_TASK_ROLE_hvdworker_HOST_LIST has 1 of 2 hosts; gang allocation off? waiting for gossip",
-		"openpai/error-sums-differ":           "openpai: PAI_TASKS_NUM=3 but roles add up to 4",
-		"openpai/error-names-dropped-by-dash": `no address variable for role "ps.server"; names with "." are dropped by dash/busybox sh: start paiinit with bash or exec form`,
-		"openpai/error-roles-mangle-alike":    `roles "ps_1" and "ps1" share the runtime name "ps1"; rename one`,
-		"openpai/error-bad-port":              `openpai: PAI_CONTAINER_HOST_PORT_LIST="ssh:70000;": port 70000 of "ssh" is not in 1..65535`,
-		"openpai/error-duplicate-address":     "worker-0 and worker-1 both use 10.151.41.9:23001",
-		"openpai/service-link":                `is a Kubernetes service link (Service "`,
-		"openpai/also-indexed-job":            "using openpai, also saw kubernetes-indexed-job (JOB_COMPLETION_INDEX); override with PAIINIT_SYSTEM",
-		"azure/error-not-my-address":          "azure: none of my addresses (172.17.0.2) is in AZ_BATCH_HOST_LIST (10.0.0.4,10.0.0.5): run the container with host networking or set PAIINIT_INDEX",
-		"tf-config/error-json":                "TF_CONFIG: invalid JSON at byte 18: ",
-		"tf-config/error-task-absent":         `TF_CONFIG: task chef/0 is not in the cluster, which has "ps","worker"`,
-		"tf-config/error-index-outside":       "TF_CONFIG: task worker/3 but cluster.worker has 3 entries (0..2)",
-		"pytorchjob/error-elastic":            "elastic PET_NNODES=1:4 is not supported; set PAIINIT_SIZE",
-		"kubernetes-indexed-job/error-size":   "kubernetes-indexed-job gives no pod count; set PAIINIT_SIZE (spec.completions)",
-		"slurm/error-tasks-per-node":          "started 4 times on this node; use --ntasks-per-node=1",
-		"slurm/error-bracket":                 `slurm: SLURM_STEP_NODELIST="tux[1-3": missing "]" at 8`,
+		"openpai/error-index-missing": "openpai: neither PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX nor FC_TASK_INDEX " +
+			"is set; set PAIINIT_INDEX",
+		"openpai/error-index-outside": `openpai: index 3 of role "worker" is outside 0..1 ` +
+			`(PAI_TASK_ROLE_TASK_COUNT_worker=2)`,
+		"openpai/error-role-unknown": `openpai: role "wroker" (PAI_CURRENT_TASK_ROLE_NAME) is not one of ` +
+			`"master","worker" (PAI_TASK_ROLE_LIST)`,
+		"openpai/gang-off": "PAI_TASK_ROLE_hvdworker_HOST_LIST has 1 of 2 hosts; gang allocation off? " +
+			"waiting for gossip",
+		"openpai/error-sums-differ": "openpai: PAI_TASKS_NUM=3 but roles add up to 4",
+		"openpai/error-names-dropped-by-dash": `no address variable for role "ps.server"; names with "." are ` +
+			`dropped by dash/busybox sh: start ` +
+			`paiinit with bash or exec form`,
+		"openpai/error-roles-mangle-alike": `roles "ps_1" and "ps1" share the runtime name "ps1"; rename one`,
+		"openpai/error-bad-port": `openpai: PAI_CONTAINER_HOST_PORT_LIST="ssh:70000;": port 70000 of ` +
+			`"ssh" is not in 1..65535`,
+		"openpai/error-duplicate-address": "worker-0 and worker-1 both use 10.151.41.9:23001",
+		"openpai/service-link":            `is a Kubernetes service link (Service "`,
+		"openpai/also-indexed-job": "using openpai, also saw kubernetes-indexed-job (JOB_COMPLETION_INDEX); " +
+			"override with PAIINIT_SYSTEM",
+		"azure/error-not-my-address": "azure: none of my addresses (172.17.0.2) is in AZ_BATCH_HOST_LIST " +
+			"(10.0.0.4,10.0.0.5): run the " +
+			"container with host networking or set PAIINIT_INDEX",
+		"tf-config/error-json":          "TF_CONFIG: invalid JSON at byte 18: ",
+		"tf-config/error-task-absent":   `TF_CONFIG: task chef/0 is not in the cluster, which has "ps","worker"`,
+		"tf-config/error-index-outside": "TF_CONFIG: task worker/3 but cluster.worker has 3 entries (0..2)",
+		"pytorchjob/error-elastic":      "elastic PET_NNODES=1:4 is not supported; set PAIINIT_SIZE",
+		"kubernetes-indexed-job/error-size": "kubernetes-indexed-job gives no pod count; set PAIINIT_SIZE " +
+			"(spec.completions)",
+		"slurm/error-tasks-per-node": "started 4 times on this node; use --ntasks-per-node=1",
+		"slurm/error-bracket":        `slurm: SLURM_STEP_NODELIST="tux[1-3": missing "]" at 8`,
 	} {
 		ar, err := txtar.ParseFile("testdata/" + fixture + ".txtar")
 		require.NoError(t, err)
@@ -201,10 +220,16 @@ func FuzzRead(f *testing.F) {
 		in := envspec.Input{
 			Environ: strings.Split(env, "\x00"), Flags: map[string]string{}, Hostname: "node1",
 			Files: fstest.MapFS{
-				"peers": {Data: []byte(file)}, "sys/fs/cgroup/cpu.max": {Data: []byte(file)},
+				"peers":                                  {Data: []byte(file)},
+				"sys/fs/cgroup/cpu.max":                  {Data: []byte(file)},
 				"usr/local/pai/runtime.d/runtime_env.sh": {Data: []byte(file)},
-				"etc/hosts":                              {Data: []byte(file)}, "etc/mpi/hostfile": {Data: []byte(file)}, "etc/volcano/t.host": {Data: []byte(file)},
-				"etc/dat.conf": {Data: []byte(file)}, "root/.ssh/config": {Data: []byte(file)},
+				"etc/hosts": {
+					Data: []byte(file),
+				},
+				"etc/mpi/hostfile":   {Data: []byte(file)},
+				"etc/volcano/t.host": {Data: []byte(file)},
+				"etc/dat.conf":       {Data: []byte(file)},
+				"root/.ssh/config":   {Data: []byte(file)},
 			},
 		}
 		if strings.Contains(file, "current_host") {

@@ -13,9 +13,9 @@ func readIndexedJob(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "JOB_COMPLETION_INDEX"); err != nil {
 		return err
 	}
-	size, err := r.podCount("spec.completions")
+	size, err := podCount(r, "spec.completions")
 	if err != nil {
 		return err
 	}
-	return r.numberedPods(job, size, size)
+	return addNumberedPods(r, job, size, size)
 }

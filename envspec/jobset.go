@@ -9,14 +9,14 @@ func matchJobSet(r *reader) string {
 	return ""
 }
 
-// readJobSet reads a pod named JOBSET-JOB-JOBINDEX-INDEX, of a replicated job whose number of jobs and own index the pod's
-// labels tell, which the manifest hands over as PAIINIT_JOB_REPLICAS and PAIINIT_JOB_INDEX.
+// readJobSet reads a pod named JOBSET-JOB-JOBINDEX-INDEX, of a replicated job whose number of jobs and own index the
+// pod's labels tell, which the manifest hands over as PAIINIT_JOB_REPLICAS and PAIINIT_JOB_INDEX.
 func readJobSet(r *reader, job *Job) error {
 	completion, _ := r.get("JOB_COMPLETION_INDEX")
 	if err := r.soleRole(job, completion); err != nil {
 		return err
 	}
-	size, err := r.podCount("replicas x parallelism")
+	size, err := podCount(r, "replicas x parallelism")
 	if err != nil {
 		return err
 	}
@@ -42,10 +42,11 @@ func readJobSet(r *reader, job *Job) error {
 	}
 	if !r.has("PAIINIT_INDEX") {
 		if job.Index >= each {
-			return r.bad(completion, "", "is outside 0..%d (%s=%d for %d jobs)", each-1, r.sources["size"], size, replicas)
+			return r.bad(completion, "", "is outside 0..%d (%s=%d for %d jobs)", each-1, r.sources["size"], size,
+				replicas)
 		}
 		job.Index += jobIndex * each
 		r.sources["index"] = jobVar.source() + ", " + completion.source()
 	}
-	return r.numberedPods(job, size, each)
+	return addNumberedPods(r, job, size, each)
 }

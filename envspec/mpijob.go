@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Sources: pkg/controller/mpi_job_controller.go of github.com/kubeflow/mpi-operator, and, for the first generation,
-// pkg/controller.v1/mpi of github.com/kubeflow/training-operator (v1.9). The prototype is kubeflow/openmpi of
-// github.com/kubeflow/kubeflow up to v0.4: workloads.libsonnet and assets.libsonnet.
+// Sources: pkg/controller/mpi_job_controller.go of github.com/kubeflow/mpi-operator; for the first generation
+// pkg/controller.v1/mpi of github.com/kubeflow/training-operator (v1.9); for the prototype kubeflow/openmpi of
+// github.com/kubeflow/kubeflow up to v0.4, workloads.libsonnet and assets.libsonnet.
 
 const (
 	mpiHostfile   = "/etc/mpi/hostfile"
@@ -29,10 +29,10 @@ func matchMPIJob(r *reader) string {
 	return ""
 }
 
-// readMPIJob reads the launcher, which has the list of hosts, and the workers, which are told nothing but their name: where
-// the launcher is follows from it.
+// readMPIJob reads the launcher, which has the list of hosts, and the workers, which have only a name: the launcher's
+// name follows from it.
 func readMPIJob(r *reader, job *Job) error {
-	for _, key := range []string{kopenmpiKey, "/root/.ssh/id_rsa"} { // the prototype's users may have copied it
+	for _, key := range []string{kopenmpiKey, "/root/.ssh/id_rsa"} { // users of the prototype may have copied it
 		if r.exists(key) {
 			job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: key})
 		}
@@ -40,36 +40,24 @@ func readMPIJob(r *reader, job *Job) error {
 	role, ok := r.get("K_MPI_JOB_ROLE", "PAIINIT_ROLE")
 	switch {
 	case !ok && r.exists(mpiKubexec), role.value == "launcher" && r.exists(mpiKubexec):
-		// The first generation starts remote processes through the API server; there is nobody to meet.
-		r.warn("%s: hosts are reached by kubectl exec, so this container only runs its command", mpiKubexec)
-		return r.soleContainer(job, variable{name: mpiKubexec, value: mpiKubexec})
+		// The first generation starts remote processes through the API server: there are no peers to find.
+		r.warn("%s: the job reaches hosts by kubectl exec, so this container only runs its command", mpiKubexec)
+		return soleContainer(r, job, variable{name: mpiKubexec, value: mpiKubexec})
 	case !ok && r.exists(kopenmpiHosts):
-		return r.kopenmpi(job)
+		return readMPIPrototype(r, job)
 	case !ok:
 		return r.missing("set PAIINIT_ROLE", "K_MPI_JOB_ROLE")
 	}
 	switch role.value {
 	case "launcher":
-		return r.mpiLauncher(job, role)
+		return readMPILauncher(r, job, role)
 	case "worker":
-		return r.mpiWorker(job, role)
+		return readMPIWorker(r, job, role)
 	}
 	return r.bad(role, "", "is neither \"launcher\" nor \"worker\"")
 }
 
-// soleContainer makes this container a job of its own.
-func (r *reader) soleContainer(job *Job, v variable) error {
-	job.Role, job.Index = defaultRole, 0
-	job.Roles = []Role{{Name: defaultRole, Count: 1}}
-	job.Peers = []Peer{r.onlyPeer(defaultRole)}
-	r.spread = true
-	for _, field := range []string{"role", "index", "size", "peers"} {
-		r.note(field, v)
-	}
-	return nil
-}
-
-func (r *reader) mpiLauncher(job *Job, role variable) error {
+func readMPILauncher(r *reader, job *Job, role variable) error {
 	name, _ := r.podName()
 	if stem, ok := strings.CutSuffix(name.value, "-launcher"); ok {
 		r.jobID(job, stem, name)
@@ -77,7 +65,7 @@ func (r *reader) mpiLauncher(job *Job, role variable) error {
 	job.Role, job.Index = "launcher", 0
 	r.note("role", role)
 	r.note("index", role)
-	path, text, ok := r.mpiHosts()
+	path, text, ok := readMPIHosts(r)
 	if !ok {
 		return r.bad(role, "set PAIINIT_PEERS", "but neither %s nor %s can be read", mpiHostfile, mpiDiscovery)
 	}
@@ -95,11 +83,11 @@ func (r *reader) mpiLauncher(job *Job, role variable) error {
 	} else if launcher.slots > 0 {
 		r.slots[peerKey{"launcher", 0}] = slotCount{launcher.slots, list}
 	}
-	return r.addWorkers(job, workers, list)
+	return addMPIWorkers(r, job, workers, list)
 }
 
-// kopenmpi reads a pod of the prototype, NAME-master or NAME-worker-0: all of them have the list.
-func (r *reader) kopenmpi(job *Job) error {
+// readMPIPrototype reads a pod of the prototype, NAME-master or NAME-worker-0. All of them have the list.
+func readMPIPrototype(r *reader, job *Job) error {
 	text, _ := r.file(kopenmpiHosts)
 	list := variable{name: kopenmpiHosts, value: kopenmpiHosts}
 	_, workers, problem := parseMPIHosts(text)
@@ -133,11 +121,11 @@ func (r *reader) kopenmpi(job *Job) error {
 	if err := r.addRole(job, "master", []string{master}, list); err != nil {
 		return err
 	}
-	return r.addWorkers(job, workers, list)
+	return addMPIWorkers(r, job, workers, list)
 }
 
-// addWorkers appends the workers of a host list, with their slots if it tells them.
-func (r *reader) addWorkers(job *Job, workers []mpiHost, list variable) error {
+// addMPIWorkers appends the workers of a host list, with their slots if the list has them.
+func addMPIWorkers(r *reader, job *Job, workers []mpiHost, list variable) error {
 	hosts := make([]string, len(workers))
 	for i, w := range workers {
 		hosts[i] = w.host
@@ -148,8 +136,8 @@ func (r *reader) addWorkers(job *Job, workers []mpiHost, list variable) error {
 	return r.addRole(job, defaultRole, hosts, list)
 }
 
-// mpiHosts returns the first list of hosts that there is.
-func (r *reader) mpiHosts() (path, text string, ok bool) {
+// readMPIHosts returns the first list of hosts that can be read.
+func readMPIHosts(r *reader) (path, text string, ok bool) {
 	paths := []string{mpiHostfile, kopenmpiHosts, mpiDiscovery}
 	if v, given := r.get("OMPI_MCA_orte_default_hostfile", "I_MPI_HYDRA_HOST_FILE", "HYDRA_HOST_FILE"); given {
 		paths = append([]string{v.value}, paths...)
@@ -164,11 +152,11 @@ func (r *reader) mpiHosts() (path, text string, ok bool) {
 
 type mpiHost struct {
 	host  string
-	slots int // 0 = not told
+	slots int // 0 = unknown
 }
 
 // parseMPIHosts reads lines "HOST slots=N" (Open MPI), "HOST:N" (Intel MPI, MPICH), "HOST", or "echo HOST" of the
-// discovery script. The launcher is among them if it computes too.
+// discovery script. The list contains the launcher if it computes too.
 func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem string) {
 	byIndex := make(map[int]mpiHost)
 	var plain []mpiHost
@@ -213,7 +201,7 @@ func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem st
 			plain = append(plain, h)
 		}
 	}
-	// The list may be sorted as text, worker-10 before worker-2, or lack workers that do not run yet.
+	// The list may be sorted as text, worker-10 before worker-2, or lack workers that are not running yet.
 	for i := 0; len(byIndex) > 0; i++ {
 		h, ok := byIndex[i]
 		if !ok && i > maxTasks {
@@ -229,7 +217,7 @@ func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem st
 	return launcher, workers, ""
 }
 
-func (r *reader) mpiWorker(job *Job, role variable) error {
+func readMPIWorker(r *reader, job *Job, role variable) error {
 	job.Role = defaultRole
 	r.note("role", role)
 	name, ok := r.podName()
@@ -239,7 +227,8 @@ func (r *reader) mpiWorker(job *Job, role variable) error {
 	stem, index, numbered := splitAlias(name.value)
 	id, isWorker := strings.CutSuffix(stem, "-worker")
 	if !numbered || !isWorker {
-		return r.bad(name, "set PAIINIT_POD_NAME from metadata.name", "is not JOB-worker-NUMBER, by which a worker of an MPIJob finds its launcher")
+		return r.bad(name, "set PAIINIT_POD_NAME from metadata.name",
+			"is not JOB-worker-NUMBER, from which a worker of an MPIJob derives its launcher")
 	}
 	r.jobID(job, id, name)
 	job.Index = index
@@ -249,7 +238,7 @@ func (r *reader) mpiWorker(job *Job, role variable) error {
 			return err
 		}
 	}
-	r.launchOnly["launcher"] = true // unless it computes too, which a worker is not told
+	r.launchOnly["launcher"] = true // if it computes too, workers do not know
 	r.countRole(job, "launcher", 1, role)
 	count := -1
 	size, v, ok, err := r.number(2, maxTasks, "PAIINIT_SIZE")

@@ -2,20 +2,21 @@ package envspec
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // OpenPAI (github.com/microsoft/pai) has had three generations of one set of variables:
 //
-//   - classic, up to 0.10: of the other tasks only PAI_TASK_ROLE_<role>_HOST_LIST is known, with their "http" ports.
+//   - classic, up to 0.10: only PAI_TASK_ROLE_<role>_HOST_LIST tells about other tasks, with their "http" ports.
 //   - 0.11 to 1.0 on YARN: every task's address and ports by label, PAI_HOST_IP_<role>_<index> and
 //     PAI_PORT_LIST_<role>_<index>_<label>.
-//   - 1.x on Kubernetes: the same, but these names hold the role as k8s allows it (lower case, letters and digits), the
-//     others hold it as written. They come from a file that the pod's runtime sources,
-//     /usr/local/pai/runtime.d/runtime_env.sh, and are missing where the command runs without it.
+//   - 1.x on Kubernetes: the same, but these names contain the role as Kubernetes allows it (lower case, letters and
+//     digits), all others as written. The pod's runtime sources them from /usr/local/pai/runtime.d/runtime_env.sh: a
+//     command that runs without it does not have them.
 //
-// Names are always built from role, index and label; they cannot be taken apart, as roles may hold "_".
+// Names are built from role, index and label. They cannot be split again, because roles may contain "_".
 // Sources: src/rest-server/src/templates/yarnContainerScript.mustache, src/rest-server/src/models/v2/job/k8s.js, and
 // init.d/framework_parser.py of github.com/microsoft/openpai-runtime.
 type openPAI struct {
@@ -36,7 +37,10 @@ func matchOpenPAI(r *reader) string {
 }
 
 func readOpenPAI(r *reader, job *Job) error {
-	pai := openPAI{reader: r, kubernetes: r.has("FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_INSTANCE_UID")}
+	pai := openPAI{
+		reader:     r,
+		kubernetes: r.has("FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_INSTANCE_UID"),
+	}
 	if pai.kubernetes {
 		pai.sourceRuntimeEnv()
 	}
@@ -69,7 +73,7 @@ func readOpenPAI(r *reader, job *Job) error {
 	return pai.readPeers(job)
 }
 
-// sourceRuntimeEnv reads the lines "export NAME='value'" of the runtime's file if they are not in the environment.
+// sourceRuntimeEnv reads the lines "export NAME='value'" of the runtime's file, unless the environment has them.
 func (pai *openPAI) sourceRuntimeEnv() {
 	for name := range pai.vars {
 		if strings.HasPrefix(name, "PAI_HOST_IP_") {
@@ -98,7 +102,7 @@ func (pai *openPAI) sourceRuntimeEnv() {
 	}
 }
 
-// secrets lists what OpenPAI may have put into every container of the job: a token of the job (1.8), the classic job key,
+// secrets lists the secrets that OpenPAI may put into every container of the job: a token (1.8), the classic job key,
 // and the ssh plugin's key.
 func (pai *openPAI) secrets(job *Job) {
 	const tokens = "/usr/local/pai/token-secrets"
@@ -117,17 +121,10 @@ func (pai *openPAI) secrets(job *Job) {
 	}
 }
 
-// mangle is how OpenPAI on Kubernetes writes a role (convertName in src/rest-server/src/models/v2/utils/name.js).
-func mangle(role string) string {
-	return strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
-			return c
-		}
-		return -1
-	}, strings.ToLower(role))
-}
+// mangle returns a role as OpenPAI on Kubernetes writes it: convertName in src/rest-server/src/models/v2/utils/name.js.
+func mangle(role string) string { return lettersAndDigits(role) }
 
-// names returns the spellings of a role in variable names, as written first.
+// names returns the spellings of a role in variable names, the original first.
 func (pai *openPAI) names(role string) []string {
 	if m := mangle(role); pai.kubernetes && m != role {
 		return []string{role, m}
@@ -135,7 +132,7 @@ func (pai *openPAI) names(role string) []string {
 	return []string{role}
 }
 
-// of returns the variable prefix+role+suffix under any of the role's spellings.
+// of returns the variable prefix+role+suffix in any of the role's spellings.
 func (pai *openPAI) of(prefix, role, suffix string) (variable, bool) {
 	for _, name := range pai.names(role) {
 		if v, ok := pai.get(prefix + name + suffix); ok {
@@ -145,7 +142,7 @@ func (pai *openPAI) of(prefix, role, suffix string) (variable, bool) {
 	return variable{}, false
 }
 
-// mentioned says whether prefix+role+suffix is there at all, if only blank.
+// mentioned says whether prefix+role+suffix is set, even if it is blank.
 func (pai *openPAI) mentioned(prefix, role, suffix string) bool {
 	for _, name := range pai.names(role) {
 		if _, ok := pai.vars[prefix+name+suffix]; ok {
@@ -155,7 +152,7 @@ func (pai *openPAI) mentioned(prefix, role, suffix string) bool {
 	return false
 }
 
-// readRoles reads the list of roles. The order of other variables is alphabetical in some versions and means nothing.
+// readRoles reads the list of roles. Other variables list them alphabetically in some versions: their order is no rank.
 func (pai *openPAI) readRoles(job *Job) error {
 	v, ok := pai.get("PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST")
 	if !ok {
@@ -184,7 +181,7 @@ func (pai *openPAI) readRoles(job *Job) error {
 	return nil
 }
 
-// readSelf reads the own role, index and GPUs. In a pinned job, whose peers are given explicitly, they are optional.
+// readSelf reads this container's role, index and GPUs. They are optional in a pinned job, which has PAIINIT_PEERS.
 func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 	v, ok := pai.get("PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "PAI_TASK_ROLE_NAME", "FC_TASKROLE_NAME")
 	switch {
@@ -192,7 +189,8 @@ func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 		pai.note("role", v)
 		job.Role = pai.asListed(v.value)
 		if _, known := pai.index[job.Role]; !known && !pinned {
-			return pai.fail(v, "", "role %s (%s) is not one of %s (%s)", quote(v.value), v.name, quoteAll(pai.roles), pai.listVar.name)
+			return pai.fail(v, "", "role %s (%s) is not one of %s (%s)", quote(v.value), v.name, quoteAll(pai.roles),
+				pai.listVar.name)
 		}
 	case len(pai.roles) == 1:
 		job.Role = pai.roles[0]
@@ -200,8 +198,8 @@ func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 	case !pinned:
 		return pai.missing("set PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "FC_TASKROLE_NAME")
 	}
-	index, v, ok, err := pai.number(0, maxTasks, "PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_INDEX",
-		"PAI_TASK_ROLE_INDEX", "FC_TASK_INDEX")
+	index, v, ok, err := pai.number(0, maxTasks, "PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX",
+		"PAI_TASK_INDEX", "PAI_TASK_ROLE_INDEX", "FC_TASK_INDEX")
 	switch {
 	case err != nil && !pinned:
 		return err
@@ -215,7 +213,7 @@ func (pai *openPAI) readSelf(job *Job, pinned bool) error {
 	return nil
 }
 
-// asListed returns a role as PAI_TASK_ROLE_LIST writes it: early 1.x gives the own role's runtime name.
+// asListed returns a role as PAI_TASK_ROLE_LIST spells it: early 1.x tells a container the runtime's spelling.
 func (pai *openPAI) asListed(role string) string {
 	if _, known := pai.index[role]; !known && pai.kubernetes {
 		for _, r := range pai.roles {
@@ -227,7 +225,7 @@ func (pai *openPAI) asListed(role string) string {
 	return role
 }
 
-// readGPUs reads GPU counts: of all roles in 1.x, of the own role before.
+// readGPUs reads the GPU counts of all roles (1.x), or of this container's role.
 func (pai *openPAI) readGPUs(own string) {
 	resource := func(role string, v variable) {
 		// gpu,cpu,memory in MB,shared memory in MB
@@ -255,8 +253,8 @@ func (pai *openPAI) readGPUs(own string) {
 	}
 }
 
-// readCounts finds how many tasks each role has: by its variable, by its list of hosts, or, of a single role, by the
-// difference from the job's total.
+// readCounts finds how many tasks each role has: from its variable, from its list of hosts or, for one last role, from
+// the job's total.
 func (pai *openPAI) readCounts(job *Job) error {
 	total, totalVar, hasTotal, err := pai.number(1, maxTasks, "PAI_TASKS_NUM", "PAI_JOB_TASK_COUNT")
 	if err != nil {
@@ -312,7 +310,7 @@ func (pai *openPAI) readCounts(job *Job) error {
 	return nil
 }
 
-// hostList reads PAI_TASK_ROLE_<role>_HOST_LIST; the variable's name is empty if it is not set.
+// hostList reads PAI_TASK_ROLE_<role>_HOST_LIST. The variable's name is empty if it is not set.
 func (pai *openPAI) hostList(role string) ([]hostPort, variable, error) {
 	v, ok := pai.of("PAI_TASK_ROLE_", role, "_HOST_LIST")
 	if !ok {
@@ -336,7 +334,7 @@ func (pai *openPAI) hostList(role string) ([]hostPort, variable, error) {
 	return list, v, nil
 }
 
-// noAddress is the error for a role of which no variable tells where its tasks are.
+// noAddress returns the error for a role whose tasks have no address in any variable.
 func (pai *openPAI) noAddress(role string) error {
 	name := "PAI_TASK_ROLE_" + role + "_HOST_LIST"
 	if pai.kubernetes {
@@ -356,7 +354,7 @@ func (pai *openPAI) noAddress(role string) error {
 	return pai.fail(variable{name: name}, advice, "%s is not set: no address variable for role %q", name, role)
 }
 
-// readPeers finds where every task is. The port is the one that everybody can know: ssh where it is told, else http.
+// readPeers finds every task. The port is one that all tasks know: ssh if this generation tells it, else http.
 func (pai *openPAI) readPeers(job *Job) error {
 	for _, role := range job.Roles {
 		list, listVar, err := pai.hostList(role.Name)
@@ -364,8 +362,8 @@ func (pai *openPAI) readPeers(job *Job) error {
 			return err
 		}
 		if len(list) > role.Count {
-			return pai.fail(listVar, "", "%s=%s has %d of %d hosts (%s)", listVar.name, quote(listVar.value), len(list), role.Count,
-				pai.counts[role.Name].name)
+			return pai.fail(listVar, "", "%s=%s has %d of %d hosts (%s)", listVar.name, quote(listVar.value), len(list),
+				role.Count, pai.counts[role.Name].name)
 		}
 		told := listVar.name != "" || pai.mentioned("PAI_TASK_ROLE_", role.Name, "_HOST_LIST")
 		found := 0
@@ -399,7 +397,7 @@ func (pai *openPAI) readPeers(job *Job) error {
 				name, has = "PAI_TASK_ROLE_"+role.Name+"_HOST_LIST", found
 			}
 			pai.warn("%s has %d of %d hosts; gang allocation off? waiting for gossip", name, has, role.Count)
-			if !pai.tellsSSH() { // positions in a short list mean nothing, but its places do
+			if !pai.tellsSSH() { // positions in a short list are not indexes, but its addresses are valid
 				for _, hp := range list {
 					job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port})
 					pai.note("seeds", listVar)
@@ -410,7 +408,7 @@ func (pai *openPAI) readPeers(job *Job) error {
 	return nil
 }
 
-// peer finds one task; seen says that some variable mentions it.
+// peer finds one task. seen says whether any variable mentions it.
 func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable) (p Peer, seen bool, err error) {
 	p = Peer{Role: role.Name, Index: index, Names: []string{}}
 	for _, name := range pai.names(role.Name)[1:] {
@@ -428,7 +426,7 @@ func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable
 		p.Host, seen = v.value, true
 		pai.origin[key] = v
 	}
-	// The first variable that tells of a peer stands for all of them.
+	// The source of the peers is the first variable that tells about one.
 	if v, ok := pai.origin[key]; ok && pai.sources["peers"] == "" {
 		pai.note("peers", v)
 	}
@@ -446,7 +444,7 @@ func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable
 	return p, seen, nil
 }
 
-// completeSelf fills in what only this container is told of itself.
+// completeSelf fills in what OpenPAI tells a container only about itself.
 func (pai *openPAI) completeSelf(p *Peer) error {
 	key := peerKey{p.Role, p.Index}
 	if v, ok := pai.get("PAI_CONTAINER_HOST_IP", "PAI_CURRENT_CONTAINER_IP"); ok && p.Host == "" {
@@ -492,8 +490,8 @@ type labelPort struct {
 	from variable
 }
 
-// ownPorts reads the first port of each label from PAI_CONTAINER_HOST_PORT_LIST, "label:port[,port...];...", and from the
-// variables that repeat a part of it.
+// ownPorts reads the first port of each label from PAI_CONTAINER_HOST_PORT_LIST, "label:port[,port...];...", and from
+// the variables that repeat a part of it.
 func (pai *openPAI) ownPorts() (map[string]labelPort, error) {
 	ports := make(map[string]labelPort)
 	for _, part := range []struct{ label, name string }{
@@ -535,7 +533,7 @@ func (pai *openPAI) ownPorts() (map[string]labelPort, error) {
 	return ports, nil
 }
 
-// firstPort reads a list of ports and returns the first.
+// firstPort returns the first port of a list.
 func (pai *openPAI) firstPort(v variable) (int, error) {
 	items, err := pai.items(v, ",")
 	if err != nil {
@@ -552,4 +550,62 @@ func (pai *openPAI) firstPort(v variable) (int, error) {
 		}
 	}
 	return first, nil
+}
+
+// WithServerPorts returns environ with port(role, index) in place of the "http" ports of all tasks. paiinit listens on
+// these, see [Job.ServerPort], so that a server of the command cannot bind them. A port for which port returns 0 stays.
+func (j *Job) WithServerPorts(environ []string, port func(role string, index int) int) []string {
+	out := slices.Clone(environ)
+	own := port(j.Role, j.Index)
+	for i, entry := range out {
+		name, value, _ := strings.Cut(entry, "=")
+		switch name {
+		case "PAI_CONTAINER_HOST_PORT", "PAI_CURRENT_CONTAINER_PORT", "PAI_CONTAINER_HOST_http_PORT_LIST":
+			value = withFirstPort(value, own)
+		case "PAI_CONTAINER_HOST_PORT_LIST":
+			labels := strings.Split(value, ";")
+			for k, item := range labels {
+				if label, list, ok := strings.Cut(item, ":"); ok && clean(label) == "http" {
+					labels[k] = label + ":" + withFirstPort(list, own)
+				}
+			}
+			value = strings.Join(labels, ";")
+		default:
+			role, isRole := strings.CutPrefix(name, "PAI_TASK_ROLE_")
+			role, isList := strings.CutSuffix(role, "_HOST_LIST")
+			if !isRole || !isList {
+				continue
+			}
+			value = j.withRolePorts(role, value, port)
+		}
+		out[i] = name + "=" + value
+	}
+	return out
+}
+
+// withRolePorts replaces the ports in a role's list of hosts, unless it is shorter than the role: then positions are
+// not indexes.
+func (j *Job) withRolePorts(role, list string, port func(role string, index int) int) string {
+	items := strings.Split(strings.TrimRight(list, ", "), ",")
+	if !slices.ContainsFunc(j.Roles, func(r Role) bool { return r.Name == role && r.Count == len(items) }) {
+		return list
+	}
+	for i, item := range items {
+		if at := strings.LastIndexByte(item, ':'); at >= 0 {
+			items[i] = item[:at+1] + withFirstPort(item[at+1:], port(role, i))
+		}
+	}
+	return strings.Join(items, ",")
+}
+
+// withFirstPort replaces the first port of a list.
+func withFirstPort(list string, port int) string {
+	if port == 0 || list == "" {
+		return list
+	}
+	_, rest, several := strings.Cut(list, ",")
+	if several {
+		rest = "," + rest
+	}
+	return strconv.Itoa(port) + rest
 }

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// hostPort is where a container is found; port 0 is not given.
+// hostPort is where a container listens. Port 0 means that none is given.
 type hostPort struct {
 	host string
 	port int
 }
 
-// The forms of words are no regular expressions: every start of the program would compile them, also that of a remote shell.
+// Forms are checked by hand: every start of the program, even of a remote shell, would compile regular expressions.
 
-// made says that s has at least one byte, and consists of ASCII letters, digits and others only.
-func made(s, others string) bool {
+// consistsOf says whether s is not empty and has only ASCII letters, digits and bytes of others.
+func consistsOf(s, others string) bool {
 	for i := range len(s) {
 		letter := 'a' <= s[i] && s[i] <= 'z' || 'A' <= s[i] && s[i] <= 'Z'
 		if !letter && !isDigit(s[i]) && strings.IndexByte(others, s[i]) < 0 {
@@ -27,16 +27,16 @@ func made(s, others string) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// isHostName says that s has the form of a host name: neither dot nor dash at its ends.
-func isHostName(s string) bool { return made(s, "_.-") && s == strings.Trim(s, ".-") }
+// isHostName says whether s has the form of a host name, without dot or dash at its ends.
+func isHostName(s string) bool { return consistsOf(s, "_.-") && s == strings.Trim(s, ".-") }
 
-// isNumeric says that s is digits and dots.
+// isNumeric says whether s consists of digits and dots.
 func isNumeric(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
-// isRoleName says that s has the form of a role: no dash at its beginning.
-func isRoleName(s string) bool { return made(s, "._~-") && s[0] != '-' }
+// isRoleName says whether s has the form of a role, without a dash at its beginning.
+func isRoleName(s string) bool { return consistsOf(s, "._~-") && s[0] != '-' }
 
-// isNumbered says that s is prefix and digits.
+// isNumbered says whether s is prefix and digits.
 func isNumbered(s, prefix string) bool {
 	number, ok := strings.CutPrefix(s, prefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
@@ -44,8 +44,8 @@ func isNumbered(s, prefix string) bool {
 
 const maxHostName = 253 // bytes, of a name in text form (RFC 1035, section 2.3.4)
 
-// checkHost returns what is wrong with a host, or "". Digits and dots that are no address are refused: resolvers take
-// 010.0.0.4 as octal, and 10.0.4 as 10.0.0.4.
+// checkHost returns what is wrong with a host, or "". It refuses digits and dots that are no address: resolvers read
+// 010.0.0.4 as octal and 10.0.4 as 10.0.0.4.
 func checkHost(host string) string {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return ""
@@ -61,7 +61,7 @@ func checkHost(host string) string {
 	return ""
 }
 
-// parsePort returns a port, or what is wrong with it.
+// parsePort returns a port, or what is wrong with s.
 func parsePort(s string) (int, string) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
@@ -70,7 +70,7 @@ func parsePort(s string) (int, string) {
 	return int(n), ""
 }
 
-// quotePlain leaves a number bare.
+// quotePlain quotes s unless it is a number.
 func quotePlain(s string) string {
 	if s != "" && len(s) < 20 && isNumeric(s) {
 		return s
@@ -78,7 +78,7 @@ func quotePlain(s string) string {
 	return quote(s)
 }
 
-// parseHostPort reads host, host:port, [v6], [v6]:port or a bare v6 address. The problem is "" if it is well-formed.
+// parseHostPort reads host, host:port, [v6], [v6]:port or a bare v6 address. The problem is "" if s is well-formed.
 func parseHostPort(s string) (hp hostPort, problem string) {
 	host, port, hasPort := s, "", false
 	switch {
@@ -111,8 +111,8 @@ func parseHostPort(s string) (hp hostPort, problem string) {
 	return hp, problem
 }
 
-// items splits a list. Items are trimmed; empty ones at the end are dropped with a warning, elsewhere they are an error,
-// because they would shift all that follow.
+// items splits a list and trims its items. Empty items at the end cause a warning; elsewhere they are an error, because
+// they would shift the items after them.
 func (r *reader) items(v variable, sep string) ([]string, error) {
 	list := strings.Split(v.value, sep)
 	for i := range list {
@@ -154,3 +154,13 @@ func splitAlias(s string) (role string, index int, ok bool) {
 }
 
 func alias(role string, index int) string { return role + "-" + strconv.Itoa(index) }
+
+// lettersAndDigits returns the ASCII letters, in lower case, and digits of name.
+func lettersAndDigits(name string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' {
+			return c
+		}
+		return -1
+	}, strings.ToLower(name))
+}

@@ -1,7 +1,6 @@
 package envspec
 
 import (
-	"strconv"
 	"strings"
 )
 
@@ -16,14 +15,14 @@ func matchPyTorchJob(r *reader) string {
 
 // readPyTorchJob reads a master or worker. RANK and PET_NODE_RANK count pods, WORLD_SIZE processes.
 func readPyTorchJob(r *reader, job *Job) error {
-	size, sizeVar, err := r.torchNodes()
+	size, sizeVar, err := torchNodes(r)
 	if err != nil {
 		return err
 	}
 	r.note("size", sizeVar)
 	master, hasMaster := r.get("MASTER_ADDR", "PET_MASTER_ADDR")
 	if !hasMaster {
-		return r.elasticPyTorchJob(job, size, sizeVar)
+		return readElasticPyTorchJob(r, job, size, sizeVar)
 	}
 	rank, v, ok, err := r.number(0, maxTasks, "PET_NODE_RANK", "RANK")
 	switch {
@@ -42,9 +41,9 @@ func readPyTorchJob(r *reader, job *Job) error {
 	r.note("index", v)
 	r.countRole(job, "master", 1, sizeVar)
 	r.countRole(job, defaultRole, size-1, sizeVar)
-	r.torchSlots(job)
+	readTorchSlots(r)
 	host, hostVar := master.value, master
-	if host == "localhost" || host == "127.0.0.1" { // what releases up to 1.3 tell the master
+	if host == "localhost" || host == "127.0.0.1" { // what releases up to 1.3 give the master
 		if rank != 0 {
 			return r.bad(master, "", "but %s=%d is not the master", v.name, rank)
 		}
@@ -60,8 +59,8 @@ func readPyTorchJob(r *reader, job *Job) error {
 	return r.addSeed(job, host, hostVar)
 }
 
-// elasticPyTorchJob reads a job without a master: nothing but the name tells which worker this is.
-func (r *reader) elasticPyTorchJob(job *Job, size int, sizeVar variable) error {
+// readElasticPyTorchJob reads a job without a master. Only the pod's name tells which worker this is.
+func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) error {
 	endpoint, ok := r.get("PET_RDZV_ENDPOINT")
 	if !ok {
 		return r.missing("set PAIINIT_PEERS", "MASTER_ADDR", "PET_RDZV_ENDPOINT")
@@ -84,57 +83,13 @@ func (r *reader) elasticPyTorchJob(job *Job, size int, sizeVar variable) error {
 		if name.name == "" {
 			return r.missing("set PAIINIT_INDEX", "HOSTNAME")
 		}
-		return r.bad(name, "set PAIINIT_INDEX", "is not a worker's name next to that of %s=%s", endpoint.name, quote(endpoint.value))
+		return r.bad(name, "set PAIINIT_INDEX", "is not the name of a worker like that of %s=%s", endpoint.name,
+			quote(endpoint.value))
 	default:
 		job.Index = index
 		r.note("index", name)
 	}
 	r.countRole(job, job.Role, size, sizeVar)
-	r.torchSlots(job)
+	readTorchSlots(r)
 	return r.addSeed(job, hp.host, endpoint)
-}
-
-// torchNodes reads the number of nodes. A range is elastic: torchrun would start with fewer, and paiinit waits for a number.
-func (r *reader) torchNodes() (int, variable, error) {
-	v, ok := r.get("PET_NNODES")
-	if ok {
-		low, high, isRange := strings.Cut(v.value, ":")
-		if isRange && low != high {
-			size, sizeVar, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
-			if !ok {
-				return 0, v, r.fail(v, "set PAIINIT_SIZE", "elastic %s=%s is not supported", v.name, v.shown())
-			}
-			return size, sizeVar, err
-		}
-		count := v
-		count.value = low
-		n, err := r.parseNumber(count, 1, maxTasks)
-		return n, v, err
-	}
-	n, v, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
-	if ok {
-		return n, v, err
-	}
-	world, v, ok, err := r.number(1, maxTasks, "WORLD_SIZE")
-	if err != nil {
-		return 0, v, err
-	}
-	if !ok {
-		return 0, v, r.missing("set PAIINIT_SIZE", "PET_NNODES", "WORLD_SIZE")
-	}
-	if each, _, ok, err := r.number(1, maxTasks, "PET_NPROC_PER_NODE"); ok && err == nil && world%each == 0 {
-		world /= each
-	}
-	return world, v, nil
-}
-
-// torchSlots reads how many processes torchrun is to start here, if it is a number: "auto", "gpu" and "cpu" are found out.
-func (r *reader) torchSlots(job *Job) {
-	v, ok := r.get("PET_NPROC_PER_NODE", "NPROC_PER_NODE")
-	if !ok {
-		return
-	}
-	if n, err := strconv.Atoi(v.value); err == nil && n > 0 && n <= maxTasks {
-		r.eachSlots = slotCount{n, v}
-	}
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// launcherNames are the role names that jobs in the wild give the container that runs mpirun (OpenPAI's examples and
-// marketplace, Kubeflow, Vertex AI).
+// launcherNames are the names that jobs give the role that runs mpirun, in OpenPAI's examples and marketplace, Kubeflow
+// and Vertex AI.
 var launcherNames = []string{"master", "main", "launcher", "chief", "mpi", "head", "scheduler", "leader", "workerpool0"}
 
-// serverNames are roles that serve the others and never take part in an MPI job.
+// serverNames are roles that serve the others and take no part in an MPI job.
 var serverNames = []string{"ps", "psserver", "server", "parameterserver", "evaluator"}
 
 // rankClass sorts roles: launchers first, servers last, the others between.
@@ -17,7 +17,7 @@ func rankClass(role string) int {
 	switch {
 	case launcherLike(role):
 		return 0
-	case slices.Contains(serverNames, mangle(role)):
+	case slices.Contains(serverNames, lettersAndDigits(role)):
 		return 2
 	}
 	return 1
@@ -25,10 +25,10 @@ func rankClass(role string) int {
 
 func launcherLike(role string) bool { return slices.Contains(launcherNames, strings.ToLower(role)) }
 
-// rankRoles puts job.Roles in rank order, decides which of them compute nothing, and ranks job.Peers. It may be called
-// again.
-func (r *reader) rankRoles(job *Job) {
-	// Roles arrive in the order that the job declares, which breaks ties.
+// rankRoles sorts job.Roles into rank order, decides which of them compute nothing, and ranks job.Peers. Calling it
+// twice is harmless.
+func rankRoles(r *reader, job *Job) {
+	// Roles come in the order that the job declares, which breaks ties.
 	roles := make([]Role, 0, len(job.Roles))
 	for class := range 3 {
 		for _, role := range job.Roles {
@@ -49,7 +49,8 @@ func (r *reader) rankRoles(job *Job) {
 	for i := range job.Roles {
 		role := &job.Roles[i]
 		gpus, known := r.gpus[role.Name]
-		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2 || r.launchOnly[role.Name]
+		role.LaunchOnly = i == 0 && known && gpus == 0 && withGPU || compute && rankClass(role.Name) == 2 ||
+			r.launchOnly[role.Name]
 		order[role.Name], start[role.Name] = i, next
 		if next >= 0 && role.Count >= 0 {
 			next += role.Count
@@ -70,15 +71,15 @@ func (r *reader) rankRoles(job *Job) {
 		p.Slots = -1
 		if job.Roles[order[p.Role]].LaunchOnly {
 			p.Slots = 0
-		} else if s := r.toldSlots(p.Role, p.Index); s.from.name != "" {
+		} else if s := r.slotsOf(p.Role, p.Index); s.from.name != "" {
 			p.Slots = s.n
 			_, p.Decided = r.slots[peerKey{p.Role, p.Index}]
 		} else if n := r.gpus[p.Role]; n > 0 {
 			p.Slots = n
 		}
 	}
-	// By role and index (-1 to maxTasks), then as they came. Sorting numbers takes 15 kB less of the program than
-	// sorting peers.
+	// By role and index (-1 to maxTasks), then in the order they came. Sorting numbers instead of peers makes the
+	// program 15 kB smaller.
 	keys := make([]int, len(job.Peers))
 	for i := range keys {
 		keys[i] = (order[job.Peers[i].Role]*(maxTasks+2)+job.Peers[i].Index+1)*len(keys) + i
@@ -91,24 +92,16 @@ func (r *reader) rankRoles(job *Job) {
 	copy(job.Peers, peers)
 }
 
-// toldSlots is what the scheduler says of a container's slots.
-func (r *reader) toldSlots(role string, index int) slotCount {
-	if s, ok := r.slots[peerKey{role, index}]; ok {
-		return s
-	}
-	return r.eachSlots
-}
-
-// settle derives rank and size from roles, index and the explicit values, and refuses contradictions.
-func (r *reader) settle(job *Job) error {
-	r.rankRoles(job)
-	if err := r.settleSize(job); err != nil {
+// settle derives rank and size from roles, index and explicit values, and refuses contradictions.
+func settle(r *reader, job *Job) error {
+	rankRoles(r, job)
+	if err := settleSize(r, job); err != nil {
 		return err
 	}
-	if err := r.checkAlone(job); err != nil {
+	if err := checkAlone(r, job); err != nil {
 		return err
 	}
-	start := 0 // of the own role
+	start := 0 // the first rank of this container's role
 	var own Role
 	for i, role := range job.Roles {
 		if role.Name == job.Role {
@@ -122,7 +115,7 @@ func (r *reader) settle(job *Job) error {
 		}
 	}
 	job.LaunchOnly = own.LaunchOnly
-	if err := r.checkIndex(job, own); err != nil {
+	if err := checkIndex(r, job, own); err != nil {
 		return err
 	}
 	if start >= 0 && job.Index >= 0 && (start+job.Index < job.Size || job.Size < 0) {
@@ -136,8 +129,8 @@ func (r *reader) settle(job *Job) error {
 	case ok && job.Size >= 0 && rank >= job.Size:
 		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
 	case ok && job.Rank >= 0 && rank != job.Rank:
-		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank, alias(job.Role, job.Index),
-			job.Rank, r.sources["index"])
+		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank,
+			alias(job.Role, job.Index), job.Rank, r.sources["index"])
 	case ok:
 		job.Rank = rank
 		r.note("rank", v)
@@ -150,7 +143,7 @@ func (r *reader) settle(job *Job) error {
 	return nil
 }
 
-func (r *reader) settleSize(job *Job) error {
+func settleSize(r *reader, job *Job) error {
 	total, known := 0, len(job.Roles) > 0
 	for _, role := range job.Roles {
 		known = known && role.Count >= 0
@@ -174,7 +167,7 @@ func (r *reader) settleSize(job *Job) error {
 	case r.openSize:
 	default:
 		return r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
-			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", r.evidence())
+			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", evidence(r))
 	}
 	if job.Size > maxTasks {
 		return r.fail(variable{name: r.sources["size"]}, "", "%s gives %d containers, more than %d", r.sources["size"],
@@ -183,8 +176,8 @@ func (r *reader) settleSize(job *Job) error {
 	return nil
 }
 
-// evidence names a variable that says that there is more than one container.
-func (r *reader) evidence() string {
+// evidence returns a variable that shows that there is more than one container.
+func evidence(r *reader) string {
 	for _, name := range []string{"PAIINIT_PEERS", "PAIINIT_ROLE", "PAIINIT_INDEX", "PAIINIT_RANK"} {
 		if v, ok := r.get(name); ok {
 			return v.name + "=" + quote(v.value)
@@ -193,16 +186,16 @@ func (r *reader) evidence() string {
 	return r.sources["system"]
 }
 
-// checkIndex holds the own index against what is known of its range.
-func (r *reader) checkIndex(job *Job, own Role) error {
+// checkIndex refuses an index that is outside of the known range.
+func checkIndex(r *reader, job *Job, own Role) error {
 	switch {
 	case job.Index < 0:
 		return nil
 	case own.Count >= 0 && job.Index >= own.Count:
 		v := r.counts[job.Role]
 		if own.Count == 0 {
-			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role, r.sources["role"], v.name,
-				quotePlain(v.value))
+			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role,
+				r.sources["role"], v.name, quotePlain(v.value))
 		}
 		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
 			quotePlain(v.value))
@@ -210,14 +203,14 @@ func (r *reader) checkIndex(job *Job, own Role) error {
 		if v, ok := r.get("PAIINIT_INDEX"); ok {
 			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
 		}
-		r.warn("%s is number %d of %d containers (%s): its rank is agreed with the others", r.sources["index"], job.Index+1,
-			job.Size, r.sources["size"])
+		r.warn("%s is number %d of %d containers (%s): the containers agree on its rank", r.sources["index"],
+			job.Index+1, job.Size, r.sources["size"])
 	}
 	return nil
 }
 
-// checkPeers refuses two containers at one place. One host with two ports is normal: host networking.
-func (r *reader) checkPeers(job *Job) error {
+// checkPeers refuses two containers with the same host and port. With host networking, one host has several ports.
+func checkPeers(r *reader, job *Job) error {
 	seen := make(map[hostPort]Peer, len(job.Peers))
 	for _, p := range job.Peers {
 		if p.Host == "" || p.Port == 0 {
@@ -226,84 +219,10 @@ func (r *reader) checkPeers(job *Job) error {
 		at := hostPort{strings.ToLower(p.Host), p.Port}
 		if q, dup := seen[at]; dup {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias, p.Host, p.Port)
+			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias,
+				p.Host, p.Port)
 		}
 		seen[at] = p
 	}
 	return nil
 }
-
-// spreadPorts gives every container a port, if the scheduler gave nobody one: the usual one, and the next ones to those
-// that share a host, so that everybody derives the same.
-func (r *reader) spreadPorts(job *Job) error {
-	if !r.spread {
-		return nil
-	}
-	port, err := r.usualPort()
-	if err != nil {
-		return err
-	}
-	taken := make(map[string]int)
-	for i := range job.Peers {
-		p := &job.Peers[i]
-		if p.Host == "" || p.Port != 0 {
-			continue
-		}
-		host := strings.ToLower(p.Host)
-		p.Port = port + taken[host]
-		taken[host]++
-		if p.Port > 65535 {
-			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.wrong(v, "", "%s occurs %d times, more than there are ports after %d", quote(p.Host), taken[host], port)
-		}
-	}
-	return nil
-}
-
-// choosePort sets the own port: the explicit one, the one where the others look for this container, or the default.
-func (r *reader) choosePort(job *Job) error {
-	self := -1
-	for i, p := range job.Peers {
-		if p.Role == job.Role && p.Index == job.Index {
-			self = i
-			job.Peers[i].Slots = job.Slots
-		}
-	}
-	port, v, ok, err := r.port()
-	switch {
-	case err != nil:
-		return err
-	case ok && self >= 0 && r.spread && job.Peers[self].Port != 0:
-		job.Port = job.Peers[self].Port // counted from the explicit one
-		r.note("port", v)
-	case ok && self >= 0 && job.Peers[self].Port != 0 && job.Peers[self].Port != port:
-		from := r.origin[peerKey{job.Role, job.Index}]
-		if r.has("PAIINIT_PEERS") {
-			return r.fail(v, "leave one of them out", "%s=%d but %s gives %s port %d", v.name, port, from.name, job.Alias,
-				job.Peers[self].Port)
-		}
-		r.warn("%s=%d, but the others look for %s at port %d (%s)", v.name, port, job.Alias, job.Peers[self].Port, from.name)
-		fallthrough
-	case ok:
-		job.Port = port
-		r.note("port", v)
-	case self >= 0 && job.Peers[self].Port != 0:
-		job.Port = job.Peers[self].Port
-		if r.sources["port"] == "" {
-			r.note("port", r.origin[peerKey{job.Role, job.Index}])
-		}
-		if r.spread && job.Port == DefaultPort && r.jobPort == 0 {
-			r.sources["port"] = "default"
-		}
-	case job.Port == 0:
-		job.Port = DefaultPort
-		r.sources["port"] = "default"
-	}
-	if self >= 0 {
-		job.Peers[self].Port = job.Port
-	}
-	return nil
-}
-
-// port returns the explicit port.
-func (r *reader) port() (int, variable, bool, error) { return r.number(1, 65535, "PAIINIT_PORT") }

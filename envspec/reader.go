@@ -9,47 +9,23 @@ import (
 	"strings"
 )
 
-// maxTasks bounds counts and lists. Linux limits one variable to 128 KiB and the whole environment to about 2 MiB, which
-// is full at 10,000 tasks.
+// maxTasks bounds counts and lists. About 10,000 tasks fill the 2 MiB that Linux allows for an environment.
 const maxTasks = 1 << 16
 
-// reader looks up variables and remembers what it saw.
+// reader looks up variables and files, and records where each value came from. Its methods serve all schedulers: what
+// only one needs is a function in that scheduler's file.
 type reader struct {
-	ctx      context.Context // of the one Read that the reader lives for
+	ctx      context.Context // of the call of Read that made the reader
 	in       Input
 	system   string
 	vars     map[string]string
-	again    map[string]string // a later, different value of the same name
-	files    map[string]string // the file that a variable came from
+	again    map[string]string // the second, different value of a name
+	files    map[string]string // the file that sets a variable, if it is not in the environment
 	sources  map[string]string
 	warnings []string
 	warned   map[string]bool
 
-	contradiction *VarError // all else can be read
-
-	gpus    map[string]int       // GPUs of each container of a role, where the scheduler says
-	ownGPUs int                  // GPUs of this container by the scheduler's word
-	counts  map[string]variable  // where the count of a role came from
-	origin  map[peerKey]variable // where the place of a peer came from
-
-	spread     bool                  // the scheduler gives nobody a port: see spreadPorts
-	jobPort    int                   // in place of DefaultPort
-	openSize   bool                  // the size may stay unknown here
-	launchOnly map[string]bool       // roles that compute nothing, by the scheduler's word
-	slots      map[peerKey]slotCount // of single containers, as a host list tells
-	eachSlots  slotCount             // of every container
-	ownSlots   slotCount             // of this one alone
-}
-
-// slotCount is a number of slots that a scheduler told; without a variable it did not.
-type slotCount struct {
-	n    int
-	from variable
-}
-
-type peerKey struct {
-	role  string
-	index int
+	told
 }
 
 func newReader(ctx context.Context, in Input) *reader {
@@ -57,8 +33,7 @@ func newReader(ctx context.Context, in Input) *reader {
 		ctx: ctx, in: in,
 		vars: make(map[string]string, len(in.Environ)), again: make(map[string]string), files: make(map[string]string),
 		sources: make(map[string]string), warnings: []string{}, warned: make(map[string]bool),
-		gpus: make(map[string]int), counts: make(map[string]variable), origin: make(map[peerKey]variable),
-		launchOnly: make(map[string]bool), slots: make(map[peerKey]slotCount),
+		told: newTold(),
 	}
 	for _, entry := range in.Environ {
 		name, value, ok := strings.Cut(entry, "=")
@@ -74,18 +49,18 @@ func newReader(ctx context.Context, in Input) *reader {
 	return r
 }
 
-// clean removes what shells, YAML and editors leave around a value.
+// clean removes blanks and byte order marks, which shells, YAML and editors leave around a value.
 func clean(s string) string {
 	return strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(s), "\ufeff"))
 }
 
-// isServiceLink says that value is what Kubernetes puts into NAME_PORT for every Service of the namespace.
+// isServiceLink says whether Kubernetes set value: it sets NAME_PORT for every Service of the namespace.
 func isServiceLink(value string) bool {
 	protocol, _, ok := strings.Cut(value, "://")
 	return ok && (protocol == "tcp" || protocol == "udp" || protocol == "sctp")
 }
 
-// get returns the first of names that is set. Blank is not set, and neither is a service link in place of a port.
+// get returns the first of names that is set. A blank value, or a service link in place of a port, counts as not set.
 func (r *reader) get(names ...string) (variable, bool) {
 	for _, name := range names {
 		if value := clean(r.in.Flags[name]); value != "" && strings.HasPrefix(name, "PAIINIT_") {
@@ -109,6 +84,7 @@ func (r *reader) get(names ...string) (variable, bool) {
 	return variable{}, false
 }
 
+// has says whether any of names is set.
 func (r *reader) has(names ...string) bool {
 	for _, name := range names {
 		if clean(r.in.Flags[name]) != "" || clean(r.vars[name]) != "" {
@@ -118,7 +94,7 @@ func (r *reader) has(names ...string) bool {
 	return false
 }
 
-// number returns the first of names that is set as a number in low..high; ok says whether one is set.
+// number returns the first of names that is set, which must be a number in low..high. ok says whether one is set.
 func (r *reader) number(low, high int, names ...string) (n int, v variable, ok bool, err error) {
 	v, ok = r.get(names...)
 	if !ok {
@@ -139,7 +115,7 @@ func (r *reader) parseNumber(v variable, low, high int) (int, error) {
 	return n, nil
 }
 
-// hint is number for a value that can be done without: what does not parse is a warning.
+// hint parses a count that is optional: a value that does not parse causes a warning.
 func (r *reader) hint(v variable, text string) (int, bool) {
 	n, err := strconv.Atoi(clean(text))
 	if err != nil || n < 0 || n > maxTasks {
@@ -149,9 +125,10 @@ func (r *reader) hint(v variable, text string) (int, bool) {
 	return n, true
 }
 
+// note records the source of a field.
 func (r *reader) note(field string, v variable) { r.sources[field] = v.source() }
 
-// warn records a warning once.
+// warn records a warning, once for each text.
 func (r *reader) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if !r.warned[text] {
@@ -160,7 +137,7 @@ func (r *reader) warn(format string, args ...any) {
 	}
 }
 
-// file reads an absolute path; ok is false if it cannot be read.
+// file returns the content of an absolute path. ok is false if it cannot be read.
 func (r *reader) file(path string) (string, bool) {
 	name := strings.TrimPrefix(path, "/")
 	if r.in.Files == nil || !fs.ValidPath(name) {
@@ -170,7 +147,7 @@ func (r *reader) file(path string) (string, bool) {
 	return string(b), err == nil
 }
 
-// entries returns the names in the directory with an absolute path, sorted; nil if there is none.
+// entries returns the sorted names in the directory at an absolute path; nil if it cannot be read.
 func (r *reader) entries(path string) []string {
 	name := strings.TrimPrefix(path, "/")
 	if r.in.Files == nil || !fs.ValidPath(name) {
@@ -188,8 +165,8 @@ func (r *reader) entries(path string) []string {
 	return names
 }
 
-// exists says whether there is a file, which need not be readable, at an absolute path. Directories do not count, nor do
-// links to them, such as ..data in a mounted Kubernetes Secret.
+// exists says whether there is a file at an absolute path, readable or not. Directories and links to directories, such
+// as ..data in a mounted Kubernetes Secret, do not count.
 func (r *reader) exists(path string) bool {
 	name := strings.TrimPrefix(path, "/")
 	if r.in.Files == nil || !fs.ValidPath(name) {
@@ -197,4 +174,10 @@ func (r *reader) exists(path string) bool {
 	}
 	info, err := fs.Stat(r.in.Files, name)
 	return err == nil && !info.IsDir()
+}
+
+// sees returns the first of names that is set, or "".
+func (r *reader) sees(names ...string) string {
+	v, _ := r.get(names...)
+	return v.name
 }

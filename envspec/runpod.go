@@ -1,6 +1,7 @@
 package envspec
 
-// RunPod's Instant Clusters tell the address of the first node. Source: docs.runpod.io/instant-clusters/configuration.
+// RunPod's Instant Clusters tell every node the first one's address.
+// Source: docs.runpod.io/instant-clusters/configuration.
 
 func matchRunPod(r *reader) string {
 	if r.has("PRIMARY_ADDR") && r.has("NUM_NODES") {
@@ -10,5 +11,6 @@ func matchRunPod(r *reader) string {
 }
 
 func readRunPod(r *reader, job *Job) error {
-	return r.knownMaster(job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"}, []string{"NUM_NODES"}, "NUM_TRAINERS")
+	return readKnownMaster(r, job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"},
+		[]string{"NUM_NODES"}, "NUM_TRAINERS")
 }

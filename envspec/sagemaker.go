@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// SageMaker describes the cluster in a file. Its order of hosts is that of text, algo-10 before algo-2, and the first one
-// leads. Source: src/sagemaker_training/environment.py of github.com/aws/sagemaker-training-toolkit.
+// SageMaker describes the cluster in a file. Hosts are sorted as text, algo-10 before algo-2, and the first one leads.
+// Source: src/sagemaker_training/environment.py of github.com/aws/sagemaker-training-toolkit.
 
 const sageMakerFile = "/opt/ml/input/config/resourceconfig.json"
 
@@ -47,7 +47,8 @@ func readSageMaker(r *reader, job *Job) error {
 		job.Index = slices.Index(config.Hosts, config.Current)
 		r.note("index", v)
 		if job.Index < 0 {
-			return r.part(v, v.name, "", "%s: current_host %s is not one of %s", v.name, quote(config.Current), quoteAll(config.Hosts))
+			return r.part(v, v.name, "", "%s: current_host %s is not one of %s", v.name, quote(config.Current),
+				quoteAll(config.Hosts))
 		}
 	}
 	r.gpusHere("SM_NUM_GPUS")

@@ -6,5 +6,6 @@ func matchSkyPilot(r *reader) string { return r.sees("SKYPILOT_NODE_RANK") }
 
 func readSkyPilot(r *reader, job *Job) error {
 	r.readID(job, "SKYPILOT_TASK_ID")
-	return r.nodeLines(job, "SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "", "SKYPILOT_NUM_GPUS_PER_NODE")
+	return readNodeLines(r, job, "SKYPILOT_NODE_IPS", "SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", "",
+		"SKYPILOT_NUM_GPUS_PER_NODE")
 }

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// countSlots decides how many processes belong into this container: what is explicit, the scheduler's GPUs, the device
-// nodes, else the CPUs.
-func (r *reader) countSlots(job *Job) error {
-	devices, from := r.nvidia()
+// countSlots sets the number of processes for this container: the explicit one, the scheduler's slots or GPUs, the
+// device nodes, else the CPUs.
+func countSlots(r *reader, job *Job) error {
+	devices, from := nvidiaDevices(r)
 	if devices == 0 {
-		if amd, amdFrom := r.amd(); amd > 0 {
+		if amd, amdFrom := amdDevices(r); amd > 0 {
 			devices, from = amd, amdFrom
 		}
 	}
@@ -25,7 +25,7 @@ func (r *reader) countSlots(job *Job) error {
 	} else {
 		r.sources["gpus"] = from
 	}
-	cpus, granted := r.cpus()
+	cpus, granted := countCPUs(r)
 	job.CPUs = cpus
 	slots, v, ok, err := r.number(0, maxTasks, "PAIINIT_SLOTS")
 	switch {
@@ -40,8 +40,8 @@ func (r *reader) countSlots(job *Job) error {
 	case r.ownSlots.from.name != "":
 		job.Slots, job.LaunchOnly = r.ownSlots.n, r.ownSlots.n == 0
 		r.note("slots", r.ownSlots.from)
-	case r.toldSlots(job.Role, job.Index).from.name != "":
-		told := r.toldSlots(job.Role, job.Index)
+	case r.slotsOf(job.Role, job.Index).from.name != "":
+		told := r.slotsOf(job.Role, job.Index)
 		job.Slots = told.n
 		r.note("slots", told.from)
 	case job.GPUs > 0:
@@ -53,9 +53,9 @@ func (r *reader) countSlots(job *Job) error {
 	return nil
 }
 
-// nvidia counts the NVIDIA devices that a process in this container can use. The nodes decide; the variables may only
-// narrow, because the container toolkit may have ignored them, and images carry NVIDIA_VISIBLE_DEVICES=all anywhere.
-func (r *reader) nvidia() (int, string) {
+// nvidiaDevices counts the NVIDIA devices that a process in this container can use. The nodes decide, and variables can
+// only lower the number: the container toolkit may ignore them, and images set NVIDIA_VISIBLE_DEVICES=all everywhere.
+func nvidiaDevices(r *reader) (int, string) {
 	nodes := 0
 	for _, name := range r.entries("/dev") {
 		if isNumbered(name, "nvidia") { // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
@@ -66,7 +66,7 @@ func (r *reader) nvidia() (int, string) {
 	if nodes == 0 {
 		return 0, from
 	}
-	// Unset, blank and "void" give no information; "all" is the nodes; numbers are the host's.
+	// Unset, blank and "void" tell nothing, "all" means the nodes, and numbers are the host's.
 	if v, ok := r.get("NVIDIA_VISIBLE_DEVICES"); ok && v.value != "void" && v.value != "all" {
 		n, mig := 0, false
 		for _, token := range strings.Split(v.value, ",") {
@@ -76,16 +76,16 @@ func (r *reader) nvidia() (int, string) {
 				n++
 			}
 		}
-		// One device may be cut into several MIG instances, each a device to CUDA.
+		// One device may be split into several MIG instances, each a device for CUDA.
 		if mig || n < nodes {
 			nodes, from = n, v.source()
 		}
 	}
-	return r.narrow(nodes, from, "CUDA_VISIBLE_DEVICES")
+	return narrow(r, nodes, from, "CUDA_VISIBLE_DEVICES")
 }
 
-// amd counts AMD devices. Other drivers make render nodes too, /dev/kfd is AMD's alone.
-func (r *reader) amd() (int, string) {
+// amdDevices counts AMD devices. Other drivers have render nodes too; only AMD's has /dev/kfd.
+func amdDevices(r *reader) (int, string) {
 	from := "/dev/dri/renderD*"
 	if !slices.Contains(r.entries("/dev"), "kfd") {
 		return 0, from
@@ -97,13 +97,13 @@ func (r *reader) amd() (int, string) {
 		}
 	}
 	for _, name := range []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "PAI_AMD_VISIBLE_DEVICES"} {
-		nodes, from = r.narrow(nodes, from, name)
+		nodes, from = narrow(r, nodes, from, name)
 	}
 	return nodes, from
 }
 
-// narrow applies a list of visible devices to n devices. The list ends at its first entry that is no device.
-func (r *reader) narrow(n int, from, name string) (int, string) {
+// narrow applies a list of visible devices to n devices. The list ends at the first entry that is not a device.
+func narrow(r *reader, n int, from, name string) (int, string) {
 	value, set := r.vars[name]
 	if !set {
 		return n, from
@@ -111,9 +111,10 @@ func (r *reader) narrow(n int, from, name string) (int, string) {
 	valid := 0
 	for _, token := range strings.Split(value, ",") {
 		token = clean(token)
-		// "", "-1" and, from old Slurm, "NoDevFiles" are no device; others are numbers or UUIDs.
+		// "", "-1" and old Slurm's "NoDevFiles" are not devices. Devices are numbers or UUIDs.
 		i, err := strconv.Atoi(token)
-		if err == nil && (i < 0 || i >= n && name != "PAI_AMD_VISIBLE_DEVICES") || err != nil && !strings.Contains(token, "-") {
+		if err == nil && (i < 0 || i >= n && name != "PAI_AMD_VISIBLE_DEVICES") ||
+			err != nil && !strings.Contains(token, "-") {
 			break
 		}
 		valid++
@@ -124,10 +125,10 @@ func (r *reader) narrow(n int, from, name string) (int, string) {
 	return n, from
 }
 
-// cpus returns how many CPUs this container may use, at least 1: the affinity, cut by the cgroup's quota.
-func (r *reader) cpus() (int, string) {
+// countCPUs returns how many CPUs this container may use, at least 1: the affinity, limited by the cgroup's quota.
+func countCPUs(r *reader) (int, string) {
 	n, from := r.in.CPUs, "CPU affinity"
-	quota, file := r.quota()
+	quota, file := cpuQuota(r)
 	if quota > 0 && (n <= 0 || quota < n) {
 		n, from = quota, file
 	}
@@ -137,9 +138,9 @@ func (r *reader) cpus() (int, string) {
 	return n, from
 }
 
-// quota returns the cgroup's CPU quota, rounded up to whole CPUs; 0 means none.
+// cpuQuota returns the cgroup's CPU quota, rounded up to whole CPUs; 0 means no quota.
 // Sources: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max), Documentation/scheduler/sched-bwc.rst (v1).
-func (r *reader) quota() (int, string) {
+func cpuQuota(r *reader) (int, string) {
 	const v2 = "/sys/fs/cgroup/cpu.max"
 	if text, ok := r.file(v2); ok {
 		limit, period, _ := strings.Cut(clean(text), " ")

@@ -18,12 +18,12 @@ func matchSlurm(r *reader) string {
 
 func readSlurm(r *reader, job *Job) error {
 	r.readID(job, "SLURM_JOB_ID")
-	if id, ok := r.get("SLURM_JOB_ID"); ok { // the nodes are shared, with their network
-		r.portOfJob(id)
+	if id, ok := r.get("SLURM_JOB_ID"); ok { // jobs share nodes and their network
+		portOfJob(r, id)
 	}
 	step, inStep := r.get("SLURM_STEP_ID", "SLURM_STEPID")
 	if inStep {
-		// A step that is started again, by a job that is requeued, must not meet what is left of it.
+		// A step that starts again, after its job was requeued, must not join what is left of the first run.
 		job.Attempt = step.value
 		if restart, ok := r.get("SLURM_RESTART_COUNT"); ok {
 			job.Attempt += "." + restart.value
@@ -44,18 +44,23 @@ func readSlurm(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "SLURM_NODEID", "SLURM_PROCID"); err != nil {
 		return err
 	}
-	if err := r.slurmOncePerNode(job, nodes, list, inStep); err != nil {
+	if err := checkOncePerNode(r, job, nodes, list, inStep); err != nil {
 		return err
 	}
 	r.gpusHere("SLURM_GPUS_ON_NODE")
 	return r.addRole(job, job.Role, nodes, list)
 }
 
-// slurmOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node alone.
-func (r *reader) slurmOncePerNode(job *Job, nodes []string, list variable, inStep bool) error {
+// checkOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node only.
+func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep bool) error {
 	if !inStep && len(nodes) > 1 {
-		return r.wrong(list, "", "%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them; "+
-			"start paiinit with srun --ntasks-per-node=1", len(nodes))
+		return r.wrong(
+			list,
+			"",
+			"%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them; "+
+				"start paiinit with srun --ntasks-per-node=1",
+			len(nodes),
+		)
 	}
 	const advice = "use --ntasks-per-node=1"
 	if v, ok := r.get("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"); ok && inStep {
@@ -69,7 +74,7 @@ func (r *reader) slurmOncePerNode(job *Job, nodes []string, list variable, inSte
 	return nil
 }
 
-// tasksOn reads "2(x3),1", the number of tasks of node after node; 0 if it does not tell.
+// tasksOn returns the number of tasks on a node from a list such as "2(x3),1"; 0 is unknown.
 func tasksOn(list string, node int) int {
 	for item := range strings.SplitSeq(list, ",") {
 		count, times, repeated := strings.Cut(clean(item), "(x")
@@ -91,10 +96,10 @@ func tasksOn(list string, node int) int {
 	return 0
 }
 
-// expandNodes reads Slurm's host lists, as in rack[0-1]n[08-11,15],login1. A range has the width of its lower bound. The
-// problem is "" if it is well-formed.
+// expandNodes expands Slurm's host lists, such as rack[0-1]n[08-11,15],login1. A range has the width of its lower
+// bound. The problem is "" if the list is well-formed.
 //
-// scontrol (22.05) takes a list without its closing bracket for a name, and refuses text after the last bracket, which
+// scontrol (22.05) reads a list without its closing bracket as a name, and refuses text after the last bracket, which
 // later versions accept.
 func expandNodes(list string) (nodes []string, problem string) {
 	begin, depth := 0, false
@@ -128,7 +133,7 @@ func expandNodes(list string) (nodes []string, problem string) {
 	return nodes, ""
 }
 
-// expandNode expands one name with balanced brackets into at most most names, the last bracket counting fastest.
+// expandNode expands one name with balanced brackets to at most most names. The last bracket counts fastest.
 func expandNode(item string, most int) (names []string, problem string) {
 	names = []string{""}
 	for item != "" {
@@ -178,4 +183,15 @@ func expandRanges(ranges string, most int) (list []string, problem string) {
 		}
 	}
 	return list, ""
+}
+
+// jobPorts is the number of ports, from DefaultPort on, that jobs on one host share.
+const jobPorts = 64
+
+// portOfJob derives the port from the job's number, so that consecutive jobs have different ports.
+func portOfJob(r *reader, v variable) {
+	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
+		r.jobPort = DefaultPort + int(n%jobPorts)
+		r.note("port", v)
+	}
 }

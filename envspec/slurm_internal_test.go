@@ -8,18 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestExpandNodes holds the host lists against what `scontrol show hostnames` (22.05.8) answers; where it takes a broken
-// list for a name, or refuses what later versions accept, our own answer stands.
+// TestExpandNodes compares expandNodes with scontrol show hostnames (22.05.8), except where scontrol reads a broken
+// list as a name or refuses what later versions accept.
 func TestExpandNodes(t *testing.T) {
 	for list, want := range map[string]string{
-		"node001,host2":                "node001 host2",
-		"node[001-003,007]":            "node001 node002 node003 node007",
-		"node[001,007-008],host2":      "node001 node007 node008 host2",
-		"n[08-11]":                     "n08 n09 n10 n11",
-		"n[8-11]":                      "n8 n9 n10 n11",
-		"node[01-2]":                   "node01 node02",
-		"gpu-[1-2]-n[0-1]":             "gpu-1-n0 gpu-1-n1 gpu-2-n0 gpu-2-n1",
-		"rack[0-1]node[0-3]":           "rack0node0 rack0node1 rack0node2 rack0node3 rack1node0 rack1node1 rack1node2 rack1node3",
+		"node001,host2":           "node001 host2",
+		"node[001-003,007]":       "node001 node002 node003 node007",
+		"node[001,007-008],host2": "node001 node007 node008 host2",
+		"n[08-11]":                "n08 n09 n10 n11",
+		"n[8-11]":                 "n8 n9 n10 n11",
+		"node[01-2]":              "node01 node02",
+		"gpu-[1-2]-n[0-1]":        "gpu-1-n0 gpu-1-n1 gpu-2-n0 gpu-2-n1",
+		"rack[0-1]node[0-3]": "rack0node0 rack0node1 rack0node2 rack0node3 rack1node0 rack1node1 " +
+			"rack1node2 rack1node3",
 		"compute-dy-c5n18xlarge-[1-2]": "compute-dy-c5n18xlarge-1 compute-dy-c5n18xlarge-2",
 		"node[3,1-2]":                  "node3 node1 node2",
 		"node[1,1]":                    "node1 node1",
@@ -58,7 +59,9 @@ func TestExpandNodes(t *testing.T) {
 }
 
 func FuzzExpandNodes(f *testing.F) {
-	for _, list := range []string{"node[001-003,007]", "gpu-[1-2]-n[0-1]", "a[1-2]-ib", "tux[1-3", "n[0-999999999]", ","} {
+	for _, list := range []string{
+		"node[001-003,007]", "gpu-[1-2]-n[0-1]", "a[1-2]-ib", "tux[1-3", "n[0-999999999]", ",",
+	} {
 		f.Add(list)
 	}
 	f.Fuzz(func(t *testing.T, list string) {
@@ -74,7 +77,9 @@ func TestTasksOn(t *testing.T) {
 		list string
 		want []int
 	}{
-		{"2(x3),1", []int{2, 2, 2, 1, 0}}, {"4", []int{4, 0}}, {"1,2", []int{1, 2}}, {"x", []int{0}}, {"2(x", []int{0}}, {"", []int{0}},
+		{
+			"2(x3),1", []int{2, 2, 2, 1, 0},
+		}, {"4", []int{4, 0}}, {"1,2", []int{1, 2}}, {"x", []int{0}}, {"2(x", []int{0}}, {"", []int{0}},
 	} {
 		for node, want := range c.want {
 			require.Equal(t, want, tasksOn(c.list, node), "%q, node %d", c.list, node)

@@ -1,10 +1,11 @@
 package envspec
 
-// matchStatefulSet sees a numbered pod of a headless Service, in a job whose size is given: a pod of a Deployment has
+// matchStatefulSet detects a numbered pod of a headless Service in a job whose size is given. Pods of a Deployment have
 // neither number nor Service.
 func matchStatefulSet(r *reader) string {
 	name, ok := r.podName()
-	if _, _, numbered := splitAlias(name.value); !ok || !numbered || !r.has("PAIINIT_SIZE") || r.subdomain(name.value) == "" {
+	if _, _, numbered := splitAlias(name.value); !ok || !numbered || !r.has("PAIINIT_SIZE") ||
+		r.subdomain(name.value) == "" {
 		return ""
 	}
 	return name.name
@@ -29,9 +30,9 @@ func readStatefulSet(r *reader, job *Job) error {
 			return err
 		}
 	}
-	size, err := r.podCount("spec.replicas")
+	size, err := podCount(r, "spec.replicas")
 	if err != nil {
 		return err
 	}
-	return r.numberedPods(job, size, size)
+	return addNumberedPods(r, job, size, size)
 }

@@ -26,12 +26,12 @@ func readTrainJob(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "PET_NODE_RANK", "JOB_COMPLETION_INDEX"); err != nil {
 		return err
 	}
-	size, sizeVar, err := r.torchNodes()
+	size, sizeVar, err := torchNodes(r)
 	if err != nil {
 		return err
 	}
 	r.note("size", sizeVar)
-	r.torchSlots(job)
+	readTorchSlots(r)
 	stem, service := "", ""
 	v, ok := r.get("PET_MASTER_ADDR")
 	if ok {
@@ -52,7 +52,8 @@ func readTrainJob(r *reader, job *Job) error {
 		if v.name == "" {
 			return r.missing("set PAIINIT_PEERS", "PET_MASTER_ADDR", "HOSTNAME")
 		}
-		return r.bad(v, "set PAIINIT_PEERS", "is not JOB-node-0-NUMBER, by which pods of a TrainJob find each other")
+		return r.bad(v, "set PAIINIT_PEERS",
+			"is not JOB-node-0-NUMBER, by which the pods of a TrainJob find each other")
 	}
 	id, _ := strings.CutSuffix(stem, "-node-0")
 	r.jobID(job, id, v)

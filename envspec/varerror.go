@@ -1,27 +1,29 @@
 package envspec
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode"
 )
 
-// VarError says that an environment is contradictory or incomplete: which variable, what it holds, what is wrong with
-// that, and what to do.
+// VarError says that an environment is contradictory or incomplete: the variable, its value, what is wrong, and what to
+// do.
 type VarError struct {
-	// System is the scheduler's name, empty if none had been chosen yet.
+	// System is the scheduler's name, empty if none was chosen yet.
 	System string
 	// Var is the variable, or the flag ("--role").
 	Var string
-	// Value is what it holds, empty if it is not set.
+	// Value is its value, empty if it is not set.
 	Value string
 	// Problem is a sentence that names the variable and shows the value.
 	Problem string
-	// Advice is what to do about it; may be empty.
+	// Advice says what to do; it may be empty.
 	Advice string
-	// Job is what the environment says otherwise, if that tells this container's place in the job and where the others
-	// are: then they can be told. Nil if it does not.
+	// Job is the rest of the environment, if that gives this container's place in the job and the places of the others:
+	// the caller can then report the error to them. Nil otherwise.
 	Job *Job
 }
 
@@ -37,9 +39,9 @@ func (e *VarError) Error() string {
 	return s
 }
 
-// variable is a value and where it was found.
+// variable is a value and its source.
 type variable struct {
-	name  string // as the user knows it: "PAIINIT_ROLE" or "--role"
+	name  string // as the user knows it, such as "PAIINIT_ROLE" or "--role"
 	value string // trimmed
 	file  string // the file that sets it, if it is not in the environment
 }
@@ -51,15 +53,21 @@ func (v variable) source() string {
 	return v.name
 }
 
-// shown is the value in a sentence, as much of it as helps.
+// shown returns the value for a sentence, shortened if it is long.
 func (v variable) shown() string { return strings.Trim(quote(v.value), `"`) }
 
-// fail returns an error with a sentence of its own, which must show v's name and value.
+// fail returns an error about v. Its sentence must show v's name and value.
 func (r *reader) fail(v variable, advice, problem string, args ...any) *VarError {
-	return &VarError{System: r.system, Var: v.name, Value: v.value, Problem: fmt.Sprintf(problem, args...), Advice: advice}
+	return &VarError{
+		System:  r.system,
+		Var:     v.name,
+		Value:   v.value,
+		Problem: fmt.Sprintf(problem, args...),
+		Advice:  advice,
+	}
 }
 
-// bad returns an error that v "is" or "has" something: problem goes on from the value.
+// bad returns an error about the whole value of v: problem continues "NAME=value".
 func (r *reader) bad(v variable, advice, problem string, args ...any) *VarError {
 	return r.fail(v, advice, "%s=%s %s", v.name, quotePlain(v.value), fmt.Sprintf(problem, args...))
 }
@@ -69,19 +77,22 @@ func (r *reader) wrong(v variable, advice, problem string, args ...any) *VarErro
 	return r.fail(v, advice, "%s=%s: %s", v.name, quote(v.value), fmt.Sprintf(problem, args...))
 }
 
-// missing returns an error about variables of which none is set. names[0] is the one to name first.
+// missing returns an error that none of names is set. The first one is the error's variable.
 func (r *reader) missing(advice string, names ...string) *VarError {
 	problem := names[0] + " is not set"
-	if others := names[1:]; len(others) > 0 {
-		problem += " (" + strings.Join(others, ", ") + " neither)"
+	switch last := len(names) - 1; {
+	case last == 1:
+		problem = "neither " + names[0] + " nor " + names[1] + " is set"
+	case last > 1:
+		problem = "none of " + strings.Join(names[:last], ", ") + " and " + names[last] + " is set"
 	}
 	return r.fail(variable{name: names[0]}, advice, "%s", problem)
 }
 
-// shownBytes is how much of a value a message shows: a host list may be 128 KiB long.
+// shownBytes bounds how much of a value a message shows: a host list may be 128 KiB long.
 const shownBytes = 160
 
-// quote shows a value on one line.
+// quote returns a value in quotes, on one line, shortened if it is long.
 func quote(s string) string {
 	if len(s) > shownBytes {
 		return strconv.Quote(strings.ToValidUTF8(s[:shownBytes], "")) + "..."
@@ -89,7 +100,7 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// quoteAll shows a list, as much of it as helps.
+// quoteAll returns a list with each item in quotes, shortened if it is long.
 func quoteAll(list []string) string {
 	const shown = 24
 	var quoted []string
@@ -104,3 +115,26 @@ func quoteAll(list []string) string {
 }
 
 func isControl(r rune) bool { return unicode.IsControl(r) || r == unicode.ReplacementChar }
+
+// part returns an error that shows only value, a part of v.
+func (r *reader) part(v variable, value, advice, problem string, args ...any) *VarError {
+	return r.fail(variable{name: v.name, value: value}, advice, problem, args...)
+}
+
+// badJSON returns an error that shows where a value stops being JSON.
+func (r *reader) badJSON(v variable, err error) *VarError {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	at := int64(len(v.value))
+	problem := "invalid JSON"
+	switch {
+	case errors.As(err, &syntax):
+		at = syntax.Offset
+	case errors.As(err, &kind):
+		at, problem = kind.Offset, "unexpected JSON"
+		err = errors.New(kind.Value + " is out of place")
+	}
+	near := v.value[max(0, min(int(at), len(v.value))-20):min(int(at)+20, len(v.value))]
+	near = strings.ToValidUTF8(near, "")
+	return r.part(v, near, "", "%s: %s at byte %d: %v, near %s", v.name, problem, at, err, quote(near))
+}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Volcano's svc plugin lists the hosts of every task, in variables whose names are in upper case, and in files.
+// Volcano's svc plugin lists the hosts of every task in files, and in variables with the task's name in upper case.
 // Sources: pkg/controllers/job/plugins of github.com/volcano-sh/volcano.
 
 func matchVolcano(r *reader) string { return r.sees("VC_TASK_INDEX", "VK_TASK_INDEX") }
@@ -27,7 +27,7 @@ func readVolcano(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "VC_TASK_INDEX", "VK_TASK_INDEX"); err != nil {
 		return err
 	}
-	tasks, err := r.volcanoTasks()
+	tasks, err := volcanoTasks(r)
 	if err != nil {
 		return err
 	}
@@ -47,33 +47,36 @@ func readVolcano(r *reader, job *Job) error {
 	}
 	first := tasks[0]
 	if own == "" && !r.has("PAIINIT_ROLE") {
-		return r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index, first.from.name)
+		return r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index,
+			first.from.name)
 	}
 	if _, service, ok := strings.Cut(first.hosts[0], "."); ok {
 		id, _, _ := strings.Cut(service, ".")
 		r.jobID(job, id, first.from)
 	}
-	// The mpi plugin tells the master which hosts compute.
+	// The mpi plugin gives the master the hosts that compute.
 	if mpi, ok := r.get("MPI_HOST"); ok && ownHost != "" && !slices.Contains(strings.Split(mpi.value, ","), ownHost) {
 		r.ownSlots = slotCount{0, mpi}
 	}
-	// The ssh plugin's key, and not one of the image's: its config names this pod.
-	if config, ok := r.file("/root/.ssh/config"); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") && r.exists("/root/.ssh/id_rsa") {
+	// The key is the ssh plugin's, not the image's, if the config names this pod.
+	if config, ok := r.file("/root/.ssh/config"); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") &&
+		r.exists("/root/.ssh/id_rsa") {
 		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
 	}
 	return r.ownRole(job, own, name, first.from)
 }
 
-// volcanoTasks reads the lists. What the job declared first is not told: those that launch come first, then the alphabet.
-func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
-	// The variables may be turned off, when they grow too long; the files are always there.
+// volcanoTasks reads the lists. Volcano does not tell their order in the job: launchers come first, then the alphabet.
+func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
+	// Users can turn off the variables, which may grow too long. The files are always there.
 	const dir = "/etc/volcano"
 	for _, file := range r.entries(dir) {
 		path := dir + "/" + file
 		name, isList := strings.CutSuffix(file, ".host")
 		text, ok := r.file(path)
 		if hosts := strings.Fields(text); isList && ok && len(hosts) > 0 {
-			tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}})
+			tasks = append(tasks,
+				volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}})
 		}
 	}
 	fromFiles := len(tasks) > 0
@@ -94,10 +97,10 @@ func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
 		tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, v})
 	}
 	if len(tasks) == 0 {
-		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS", dir+"/<task>.host")
+		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS",
+			dir+"/<task>.host")
 	}
-	// Sorted by hand, because slices.SortFunc of one more type adds 18 kB to the program. They are few, and nearly in
-	// order.
+	// Sorted by hand: the tasks are few, and slices.SortFunc of this type would add 18 kB to the program.
 	before := func(a, b volcanoTask) bool {
 		return cmp.Or(cmp.Compare(volcanoClass(a.name), volcanoClass(b.name)), cmp.Compare(a.name, b.name)) < 0
 	}
@@ -109,7 +112,7 @@ func (r *reader) volcanoTasks() (tasks []volcanoTask, err error) {
 	return tasks, nil
 }
 
-// volcanoName is a task's name as the job wrote it, from its first host, JOB-TASK-0.JOB, if that has the form.
+// volcanoName returns a task's name as the job spells it, from its first host, if that has the form JOB-TASK-0.JOB.
 func volcanoName(variable, host string) string {
 	pod, service, _ := strings.Cut(host, ".")
 	service, _, _ = strings.Cut(service, ".")
@@ -120,7 +123,7 @@ func volcanoName(variable, host string) string {
 	return strings.ReplaceAll(strings.ToLower(variable), "_", "-")
 }
 
-// volcanoClass sorts tasks: names such as mpimaster launch.
+// volcanoClass puts tasks with names such as mpimaster first.
 func volcanoClass(name string) int {
 	for _, launcher := range []string{"master", "launcher", "leader", "chief", "head"} {
 		if strings.Contains(strings.ToLower(name), launcher) {

@@ -1,13 +1,13 @@
 // Package hostfile writes and reads MPI host lists.
 //
-// Every launcher has its own grammar for "these hosts, so many processes on each", and each of them fails in its own
-// way on what the others accept: Open MPI rejects "name:2", MPICH rejects "name slots=2", horovodrun dies of a blank
-// line. The package hides these grammars behind a slice of [Host] and writes only the part of a grammar that every
-// version of its launcher reads alike: one line per host, LF line ends, ASCII names, no comments, no further options.
+// Every launcher has its own grammar for hosts and the number of processes on each, and fails on the others' grammars:
+// Open MPI rejects "name:2", MPICH rejects "name slots=2", horovodrun crashes on a blank line. The package hides these
+// grammars behind a slice of [Host]. It writes only what every version of a launcher reads alike: one line per host, LF
+// line ends, ASCII names, no comments, no options.
 //
-// It refuses what a launcher would misread: names that are not plain, words that a grammar reserves, counts below one,
-// the same host twice, an empty list (hydra reads an empty file as "run everything here"). It does not resolve names,
-// does not sort, and does not touch files: callers bring the reader or the writer.
+// It refuses what a launcher would misread: names with odd characters, words that a grammar reserves, counts below one,
+// the same host twice, an empty list (hydra reads an empty file as "run everything here"). It does not resolve or sort
+// names, and does not open files.
 package hostfile
 
 import (
@@ -20,14 +20,14 @@ import (
 	"strings"
 )
 
-// MaxSize is the largest host list that [Parse] reads, in bytes. Ten thousand hosts with names of the greatest length
-// that DNS allows stay below it.
-const MaxSize = 4 << 20
+// maxSize is the largest host list that Parse reads, in bytes. Ten thousand hosts with the longest names that DNS
+// allows are smaller.
+const maxSize = 4 << 20
 
-// maxName is the greatest length of a host name, in bytes (RFC 1035, section 2.3.4, without the root's dot).
+// maxName is the maximum length of a host name in bytes (RFC 1035, section 2.3.4, without the root's dot).
 const maxName = 253
 
-// maxSlots keeps counts far away from the 32-bit integers that the launchers parse them into.
+// maxSlots keeps counts far below the limit of the 32-bit integers that launchers use.
 const maxSlots = 1 << 20
 
 // Dialect names the grammar of one launcher's host list. The values are those of `paiinit hostfile --format`.
@@ -39,7 +39,7 @@ const (
 	OpenMPI Dialect = "openmpi"
 	// Hydra is "name:n", read by mpiexec of MPICH (-f) and of Intel MPI (-machinefile).
 	Hydra Dialect = "hydra"
-	// Horovod is "name slots=n" and nothing else: horovodrun splits every line at the first "=" without looking.
+	// Horovod is "name slots=n" and nothing else: horovodrun splits every line at the first "=".
 	Horovod Dialect = "horovod"
 	// DeepSpeed is "name slots=n"; blank lines and comments are allowed.
 	DeepSpeed Dialect = "deepspeed"
@@ -47,7 +47,7 @@ const (
 
 // Host is one line of a host list.
 type Host struct {
-	// Name is what the launcher hands to its remote-shell agent.
+	// Name is the name that the launcher passes to its remote-shell agent.
 	Name string
 	// Slots is the number of processes that the launcher may start there.
 	Slots int
@@ -55,9 +55,9 @@ type Host struct {
 
 // Write writes hosts in the grammar of d, one line per host, in their order.
 //
-// A host with 0 slots is left out: no launcher has a line that means "none" (Open MPI says that all nodes are filled,
-// MPICH exits without a word). Nothing is written when a host cannot be expressed: a name that d cannot hold, a
-// negative count, the same name twice, or no host with slots at all.
+// It leaves out hosts with 0 slots: no launcher has a line that means "none" (Open MPI says that all nodes are filled,
+// MPICH exits without a message). It writes nothing if d cannot express a host's name, a count is negative, a name
+// occurs twice, or no host has slots.
 func Write(w io.Writer, d Dialect, hosts []Host) error {
 	g, err := grammarOf(d)
 	if err != nil {
@@ -85,22 +85,22 @@ func Write(w io.Writer, d Dialect, hosts []Host) error {
 
 // Parse reads a host list in the grammar of d.
 //
-// It reads everything that [Write] writes and, where the launcher does, comments ("#", for Open MPI also "//"), blank
-// lines, a missing line end at the end, MPICH's "name" for one slot and Open MPI's spellings of slots= and
-// max_slots= (the latter is dropped). It refuses what a [Host] cannot hold (port=, user=, "user@host", "^host") and, in
-// the Open MPI dialect, a host without a count: mpirun would take the number of cores of that host, which the file does
-// not tell. Errors name the line, counted from 1.
+// It reads what [Write] writes and, where the launcher does, comments ("#", for Open MPI also "//"), blank lines, a
+// missing line end at the end, MPICH's "name" for one slot, and Open MPI's spellings of slots= and max_slots= (it drops
+// the latter). It refuses what a [Host] cannot hold (port=, user=, "user@host", "^host") and, for Open MPI, a host
+// without a count: mpirun would use that host's number of cores, which the file does not tell. Errors name the line,
+// counted from 1.
 func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	g, err := grammarOf(d)
 	if err != nil {
 		return nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
 		return nil, fmt.Errorf("hostfile: reading %s host list: %w", d, err)
 	}
-	if len(data) > MaxSize {
-		return nil, fmt.Errorf("hostfile: reading %s host list: larger than %d bytes", d, MaxSize)
+	if len(data) > maxSize {
+		return nil, fmt.Errorf("hostfile: reading %s host list: larger than %d bytes", d, maxSize)
 	}
 	var hosts []Host
 	seen := map[string]bool{}
@@ -126,7 +126,7 @@ func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	return hosts, nil
 }
 
-// Check says why a name cannot stand in a host list of this dialect; nil if it can.
+// Check returns why a host list of this dialect cannot hold a name; nil if it can.
 func Check(d Dialect, name string) error {
 	g, err := grammarOf(d)
 	if err != nil {
@@ -135,16 +135,16 @@ func Check(d Dialect, name string) error {
 	return g.check(Host{Name: name, Slots: 1}, map[string]bool{})
 }
 
-// grammar is what differs between dialects.
+// grammar holds the differences between dialects.
 type grammar struct {
 	dialect  Dialect
 	sep      string          // between name and count
-	comments []string        // what starts a comment; none: neither comments nor blank lines are allowed
-	extra    string          // letters of a name beyond ASCII letters, digits, "-" and "."
-	reserved []string        // words that the launcher's lexer does not take as a name
-	numeric  bool            // a name of digits only reaches the agent unchanged
-	keys     map[string]bool // true: the count; false: known and dropped
-	bare     int             // slots of a name without a count; 0: refused
+	comments []string        // what starts a comment; if none, comments and blank lines are errors
+	extra    string          // bytes of a name besides ASCII letters, digits, "-" and "."
+	reserved []string        // words that the launcher's lexer does not read as a name
+	numeric  bool            // the launcher passes a name of digits to the agent unchanged
+	keys     map[string]bool // true: the number of slots; false: read and dropped
+	bare     int             // slots of a name without a count; 0: an error
 }
 
 func grammarOf(d Dialect) (grammar, error) {
@@ -163,13 +163,16 @@ func grammarOf(d Dialect) (grammar, error) {
 	case Horovod:
 		return grammar{dialect: d, sep: " slots=", extra: "_", numeric: true, keys: map[string]bool{"slots": true}}, nil
 	case DeepSpeed:
-		return grammar{dialect: d, sep: " slots=", comments: []string{"#"}, extra: "_", numeric: true, keys: map[string]bool{"slots": true}}, nil
+		return grammar{
+			dialect: d, sep: " slots=", comments: []string{"#"}, extra: "_", numeric: true,
+			keys: map[string]bool{"slots": true},
+		}, nil
 	}
-	return grammar{}, fmt.Errorf("hostfile: unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra, Horovod, DeepSpeed)
+	return grammar{}, fmt.Errorf("hostfile: unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra,
+		Horovod, DeepSpeed)
 }
 
-// openMPIReserved are the words that mpirun 4.1.4 reports as a parse error in the place of a name, and "rank", which it
-// reads as the number 1.
+// openMPIReserved are the words that mpirun 4.1.4 refuses as a name, and "rank", which it reads as the number 1.
 var openMPIReserved = []string{
 	"slot", "slots", "slots_max", "slots-max", "max_slots", "max-slots",
 	"cpu", "cpu_max", "cpu-max", "count", "count_max", "count-max",
@@ -177,7 +180,7 @@ var openMPIReserved = []string{
 	"boards", "sockets", "cores", "sockets_per_board", "cores_per_socket",
 }
 
-// line parses one line without its line end. ok is false for a line without a host.
+// line parses one line without its line end. ok is false if it has no host.
 func (g grammar) line(line string) (h Host, ok bool, err error) {
 	if strings.Contains(line, "\r") {
 		return Host{}, false, errors.New("carriage return: line ends must be LF")
@@ -238,7 +241,7 @@ func (g grammar) colonLine(fields []string) (Host, bool, error) {
 	return Host{Name: name, Slots: n}, true, nil
 }
 
-// count parses a number of slots. Signs and leading zeros are refused: launchers disagree on them.
+// count parses a number of slots. It refuses signs and leading zeros, on which launchers disagree.
 func count(s string) (int, error) {
 	for _, c := range []byte(s) {
 		if c < '0' || c > '9' {
@@ -259,7 +262,7 @@ func count(s string) (int, error) {
 	return n, nil
 }
 
-// check refuses a host that the dialect cannot hold and remembers its name.
+// check refuses a host that the dialect cannot hold, and adds its name to seen.
 func (g grammar) check(h Host, seen map[string]bool) error {
 	if err := g.name(h.Name); err != nil {
 		return fmt.Errorf("host %q: %w", h.Name, err)
@@ -270,7 +273,7 @@ func (g grammar) check(h Host, seen map[string]bool) error {
 	if h.Slots > maxSlots {
 		return fmt.Errorf("host %q: %d slots: more than %d", h.Name, h.Slots, maxSlots)
 	}
-	// Host names are case-insensitive (RFC 4343): "A" and "a" would be one machine.
+	// Host names are case-insensitive (RFC 4343): "A" and "a" are one machine.
 	key := strings.ToLower(h.Name)
 	if seen[key] {
 		return fmt.Errorf("host %q: given twice", h.Name)
@@ -293,7 +296,7 @@ func (g grammar) name(s string) error {
 		if !alnum && c != '-' && c != '.' && !strings.Contains(g.extra, string(rune(c))) {
 			return fmt.Errorf("a name in the %s host list cannot hold %q", g.dialect, c)
 		}
-		// A leading "-" would be an option of the remote-shell agent; a dot at either end is cut off by Open MPI.
+		// A leading "-" would be an option of the remote-shell agent. Open MPI removes a dot at either end.
 		if !alnum && (i == 0 || i == len(s)-1) {
 			return fmt.Errorf("a name must begin and end with a letter or digit, not %q", c)
 		}
@@ -303,7 +306,7 @@ func (g grammar) name(s string) error {
 		return fmt.Errorf("a name in the %s host list cannot be a number", g.dialect)
 	}
 	if slices.Contains(g.reserved, s) {
-		return fmt.Errorf("the name is a word of the %s host list grammar", g.dialect)
+		return fmt.Errorf("the %s host list grammar reserves this word", g.dialect)
 	}
 	return nil
 }

@@ -26,10 +26,10 @@ const (
 	path      = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	secret    = "correct horse battery staple"
 	allreduce = "examples/allreduce.py"
-	patience  = 3 * time.Minute // more than any test takes on a machine that is busy with others
+	patience  = 3 * time.Minute // timeout of one wait, long enough on a busy machine
 )
 
-// paiinit is the binary under test, and root the repository, from which jobs are started.
+// paiinit is the binary under test; root is the repository, in which jobs start.
 var paiinit, root string
 
 func TestMain(m *testing.M) {
@@ -49,13 +49,14 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build builds the binary as it is shipped: static and without the race detector.
+// build builds the binary as released: static and without the race detector.
 func build(dir string) (err error) {
 	if root, err = filepath.Abs(".."); err != nil {
 		return err
 	}
 	paiinit = filepath.Join(dir, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
+		"-o", paiinit, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -64,7 +65,7 @@ func build(dir string) (err error) {
 	return nil
 }
 
-// missing is looked up once: it starts every program that it looks for.
+// missing looks once, because it starts every program that it looks for.
 var missing = sync.OnceValue(func() []string {
 	return lab.Missing(
 		lab.Need{Try: []string{"/usr/bin/mpirun.openmpi", "--version"}, Package: "openmpi-bin"},
@@ -76,7 +77,7 @@ var missing = sync.OnceValue(func() []string {
 	)
 })
 
-// requireLab skips a test that cannot run here.
+// requireLab skips the test where the lab cannot run.
 func requireLab(t *testing.T) {
 	t.Helper()
 	if missing := missing(); len(missing) > 0 {
@@ -88,7 +89,7 @@ func requireLab(t *testing.T) {
 	}
 }
 
-// newLab makes an empty lab and shows what its containers wrote if the test fails.
+// newLab creates an empty lab, and logs the output of its containers if the test fails.
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	t.Parallel()
@@ -105,7 +106,7 @@ func newLab(t *testing.T) *lab.Lab {
 	return l
 }
 
-// transcript is what all containers wrote, in the order of time.
+// transcript merges the output of all containers in the order of time.
 func transcript(l *lab.Lab, begin time.Time) string {
 	var lines []lab.Line
 	for _, c := range l.Containers() {
@@ -130,23 +131,23 @@ func newMachines(t *testing.T, l *lab.Lab, n int) []*lab.Machine {
 	return machines
 }
 
-// host is a container with paiinit in it, before it is started.
+// host describes a container that runs paiinit.
 type host struct {
 	machine  *lab.Machine
 	name     string            // "" = the machine's
 	hostname string            // "" = the machine's
-	env      map[string]string // of the scheduler, and what the test adds
+	env      map[string]string // the scheduler's variables and the test's own
 	flags    []string
 	binds    map[string]string
 	dir      string // "" = the repository's root
 	tmpfs    []string
 	overlay  []string
-	hosts    map[string]netip.Addr // of /etc/hosts
-	input    bool                  // a standard input that does not end
+	hosts    map[string]netip.Addr // entries of /etc/hosts
+	input    bool                  // keep standard input open
 }
 
-// withInput gives hosts a standard input that does not end. MPICH 4.0.2's mpiexec is ended by SIGPIPE where
-// rank 0 ends before mpiexec has told it that its own input has ended, as a rank of a few milliseconds may.
+// withInput keeps the standard input of hosts open. At EOF on its own input, MPICH 4.0.2's mpiexec dies of SIGPIPE if
+// rank 0 has already ended, as a rank that runs a few milliseconds may have.
 func withInput(hosts []host) []host {
 	for i := range hosts {
 		hosts[i].input = true
@@ -154,7 +155,7 @@ func withInput(hosts []host) []host {
 	return hosts
 }
 
-// start starts paiinit on a host with a command.
+// start runs paiinit with a command on the host.
 func (h host) start(t *testing.T, command ...string) *lab.Container {
 	t.Helper()
 	c, err := h.machine.Start(h.program(command...))
@@ -162,7 +163,7 @@ func (h host) start(t *testing.T, command ...string) *lab.Container {
 	return c
 }
 
-// program is paiinit with a command. No remote shell of any kind is there.
+// program runs paiinit with a command in a container without other remote shells.
 func (h host) program(command ...string) lab.Program {
 	env := []string{"HOME=/tmp"}
 	if h.env["PATH"] == "" {
@@ -189,10 +190,11 @@ func (h host) program(command ...string) lab.Program {
 	}
 }
 
-// noShell are the programs that a container with paiinit does not need.
-var noShell = []string{"/usr/bin/ssh", "/usr/bin/rsh", "/usr/bin/slogin", "/usr/bin/dbclient", "/usr/sbin/sshd", "/usr/sbin/dropbear"}
+// noShell lists programs to hide, because paiinit replaces them.
+var noShell = []string{"/usr/bin/ssh", "/usr/bin/rsh", "/usr/bin/slogin", "/usr/bin/dbclient", "/usr/sbin/sshd",
+	"/usr/sbin/dropbear"}
 
-// startAll starts paiinit with the same command on every host.
+// startAll runs paiinit with the same command on every host.
 func startAll(t *testing.T, hosts []host, command ...string) []*lab.Container {
 	t.Helper()
 	var containers []*lab.Container
@@ -202,7 +204,7 @@ func startAll(t *testing.T, hosts []host, command ...string) []*lab.Container {
 	return containers
 }
 
-// statuses waits for every container to end.
+// statuses waits until every container has ended.
 func statuses(t *testing.T, containers []*lab.Container) []int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -224,12 +226,12 @@ func waitLine(t *testing.T, c *lab.Container, text string) {
 	require.NoError(t, err)
 }
 
-// same is a list of n equal statuses.
+// same returns n equal statuses.
 func same(n, status int) []int {
 	return slices.Repeat([]int{status}, n)
 }
 
-// stdout is what the job wrote; stderr is what paiinit, and the launcher, said.
+// stdout returns the output of the job; stderr returns the log of paiinit and the messages of the launcher.
 func stdout(c *lab.Container) string { return text(c, false) }
 func stderr(c *lab.Container) string { return text(c, true) }
 
@@ -243,7 +245,7 @@ func text(c *lab.Container, isStderr bool) string {
 	return b.String()
 }
 
-// peersHosts are hosts that are told about each other on paiinit's own terms.
+// peersHosts returns hosts that know each other by paiinit's own variables.
 func peersHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	var hosts []host
@@ -260,8 +262,8 @@ func peersHosts(t *testing.T, l *lab.Lab, n int) []host {
 	return hosts
 }
 
-// composeHosts are the containers of a scaled docker compose service: all have the same environment and host names that
-// tell nothing; the resolver knows the addresses of the service, and a name for each of them.
+// composeHosts returns the containers of a scaled docker compose service. All have the same environment and random host
+// names; the resolver knows the addresses of the service, and a name for each address.
 func composeHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	var hosts []host
@@ -271,8 +273,10 @@ func composeHosts(t *testing.T, l *lab.Lab, n int) []host {
 		hosts = append(hosts, host{
 			machine:  m,
 			hostname: fmt.Sprintf("%012x", 0xa1b2c3d4e5f6+i*0x1111),
-			env:      map[string]string{"PAIINIT_SECRET": secret, "PAIINIT_ROLE": "worker", "PAIINIT_SIZE": fmt.Sprint(n)},
-			flags:    []string{"--peers", "dns:worker", "--slots", "2"},
+			env: map[string]string{
+				"PAIINIT_SECRET": secret, "PAIINIT_ROLE": "worker", "PAIINIT_SIZE": fmt.Sprint(n),
+			},
+			flags: []string{"--peers", "dns:worker", "--slots", "2"},
 		})
 	}
 	return hosts
@@ -286,9 +290,11 @@ type task struct {
 	port  int
 }
 
-// openPAIHosts are a job with one master and n-1 workers, spread evenly over the given number of machines: OpenPAI runs
-// containers in the network of their machine, with its host name, and gives each its own ports.
-func openPAIHosts(t *testing.T, l *lab.Lab, n, machines int, environment func(tasks []task, self task) map[string]string) []host {
+// openPAIHosts returns one master and n-1 workers, spread evenly over the given number of machines. OpenPAI runs each
+// container in the network of its machine, with the machine's host name and with ports of its own.
+func openPAIHosts(
+	t *testing.T, l *lab.Lab, n, machines int, environment func(tasks []task, self task) map[string]string,
+) []host {
 	t.Helper()
 	var hosts []host
 	var tasks []task
@@ -309,7 +315,7 @@ func openPAIHosts(t *testing.T, l *lab.Lab, n, machines int, environment func(ta
 	return hosts
 }
 
-// openPAIClassic is the environment that OpenPAI 0.14 on YARN makes.
+// openPAIClassic returns the environment of a task in OpenPAI 0.14 on YARN.
 func openPAIClassic(tasks []task, self task) map[string]string {
 	env := openPAICommon(tasks, self)
 	for name, value := range map[string]string{
@@ -332,7 +338,7 @@ func openPAIClassic(tasks []task, self task) map[string]string {
 	return env
 }
 
-// openPAI08 is the environment that OpenPAI 0.8 makes: the ports of others are those of http.
+// openPAI08 returns the environment of a task in OpenPAI 0.8, which tells only the http ports of other tasks.
 func openPAI08(tasks []task, self task) map[string]string {
 	env := openPAIClassic(tasks, self)
 	for name := range env {
@@ -346,7 +352,7 @@ func openPAI08(tasks []task, self task) map[string]string {
 	return env
 }
 
-// openPAIv1 is the environment that OpenPAI 1.x on Kubernetes makes.
+// openPAIv1 returns the environment of a task in OpenPAI 1.x on Kubernetes.
 func openPAIv1(tasks []task, self task) map[string]string {
 	env := openPAICommon(tasks, self)
 	var instances []string

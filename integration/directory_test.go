@@ -6,15 +6,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Paiinit does not keep the directory busy in which it was started: where a rank's processes have left it, it can be
-// unmounted while the job runs, on ranks that run a command and on ranks that wait.
+// TestStartDirectoryIsFree: paiinit leaves the directory in which it was started: once a rank's processes have left it
+// too, users can unmount it while the job runs, on ranks that run a command and on ranks that wait.
 func TestStartDirectoryIsFree(t *testing.T) {
-	// The agent leaves it at the start of the command.
+	// The agent leaves the directory only when it starts the command, so try several times.
 	const free = "cd /; for i in $(seq 500); do umount /tmp/start 2>/dev/null && echo free && break; sleep 0.02; done"
 	for name, tt := range map[string]struct {
 		flags   []string
 		command string
-		free    []int // how often each rank says so
+		free    []int // how often each rank prints "free"
 	}{
 		"rank 0 runs the command": {nil, free + "; /run/bin/paiinit rsh worker-1 '" + free + "'", []int{2, 0}},
 		"all run it":              {[]string{"--exec", "all"}, free + "; /run/bin/paiinit barrier free", []int{1, 1}},

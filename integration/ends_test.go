@@ -11,8 +11,8 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// TestSecondClaimant: a container with the role and index of another one is sent away, before the launch and after it,
-// and the job goes on.
+// TestSecondClaimant: the job rejects a container with the role and index of another one, before and after the launch,
+// and continues.
 func TestSecondClaimant(t *testing.T) {
 	for _, launched := range []bool{false, true} {
 		t.Run(fmt.Sprintf("launched %v", launched), func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestSecondClaimant(t *testing.T) {
 	}
 }
 
-// TestTwoClaimRankZero: the rank that one of the two should have been never comes, so all containers end, at once.
+// TestTwoClaimRankZero: two containers claim rank 0, so one rank is missing for ever and all containers end at once.
 func TestTwoClaimRankZero(t *testing.T) {
 	l := newLab(t)
 	hosts := peersHosts(t, l, 3)
@@ -53,7 +53,7 @@ func TestTwoClaimRankZero(t *testing.T) {
 	require.Less(t, time.Since(begin), 20*time.Second)
 }
 
-// serviceHosts are containers of services of docker compose, by their roles. All are told a size and the rank order.
+// serviceHosts returns containers of docker compose services, one role each. All know the size and the rank order.
 func serviceHosts(t *testing.T, l *lab.Lab, size int, order string, roles ...string) (hosts []host) {
 	t.Helper()
 	for i, m := range newMachines(t, l, len(roles)) {
@@ -66,13 +66,12 @@ func serviceHosts(t *testing.T, l *lab.Lab, size int, order string, roles ...str
 	return hosts
 }
 
-// TestSizeForgetsTheLauncher: two workers are as many as the size says, but a role is missing, and its container is one
-// too many.
+// TestSizeForgetsTheLauncher: the size counts only the two workers, so the container of the launcher is one too many.
 func TestSizeForgetsTheLauncher(t *testing.T) {
 	l := newLab(t)
 	hosts := serviceHosts(t, l, 2, "dns:launcher,dns:worker", "worker", "worker", "launcher")
 	containers := startAll(t, hosts[:2], "true")
-	for _, c := range containers { // rank 0 says it, and tells the other
+	for _, c := range containers { // rank 0 logs it and tells the other
 		waitLine(t, c, "missing=\"launcher (")
 	}
 	containers = append(containers, hosts[2].start(t, "true"))
@@ -82,8 +81,8 @@ func TestSizeForgetsTheLauncher(t *testing.T) {
 	}
 }
 
-// TestScaledServiceOfSizeOne: a job of one container opens no port. Where the name of its service has more addresses,
-// its containers end by themselves.
+// TestScaledServiceOfSizeOne: a job of size 1 opens no port, so its containers notice the others only by the addresses
+// of their service, and end.
 func TestScaledServiceOfSizeOne(t *testing.T) {
 	l := newLab(t)
 	hosts := serviceHosts(t, l, 1, "dns:worker", "worker", "worker", "worker")
@@ -95,8 +94,8 @@ func TestScaledServiceOfSizeOne(t *testing.T) {
 	}
 }
 
-// TestSurplusSetComesLate: two more containers of a service than the job has ranks are as many as a job of their own
-// would need. They are sent away, and the job goes on.
+// TestSurplusSetComesLate: two surplus containers of a service could form a job of their own. The running job rejects
+// them and continues.
 func TestSurplusSetComesLate(t *testing.T) {
 	l := newLab(t)
 	hosts := serviceHosts(t, l, 2, "dns:worker", "worker", "worker", "worker", "worker")
@@ -113,12 +112,13 @@ func TestSurplusSetComesLate(t *testing.T) {
 	require.Equal(t, same(2, 143), statuses(t, first))
 }
 
-// endings are ways in which a job ends before its launch. All containers end alike, soon after the last one has come.
+// endings lists how a job may end before its launch. All containers end with the same status, soon after the last one
+// has started.
 var endings = []struct {
 	name    string
 	prepare func(hosts []host)
-	late    int // this one starts 7 s after the others; 0 = none, -1 = rank 0
-	stop    int // this one gets SIGTERM when it listens and the late one has not come; 0 = none, -1 = rank 0
+	late    int // this rank starts a few seconds after the others; 0 = none, -1 = rank 0
+	stop    int // this rank gets SIGTERM once it listens and before the late one starts; 0 = none, -1 = rank 0
 	status  int
 }{
 	{
@@ -138,7 +138,7 @@ var endings = []struct {
 		status: 78,
 	},
 	{
-		name: "a worker's size contradicts its peers, and rank 0 comes later", late: -1, status: 78,
+		name: "a worker's size contradicts its peers, and rank 0 starts later", late: -1, status: 78,
 		prepare: func(h []host) { h[1].env["PAIINIT_SIZE"] = "4" },
 	},
 	{
@@ -153,8 +153,8 @@ var endings = []struct {
 			}
 		},
 	},
-	{name: "a worker stops before rank 0 has come", late: -1, stop: 1, status: 143},
-	{name: "rank 0 stops before a worker has come", late: 2, stop: -1, status: 143},
+	{name: "a worker stops before rank 0 has started", late: -1, stop: 1, status: 143},
+	{name: "rank 0 stops before a worker has started", late: 2, stop: -1, status: 143},
 	{name: "a worker that cannot run its command waits for rank 0", late: -1, status: 127, prepare: func(h []host) {
 		for i := range h {
 			h[i].flags = append(h[i].flags, "--exec", "all")
@@ -193,7 +193,7 @@ func TestEndsBeforeTheLaunch(t *testing.T) {
 				require.NoError(t, stopped.Signal(syscall.SIGTERM))
 			}
 			if tt.late != 0 {
-				wait := 7 * time.Second // rank 0 tells ranks that come within 5 s
+				wait := 7 * time.Second // longer than the 5 s for which an ending container still answers late ones
 				if tt.late > 0 {
 					wait = 2 * time.Second
 				}
@@ -207,7 +207,7 @@ func TestEndsBeforeTheLaunch(t *testing.T) {
 	}
 }
 
-// sizedHosts are peersHosts that are each told the size of the job and where the others are.
+// sizedHosts returns peersHosts with a timeout.
 func sizedHosts(t *testing.T, l *lab.Lab, n int) []host {
 	hosts := peersHosts(t, l, n)
 	for i := range hosts {

@@ -12,7 +12,8 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// meet is what frameworks do that need no launcher: rank 0 listens where everybody was told, the others come and say who they are.
+// meet does what frameworks without a launcher do: rank 0 listens on MASTER_ADDR, and the others connect and send their
+// ranks.
 const meet = `
 import json, os, socket
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -37,7 +38,7 @@ else:
     s.sendall(f"{rank}\n".encode())
 `
 
-// stubborn saves its work when it is told to end.
+// stubborn ends only on SIGTERM, after it has saved its work.
 const stubborn = `trap 'echo saved; exit 0' TERM; echo re''ady; while :; do sleep 0.1; done`
 
 func everywhere(hosts []host) []host {
@@ -71,8 +72,11 @@ func TestEverywhereFailingRank(t *testing.T) {
 		"killed": {"kill -9 $$", 137, "rank 2's command sh was ended by SIGKILL; its last lines on stderr:\nwoe"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			// Rank 2 fails when all others are ready.
+			const barrier = "/run/bin/paiinit barrier ready"
+			ready := strings.Replace(stubborn, "echo re''ady", "echo re''ady; "+barrier, 1)
 			containers := startAll(t, everywhere(peersHosts(t, newLab(t), 4)), "sh", "-c",
-				`[ $RANK = 2 ] || { `+stubborn+`; }; sleep 1; echo woe >&2; `+tt.does)
+				`[ $RANK = 2 ] || { `+ready+`; }; `+barrier+`; echo woe >&2; `+tt.does)
 			require.Equal(t, same(4, tt.status), statuses(t, containers))
 			for i, c := range containers {
 				require.Contains(t, strings.ReplaceAll(stderr(c), `\n`, "\n"), tt.says)
@@ -92,7 +96,7 @@ func TestEverywhereStopped(t *testing.T) {
 				waitLine(t, c, "ready")
 			}
 			require.NoError(t, containers[rank].Signal(syscall.SIGTERM))
-			require.Equal(t, same(3, 0), statuses(t, containers), "what the commands say")
+			require.Equal(t, same(3, 0), statuses(t, containers), "the status of the commands")
 			for _, c := range containers {
 				require.Equal(t, "ready\nsaved\n", stdout(c))
 				require.Contains(t, stderr(c), fmt.Sprintf("worker-%d was stopped by SIGTERM", rank))
@@ -101,7 +105,8 @@ func TestEverywhereStopped(t *testing.T) {
 	}
 }
 
-// Kubernetes tells all pods of a Job that is deleted, in any order: that is one wish.
+// TestEverywhereStoppedAtOnce: Kubernetes signals all pods of a deleted Job, in any order. The job must take that as
+// one request to stop.
 func TestEverywhereStoppedAtOnce(t *testing.T) {
 	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 3)), "sh", "-c", saves)
 	for _, c := range containers {
@@ -110,7 +115,7 @@ func TestEverywhereStoppedAtOnce(t *testing.T) {
 	for _, rank := range []int{1, 0, 2} {
 		require.NoError(t, containers[rank].Signal(syscall.SIGTERM))
 	}
-	require.Equal(t, same(3, 0), statuses(t, containers), "what the commands say")
+	require.Equal(t, same(3, 0), statuses(t, containers), "the status of the commands")
 	for _, c := range containers {
 		require.Equal(t, "ready\nsaved\n", stdout(c))
 	}
@@ -158,17 +163,18 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "worker-2: launch: running \\\"shh\\\": not found")
 }
 
-// Whoever it is, and be it the one to lead, where the ranks are still to be agreed.
+// TestEverywhereUnknownCommandOnAnyContainer: the ranks are not agreed yet, so each container must report the missing
+// command, including the future rank 0.
 func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
-	for who := range 3 {
-		t.Run(fmt.Sprint(who), func(t *testing.T) {
+	for culprit := range 3 {
+		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
 			l := newLab(t)
 			hosts := everywhere(composeHosts(t, l, 3))
 			for _, h := range hosts {
-				l.Reverse(h.machine.Addr, "somewhere.") // says nothing of an index
+				l.Reverse(h.machine.Addr, "somewhere.") // a name without an index
 			}
 			commands := [3]string{"true", "true", "true"}
-			commands[who] = "shh"
+			commands[culprit] = "shh"
 			var containers []*lab.Container
 			for i, h := range hosts {
 				containers = append(containers, h.start(t, commands[i]))
@@ -190,9 +196,11 @@ func TestEverywhereMustBeAgreed(t *testing.T) {
 	require.Contains(t, stderr(containers[2]), "worker-0 has --exec rank0, worker-1 has --exec all")
 }
 
-// The words of the Azure ML job specification stand in the command line, with a "$" that no shell sees or without.
+// TestEverywhereLiterals: an Azure ML job specification names these variables in the command line, with a "$" that no
+// shell expands, or without.
 func TestEverywhereLiterals(t *testing.T) {
-	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 2)), "sh", "-c", `test -s $1 && echo $2 $3 $4 $5`, "sh",
+	containers := startAll(t, everywhere(peersHosts(t, newLab(t), 2)),
+		"sh", "-c", `test -s $1 && echo $2 $3 $4 $5`, "sh",
 		"$AZUREML_MPI_HOSTFILE", "NODE_RANK", "${MASTER_ADDR}", "MASTER_PORT", "WORLD_SIZE")
 	require.Equal(t, same(2, 0), statuses(t, containers))
 	for i, c := range containers {

@@ -15,7 +15,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// withInfiniBand gives a host one InfiniBand device, as far as files can: who opens its node gets an ordinary file.
+// withInfiniBand gives a host the files of one InfiniBand device. The device node is an ordinary file.
 func withInfiniBand(t *testing.T, h host, device string, key string) host {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,30 +42,44 @@ func withInfiniBand(t *testing.T, h host, device string, key string) host {
 		require.NoError(t, os.WriteFile(file, []byte(text+"\n"), 0o666))
 	}
 	h.tmpfs = append(slices.Clone(h.tmpfs), "/dev")
-	h.binds = map[string]string{"/sys/class": filepath.Join(dir, "class"), "/dev/infiniband": filepath.Join(dir, "nodes"), "/dev/shm": t.TempDir()}
+	h.binds = map[string]string{
+		"/sys/class": filepath.Join(dir, "class"), "/dev/infiniband": filepath.Join(dir, "nodes"),
+		"/dev/shm": t.TempDir(),
+	}
 	for _, node := range []string{"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"} {
 		h.binds["/dev/"+node] = "/dev/" + node
 	}
 	return h
 }
 
-// TestNamesOfDevices: hosts that call their devices differently get their own names, whichever way a launcher carries its
-// environment to other hosts.
+// TestNamesOfDevices: hosts whose devices have different names get their own names, in each way in which a launcher
+// carries its environment to other hosts.
 func TestNamesOfDevices(t *testing.T) {
-	show := []string{"sh", "-c", `echo "$(hostname) ucx=$UCX_NET_DEVICES nccl=$NCCL_IB_HCA file=$(cat "$UCX_CONFIG_DIR/ucx.conf")"`}
+	show := []string{"sh", "-c",
+		`echo "$(hostname) ucx=$UCX_NET_DEVICES nccl=$NCCL_IB_HCA file=$(cat "$UCX_CONFIG_DIR/ucx.conf")"`}
+	openMPI := []string{"mpirun", "-npernode", "1"}
+	mpich := []string{"mpiexec.hydra", "-ppn", "1", "-n", "2"}
 	for name, tt := range map[string]struct {
 		devices [2]string
 		command []string
 		want    []string
 	}{
-		"openmpi, other names": {[2]string{"mlx5_0", "mlx5_1"}, []string{"mpirun", "-npernode", "1"}, []string{
-			"node-0 ucx= nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1", "node-1 ucx=mlx5_1:1 nccl==mlx5_1:1 file=UCX_NET_DEVICES=mlx5_1:1"}},
-		"mpich, other names": {[2]string{"mlx5_0", "mlx5_1"}, []string{"mpiexec.hydra", "-ppn", "1", "-n", "2"}, []string{
-			"node-0 ucx= nccl= file=UCX_NET_DEVICES=mlx5_0:1", "node-1 ucx=mlx5_1:1 nccl==mlx5_1:1 file=UCX_NET_DEVICES=mlx5_1:1"}},
-		"openmpi, same names": {[2]string{"mlx5_0", "mlx5_0"}, []string{"mpirun", "-npernode", "1"}, []string{
-			"node-0 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1", "node-1 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1"}},
-		"mpich, same names": {[2]string{"mlx5_0", "mlx5_0"}, []string{"mpiexec.hydra", "-ppn", "1", "-n", "2"}, []string{
-			"node-0 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1", "node-1 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1"}},
+		"openmpi, other names": {[2]string{"mlx5_0", "mlx5_1"}, openMPI, []string{
+			"node-0 ucx= nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1",
+			"node-1 ucx=mlx5_1:1 nccl==mlx5_1:1 file=UCX_NET_DEVICES=mlx5_1:1",
+		}},
+		"mpich, other names": {[2]string{"mlx5_0", "mlx5_1"}, mpich, []string{
+			"node-0 ucx= nccl= file=UCX_NET_DEVICES=mlx5_0:1",
+			"node-1 ucx=mlx5_1:1 nccl==mlx5_1:1 file=UCX_NET_DEVICES=mlx5_1:1",
+		}},
+		"openmpi, same names": {[2]string{"mlx5_0", "mlx5_0"}, openMPI, []string{
+			"node-0 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1",
+			"node-1 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1",
+		}},
+		"mpich, same names": {[2]string{"mlx5_0", "mlx5_0"}, mpich, []string{
+			"node-0 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1",
+			"node-1 ucx=mlx5_0:1 nccl==mlx5_0:1 file=UCX_NET_DEVICES=mlx5_0:1",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := withInput(peersHosts(t, newLab(t), 2))
@@ -82,18 +96,21 @@ func TestNamesOfDevices(t *testing.T) {
 	}
 }
 
-// TestFabricTable: paiinit rdma --all on any rank shows the whole job, and what is odd about one of it.
+// TestFabricTable: paiinit rdma --all on any rank shows the whole job, and marks the value in which one rank differs.
 func TestFabricTable(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 3)
 	hosts[0] = withInfiniBand(t, hosts[0], "mlx5_0", "0x8003")
 	hosts[1] = withInfiniBand(t, hosts[1], "mlx5_0", "0x8003")
 	hosts[2] = withInfiniBand(t, hosts[2], "mlx5_0", "0x8004")
-	containers := startAll(t, hosts, "sh", "-c", `/run/bin/paiinit rdma --all; echo "status $?"; /run/bin/paiinit rsh node-2 /run/bin/paiinit rdma --all --json; exit 0`)
+	containers := startAll(t, hosts, "sh", "-c", `/run/bin/paiinit rdma --all; echo "status $?"
+		/run/bin/paiinit rsh node-2 /run/bin/paiinit rdma --all --json; exit 0`)
 	require.Equal(t, same(3, 0), statuses(t, containers))
-	require.Contains(t, stderr(containers[0]), `verdict="TCP: not every rank can use InfiniBand" ranks="rank 2 worker-2 (no partition key in common)"`)
+	require.Contains(t, stderr(containers[0]), `verdict="TCP: not every rank can use InfiniBand" `+
+		`ranks="rank 2 worker-2 (no partition key in common)"`)
 	table, rest, found := strings.Cut(stdout(containers[0]), "status 69\n")
 	require.True(t, found, stdout(containers[0]))
-	require.Contains(t, table, "verdict: TCP: not every rank can use InfiniBand\n    rank 2 node-2 (no partition key in common)\n")
+	require.Contains(t, table, "verdict: TCP: not every rank can use InfiniBand\n"+
+		"    rank 2 node-2 (no partition key in common)\n")
 	require.Regexp(t, `(?m)^1 +node-1 +1 x InfiniBand 200 Gb/s +mlx5_0:1 +0x8003 +20.31.1014 `, table)
 	require.Regexp(t, `(?m)^2 +node-2 +1 x InfiniBand 200 Gb/s +mlx5_0:1 +0x8004 \* +20.31.1014 `, table)
 	var answer struct {
@@ -112,10 +129,10 @@ func TestFabricTable(t *testing.T) {
 	}
 }
 
-// TestLateFabric: a container that still looks at its devices is there, and known to all; nothing is launched before it has said what it
-// has found, and then by the verdict on all that was found.
+// TestLateFabric: a container that still looks at its devices counts as present, but the launch waits for its findings,
+// because the verdict depends on all of them.
 func TestLateFabric(t *testing.T) {
-	// start starts two hosts of which the second one's kernel does not say the state of its port until say does.
+	// start starts two hosts. The second one's kernel tells the state of its port only when say does.
 	start := func(t *testing.T, flags ...string) (containers []*lab.Container, say func(string)) {
 		hosts := peersHosts(t, newLab(t), 2)
 		for i := range hosts {
@@ -131,7 +148,7 @@ func TestLateFabric(t *testing.T) {
 	}
 	why := "worker-1 (it is here, and still looks at its devices)"
 
-	t.Run("it comes", func(t *testing.T) {
+	t.Run("the port is active", func(t *testing.T) {
 		containers, say := start(t, "--rdma", "require")
 		for _, c := range containers {
 			var status struct {
@@ -155,18 +172,19 @@ func TestLateFabric(t *testing.T) {
 		require.Equal(t, same(2, 0), statuses(t, containers))
 		require.Contains(t, stderr(containers[0]), `verdict="InfiniBand on all ranks"`)
 		require.Equal(t, "launched\n", stdout(containers[0]))
-		require.NotContains(t, strings.Join([]string{stderr(containers[0]), stderr(containers[1])}, ""), "epoch=2")
+		require.NotContains(t, stderr(containers[0])+stderr(containers[1]), "epoch=2")
 	})
-	t.Run("it is bad", func(t *testing.T) {
+	t.Run("the port is down", func(t *testing.T) {
 		containers, say := start(t, "--rdma", "require")
 		say("1: DOWN")
 		require.Equal(t, same(2, 69), statuses(t, containers))
 		for _, c := range containers {
-			require.Contains(t, stderr(c), "RDMA is required, but not usable on every rank: rank 1 worker-1 (no active port)")
+			require.Contains(t, stderr(c),
+				"RDMA is required, but not usable on every rank: rank 1 worker-1 (no active port)")
 			require.Empty(t, stdout(c))
 		}
 	})
-	t.Run("it never comes", func(t *testing.T) {
+	t.Run("the kernel never answers", func(t *testing.T) {
 		containers, _ := start(t, "--timeout", "1s")
 		require.Equal(t, same(2, 75), statuses(t, containers))
 		for _, c := range containers {
@@ -174,7 +192,7 @@ func TestLateFabric(t *testing.T) {
 			require.Empty(t, stdout(c))
 		}
 	})
-	t.Run("it is stopped", func(t *testing.T) {
+	t.Run("the rank is stopped", func(t *testing.T) {
 		containers, _ := start(t)
 		require.NoError(t, containers[1].Signal(syscall.SIGTERM))
 		require.Equal(t, same(2, 128+15), statuses(t, containers))
@@ -182,13 +200,13 @@ func TestLateFabric(t *testing.T) {
 	})
 }
 
-// TestOpenMPIWithoutDevices: Open MPI goes over TCP between hosts without verbs devices, and warns of nothing.
+// TestOpenMPIWithoutDevices: between hosts without verbs devices Open MPI uses TCP and prints no warnings.
 func TestOpenMPIWithoutDevices(t *testing.T) {
 	containers := startAll(t, peersHosts(t, newLab(t), 2), "mpirun", "python3", allreduce)
 	require.Equal(t, same(2, 0), statuses(t, containers))
 	for _, c := range containers {
 		for line := range strings.Lines(stderr(c)) {
-			require.Regexp(t, `^time=\S+ level=INFO `, line, "paiinit's own and nobody else's")
+			require.Regexp(t, `^time=\S+ level=INFO `, line, "only paiinit writes to stderr")
 		}
 	}
 	require.Contains(t, stderr(containers[0]), `verdict="TCP: no rank has a verbs device"`)

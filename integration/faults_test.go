@@ -23,36 +23,38 @@ import (
 )
 
 var (
-	faultRuns = flag.Int("faults", 0, "runs of TestFaults, each with the next fault of the whole list; 0 = every short fault once")
-	faultSize = flag.Int("fault-hosts", 5, "hosts of each run")
-	faultSide = flag.Int("fault-parallel", 4, "runs at the same time")
-	faultSeed = flag.Uint64("fault-seed", 0, "of run 0; the others follow. 0 = of the time")
-	faultFrom = flag.Int("fault-from", 0, "number of the first run: 0 and 100, then 100 and 100, are 200 in two parts if they have the same seed")
-	faultOnly = flag.String("fault", "", "regular expression: only the faults with such names")
-	faultLogs = flag.String("fault-logs", os.TempDir(), "directory for what is known of runs that fail")
-	faultKeep = flag.Bool("fault-keep", false, "keep the same of all others")
+	faultRuns = flag.Int("faults", 0,
+		"number of runs of TestFaults, each with the next fault of the list; 0 = each short fault once")
+	faultSize     = flag.Int("fault-hosts", 5, "number of hosts of each run")
+	faultParallel = flag.Int("fault-parallel", 4, "number of runs at the same time")
+	faultSeed     = flag.Uint64("fault-seed", 0, "seed of run 0, from which the others follow; 0 = from the clock")
+	faultFrom     = flag.Int("fault-from", 0, "number of the first run; with one -fault-seed, "+
+		"-fault-from 0 -faults 100 and -fault-from 100 -faults 100 are two halves of -faults 200")
+	faultOnly = flag.String("fault", "", "regular expression for the names of the faults to run")
+	faultLogs = flag.String("fault-logs", os.TempDir(), "directory for the logs of failed runs")
+	faultKeep = flag.Bool("fault-keep", false, "keep the logs of all runs")
 )
 
-// The command of a job with faults: how long it runs is said by its argument, its status is 3.
+// faultCommand is the command of a job with faults. It runs for $0 seconds and ends with status 3.
 const faultCommand = `echo "launched $PAIINIT_RANK of $PAIINIT_SIZE"; sleep $0; exit 3`
 
 const (
-	// soon is how long a job may last after the last fault, besides the time of its command: the bound of every hang. What it takes is
-	// printed; it is a few seconds where nothing has to run into a time limit.
-	soon = 60 * time.Second
+	// endLimit bounds the time from the last fault to the end of the job, without the time of its command. Most jobs
+	// need a few seconds; a job that needs more than endLimit counts as hanging.
+	endLimit = 60 * time.Second
 
-	// prelude is how long a job may take up to its last fault.
-	prelude = 90 * time.Second
+	// faultLimit bounds the time from the start of the job to its last fault.
+	faultLimit = 90 * time.Second
 )
 
-// fault is something that goes wrong while a job starts, runs or ends.
+// fault is a failure while a job starts, runs or ends.
 type fault struct {
 	name  string
 	slow  bool    // takes more than a few seconds
-	sleep float64 // of the command, in seconds
+	sleep float64 // run time of the command, in seconds
 	do    func(j *faultyJob) error
-	want  []int // each of them is a good status, as long as it is the same everywhere
-	lossy bool  // it takes the time that it takes: every kernel sends what was lost again at its own pace
+	want  []int // accepted statuses; all containers must have the same one
+	lossy bool  // needs more time, because kernels retransmit lost packets with back-off
 }
 
 var faults = []fault{
@@ -61,63 +63,101 @@ var faults = []fault{
 		last := j.worker()
 		err := j.startBut(last)
 		victim := j.workerBut(last)
-		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.kill(victim) },
-			func() error { return j.start(last) }, func() error { return j.start(victim) })
+		return all(err,
+			func() error { return j.say(0, "peer=worker-%d ", victim) },
+			func() error { return j.kill(victim) },
+			func() error { return j.start(last) },
+			func() error { return j.start(victim) })
 	}, []int{3}, false},
 	{"worker killed while gathering", false, 0.2, func(j *faultyJob) error {
-		j.waitFor()
+		j.setTimeout()
 		last := j.worker()
 		err := j.startBut(last)
 		victim := j.workerBut(last)
-		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.kill(victim) }, func() error { return j.start(last) })
+		return all(err,
+			func() error { return j.say(0, "peer=worker-%d ", victim) },
+			func() error { return j.kill(victim) },
+			func() error { return j.start(last) })
 	}, []int{75}, false},
 	{"worker killed at the launch", false, 3, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "all ranks are present") }, j.moment, func() error { return j.kill(j.worker()) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "all ranks are present") },
+			j.moment,
+			func() error { return j.kill(j.worker()) })
 	}, []int{75}, false},
 	{"worker killed while running", false, 60, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.kill(j.worker()) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.kill(j.worker()) })
 	}, []int{75}, false},
 	{"agent of a worker killed while running", false, 60, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.killAgent(j.worker()) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.killAgent(j.worker()) })
 	}, []int{75}, false},
 	{"agent of rank 0 killed while running", false, 60, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.killAgent(0) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.killAgent(0) })
 	}, []int{75}, false},
 	{"container told to stop while gathering", false, 0.2, func(j *faultyJob) error {
 		last := j.worker()
 		err := j.startBut(last)
 		victim := j.workerBut(last)
-		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.now[victim].Signal(syscall.SIGTERM) })
+		return all(err,
+			func() error { return j.say(0, "peer=worker-%d ", victim) },
+			func() error { return j.now[victim].Signal(syscall.SIGTERM) })
 	}, []int{128 + 15}, false},
 	{"container told to stop while running", false, 60, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[j.rnd.IntN(len(j.now))].Signal(syscall.SIGTERM) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.now[j.rnd.IntN(len(j.now))].Signal(syscall.SIGTERM) })
 	}, []int{128 + 15}, false},
 	{"rank 0 comes last", false, 0.2, func(j *faultyJob) error {
-		return all(j.startBut(0), func() error { return j.say(j.worker(), "msg=listening") }, j.moment, func() error { return j.start(0) })
+		return all(j.startBut(0),
+			func() error { return j.say(j.worker(), "msg=listening") },
+			j.moment,
+			func() error { return j.start(0) })
 	}, []int{3}, false},
-	{"rank 0 killed before anybody came, and started again", false, 0.2, func(j *faultyJob) error {
-		return all(j.start(0), j.moment, func() error { return j.kill(0) }, func() error { return j.startBut(0) }, func() error { return j.start(0) })
+	{"rank 0 killed before any worker starts, and started again", false, 0.2, func(j *faultyJob) error {
+		return all(j.start(0),
+			j.moment,
+			func() error { return j.kill(0) },
+			func() error { return j.startBut(0) },
+			func() error { return j.start(0) })
 	}, []int{3}, false},
 	{"rank 0 killed while gathering, and started again", false, 0.2, func(j *faultyJob) error {
 		last := j.worker()
-		return all(j.startBut(last), func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) }, j.moment, func() error { return j.kill(0) },
-			func() error { return j.start(last) }, func() error { return j.start(0) })
+		return all(j.startBut(last),
+			func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) },
+			j.moment,
+			func() error { return j.kill(0) },
+			func() error { return j.start(last) },
+			func() error { return j.start(0) })
 	}, []int{3}, false},
 	{"rank 0 killed while gathering", false, 0.2, func(j *faultyJob) error {
-		j.waitFor()
+		j.setTimeout()
 		last := j.worker()
-		return all(j.startBut(last), func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) }, func() error { return j.kill(0) },
+		return all(j.startBut(last),
+			func() error { return j.say(0, "present=%d ", 2+j.rnd.IntN(len(j.hosts)-2)) },
+			func() error { return j.kill(0) },
 			func() error { return j.start(last) })
 	}, []int{75}, false},
 	{"rank 0 killed at the launch", false, 3, func(j *faultyJob) error {
-		j.waitFor()
-		return all(j.startAll(), func() error { return j.say(0, "present=%d ", len(j.hosts)) }, j.moment, func() error { return j.kill(0) })
+		j.setTimeout()
+		return all(j.startAll(),
+			func() error { return j.say(0, "present=%d ", len(j.hosts)) },
+			j.moment,
+			func() error { return j.kill(0) })
 	}, []int{75}, false},
 	{"rank 0 killed while running", false, 60, func(j *faultyJob) error {
 		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.kill(0) })
 	}, []int{75}, false},
 	{"rank 0 killed at the end", false, 0.2, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "the command has ended") }, j.moment, func() error { return j.kill(0) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "the command has ended") },
+			j.moment,
+			func() error { return j.kill(0) })
 	}, []int{3, 75}, false},
 	{"names resolve late", false, 0.2, func(j *faultyJob) error {
 		names := make([]string, len(j.hosts))
@@ -137,10 +177,14 @@ var faults = []fault{
 		return nil
 	}, []int{3}, false},
 	{"worker without a cable for 5 s while running", true, 12, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.cut(j.worker(), 5*time.Second) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.cut(j.worker(), 5*time.Second) })
 	}, []int{3}, false},
 	{"worker without a cable while running", true, 300, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.leave(j.worker()) })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.leave(j.worker()) })
 	}, []int{75}, false},
 	{"rank 0 without a cable while running", true, 300, func(j *faultyJob) error {
 		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.leave(0) })
@@ -149,29 +193,56 @@ var faults = []fault{
 		last := j.worker()
 		err := j.startBut(last)
 		victim := j.workerBut(last)
-		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, func() error { return j.hosts[victim].machine.CutOff() },
-			func() error { return j.start(last) }, func() error { j.pause(3 * time.Second); return j.hosts[victim].machine.Reconnect() })
+		return all(err,
+			func() error { return j.say(0, "peer=worker-%d ", victim) },
+			func() error { return j.hosts[victim].machine.CutOff() },
+			func() error { return j.start(last) },
+			func() error {
+				j.pause(3 * time.Second)
+				return j.hosts[victim].machine.Reconnect()
+			})
 	}, []int{3}, false},
 	{"worker stopped for 15 s while gathering", true, 0.2, func(j *faultyJob) error {
 		last := j.worker()
 		err := j.startBut(last)
 		victim := j.workerBut(last)
-		return all(err, func() error { return j.say(0, "peer=worker-%d ", victim) }, j.now[victim].Pause,
-			func() error { return j.start(last) }, func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+		return all(err,
+			func() error { return j.say(0, "peer=worker-%d ", victim) },
+			j.now[victim].Pause,
+			func() error { return j.start(last) },
+			func() error {
+				j.pause(15 * time.Second)
+				return j.now[victim].Resume()
+			})
 	}, []int{3}, false},
 	{"worker stopped for 15 s while running", true, 18, func(j *faultyJob) error {
 		victim := j.worker()
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[victim].Pause() },
-			func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.now[victim].Pause() },
+			func() error {
+				j.pause(15 * time.Second)
+				return j.now[victim].Resume()
+			})
 	}, []int{3}, false},
 	{"rank 0 stopped for 15 s while running", true, 18, func(j *faultyJob) error {
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[0].Pause() },
-			func() error { j.pause(15 * time.Second); return j.now[0].Resume() })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.now[0].Pause() },
+			func() error {
+				j.pause(15 * time.Second)
+				return j.now[0].Resume()
+			})
 	}, []int{3}, false},
 	{"worker stopped for 15 s over the end", true, 5, func(j *faultyJob) error {
 		victim := j.worker()
-		return all(j.startAll(), func() error { return j.say(0, "launched 0") }, func() error { return j.now[victim].Pause() },
-			func() error { j.pause(15 * time.Second); return j.now[victim].Resume() })
+		return all(j.startAll(),
+			func() error { return j.say(0, "launched 0") },
+			func() error { return j.now[victim].Pause() },
+			func() error {
+				j.pause(15 * time.Second)
+				return j.now[victim].Resume()
+			})
 	}, []int{3}, false},
 	{"a quarter of the machines with 50 ms delay and a fifth of the frames lost", true, 3, func(j *faultyJob) error {
 		for _, i := range j.rnd.Perm(len(j.hosts))[:max(1, len(j.hosts)/4)] {
@@ -197,13 +268,15 @@ type faultyJob struct {
 
 	now    []*lab.Container // by rank; nil = not started
 	killed map[*lab.Container]bool
-	apart  map[*lab.Container]bool // cut off for good: it cannot know better than that rank 0 is gone
-	blamed []int                   // ranks of which the others must say that it was them
+	apart  map[*lab.Container]bool // cut off until the end; may blame rank 0
+	blamed []int                   // the others must name one of these ranks as the cause
 	child  bool                    // paiinit is not PID 1
 }
 
-// waitFor has nobody wait for the whole time of --timeout, which still has to be enough for all to start on a busy machine.
-func (j *faultyJob) waitFor() { j.flags = []string{"--timeout", fmt.Sprintf("%ds", 6+len(j.hosts)/2)} }
+// setTimeout sets a short --timeout, in which all ranks can still start on a busy machine.
+func (j *faultyJob) setTimeout() {
+	j.flags = []string{"--timeout", fmt.Sprintf("%ds", 6+len(j.hosts)/2)}
+}
 
 func all(err error, steps ...func() error) error {
 	for _, step := range steps {
@@ -228,7 +301,7 @@ func (j *faultyJob) start(i int) error {
 
 func (j *faultyJob) startAll() error { return j.startBut(-1) }
 
-// startBut starts all hosts but one, in any order.
+// startBut starts all hosts but one, in random order.
 func (j *faultyJob) startBut(but int) error {
 	for _, i := range j.rnd.Perm(len(j.hosts)) {
 		if i != but {
@@ -250,7 +323,7 @@ func (j *faultyJob) workerBut(not int) int {
 	}
 }
 
-// say waits until a rank has said something.
+// say waits until a rank prints the text.
 func (j *faultyJob) say(rank int, format string, args ...any) error {
 	_, err := j.now[rank].WaitLine(j.ctx, fmt.Sprintf(format, args...))
 	return err
@@ -263,7 +336,7 @@ func (j *faultyJob) pause(d time.Duration) {
 	}
 }
 
-// moment is a random one of a few milliseconds: the steps of the commit, and of the end, lie in there.
+// moment waits a few milliseconds, at random, to hit different steps of the commit or of the end.
 func (j *faultyJob) moment() error {
 	j.pause(time.Duration(j.rnd.IntN(10_000+500*len(j.hosts))) * time.Microsecond)
 	return nil
@@ -278,13 +351,13 @@ func (j *faultyJob) kill(i int) error {
 	return err
 }
 
-// killAgent kills what does the work in a container, and not its PID 1.
+// killAgent kills paiinit's second process in a container, not its PID 1.
 func (j *faultyJob) killAgent(i int) error {
 	agent, err := agentOf(j.now[i])
 	if err != nil {
 		return err
 	}
-	j.killed[j.now[i]] = true // its first process ends it, with a status of its own
+	j.killed[j.now[i]] = true // PID 1 ends the container with another status than the others have
 	j.blamed = append(j.blamed, i)
 	return syscall.Kill(agent, syscall.SIGKILL)
 }
@@ -307,7 +380,7 @@ func agentOf(c *lab.Container) (pid int, err error) {
 	return 0, fmt.Errorf("no agent among %v", processes)
 }
 
-// leave cuts a machine off for good.
+// leave cuts a machine off until the end of the run.
 func (j *faultyJob) leave(i int) error {
 	j.apart[j.now[i]] = true
 	j.blamed = append(j.blamed, i)
@@ -319,19 +392,20 @@ func (j *faultyJob) cut(i int, d time.Duration) error {
 	return all(m.CutOff(), func() error { j.pause(d); return m.Reconnect() })
 }
 
-// result is what is printed of a run.
+// result is the outcome of a run, for the log.
 type result struct {
 	begun, ended time.Duration // from the start to the last fault, and from there to the end of the last container
-	apart        time.Duration // the same of those that were cut off
-	statuses     map[int]int   // how many ended with it
+	apart        time.Duration // from the last fault to the end of the last container that was cut off
+	statuses     map[int]int   // number of containers by exit status
 }
 
-// check waits for the end and looks at what must hold after any fault: nobody hangs or leaves anything behind, nothing was launched
-// twice, and all that were not killed have the same status, say why, and say whose fault it was.
+// check waits for the end and checks what must hold after any fault: no container hangs or leaves processes or sockets
+// behind, the command was launched at most once, and all containers that were not killed end with the same status and
+// log the cause and the rank that caused it.
 func (j *faultyJob) check(f fault) (result, error) {
 	begin := time.Now()
-	bound := soon
-	if slices.Contains(f.want, 3) { // the command is not interrupted
+	bound := endLimit
+	if slices.Contains(f.want, 3) { // the command runs to its end
 		bound += time.Duration(j.sleep * float64(time.Second))
 	}
 	if f.lossy {
@@ -369,7 +443,7 @@ func (j *faultyJob) check(f fault) (result, error) {
 	}
 	wg.Wait()
 	if hanging > 3 {
-		errs = append(errs, fmt.Errorf("%d hang", hanging))
+		errs = append(errs, fmt.Errorf("%d containers hang", hanging))
 	}
 	launched := 0
 	for _, c := range j.lab.Containers() {
@@ -379,20 +453,20 @@ func (j *faultyJob) check(f fault) (result, error) {
 		errs = append(errs, fmt.Errorf("launched %d times", launched))
 	}
 	if len(r.statuses) > 1 {
-		errs = append(errs, errors.New("different statuses"))
+		errs = append(errs, errors.New("containers ended with different statuses"))
 	}
 	for status := range r.statuses {
 		if !slices.Contains(f.want, status) {
 			errs = append(errs, fmt.Errorf("status is %d, want %v", status, f.want))
 		}
 		if status == 3 && launched != 1 {
-			errs = append(errs, errors.New("status is the command's, which was not launched"))
+			errs = append(errs, fmt.Errorf("status is the command's, but it was launched %d times", launched))
 		}
 	}
 	return r, errors.Join(errs...)
 }
 
-// checkOne looks at one container that has ended by itself.
+// checkOne checks one container that has ended by itself.
 func (j *faultyJob) checkOne(c *lab.Container, status int) error {
 	var errs []error
 	if left, known := c.Left(); known && len(left.Processes)+len(left.Sockets) > 0 {
@@ -411,9 +485,9 @@ func (j *faultyJob) checkOne(c *lab.Container, status int) error {
 		return regexp.MustCompile(fmt.Sprintf(`\brank %d\b|\bworker-%d\b`, rank, rank)).MatchString(last)
 	}; {
 	case last == "":
-		errs = append(errs, fmt.Errorf("%s ended with %d and did not say why", c.Name, status))
+		errs = append(errs, fmt.Errorf("%s ended with %d and did not log the cause", c.Name, status))
 	case len(j.blamed) > 0 && !j.apart[c] && !slices.ContainsFunc(j.blamed, blames):
-		errs = append(errs, fmt.Errorf("%s does not say that it was rank %v: %s", c.Name, j.blamed, last))
+		errs = append(errs, fmt.Errorf("%s does not name rank %v as the cause: %s", c.Name, j.blamed, last))
 	}
 	return errors.Join(errs...)
 }
@@ -426,14 +500,16 @@ func runFault(ctx context.Context, t *testing.T, f fault, seed uint64) (r result
 	}
 	defer func() {
 		if err != nil || *faultKeep {
-			text = whereabouts(l) + transcript(l, begin)
+			text = dumpRunning(l) + transcript(l, begin)
 		}
 		err = errors.Join(err, l.Close())
 	}()
-	doing, cancel := context.WithTimeout(ctx, prelude)
+	doing, cancel := context.WithTimeout(ctx, faultLimit)
 	defer cancel()
-	j := &faultyJob{ctx: doing, lab: l, rnd: rand.New(rand.NewPCG(seed, 0)), hosts: peersHosts(t, l, *faultSize), sleep: f.sleep, child: seed%2 == 1,
-		killed: map[*lab.Container]bool{}, apart: map[*lab.Container]bool{}}
+	j := &faultyJob{
+		ctx: doing, lab: l, rnd: rand.New(rand.NewPCG(seed, 0)), hosts: peersHosts(t, l, *faultSize), sleep: f.sleep,
+		child: seed%2 == 1, killed: map[*lab.Container]bool{}, apart: map[*lab.Container]bool{},
+	}
 	j.now = make([]*lab.Container, len(j.hosts))
 	if err := f.do(j); err != nil {
 		return r, "", err
@@ -445,9 +521,9 @@ func runFault(ctx context.Context, t *testing.T, f fault, seed uint64) (r result
 	return r, "", err
 }
 
-// whereabouts tells what runs in containers that have not ended, and has a few of them write what their goroutines do: what the runtime
-// does upon a fault.
-func whereabouts(l *lab.Lab) string {
+// dumpRunning lists the processes of containers that have not ended, and makes a few of them log the stacks of their
+// goroutines, as the Go runtime does on SIGSEGV.
+func dumpRunning(l *lab.Lab) string {
 	var b strings.Builder
 	for i, c := range l.Containers() {
 		processes, err := c.Processes()
@@ -471,8 +547,8 @@ func whereabouts(l *lab.Lab) string {
 	return b.String()
 }
 
-// TestFaults runs real jobs in which something goes wrong, half of them with paiinit as PID 1. Every run is told on one line; one that
-// fails says what repeats it, and leaves a file with all that is known:
+// TestFaults runs real jobs with faults, half of them with paiinit as PID 1. It logs each run on one line; for a failed
+// run it also prints the flags to repeat it, and saves a log file:
 //
 //	go test ./integration -timeout 0 -v -run TestFaults -faults 200 -fault-hosts 64
 func TestFaults(t *testing.T) {
@@ -499,7 +575,7 @@ func TestFaults(t *testing.T) {
 	took := map[string][]time.Duration{}
 	failed := 0
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, max(1, *faultSide))
+	slots := make(chan struct{}, max(1, *faultParallel))
 	for i := *faultFrom; i < *faultFrom+runs; i++ {
 		f, seed := list[i%len(list)], seed+uint64(i)
 		slots <- struct{}{}
@@ -515,14 +591,16 @@ func TestFaults(t *testing.T) {
 			if err != nil {
 				outcome = "FAIL"
 			}
-			line := fmt.Sprintf("run %3d, seed %d: %-4s %6.1f s, of which %5.1f s after the fault", i, seed, outcome, d.Seconds(), r.ended.Seconds())
+			line := fmt.Sprintf("run %3d, seed %d: %-4s %6.1f s, of which %5.1f s after the fault",
+				i, seed, outcome, d.Seconds(), r.ended.Seconds())
 			if r.apart > 0 {
-				line += fmt.Sprintf(" (and %.1f s without a cable)", r.apart.Seconds())
+				line += fmt.Sprintf(" (%.1f s in containers that were cut off)", r.apart.Seconds())
 			}
 			t.Logf("%s; %s; statuses %v", line, f.name, r.statuses)
 			file := filepath.Join(*faultLogs, fmt.Sprintf("paiinit-fault-%d.log", seed))
 			if text != "" {
-				_ = os.WriteFile(file, []byte(fmt.Sprintf("%s\n%v\n\n%s\n", f.name, err, text)), 0o600) // what it holds is a help, no result
+				// The log only helps with debugging: failing to write it does not fail the test.
+				_ = os.WriteFile(file, fmt.Appendf(nil, "%s\n%v\n\n%s\n", f.name, err, text), 0o600)
 			}
 			if err != nil {
 				failed++
@@ -538,5 +616,6 @@ func TestFaults(t *testing.T) {
 			t.Logf("%-75s %3d runs, %6.1f to %6.1f s", f.name, len(all), all[0].Seconds(), all[len(all)-1].Seconds())
 		}
 	}
-	t.Logf("%d runs with %d hosts from seed %d on in %v, %d failed", runs, *faultSize, seed+uint64(*faultFrom), time.Since(begin).Round(time.Second), failed)
+	t.Logf("%d runs with %d hosts in %v, first seed %d, %d failed",
+		runs, *faultSize, time.Since(begin).Round(time.Second), seed+uint64(*faultFrom), failed)
 }

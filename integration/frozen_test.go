@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFrozenRank: a rank whose processes are all stopped, as by docker pause, does not keep the other containers. It
-// ends like them when it goes on.
+// TestFrozenRank: a rank whose processes are all stopped, as by docker pause, does not delay the end of the other
+// containers. It ends with the same status once it runs again.
 func TestFrozenRank(t *testing.T) {
 	for name, stop := range map[string]bool{"the end": false, "SIGTERM during the end": true} {
 		t.Run(name, func(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// launchers are started as a user would start them on one machine: nothing says where the others are.
+// launchers are started as on one machine: their command lines name no hosts.
 var launchers = map[string][]string{
 	"openmpi": {"mpirun"},
 	"mpich":   {"mpiexec.hydra"},
 }
 
-// environments of four hosts with two slots each.
+// environments makes four hosts with two slots each, under each scheduler.
 var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 	"peers":   func(t *testing.T, l *lab.Lab) []host { return peersHosts(t, l, 4) },
 	"compose": func(t *testing.T, l *lab.Lab) []host { return composeHosts(t, l, 4) },
@@ -51,10 +51,11 @@ func TestSum(t *testing.T) {
 				require.Equal(t, same(4, 0), statuses(t, containers))
 				var out strings.Builder
 				for _, c := range containers {
-					out.WriteString(stdout(c)) // paiinit itself says nothing there
+					out.WriteString(stdout(c)) // paiinit itself writes nothing to stdout
 				}
-				// Containers that share a machine share its host name.
-				require.Regexp(t, `^allreduce over 8 ranks on [24] hosts: sum = 36, expected 36 \(\S+, .*\)\n$`, out.String())
+				// [24] because containers that share a machine share its host name.
+				const sum = `^allreduce over 8 ranks on [24] hosts: sum = 36, expected 36 \(\S+, .*\)\n$`
+				require.Regexp(t, sum, out.String())
 				require.NotContains(t, out.String()[:len(out.String())-1], "\n")
 			})
 		}
@@ -76,7 +77,8 @@ func TestFailingRank(t *testing.T) {
 func TestKilledRank(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			command = append(command, "python3", allreduce, "--sleep", "1000")
+			containers := startAll(t, peersHosts(t, newLab(t), 4), command...)
 			waitLine(t, containers[0], "sum = 36")
 			ranks := ranksOf(t, containers[2])
 			require.Len(t, ranks, 2)
@@ -105,10 +107,11 @@ func ranksOf(t *testing.T, c *lab.Container) []lab.Process {
 func TestStopped(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			command = append(command, "python3", allreduce, "--sleep", "1000")
+			containers := startAll(t, peersHosts(t, newLab(t), 4), command...)
 			waitLine(t, containers[0], "sum = 36")
 			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
-			got := statuses(t, containers) // the launcher's own, which must not be 0: hydra's would be
+			got := statuses(t, containers) // must not be 0, although hydra itself ends with 0
 			require.NotZero(t, got[0])
 			require.Equal(t, same(4, got[0]), got)
 		})
@@ -118,7 +121,8 @@ func TestStopped(t *testing.T) {
 func TestLostHost(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 4), append(command, "python3", allreduce, "--sleep", "1000")...)
+			command = append(command, "python3", allreduce, "--sleep", "1000")
+			containers := startAll(t, peersHosts(t, newLab(t), 4), command...)
 			waitLine(t, containers[0], "sum = 36")
 			containers[3].Kill()
 			require.Equal(t, []int{75, 75, 75, 128 + 9}, statuses(t, containers))
@@ -182,8 +186,8 @@ func TestNoSecret(t *testing.T) {
 	}
 }
 
-// Without a secret only the addresses of the list may connect, so other users of a host network may not. The
-// container's own commands work.
+// TestInsecureIsClosedToLoopback: without a secret only the listed addresses may connect, so that other users of a host
+// network cannot. The container's own commands work.
 func TestInsecureIsClosedToLoopback(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 2)
 	for i := range hosts {
@@ -212,9 +216,9 @@ func TestUnknownCommand(t *testing.T) {
 	waitLine(t, containers[2], "mpirunn")
 }
 
-// TestSecretIsNowhere looks for the secret where other users of a machine, or of its logs, would see it.
+// TestSecretIsNowhere looks for the secret in all places that other users of a machine, or of its logs, can read.
 func TestSecretIsNowhere(t *testing.T) {
-	canary := "canary-" + rand.Text() // not in this file, which may lie where the test looks
+	canary := "canary-" + rand.Text() // random, because the test may also search this file
 	for name, give := range map[string]func(h *host){
 		"variable": func(h *host) { h.env["PAIINIT_SECRET"] = canary },
 		"file": func(h *host) {
@@ -242,7 +246,8 @@ func TestSecretIsNowhere(t *testing.T) {
 					require.NotContains(t, strings.Join(p.Args, " "), canary)
 					require.NotContains(t, strings.Join(p.Environ, " "), canary, p.Args)
 				}
-				found, err := c.Exec(t.Context(), "sh", "-c", "grep -rl --devices=skip "+canary+" /run /tmp /dev/shm | grep -v ^/run/secrets/ | cat")
+				found, err := c.Exec(t.Context(), "sh", "-c",
+					"grep -rl --devices=skip "+canary+" /run /tmp /dev/shm | grep -v ^/run/secrets/ | cat")
 				require.NoError(t, err)
 				require.Empty(t, string(found))
 			}
@@ -251,7 +256,7 @@ func TestSecretIsNowhere(t *testing.T) {
 			for _, c := range containers {
 				require.NotContains(t, c.Output(), canary)
 			}
-			require.Contains(t, containers[0].Output(), "PAIINIT_RANK=") // env did run
+			require.Contains(t, containers[0].Output(), "PAIINIT_RANK=") // env has printed the environment
 		})
 	}
 }

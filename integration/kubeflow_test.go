@@ -16,8 +16,8 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// The jobs of examples/kubeflow that docs/jobs/aks.md is about. Pods have the args, the environment and the limits of
-// their example, and what Kubeflow's operators add: names, variables, and files of the launcher. GPUs are device files.
+// The jobs of examples/kubeflow that docs/jobs/aks.md describes. Pods have the args, the environment and the limits of
+// their example, and the names, variables and files that Kubeflow's operators add. GPUs are device files.
 
 type (
 	kubeflowJob struct {
@@ -49,7 +49,7 @@ type (
 	}
 )
 
-// kubeflowPods are the pods of an example, those of the first role first.
+// kubeflowPods returns the pods of an example, in the order of roles.
 func kubeflowPods(t *testing.T, file string, roles ...string) (job kubeflowJob, pods []*kubeflowPod) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "examples/kubeflow", file))
@@ -75,7 +75,7 @@ func kubeflowPods(t *testing.T, file string, roles ...string) (job kubeflowJob, 
 		p.machine = m
 		for _, v := range p.Env {
 			p.env[v.Name] = v.Value
-			if v.Name == "PAIINIT_SECRET" { // of a Secret
+			if v.Name == "PAIINIT_SECRET" { // its value is in a Secret
 				p.env[v.Name] = secret
 			}
 		}
@@ -88,7 +88,7 @@ func kubeflowPods(t *testing.T, file string, roles ...string) (job kubeflowJob, 
 	return job, pods
 }
 
-// limit gives a pod as many GPUs and CPUs as its limits say.
+// limit gives a pod the GPUs and CPUs of its limits.
 func (p *kubeflowPod) limit(t *testing.T) {
 	t.Helper()
 	if cpus := p.Resources.Limits["cpu"]; cpus != "" {
@@ -125,8 +125,8 @@ func (p *kubeflowPod) run(t *testing.T, code, args string) *lab.Container {
 	return c
 }
 
-// inAllWays runs a job in the ways in which a job may go. Its first pod says done when the job has done its work, and
-// the last one is late or stopped. Slots are those of each role.
+// inAllWays runs a job that succeeds, one with a failing rank, one with a late pod and one that is stopped. The first
+// pod prints done when the work is complete; the late or stopped pod is the last one. Slots are by role.
 func inAllWays(t *testing.T, source, done string, slots map[string]int, lay func(t *testing.T) []*kubeflowPod) {
 	start := func(pods []*kubeflowPod, code, args string) (containers []*lab.Container) {
 		for _, p := range pods {
@@ -164,7 +164,7 @@ func inAllWays(t *testing.T, source, done string, slots map[string]int, lay func
 	})
 }
 
-// mpiJobPods have Open MPI's variables. Workers are told nothing but their name.
+// mpiJobPods returns pods with Open MPI's variables. Workers know only their names.
 func mpiJobPods(t *testing.T, file string) []*kubeflowPod {
 	t.Helper()
 	job, pods := kubeflowPods(t, file, "Launcher", "Worker")
@@ -188,7 +188,7 @@ func mpiJobPods(t *testing.T, file string) []*kubeflowPod {
 	return pods
 }
 
-// pyTorchJobPods run one process each, as without nprocPerNode.
+// pyTorchJobPods returns pods that run one process each, as without nprocPerNode.
 func pyTorchJobPods(t *testing.T, file string) []*kubeflowPod {
 	t.Helper()
 	_, pods := kubeflowPods(t, file, "Master", "Worker")
@@ -227,21 +227,21 @@ func TestMPIJobWithGPUs(t *testing.T) {
 		func(t *testing.T) []*kubeflowPod { return mpiJobPods(t, "mpijob-gpu.yaml") })
 }
 
-// PyTorch is the stand-in of testdata/envinit.py.
+// TestPyTorchJobWithGPUs: testdata/envinit.py stands in for PyTorch.
 func TestPyTorchJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/envinit.py", "rank 0 of 4: sum = 10",
 		map[string]int{"Master": 4, "Worker": 4},
 		func(t *testing.T) []*kubeflowPod { return pyTorchJobPods(t, "pytorchjob-gpu.yaml") })
 }
 
-// TensorFlow is the stand-in of testdata/train.py.
+// TestTFJobWithGPUs: testdata/train.py stands in for TensorFlow.
 func TestTFJobWithGPUs(t *testing.T) {
 	inAllWays(t, "integration/testdata/train.py", "worker 0 of 4 with 2 parameter servers",
 		map[string]int{"Worker": 4, "PS": 0},
 		func(t *testing.T) []*kubeflowPod { return tfJobPods(t, "tfjob-gpu.yaml") })
 }
 
-// TestTFJob is examples/kubeflow/tfjob.yaml. The job succeeds by the operator's rule when worker 0 has ended with 0.
+// TestTFJob runs examples/kubeflow/tfjob.yaml. By the operator's rule the job succeeds when worker 0 ends with 0.
 func TestTFJob(t *testing.T) {
 	code := codeOf(t, "integration/testdata/train.py", "train.py")
 	var containers []*lab.Container

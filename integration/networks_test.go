@@ -14,11 +14,11 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// Every host has a second network, on which it is alone, and which its kernel lists first; the environment names the
-// hosts, and no address.
+// TestTwoNetworks: every host has a second network, on which it is alone and which its kernel lists first. The
+// environment has host names and no addresses.
 func TestTwoNetworks(t *testing.T) {
 	for name, last := range map[string]func(i int) int{
-		"the same address on every host, as a container bridge has": func(int) int { return 1 },
+		"the same address on every host, as on a container bridge": func(int) int { return 1 },
 		"an address of its own": func(i int) int { return i + 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,8 +46,9 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// Every host has a second network, which the image's configuration of Open MPI excludes, as Horovod's does with a
-// container bridge; Open MPI refuses an interface to include beside that. What the job chooses itself wins.
+// TestNetworksThatTheImageExcludes: every host has a second network, which the image's configuration of Open MPI
+// excludes, as Horovod's does with a container bridge. Open MPI rejects an interface to include beside that, so the
+// job's own choice must win.
 func TestNetworksThatTheImageExcludes(t *testing.T) {
 	const exclude = "btl_tcp_if_exclude = lo,isolated0\n"
 	const found = `phase=launch variable=OMPI_MCA_btl_tcp_if_include reason="`
@@ -57,7 +58,7 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 		nccl = "NCCL_SOCKET_IFNAME=eth0"
 	)
 	for name, tt := range map[string]struct {
-		conf, script string // of the image
+		conf, script string // in the image
 		flags        []string
 		want         []string // of the environment
 		says         string
@@ -106,8 +107,7 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 	}
 }
 
-// A firewall between the hosts lets paiinit's own port through and drops everything else, as a security group with that
-// port alone does.
+// TestClosedPorts: a firewall between the hosts accepts only paiinit's own port, like a security group with that port.
 func TestClosedPorts(t *testing.T) {
 	const nft = "/usr/sbin/nft"
 	requireLab(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// twoJobs runs two jobs of two ranks each of one user on one machine, where /run cannot be written: Slurm and apptainer
-// have it so. Their state directories lie side by side in /dev/shm.
+// twoJobs runs two jobs of one user, with two ranks each, on one machine. The user cannot write to /run, as under Slurm
+// and apptainer, so the state directories of all ranks are in /dev/shm.
 const twoJobs = `
 PAIINIT=/run/bin/paiinit
 chmod 755 /run
@@ -20,7 +20,7 @@ job() { # NAME PORT RANK [COMMAND...]
 	setpriv --reuid 12345 --regid 12345 --clear-groups "$PAIINIT" --job $name --rank $rank \
 		--peers 127.0.0.1:$port,127.0.0.1:$((port + 1)) -- "$@"
 }
-ask() { # COMMAND...: as someone who comes in with docker exec
+ask() { # COMMAND...: like a user with docker exec
 	setpriv --reuid 12345 --regid 12345 --clear-groups "$PAIINIT" "$@"
 }
 mkfifo a.up b.up d.up a.end b.end d.end; chmod 666 *
@@ -29,7 +29,7 @@ read x <d.up; ask status | head -n 1; echo >d.end; wait $d; echo d $?
 in_job='
 echo $PAIINIT_JOB: status $(dirname $PAIINIT_AGENT | grep -c "/dev/shm/paiinit-12345-$PAIINIT_JOB-worker-0-")
 echo $PAIINIT_JOB: all $("$PAIINIT" each "echo \$PAIINIT_JOB.\$PAIINIT_RANK" | sort | tr "\n" " ")
-# What a launcher forwards to the other ranks does not change which paiinit they ask.
+# A rank must ask its own paiinit, although a launcher forwards rank 0's PAIINIT_AGENT.
 forwarded=PAIINIT_AGENT=$PAIINIT_AGENT
 echo $PAIINIT_JOB: forwarded $("$PAIINIT" rsh worker-1 "$forwarded $PAIINIT status | grep -o \"this is rank .\"
 	$forwarded $PAIINIT rsh localhost \"echo here is \\\$PAIINIT_RANK\"")
@@ -43,12 +43,12 @@ job b 23011 0 sh -c "$in_job" sh 4 & b0=$!
 read x <b.up
 ask hosts; echo several $?
 PAIINIT_STATE_DIR=$(ls -d /dev/shm/paiinit-12345-b-worker-1-*) ask status | grep -o 'this is rank .'
-# The next start of the same rank is a mistake, and does not harm.
+# A second start of the same rank fails, and leaves the first one alone.
 job b 23011 1; echo second $?
 ask statsu; echo statsu $?
 echo >a.end; wait $a0; echo a0 $?; wait $a1; echo a1 $?
 echo >b.end; wait $b0; echo b0 $?; wait $b1; echo b1 $?
-# A full place is found before the ranks are awaited.
+# paiinit detects a full file system before it waits for the ranks.
 for full in /dev/shm /tmp; do mount -t tmpfs -o size=4k,nr_inodes=1000 tmpfs $full; done; chmod 1777 /dev/shm /tmp
 job c 23021 0 true; echo full $?
 `
@@ -84,7 +84,7 @@ full 69
 	require.Contains(t, stderr(c), "paiinit is already running in this container: worker-1 (rank 1) of job b")
 }
 
-// squatters is a machine on which another user, 54321, is first in the places where user 12345 has state directories.
+// squatters creates files as another user, 54321, in place of the state directories of user 12345.
 const squatters = `
 PAIINIT=/run/bin/paiinit
 chmod 755 /run
@@ -105,7 +105,7 @@ for dir in "$shm" "$tmp"; do as 54321 mkdir -m 777 "$dir"; done
 where; echo both $?
 rmdir "$shm" "$tmp"
 
-# A paiinit of the other user's in a directory with this user's name.
+# The other user's paiinit in a directory with this user's name.
 false=/dev/shm/paiinit-12345-d
 as 54321 "$PAIINIT" --state-dir $false --job s -- sh -c "chmod 666 $false/*.sock; echo >s.up; read x <s.end" & s=$!
 read x <s.up
@@ -143,7 +143,7 @@ $`, stdout(c))
 	says := stderr(c)
 	require.Contains(t, says, "no directory for the state can be used (--state-dir)")
 	require.Contains(t, says, "another user can write there")
-	require.Contains(t, says, "no paiinit runs in this container")
+	require.Contains(t, says, "paiinit is not running here")
 	require.Contains(t, says, "paiinit rsh: localhost: asking the paiinit at /dev/shm/paiinit-12345-d/agent.sock: "+
 		"user 54321 answers, neither user 12345 nor root; nothing was handed over\n")
 	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: user 54321 is at the other end")

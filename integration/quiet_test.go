@@ -16,14 +16,14 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// While the job runs paiinit does next to nothing: HPC people count the noise. The bound is on how often its threads wake up, in all
-// processes of a container together, which a busy machine does not change; the CPU time is only told.
+// TestQuiet: while the job runs, paiinit must be idle, because noise slows HPC jobs. The test limits the wake-ups of
+// all its threads in a container, which do not depend on the load of the machine; it only logs the CPU time.
 func TestQuiet(t *testing.T) {
 	const hosts, watched = 64, 10 * time.Second // rank 0 has a connection to every other
 	containers := startAll(t, peersHosts(t, newLab(t), hosts), "sh", "-c", "echo running; exec sleep 1000")
 	waitLine(t, containers[0], "running")
-	// The launch has its own wake-ups, the runtime gives memory back for a while after them, and each connection has been asked for a sign
-	// of life once more after 15 s.
+	// Skip the wake-ups of the launch, of the runtime that releases memory after it, and of the last keepalive of each
+	// connection after 15 s.
 	<-time.After(20 * time.Second)
 	type noise struct {
 		switches int
@@ -40,7 +40,8 @@ func TestQuiet(t *testing.T) {
 	<-time.After(watched)
 	for i, after := range measure() {
 		switches := float64(after.switches-before[i].switches) / watched.Seconds()
-		t.Logf("rank %d: %.1f voluntary context switches per second, %.3f %% of a CPU", i, switches, 100*(after.cpu-before[i].cpu).Seconds()/watched.Seconds())
+		t.Logf("rank %d: %.1f voluntary context switches per second, %.3f %% of a CPU",
+			i, switches, 100*(after.cpu-before[i].cpu).Seconds()/watched.Seconds())
 		require.LessOrEqual(t, switches, 10.0, "rank %d", i)
 	}
 	for _, c := range containers {
@@ -82,12 +83,12 @@ func noiseOf(t *testing.T, c *lab.Container) (switches int, cpu time.Duration) {
 	return switches, cpu
 }
 
-// A container that dies is noticed within 10 s also where no launcher stumbles over it, whether its address still answers or not,
-// and so is rank 0. The others end at once, with the same status.
+// TestDeadContainerIsNoticed: the other ranks must notice the death of a container within 10 s without a launcher that
+// fails, even if its address no longer answers, and even if it is rank 0. They end at once, with the same status.
 func TestDeadContainerIsNoticed(t *testing.T) {
 	for name, c := range map[string]struct {
 		dies int
-		gone bool // with its machine
+		gone bool // its machine is cut off as well
 	}{
 		"a rank":                 {2, false},
 		"a rank and its machine": {2, true},
@@ -116,8 +117,9 @@ func TestDeadContainerIsNoticed(t *testing.T) {
 	}
 }
 
-// A machine that falls silent with all that is on it leaves no connection that ends: the kernels ask for 6 s, and whoever misses it asks
-// the others. That takes 10 s on a machine that has the time, also for rank 0. It is alone itself, and comes to the same end.
+// TestSilentMachineIsNoticed: when a machine is cut off, no connection closes: the kernels probe for 6 s, and the ranks
+// then ask each other. An idle machine needs 10 s for this, also if rank 0 is cut off. The machine that was cut off
+// ends with the same status.
 func TestSilentMachineIsNoticed(t *testing.T) {
 	for name, cut := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +141,7 @@ func TestSilentMachineIsNoticed(t *testing.T) {
 	}
 }
 
-// A container that stands still for 15 s is forgiven, rank 0 too.
+// TestPausedContainerIsForgiven: a container may be paused for 15 s without ending the job, even if it is rank 0.
 func TestPausedContainerIsForgiven(t *testing.T) {
 	for name, paused := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {

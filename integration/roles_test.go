@@ -19,7 +19,7 @@ import (
 
 // Jobs with parameter servers and evaluators, which never end by themselves.
 
-// roleHosts are hosts with these roles, which are told about each other on paiinit's own terms.
+// roleHosts returns hosts with these roles, which know each other by paiinit's own variables.
 func roleHosts(t *testing.T, l *lab.Lab, roles ...string) []host {
 	t.Helper()
 	hosts := peersHosts(t, l, len(roles))
@@ -36,8 +36,8 @@ func roleHosts(t *testing.T, l *lab.Lab, roles ...string) []host {
 	return everywhere(hosts)
 }
 
-// byRole is a command that does something else in each role: serve makes a server wait for ever, and the others begin
-// when all servers have got so far.
+// byRole returns a command that runs server in a server and other in each other role. A server calls serve to run for
+// ever; the others start once all servers have called serve or mark.
 func byRole(t *testing.T, hosts []host, server, other string) []string {
 	t.Helper()
 	dir, servers := t.TempDir(), 0
@@ -74,15 +74,15 @@ func TestServersEndWithTheOthers(t *testing.T) {
 			"ps_x worker", "serve", "exit 0",
 			nil, 0, "rank 1 (worker-0) ended with status 0",
 		},
-		"it fails when told": {
+		"it fails when stopped": {
 			"worker worker ps", "trap 'exit 9' TERM; serve", "exit 0",
 			nil, 0, "ended with status 0",
 		},
-		"it ends well earlier": {
+		"it succeeds earlier": {
 			"worker worker ps ps", "[ $PAIINIT_INDEX = 0 ] && serve; mark", "exit 0",
 			nil, 0, "ended with status 0",
 		},
-		"it does not listen": {
+		"it ignores SIGTERM": {
 			"worker ps", "trap '' TERM; serve", "exit 0",
 			[]string{"--grace", "1s"}, 0, "ended with status 0",
 		},
@@ -131,7 +131,7 @@ func TestUntilMustBeAgreed(t *testing.T) {
 	}
 }
 
-// A job of parameter servers alone is stopped like any other.
+// TestServersAlone: SIGTERM stops a job of only parameter servers like any other.
 func TestServersAlone(t *testing.T) {
 	hosts := roleHosts(t, newLab(t), "ps", "ps")
 	containers := startAll(t, hosts, "sh", "-c", `echo re''ady; while :; do sleep 0.1; done`)
@@ -142,7 +142,7 @@ func TestServersAlone(t *testing.T) {
 	require.Equal(t, same(2, 143), statuses(t, containers))
 }
 
-// trainer puts the stand-in of TensorFlow into a container as the program of an example.
+// trainer installs the stand-in for TensorFlow as the program of an example.
 func (h *host) trainer(t *testing.T, program string) (dir string) {
 	t.Helper()
 	dir = codeOf(t, "integration/testdata/train.py", program)
@@ -150,7 +150,7 @@ func (h *host) trainer(t *testing.T, program string) (dir string) {
 	return dir
 }
 
-// codeOf makes a directory with a file of the repository as a program, an interpreter called python, and a pip.
+// codeOf creates a directory with a copy of source as the program, and with a python and a pip.
 func codeOf(t *testing.T, source, program string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -165,13 +165,12 @@ func codeOf(t *testing.T, source, program string) (dir string) {
 	return dir
 }
 
-// hasCode makes a directory of codeOf the first of the PATH.
+// hasCode puts a directory of codeOf first in PATH.
 func (h *host) hasCode(dir string) {
 	h.env["PATH"] = dir + ":/run/bin:" + strings.TrimPrefix(path, "PATH=")
 }
 
-// ends checks that all containers of an example end by themselves with 0, and that each worker has seen the whole
-// cluster.
+// ends checks that all containers of an example end by themselves with 0, and that each worker saw the whole cluster.
 func ends(t *testing.T, containers []*lab.Container, workers, servers int) {
 	t.Helper()
 	require.Equal(t, same(len(containers), 0), statuses(t, containers))
@@ -191,7 +190,7 @@ func ends(t *testing.T, containers []*lab.Container, workers, servers int) {
 	require.Equal(t, want, did)
 }
 
-// submitted puts the secret into a job file, as docs/schedulers says to do with envsubst(1).
+// submitted puts the secret into a job file, like envsubst(1) in docs/schedulers.
 func submitted(t *testing.T, text []byte) []byte {
 	t.Helper()
 	reference := []byte("${PAIINIT_SECRET}")
@@ -199,14 +198,14 @@ func submitted(t *testing.T, text []byte) []byte {
 	return bytes.Replace(text, reference, []byte(secret), 1)
 }
 
-// TestOpenPAITensorFlow are examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14, tensorflow.yaml on
-// 1.x, and a program with TF_CONFIG on 0.8. On 0.8 paiinit listens on the http port of each task: the lists of hosts
-// that the command gets have other ports. minSucceededTaskCount counts tasks that ended with 0, as all of them do.
+// TestOpenPAITensorFlow runs examples/openpai/tensorflow-0.10.json on 0.8, tensorflow.json on 0.14, tensorflow.yaml on
+// 1.x, and a program with TF_CONFIG on 0.8. On 0.8 paiinit listens on the http port of each task, so the host lists of
+// the command must have other ports. All tasks must end with 0, because minSucceededTaskCount counts those.
 func TestOpenPAITensorFlow(t *testing.T) {
 	type role struct {
 		name, command string
 		tasks         int
-		env           map[string]any // of the job
+		env           map[string]any // the job's variables
 	}
 	read := func(t *testing.T, file string) (roles []role) {
 		text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
@@ -303,8 +302,9 @@ func TestOpenPAITensorFlow(t *testing.T) {
 	}
 }
 
-// The command that failed first is named, and its status is the job's, where the others complain that it is gone.
-// Where they end without a word, as soon as they see that, their order is that of scheduling: all of them are named.
+// TestEverywhereFirstCause: if the other ranks complain about a lost connection, the job's status and log are those of
+// the rank that failed first. If they end at once without output, their order depends on the kernel's scheduler, so the
+// log names all of them.
 func TestEverywhereFirstCause(t *testing.T) {
 	const script = `
 import os, socket, sys, time

@@ -15,11 +15,14 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// Environments of one job of n containers under schedulers that tell who is where. Nothing is added but the secret, and
-// the size where the scheduler does not tell it. What has no GPUs gets two CPUs.
+// Environments of one job of n containers under schedulers that tell each container the ranks and addresses. The tests
+// add only the secret, and the size if the scheduler does not tell it. Containers without GPUs have two CPUs.
 
-// podsOf are hosts with these names, which the name server knows by the names of resolve.
-func podsOf(t *testing.T, l *lab.Lab, names []string, resolve func(name string) string, environment func(i int) map[string]string) []host {
+// podsOf returns hosts with these names. The name server knows them by the names that resolve returns.
+func podsOf(
+	t *testing.T, l *lab.Lab, names []string, resolve func(name string) string,
+	environment func(i int) map[string]string,
+) []host {
 	t.Helper()
 	var hosts []host
 	for i, m := range newMachines(t, l, len(names)) {
@@ -33,7 +36,7 @@ func podsOf(t *testing.T, l *lab.Lab, names []string, resolve func(name string) 
 	return hosts
 }
 
-// twoCPUs is the cgroup of a container that may use two CPUs, however many there are.
+// twoCPUs returns the bind mount of a cgroup with a quota of two CPUs.
 func twoCPUs(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +52,8 @@ func numbered(format string, n int) []string {
 	return names
 }
 
-// azureHosts are nodes of an Azure Batch task, of which the second is the master, or of an Azure ML job with PyTorch.
+// azureHosts returns the nodes of an Azure Batch task, whose second node is the master, or of an Azure ML job with
+// PyTorch.
 func azureHosts(t *testing.T, l *lab.Lab, n int, pytorch bool) []host {
 	t.Helper()
 	hosts := podsOf(t, l, numbered("tvm-%d", n), nil, func(int) map[string]string { return map[string]string{} })
@@ -66,7 +70,8 @@ func azureHosts(t *testing.T, l *lab.Lab, n int, pytorch bool) []host {
 		h.env["AZ_BATCH_JOB_ID"] = "mt-batchjob001"
 		if pytorch {
 			master = 0
-			h.env["AZUREML_RUN_ID"], h.env["AZUREML_NODE_COUNT"] = "distr-pytorch-mnist_1617000000_abcd1234", fmt.Sprint(n)
+			h.env["AZUREML_RUN_ID"] = "distr-pytorch-mnist_1617000000_abcd1234"
+			h.env["AZUREML_NODE_COUNT"] = fmt.Sprint(n)
 			h.env["MASTER_ADDR"], h.env["MASTER_PORT"], h.env["NODE_RANK"] = list[0], "6105", fmt.Sprint(i)
 			h.env["RANK"], h.env["LOCAL_RANK"], h.env["WORLD_SIZE"] = fmt.Sprint(i), "0", fmt.Sprint(n)
 			h.env["AZ_BATCHAI_NUM_GPUS"] = "2"
@@ -78,31 +83,38 @@ func azureHosts(t *testing.T, l *lab.Lab, n int, pytorch bool) []host {
 	return hosts
 }
 
-// indexedJobHosts are pods of an Indexed Job with a headless Service.
+// indexedJobHosts returns the pods of an Indexed Job with a headless Service.
 func indexedJobHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
-	hosts := podsOf(t, l, numbered("pi-%d", n), func(name string) string { return name + ".headless-svc" }, func(i int) map[string]string {
-		return map[string]string{"JOB_COMPLETION_INDEX": fmt.Sprint(i), "KUBERNETES_SERVICE_HOST": "10.96.0.1", "PAIINIT_SIZE": fmt.Sprint(n)}
+	resolve := func(name string) string { return name + ".headless-svc" }
+	hosts := podsOf(t, l, numbered("pi-%d", n), resolve, func(i int) map[string]string {
+		return map[string]string{
+			"JOB_COMPLETION_INDEX": fmt.Sprint(i), "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+			"PAIINIT_SIZE": fmt.Sprint(n),
+		}
 	})
 	for i := range hosts {
-		hosts[i].hosts = map[string]netip.Addr{hosts[i].name + ".headless-svc.default.svc.cluster.local": hosts[i].machine.Addr}
+		name := hosts[i].name + ".headless-svc.default.svc.cluster.local"
+		hosts[i].hosts = map[string]netip.Addr{name: hosts[i].machine.Addr}
 	}
 	return hosts
 }
 
-// pyTorchJobHosts are a master and workers of Kubeflow's PyTorchJob.
+// pyTorchJobHosts returns the master and the workers of Kubeflow's PyTorchJob.
 func pyTorchJobHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	names := append([]string{"mnist-master-0"}, numbered("mnist-worker-%d", n-1)...)
 	return podsOf(t, l, names, func(name string) string { return name }, func(i int) map[string]string {
 		return map[string]string{
-			"PYTHONUNBUFFERED": "1", "MASTER_PORT": "23456", "PET_MASTER_PORT": "23456", "MASTER_ADDR": names[0], "PET_MASTER_ADDR": names[0],
-			"WORLD_SIZE": fmt.Sprint(n), "RANK": fmt.Sprint(i), "PET_NODE_RANK": fmt.Sprint(i), "PET_NPROC_PER_NODE": "auto", "PET_NNODES": fmt.Sprint(n),
+			"PYTHONUNBUFFERED": "1", "MASTER_ADDR": names[0], "MASTER_PORT": "23456",
+			"PET_MASTER_ADDR": names[0], "PET_MASTER_PORT": "23456",
+			"WORLD_SIZE": fmt.Sprint(n), "PET_NNODES": fmt.Sprint(n),
+			"RANK": fmt.Sprint(i), "PET_NODE_RANK": fmt.Sprint(i), "PET_NPROC_PER_NODE": "auto",
 		}
 	})
 }
 
-// volcanoHosts are the pods of a Volcano job with the svc plugin.
+// volcanoHosts returns the pods of a Volcano job with the svc plugin.
 func volcanoHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	names := append([]string{"lm-mpi-job-mpimaster-0"}, numbered("lm-mpi-job-mpiworker-%d", n-1)...)
@@ -114,13 +126,14 @@ func volcanoHosts(t *testing.T, l *lab.Lab, n int) []host {
 	return podsOf(t, l, names, full, func(i int) map[string]string {
 		index := fmt.Sprint(max(i-1, 0))
 		return map[string]string{
-			"VK_TASK_INDEX": index, "VC_TASK_INDEX": index, "VC_MPIMASTER_HOSTS": full(names[0]), "VC_MPIMASTER_NUM": "1",
+			"VK_TASK_INDEX": index, "VC_TASK_INDEX": index,
+			"VC_MPIMASTER_HOSTS": full(names[0]), "VC_MPIMASTER_NUM": "1",
 			"VC_MPIWORKER_HOSTS": strings.Join(workers, ","), "VC_MPIWORKER_NUM": fmt.Sprint(n - 1),
 		}
 	})
 }
 
-// slurmHosts are tasks of srun --ntasks-per-node=1.
+// slurmHosts returns the tasks of srun --ntasks-per-node=1.
 func slurmHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	list := fmt.Sprintf("gpu[07-%02d]-ib", 7+n-1)
@@ -130,15 +143,19 @@ func slurmHosts(t *testing.T, l *lab.Lab, n int) []host {
 	}
 	return podsOf(t, l, names, func(name string) string { return name }, func(i int) map[string]string {
 		return map[string]string{
-			"SLURM_JOB_ID": "4242", "SLURM_JOBID": "4242", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": list, "SLURM_NODELIST": list,
-			"SLURM_STEP_NODELIST": list, "SLURM_JOB_NUM_NODES": fmt.Sprint(n), "SLURM_NNODES": fmt.Sprint(n), "SLURM_NODEID": fmt.Sprint(i),
-			"SLURM_PROCID": fmt.Sprint(i), "SLURM_LOCALID": "0", "SLURM_NTASKS": fmt.Sprint(n), "SLURM_NPROCS": fmt.Sprint(n),
-			"SLURM_TASKS_PER_NODE": fmt.Sprintf("1(x%d)", n), "SLURM_STEP_TASKS_PER_NODE": fmt.Sprintf("1(x%d)", n), "SLURM_GPUS_ON_NODE": "2",
+			"SLURM_JOB_ID": "4242", "SLURM_JOBID": "4242", "SLURM_STEP_ID": "0",
+			"SLURM_JOB_NODELIST": list, "SLURM_NODELIST": list, "SLURM_STEP_NODELIST": list,
+			"SLURM_JOB_NUM_NODES": fmt.Sprint(n), "SLURM_NNODES": fmt.Sprint(n),
+			"SLURM_NTASKS": fmt.Sprint(n), "SLURM_NPROCS": fmt.Sprint(n),
+			"SLURM_NODEID": fmt.Sprint(i), "SLURM_PROCID": fmt.Sprint(i), "SLURM_LOCALID": "0",
+			"SLURM_TASKS_PER_NODE":      fmt.Sprintf("1(x%d)", n),
+			"SLURM_STEP_TASKS_PER_NODE": fmt.Sprintf("1(x%d)", n),
+			"SLURM_GPUS_ON_NODE":        "2",
 		}
 	})
 }
 
-// sageMakerHosts are told who they are by a file alone.
+// sageMakerHosts returns hosts that know their rank and peers only from a file.
 func sageMakerHosts(t *testing.T, l *lab.Lab, n int) []host {
 	t.Helper()
 	var names []string
@@ -149,7 +166,9 @@ func sageMakerHosts(t *testing.T, l *lab.Lab, n int) []host {
 		return map[string]string{"TRAINING_JOB_NAME": "allreduce-2024"}
 	})
 	for i := range hosts {
-		config, err := json.Marshal(map[string]any{"current_host": names[i], "hosts": names, "network_interface_name": "eth0"})
+		config, err := json.Marshal(map[string]any{
+			"current_host": names[i], "hosts": names, "network_interface_name": "eth0",
+		})
 		require.NoError(t, err)
 		hosts[i].file(t, "/opt/ml/input/config/resourceconfig.json", string(config))
 		hosts[i].overlay = []string{"/opt"}
@@ -165,8 +184,8 @@ func (h *host) file(t *testing.T, path, text string) {
 	h.binds[path] = name
 }
 
-// TestMPIJob is Kubeflow's MPIJob: the launcher has the list of workers, which are told nothing but their name, and all of
-// them have the key that the operator made. There is no flag and no variable of ours at all.
+// TestMPIJob runs Kubeflow's MPIJob without any flag or variable of paiinit: the launcher has the list of workers, the
+// workers know only their names, and all have the key that the operator generated.
 func TestMPIJob(t *testing.T) {
 	const workers = 3
 	for launcher, c := range map[string]struct {
@@ -185,10 +204,12 @@ func TestMPIJob(t *testing.T) {
 		t.Run(launcher, func(t *testing.T) {
 			l := newLab(t)
 			names := append([]string{"pi-launcher"}, numbered("pi-worker-%d", workers)...)
-			hosts := podsOf(t, l, names, func(name string) string { return name + ".pi" }, func(i int) map[string]string {
+			resolve := func(name string) string { return name + ".pi" }
+			hosts := podsOf(t, l, names, resolve, func(i int) map[string]string {
 				env := map[string]string{"K_MPI_JOB_ROLE": "worker", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 				if i == 0 {
-					env["K_MPI_JOB_ROLE"], env["NVIDIA_VISIBLE_DEVICES"], env["NVIDIA_DRIVER_CAPABILITIES"] = "launcher", "", ""
+					env["K_MPI_JOB_ROLE"] = "launcher"
+					env["NVIDIA_VISIBLE_DEVICES"], env["NVIDIA_DRIVER_CAPABILITIES"] = "", ""
 					for name, value := range c.env {
 						env[name] = value
 					}
@@ -199,9 +220,10 @@ func TestMPIJob(t *testing.T) {
 			for i := range hosts {
 				h := &hosts[i]
 				delete(h.env, "PAIINIT_SECRET")
-				l.Name(h.name, h.machine.Addr) // what the search list of the pods makes of it
+				l.Name(h.name, h.machine.Addr) // the pods' search list completes the short name
 				h.tmpfs, h.overlay = []string{"/root"}, []string{"/etc"}
-				h.file(t, "/root/.ssh/id_rsa", "-----BEGIN EC PRIVATE KEY-----\nnot one, but as long\n-----END EC PRIVATE KEY-----\n")
+				h.file(t, "/root/.ssh/id_rsa",
+					"-----BEGIN EC PRIVATE KEY-----\nnot one, but as long\n-----END EC PRIVATE KEY-----\n")
 				if i > 0 {
 					l.Name(h.name+".pi.default.svc", h.machine.Addr)
 					hostfile += fmt.Sprintf(c.line, h.name+".pi.default.svc")
@@ -209,7 +231,7 @@ func TestMPIJob(t *testing.T) {
 			}
 			hosts[0].file(t, "/etc/mpi/hostfile", hostfile)
 			var containers []*lab.Container
-			for i := range slices.Backward(hosts) { // the launcher comes last
+			for i := range slices.Backward(hosts) { // the launcher starts last
 				command := []string{}
 				if i == 0 {
 					command = append(slices.Clone(c.command), "python3", allreduce)

@@ -18,7 +18,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// slurmConf is a cluster of three nodes without accounting and without cgroups, all of whose state is in /run.
+// slurmConf configures a cluster of three nodes without accounting and cgroups, with its state below /run.
 const slurmConf = `ClusterName=lab
 SlurmctldHost=ctl
 SlurmUser=root
@@ -42,12 +42,13 @@ NodeName=n[0-2] CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 `
 
-// daemon runs munge, by which Slurm's daemons know each other, and one of these in the foreground.
+// daemon runs munge, with which Slurm's daemons authenticate, and one of these daemons in the foreground.
 const daemon = `set -e
 umask 022
 mkdir -p /run/munge /run/slurm/state /run/slurm/spool
 cp /run/lab/munge.key /run/munge/key && chmod 0400 /run/munge/key
-munged --foreground --key-file=/run/munge/key --pid-file=/run/munge/pid --log-file=/run/munge/log --seed-file=/run/munge/seed &
+munged --foreground --key-file=/run/munge/key --pid-file=/run/munge/pid --log-file=/run/munge/log \
+	--seed-file=/run/munge/seed &
 until [ -S /run/munge/munge.socket.2 ]; do sleep 0.05; done
 exec "$@"
 `
@@ -59,8 +60,10 @@ var missingSlurm = sync.OnceValue(func() []string {
 		lab.Need{Try: []string{"test", "-x", "/usr/bin/srun"}, Package: "slurm-client"},
 		lab.Need{Try: []string{"/usr/sbin/munged", "--version"}, Package: "munge"},
 	)
-	if m, err := os.ReadFile("/proc/self/uid_map"); err == nil && len(strings.Fields(string(m))) == 3 && strings.Fields(string(m))[2] == "1" {
-		missing = append(missing, "Slurm's daemons run as root, not in a user namespace")
+	if text, err := os.ReadFile("/proc/self/uid_map"); err == nil {
+		if ids := strings.Fields(string(text)); len(ids) == 3 && ids[2] == "1" {
+			missing = append(missing, "root: Slurm's daemons do not run in a user namespace")
+		}
 	}
 	return missing
 })
@@ -82,7 +85,8 @@ func newSlurm(t *testing.T) *lab.Container {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 		return path
 	}
-	conf, key, jobSecret := write("slurm.conf", slurmConf), write("munge.key", rand.Text()+rand.Text()), write("secret", secret)
+	conf, key := write("slurm.conf", slurmConf), write("munge.key", rand.Text()+rand.Text())
+	jobSecret := write("secret", secret)
 	machines := map[string]*lab.Machine{}
 	for _, name := range []string{"ctl", "n0", "n1", "n2"} {
 		m, err := l.Machine(name)
@@ -97,8 +101,9 @@ func newSlurm(t *testing.T) *lab.Container {
 			Dir:   root,
 			Tmpfs: []string{"/var/log", "/var/lib"},
 			Binds: map[string]string{
-				"/run/lab/slurm.conf": conf, "/run/lab/munge.key": key, "/run/lab/secret": jobSecret, "/run/bin/paiinit": paiinit, root: root,
-				"/sys/fs/cgroup": "/sys/fs/cgroup", // slurmd wants one, and leaves it alone
+				"/run/lab/slurm.conf": conf, "/run/lab/munge.key": key, "/run/lab/secret": jobSecret,
+				"/run/bin/paiinit": paiinit, root: root,
+				"/sys/fs/cgroup": "/sys/fs/cgroup", // slurmd requires it, but does not change it
 			},
 			Hide: noShell,
 		})
@@ -112,7 +117,7 @@ func newSlurm(t *testing.T) *lab.Container {
 	return ctl
 }
 
-// srun runs a step of three nodes. It returns its output and its exit status.
+// srun runs a step of three nodes, and returns its output and exit status.
 func srun(t *testing.T, ctl *lab.Container, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -126,7 +131,7 @@ func srun(t *testing.T, ctl *lab.Container, args ...string) (stdout, stderr stri
 	return string(out), "", 0
 }
 
-// TestSlurm is a job under a real Slurm: one paiinit on each node, and nothing given but the secret.
+// TestSlurm runs jobs under a real Slurm, with one paiinit on each node and only the secret given.
 func TestSlurm(t *testing.T) {
 	ctl := newSlurm(t)
 	once := []string{"--ntasks-per-node=1", "/run/bin/paiinit", "--secret-file", "/run/lab/secret"}
@@ -134,15 +139,16 @@ func TestSlurm(t *testing.T) {
 		return srun(t, ctl, append(slices.Clone(once), args...)...)
 	}
 
+	sum := regexp.MustCompile(`allreduce over \d+ ranks on 3 hosts: sum = (\d+), expected (\d+) `)
 	for _, launcher := range launchers {
 		out, errs, status := job(append(append([]string{"--"}, launcher...), "python3", allreduce)...)
 		require.Zero(t, status, errs)
-		m := regexp.MustCompile(`allreduce over \d+ ranks on 3 hosts: sum = (\d+), expected (\d+) `).FindStringSubmatch(out)
+		m := sum.FindStringSubmatch(out)
 		require.NotNil(t, m, out)
 		require.Equal(t, m[2], m[1])
 	}
 
-	// An input that does not end, as in withInput.
+	// mpiexec.hydra needs an open standard input, see withInput.
 	_, errs, status := job("--", "sh", "-c", "mkfifo /run/input && mpiexec.hydra sh -c 'exit 3' <>/run/input")
 	require.Equal(t, 3, status, errs)
 
@@ -150,20 +156,23 @@ func TestSlurm(t *testing.T) {
 	require.Zero(t, status, errs)
 	require.Equal(t, "met [1, 2]\n", out)
 
-	out, errs, status = job("--exec", "all", "--", "sh", "-c", "echo $PAIINIT_RANK $SLURM_NODEID $PAIINIT_SIZE $(hostname)")
+	out, errs, status = job("--exec", "all", "--",
+		"sh", "-c", "echo $PAIINIT_RANK $SLURM_NODEID $PAIINIT_SIZE $(hostname)")
 	require.Zero(t, status, errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	slices.Sort(lines)
 	require.Equal(t, []string{"0 0 3 n0", "1 1 3 n1", "2 2 3 n2"}, lines)
 
-	_, errs, status = srun(t, ctl, "--ntasks-per-node=2", "/run/bin/paiinit", "--secret-file", "/run/lab/secret", "--", "true")
+	_, errs, status = srun(t, ctl, "--ntasks-per-node=2",
+		"/run/bin/paiinit", "--secret-file", "/run/lab/secret", "--", "true")
 	require.Equal(t, 78, status)
 	require.Contains(t, errs, "started 2 times on this node; use --ntasks-per-node=1")
 
-	// In the batch script, which runs on the first node alone.
+	// A batch script runs only on the first node.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	_, err := ctl.Exec(ctx, "sbatch", "--wait", "--nodes=3", "--output=/tmp/%j", "--wrap", strings.Join(once[1:], " ")+" -- mpirun true 2>/dev/null; exit $?")
+	_, err := ctl.Exec(ctx, "sbatch", "--wait", "--nodes=3", "--output=/tmp/%j",
+		"--wrap", strings.Join(once[1:], " ")+" -- mpirun true 2>/dev/null; exit $?")
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 78, exit.ExitCode())

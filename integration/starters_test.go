@@ -11,8 +11,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// standIn is a launcher's name for a script that does what the launcher does with its hosts, and its directory first in
-// PATH.
+// standIn installs a script under a launcher's name, first in PATH. The script treats its hosts as the launcher does.
 func standIn(t *testing.T, hosts []host, name, script string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -23,7 +22,7 @@ func standIn(t *testing.T, hosts []host, name, script string) {
 	}
 }
 
-// A horovodrun of a later version than 0.19: it asks its hosts by ssh, and then starts one process for each slot there.
+// standInHorovodrun acts like a version after 0.19: it checks its hosts by ssh, and then starts the processes there.
 const standInHorovodrun = `#!/bin/sh
 # from horovod.runner.launch
 echo horovodrun "$@"
@@ -46,7 +45,7 @@ for h in $(echo ${hosts:-localhost:1} | tr , " "); do
 done
 `
 
-// horovodrun gets the hosts, and the interface where all ranks have the same.
+// TestHorovodrunGetsHosts: horovodrun gets the hosts and, if all ranks have the same interface, that interface.
 func TestHorovodrunGetsHosts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		command []string
@@ -78,8 +77,8 @@ func TestHorovodrunGetsHosts(t *testing.T) {
 	}
 }
 
-// A deepspeed that is a module, or stands in a script, finds its hosts; the check knows it by what the script has
-// started.
+// TestDeepSpeedInScript: a deepspeed in a script finds its hosts; the check recognises it among the processes that the
+// script starts.
 func TestDeepSpeedInScript(t *testing.T) {
 	const script = `#!/bin/sh
 [ -e /job/hostfile ] || { echo no hostfile; while ! [ -e /run/seen ]; do sleep 0.1; done; exit 0; }
@@ -123,7 +122,7 @@ for h in $(cut -d" " -f1 /job/hostfile); do PDSH_RCMD_TYPE=ssh ssh $h hostname >
 	}
 }
 
-// rootOf is the root directory of a container, seen from here.
+// rootOf returns the path of a container's root directory on this host.
 func rootOf(t *testing.T, c *lab.Container) string {
 	t.Helper()
 	processes, err := c.Processes()

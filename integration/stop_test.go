@@ -10,17 +10,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// saves needs more time than any launcher gives its ranks by itself.
+// saves takes longer to end than any launcher waits for its ranks by default.
 const saves = `trap 'sleep 3; echo saved; exit 0' TERM; echo re''ady; while :; do sleep 0.1; done`
 
-// Every rank has the time of --grace to save its work, on whichever host the job is stopped.
+// TestRanksSaveTheirWork: every rank has the time of --grace to save its work, no matter which host gets the signal.
 func TestRanksSaveTheirWork(t *testing.T) {
 	for name, command := range launchers {
-		// Kubernetes tells all pods of a Job that is deleted, in any order.
+		// Kubernetes signals all pods of a deleted Job, in any order.
 		for where, told := range map[string][]int{"rank 0": {0}, "worker": {1}, "everywhere": {1, 0, 2}} {
 			t.Run(name+"/"+where, func(t *testing.T) {
 				containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sh", "-c", saves)...)
-				require.Eventually(t, func() bool { return strings.Count(stdout(containers[0]), "ready") == 6 }, patience, 10*time.Millisecond)
+				ready := func() bool { return strings.Count(stdout(containers[0]), "ready") == 6 }
+				require.Eventually(t, ready, patience, 10*time.Millisecond)
 				began := time.Now()
 				for _, rank := range told {
 					require.NoError(t, containers[rank].Signal(syscall.SIGTERM))
@@ -33,12 +34,14 @@ func TestRanksSaveTheirWork(t *testing.T) {
 	}
 }
 
-// Ranks that do not listen are ended with their launcher when the grace is over.
+// TestRanksDoNotListen: after --grace, paiinit kills ranks that ignore SIGTERM, together with their launcher.
 func TestRanksDoNotListen(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", `trap '' TERM; echo re''ady; while :; do sleep 0.1; done`)...)
-			require.Eventually(t, func() bool { return strings.Count(stdout(containers[0]), "ready") == 4 }, patience, 10*time.Millisecond)
+			const ignores = `trap '' TERM; echo re''ady; while :; do sleep 0.1; done`
+			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", ignores)...)
+			ready := func() bool { return strings.Count(stdout(containers[0]), "ready") == 4 }
+			require.Eventually(t, ready, patience, 10*time.Millisecond)
 			began := time.Now()
 			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
 			require.Equal(t, same(2, 143), statuses(t, containers))
@@ -47,7 +50,8 @@ func TestRanksDoNotListen(t *testing.T) {
 	}
 }
 
-// Where a launcher was started by another one, or by a script, its ranks have the same time.
+// TestRanksBelowOtherLaunchersSaveTheirWork: ranks have the same time if another launcher or a script started their
+// launcher.
 func TestRanksBelowOtherLaunchersSaveTheirWork(t *testing.T) {
 	horovodrun := []string{
 		"python3", "integration/docker/testdata/horovod/horovodrun", "--network-interfaces", "eth0",

@@ -14,7 +14,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// MPICH's hydra hangs for ever when one of its proxies is killed. paiinit does not wait with it.
+// TestKilledProxy: MPICH's hydra hangs for ever after one of its proxies is killed. paiinit must end the job.
 func TestKilledProxy(t *testing.T) {
 	containers := startAll(t, peersHosts(t, newLab(t), 4), "mpiexec.hydra", "python3", allreduce, "--sleep", "1000")
 	waitLine(t, containers[0], "sum = 36")
@@ -34,7 +34,7 @@ func TestKilledProxy(t *testing.T) {
 	waitLine(t, containers[3], "proxy on worker-2 ended with status 137")
 }
 
-// So it does when its remote shell fails, whoever made that.
+// TestHydraDoesNotHang: hydra also hangs after its remote shell fails, paiinit's or another one.
 func TestHydraDoesNotHang(t *testing.T) {
 	for name, tt := range map[string]struct {
 		command []string
@@ -42,9 +42,18 @@ func TestHydraDoesNotHang(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"a host that nobody knows":       {[]string{"mpiexec.hydra", "-hosts", "node-0,elsewhere", "hostname"}, "", 69, "the launcher was told to use elsewhere, which is no container of this job"},
-		"a remote shell that fails":      {[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/bin/false", 75, "the launcher's remote shell ended with status 1"},
-		"a remote shell that is missing": {[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/nowhere/ssh", 75, "the launcher's remote shell ended with status 255"},
+		"an unknown host": {
+			[]string{"mpiexec.hydra", "-hosts", "node-0,elsewhere", "hostname"}, "",
+			69, "the launcher was told to use elsewhere, which is no container of this job",
+		},
+		"a remote shell that fails": {
+			[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/bin/false",
+			75, "the launcher's remote shell ended with status 1",
+		},
+		"a remote shell that is missing": {
+			[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/nowhere/ssh",
+			75, "the launcher's remote shell ended with status 255",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := withInput(peersHosts(t, newLab(t), 3))
@@ -56,7 +65,7 @@ func TestHydraDoesNotHang(t *testing.T) {
 			got := statuses(t, containers)
 			require.Less(t, time.Since(began), 18*time.Second)
 			if strings.Contains(stderr(containers[0]), "mpiexec.hydra was ended by SIGPIPE") {
-				// It has written to a shell that had ended already, as on a busy machine, and so does not hang.
+				// On a busy machine hydra may write to a shell that has already ended, and then does not hang.
 				require.Equal(t, same(3, 128+int(syscall.SIGPIPE)), got)
 				return
 			}
@@ -70,7 +79,8 @@ func TestKilledRemoteShell(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sleep", "1000")...)
-			require.Eventually(t, func() bool { return len(processesOf(t, containers[2], "sleep")) == 2 }, patience, 10*time.Millisecond)
+			started := func() bool { return len(processesOf(t, containers[2], "sleep")) == 2 }
+			require.Eventually(t, started, patience, 10*time.Millisecond)
 			shells := append(processesOf(t, containers[0], "ssh"), processesOf(t, containers[0], "paiinit")...)
 			killed := 0
 			for _, p := range shells {
@@ -101,20 +111,23 @@ func processesOf(t *testing.T, c *lab.Container, name string) (found []lab.Proce
 	return found
 }
 
-// A launcher that hydra's own way leaves alone on rank 0 has not come to a stop: there is still a rank.
+// TestLastRankTakesItsTime: hydra's proxies end as soon as their ranks have ended. If only rank 0 still runs, the
+// launcher does not hang.
 func TestLastRankTakesItsTime(t *testing.T) {
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", `[ "$PMI_RANK$OMPI_COMM_WORLD_RANK" != 0 ] || { sleep 13; echo last; }`)...)
+			const last = `[ "$PMI_RANK$OMPI_COMM_WORLD_RANK" != 0 ] || { sleep 13; echo last; }`
+			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", last)...)
 			require.Equal(t, same(2, 0), statuses(t, containers))
 			require.Equal(t, "last\n", stdout(containers[0]))
-			// Open MPI tells of a rank that fails.
+			// Only hydra needs this warning: Open MPI itself reports a failed rank.
 			require.Equal(t, name == "mpich", strings.Contains(stderr(containers[0]), "all ranks on a host have ended"))
 		})
 	}
 }
 
-// An Open MPI that reads none of the host lists runs everything on rank 0, and says that all is well.
+// TestFewerHostsThanAsked: an Open MPI that reads no host list runs everything on rank 0 and succeeds, so paiinit must
+// report it.
 func TestFewerHostsThanAsked(t *testing.T) {
 	for name, tt := range map[string]struct {
 		flags   []string
@@ -136,7 +149,8 @@ func TestFewerHostsThanAsked(t *testing.T) {
 			require.Equal(t, same(2, tt.status), statuses(t, containers))
 			switch name {
 			case "refused":
-				require.Contains(t, stderr(containers[1]), "it asked for 2 at least and can have started on 1 (worker-0)")
+				require.Contains(t, stderr(containers[1]),
+					"it asked for 2 at least and can have started on 1 (worker-0)")
 				require.Contains(t, stderr(containers[1]), "OMPI_MCA_orte_default_hostfile=")
 			case "a script":
 				require.Contains(t, stderr(containers[0]), "the command has used no other host of this job")
@@ -148,8 +162,9 @@ func TestFewerHostsThanAsked(t *testing.T) {
 func TestDifferentLaunchers(t *testing.T) {
 	const differ = "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-1"
 	other := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(other, "mpirun"), []byte("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), 0o755))
-	slow := t.TempDir() // rank 0 launches before its launcher has said its version
+	require.NoError(t, os.WriteFile(filepath.Join(other, "mpirun"),
+		[]byte("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.7'\n"), 0o755))
+	slow := t.TempDir() // its mpirun prints its version only after the launch
 	require.NoError(t, os.WriteFile(filepath.Join(slow, "mpirun"), []byte("#!/bin/sh\n"+
 		"[ \"$1\" != --version ] || until [ -e /run/slow/launched ]; do sleep 0.01; done\n"+
 		"exec /usr/bin/mpirun \"$@\"\n"), 0o755))
@@ -159,7 +174,7 @@ func TestDifferentLaunchers(t *testing.T) {
 		status int
 	}{
 		"refused": {[]string{"--require-same-launcher"}, false, 69},
-		"warned":  {nil, false, 0}, // also where the launcher of the last rank is asked after the launch
+		"warned":  {nil, false, 0}, // even if the last rank's launcher prints its version after the launch
 		"rank 0's launcher answers after the launch": {nil, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

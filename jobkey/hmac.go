@@ -7,14 +7,14 @@ import (
 	"hash"
 )
 
-// HMAC-SHA256 (RFC 2104) that leaves no copy of a key or a message in memory. The standard library's keeps the last
-// block of a message in the state of the hash, and copies that state with every sum; neither can be overwritten from
-// outside. What is written here comes in whole blocks, which package sha256 reads where they are.
+// HMAC-SHA256 (RFC 2104) that leaves no copy of a key or a message in memory. The standard library keeps the last block
+// of a message in the state of the hash, and copies that state for every sum; callers cannot overwrite either. This
+// code writes whole blocks, which package sha256 reads in place.
 
-// mac has the states of the two hashes after the block with the key. They give every sum, and not the key.
+// mac has the states of the two hashes after the block with the key. They suffice for sums and do not reveal the key.
 type mac struct{ inner, outer []byte }
 
-// newMAC takes a key of at most one block.
+// newMAC returns the mac of a key of at most one block.
 func newMAC(key []byte) mac {
 	return mac{inner: keyed(key, 0x36), outer: keyed(key, 0x5c)}
 }
@@ -31,7 +31,7 @@ func keyed(key []byte, pad byte) []byte {
 	return state(h)
 }
 
-// sum is that of a message.
+// sum returns the HMAC of a message.
 func (m mac) sum(message []byte) []byte {
 	inner := finish(m.inner, message)
 	sum := finish(m.outer, inner)
@@ -39,7 +39,7 @@ func (m mac) sum(message []byte) []byte {
 	return sum
 }
 
-// finish returns the sum of the block that has led to a state, and of a message.
+// finish returns the sum of a message that follows the block whose state is begin.
 func finish(begin, message []byte) []byte {
 	const length = 8 // bytes of the length, in bits, at the end of the last block (FIPS 180-4, 5.1.1)
 	n := len(message) + 1 + length
@@ -51,7 +51,7 @@ func finish(begin, message []byte) []byte {
 
 	h := sha256.New()
 	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(begin); err != nil {
-		panic(err) // a state is never refused by the hash that it came from
+		panic(err) // a hash accepts its own state
 	}
 	_, _ = h.Write(padded)
 	clear(padded)
@@ -62,18 +62,18 @@ func finish(begin, message []byte) []byte {
 	return sum
 }
 
-// stateSum is where the sum stands in the state of package sha256, behind four bytes that name the hash.
+// stateSum is the offset of the sum in the state of package sha256, after four bytes that name the hash.
 const stateSum = 4
 
 func state(h hash.Hash) []byte {
 	s, err := h.(encoding.BinaryMarshaler).MarshalBinary()
 	if err != nil {
-		panic(err) // sha256 has no such error
+		panic(err) // sha256 never fails here
 	}
 	return s
 }
 
-// extraction is the pseudorandom key of HKDF (RFC 5869, 2.2).
+// extraction returns the pseudorandom key of HKDF (RFC 5869, 2.2).
 func extraction(salt, secret []byte) []byte {
 	if len(salt) > sha256.BlockSize {
 		sum := sha256.Sum256(salt)

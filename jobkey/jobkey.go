@@ -1,10 +1,9 @@
-// Package jobkey turns one job secret into every key that the containers of a job need, so that no key is ever
-// distributed: each container computes the same gossip key, the same login key and the host key of each of its peers.
+// Package jobkey derives every key that the containers of a job need from one job secret. No key is distributed: each
+// container computes the same gossip key, the same login key and the host key of every peer.
 //
-// It hides the derivation (HKDF-SHA256, RFC 5869) and the separation of its outputs: a key of another job, another
-// attempt, another container or another purpose has nothing in common with this one. It does no I/O and never prints a
-// key. A secret should be random: what is certainly none is refused, and each guess of a short one costs time and
-// memory (scrypt, RFC 7914), but neither makes a weak secret strong.
+// It hides the derivation (HKDF-SHA256, RFC 5869), which keeps the keys of different jobs, attempts, containers and
+// purposes independent. It does no I/O and never prints a key. A secret should be random. The package refuses obvious
+// placeholders and makes guesses of a short secret expensive (scrypt, RFC 7914), but a weak secret stays weak.
 package jobkey
 
 import (
@@ -21,12 +20,11 @@ import (
 
 // Lengths of secrets in bytes.
 const (
-	minSecret  = 16 // the shortest that Derive takes: 128 bits if it is random
-	longSecret = 32 // not stretched: a random one cannot be guessed, and a passphrase hardly
+	minSecret  = 16 // the shortest that Derive accepts: 128 bits if it is random
+	longSecret = 32 // from this length on not stretched: guessing is hopeless
 )
 
-// Each derivation starts with one of these, so that the outputs of a later version, of the insecure mode and of the
-// label can never be equal by accident.
+// Each derivation starts with one of these, which keeps later versions, the insecure mode and the label apart.
 const (
 	version   = "paiinit/v1"
 	stretched = "paiinit/v1/stretched" // of a secret shorter than longSecret
@@ -36,8 +34,8 @@ const (
 
 // Keys are the keys of one attempt of one job. They print as "[redacted]" everywhere.
 type Keys struct {
-	// The key material is inside of a function because fmt prints the unexported fields of other people's structs
-	// without asking any method, and follows pointers when the verb does not fit. It never looks into a function.
+	// A function holds the key material because fmt prints unexported fields without calling any method, and follows
+	// pointers if a verb does not fit, but never looks into a function.
 	derive func(info string, n int) []byte
 	label  string
 }
@@ -46,11 +44,11 @@ type Keys struct {
 // gets the same keys.
 //
 // It is an error if the secret has fewer than 16 bytes, is or contains a published placeholder, is a reference that was
-// not replaced by its value, has fewer than 5 different bytes, or repeats a unit of fewer than 16 bytes; blanks and
-// NULs at its ends do not count for the last two. The error says which, and shows nothing of the secret.
+// not replaced by its value, has fewer than 5 different bytes, or repeats a unit of fewer than 16 bytes; for the last
+// two, blanks and NULs at its ends do not count. The error names the flaw and shows nothing of the secret.
 //
-// Derive keeps no copy of the secret, nor of HKDF's pseudorandom key, in memory; the caller clears its own. A secret of
-// fewer than 32 bytes takes about 10 ms of CPU and 2 MB of memory, which the system has back on return.
+// Derive keeps no copy of the secret or of HKDF's pseudorandom key in memory. The caller clears its own copy. A secret
+// of fewer than 32 bytes takes about 10 ms of CPU and 2 MB of memory, which Derive returns to the system.
 func Derive(secret []byte, job, attempt string) (*Keys, error) {
 	if flaw := weakness(secret); flaw != "" {
 		return nil, fmt.Errorf("deriving the keys of job %q: the secret %s", job, flaw)
@@ -66,16 +64,16 @@ func Derive(secret []byte, job, attempt string) (*Keys, error) {
 	return extract(key, stretched, job, attempt), nil
 }
 
-// Insecure computes keys without a secret, from the names of the job and of the attempt alone. They keep jobs apart that
-// meet by mistake and give every peer the host key that the others expect, but they protect against nobody: whoever
-// knows or guesses the job's name computes the same keys, and with them joins the gossip, logs in to every container
-// and poses as any of them. Encryption with these keys hides nothing. The caller has to limit who can reach its port.
+// Insecure computes keys from the names of job and attempt, without a secret. They separate jobs that meet by mistake
+// and give every peer the expected host key, but they protect against no attacker: anyone who guesses the job's name
+// can compute them, join the gossip, and log in to or impersonate every container. The caller must limit access to its
+// port.
 func Insecure(job, attempt string) *Keys {
 	return extract([]byte(insecure), insecure, job, attempt)
 }
 
-// extract derives the pseudorandom key of RFC 5869 (2.2) from the secret, keeps only what HMAC makes of it, and
-// overwrites the rest.
+// extract derives the pseudorandom key of RFC 5869 (2.2) from the secret, keeps only its HMAC states, and overwrites
+// the key.
 func extract(secret []byte, domain, job, attempt string) *Keys {
 	prk := extraction(names(domain, job, attempt), secret)
 	mac := newMAC(prk)
@@ -89,7 +87,7 @@ func extract(secret []byte, domain, job, attempt string) *Keys {
 	}
 }
 
-// names joins strings so that no two different lists give the same bytes: each after its length, 8 bytes big endian.
+// names joins strings, each after its length in 8 bytes, big endian: different lists give different bytes.
 func names(domain string, parts ...string) []byte {
 	b := []byte(domain)
 	for _, p := range parts {
@@ -99,14 +97,14 @@ func names(domain string, parts ...string) []byte {
 	return b
 }
 
-// Warm computes the table of multiples that the first ed25519 key of a process needs (crypto/internal/fips140/edwards25519,
-// basepointTable): 1.3 ms, which a program that has something else to do meanwhile need not wait for.
+// Warm computes the table that the first ed25519 key of a process needs (basepointTable in
+// crypto/internal/fips140/edwards25519), so that a program can do other work during these 1.3 ms.
 func Warm() { _ = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) }
 
 func (k Keys) signer(info string) ssh.Signer {
 	s, err := ssh.NewSignerFromSigner(ed25519.NewKeyFromSeed(k.derive(info, ed25519.SeedSize)))
 	if err != nil {
-		panic(err) // an ed25519 key is always taken
+		panic(err) // package ssh accepts every ed25519 key
 	}
 	return signer{func() ssh.Signer { return s }}
 }
@@ -117,16 +115,16 @@ func (k Keys) Gossip() []byte { return k.derive("gossip", 32) }
 // User returns the ed25519 key with which the containers of the job log in to each other.
 func (k Keys) User() ssh.Signer { return k.signer("ssh-user") }
 
-// Host returns the ed25519 host key of the container with that id, for example "worker-2". Its owner signs with it,
-// everybody else knows from it which public key to expect.
+// Host returns the ed25519 host key of the container with that id, for example "worker-2". That container signs with
+// it, and the others expect its public key.
 func (k Keys) Host(id string) ssh.Signer { return k.signer("ssh-host/" + id) }
 
 // Label returns a public name of job and attempt: the first 16 hex digits of SHA-256 over both. It does not depend on
-// the secret. Two containers with the same label and different keys belong to one job and were given different secrets.
+// the secret: two containers with the same label and different keys have different secrets for one job.
 func (k Keys) Label() string { return k.label }
 
-// Fingerprint returns 8 hex digits that may be logged and compared: they are equal if secret, job and attempt are, and
-// they say nothing about a random secret. Like a recorded handshake, they confirm a right guess of a weak one.
+// Fingerprint returns 8 hex digits to log and compare: they are equal if secret, job and attempt are equal. They reveal
+// nothing about a random secret, but confirm a correct guess of a weak one, as a recorded handshake does.
 func (k Keys) Fingerprint() string { return hex.EncodeToString(k.derive("fingerprint", 4)) }
 
 const redacted = "[redacted]"
@@ -143,7 +141,7 @@ func (k Keys) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 // LogValue implements slog.LogValuer.
 func (k Keys) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// signer keeps an ssh.Signer, whose own type prints its private key, from being printed.
+// signer hides an ssh.Signer, whose own type prints the private key.
 type signer struct{ inner func() ssh.Signer }
 
 func (s signer) PublicKey() ssh.PublicKey { return s.inner().PublicKey() }

@@ -16,7 +16,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-var secret = []byte("\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f")
+var secret = []byte(
+	"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f" +
+		"\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f",
+)
 
 // The expected values were computed without this package, with the hmac and hashlib modules of Python:
 //
@@ -115,7 +118,7 @@ func TestSignersSign(t *testing.T) {
 	}
 }
 
-// outputs are all that can be derived, by name.
+// outputs returns everything that can be derived, by name.
 func outputs(k *Keys, ids ...string) map[string]string {
 	out := map[string]string{
 		"gossip": hex.EncodeToString(k.Gossip()), "user": public(k.User()), "fingerprint": k.Fingerprint(),
@@ -126,7 +129,7 @@ func outputs(k *Keys, ids ...string) map[string]string {
 	return out
 }
 
-// Everything that differs in one input differs in all its outputs, and no two outputs are ever equal.
+// If one input differs, all outputs differ. No two outputs are equal.
 func TestAllDiffer(t *testing.T) {
 	ids := []string{"", "worker-1", "worker-2", "worker-11", "gossip", "/worker-1"}
 	seen := map[string]string{}
@@ -168,7 +171,7 @@ func TestAllDiffer(t *testing.T) {
 	add("insecure, other attempt", Insecure("ab", "2"))
 }
 
-// The label is that of job and attempt, whatever the secret. (Short ones take too long here; TestKnownAnswers has some.)
+// The label depends on job and attempt only. (Short secrets take too long here; TestKnownAnswers has some.)
 func TestLabel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		some := rapid.SliceOfN(rapid.Byte(), longSecret, 64).Filter(func(s []byte) bool { return weakness(s) == "" })
@@ -189,7 +192,7 @@ func TestLabel(t *testing.T) {
 	})
 }
 
-// Nothing that prints, logs or encodes Keys or one of its signers shows a byte of what is inside.
+// Printing, logging or encoding Keys or one of its signers shows no byte of a key.
 func TestRedacted(t *testing.T) {
 	k, err := Derive(secret, "canary-job", "canary-attempt")
 	require.NoError(t, err)
@@ -202,11 +205,12 @@ func TestRedacted(t *testing.T) {
 	}
 	h := holder{k, k, *k, k.User(), k.Host("worker-0")}
 
-	// What must not appear: each secret in hex, in Go's and in fmt's decimal list notation, and raw.
+	// Must not appear: each secret in hex, in Go's and in fmt's decimal list notation, and raw.
 	var forbidden []string
 	for _, b := range [][]byte{secret, k.Gossip(), k.derive("ssh-user", 32), k.derive("ssh-host/worker-0", 32)} {
 		forbidden = append(forbidden, string(b), hex.EncodeToString(b[:6]), strings.ToUpper(hex.EncodeToString(b[:6])),
-			strings.Trim(fmt.Sprintf("%d", b[:5]), "[]"), strings.Trim(fmt.Sprintf("%#v", b[:5]), "[]byte{}"), fmt.Sprintf("% x", b[:5]))
+			strings.Trim(fmt.Sprintf("%d", b[:5]), "[]"), strings.Trim(fmt.Sprintf("%#v", b[:5]), "[]byte{}"),
+			fmt.Sprintf("% x", b[:5]))
 	}
 	check := func(what, out string, whole bool) {
 		t.Helper()
@@ -217,10 +221,13 @@ func TestRedacted(t *testing.T) {
 			require.NotContains(t, out, f, what)
 		}
 	}
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%d", "%o", "%b", "%c", "%U", "%e", "%t", "%p", "%w", "%20.3v"} {
+	for _, verb := range []string{
+		"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%d", "%o", "%b", "%c", "%U", "%e", "%t", "%p", "%w",
+		"%20.3v",
+	} {
 		for name, x := range map[string]any{"keys": k, "value": *k, "user": k.User(), "host": k.Host("worker-0")} {
 			out := fmt.Sprintf(verb, x)
-			if verb != "%p" && verb != "%w" { // these two never ask a method
+			if verb != "%p" && verb != "%w" { // these two never call a method
 				require.Equal(t, "[redacted]", out, "%s %s", name, verb)
 			}
 			check(name+" "+verb, out, false)
@@ -228,11 +235,13 @@ func TestRedacted(t *testing.T) {
 		check("list "+verb, fmt.Sprintf(verb, []*Keys{k}), false)
 	}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
-		check("holder "+verb, fmt.Sprintf(verb, h), true) // a verb that does not fit makes fmt follow pointers
+		check("holder "+verb, fmt.Sprintf(verb, h), true) // with a verb that does not fit, fmt follows pointers
 		check("holder "+verb, fmt.Sprintf(verb, &h), true)
 	}
 	require.Equal(t, "[redacted]", k.String())
-	for name, x := range map[string]any{"keys": k, "value": *k, "user": k.User(), "holder": h, "map": map[string]any{"k": *k}} {
+	for name, x := range map[string]any{
+		"keys": k, "value": *k, "user": k.User(), "holder": h, "map": map[string]any{"k": *k},
+	} {
 		out, err := json.Marshal(x)
 		require.NoError(t, err)
 		check("json "+name, string(out), true)
@@ -247,7 +256,7 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
-// BenchmarkDerive has the lengths on both sides of the limit, and that of base64 of 32 bytes.
+// BenchmarkDerive measures the lengths on both sides of the limit, and the length of 32 bytes in base64.
 func BenchmarkDerive(b *testing.B) {
 	text := append(bytes.Clone(secret), " and some more"...)
 	for _, n := range []int{16, 31, 32, 44} {

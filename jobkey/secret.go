@@ -8,30 +8,30 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// minDistinct is how many different bytes a secret has at least.
+// minDistinct is the minimum number of different bytes in a secret.
 const minDistinct = 5
 
-// weakness says why a secret can be guessed, as the end of a sentence that begins with "the secret", or "".
+// weakness says why a secret can be guessed, as the end of a sentence that begins with "the secret"; or "".
 func weakness(secret []byte) string {
 	if len(secret) < minSecret {
-		return fmt.Sprintf("has %d bytes, and at least %d are needed", len(secret), minSecret)
+		return fmt.Sprintf("has %d bytes; at least %d are needed", len(secret), minSecret)
 	}
 	secret = bytes.Trim(secret, " \t\r\n\v\f\x00") // padding adds length and no strength
 	switch {
 	case isReference(secret):
-		return "is a reference, as ${NAME} is one, that was not replaced by its value"
+		return "is a reference such as ${NAME} that was not replaced by its value"
 	case isPublished(secret):
-		return "contains a placeholder that is published in documents"
+		return "contains a placeholder from published documents"
 	case distinct(secret) < minDistinct:
 		return fmt.Sprintf("has fewer than %d different bytes", minDistinct)
 	}
 	if n := period(secret); n > 0 {
-		return fmt.Sprintf("repeats %d bytes, and a repetition of fewer than %d is too short", n, minSecret)
+		return fmt.Sprintf("repeats %d bytes; the repeated part needs at least %d", n, minSecret)
 	}
 	return ""
 }
 
-// isReference recognises what a scheduler, a pipeline or a shell leaves in place of a secret that it does not know.
+// isReference recognises what a scheduler, a pipeline or a shell leaves in place of an unknown secret.
 func isReference(secret []byte) bool {
 	for _, form := range [...][2]string{{"${", "}"}, {"$(", ")"}, {"{{", "}}"}, {"<%", "%>"}} {
 		if bytes.HasPrefix(secret, []byte(form[0])) && bytes.HasSuffix(secret, []byte(form[1])) {
@@ -41,7 +41,7 @@ func isReference(secret []byte) bool {
 	return false
 }
 
-// isPublished recognises placeholders however they are spelt: "Change-Me" is "changeme".
+// isPublished recognises placeholders in any spelling: "Change-Me" is "changeme".
 func isPublished(secret []byte) bool {
 	plain := make([]byte, 0, len(secret))
 	defer func() { clear(plain) }()
@@ -76,8 +76,8 @@ func distinct(secret []byte) (n int) {
 	return n
 }
 
-// period is the length of the unit that the whole secret repeats at least twice, its last repetition possibly cut
-// short, if the unit alone is shorter than a secret may be; else 0.
+// period returns the length of the unit that the secret consists of, repeated at least twice, if it is shorter than
+// minSecret; else 0. The last repetition may be incomplete.
 func period(secret []byte) int {
 	for n := 1; n < minSecret && 2*n <= len(secret); n++ {
 		if bytes.Equal(secret[n:], secret[:len(secret)-n]) {
@@ -87,15 +87,15 @@ func period(secret []byte) int {
 	return 0
 }
 
-// stretch makes each guess of a short secret as expensive as one start of a container: scrypt (RFC 7914) with
-// N = 2048, r = 8, p = 1 takes 128·N·r = 2 MB. Hundreds of containers may share two processors, so it takes no more.
+// stretch makes guesses of a short secret expensive: scrypt (RFC 7914) with N = 2048, r = 8, p = 1 takes 128·N·r = 2
+// MB. It takes no more because hundreds of containers may share two processors.
 func stretch(secret, salt []byte) ([]byte, error) {
-	password := newMAC(secret).sum(salt) // scrypt leaves copies of what it is given
+	password := newMAC(secret).sum(salt) // scrypt leaves copies of its input in memory
 	defer clear(password)
 	key, err := scrypt.Key(password, salt, 1<<11, 8, 1, 32)
 	if err != nil {
 		return nil, fmt.Errorf("stretching a secret of fewer than %d bytes: %w", longSecret, err)
 	}
-	debug.FreeOSMemory() // the garbage collector alone might keep these 2 MB for as long as the job runs
+	debug.FreeOSMemory() // else the garbage collector might keep these 2 MB while the job runs
 	return key, nil
 }

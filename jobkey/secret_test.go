@@ -19,17 +19,17 @@ import (
 
 func TestWeakSecrets(t *testing.T) {
 	const (
-		published = "contains a placeholder that is published in documents"
-		reference = "is a reference, as ${NAME} is one, that was not replaced by its value"
+		published = "contains a placeholder from published documents"
+		reference = "is a reference such as ${NAME} that was not replaced by its value"
 		few       = "has fewer than 5 different bytes"
 	)
 	repeats := func(n int) string {
-		return fmt.Sprintf("repeats %d bytes, and a repetition of fewer than 16 is too short", n)
+		return fmt.Sprintf("repeats %d bytes; the repeated part needs at least 16", n)
 	}
 	for secret, want := range map[string]string{
-		"":                                    "has 0 bytes, and at least 16 are needed",
-		"x":                                   "has 1 bytes, and at least 16 are needed",
-		"kW3n7xQz0pVb4Lm":                     "has 15 bytes, and at least 16 are needed",
+		"":                                    "has 0 bytes; at least 16 are needed",
+		"x":                                   "has 1 bytes; at least 16 are needed",
+		"kW3n7xQz0pVb4Lm":                     "has 15 bytes; at least 16 are needed",
 		strings.Repeat("a", 16):               few,
 		strings.Repeat("a", 99):               few,
 		strings.Repeat(" ", 40):               few,
@@ -80,14 +80,14 @@ func TestGoodSecrets(t *testing.T) {
 		"four words and a  pause ",
 		"kW3n7xQz0pVb4LmT",
 		"kW3n7xQz0pVb4LmTkW3n7xQz0pVb4LmT", // a repetition of 16 bytes
-		"kW3n7xQz0kW3n7xQz",                // the unit is there once, and a part of it
-		"aaaaaaaaaaaaaaaaaaaaaaaaaaabcde",  // no limit below 5 can say that it is bad
+		"kW3n7xQz0kW3n7xQz",                // the unit occurs once, and a part of it
+		"aaaaaaaaaaaaaaaaaaaaaaaaaaabcde",  // a minimum of 5 accepts it
 		"price ${19}, or $(less)",
 		"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAA\n",
 	} {
 		require.Empty(t, weakness([]byte(secret)), "%q", secret)
 	}
-	for range 10_000 { // a false alarm is rarer than one in 2^32
+	for range 10_000 { // a random secret is refused less often than once in 2^32
 		b := make([]byte, 32)
 		_, _ = rand.Read(b)
 		for _, secret := range [][]byte{
@@ -99,7 +99,7 @@ func TestGoodSecrets(t *testing.T) {
 	}
 }
 
-// The secret that was looked at is the caller's, and stays as it is.
+// Derive does not change the caller's secret.
 func TestWeaknessChangesNothing(t *testing.T) {
 	secret := []byte(" Change-Me Change-Me ")
 	before := bytes.Clone(secret)
@@ -107,7 +107,7 @@ func TestWeaknessChangesNothing(t *testing.T) {
 	require.Equal(t, before, secret)
 }
 
-// Short secrets have other keys than those of HKDF alone, and long ones have these.
+// Short secrets are stretched; the keys of long ones are those of HKDF alone.
 func TestStretched(t *testing.T) {
 	for _, n := range []int{16, 31, 32, 33} {
 		text := append(bytes.Clone(secret), 32)[:n]
@@ -129,8 +129,8 @@ func TestStretched(t *testing.T) {
 	}
 }
 
-// The memory for a short secret is less than 4 MB, and the system has it back when Derive returns. The runtime's own
-// figures, because a process with the race detector has several times as much.
+// A short secret takes less than 4 MB of memory, which Derive returns to the system. The figures are the runtime's,
+// because a process with the race detector needs several times as much.
 func TestStretchGivesBack(t *testing.T) {
 	var before, after runtime.MemStats
 	debug.FreeOSMemory()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,28 +13,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // processesHere lists what is below the process that reaps for the tests, without the tests themselves.
 func processesHere() []Process {
+	fsys := os.DirFS("/proc")
 	all := make(map[int]Process)
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			continue
-		}
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		number := func(i int) int { n, _ := strconv.Atoi(fields[i]); return n }
-		all[pid] = Process{PID: pid, Parent: number(1), Group: number(2), State: fields[0][0],
-			Started: time.Duration(number(19)), Args: func() []string {
-				line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				return strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
-			}}
+	for pid, p := range proc.ReadAll(fsys, os.Getpid()) {
+		all[pid] = Process{PID: pid, Parent: p.Parent, Group: p.Group, State: p.State, Started: p.Started,
+			Args: func() []string { return proc.CommandLine(fsys, pid) }}
 	}
 	var found []Process
 	for pid, p := range all {

@@ -50,13 +50,12 @@ var namesAllowed = []struct{ file, text, reason string }{
 	{"hostfile/", "", "a dialect of a host list has the name of a launcher: openmpi, hydra, horovod, deepspeed"},
 	{"rdma/", "", "findings tell people what a launcher does without the device"},
 	{"cmd/paiinit/early/launches.go", "_RANK", "it imports nothing, so it repeats envspec's list"},
-	{"cmd/paiinit/", "hostfile.hydra", "the file's name is a promise of docs/commands.md"},
-	{"cmd/paiinit/", "--format is", "an error for people that lists the dialects"},
-	{"cmd/paiinit/", "refuse to launch where", "help for people"},
-	{"cmd/paiinit/", "run a command on another rank, as mpirun", "help for people"},
-	{"cmd/paiinit/", "--host-discovery-script wants", "help for people"},
+	{"statedir/", "hostfile.hydra", "the file's name is a promise of docs/commands.md"},
+	{"cmd/paiinit/", "want openmpi, hydra", "an error for people that lists the dialects"},
+	{"cmd/paiinit/", "refuse to launch if", "help for people"},
+	{"cmd/paiinit/", "--host-discovery-script", "help for people"},
 	{"cmd/paiinit/", "ranks connect to random ports", "a hint for people"},
-	{"cmd/paiinit/", `json:"horovodrun`, "the format of status.sock"},
+	{"localapi/", `json:"horovodrun`, "the format of status.sock"},
 	{"launch/launch.go", "can be passed through", "an error for people that says why a path is refused"},
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // Command is one command to run.
@@ -259,13 +261,8 @@ func exiting(stat []byte, err error) bool {
 		_, err := os.Stat("/proc/self/stat")
 		return err == nil // it was reaped
 	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 7 {
-		return false
-	}
-	const exiting = 0x4 // PF_EXITING of the kernel's include/linux/sched.h
-	flags, err := strconv.ParseUint(string(fields[6]), 10, 64)
-	return err == nil && flags&exiting != 0
+	p, ok := proc.Parse(stat)
+	return ok && p.Exiting
 }
 
 // mark recognises a process that was told.

@@ -20,6 +20,31 @@ type Rank struct {
 	Needed bool // the job succeeds when the commands of all needed ranks have ended with 0
 }
 
+// UntilRank0 in place of a list of roles says that the job ends with rank 0's command.
+const UntilRank0 = "rank0"
+
+// Needed tells for each rank, by the roles of all, whether its command must end with 0 before the others are told to
+// end. until is a list of roles in lower case, with commas between them, or UntilRank0; "" means all ranks but
+// parameter servers and evaluators, which never end by themselves. If no rank has such a role, all are needed.
+func Needed(roles []string, until string) []bool {
+	named := strings.Split(until, ",")
+	needed := make([]bool, len(roles))
+	for rank, role := range roles {
+		switch until {
+		case UntilRank0:
+			needed[rank] = rank == 0
+		case "":
+			needed[rank] = !Serves(role)
+		default:
+			needed[rank] = slices.Contains(named, strings.ToLower(role))
+		}
+	}
+	if !slices.Contains(needed, true) {
+		return slices.Repeat([]bool{true}, len(roles))
+	}
+	return needed
+}
+
 // End is how the command of one rank ended.
 type End struct {
 	Rank    int
@@ -327,7 +352,7 @@ const complaint = 2
 const lostConnection = `(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
 	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`
 
-// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank has failed.
+// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank fails.
 func endedByPeers(status int) bool {
 	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
 }

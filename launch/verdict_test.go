@@ -2,6 +2,7 @@ package launch
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,8 +12,36 @@ import (
 // withServer is a job whose chief and worker must succeed, while its parameter server never ends by itself.
 func withServer() []Rank {
 	return []Rank{
-		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true}, {Rank: 1, Role: "worker", Name: "worker-0", Needed: true},
+		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true},
+		{Rank: 1, Role: "worker", Name: "worker-0", Needed: true},
 		{Rank: 2, Role: "ps", Name: "ps-0"},
+	}
+}
+
+func TestNeeded(t *testing.T) {
+	for _, tt := range []struct{ until, roles, needed string }{
+		{"", "worker worker", "worker-0 worker-1"},
+		{"", "chief worker ps evaluator", "chief-0 worker-0"},
+		{"", "Chief Worker PS Evaluator", "Chief-0 Worker-0"}, // TFJob's types
+		{"", "worker ps_server ps_server", "worker-0"},        // OpenPAI's examples
+		{"", "scheduler worker server", "scheduler-0 worker-0"},
+		{"", "worker observer psyche", "worker-0 observer-0 psyche-0"},
+		{"", "ps ps", "ps-0 ps-1"}, // nothing to wait for but themselves
+		{"", "ps worker", "worker-0"},
+		{"chief", "chief worker ps", "chief-0"},
+		{"ps,worker", "chief Worker ps", "Worker-0 ps-0"},
+		{"rank0", "worker worker ps", "worker-0"},
+		{"rank0", "ps worker", "ps-0"},
+	} {
+		roles, index := strings.Fields(tt.roles), make(map[string]int)
+		var needed []string
+		for rank, is := range Needed(roles, tt.until) {
+			if role := roles[rank]; is {
+				needed = append(needed, role+"-"+strconv.Itoa(index[role]))
+			}
+			index[roles[rank]]++
+		}
+		require.Equal(t, tt.needed, strings.Join(needed, " "), "%+v", tt)
 	}
 }
 

@@ -31,7 +31,7 @@ func role(a pid1.Agent) int {
 	case "sh": // SCRIPT: runs it with standard input, output and error, and returns its status
 		return shell(a, arg(1))
 
-	case "exec": // PROGRAM...: runs it, without a shell in between, which might change its signals
+	case "exec": // PROGRAM...: runs it without a shell, which might change its signals
 		return run(a, os.Args[2], os.Args[3:]...)
 
 	case "signals": // prints ready and every signal, and returns 0 after SIGTERM
@@ -43,13 +43,13 @@ func role(a pid1.Agent) int {
 			}
 		}
 
-	case "slack": // prints its own timer slack, and has a program of the job print its own
-		own, err := os.ReadFile("/proc/self/timerslack_ns") // that of the first thread
+	case "slack": // prints its own timer slack and that of a program of the job
+		own, err := os.ReadFile("/proc/self/timerslack_ns") // of the first thread
 		must(err)
 		fmt.Print(string(own))
 		cmd := exec.Command("/bin/cat", "/proc/self/timerslack_ns")
 		cmd.Stdout = os.Stdout
-		must(a.Fork(cmd.Start))
+		must(a.StartWithSlack(cmd.Start))
 		must(cmd.Wait())
 
 	case "hold": // SCRIPT HOW: runs the script, prints ready, and ends after the first signal as HOW says
@@ -76,7 +76,7 @@ func role(a pid1.Agent) int {
 		must(unix.Kill(os.Getpid(), unix.SIGKILL))
 		select {}
 
-	case "commands": // N: runs that many commands, 8 at a time, each leaving an orphan; prints the wrong statuses
+	case "commands": // N: runs N commands, 8 at a time, each of which leaves an orphan; prints wrong statuses
 		var next, wrong atomic.Int64
 		var workers sync.WaitGroup
 		for range 8 {
@@ -95,7 +95,7 @@ func role(a pid1.Agent) int {
 		fmt.Println("wrong", wrong.Load())
 		<-a.Signals
 
-	case "agent": // prints what it got, and waits for a signal, with a command running
+	case "agent": // prints its Agent, and waits for a signal while a command runs
 		must(json.NewEncoder(os.Stdout).Encode(a.Secrets))
 		must(json.NewEncoder(os.Stdout).Encode(a.Environ))
 		cmd := exec.Command("/bin/sleep", "1000")
@@ -113,7 +113,7 @@ func role(a pid1.Agent) int {
 		}
 
 	case "nested": // VALUE: runs another init with the whole environment of the process, or with that value instead.
-		// Its agent dies, and only an init survives that.
+		// Its agent dies, which only a first process survives.
 		environ := os.Environ()
 		if value := arg(1); value != "" {
 			environ = append(a.Environ, "PAIINIT_PID1="+value)

@@ -10,40 +10,40 @@ import (
 )
 
 const (
-	endTimeout = 2 * time.Second        // for killed processes to disappear, at the end
-	endTick    = 10 * time.Millisecond  // until those are killed that were started while we killed the others
-	sayTimeout = time.Second            // for a line to be written to Stderr
-	shedAfter  = 200 * time.Millisecond // the agent, whom a job may wait for, needs the processors first
+	endTimeout = 2 * time.Second        // at the end, how long killed processes may take to disappear
+	endTick    = 10 * time.Millisecond  // how often to kill again, for processes that were started meanwhile
+	sayTimeout = time.Second            // how long writing a line to Stderr may take
+	shedAfter  = 200 * time.Millisecond // delays shed: the agent, for which a job may wait, needs the processors
 )
 
 // process is the first process.
 type process struct {
 	stderr   *os.File
 	init     bool           // we are PID 1
-	signals  chan os.Signal // those to hand on
+	signals  chan os.Signal // to forward
 	children chan os.Signal // SIGCHLD: something to reap
 	agent    int            // process id
 	pipe     int            // write end of handover.signals
 	status   int            // read end of handover.status
 }
 
-// first is Main in the first process.
+// first implements Main in the first process.
 //
-// The agent starts as early as it can: before that, only the signals are caught that would end this process. The
-// others, each of which takes the Go runtime two switches of threads, are caught while the agent starts.
+// To start the agent early, it first catches only the signals that would end this process. It catches the others, each
+// of which costs two thread switches, while the agent starts.
 func first(cfg Config) int {
 	p := &process{
 		stderr:   cfg.Stderr,
 		init:     os.Getpid() == 1,
 		signals:  make(chan os.Signal, 256),
-		children: make(chan os.Signal, 1), // SIGCHLDs coalesce: one wakes us for all children
+		children: make(chan os.Signal, 1), // one SIGCHLD may stand for several children
 	}
 	notify(p.signals, ending)
-	subreaper := prctl(prSetChildSubreaper, 1) // before there are children that could leave orphans
+	subreaper := prctl(prSetChildSubreaper, 1) // before any child can leave orphans
 	err := p.start(cfg)
 	if subreaper != nil && !p.init {
-		p.say("not PID 1, and not a child subreaper: " + subreaper.Error() +
-			"; daemons that the job leaves behind are neither reaped nor ended")
+		p.say("cannot become a child subreaper: " + subreaper.Error() +
+			"; not being PID 1, paiinit can neither reap nor end daemons that the job leaves behind")
 	}
 	if err != nil {
 		p.say(err.Error())
@@ -54,23 +54,23 @@ func first(cfg Config) int {
 	}
 	notify(p.children, []os.Signal{syscall.SIGCHLD})
 	select {
-	case p.children <- syscall.SIGCHLD: // for children that have ended before
+	case p.children <- syscall.SIGCHLD: // for children that ended before
 	default:
 	}
-	notify(p.signals, others()) // the agent waits for the word of it
+	notify(p.signals, others()) // the agent waits for the byte that reports this
 	_, _ = syscall.Write(p.pipe, []byte{ready})
-	// What is mounted in the directory that the job was started in can be unmounted.
-	_ = syscall.Chdir("/") // harmless if not
+	// So that a file system in which the job was started can be unmounted. A failure is harmless.
+	_ = syscall.Chdir("/")
 	how := p.supervise()
 	p.end()
 	if status, ok := p.handedOver(); ok {
 		return status
 	}
-	p.say("the agent ended without a result: " + describe(how) + "; what was left of the job was killed")
+	p.say("the agent ended without a result: " + describe(how) + "; the rest of the job was killed")
 	return StatusCrash
 }
 
-// secretError is a secret that cannot be handed over.
+// secretError says that a secret is too long for the pipe.
 type secretError struct {
 	name string
 	size int
@@ -89,8 +89,8 @@ func (p *process) start(cfg Config) (err error) {
 			_ = syscall.Close(fd)
 		}
 	}()
-	// The agent's ends keep their numbers in the agent, so that files that we inherited keep theirs. Nobody else
-	// forks in this process: they need no close-on-exec.
+	// The agent's ends keep their numbers in the agent, and so do inherited files. They need no close-on-exec, because
+	// this process starts nothing else.
 	pipe := func() (r, w int, err error) {
 		var fds [2]int
 		if err := syscall.Pipe2(fds[:], syscall.O_NONBLOCK); err != nil {
@@ -128,10 +128,11 @@ func (p *process) start(cfg Config) (err error) {
 		}
 		agents = append(agents, r)
 		h.secrets = append(h.secrets, r)
-		_, err = syscall.Write(w, bytesOf(*secret)) // fits: see MaxSecret; without a copy that would have to be erased
+		// The pipe has room, see MaxSecret. bytesOf makes no copy that would have to be erased.
+		_, err = syscall.Write(w, bytesOf(*secret))
 		_ = syscall.Close(w)
 		if err != nil {
-			return because("handing "+name+" to the agent", err)
+			return because("passing "+name+" to the agent", err)
 		}
 	}
 	if found {
@@ -155,13 +156,13 @@ func (p *process) start(cfg Config) (err error) {
 	return err
 }
 
-// startSelf starts this program once more. It does not use os.StartProcess: nobody but supervise waits for children.
+// startSelf starts this program again. It does not use os.StartProcess, because supervise waits for all children.
 func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	pid, err = syscall.ForkExec("/proc/self/exe", args, attr)
 	if err == nil {
 		return pid, nil
 	}
-	// No /proc, or that of another PID namespace.
+	// There is no /proc, or it belongs to another PID namespace.
 	path := lookPath(args[0], attr.Env)
 	if path == "" {
 		return 0, because("starting this program again: "+args[0]+" is not in PATH, and /proc/self/exe", err)
@@ -172,7 +173,7 @@ func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
 	return pid, nil
 }
 
-// lookPath finds a program as exec.LookPath does, which would bring large packages with it; "" if there is none.
+// lookPath finds a program; "" if there is none. exec.LookPath would import large packages.
 func lookPath(name string, environ []string) string {
 	if len(split(name, '/')) > 1 {
 		return name
@@ -192,7 +193,7 @@ func lookPath(name string, environ []string) string {
 	return ""
 }
 
-// supervise hands signals on and reaps until the agent has ended, and returns how it did.
+// supervise forwards signals and reaps children until the agent ends, and returns how it ended.
 func (p *process) supervise() syscall.WaitStatus {
 	settled := time.NewTimer(shedAfter)
 	defer settled.Stop()
@@ -210,15 +211,14 @@ func (p *process) supervise() syscall.WaitStatus {
 	}
 }
 
-// forward hands a signal on to the agent.
+// forward passes a signal to the agent.
 func (p *process) forward(sig syscall.Signal) {
-	// The pipe does not block. It is full only if the agent has left thousands of signals unread; one more would not
-	// make a difference.
+	// The pipe does not block. If it is full, the agent has thousands of unread signals, and may lose this one.
 	_, _ = syscall.Write(p.pipe, []byte{byte(sig)})
 
 	switch sig {
 	case syscall.SIGCONT:
-		// Also wake an agent that somebody has stopped.
+		// Also wake the agent, in case SIGSTOP stopped it.
 		_ = syscall.Kill(p.agent, syscall.SIGCONT)
 	case syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
 		if !p.init {
@@ -227,8 +227,8 @@ func (p *process) forward(sig syscall.Signal) {
 	}
 }
 
-// reap collects every child that has ended. It reports whether the agent was among them, and whether there are
-// children left.
+// reap collects every child that has ended. It reports whether the agent was one of them, and whether children are
+// left.
 func (p *process) reap() (agent syscall.WaitStatus, ended, left bool) {
 	for {
 		var how syscall.WaitStatus
@@ -245,9 +245,8 @@ func (p *process) reap() (agent syscall.WaitStatus, ended, left bool) {
 	}
 }
 
-// end kills all processes that are left, and reaps those that are children. Of those that cannot be killed, or take
-// long to disappear, it leaves the rest to the kernel, which does not let PID 1 go before everything else in its
-// namespace.
+// end kills all processes that are left, and reaps the children. After endTimeout it leaves the rest to the kernel,
+// which ends everything else in the namespace before PID 1.
 func (p *process) end() {
 	if _, _, left := p.reap(); !left && !p.init {
 		return // a subreaper without children has no descendants
@@ -266,13 +265,13 @@ func (p *process) end() {
 		case <-tick.C:
 			p.killAll()
 		case <-timeout.C:
-			p.say("some processes of the job are still there " + endTimeout.String() + " after SIGKILL")
+			p.say("some processes of the job still exist " + endTimeout.String() + " after SIGKILL")
 			return
 		}
 	}
 }
 
-// handedOver returns the status that the agent has handed over, if it has.
+// handedOver returns the status that the agent passed to the first process, if it did.
 func (p *process) handedOver() (status int, ok bool) {
 	var b [1]byte
 	n, err := syscall.Read(p.status, b[:])
@@ -280,12 +279,12 @@ func (p *process) handedOver() (status int, ok bool) {
 }
 
 func (p *process) say(text string) {
-	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr is no reason to end; never read
+	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr must not end this process
 	say(p.stderr, text)
 }
 
-// say writes one line. It gives up after a moment: whoever does not read our messages must not keep the container
-// alive. The goroutine that is then left is blocked in write(2), and ends with the process.
+// say writes one line. It gives up after sayTimeout, so that an unread Stderr does not keep the container alive. The
+// goroutine then stays blocked in write(2) and ends with the process.
 func say(w io.Writer, text string) {
 	line := "paiinit: pid1: " + text + "\n"
 	written := make(chan struct{})
@@ -301,7 +300,7 @@ func say(w io.Writer, text string) {
 	}
 }
 
-// describe says in words how a process ended.
+// describe returns how a process ended, in words.
 func describe(how syscall.WaitStatus) string {
 	if how.Signaled() {
 		return how.Signal().String() + " (signal " + strconv.Itoa(int(how.Signal())) + ")"
@@ -309,7 +308,7 @@ func describe(how syscall.WaitStatus) string {
 	return "exit status " + strconv.Itoa(how.ExitStatus())
 }
 
-// because is fmt.Errorf("doing: %w", err), without that package.
+// because returns fmt.Errorf("doing: %w", err) without importing that package.
 func because(doing string, err error) error { return &causedError{doing, err} }
 
 type causedError struct {
@@ -320,7 +319,7 @@ type causedError struct {
 func (e *causedError) Error() string { return e.doing + ": " + e.cause.Error() }
 func (e *causedError) Unwrap() error { return e.cause }
 
-// prctl(2), with the options that package syscall does not name.
+// prctl calls prctl(2), with options that package syscall does not name.
 func prctl(option int, value uintptr) error {
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, uintptr(option), value, 0, 0, 0, 0)
 	if errno != 0 {
@@ -329,9 +328,9 @@ func prctl(option int, value uintptr) error {
 	return nil
 }
 
-// hide makes this process not dumpable (prctl(2), PR_SET_DUMPABLE): without CAP_SYS_PTRACE, no other process reads or
-// writes its memory, nor the files in /proc/PID that show what is in it. A program that it executes is dumpable again.
-// Files of /proc/self that only their owner may open belong to root from then on (proc_pid(5)).
+// hide makes this process not dumpable (prctl(2), PR_SET_DUMPABLE): without CAP_SYS_PTRACE, no other process can read
+// or write its memory, or read the files in /proc/PID that show it. A program that it executes is dumpable again. From
+// then on, files of /proc/self that only their owner may open belong to root (proc_pid(5)).
 func hide() { _ = prctl(prSetDumpable, 0) } // fails for no process
 
 const (

@@ -2,24 +2,24 @@ package pid1
 
 import "strconv"
 
-// Variable tells the second process that it is the second process. It holds no secret, only numbers, and is removed
-// from Agent.Environ.
+// Variable marks the second process. It holds numbers and no secret, and Agent.Environ does not have it.
 const Variable = "PAIINIT_PID1"
 
 // ready is the first byte of handover.signals: the first process catches all signals now.
 const ready = 0
 
-// handover is what the first process tells the agent. The file descriptors are the agent's.
+// handover is what the first process passes to the agent. The file descriptors are the agent's.
 type handover struct {
-	parent  int   // process id of the first process: in any other child the variable is a leftover
+	parent  int   // process id of the first process: if another process is the parent, the variable is a leftover
 	init    bool  // Agent.Init
-	signals int   // read end: ready, and then one byte, a signal number, for each forwarded signal
+	signals int   // read end: ready, then one byte for each forwarded signal, its number
 	status  int   // write end: one byte, the agent's status
-	slack   int   // the timer slack of the job's processes, in nanoseconds; -1 if the kernel does not say
+	slack   int   // timer slack of the job's processes in nanoseconds; -1 if unknown
 	secrets []int // read ends in the order of Config.Secrets; -1 where the variable is not set
 }
 
-// String is the variable's value: parent, init, signals, status, slack and secrets as decimal numbers, separated by spaces.
+// String returns the variable's value: parent, init, signals, status, slack and secrets, in decimal, separated by
+// spaces.
 func (h handover) String() string {
 	value := strconv.Itoa(h.parent)
 	for _, n := range append([]int{bit(h.init), h.signals, h.status, h.slack}, h.secrets...) {
@@ -28,7 +28,7 @@ func (h handover) String() string {
 	return value
 }
 
-// parseHandover is the inverse of String. It is false for a value that String cannot have made for that number of
+// parseHandover is the inverse of String. It returns false if String cannot have returned the value for that number of
 // secrets.
 func parseHandover(value string, secrets int) (handover, bool) {
 	fields := split(value, ' ')
@@ -44,7 +44,7 @@ func parseHandover(value string, secrets int) (handover, bool) {
 		numbers[i] = n
 	}
 	if numbers[0] == 0 {
-		return handover{}, false // what getppid(2) says where the parent is in another namespace
+		return handover{}, false // getppid(2) returns 0 if the parent is in another namespace
 	}
 	return handover{
 		parent:  numbers[0],

@@ -11,9 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,10 +21,12 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/paiinit/paiinit/integration/testsignals"
-	"github.com/paiinit/paiinit/pid1"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/pid1"
 )
 
 // The test binary is also the program under test. TestMain runs it in three stages, each the same process after an
@@ -83,21 +85,21 @@ func binary() string {
 	return path
 }
 
-// preparation is what is done in the process before it becomes the init.
+// preparation is what the process does before it becomes the init.
 type preparation struct {
 	Proc        string   // "mount": the namespace's own /proc, "hide": nothing at /proc
 	Close       []int    // file descriptors
 	Ignore      []int    // signals
 	Block       []int    // signals
-	Pending     int      // a signal that has come already, as if at once after the start
+	Pending     int      // a signal that is already pending, as if it came right after the start
 	NoSubreaper bool     // prctl(PR_SET_CHILD_SUBREAPER) fails with EPERM
 	NoFile      uint64   // soft limit
-	Environ     []string // in front of the environment, as it is: exec.Cmd would remove duplicates
+	Environ     []string // before the environment; exec.Cmd would remove duplicates
 	Argv0       string
 }
 
 func (p preparation) do() {
-	runtime.LockOSThread() // the signal mask and the filter are the thread's
+	runtime.LockOSThread() // the signal mask and the filter belong to the thread
 	path := binary()
 	must(os.Setenv("PID1_TEST_BINARY", path))
 	if p.Proc != "" {
@@ -135,11 +137,12 @@ func (p preparation) do() {
 	become(stage, argv, append(p.Environ, os.Environ()...))
 }
 
-// forbidSubreaper installs a seccomp filter, as a container runtime might.
+// forbidSubreaper installs a seccomp filter such as a container runtime might have.
 func forbidSubreaper() {
 	const (
-		load, equal, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
-		nr, arg0         = 0, 16 // offsets in struct seccomp_data, little endian
+		load, equal, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
+			unix.BPF_RET | unix.BPF_K
+		nr, arg0 = 0, 16 // offsets in struct seccomp_data, little endian
 	)
 	filter := []unix.SockFilter{
 		{Code: load, K: nr},
@@ -178,7 +181,7 @@ func each(t *testing.T, places []place, test func(*testing.T, place)) {
 	}
 }
 
-// need skips the test where processes cannot run in this place.
+// need skips the test if processes cannot run in this place.
 func (where place) need(t *testing.T) {
 	t.Helper()
 	if where.flags == 0 {
@@ -216,7 +219,7 @@ type running struct {
 	stderr bytes.Buffer
 }
 
-// command is an init that was not started yet. Its standard error is kept, and shown when the test fails.
+// command returns an init that is not started. If the test fails, its standard error is shown.
 func (where place) command(t *testing.T, p preparation, args ...string) *running {
 	t.Helper()
 	stage, err := json.Marshal(p)
@@ -236,11 +239,11 @@ func (where place) command(t *testing.T, p preparation, args ...string) *running
 	r.Env = append(os.Environ(), stageVar+"="+string(stage), "GORACE=atexit_sleep_ms=0")
 	r.SysProcAttr = where.attributes()
 	r.Stderr = &r.stderr
-	r.WaitDelay = 10 * time.Second // if something that is left holds standard error
+	r.WaitDelay = 10 * time.Second // if a leftover process holds standard error
 	return r
 }
 
-// start starts the init, whose standard output is then read by line.
+// start starts the init. line reads its standard output.
 func (where place) start(t *testing.T, p preparation, args ...string) *running {
 	t.Helper()
 	r := where.command(t, p, args...)
@@ -278,7 +281,7 @@ func (r *running) end() (status int, out string) {
 	return r.wait(r.Wait()), string(rest)
 }
 
-// wait returns the status behind what Run or Wait returned.
+// wait returns the status in an error of Run or Wait.
 func (r *running) wait(err error) int {
 	r.t.Helper()
 	var exit *exec.ExitError
@@ -298,50 +301,25 @@ func (where place) run(t *testing.T, p preparation, args ...string) (status int,
 	return status, stdout, r.stderr.String()
 }
 
-// stat is one process, seen from the test's own namespace.
-type stat struct {
-	pid, parent int
-}
-
-// processes lists all processes of the machine.
-func processes(t *testing.T) []stat {
+// processes returns all processes of the machine, seen from the test's own namespace.
+func processes(t *testing.T) proc.Table {
 	t.Helper()
-	var found []stat
-	files, err := filepath.Glob("/proc/[1-9]*/stat")
-	require.NoError(t, err)
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		end := strings.LastIndex(string(data), ")")
-		fields := strings.Fields(string(data[end+1:]))
-		var s stat
-		s.pid, _ = strconv.Atoi(strings.Fields(string(data))[0])
-		s.parent, _ = strconv.Atoi(fields[1])
-		found = append(found, s)
-	}
-	return found
+	all := proc.ReadAll(os.DirFS("/proc"), os.Getpid())
+	require.NotEmpty(t, all)
+	return all
 }
 
-// children lists the init's children, dead or alive.
-func (r *running) children() []stat {
-	var found []stat
-	for _, s := range processes(r.t) {
-		if s.parent == r.Process.Pid {
-			found = append(found, s)
-		}
-	}
-	return found
+// children returns the init's children, dead or alive.
+func (r *running) children() []int {
+	return processes(r.t).Children(r.Process.Pid)
 }
 
-// sleepers lists the processes that were started as "sleep WORD".
+// sleepers returns the processes that were started as "sleep WORD".
 func sleepers(t *testing.T, word string) (pids []int) {
 	t.Helper()
-	for _, s := range processes(t) {
-		cmdline, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.pid))
-		if string(cmdline) == "sleep\x00"+word+"\x00" {
-			pids = append(pids, s.pid)
+	for pid := range processes(t) {
+		if slices.Equal(proc.CommandLine(os.DirFS("/proc"), pid), []string{"sleep", word}) {
+			pids = append(pids, pid)
 		}
 	}
 	return pids

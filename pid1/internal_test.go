@@ -2,7 +2,6 @@ package pid1
 
 import (
 	"os"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +18,9 @@ func TestHandover(t *testing.T) {
 		_, ok = parseHandover(h.String(), len(h.secrets)+1)
 		require.False(t, ok)
 	}
-	for _, value := range []string{"", "1", "1 1 3", "1 1 3 6", "1 1 3 x 5", "1 1 3 -1 5", "1 1 3 6 -2", "1 1  3 5", "1 1 3 6 7 8", "0 1 3 6 5"} {
+	for _, value := range []string{
+		"", "1", "1 1 3", "1 1 3 6", "1 1 3 x 5", "1 1 3 -1 5", "1 1 3 6 -2", "1 1  3 5", "1 1 3 6 7 8", "0 1 3 6 5",
+	} {
 		_, ok := parseHandover(value, 0)
 		require.False(t, ok, "%q", value)
 	}
@@ -35,40 +36,6 @@ func TestTake(t *testing.T) {
 	require.Equal(t, []string{"AB=2"}, rest)
 }
 
-func TestParseStat(t *testing.T) {
-	for _, test := range []struct {
-		stat      string
-		pid, ppid int
-		ok        bool
-	}{
-		{"12 (sh) S 7 12 12 0 -1", 12, 7, true},
-		{"12 (a) R 1 (b) Z 7 12", 12, 7, true},
-		{"12 (two\nlines)) T 0 0", 12, 0, true},
-		{"", 0, 0, false},
-		{"12", 0, 0, false},
-		{"12 )(", 0, 0, false},
-		{"x (sh) S 7", 0, 0, false},
-		{"12 (sh) S", 0, 0, false},
-		{"12 (sh) S x", 0, 0, false},
-	} {
-		pid, ppid, ok := parseStat([]byte(test.stat))
-		require.Equal(t, test.ok, ok, "%q", test.stat)
-		if ok {
-			require.Equal(t, [2]int{test.pid, test.ppid}, [2]int{pid, ppid}, "%q", test.stat)
-		}
-	}
-	require.Equal(t, os.Getppid(), parents()[os.Getpid()])
-}
-
-func TestDescendants(t *testing.T) {
-	got := descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 3)
-	require.Equal(t, []int{4, 5}, got)
-	got = descendants(map[int]int{1: 0, 2: 1, 3: 1, 4: 3, 5: 4, 6: 2, 7: 0}, 1)
-	slices.Sort(got)
-	require.Equal(t, []int{2, 3, 4, 5, 6}, got)
-	require.Empty(t, descendants(nil, 1))
-}
-
 func TestCleanFiles(t *testing.T) {
 	const (
 		text  = "00400000-00600000 r-xp 00001000 fe:00 4711                               /sbin/paiinit\n"
@@ -79,8 +46,11 @@ func TestCleanFiles(t *testing.T) {
 		smaps string
 		want  []mapping
 	}{
-		"text":     {text + clean, []mapping{{0x400000, 0x600000}}},
-		"two":      {text + clean + "7f00-8f00 r--p 0 fe:00 1 /lib/with spaces\n" + clean, []mapping{{0x400000, 0x600000}, {0x7f00, 0x8f00}}},
+		"text": {text + clean, []mapping{{0x400000, 0x600000}}},
+		"two": {
+			text + clean + "7f00-8f00 r--p 0 fe:00 1 /lib/with spaces\n" + clean,
+			[]mapping{{0x400000, 0x600000}, {0x7f00, 0x8f00}},
+		},
 		"dirty":    {text + dirty, nil},
 		"the next": {text + dirty + "7f00-8f00 r--p 0 fe:00 1 /x\n" + clean, []mapping{{0x7f00, 0x8f00}}},
 		"deleted":  {"7f00-8f00 r-xp 0 fe:00 1 /x (deleted)\n" + clean, []mapping{{0x7f00, 0x8f00}}},
@@ -103,7 +73,7 @@ func TestCleanFiles(t *testing.T) {
 	require.NotEmpty(t, cleanFiles(smaps))
 }
 
-// Arguments that the kernel did not put on the stack must not be followed anywhere.
+// environBlock refuses arguments that are not the kernel's.
 func TestEnvironBlockOfForeignArguments(t *testing.T) {
 	for _, args := range [][]string{nil, {}, {""}, {"paiinit", "run"}, {string([]byte("on the heap"))}} {
 		_, err := environBlock(args)

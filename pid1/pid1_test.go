@@ -54,7 +54,8 @@ func TestStatusOutOfRange(t *testing.T) {
 	for _, code := range []int{-1, 256, 512} {
 		status, _, stderr := subreaper.run(t, preparation{}, "status", strconv.Itoa(code))
 		require.Equal(t, pid1.StatusCrash, status)
-		require.Equal(t, fmt.Sprintf("paiinit: pid1: the agent returned %d, which is no exit status\n", code), stderr)
+		require.Equal(t, fmt.Sprintf(
+			"paiinit: pid1: the agent returned %d, which is not an exit status\n", code), stderr)
 	}
 }
 
@@ -69,7 +70,7 @@ func TestSignalsReachTheAgent(t *testing.T) {
 			case unix.SIGKILL, unix.SIGSTOP, unix.SIGTERM, // TERM ends the agent: it comes last
 				32, 33, 34: // the C library's
 			case unix.SIGCHLD, unix.SIGPIPE, unix.SIGURG, unix.SIGPROF, unix.SIGXFSZ:
-				// Not handed on. The next signal, which is, shows it.
+				// Not forwarded, as the next signal shows.
 				r.signal(sig)
 			case unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU:
 				r.signal(sig)
@@ -94,7 +95,7 @@ func TestSignalsReachTheAgent(t *testing.T) {
 	})
 }
 
-// The timers of the job are as precise as without this package, those of the agent are not.
+// The job's timers are as precise as without this package. The agent's are not.
 func TestTimerSlack(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/timerslack_ns")
 	require.NoError(t, err)
@@ -107,8 +108,7 @@ func TestTimerSlack(t *testing.T) {
 	})
 }
 
-// A signal at once after the start: it is there before Main runs, and long before there is an agent. It is SIGUSR1, as
-// the Go runtime does not leave SIGTERM blocked.
+// A signal right after the start is pending before Main runs. It is SIGUSR1, because the Go runtime unblocks SIGTERM.
 func TestSignalBeforeTheAgentIsUp(t *testing.T) {
 	each(t, places, func(t *testing.T, where place) {
 		r := where.start(t, preparation{Pending: int(unix.SIGUSR1)}, "signals")
@@ -124,7 +124,9 @@ func TestSignalBeforeTheAgentIsUp(t *testing.T) {
 func TestSignalToTheGroup(t *testing.T) {
 	r := subreaper.start(t, preparation{}, "signals")
 	r.line()
-	for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGWINCH, unix.SIGTERM} {
+	for _, sig := range []syscall.Signal{
+		unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGWINCH, unix.SIGTERM,
+	} {
 		require.NoError(t, unix.Kill(-r.Process.Pid, sig))
 		require.Equal(t, strconv.Itoa(int(sig)), r.line())
 	}
@@ -137,7 +139,10 @@ func TestSignalToTheAgentIsDropped(t *testing.T) {
 	r := subreaper.start(t, preparation{}, "signals")
 	agent, err := strconv.Atoi(strings.Fields(r.line())[1])
 	require.NoError(t, err)
-	for _, sig := range []syscall.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGABRT, unix.SIGPIPE, unix.SIGTSTP, unix.SIGUSR1, 40} {
+	for _, sig := range []syscall.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGABRT, unix.SIGPIPE, unix.SIGTSTP, unix.SIGUSR1,
+		40,
+	} {
 		require.NoError(t, unix.Kill(agent, sig))
 	}
 	r.signal(unix.SIGUSR2)
@@ -153,7 +158,7 @@ func TestSignalToTheAgentIsDropped(t *testing.T) {
 	require.Equal(t, "15\n", rest)
 }
 
-// In a session without a shell nobody would ever continue a stopped process.
+// In a session without a shell, a stopped process would never continue.
 func TestStopInAnOrphanedGroup(t *testing.T) {
 	r := subreaper.command(t, preparation{}, "signals")
 	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -216,14 +221,14 @@ func TestNothingIsLeft(t *testing.T) {
 	}{
 		{"5", 5, ""},
 		{"panic", pid1.StatusCrash, "exit status 2"},
-		{"fault", pid1.StatusCrash, "exit status 2"}, // although SIGSEGV is caught
+		{"fault", pid1.StatusCrash, "exit status 2"}, // even though SIGSEGV is caught
 		{"kill", pid1.StatusCrash, "killed (signal 9)"},
 		{"exit", pid1.StatusCrash, "exit status 3"},
 	}
 	each(t, places, func(t *testing.T, where place) {
 		for i, end := range ends {
 			t.Run(end.how, func(t *testing.T) {
-				word := fmt.Sprintf("1%07d%d", os.Getpid(), i) // how long to sleep, and how to find the sleepers
+				word := fmt.Sprintf("1%07d%d", os.Getpid(), i) // how long to sleep; it also identifies the sleepers
 				r := where.start(t, preparation{}, "hold", strings.ReplaceAll(`
 					exec >/dev/null 2>&1
 					sleep WORD &
@@ -237,7 +242,8 @@ func TestNothingIsLeft(t *testing.T) {
 					}
 				})
 				require.Equal(t, "ready 0", r.line())
-				require.Eventually(t, func() bool { return len(sleepers(t, word)) == 5 }, 20*time.Second, 20*time.Millisecond)
+				require.Eventually(t, func() bool { return len(sleepers(t, word)) == 5 }, 20*time.Second,
+					20*time.Millisecond)
 
 				r.signal(unix.SIGTERM)
 				status, _ := r.end()
@@ -247,14 +253,16 @@ func TestNothingIsLeft(t *testing.T) {
 					require.Empty(t, r.stderr.String())
 				} else {
 					require.Contains(t, r.stderr.String(),
-						"paiinit: pid1: the agent ended without a result: "+end.stderr+"; what was left of the job was killed\n")
+						"paiinit: pid1: the agent ended without a result: "+
+							end.stderr+"; the rest of the job was killed\n",
+					)
 				}
 			})
 		}
 	})
 }
 
-// The first process writes its message to a standard error that nobody reads, or that nobody can read any more.
+// The first process writes its message to a pipe that no process reads, or whose reading end is closed.
 func TestStandardErrorBlockedOrBroken(t *testing.T) {
 	for _, blocked := range []bool{true, false} {
 		t.Run(fmt.Sprintf("blocked=%v", blocked), func(t *testing.T) {
@@ -295,7 +303,7 @@ func TestSecrets(t *testing.T) {
 	const canary, second = "canary=in a coal mine\x01é", "another canary"
 	each(t, places, func(t *testing.T, where place) {
 		r := where.start(t, preparation{Environ: []string{
-			"PAIINIT_SECRET=" + canary, // twice, as a careless script might have it
+			"PAIINIT_SECRET=" + canary, // twice, as a script might set it
 			"BEFORE=1", "OTHER_SECRET=" + second, "PAIINIT_SECRET=" + canary, "AFTER=2",
 		}}, "agent")
 		var secrets map[string][]byte
@@ -311,17 +319,12 @@ func TestSecrets(t *testing.T) {
 		}
 		require.Equal(t, "ready", r.line())
 
-		tree := []int{r.Process.Pid}
-		for i := 0; i < len(tree); i++ {
-			for _, s := range processes(t) {
-				if s.parent == tree[i] {
-					tree = append(tree, s.pid)
-				}
-			}
+		tree := append([]int{r.Process.Pid}, processes(t).Below(r.Process.Pid)...)
+		for i := range tree {
 			for _, file := range []string{"environ", "cmdline"} {
 				data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", tree[i], file))
 				if i < 2 && errors.Is(err, os.ErrPermission) {
-					continue // both processes are not dumpable: only CAP_SYS_PTRACE may look
+					continue // neither process is dumpable: this needs CAP_SYS_PTRACE
 				}
 				require.NoError(t, err)
 				require.NotEmpty(t, data)
@@ -349,7 +352,10 @@ func TestSecretSize(t *testing.T) {
 		{"NOT_PAIINIT_SECRET=x", map[string][]byte{}},
 		{"PAIINIT_SECRET=", map[string][]byte{"PAIINIT_SECRET": {}}},
 		{"PAIINIT_SECRET=x", map[string][]byte{"PAIINIT_SECRET": []byte("x")}},
-		{"PAIINIT_SECRET=" + strings.Repeat("x", 4096), map[string][]byte{"PAIINIT_SECRET": []byte(strings.Repeat("x", 4096))}},
+		{
+			"PAIINIT_SECRET=" + strings.Repeat("x", 4096),
+			map[string][]byte{"PAIINIT_SECRET": []byte(strings.Repeat("x", 4096))},
+		},
 	} {
 		r := subreaper.start(t, preparation{Environ: []string{test.secret}}, "agent")
 		var secrets map[string][]byte
@@ -359,13 +365,14 @@ func TestSecretSize(t *testing.T) {
 		_, _ = r.end()
 	}
 
-	status, stdout, stderr := subreaper.run(t, preparation{Environ: []string{"PAIINIT_SECRET=" + strings.Repeat("x", 4097)}}, "status", "0")
+	status, stdout, stderr := subreaper.run(t,
+		preparation{Environ: []string{"PAIINIT_SECRET=" + strings.Repeat("x", 4097)}}, "status", "0")
 	require.Equal(t, pid1.StatusConfig, status)
 	require.Empty(t, stdout)
 	require.Equal(t, "paiinit: pid1: PAIINIT_SECRET has 4097 bytes; a secret may have at most 4096\n", stderr)
 }
 
-// The numbers of closed standard files must not be taken by the pipes to the agent.
+// The pipes to the agent must not get the numbers of closed standard files.
 func TestStandardFilesClosed(t *testing.T) {
 	for mask := range 8 {
 		var closed []int
@@ -400,16 +407,17 @@ func TestStandardFilesPassThrough(t *testing.T) {
 	})
 }
 
-// The pipes between the two processes are not the job's business.
+// The job does not inherit the pipes between the two processes.
 func TestJobGetsNoOtherFiles(t *testing.T) {
-	want, err := exec.Command("/bin/ls", "/proc/self/fd").Output() // whoever started the test may have left some open
+	want, err := exec.Command("/bin/ls", "/proc/self/fd").Output() // the test's parent may have left some open
 	require.NoError(t, err)
-	status, out, _ := subreaper.run(t, preparation{Environ: []string{"PAIINIT_SECRET=x"}}, "exec", "/bin/ls", "/proc/self/fd")
+	status, out, _ := subreaper.run(t, preparation{Environ: []string{"PAIINIT_SECRET=x"}}, "exec", "/bin/ls",
+		"/proc/self/fd")
 	require.Equal(t, 0, status)
 	require.Equal(t, string(want), out)
 }
 
-// The job starts with the signals and limits that we were started with, as far as the Go runtime keeps them.
+// The job inherits our signals and limits, as far as the Go runtime keeps them.
 func TestInherited(t *testing.T) {
 	bit := func(signals ...syscall.Signal) string {
 		var mask uint64
@@ -429,8 +437,7 @@ func TestInherited(t *testing.T) {
 	each(t, places, func(t *testing.T, where place) {
 		status := func(p preparation) string {
 			_, out, _ := where.run(t, p, "exec", "/bin/grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
-			// The two signals that glibc keeps for itself are ignored under make, which starts its commands by
-			// posix_spawn, and nobody can change that through the C library.
+			// make starts its commands by posix_spawn, which ignores the two signals that glibc reserves.
 			return regexp.MustCompile(`[0-9a-f]{16}`).ReplaceAllStringFunc(out, func(set string) string {
 				n, err := strconv.ParseUint(set, 16, 64)
 				require.NoError(t, err)
@@ -461,7 +468,8 @@ func TestWithoutProc(t *testing.T) {
 		p := preparation{Proc: "hide", Environ: []string{"PAIINIT_SECRET=canary"}}
 		for _, argv0 := range []string{binary(), filepath.Base(binary())} {
 			p.Argv0 = argv0
-			r := where.command(t, p, "sh", `[ -e /proc/self ] && exit 1; (sleep 1000 &) ; echo "${PAIINIT_SECRET-none}"; exit 8`)
+			r := where.command(t, p, "sh",
+				`[ -e /proc/self ] && exit 1; (sleep 1000 &) ; echo "${PAIINIT_SECRET-none}"; exit 8`)
 			r.Env = append(r.Env, "PATH="+filepath.Dir(binary())+":"+os.Getenv("PATH"))
 			out, err := r.Output()
 			require.Equal(t, 8, r.wait(err), "%s", &r.stderr)
@@ -476,10 +484,11 @@ func TestWithoutProc(t *testing.T) {
 	})
 }
 
-// With /proc of its own namespace, as in a container.
+// /proc belongs to the namespace, as in a container.
 func TestOwnProc(t *testing.T) {
 	each(t, initPlaces, func(t *testing.T, where place) {
-		status, out, stderr := where.run(t, preparation{Proc: "mount"}, "sh", "readlink /proc/$PPID/exe; cat /proc/1/comm /proc/$PPID/comm; exit 3")
+		status, out, stderr := where.run(t, preparation{Proc: "mount"}, "sh",
+			"readlink /proc/$PPID/exe; cat /proc/1/comm /proc/$PPID/comm; exit 3")
 		require.Equal(t, 3, status, stderr)
 		name := filepath.Base(binary())
 		name = name[:min(len(name), 15)] // TASK_COMM_LEN
@@ -490,8 +499,8 @@ func TestOwnProc(t *testing.T) {
 func TestNeitherPID1NorSubreaper(t *testing.T) {
 	status, _, stderr := subreaper.run(t, preparation{NoSubreaper: true}, "status", "3")
 	require.Equal(t, 3, status)
-	require.Equal(t, "paiinit: pid1: not PID 1, and not a child subreaper: operation not permitted; "+
-		"daemons that the job leaves behind are neither reaped nor ended\n", stderr)
+	require.Equal(t, "paiinit: pid1: cannot become a child subreaper: operation not permitted; "+
+		"not being PID 1, paiinit can neither reap nor end daemons that the job leaves behind\n", stderr)
 
 	each(t, initPlaces, func(t *testing.T, where place) {
 		status, _, stderr := where.run(t, preparation{NoSubreaper: true}, "status", "3")
@@ -500,7 +509,7 @@ func TestNeitherPID1NorSubreaper(t *testing.T) {
 	})
 }
 
-// The first process keeps neither the job's directory nor the memory of its own start.
+// The first process leaves the job's directory and releases the memory of its start.
 func TestFirstProcessKeepsLittle(t *testing.T) {
 	each(t, places, func(t *testing.T, where place) {
 		r := where.start(t, preparation{}, "signals")
@@ -523,10 +532,10 @@ func TestFirstProcessKeepsLittle(t *testing.T) {
 		}
 		own, err := os.Getwd()
 		require.NoError(t, err)
-		require.Equal(t, own, directory(children[0].pid))
-		require.Eventually(t, func() bool { // it is not done when the agent starts
-			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0].pid)*3/4
-		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0].pid))
+		require.Equal(t, own, directory(children[0]))
+		require.Eventually(t, func() bool { // shed runs later than the agent's start
+			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0])*3/4
+		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0]))
 		r.signal(unix.SIGTERM)
 		status, _ := r.end()
 		require.Equal(t, 0, status)
@@ -534,7 +543,7 @@ func TestFirstProcessKeepsLittle(t *testing.T) {
 	})
 }
 
-// A paiinit inside the job is a first process of its own, whatever its environment says.
+// A paiinit inside the job is a first process, even if its environment has the variable.
 func TestNested(t *testing.T) {
 	for _, value := range []string{"", "x", "1 1 4 5", "1 1 4 5 -1 -1"} {
 		status, _, stderr := subreaper.run(t, preparation{}, "nested", value)

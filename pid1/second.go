@@ -8,24 +8,24 @@ import (
 	"syscall"
 )
 
-// second is Main in the agent.
+// second implements Main in the agent.
 func second(cfg Config, h handover, agent func(Agent) int) int {
 	var caught, faulty sync.WaitGroup
 	defer faulty.Wait()
-	caught.Go(func() { // beside the rest: each signal takes two switches of threads
-		notify(make(chan os.Signal, 1), deadly) // nobody reads it: what the first process hands on is the truth
+	caught.Go(func() { // in parallel: each signal costs two thread switches
+		notify(make(chan os.Signal, 1), deadly) // never read: only signals from the first process count
 	})
 
-	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the start does not wait for these
+	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the agent starts before these are caught
 	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
 		if fd >= 0 {
 			syscall.CloseOnExec(fd)
 		}
 	}
-	// The kernel has named the process "exe" after /proc/self/exe; ps and pgrep should find it.
+	// The kernel named the process "exe", after /proc/self/exe. ps and pgrep should find it by its own name.
 	words := split(cfg.Args[0], '/')
 	_ = os.WriteFile("/proc/self/comm", []byte(words[len(words)-1]), 0)
-	hide() // before there is a secret; after the name, which only the file's owner may write
+	hide() // before it reads a secret, after it wrote the name, which only the file's owner may do
 
 	secrets := make(map[string][]byte)
 	for i, name := range cfg.Secrets {
@@ -36,14 +36,14 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 		if err != nil {
 			caught.Wait()
 			say(cfg.Stderr, "reading the secret "+name+" from the first process: "+err.Error())
-			return StatusCrash // not handed over: the first process says that the agent failed
+			return StatusCrash // without passing it on: the first process reports that the agent failed
 		}
 		secrets[name] = secret
 	}
 
 	pipe := os.NewFile(uintptr(h.signals), "signals")
 	var first [1]byte
-	_, _ = pipe.Read(first[:]) // ready, or the end of the first process, which receive is going to see
+	_, _ = pipe.Read(first[:]) // ready, or the first process has ended, which receive notices
 	signals := make(chan os.Signal)
 	stop := make(chan struct{})
 	var receiver sync.WaitGroup
@@ -57,24 +57,24 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 		return err
 	}
 	caught.Wait()
-	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, Fork: fork, Init: h.init})
+	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, StartWithSlack: fork, Init: h.init})
 
 	close(stop)
-	_ = pipe.Close() // ends a blocked read; there is nothing else to tell
+	_ = pipe.Close() // ends a blocked read; its error does not matter
 	receiver.Wait()
 
 	if status < 0 || status > 255 {
-		say(cfg.Stderr, "the agent returned "+strconv.Itoa(status)+", which is no exit status")
+		say(cfg.Stderr, "the agent returned "+strconv.Itoa(status)+", which is not an exit status")
 		status = StatusCrash
 	}
-	// There is nobody left to tell if this fails: the first process is gone.
+	// It fails only if the first process has ended.
 	_, _ = syscall.Write(h.status, []byte{byte(status)})
 	return status
 }
 
-// receive passes on the signals that come through the pipe, until stop is closed and the pipe as well. When the first process
-// is gone, that is a last SIGTERM; but not when it was PID 1, since then the kernel kills everything that is left, and the
-// agent would use its last moment to tell others that it was asked to stop.
+// receive passes on the signals that come through the pipe, until stop and the pipe are closed. When the first process
+// has ended, it adds a SIGTERM, but not if that was PID 1: then the kernel kills everything, and the agent would use
+// its last moment to tell other ranks that it was asked to stop.
 func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, init bool) {
 	pass := func(n byte) bool {
 		select {
@@ -92,7 +92,7 @@ func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, ini
 				return
 			}
 		}
-		if err != nil { // the first process is gone, or stop is closed
+		if err != nil { // the first process has ended, or stop is closed
 			if !init {
 				pass(byte(syscall.SIGTERM))
 			}
@@ -101,11 +101,11 @@ func receive(pipe io.Reader, signals chan<- os.Signal, stop <-chan struct{}, ini
 	}
 }
 
-// readAll reads a secret from a pipe to its end, and closes it.
+// readAll reads a secret from a pipe and closes it.
 func readAll(fd int) ([]byte, error) {
 	pipe := os.NewFile(uintptr(fd), "secret")
 	defer func() { _ = pipe.Close() }()
-	data := make([]byte, MaxSecret) // io.ReadAll would leave copies of a secret behind as it grows
+	data := make([]byte, MaxSecret) // io.ReadAll would leave copies of the secret in memory
 	n := 0
 	for n < len(data) {
 		more, err := pipe.Read(data[n:])

@@ -13,16 +13,16 @@ const (
 )
 
 // erase removes the named variables from the memory of this process: from the block that the kernel shows as
-// /proc/PID/environ, and from the Go runtime's copy of it, the strings of os.Environ. It does so in place, as
-// setproctitle(3) does: starting the program again with another environment would do as well, but takes a second
-// start-up, and loses the signals that come in between.
+// /proc/PID/environ, and from the Go runtime's copy of it, the strings of os.Environ. It overwrites them in place, as
+// setproctitle(3) does: executing the program again with another environment would cost a second start, and lose the
+// signals that arrive meanwhile.
 //
-// What was taken from os.Environ before reads as zeros afterwards.
+// Strings that were taken from os.Environ before read as zeros afterwards.
 func erase(args, environ, names []string) error {
 	for _, entry := range environ {
 		for _, name := range names {
 			if value, ok := cutPrefix(entry, name+"="); ok {
-				// The runtime has allocated each entry (goenvs_unix, runtime/runtime1.go): the memory can be written.
+				// The runtime allocated each entry (goenvs_unix in runtime/runtime1.go), so the memory is writable.
 				clear(bytesOf(value))
 			}
 		}
@@ -41,7 +41,7 @@ func erase(args, environ, names []string) error {
 		block = rest
 	}
 
-	// Without /proc there is nothing to check, and no other process can look.
+	// Without /proc there is nothing to check, and other processes cannot see it.
 	shown, err := os.ReadFile("/proc/self/environ")
 	if err != nil {
 		return nil
@@ -57,17 +57,17 @@ func erase(args, environ, names []string) error {
 // bytesOf returns the memory of a string.
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
-// auxiliaryVector is the runtime's copy of the pairs that the kernel has put above the environment.
-// golang.org/x/sys/unix has it as Auxv, but that package would be initialised before the agent starts.
+// auxiliaryVector returns the runtime's copy of the pairs that the kernel puts above the environment. Auxv of
+// golang.org/x/sys/unix returns the same, but that package would be initialised before the agent starts.
 //
 //go:linkname auxiliaryVector runtime.getAuxv
 func auxiliaryVector() []uintptr
 
-// environBlock returns the memory of the environment's strings. At the upper end of the stack the kernel has put, one
-// after the other and each with a zero byte, the strings of the arguments, those of the environment, and the file name
-// of the program (fs/binfmt_elf.c, fs/exec.c). The runtime does not copy the strings of os.Args; the place of the file
-// name is in the auxiliary vector, and so is that of sixteen random bytes, which are on the stack below all strings.
-// What does not lie between the two was not put there by the kernel, and is not touched.
+// environBlock returns the memory of the environment's strings. At the upper end of the stack the kernel puts the
+// strings of the arguments, of the environment, and the program's file name, each with a zero byte (fs/binfmt_elf.c,
+// fs/exec.c). The runtime does not copy the strings of os.Args. The auxiliary vector has the addresses of the file name
+// and of sixteen random bytes, which lie below all strings. Memory outside of these two is not the kernel's block, and
+// environBlock refuses it.
 func environBlock(args []string) ([]byte, error) {
 	auxv := auxiliaryVector()
 	var random, filename uintptr

@@ -6,16 +6,16 @@ import (
 	"syscall"
 )
 
-// shed gives back the memory that only the start needed, 3 MB of 5: the pages of the program's own file. Those that are
-// needed again come back from the page cache. It takes only mappings that nothing was ever written to, and none where
-// /proc/self/smaps cannot be read.
+// shed releases the pages of the program's file, 3 MB of 5, which only the start needed. The page cache returns those
+// that are needed again. It releases only mappings that were never written to, and none if /proc/self/smaps is not
+// readable.
 func shed() {
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		return
 	}
 	for _, m := range cleanFiles(smaps) {
-		// Advice: nothing depends on it.
+		// Only advice: a failure is harmless.
 		_, _, _ = syscall.RawSyscall(syscall.SYS_MADVISE, m.begin, m.end-m.begin, syscall.MADV_DONTNEED)
 	}
 }
@@ -23,8 +23,8 @@ func shed() {
 // mapping is a range of addresses.
 type mapping struct{ begin, end uintptr }
 
-// cleanFiles finds in /proc/PID/smaps (proc_pid_smaps(5)) the mappings of files that are not writable and have no page of
-// their own, as a relocated table would have. What it does not understand, it leaves out.
+// cleanFiles finds in /proc/PID/smaps (proc_pid_smaps(5)) the mappings of files that are read-only and have no private
+// page, as a relocated table would have. It skips what it does not understand.
 func cleanFiles(smaps []byte) []mapping {
 	found := make([]mapping, 0, 8)
 	var m mapping

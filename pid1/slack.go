@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// agentSlack is how much later than asked for a timer of the agent may expire. Whenever something wakes up a Go program, a thread of the
-// runtime (sysmon in runtime/proc.go) looks around in steps of 20 microseconds until all is quiet again, which costs more than what there is to do, above
-// all in virtual machines: where 63 agents on two processors wait for a last one, the launch comes a third earlier with this slack. The agent has no timer that is in a hurry.
+// agentSlack is how much later than requested a timer of the agent may expire. After every wake-up, a thread of the Go
+// runtime (sysmon in runtime/proc.go) polls every 20 microseconds until the program is idle again, which costs more
+// than the agent's work. With 64 agents on two processors this slack makes the launch a third faster. No timer of the
+// agent needs more precision.
 const agentSlack = int(time.Millisecond)
 
-// timerSlack is that of the calling thread, in nanoseconds; -1 if the kernel does not say.
+// timerSlack returns the timer slack of the calling thread in nanoseconds; -1 if the kernel does not tell.
 func timerSlack() int {
 	slack, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prGetTimerslack, 0, 0, 0, 0, 0)
 	if errno != 0 {
@@ -20,7 +21,7 @@ func timerSlack() int {
 	return int(slack)
 }
 
-// withSlack calls start on a thread whose timer slack, in nanoseconds, is inherited by a program that is started there.
+// withSlack calls start on a thread with this timer slack in nanoseconds, which a program started there inherits.
 func withSlack(slack int, start func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

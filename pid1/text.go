@@ -1,7 +1,7 @@
 package pid1
 
-// What packages bytes and strings have, too: they depend on unicode, whose tables would be initialised before the agent
-// starts, and for every call of the remote shell.
+// Functions of packages bytes and strings, which import unicode: its tables would be initialised before the agent
+// starts, and in every call of the remote shell.
 
 // cutPrefix is strings.CutPrefix.
 func cutPrefix(s, prefix string) (rest string, found bool) {
@@ -36,7 +36,7 @@ func cut(b []byte, sep byte) (before, after []byte, found bool) {
 
 // hasPrefix is bytes.HasPrefix.
 func hasPrefix(b []byte, prefix string) bool {
-	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix // no copy: the compiler compares in place
+	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix // the compiler compares without a copy
 }
 
 // hasSuffix is bytes.HasSuffix.

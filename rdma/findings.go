@@ -9,34 +9,43 @@ import (
 
 // Severities of a [Finding].
 const (
-	SeverityError   = "error"   // this cannot be used
-	SeverityWarning = "warning" // this may fail or be slow
+	SeverityError   = "error"   // something cannot be used
+	SeverityWarning = "warning" // something may fail or be slow
 	SeverityInfo    = "info"    // worth knowing
 )
 
-// Finding is one thing that is wrong or worth knowing.
+// Finding is one problem or fact.
 type Finding struct {
 	// Severity is SeverityError, SeverityWarning or SeverityInfo.
 	Severity string `json:"severity"`
-	// Device is the device's name, "" if the finding is about all of them.
+	// Device is the device's name, "" if the finding is about all devices.
 	Device string `json:"device"`
-	// What is one sentence, Fix is what to do about it, "" if nothing can be done.
+	// What is one sentence. Fix says what to do, "" if nothing can be done.
 	What string `json:"what"`
 	Fix  string `json:"fix"`
 }
 
-// Advice that belongs to several findings. Docker: reference of `docker run`; Kubernetes: the RDMA shared device and
-// SR-IOV plugins; OpenPAI: extraContainerOptions of its job protocol.
+// Advice that several findings share. Sources: the reference of docker run, Kubernetes' RDMA shared device and SR-IOV
+// plugins, extraContainerOptions in OpenPAI's job protocol.
 const (
-	fixNode = "pass the device in: docker run --device=/dev/infiniband, a Kubernetes resource of the RDMA device plugin, " +
-		"or OpenPAI's extraContainerOptions.infiniband: true for every task role"
-	fixMemlock = "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK, IPC_LOCK in the Kubernetes securityContext, or LimitMEMLOCK=infinity for the container runtime"
+	fixNode = "pass the device in: docker run --device=/dev/infiniband, a Kubernetes resource of the RDMA device " +
+		"plugin, or OpenPAI's extraContainerOptions.infiniband: true for every task role"
+	fixMemlock = "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK, IPC_LOCK in the Kubernetes securityContext, " +
+		"or LimitMEMLOCK=infinity for the container runtime"
 	fixNetwork = "run with the host's network, or give the container its own virtual function or macvlan interface"
-	fixPeer    = "docker run --cap-add=SYS_PTRACE, or SYS_PTRACE in the Kubernetes securityContext; until then Open MPI has to copy twice between the ranks of one host"
-	fixDirect  = "Intel MPI 5 only: I_MPI_FABRICS=shm:dapl I_MPI_DAPL_PROVIDER=ofa-v2-ib0 I_MPI_DYNAMIC_CONNECTION=0, and /etc/dat.conf of the host in the container"
+	fixPeer    = "docker run --cap-add=SYS_PTRACE, or SYS_PTRACE in the Kubernetes securityContext; " +
+		"without it Open MPI copies twice between the ranks of one host"
+	fixDirect = "Intel MPI 5 only: I_MPI_FABRICS=shm:dapl I_MPI_DAPL_PROVIDER=ofa-v2-ib0 I_MPI_DYNAMIC_CONNECTION=0, " +
+		"and /etc/dat.conf of the host in the container"
 )
 
-// findings judges a report whose ports are resolved.
+// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there as
+// soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
+func (t tree) deviceNodes() []string {
+	return slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
+}
+
+// findings returns what a report shows once its ports are resolved.
 func (t tree) findings(r Report, netdevs []string) []Finding {
 	var fs []Finding
 	add := func(severity, device, what, fix string) {
@@ -54,10 +63,19 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		}
 	}
 	if len(r.Devices) == 0 {
-		switch nodes := t.names("dev/infiniband"); {
+		switch nodes := t.deviceNodes(); {
 		case r.NetworkDirect:
 		case len(nodes) > 0:
-			add(SeverityError, "", fmt.Sprintf("/dev/infiniband holds %s, but /sys shows no device: they are in another network namespace, or /sys is not the host's", strings.Join(nodes, ", ")), fixNetwork)
+			add(
+				SeverityError,
+				"",
+				fmt.Sprintf(
+					"/dev/infiniband holds %s, but /sys shows no device: "+
+						"they are in another network namespace, or /sys is not the host's",
+					strings.Join(nodes, ", "),
+				),
+				fixNetwork,
+			)
 		default:
 			add(SeverityInfo, "", "no verbs devices: MPI and NCCL will use TCP", "")
 		}
@@ -70,28 +88,46 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		add(severity, "", fmt.Sprintf("locked memory is limited to %d KiB, which %s", l.Memlock>>10, what), fixMemlock)
 	}
 	if openable && !t.exists("dev/infiniband/rdma_cm") {
-		add(SeverityInfo, "", "/dev/infiniband/rdma_cm is not in this container: programs that connect by librdmacm cannot", fixNode)
+		add(SeverityInfo, "",
+			"/dev/infiniband/rdma_cm is not in this container: programs that connect through librdmacm fail", fixNode)
 	}
 	if usable && r.GPUs > 0 && r.GPUDirect == "" {
-		what, severity := "no peer memory module is loaded: GPU memory goes through the host's", SeverityWarning
+		severity := SeverityWarning
+		what := "no peer memory module is loaded: GPU data is copied through the host's memory"
 		if r.DMABuf {
-			what, severity = "no peer memory module is loaded: GPU memory is reached directly only if the GPU's driver exports it by dmabuf", SeverityInfo
+			severity = SeverityInfo
+			what = "no peer memory module is loaded: NICs reach GPU memory only if its driver exports it by dmabuf"
 		}
 		add(severity, "", what, "modprobe nvidia_peermem on the host")
 	}
 	if r.NetworkDirect {
-		add(SeverityWarning, "", "Azure's Network Direct of before SR-IOV: neither verbs, UCX nor NCCL can use it", fixDirect)
+		add(SeverityWarning, "", "Azure's Network Direct, from before SR-IOV: verbs, UCX and NCCL cannot use it",
+			fixDirect)
 	}
 	if r.PeerMemory == "denied" {
-		add(SeverityWarning, "", "processes may not read each other's memory (process_vm_readv: Operation not permitted), which MPI's shared memory wants to", fixPeer)
+		add(
+			SeverityWarning,
+			"",
+			"processes may not read each other's memory (process_vm_readv: Operation not permitted), "+
+				"which MPI does between the ranks of one host",
+			fixPeer,
+		)
 	}
 	return fs
 }
 
-// findings are those of one device; their Device is set by the caller.
+// findings returns those of one device. The caller sets their Device.
 func (d *Device) findings(netnsMode string, netdevs []string) []Finding {
 	if !d.visible {
-		return []Finding{{SeverityError, "", fmt.Sprintf("%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs, d.Name), fixNetwork}}
+		return []Finding{
+			{
+				SeverityError,
+				"",
+				fmt.Sprintf("%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs,
+					d.Name),
+				fixNetwork,
+			},
+		}
 	}
 	if d.NodeGUID == "" && len(d.Ports) == 0 {
 		return []Finding{{SeverityWarning, "", "the device is listed, but nothing about it can be read", ""}}
@@ -111,28 +147,30 @@ func (d *Device) findings(netnsMode string, netdevs []string) []Finding {
 	return fs
 }
 
-// openProblem explains why a device's node cannot be opened.
+// openProblem says why a device's node cannot be opened.
 func (d *Device) openProblem(netnsMode string) (what, fix string) {
 	path := nodeDir + d.Verbs
 	switch d.reasonOf(netnsMode) {
-	case ReasonNone:
+	case reasonNone:
 		return "", ""
-	case ReasonNoVerbs:
+	case reasonNoVerbs:
 		return "the kernel offers no verbs interface for the device", "load ib_uverbs on the host"
-	case ReasonAbsent:
+	case reasonAbsent:
 		return path + " is not in this container", fixNode
-	case ReasonHidden:
+	case reasonHidden:
 		return path + " belongs to another network namespace (rdma system: netns exclusive)", fixNetwork
-	case ReasonForbidden:
+	case reasonForbidden:
 		if netnsMode == "shared" {
 			return path + " may not be opened: the container runtime forbids the device", fixNode
 		}
-		return path + " may not be opened: the container runtime forbids the device, or it is in another network namespace", fixNode
-	case ReasonMode:
+		return path + " may not be opened: the container runtime forbids the device, " +
+			"or it is in another network namespace", fixNode
+	case reasonMode:
 		return path + " may not be opened by this user", "chmod 0666 the node on the host, or run as root"
-	case ReasonGone:
-		return path + " leads to no device: it was removed or its driver was restarted", "restart the container"
-	case ReasonWrongNode:
+	case reasonGone:
+		return path + " has no device behind it: the device was removed, or its driver restarted",
+			"restart the container"
+	case reasonWrongNode:
 		return path + " is not the node of this device: " + d.open.Error(), fixNode
 	}
 	return fmt.Sprintf("%s cannot be opened: %v", path, d.open), fixNode
@@ -157,7 +195,7 @@ func (d *Device) portProblem() (what, fix string) {
 		states = append(states, fmt.Sprintf("port %d is %s", p.Port, state))
 	}
 	if len(states) == 0 {
-		return "the device shows no ports", ""
+		return "the device has no ports", ""
 	}
 	if d.software || d.Protocol == "roce" {
 		fix = "set the network interface up: ip link set dev NAME up"
@@ -165,7 +203,7 @@ func (d *Device) portProblem() (what, fix string) {
 	return "no active port: " + strings.Join(states, ", "), fix
 }
 
-// findings are those of an active port.
+// findings returns those of an active port.
 func (p *Port) findings(netdevs []string) []Finding {
 	warn := func(what, fix string) []Finding {
 		return []Finding{{SeverityWarning, "", fmt.Sprintf("port %d ", p.Port) + what, fix}}
@@ -174,24 +212,56 @@ func (p *Port) findings(netdevs []string) []Finding {
 	case KindInfiniBand:
 		switch {
 		case p.LID == 0 || p.SMLID == 0:
-			return warn(fmt.Sprintf("is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.LID, p.SMLID), "check the subnet manager")
+			return warn(
+				fmt.Sprintf("is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.LID, p.SMLID),
+				"check the subnet manager")
 		case p.RateGbps == 10 && p.PhysState == "LinkUp":
-			// drivers/infiniband/core/sysfs.c, rate_show: SDR is what speeds are called that the kernel does not know.
-			return []Finding{{SeverityInfo, "", fmt.Sprintf("port %d says 10 Gb/sec (4X SDR), as ports do whose speed is newer than the kernel", p.Port), "check the rate on the switch; a cable may be bad"}}
+			// rate_show in drivers/infiniband/core/sysfs.c reports SDR for speeds that the kernel does not know.
+			return []Finding{
+				{
+					SeverityInfo,
+					"",
+					fmt.Sprintf("port %d reports 10 Gb/sec (4X SDR), as kernels do for speeds that they do not know",
+						p.Port),
+					"check the rate on the switch; a cable may be bad",
+				},
+			}
 		}
 	case KindRoCE:
 		return p.addressFindings(netdevs)
 	case KindEFA:
-		return []Finding{{SeverityInfo, "", fmt.Sprintf("port %d is Amazon's EFA: only libfabric's efa provider can use it, and NCCL needs the aws-ofi-nccl plugin", p.Port), ""}}
+		return []Finding{
+			{
+				SeverityInfo,
+				"",
+				fmt.Sprintf(
+					"port %d is Amazon's EFA: only libfabric's efa provider can use it, "+
+						"and NCCL needs the aws-ofi-nccl plugin",
+					p.Port,
+				),
+				"",
+			},
+		}
 	case KindSoftware:
-		return append(p.addressFindings(netdevs), Finding{SeverityInfo, "", fmt.Sprintf("port %d is made in software and slower than TCP: jobs use it only with --rdma require", p.Port), ""})
+		return append(
+			p.addressFindings(netdevs),
+			Finding{
+				SeverityInfo,
+				"",
+				fmt.Sprintf("port %d is software RDMA, which is slower than TCP: jobs use it only with --rdma require",
+					p.Port),
+				"",
+			},
+		)
 	case KindNone:
-		return warn(fmt.Sprintf("is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.LinkLayer), "")
+		return warn(
+			fmt.Sprintf("is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.LinkLayer),
+			"")
 	}
 	return nil
 }
 
-// addressFindings are about the GIDs of an active port on Ethernet.
+// addressFindings returns findings about the GIDs of an active port on Ethernet.
 func (p *Port) addressFindings(netdevs []string) []Finding {
 	warn := func(what, fix string) []Finding {
 		return []Finding{{SeverityWarning, "", fmt.Sprintf("port %d ", p.Port) + what, fix}}
@@ -207,11 +277,17 @@ func (p *Port) addressFindings(netdevs []string) []Finding {
 		return warn("is active, but has no GID", "give its network interface an IP address")
 	case p.reachable(netdevs):
 		if !p.settled(netdevs) {
-			return warn("has addresses of RoCE v1 only: NCCL asks for RoCE v2, and no router passes v1 on", "check the port's RoCE mode on the host (cma_roce_mode)")
+			return warn("has addresses of RoCE v1 only: NCCL asks for RoCE v2, and routers do not forward v1",
+				"check the port's RoCE mode on the host (cma_roce_mode)")
 		}
 	case len(foreign) > 0:
-		// In the kernel's shared mode the GIDs of the host show in every container, those of foreign interfaces included.
-		return warn(fmt.Sprintf("has only GIDs of the network interface %s, which is not in this container", strings.Join(foreign, ", ")), fixNetwork)
+		// In the kernel's shared mode every container sees all GIDs of the host, even those of other containers'
+		// interfaces.
+		return warn(
+			fmt.Sprintf("has only GIDs of the network interface %s, which is not in this container",
+				strings.Join(foreign, ", ")),
+			fixNetwork,
+		)
 	default:
 		return warn("has link-local GIDs only", "give its network interface an IP address")
 	}

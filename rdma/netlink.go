@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Netlink is what the kernel's RDMA netlink says of the devices of this network namespace.
-type Netlink struct {
-	// Mode is "shared" or "exclusive", "" if the kernel does not tell (before 5.2).
-	Mode string
-	// Devices by name.
-	Devices map[string]NetlinkDevice
+// netlinkAnswer is what the kernel's RDMA netlink tells about the devices of this network namespace.
+type netlinkAnswer struct {
+	// mode is "shared" or "exclusive", "" if the kernel does not tell (before 5.2).
+	mode string
+	// devices by name
+	devices map[string]netlinkDevice
 }
 
-// NetlinkDevice is one device as RDMA netlink tells it.
-type NetlinkDevice struct {
-	// Protocol is "ib", "roce", "iw", "opa" or "usnic"; "" if it is not told (before 5.0).
-	Protocol string
-	// Driver is enum rdma_driver_id of rdma/ib_user_ioctl_verbs.h, by which the device has to be spoken to; 0 if unknown
-	// (before 5.2).
-	Driver uint32
+// netlinkDevice is one device in the answer of RDMA netlink.
+type netlinkDevice struct {
+	// protocol is "ib", "roce", "iw", "opa" or "usnic", "" if the kernel does not tell (before 5.0).
+	protocol string
+	// driver is enum rdma_driver_id of rdma/ib_user_ioctl_verbs.h, which verbs calls must name; 0 if unknown (before
+	// 5.2).
+	driver uint32
 
 	index uint32
 }
@@ -34,7 +34,7 @@ const (
 	driverSIW = 18
 )
 
-// Of rdma/rdma_netlink.h.
+// Constants of rdma/rdma_netlink.h.
 const (
 	nldev = 5 << 10 // RDMA_NL_NLDEV, in the upper bits of a message's type
 
@@ -51,10 +51,10 @@ const (
 	attrDriverID    = 73
 )
 
-// QueryNetlink asks the kernel; any user may. It never waits longer than a second for an answer.
-func QueryNetlink() (Netlink, error) {
-	fail := func(what string, err error) (Netlink, error) {
-		return Netlink{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
+// queryNetlink asks the kernel, which answers any user. It waits at most a second for an answer.
+func queryNetlink() (netlinkAnswer, error) {
+	fail := func(what string, err error) (netlinkAnswer, error) {
+		return netlinkAnswer{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
 	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
@@ -64,44 +64,44 @@ func QueryNetlink() (Netlink, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
 		return fail("opening", err)
 	}
-	n := Netlink{Devices: make(map[string]NetlinkDevice)}
+	n := netlinkAnswer{devices: make(map[string]netlinkDevice)}
 	if err := ask(fd, nldevGet, unix.NLM_F_DUMP, nil, n.addDevice); err != nil {
 		return fail("listing devices by", err)
 	}
-	// What follows, older kernels do not know.
+	// Older kernels do not know the other requests.
 	_ = ask(fd, nldevSysGet, 0, nil, n.addMode)
-	for name, d := range n.Devices {
+	for name, d := range n.devices {
 		request := appendAttr(nil, attrIndex, binary.NativeEndian.AppendUint32(nil, d.index))
 		request = appendAttr(request, attrChardevType, []byte("uverbs\x00"))
 		_ = ask(fd, nldevGetChardev, 0, request, func(a attrs) {
-			d.Driver = uint32(a.number(attrDriverID))
-			n.Devices[name] = d
+			d.driver = uint32(a.number(attrDriverID))
+			n.devices[name] = d
 		})
 	}
 	return n, nil
 }
 
-func (n *Netlink) addDevice(a attrs) {
+func (n *netlinkAnswer) addDevice(a attrs) {
 	if name := a.text(attrName); name != "" {
-		n.Devices[name] = NetlinkDevice{Protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
+		n.devices[name] = netlinkDevice{protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
 	}
 }
 
-func (n *Netlink) addMode(a attrs) {
+func (n *netlinkAnswer) addMode(a attrs) {
 	if v, ok := a[attrNetnsMode]; ok && len(v) > 0 {
-		n.Mode = "exclusive"
+		n.mode = "exclusive"
 		if v[0] != 0 {
-			n.Mode = "shared"
+			n.mode = "shared"
 		}
 	}
 }
 
-// ask sends one request and hands each answer to f.
+// ask sends one request and passes each answer to f.
 func ask(fd int, kind, flags uint16, body []byte, f func(attrs)) error {
 	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body)))
 	m = binary.NativeEndian.AppendUint16(m, kind)
 	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags)
-	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0) // sequence and port: one question at a time on a socket of its own
+	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0) // sequence and port may be 0: the socket carries one request at a time
 	if err := unix.Sendto(fd, append(m, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func ask(fd int, kind, flags uint16, body []byte, f func(attrs)) error {
 	}
 }
 
-// parseMessages takes one datagram apart. done = nothing follows.
+// parseMessages reads one datagram. done says that no more will follow.
 func parseMessages(b []byte, f func(attrs)) (done bool, err error) {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := binary.NativeEndian.Uint32(b)
@@ -148,7 +148,7 @@ func parseMessages(b []byte, f func(attrs)) (done bool, err error) {
 	return false, nil
 }
 
-// attrs are the attributes of a message by number.
+// attrs are the attributes of a message, by number.
 type attrs map[uint16][]byte
 
 func parseAttrs(b []byte) attrs {

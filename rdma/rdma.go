@@ -1,15 +1,15 @@
-// Package rdma says what verbs hardware this container can really use, and why not, and what all ranks of a job can use
-// together.
+// Package rdma finds out which verbs hardware this container can use, why it cannot use the rest, and what all ranks
+// of a job can use together.
 //
-// A device that the host has is of no use here unless its node was passed in, may be opened, has an active port, and
-// enough memory can be locked for it; jobs that find out themselves do so minutes later, with messages like "Cannot
-// allocate memory", or silently fall back to TCP. [Probe] reads what the kernel tells in /sys and /dev, asks its RDMA
-// netlink and the devices themselves, and turns it into a [Report] with advice. [Summary] is the part of a report that
-// fits into a gossip record, and [Judge] makes one verdict of the summaries of all ranks.
+// A container can use a device of its host only if the device's node was passed in and can be opened, a port is active,
+// and enough memory can be locked. A job that lacks one of these fails after minutes with a message such as "Cannot
+// allocate memory", or silently falls back to TCP. [Probe] reads /sys and /dev, asks the kernel's RDMA netlink and the
+// devices, and returns a [Report] with advice. [Summary] is the part of a report that fits into a gossip record, and
+// [Judge] compares the summaries of all ranks.
 //
-// The package needs no verbs library and no cgo, never changes anything, and never fails as a whole: a device that is
-// half visible, a file that cannot be read, or a value that makes no sense costs that value and nothing else. It does
-// not load modules, does not measure bandwidth, and does not know what a launcher is: variables are package launch's.
+// The package needs no verbs library and no cgo, changes nothing, and never fails as a whole: where a device is half
+// visible, a file cannot be read or a value makes no sense, only that value is missing. It does not load modules,
+// measure bandwidth, or know launchers: package launch sets their variables.
 package rdma
 
 import (
@@ -23,66 +23,66 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says where to look. [System] is the one for this container; captured trees have a Root and nothing else.
+// Config says where Probe looks. [System] returns the Config of this container; a captured tree needs only Root and
+// Limits.
 type Config struct {
-	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. nil: nothing is
-	// there.
+	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. Nil is an
+	// empty tree.
 	Root fs.FS
-	// Read reads the start of the file at an absolute path, an attribute of a device; see [ReadAttribute]. nil: it is read from Root.
-	Read func(path string, buf []byte) (int, error)
-	// Open tries the device node at an absolute path and returns the errno; see [OpenNode]. nil: a node counts as usable if
-	// it exists.
-	Open func(path string) error
-	// Verbs asks the device behind a node that can be opened; see [QueryVerbs]. nil: nobody is asked.
-	Verbs func(path string, driver uint32) (*Verbs, error)
-	// Netlink asks the kernel; see [QueryNetlink]. nil: nobody is asked. Not called where there is no device.
-	Netlink func() (Netlink, error)
-	// PeerMemory tries whether one process may read another's memory; see [ReadPeerMemory]. nil: unknown.
-	PeerMemory func() error
-	// Limits are this process's; see [SystemLimits].
+	// read reads the start of the file at an absolute path, an attribute of a device. Nil reads from Root.
+	read func(path string, buf []byte) (int, error)
+	// open tries to open the device node at an absolute path and returns the errno. With nil, a node that exists counts
+	// as openable.
+	open func(path string) error
+	// verbs asks the device behind a node that can be opened. Nil does not ask.
+	verbs func(path string, driver uint32) (*verbsAnswer, error)
+	// netlink asks the kernel. Nil does not ask. Probe calls it only where there is a device.
+	netlink func() (netlinkAnswer, error)
+	// peerMemory tries whether one process may read another's memory. Nil leaves it unknown.
+	peerMemory func() error
+	// Limits are those of this process.
 	Limits Limits
-	// Netdevs are the network interfaces of this network namespace. nil: those of sys/class/net in Root.
-	Netdevs []string
-	// Brief leaves out of each port's GIDs those that make no difference to [Report.Summary], to which ports can be used, and to the
-	// findings: of InfiniBand all but the first.
+	// netdevs are the network interfaces of this network namespace. Nil means those of sys/class/net in Root.
+	netdevs []string
+	// Brief skips GIDs that change neither [Report.Summary], nor which ports can be used, nor the findings: of
+	// InfiniBand all but the first.
 	Brief bool
 }
 
-// Limits are the two things that decide how much memory a verbs program may pin.
+// Limits decide how much memory a verbs program may pin.
 type Limits struct {
 	// Memlock is the soft RLIMIT_MEMLOCK in bytes, -1 for unlimited.
 	Memlock int64 `json:"memlock"`
-	// IPCLock says that CAP_IPC_LOCK is in the effective set: the limit does not count then.
+	// IPCLock says that CAP_IPC_LOCK is in the effective set, which lifts the limit.
 	IPCLock bool `json:"ipc_lock"`
 }
 
 // Report is what Probe found. Its JSON is that of `paiinit rdma --json`.
 type Report struct {
-	// Devices are ordered by name, numbers by value.
+	// Devices are sorted by name, numbers by value.
 	Devices []Device `json:"devices"`
 	Limits  Limits   `json:"limits"`
-	// NetnsMode is "shared" or "exclusive": whether a device shows in every network namespace or in its own only. "" if
-	// unknown.
+	// NetnsMode is "shared" if every network namespace sees a device, "exclusive" if only its own does, "" if unknown.
 	NetnsMode string `json:"netns_mode"`
-	// GPUDirect is the kernel module that lets NICs reach GPU memory: "nvidia_peermem", "nv_mem" or "nv_mem_nc", "" if none
-	// is loaded. NCCL looks for the same three (net_ib/gdr.cc).
+	// GPUDirect is the kernel module that lets NICs reach GPU memory: "nvidia_peermem", "nv_mem" or "nv_mem_nc", "" if
+	// none is loaded. NCCL looks for the same three (net_ib/gdr.cc).
 	GPUDirect string `json:"gpudirect"`
-	// DMABuf says that the kernel can give NICs the memory of other devices without such a module (5.12 and later).
-	// Whether a driver does, only a GPU can tell.
+	// DMABuf says that the kernel can give NICs the memory of other devices without such a module (5.12 and later). The
+	// GPU's driver must support it as well.
 	DMABuf bool `json:"dmabuf"`
 	// GPUs is the number of NVIDIA GPUs in the container.
 	GPUs int `json:"gpus"`
-	// NetworkDirect says that this is an Azure machine with the Network Direct devices of before SR-IOV.
+	// NetworkDirect says that this is an Azure machine with Network Direct devices, from before SR-IOV.
 	NetworkDirect bool `json:"network_direct"`
-	// PeerMemory is "allowed" or "denied": whether processes of this container may read each other's memory, as MPI's shared
-	// memory wants to (CMA). "" if unknown.
+	// PeerMemory is "allowed" or "denied": whether processes of this container may read each other's memory (CMA),
+	// which MPI uses between the ranks of one host. "" if unknown.
 	PeerMemory string    `json:"peer_memory"`
 	Findings   []Finding `json:"findings"`
 }
 
 // Device is one verbs device.
 type Device struct {
-	// Name is the kernel's, for example "mlx5_0". The same name may be another device on the next host.
+	// Name is the kernel's name, such as "mlx5_0". On another host it may be another device.
 	Name string `json:"name"`
 	// Driver is the name of the parent's driver, "" for software devices.
 	Driver string `json:"driver"`
@@ -91,30 +91,31 @@ type Device struct {
 	// Firmware is fw_ver, Board is board_id; "" where the driver has none.
 	Firmware string `json:"firmware"`
 	Board    string `json:"board"`
-	// NodeGUID and SysImageGUID are in the kernel's form, "a088:c203:0074:cfda". Functions of one card share the latter.
+	// NodeGUID and SysImageGUID are in the kernel's form, "a088:c203:0074:cfda". Functions of one card share the
+	// latter.
 	NodeGUID     string `json:"node_guid"`
 	SysImageGUID string `json:"sys_image_guid"`
 	// PCI is the address on the bus, "0000:3b:00.0"; "" for software devices.
 	PCI string `json:"pci"`
 	// NUMANode is the memory node that the device is near to, -1 if there is none or it is unknown.
 	NUMANode int `json:"numa_node"`
-	// Netdevs are the network interfaces of the device, whether or not this container has them.
+	// Netdevs are the network interfaces of the device, even those that this container does not have.
 	Netdevs []string `json:"netdevs"`
-	// Verbs is the name of the character device below /dev/infiniband, "" if the kernel offers none. VerbsDev is its device
+	// Verbs is the name of the character device below /dev/infiniband, "" if there is none. VerbsDev is its device
 	// number, "231:192".
 	Verbs    string `json:"verbs"`
 	VerbsDev string `json:"verbs_dev"`
-	// Openable says that it could be opened for reading and writing. OpenError is the name of the errno if not.
+	// Openable says that it can be opened for reading and writing; if not, OpenError is the name of the errno.
 	Openable  bool   `json:"openable"`
 	OpenError string `json:"open_error"`
-	// Attributes is what the device itself says, null if it was not asked or did not answer.
+	// Attributes is the device's answer, null if it was not asked or did not answer.
 	Attributes *Attributes `json:"attributes"`
 	Ports      []Port      `json:"ports"`
 
 	open     error  // why it is not Openable
 	visible  bool   // below sys/class/infiniband
 	nodeType string // "CA", "RNIC"
-	software bool   // made of a network interface, by rxe or siw
+	software bool   // rxe or siw, on top of a network interface
 }
 
 // Port is one port of a device. Strings and numbers are "" and 0 where they cannot be read.
@@ -134,15 +135,15 @@ type Port struct {
 	SMLID uint32 `json:"sm_lid"`
 	// CapMask is the port's capability mask.
 	CapMask uint32 `json:"cap_mask"`
-	// PKeys are the valid partition keys in table order, in the form "0xffff".
+	// PKeys are the valid partition keys in table order, such as "0xffff".
 	PKeys []string `json:"pkeys"`
-	// GIDs are those that are not zero.
+	// GIDs are the entries of the table that are in use.
 	GIDs []GID `json:"gids"`
-	// Attributes is what the device itself says of the port, null if it was not asked or did not answer.
+	// Attributes is the device's answer about the port, null if it was not asked or did not answer.
 	Attributes *PortAttributes `json:"attributes"`
-	// Fabric is what a program has to speak here: "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA", "none".
+	// Fabric is the port's kind: "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA" or "none".
 	Fabric Kind `json:"fabric"`
-	// Usable says that programs of this container can use the port, Why what stands in the way.
+	// Usable says that programs in this container can use the port; if not, Why says what is in the way.
 	Usable bool   `json:"usable"`
 	Why    string `json:"why"`
 
@@ -151,7 +152,7 @@ type Port struct {
 
 // GID is one entry of a port's GID table.
 type GID struct {
-	// Index is the place in the table; tables have holes.
+	// Index is the position in the table, which may have holes.
 	Index int `json:"index"`
 	// GID is written as an IPv6 address, "::ffff:10.0.0.1" for one made from IPv4.
 	GID string `json:"gid"`
@@ -161,37 +162,37 @@ type GID struct {
 	Netdev string `json:"netdev"`
 }
 
-// Probe looks at every device.
+// Probe examines every device.
 func Probe(c Config) Report {
 	t := newTree(c.Root)
-	netdevs := c.Netdevs
+	netdevs := c.netdevs
 	if netdevs == nil {
 		netdevs = t.names("sys/class/net")
 	}
-	t.read, t.brief, t.netdevs = c.Read, c.Brief, netdevs
+	t.read, t.brief, t.netdevs = c.read, c.Brief, netdevs
 	r := Report{
 		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
 		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},
 	}
-	var n Netlink
-	if c.Netlink != nil && (len(r.Devices) > 0 || t.exists(devicesDir)) {
-		n, _ = c.Netlink() // an old kernel, or a sandbox that has none: nothing is known then
+	var n netlinkAnswer
+	if c.netlink != nil && (len(r.Devices) > 0 || t.exists(devicesDir)) {
+		n, _ = c.netlink() // fails on old kernels and in sandboxes: the answer stays empty
 	}
-	r.NetnsMode = n.Mode
+	r.NetnsMode = n.mode
 	var asked sync.WaitGroup
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		about := n.Devices[d.Name]
-		d.Protocol = about.Protocol
-		d.software = d.software || about.Driver == driverRXE || about.Driver == driverSIW
+		about := n.devices[d.Name]
+		d.Protocol = about.protocol
+		d.software = d.software || about.driver == driverRXE || about.driver == driverSIW
 		if d.Verbs == "" {
 			continue
 		}
-		d.open = t.node(d.Verbs, d.VerbsDev, c.Open)
+		d.open = t.node(d.Verbs, d.VerbsDev, c.open)
 		d.Openable, d.OpenError = d.open == nil, errnoName(d.open)
-		if d.Openable && c.Verbs != nil && about.Driver != 0 {
+		if d.Openable && c.verbs != nil && about.driver != 0 {
 			asked.Go(func() {
-				if v, err := c.Verbs(nodeDir+d.Verbs, about.Driver); err == nil {
+				if v, err := c.verbs(nodeDir+d.Verbs, about.driver); err == nil {
 					d.add(v)
 				}
 			})
@@ -199,8 +200,8 @@ func Probe(c Config) Report {
 	}
 	asked.Wait()
 	r.NetworkDirect = r.NetworkDirect || t.networkDirect(r.Devices)
-	if c.PeerMemory != nil {
-		switch err := c.PeerMemory(); {
+	if c.peerMemory != nil {
+		switch err := c.peerMemory(); {
 		case err == nil:
 			r.PeerMemory = "allowed"
 		case errors.Is(err, syscall.EPERM):
@@ -212,12 +213,12 @@ func Probe(c Config) Report {
 	return r
 }
 
-// add takes over what the device said of itself.
-func (d *Device) add(v *Verbs) {
-	d.Attributes = &v.Device
+// add takes over the device's answer.
+func (d *Device) add(v *verbsAnswer) {
+	d.Attributes = &v.device
 	for i := range d.Ports {
-		if p := &d.Ports[i]; p.Port <= len(v.Ports) {
-			p.Attributes = v.Ports[p.Port-1]
+		if p := &d.Ports[i]; p.Port <= len(v.ports) {
+			p.Attributes = v.ports[p.Port-1]
 		}
 	}
 }
@@ -235,32 +236,41 @@ func errnoName(err error) string {
 	return "unknown"
 }
 
-// Reason is why no port can be used.
+// Reason says why no port can be used.
 type Reason uint8
 
-// The reasons, in the order in which they stand in the way. The numbers go over the network.
+// The reasons, each checked after the ones before it. The numbers go over the network.
 const (
-	ReasonNone      Reason = iota // usable, or nothing there
-	ReasonHidden                  // the device is in another network namespace
-	ReasonNoVerbs                 // the kernel offers no verbs interface
-	ReasonAbsent                  // ENOENT: the node was not passed in
-	ReasonForbidden               // EPERM: device cgroup
-	ReasonMode                    // EACCES: file mode
-	ReasonGone                    // ENXIO, EIO: removed or reset
-	ReasonWrongNode               // the node is that of another device
-	ReasonOpen                    // any other error
-	ReasonPort                    // no active port
-	ReasonLinkLayer               // an active port, but of no kind that is known
-	ReasonAddress                 // an active port that nobody can reach: no GID of this container's network
+	reasonNone      Reason = iota // usable, or nothing there
+	reasonHidden                  // the device is in another network namespace
+	reasonNoVerbs                 // the kernel offers no verbs interface
+	reasonAbsent                  // ENOENT: the node was not passed in
+	reasonForbidden               // EPERM: device cgroup
+	reasonMode                    // EACCES: file mode
+	reasonGone                    // ENXIO, EIO: removed or reset
+	reasonWrongNode               // the node is that of another device
+	reasonOpen                    // any other error
+	reasonPort                    // no active port
+	reasonLinkLayer               // an active port of an unknown kind
+	reasonAddress                 // an active port without a GID of this container's network
 	ReasonMemlock                 // too little memory can be locked
-	reasons                       // how many there are
+	reasons                       // the number of reasons
 )
 
 var reasonTexts = [reasons]string{
-	ReasonNone: "nothing in the way", ReasonHidden: "device in another network namespace", ReasonNoVerbs: "no verbs interface",
-	ReasonAbsent: "no device node", ReasonForbidden: "device not permitted", ReasonMode: "device not accessible to this user",
-	ReasonGone: "device gone", ReasonWrongNode: "wrong device node", ReasonOpen: "device cannot be opened", ReasonPort: "no active port",
-	ReasonLinkLayer: "unknown link layer", ReasonAddress: "no address on this network", ReasonMemlock: "memlock too low",
+	reasonNone:      "nothing in the way",
+	reasonHidden:    "device in another network namespace",
+	reasonNoVerbs:   "no verbs interface",
+	reasonAbsent:    "no device node",
+	reasonForbidden: "device not permitted",
+	reasonMode:      "device not accessible to this user",
+	reasonGone:      "device gone",
+	reasonWrongNode: "wrong device node",
+	reasonOpen:      "device cannot be opened",
+	reasonPort:      "no active port",
+	reasonLinkLayer: "unknown link layer",
+	reasonAddress:   "no address on this network",
+	ReasonMemlock:   "memlock too low",
 }
 
 // String returns a few words for people.
@@ -271,35 +281,36 @@ func (r Reason) String() string {
 	return "reason " + strconv.Itoa(int(r))
 }
 
-// errWrongNode is a node whose device number is not that of the device.
+// errWrongNode says that a node has the number of another device.
 type errWrongNode struct{ node, device string }
 
 func (e errWrongNode) Error() string {
 	return fmt.Sprintf("it is %s, the device is %s", e.node, e.device)
 }
 
-// reasonOf tells why a node cannot be opened (drivers/infiniband/core/uverbs_main.c, ib_uverbs_open).
+// reasonOf says why a node cannot be opened; ib_uverbs_open in drivers/infiniband/core/uverbs_main.c returns the
+// errors.
 func (d *Device) reasonOf(netnsMode string) Reason {
 	var wrong errWrongNode
 	switch err := d.open; {
 	case !d.visible:
-		return ReasonHidden
+		return reasonHidden
 	case d.Verbs == "":
-		return ReasonNoVerbs
+		return reasonNoVerbs
 	case err == nil:
-		return ReasonNone
+		return reasonNone
 	case errors.As(err, &wrong):
-		return ReasonWrongNode
+		return reasonWrongNode
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
-		return ReasonAbsent
+		return reasonAbsent
 	case errors.Is(err, syscall.EPERM) && netnsMode == "exclusive" && d.Protocol == "":
-		return ReasonHidden // netlink, which answers for this network namespace, does not know it: a stale /sys shows it
+		return reasonHidden // netlink does not list it for this network namespace: /sys is stale
 	case errors.Is(err, syscall.EPERM):
-		return ReasonForbidden
+		return reasonForbidden
 	case errors.Is(err, syscall.EACCES):
-		return ReasonMode
+		return reasonMode
 	case errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.EIO):
-		return ReasonGone
+		return reasonGone
 	}
-	return ReasonOpen
+	return reasonOpen
 }

@@ -25,15 +25,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected reports in testdata")
 
-// A fixture is a txtar archive. Its files are the tree; a file "-> TARGET" is a symbolic link, a file "!EINVAL" fails with
-// that error when it is read, or, below dev/, when it is opened as a device. The files "limits", "netlink" (a mode, then
-// "name protocol driver" lines), "want.json" and "summary" are not part of the tree.
+// A fixture is a txtar archive of a tree. A file "-> TARGET" is a symbolic link. A file "!EINVAL" fails with that error
+// when it is read or, below dev/, opened as a device. The files "limits", "netlink" (a mode, then lines "name protocol
+// driver"), "want.json" and "summary" are not part of the tree.
 type fixture struct {
 	archive *txtar.Archive
 	file    string
 	tree    fstest.MapFS
 	limits  Limits
-	netlink Netlink
+	netlink netlinkAnswer
 }
 
 func load(t testing.TB, file string) fixture {
@@ -48,17 +48,17 @@ func load(t testing.TB, file string) fixture {
 			_, err := fmt.Sscanf(data, "memlock=%d ipc_lock=%t", &f.limits.Memlock, &f.limits.IPCLock)
 			require.NoError(t, err)
 		case file.Name == "netlink":
-			f.netlink.Devices = make(map[string]NetlinkDevice)
+			f.netlink.devices = make(map[string]netlinkDevice)
 			for i, line := range strings.Split(strings.TrimSpace(data), "\n") {
 				if i == 0 {
-					f.netlink.Mode = line
+					f.netlink.mode = line
 					continue
 				}
 				var name string
-				var d NetlinkDevice
-				_, err := fmt.Sscan(line, &name, &d.Protocol, &d.Driver)
+				var d netlinkDevice
+				_, err := fmt.Sscan(line, &name, &d.protocol, &d.driver)
 				require.NoError(t, err)
-				f.netlink.Devices[name] = d
+				f.netlink.devices[name] = d
 			}
 		case file.Name == "want.json", file.Name == "summary":
 		case link:
@@ -79,10 +79,10 @@ func (f fixture) section(name string) string {
 	return ""
 }
 
-// config probes the fixture; open answers with the errno that the node's file names.
+// config returns the Config of the fixture. Its open returns the errno that the node's file names.
 func (f fixture) config() Config {
-	netlink := func() (Netlink, error) { return f.netlink, nil }
-	return Config{Root: failing{f.tree}, Limits: f.limits, Netlink: netlink, Open: func(path string) error {
+	netlink := func() (netlinkAnswer, error) { return f.netlink, nil }
+	return Config{Root: failing{f.tree}, Limits: f.limits, netlink: netlink, open: func(path string) error {
 		data, err := fs.ReadFile(f.tree, strings.TrimPrefix(path, "/"))
 		if err != nil {
 			return &fs.PathError{Op: "open", Path: path, Err: syscall.ENOENT}
@@ -107,7 +107,7 @@ func errnoOf(data []byte) error {
 	return nil
 }
 
-// failing is a file system whose marked files fail with an errno when they are read, as sysfs attributes do.
+// failing is a file system whose marked files return an errno when they are read, as attributes of sysfs do.
 type failing struct{ fstest.MapFS }
 
 func (f failing) Open(name string) (fs.File, error) {
@@ -161,7 +161,8 @@ func TestFixtures(t *testing.T) {
 						files = append(files, file)
 					}
 				}
-				f.archive.Files = append(files, txtar.File{Name: "want.json", Data: []byte(got)}, txtar.File{Name: "summary", Data: []byte(summary)})
+				f.archive.Files = append(files, txtar.File{Name: "want.json", Data: []byte(got)},
+					txtar.File{Name: "summary", Data: []byte(summary)})
 				require.NoError(t, os.WriteFile(f.file, txtar.Format(f.archive), 0o644))
 				return
 			}
@@ -178,7 +179,7 @@ func TestFixtures(t *testing.T) {
 	}
 }
 
-// TestRealDirectory: what os.DirFS shows is the same as what fstest.MapFS shows, symbolic links included.
+// os.DirFS and fstest.MapFS give the same report, also of symbolic links.
 func TestRealDirectory(t *testing.T) {
 	for _, f := range fixtures(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(f.file), ".txtar"), func(t *testing.T) {
@@ -190,7 +191,7 @@ func TestRealDirectory(t *testing.T) {
 				case file.Mode&fs.ModeSymlink != 0:
 					require.NoError(t, os.Symlink(string(file.Data), full))
 				case errnoOf(file.Data) != nil && !strings.HasPrefix(name, "dev/"):
-					require.NoError(t, os.Mkdir(full, 0o755)) // reading it fails, too
+					require.NoError(t, os.Mkdir(full, 0o755)) // reading it fails as well
 				default:
 					require.NoError(t, os.WriteFile(full, file.Data, 0o644))
 				}
@@ -215,15 +216,18 @@ func TestThisMachine(t *testing.T) {
 func TestZeroConfig(t *testing.T) {
 	r := Probe(Config{})
 	require.Equal(t, "none", r.Summary().String())
-	require.JSONEq(t, `{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"netns_mode":"","gpudirect":"","dmabuf":false,"gpus":0,
+	require.JSONEq(t,
+		`{"devices":[],"limits":{"memlock":0,"ipc_lock":false},"netns_mode":"","gpudirect":"","dmabuf":false,"gpus":0,
 		"network_direct":false,"peer_memory":"",
-		"findings":[{"severity":"info","device":"","what":"no verbs devices: MPI and NCCL will use TCP","fix":""}]}`, asJSON(t, r))
+		"findings":[{"severity":"info","device":"","what":"no verbs devices: MPI and NCCL will use TCP","fix":""}]}`,
+		asJSON(t, r),
+	)
 }
 
 func TestCapturedTreeWithoutOpen(t *testing.T) {
 	f := load(t, "testdata/azure-nd.txtar")
 	c := f.config()
-	c.Open = nil
+	c.open = nil
 	for _, d := range Probe(c).Devices {
 		require.Equal(t, d.Name != "mlx5_ib5", d.Openable, d.Name)
 	}
@@ -231,9 +235,9 @@ func TestCapturedTreeWithoutOpen(t *testing.T) {
 
 func TestNetdevsAreInjected(t *testing.T) {
 	c := load(t, "testdata/roce-dual.txtar").config()
-	c.Netdevs = []string{"ens3np0", "ens3np1"}
+	c.netdevs = []string{"ens3np0", "ens3np1"}
 	require.Empty(t, Probe(c).Findings)
-	c.Netdevs = []string{}
+	c.netdevs = []string{}
 	require.Len(t, Probe(c).Findings, 2)
 }
 
@@ -276,18 +280,19 @@ func TestWrongNode(t *testing.T) {
 	r := Probe(f.config())
 	require.False(t, r.Devices[0].Openable)
 	require.True(t, r.Devices[1].Openable)
-	require.Equal(t, "/dev/infiniband/uverbs0 is not the node of this device: it is 1:3, the device is 231:192", r.Findings[0].What)
+	require.Equal(t, "/dev/infiniband/uverbs0 is not the node of this device: it is 1:3, the device is 231:192",
+		r.Findings[0].What)
 	require.Equal(t, "1 x InfiniBand 400 Gb/s", r.Summary().String())
 }
 
 func TestOpenNode(t *testing.T) {
-	require.NoError(t, OpenNode("/dev/null"))
+	require.NoError(t, openNode("/dev/null"))
 	for path, want := range map[string]Reason{
-		"/dev/infiniband/uverbs-none": ReasonAbsent,
-		"/dev/null/x":                 ReasonAbsent,
-		"/":                           ReasonOpen,
+		"/dev/infiniband/uverbs-none": reasonAbsent,
+		"/dev/null/x":                 reasonAbsent,
+		"/":                           reasonOpen,
 	} {
-		err := OpenNode(path)
+		err := openNode(path)
 		require.ErrorContains(t, err, "rdma: opening "+path+": ")
 		d := Device{Verbs: "uverbs0", visible: true, open: err}
 		require.Equal(t, want, d.reasonOf(""), "%v", err)
@@ -295,7 +300,7 @@ func TestOpenNode(t *testing.T) {
 }
 
 func TestSystemLimits(t *testing.T) {
-	l := SystemLimits()
+	l := systemLimits()
 	var r unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r))
 	if r.Cur == unix.RLIM_INFINITY {
@@ -315,19 +320,26 @@ func TestSystemLimits(t *testing.T) {
 func TestTreeLimits(t *testing.T) {
 	require.Equal(t, Limits{Memlock: -1}, TreeLimits(fstest.MapFS{}))
 	require.Equal(t, Limits{Memlock: 65536, IPCLock: true}, TreeLimits(fstest.MapFS{
-		"proc/self/limits": {Data: []byte("Max processes             unlimited            unlimited            processes\nMax locked memory         65536                65536                bytes     \n")},
+		"proc/self/limits": {
+			Data: []byte(
+				"Max processes             unlimited            unlimited            processes\n" +
+					"Max locked memory         65536                65536                bytes     \n",
+			),
+		},
 		"proc/self/status": {Data: []byte("CapPrm:\t0000000000000000\nCapEff:\t0000000000004000\n")},
 	}))
 	require.Equal(t, Limits{Memlock: -1}, TreeLimits(fstest.MapFS{
-		"proc/self/limits": {Data: []byte("Max locked memory         unlimited            unlimited            bytes     \n")},
+		"proc/self/limits": {
+			Data: []byte("Max locked memory         unlimited            unlimited            bytes     \n"),
+		},
 		"proc/self/status": {Data: []byte("CapEff:\tx\n")},
 	}))
-	require.Equal(t, SystemLimits(), TreeLimits(os.DirFS("/")), "what the kernel tells of this process in both ways")
+	require.Equal(t, systemLimits(), TreeLimits(os.DirFS("/")), "what the kernel tells of this process in both ways")
 }
 
-// TestReadPeerMemory: this container may, or a seccomp filter or Yama says no; the child is gone either way.
+// This container may allow it, or a seccomp filter or Yama may forbid it. In both cases no child is left.
 func TestReadPeerMemory(t *testing.T) {
-	for _, read := range []func() error{ReadPeerMemory, readChild} {
+	for _, read := range []func() error{readPeerMemory, readChild} {
 		if err := read(); err != nil {
 			require.ErrorIs(t, err, unix.EPERM)
 		}
@@ -336,9 +348,9 @@ func TestReadPeerMemory(t *testing.T) {
 	require.ErrorIs(t, err, unix.ECHILD)
 }
 
-// The agent is not dumpable, so neither its parent nor a copy of it may be read; the ranks of the job may.
+// The agent is not dumpable, so its parent and a fork of it cannot be read. The ranks of the job can.
 func TestReadPeerMemoryNotDumpable(t *testing.T) {
-	runtime.LockOSThread() // for good: the thread ends with this goroutine, and with it what it gave up
+	runtime.LockOSThread() // never unlocked: the thread, which gave up capabilities, ends with this goroutine
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	require.NoError(t, unix.Capget(&header, &data[0]))
@@ -351,14 +363,16 @@ func TestReadPeerMemoryNotDumpable(t *testing.T) {
 }
 
 func TestPeerMemoryIsReported(t *testing.T) {
-	for want, err := range map[string]error{"allowed": nil, "denied": fmt.Errorf("x: %w", syscall.EPERM), "": syscall.ENOSYS} {
-		r := Probe(Config{PeerMemory: func() error { return err }})
+	for want, err := range map[string]error{
+		"allowed": nil, "denied": fmt.Errorf("x: %w", syscall.EPERM), "": syscall.ENOSYS,
+	} {
+		r := Probe(Config{peerMemory: func() error { return err }})
 		require.Equal(t, want, r.PeerMemory)
-		require.Equal(t, want == "denied", r.Summary().Flags&FlagPeerMemory != 0)
+		require.Equal(t, want == "denied", r.Summary().Flags&flagPeerMemory != 0)
 	}
 }
 
-// TestBriefTellsTheSame: of all that was captured, and of tables with anything in them.
+// Brief changes no summary, neither of captured trees nor of random tables.
 func TestBriefTellsTheSame(t *testing.T) {
 	same := func(t require.TestingT, c Config) (left int) {
 		whole := Probe(c)
@@ -397,30 +411,36 @@ func TestBriefTellsTheSame(t *testing.T) {
 		for i := range rapid.IntRange(0, 6).Draw(t, "entries") {
 			n := strconv.Itoa(i)
 			write(dir+"gids/"+n, rapid.SampledFrom([]string{
-				"0000:0000:0000:0000:0000:0000:0000:0000", "fe80:0000:0000:0000:a288:c2ff:fe74:cfda", "0000:0000:0000:0000:0000:ffff:0a00:0001",
-				"2001:0db8:0000:0000:0000:0000:0000:0001", "no address",
+				"0000:0000:0000:0000:0000:0000:0000:0000",
+				"fe80:0000:0000:0000:a288:c2ff:fe74:cfda",
+				"0000:0000:0000:0000:0000:ffff:0a00:0001",
+				"2001:0db8:0000:0000:0000:0000:0000:0001",
+				"no address",
 			}).Draw(t, "gid"))
 			write(dir+"gid_attrs/types/"+n, rapid.SampledFrom([]string{"IB/RoCE v1", "RoCE v2", ""}).Draw(t, "type"))
 			write(dir+"gid_attrs/ndevs/"+n, rapid.SampledFrom([]string{"eth0", "eth1", ""}).Draw(t, "netdev"))
 		}
-		left += same(t, Config{Root: tree, Limits: Limits{Memlock: -1}, Netdevs: []string{"lo", "eth0"}})
+		left += same(t, Config{Root: tree, Limits: Limits{Memlock: -1}, netdevs: []string{"lo", "eth0"}})
 	})
 	require.Positive(t, left)
 }
 
-// TestReadAttribute: what the kernel gives is the same in both ways.
+// readAttribute and package os read the same.
 func TestReadAttribute(t *testing.T) {
 	system, here := newTree(os.DirFS("/")), newTree(os.DirFS("/"))
-	system.read = ReadAttribute
-	for _, name := range []string{"proc/sys/kernel/osrelease", "proc/version", "sys/class/net/lo/address", "proc/self/limits", "sys/class/net/lo/none", "proc", "dev/null"} {
+	system.read = readAttribute
+	for _, name := range []string{
+		"proc/sys/kernel/osrelease", "proc/version", "sys/class/net/lo/address", "proc/self/limits",
+		"sys/class/net/lo/none", "proc", "dev/null",
+	} {
 		require.Equal(t, here.text(name), system.text(name), name)
 	}
 	require.NotEmpty(t, system.text("proc/sys/kernel/osrelease"))
-	_, err := ReadAttribute("/sys/class/net/lo/none", make([]byte, 1))
+	_, err := readAttribute("/sys/class/net/lo/none", make([]byte, 1))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestFailingFiles: each file of a tree fails in turn, in each way that was seen, and costs no more than what it says.
+// Each file of a tree fails in turn, in every way that was seen. Only its own value is missing from the report.
 func TestFailingFiles(t *testing.T) {
 	f := load(t, "testdata/mixed-node.txtar")
 	for name, file := range f.tree {
@@ -450,7 +470,7 @@ func TestFailingFiles(t *testing.T) {
 	}
 }
 
-// TestMessages: datagrams of RDMA netlink, as the kernel would send them, and cut or torn ones.
+// Datagrams of RDMA netlink as the kernel sends them, and truncated ones.
 func TestMessages(t *testing.T) {
 	message := func(kind uint16, body []byte) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, uint32(16+len(body)))
@@ -464,23 +484,27 @@ func TestMessages(t *testing.T) {
 		return message(unix.NLMSG_ERROR, binary.NativeEndian.AppendUint32(nil, uint32(-n)))
 	}
 
-	n := Netlink{Devices: map[string]NetlinkDevice{}}
+	n := netlinkAnswer{devices: map[string]netlinkDevice{}}
 	done, err := parseMessages(append(message(nldevGet, device), message(unix.NLMSG_DONE, nil)...), n.addDevice)
 	require.NoError(t, err)
 	require.True(t, done)
-	require.Equal(t, map[string]NetlinkDevice{"mlx5_0": {Protocol: "ib", index: 3}}, n.Devices)
+	require.Equal(t, map[string]netlinkDevice{"mlx5_0": {protocol: "ib", index: 3}}, n.devices)
 
-	done, err = parseMessages(append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...), n.addMode)
+	done, err = parseMessages(append(message(nldevSysGet, appendAttr(nil, attrNetnsMode, []byte{1})), errno(0)...),
+		n.addMode)
 	require.NoError(t, err)
 	require.True(t, done)
-	require.Equal(t, "shared", n.Mode)
+	require.Equal(t, "shared", n.mode)
 
 	_, err = parseMessages(errno(int32(unix.EPERM)), n.addDevice)
 	require.ErrorIs(t, err, unix.EPERM)
 	done, err = parseMessages(message(nldevGet, nil), n.addDevice)
 	require.NoError(t, err)
 	require.False(t, done, "more follows")
-	for _, torn := range [][]byte{message(nldevGet, device)[:30], {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, message(unix.NLMSG_ERROR, nil)} {
+	for _, torn := range [][]byte{
+		message(nldevGet, device)[:30], {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		message(unix.NLMSG_ERROR, nil),
+	} {
 		_, err = parseMessages(torn, n.addDevice)
 		require.Error(t, err)
 	}
@@ -488,37 +512,37 @@ func TestMessages(t *testing.T) {
 	require.Empty(t, parseAttrs([]byte{1, 0, 1, 0}))
 }
 
-// TestQueryNetlink: a kernel with RDMA answers anybody, another one has no such socket.
+// A kernel with RDMA answers any user. Other kernels have no such socket.
 func TestQueryNetlink(t *testing.T) {
-	n, err := QueryNetlink()
+	n, err := queryNetlink()
 	if err != nil {
 		require.ErrorContains(t, err, "RDMA netlink: ")
 		return
 	}
-	require.NotNil(t, n.Devices)
+	require.NotNil(t, n.devices)
 }
 
 func TestQueryVerbs(t *testing.T) {
-	_, err := QueryVerbs("/dev/infiniband/uverbs-none", 1)
+	_, err := queryVerbs("/dev/infiniband/uverbs-none", 1)
 	require.ErrorIs(t, err, unix.ENOENT)
-	_, err = QueryVerbs("/dev/null", 1)
+	_, err = queryVerbs("/dev/null", 1)
 	require.ErrorIs(t, err, unix.ENOTTY)
 }
 
-// TestVerbs: what devices say is taken over; those that do not speak are not worse for it.
+// The report holds the devices' answers. A device that does not answer stays usable.
 func TestVerbs(t *testing.T) {
 	f := load(t, "testdata/cgroup.txtar")
 	f.tree["dev/infiniband/uverbs0"].Data = nil
 	c := f.config()
-	c.Verbs = func(path string, driver uint32) (*Verbs, error) {
+	c.verbs = func(path string, driver uint32) (*verbsAnswer, error) {
 		require.Equal(t, "/dev/infiniband/uverbs0", path)
 		require.EqualValues(t, 1, driver)
-		return &Verbs{Device: Attributes{MaxQP: 7}, Ports: []*PortAttributes{{ActiveMTU: 4096}}}, nil
+		return &verbsAnswer{device: Attributes{MaxQP: 7}, ports: []*PortAttributes{{ActiveMTU: 4096}}}, nil
 	}
 	d := Probe(c).Devices[0]
 	require.EqualValues(t, 7, d.Attributes.MaxQP)
 	require.Equal(t, 4096, d.Ports[0].Attributes.ActiveMTU)
-	c.Verbs = func(string, uint32) (*Verbs, error) { return nil, unix.EINVAL }
+	c.verbs = func(string, uint32) (*verbsAnswer, error) { return nil, unix.EINVAL }
 	r := Probe(c)
 	require.Nil(t, r.Devices[0].Attributes)
 	require.True(t, r.Devices[0].Ports[0].Usable)
@@ -533,23 +557,37 @@ func TestGPUDirect(t *testing.T) {
 	require.Equal(t, SeverityInfo, findings[0].Severity)
 	f.tree["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte("5.11.0\n")}
 	require.Equal(t, SeverityWarning, Probe(c).Findings[0].Severity)
-	for release, want := range map[string]bool{"6.1.0-56-amd64": true, "5.12.0": true, "5.4.0": false, "4.18.0-553.el8": false, "": false, "x": false, "5": false} {
+	for release, want := range map[string]bool{
+		"6.1.0-56-amd64": true, "5.12.0": true, "5.4.0": false, "4.18.0-553.el8": false, "": false, "x": false,
+		"5": false,
+	} {
 		f.tree["proc/sys/kernel/osrelease"] = &fstest.MapFile{Data: []byte(release)}
 		require.Equal(t, want, Probe(c).DMABuf, release)
 	}
 }
 
 func TestParsers(t *testing.T) {
-	for in, want := range map[string]string{"4: ACTIVE": "ACTIVE", "1: DOWN": "DOWN", "5: LinkUp": "LinkUp", "6: LinkErrorRecovery": "LinkErrorRecovery", "": "", "ACTIVE": "", "x: ACTIVE": "", "4:": ""} {
+	for in, want := range map[string]string{
+		"4: ACTIVE": "ACTIVE", "1: DOWN": "DOWN", "5: LinkUp": "LinkUp", "6: LinkErrorRecovery": "LinkErrorRecovery",
+		"": "", "ACTIVE": "", "x: ACTIVE": "", "4:": "",
+	} {
 		require.Equal(t, want, parseState(in), in)
 	}
-	for in, want := range map[string]float64{"400 Gb/sec (4X NDR)": 400, "2.5 Gb/sec (1X SDR)": 2.5, "10 Gb/sec (4X SDR)": 10, "": 0, "fast": 0, "-1 Gb/sec": 0, "NaN Gb/sec": 0, "Inf Gb/sec": 0, "1e9 Gb/sec": 0, "100": 0} {
+	for in, want := range map[string]float64{
+		"400 Gb/sec (4X NDR)": 400, "2.5 Gb/sec (1X SDR)": 2.5, "10 Gb/sec (4X SDR)": 10, "": 0, "fast": 0,
+		"-1 Gb/sec": 0, "NaN Gb/sec": 0, "Inf Gb/sec": 0, "1e9 Gb/sec": 0, "100": 0,
+	} {
 		require.Equal(t, want, parseRate(in), in)
 	}
-	for in, want := range map[string]uint32{"0x0": 0, "0x239": 569, "0xffff": 65535, "ffff": 0, "0x": 0, "0xfffffffff": 0, "-0x1": 0} {
+	for in, want := range map[string]uint32{
+		"0x0": 0, "0x239": 569, "0xffff": 65535, "ffff": 0, "0x": 0, "0xfffffffff": 0, "-0x1": 0,
+	} {
 		require.Equal(t, want, parseHex(in), in)
 	}
-	for _, p := range [][2]string{{"mlx5_2", "mlx5_10"}, {"mlx5_9", "mlx5_an0"}, {"a", "b"}, {"a", "a0"}, {"1", "2"}, {"9", "10"}, {"x99999999999999999999", "x999999999999999999999"}} {
+	for _, p := range [][2]string{
+		{"mlx5_2", "mlx5_10"}, {"mlx5_9", "mlx5_an0"}, {"a", "b"}, {"a", "a0"}, {"1", "2"}, {"9", "10"},
+		{"x99999999999999999999", "x999999999999999999999"},
+	} {
 		require.Negative(t, natural(p[0], p[1]), "%v", p)
 		require.Positive(t, natural(p[1], p[0]), "%v", p)
 		require.Zero(t, natural(p[0], p[0]), "%v", p)
@@ -558,18 +596,21 @@ func TestParsers(t *testing.T) {
 
 func TestReasons(t *testing.T) {
 	for err, want := range map[error]Reason{
-		syscall.ENOENT: ReasonAbsent, syscall.EPERM: ReasonForbidden, syscall.EACCES: ReasonMode, syscall.ENXIO: ReasonGone,
-		syscall.EIO: ReasonGone, syscall.ENODEV: ReasonGone, syscall.EMFILE: ReasonOpen, errors.New("odd"): ReasonOpen, errWrongNode{"1:3", "231:192"}: ReasonWrongNode,
+		syscall.ENOENT: reasonAbsent, syscall.EPERM: reasonForbidden, syscall.EACCES: reasonMode,
+		syscall.ENXIO: reasonGone,
+		syscall.EIO:   reasonGone, syscall.ENODEV: reasonGone, syscall.EMFILE: reasonOpen,
+		errors.New("odd"):              reasonOpen,
+		errWrongNode{"1:3", "231:192"}: reasonWrongNode,
 	} {
 		d := Device{Verbs: "uverbs0", visible: true, open: fmt.Errorf("wrapped: %w", err)}
 		require.Equal(t, want, d.reasonOf("shared"), "%v", err)
 	}
 	refused := Device{Verbs: "uverbs0", visible: true, open: syscall.EPERM}
-	require.Equal(t, ReasonHidden, refused.reasonOf("exclusive"), "netlink, which knows it not, and /sys do not agree")
+	require.Equal(t, reasonHidden, refused.reasonOf("exclusive"), "netlink, which knows it not, and /sys do not agree")
 	refused.Protocol = "ib"
-	require.Equal(t, ReasonForbidden, refused.reasonOf("exclusive"))
+	require.Equal(t, reasonForbidden, refused.reasonOf("exclusive"))
 	seen := map[string]bool{}
-	for r := ReasonNone; r < reasons; r++ {
+	for r := reasonNone; r < reasons; r++ {
 		require.NotContains(t, r.String(), "reason ", "a reason without words")
 		require.False(t, seen[r.String()], "%s twice", r)
 		seen[r.String()] = true
@@ -578,39 +619,52 @@ func TestReasons(t *testing.T) {
 }
 
 func TestSummary(t *testing.T) {
-	rails := func(k Kind, r Rails) Summary {
+	withRails := func(k Kind, r rails) Summary {
 		s := Summary{Devices: 1}
-		s.Rails[k] = r
+		s.rails[k] = r
 		return s
 	}
-	both := Summary{Devices: 9, Flags: FlagGPUs | FlagIPv4, PKeys: []uint16{0x7fff, 0x8003, 0xffff}, Subnets: 1 << 31, Ports: 7}
-	both.Rails[KindInfiniBand], both.Rails[KindRoCE] = Rails{8, 4000, 17}, Rails{1, 1000, 65535}
-	full := Summary{Devices: 255, Reason: reasons - 1, Flags: 65535, PKeys: []uint16{1, 2, 3}, Subnets: 1<<32 - 1, Ports: 1<<32 - 1}
+	both := Summary{
+		Devices: 9,
+		Flags:   flagGPUs | flagIPv4,
+		pkeys:   []uint16{0x7fff, 0x8003, 0xffff},
+		subnets: 1 << 31,
+		ports:   7,
+	}
+	both.rails[KindInfiniBand], both.rails[KindRoCE] = rails{8, 4000, 17}, rails{1, 1000, 65535}
+	full := Summary{
+		Devices: 255,
+		Reason:  reasons - 1,
+		Flags:   65535,
+		pkeys:   []uint16{1, 2, 3},
+		subnets: 1<<32 - 1,
+		ports:   1<<32 - 1,
+	}
 	for k := KindInfiniBand; k < kinds; k++ {
-		full.Rails[k] = Rails{255, 65535, 65535}
+		full.rails[k] = rails{255, 65535, 65535}
 	}
 	for want, s := range map[string]Summary{
 		"none":                                       {},
 		"off":                                        {Flags: FlagOff},
 		"1 device, not usable: memlock too low":      {Devices: 1, Reason: ReasonMemlock},
-		"9 devices, not usable: no active port":      {Devices: 9, Reason: ReasonPort},
+		"9 devices, not usable: no active port":      {Devices: 9, Reason: reasonPort},
 		"Azure Network Direct only":                  {Flags: FlagNetworkDirect},
-		"2 x InfiniBand 400 Gb/s":                    rails(KindInfiniBand, Rails{2, 4000, 1}),
-		"1 x software RDMA 2.5 Gb/s":                 rails(KindSoftware, Rails{1, 25, 2}),
-		"1 x InfiniBand":                             rails(KindInfiniBand, Rails{1, 0, 3}),
+		"2 x InfiniBand 400 Gb/s":                    withRails(KindInfiniBand, rails{2, 4000, 1}),
+		"1 x software RDMA 2.5 Gb/s":                 withRails(KindSoftware, rails{1, 25, 2}),
+		"1 x InfiniBand":                             withRails(KindInfiniBand, rails{1, 0, 3}),
 		"8 x InfiniBand 400 Gb/s, 1 x RoCE 100 Gb/s": both,
 		"off of everything":                          full,
 	} {
 		if want != "off of everything" {
 			require.Equal(t, want, s.String())
 		}
-		require.Equal(t, s.Rails != [kinds]Rails{}, s.Usable())
+		require.Equal(t, s.rails != [kinds]rails{}, s.Usable())
 		b := s.Encode()
-		require.LessOrEqual(t, len(b), MaxSummary)
+		require.LessOrEqual(t, len(b), maxSummary)
 		back, err := DecodeSummary(b)
 		require.NoError(t, err)
 		require.Equal(t, s, back)
-		_, err = DecodeSummary(append(b, make([]byte, MaxSummary-len(b))...))
+		_, err = DecodeSummary(append(b, make([]byte, maxSummary-len(b))...))
 		require.NoError(t, err, "room for later versions")
 		for n := range b {
 			if _, err = DecodeSummary(b[:n]); n < len(b) {
@@ -620,12 +674,14 @@ func TestSummary(t *testing.T) {
 	}
 	good := Summary{Devices: 1}.Encode()
 	for want, b := range map[string][]byte{
-		"rdma: decoding summary: 0 bytes, want 6 to 64":                        nil,
-		"rdma: decoding summary: 65 bytes, want 6 to 64":                       append(append([]byte{}, good...), make([]byte, 59)...),
-		"rdma: decoding summary: version 3, want 2":                            append([]byte{3}, good[1:]...),
-		"rdma: decoding summary: unknown reason":                               {2, 1, 99, 0, 0, 0},
-		"rdma: decoding summary: unknown kind of fabric":                       {2, 1, 0, 0, 0, 0x80},
-		"rdma: decoding summary: it ends early or holds a number out of range": {2, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		"rdma: decoding summary: 0 bytes, want 6 to 64":  nil,
+		"rdma: decoding summary: 65 bytes, want 6 to 64": append(append([]byte{}, good...), make([]byte, 59)...),
+		"rdma: decoding summary: version 3, want 2":      append([]byte{3}, good[1:]...),
+		"rdma: decoding summary: unknown reason":         {2, 1, 99, 0, 0, 0},
+		"rdma: decoding summary: unknown kind of fabric": {2, 1, 0, 0, 0, 0x80},
+		"rdma: decoding summary: it ends early or a number is out of range": {
+			2, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		},
 	} {
 		_, err := DecodeSummary(b)
 		require.EqualError(t, err, want)
@@ -650,19 +706,30 @@ func FuzzDecodeSummary(f *testing.F) {
 func TestSummaryOfManyDevices(t *testing.T) {
 	var r Report
 	for range 300 {
-		r.Devices = append(r.Devices, Device{visible: true, Verbs: "uverbs0", Openable: true, Ports: []Port{{State: "ACTIVE", LinkLayer: "InfiniBand", RateGbps: 99999}}})
+		r.Devices = append(
+			r.Devices,
+			Device{
+				visible:  true,
+				Verbs:    "uverbs0",
+				Openable: true,
+				Ports:    []Port{{State: "ACTIVE", LinkLayer: "InfiniBand", RateGbps: 99999}},
+			},
+		)
 	}
 	r.Limits = Limits{Memlock: -1}
 	r.resolve(nil)
 	s := r.Summary()
 	require.EqualValues(t, 255, s.Devices)
-	require.EqualValues(t, 255, s.Rails[KindInfiniBand].Count)
-	require.EqualValues(t, 65535, s.Rails[KindInfiniBand].DeciGbps)
+	require.EqualValues(t, 255, s.rails[KindInfiniBand].count)
+	require.EqualValues(t, 65535, s.rails[KindInfiniBand].deciGbps)
 }
 
-// FuzzContents puts the same content into every file of a tree: nothing a file says makes Probe fail.
+// FuzzContents puts the same content into every file of a tree. No content makes Probe fail.
 func FuzzContents(f *testing.F) {
-	for _, s := range []string{"", "4: ACTIVE", "400 Gb/sec (4X NDR)", "InfiniBand", "Ethernet", "0x8003", "fe80::1", "mlx5_0", "231:192", "\x00\xff", "../../x", strings.Repeat("9", 5000)} {
+	for _, s := range []string{
+		"", "4: ACTIVE", "400 Gb/sec (4X NDR)", "InfiniBand", "Ethernet", "0x8003", "fe80::1", "mlx5_0", "231:192",
+		"\x00\xff", "../../x", strings.Repeat("9", 5000),
+	} {
 		f.Add([]byte(s), []byte("4: ACTIVE"))
 	}
 	base := load(f, "testdata/mlx5-ndr.txtar")
@@ -685,7 +752,8 @@ func FuzzContents(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, back)
 		_ = s.String()
-		_, _ = parseMessages(one, func(a attrs) { n := Netlink{Devices: map[string]NetlinkDevice{}}; n.addDevice(a); n.addMode(a) })
+		_, _ = parseMessages(one,
+			func(a attrs) { n := netlinkAnswer{devices: map[string]netlinkDevice{}}; n.addDevice(a); n.addMode(a) })
 		var again Report
 		require.NoError(t, json.Unmarshal([]byte(asJSON(t, r)), &again))
 	})
@@ -715,9 +783,10 @@ func BenchmarkProbe(b *testing.B) {
 			write(fmt.Sprintf("%sports/1/gids/%d", dir, i), gid)
 		}
 	}
-	read := func(path string, buf []byte) (int, error) { return ReadAttribute(root+path, buf) }
+	read := func(path string, buf []byte) (int, error) { return readAttribute(root+path, buf) }
 	for b.Loop() {
-		if r := Probe(Config{Root: os.DirFS(root), Read: read}); len(r.Devices) != 12 || len(r.Devices[11].Ports[0].GIDs) != 8 {
+		if r := Probe(Config{Root: os.DirFS(root), read: read}); len(r.Devices) != 12 ||
+			len(r.Devices[11].Ports[0].GIDs) != 8 {
 			b.Fatal("wrong report")
 		}
 	}

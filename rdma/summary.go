@@ -11,23 +11,24 @@ import (
 	"strings"
 )
 
-// Summary is what other hosts need to know about this one.
+// Summary is what the other ranks need to know about a host.
 type Summary struct {
 	// Devices is the number of verbs devices, 255 for more.
 	Devices uint8
-	// Reason is what stands in the way if there is a device and none of its ports can be used.
+	// Reason says why no port can be used, where there is a device.
 	Reason Reason
 	Flags  Flags
-	// Rails are the ports that can be used, by Kind. That of KindNone is empty.
-	Rails [kinds]Rails
-	// PKeys are the partition keys of the InfiniBand ports that can be used, the first three in ascending order. With more
-	// of them than that, FlagManyPKeys is set.
-	PKeys []uint16
-	// Subnets has one bit for each subnet prefix of the InfiniBand ports that can be used, the bit chosen by a hash: without
-	// a bit in common, two hosts have no subnet in common.
-	Subnets uint32
-	// Ports is a hash over the GUIDs of the devices with ports that can be used: the same on hosts that share their devices.
-	Ports uint32
+	// rails are the usable ports by Kind. The entry of KindNone is empty.
+	rails [kinds]rails
+	// pkeys are the partition keys of the usable InfiniBand ports, the first three in ascending order. If there are
+	// more, flagManyPKeys is set.
+	pkeys []uint16
+	// subnets has one bit for each subnet prefix of the usable InfiniBand ports, chosen by a hash: two hosts without a
+	// common bit have no common subnet.
+	subnets uint32
+	// ports is a hash over the GUIDs of the devices with usable ports. Containers that share their devices have the
+	// same.
+	ports uint32
 }
 
 // Flags are single facts about a host.
@@ -35,44 +36,44 @@ type Flags uint16
 
 // The flags. The numbers go over the network.
 const (
-	FlagOff           Flags = 1 << iota // the user wants nobody to look (--rdma off); everything else is zero then
-	FlagRequire                         // the user wants no launch without RDMA
-	FlagIPv4                            // all RoCE ports that can be used have an address of that family
-	FlagIPv6                            //
-	FlagGPUs                            // there are NVIDIA GPUs
-	FlagGPUDirect                       // and a module by which NICs reach their memory
-	FlagMemlock                         // locked memory is limited
-	FlagPeerMemory                      // processes may not read each other's memory
-	FlagManyPKeys                       // PKeys is not all
+	FlagOff           Flags = 1 << iota // the user turned RDMA off (--rdma off); everything else is zero
+	FlagRequire                         // the user forbids a launch without RDMA
+	flagIPv4                            // all usable RoCE ports have an IPv4 address
+	flagIPv6                            // all usable RoCE ports have an IPv6 address
+	flagGPUs                            // there are NVIDIA GPUs
+	flagGPUDirect                       // a module lets NICs reach the memory of NVIDIA GPUs
+	flagMemlock                         // locked memory is limited
+	flagPeerMemory                      // processes may not read each other's memory
+	flagManyPKeys                       // there are more partition keys than pkeys holds
 	FlagNetworkDirect                   // see Report.NetworkDirect
 )
 
-// Rails are ports of one kind.
-type Rails struct {
-	// Count is the number of ports, 255 for more.
-	Count uint8
-	// DeciGbps is the rate of the slowest of them in tenths of Gb/s, 0 if unknown.
-	DeciGbps uint16
-	// Names is a hash over the names of the ports: where it differs, hosts call their devices differently.
-	Names uint16
+// rails are the usable ports of one kind.
+type rails struct {
+	// count is the number of ports, 255 for more.
+	count uint8
+	// deciGbps is the rate of the slowest port in tenths of Gb/s, 0 if unknown.
+	deciGbps uint16
+	// names is a hash over the names of the ports. It differs between hosts that name their devices differently.
+	names uint16
 }
 
 const maxPKeys = 3
 
-// Usable reports whether programs can use one of the ports.
+// Usable reports whether programs can use any port.
 func (s Summary) Usable() bool { return s.Best() != KindNone }
 
-// Best is the best kind of which there is a port that can be used.
+// Best returns the best kind that has a usable port.
 func (s Summary) Best() Kind {
 	for k := KindInfiniBand; k < kinds; k++ {
-		if s.Rails[k].Count > 0 {
+		if s.rails[k].count > 0 {
 			return k
 		}
 	}
 	return KindNone
 }
 
-// Summary sums up r.
+// Summary returns the summary of r.
 func (r Report) Summary() Summary {
 	s := Summary{Devices: uint8(min(len(r.Devices), math.MaxUint8))}
 	flag := func(f Flags, set bool) {
@@ -80,23 +81,23 @@ func (r Report) Summary() Summary {
 			s.Flags |= f
 		}
 	}
-	flag(FlagGPUs, r.GPUs > 0)
-	flag(FlagGPUDirect, r.GPUDirect != "")
-	flag(FlagPeerMemory, r.PeerMemory == "denied")
+	flag(flagGPUs, r.GPUs > 0)
+	flag(flagGPUDirect, r.GPUDirect != "")
+	flag(flagPeerMemory, r.PeerMemory == "denied")
 	flag(FlagNetworkDirect, r.NetworkDirect)
-	flag(FlagMemlock, len(r.Devices) > 0 && !r.Limits.unlimited())
+	flag(flagMemlock, len(r.Devices) > 0 && !r.Limits.unlimited())
 
 	var reason Reason
 	var keys []uint16
 	var guids []string
 	names := make(map[Kind][]string)
-	families := FlagIPv4 | FlagIPv6
+	families := flagIPv4 | flagIPv6
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if len(d.Ports) == 0 {
 			why := d.reasonOf(r.NetnsMode)
-			if why == ReasonNone {
-				why = ReasonPort
+			if why == reasonNone {
+				why = reasonPort
 			}
 			reason = max(reason, why)
 		}
@@ -106,7 +107,7 @@ func (r Report) Summary() Summary {
 				reason = max(reason, p.reason)
 				continue
 			}
-			s.Rails[p.Fabric].add(p.RateGbps)
+			s.rails[p.Fabric].add(p.RateGbps)
 			names[p.Fabric] = append(names[p.Fabric], fmt.Sprintf("%s:%d", d.Name, p.Port))
 			guids = append(guids, d.NodeGUID)
 			switch p.Fabric {
@@ -123,24 +124,24 @@ func (r Report) Summary() Summary {
 	if !s.Usable() {
 		s.Reason = reason
 	}
-	if s.Rails[KindRoCE].Count > 0 {
+	if s.rails[KindRoCE].count > 0 {
 		s.Flags |= families
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	flag(FlagManyPKeys, len(keys) > maxPKeys)
-	s.PKeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
+	flag(flagManyPKeys, len(keys) > maxPKeys)
+	s.pkeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
 	for k, n := range names {
-		s.Rails[k].Names = uint16(hash(n))
+		s.rails[k].names = uint16(hash(n))
 	}
 	slices.Sort(guids)
 	if guids = slices.Compact(guids); len(guids) > 0 {
-		s.Ports = hash(guids)
+		s.ports = hash(guids)
 	}
 	return s
 }
 
-// Ports are the ports of kind k that can be used, as "mlx5_0:1".
+// Ports returns the usable ports of kind k, such as "mlx5_0:1".
 func (r Report) Ports(k Kind) []string {
 	var names []string
 	for i := range r.Devices {
@@ -153,17 +154,16 @@ func (r Report) Ports(k Kind) []string {
 	return names
 }
 
-// addSubnets notes the upper half of a port's first GID.
+// addSubnets adds the subnet of a port, the upper half of its first GID.
 func (s *Summary) addSubnets(p *Port) {
 	for _, g := range p.GIDs {
 		if g.Index == 0 {
-			s.Subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
+			s.subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
 		}
 	}
 }
 
-// families are the address families by which a RoCE port can be reached. An interface that is not here makes no difference
-// any more: the port would not be usable.
+// families returns the address families by which a usable RoCE port can be reached.
 func (p *Port) families() Flags {
 	var f Flags
 	for _, g := range p.GIDs {
@@ -177,25 +177,25 @@ func (p *Port) families() Flags {
 func hash(words []string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {
-		_, _ = h.Write([]byte(w + "\x00")) // never fails, by its documentation
+		_, _ = h.Write([]byte(w + "\x00")) // documented never to fail
 	}
 	return h.Sum32()
 }
 
-func (r *Rails) add(gbps float64) {
+func (r *rails) add(gbps float64) {
 	rate := uint16(min(math.Round(gbps*10), math.MaxUint16))
-	if r.Count == 0 || rate < r.DeciGbps {
-		r.DeciGbps = rate
+	if r.count == 0 || rate < r.deciGbps {
+		r.deciGbps = rate
 	}
-	if r.Count < math.MaxUint8 {
-		r.Count++
+	if r.count < math.MaxUint8 {
+		r.count++
 	}
 }
 
-func (r Rails) text(k Kind) string {
-	text := fmt.Sprintf("%d x %s", r.Count, k)
-	if r.DeciGbps > 0 {
-		text += " " + strconv.FormatFloat(float64(r.DeciGbps)/10, 'f', -1, 64) + " Gb/s"
+func (r rails) text(k Kind) string {
+	text := fmt.Sprintf("%d x %s", r.count, k)
+	if r.deciGbps > 0 {
+		text += " " + strconv.FormatFloat(float64(r.deciGbps)/10, 'f', -1, 64) + " Gb/s"
 	}
 	return text
 }
@@ -203,8 +203,8 @@ func (r Rails) text(k Kind) string {
 // String returns the summary in a few words: "none", "2 x InfiniBand 400 Gb/s", "1 device, not usable: no device node".
 func (s Summary) String() string {
 	var parts []string
-	for k, r := range s.Rails {
-		if r.Count > 0 {
+	for k, r := range s.rails {
+		if r.count > 0 {
 			parts = append(parts, r.text(Kind(k)))
 		}
 	}
@@ -223,37 +223,37 @@ func (s Summary) String() string {
 	return fmt.Sprintf("%d devices, not usable: %s", s.Devices, s.Reason)
 }
 
-// The encoding: version, devices, reason, flags (2 bytes), a bit for each kind that has rails, five bytes for each of them,
-// and, if there is any, the hash of the ports; for InfiniBand then the subnets, and the number of keys with two bytes each.
-// Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
+// The encoding: version, devices, reason, flags (2 bytes), one bit for each kind that has rails, five bytes for each
+// such kind and, if there is any, the hash of the ports; for InfiniBand also the subnets and the number of keys with
+// two bytes each. Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
 const (
 	summaryVersion = 2
-	// MaxSummary is the length of the longest encoding, in bytes.
-	MaxSummary = 64
+	// maxSummary is the length of the longest encoding in bytes.
+	maxSummary = 64
 )
 
-// Encode returns s in at most MaxSummary bytes.
+// Encode returns s in at most maxSummary bytes.
 func (s Summary) Encode() []byte {
 	b := []byte{summaryVersion, s.Devices, byte(s.Reason)}
 	b = binary.BigEndian.AppendUint16(b, uint16(s.Flags))
 	present := len(b)
 	b = append(b, 0)
 	for k := KindInfiniBand; k < kinds; k++ {
-		r := s.Rails[k]
-		if r.Count == 0 {
+		r := s.rails[k]
+		if r.count == 0 {
 			continue
 		}
 		b[present] |= 1 << k
-		b = append(b, r.Count)
-		b = binary.BigEndian.AppendUint16(b, r.DeciGbps)
-		b = binary.BigEndian.AppendUint16(b, r.Names)
+		b = append(b, r.count)
+		b = binary.BigEndian.AppendUint16(b, r.deciGbps)
+		b = binary.BigEndian.AppendUint16(b, r.names)
 	}
 	if b[present] != 0 {
-		b = binary.BigEndian.AppendUint32(b, s.Ports)
+		b = binary.BigEndian.AppendUint32(b, s.ports)
 	}
-	if s.Rails[KindInfiniBand].Count > 0 {
-		b = binary.BigEndian.AppendUint32(b, s.Subnets)
-		keys := s.PKeys[:min(len(s.PKeys), maxPKeys)]
+	if s.rails[KindInfiniBand].count > 0 {
+		b = binary.BigEndian.AppendUint32(b, s.subnets)
+		keys := s.pkeys[:min(len(s.pkeys), maxPKeys)]
 		b = append(b, byte(len(keys)))
 		for _, k := range keys {
 			b = binary.BigEndian.AppendUint16(b, k)
@@ -262,12 +262,12 @@ func (s Summary) Encode() []byte {
 	return b
 }
 
-// DecodeSummary returns what Encode made b from.
+// DecodeSummary reads what Encode returned.
 func DecodeSummary(b []byte) (Summary, error) {
 	fail := func(err error) (Summary, error) { return Summary{}, fmt.Errorf("rdma: decoding summary: %w", err) }
 	switch {
-	case len(b) < 6 || len(b) > MaxSummary:
-		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), MaxSummary))
+	case len(b) < 6 || len(b) > maxSummary:
+		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), maxSummary))
 	case b[0] != summaryVersion:
 		return fail(fmt.Errorf("version %d, want %d", b[0], summaryVersion))
 	case b[2] >= byte(reasons):
@@ -279,28 +279,28 @@ func DecodeSummary(b []byte) (Summary, error) {
 	in := reader{b: b[6:]}
 	for k := KindInfiniBand; k < kinds; k++ {
 		if b[5]&(1<<k) != 0 {
-			s.Rails[k] = Rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
-			in.short = in.short || s.Rails[k].Count == 0
+			s.rails[k] = rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
+			in.short = in.short || s.rails[k].count == 0
 		}
 	}
 	if b[5] != 0 {
-		s.Ports = uint32(in.number(4))
+		s.ports = uint32(in.number(4))
 	}
-	if s.Rails[KindInfiniBand].Count > 0 {
-		s.Subnets = uint32(in.number(4))
+	if s.rails[KindInfiniBand].count > 0 {
+		s.subnets = uint32(in.number(4))
 		n := in.number(1)
 		for range min(n, maxPKeys) {
-			s.PKeys = append(s.PKeys, uint16(in.number(2)))
+			s.pkeys = append(s.pkeys, uint16(in.number(2)))
 		}
 		in.short = in.short || n > maxPKeys
 	}
 	if in.short {
-		return fail(errors.New("it ends early or holds a number out of range"))
+		return fail(errors.New("it ends early or a number is out of range"))
 	}
 	return s, nil
 }
 
-// reader takes numbers off a slice; short = there were not enough bytes.
+// reader takes numbers off a slice. short says that there were not enough bytes.
 type reader struct {
 	b     []byte
 	short bool

@@ -19,27 +19,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths below the root. Formats are those of drivers/infiniband/core/sysfs.c and uverbs_main.c of the kernel, described in
-// Documentation/ABI/stable/sysfs-class-infiniband.
+// Paths below the root. drivers/infiniband/core/sysfs.c and uverbs_main.c of the kernel define the formats, and
+// Documentation/ABI/stable/sysfs-class-infiniband describes them.
 const (
 	devicesDir = "sys/class/infiniband"
 	verbsDir   = "sys/class/infiniband_verbs"
 	nodeDir    = "/dev/infiniband/"
 )
 
-// maxRead is the size of a sysfs page, in bytes: no attribute is longer.
+// maxRead is the size of a page in bytes: no attribute of sysfs is longer.
 const maxRead = 4096
 
-// maxTable bounds the entries read of a GID or partition key table; rxe has 1024 GIDs.
+// maxTable bounds how many entries of a GID or partition key table are read; rxe has 1024 GIDs.
 const maxTable = 1024
 
-// readTime bounds one read: some drivers answer EAGAIN, upon which Go would wait for an event that never comes.
+// readTime bounds one read: some drivers return EAGAIN, on which package os would wait forever.
 const readTime = 100 * time.Millisecond
 
 // tree reads a root directory.
 type tree struct {
 	root fs.FS
-	read func(path string, buf []byte) (int, error) // nil: root reads
+	read func(path string, buf []byte) (int, error) // nil reads from root
 	bufs *sync.Pool                                 // of maxRead bytes: a device may have thousands of attributes
 
 	brief   bool // see Config
@@ -50,13 +50,14 @@ func newTree(root fs.FS) tree {
 	return tree{root: root, bufs: &sync.Pool{New: func() any { return new([maxRead]byte) }}}
 }
 
-// devices lists the devices of both classes: in the exclusive mode of RDMA network namespaces the verbs class still shows
-// devices that the other one hides.
+// devices lists the devices of both classes: in the exclusive mode of network namespaces, the verbs class still shows
+// devices that the other class hides.
 func (t tree) devices() []Device {
 	names := t.names(devicesDir)
 	devices := make([]Device, len(names))
 	var read sync.WaitGroup // some drivers ask the firmware for each attribute
-	// What else this process does meanwhile has a processor for itself: whoever reads small files does not make way for 10 ms.
+	// One processor stays free for the rest of this process: a goroutine that reads small files keeps its own for 10
+	// ms.
 	places := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 	for i, name := range names {
 		places <- struct{}{}
@@ -84,7 +85,7 @@ func (t tree) devices() []Device {
 			devices[i].Verbs, devices[i].VerbsDev = uverbs, t.text(path.Join(verbsDir, uverbs, "dev"))
 		}
 	}
-	for i := range devices { // a few: a sort of package slices for this type is 14 kB of the program
+	for i := range devices { // few: slices.SortFunc of this type would add 14 kB to the program
 		for ; i > 0 && natural(devices[i].Name, devices[i-1].Name) < 0; i-- {
 			devices[i], devices[i-1] = devices[i-1], devices[i]
 		}
@@ -112,7 +113,7 @@ func (t tree) device(name string) Device {
 	if n, err := strconv.Atoi(t.text(path.Join(dir, "device/numa_node"))); err == nil {
 		d.NUMANode = max(n, -1)
 	}
-	// Only rxe and siw name the network interface that they were made of.
+	// Only rxe and siw name the network interface below them.
 	if parent := t.text(path.Join(dir, "parent")); parent != "" {
 		d.Netdevs, d.software = []string{parent}, true
 	}
@@ -137,7 +138,7 @@ func (t tree) port(dir string, n int) Port {
 		GIDs:      []GID{},
 	}
 	for _, i := range t.numbers(path.Join(dir, "pkeys")) {
-		// 0 is an unused entry, and so is 0x8000: the invalid key as a full member.
+		// Unused entries hold the invalid key: 0, or 0x8000 as a full member.
 		if key := parseHex(t.text(path.Join(dir, "pkeys", strconv.Itoa(i)))); key&0x7fff != 0 && key <= 0xffff {
 			p.PKeys = append(p.PKeys, fmt.Sprintf("0x%04x", key))
 		}
@@ -149,7 +150,7 @@ func (t tree) port(dir string, n int) Port {
 // gids reads a port's GID table.
 func (t tree) gids(p *Port, dir string) {
 	infiniBand := p.LinkLayer == "InfiniBand"
-	entries := []int{0} // the only one that tells the subnet
+	entries := []int{0} // the only entry that tells the subnet
 	if !t.brief || !infiniBand {
 		entries = t.numbers(path.Join(dir, "gids"))
 	}
@@ -163,7 +164,7 @@ func (t tree) gids(p *Port, dir string) {
 			continue
 		}
 		if !infiniBand {
-			// Only for entries in use: reading those of an empty one is EINVAL.
+			// Reading them for an empty entry returns EINVAL.
 			g.Type = parseGIDType(t.text(path.Join(dir, "gid_attrs/types", strconv.Itoa(i))))
 			g.Netdev = t.text(path.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i)))
 		}
@@ -171,7 +172,7 @@ func (t tree) gids(p *Port, dir string) {
 	}
 }
 
-// node tries a device's node; dev is the device's number.
+// node tries to open a device's node. dev is the device's number.
 func (t tree) node(uverbs, dev string, open func(string) error) error {
 	if open != nil {
 		if err := open(nodeDir + uverbs); err != nil {
@@ -184,11 +185,11 @@ func (t tree) node(uverbs, dev string, open func(string) error) error {
 	fi, err := fs.Stat(t.root, strings.TrimPrefix(nodeDir, "/")+uverbs)
 	if err != nil {
 		if open != nil {
-			return nil // opened, whatever the tree says
+			return nil // it was opened, even if the tree does not show it
 		}
 		return err
 	}
-	// A node made by hand may be that of another device.
+	// A node that was made by hand may have the number of another device.
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if ok && fi.Mode()&fs.ModeCharDevice != 0 && dev != "" {
 		if got := fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)); got != dev {
@@ -198,7 +199,7 @@ func (t tree) node(uverbs, dev string, open func(string) error) error {
 	return nil
 }
 
-// gpuDirect returns the loaded peer memory module.
+// gpuDirect returns the name of the loaded peer memory module.
 func (t tree) gpuDirect() string {
 	for _, m := range []struct{ name, file string }{
 		{"nvidia_peermem", "sys/module/nvidia_peermem/version"},
@@ -221,19 +222,20 @@ func (t tree) dmabuf() bool {
 	return err == nil && errMinor == nil && (a > 5 || a == 5 && b >= 12)
 }
 
-// gpus counts /dev/nvidia0 and so on.
+// gpus counts the nodes /dev/nvidiaN.
 func (t tree) gpus() int {
 	n := 0
 	for _, name := range t.names("dev") {
-		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" && strings.Trim(digits, "0123456789") == "" {
+		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" &&
+			strings.Trim(digits, "0123456789") == "" {
 			n++
 		}
 	}
 	return n
 }
 
-// networkDirect looks for the devices of Azure's A8, H16r and NC24r: WALinuxAgent writes their address into /dev/hvnd_rdma,
-// and a provider ofa-v2-ib0 into dat.conf, which images with SR-IOV may still have.
+// networkDirect looks for the devices of Azure's A8, H16r and NC24r: WALinuxAgent writes their address to
+// /dev/hvnd_rdma and a provider ofa-v2-ib0 to dat.conf. Images for machines with SR-IOV may have that line too.
 func (t tree) networkDirect(devices []Device) bool {
 	for _, d := range devices {
 		if strings.HasPrefix(d.Driver, "mlx5") {
@@ -265,8 +267,8 @@ func (t tree) exists(name string) bool {
 	return err == nil
 }
 
-// names lists a directory, numbers by value; nothing if it cannot be read. Entries are not asked for their type: in sysfs
-// classes they are symbolic links.
+// names lists a directory, sorted with numbers by value; nothing if it cannot be read. Symbolic links count: sysfs
+// shows devices as links.
 func (t tree) names(dir string) []string {
 	names := t.unordered(dir)
 	slices.SortFunc(names, natural)
@@ -277,14 +279,14 @@ func (t tree) unordered(dir string) (names []string) {
 	if t.root == nil {
 		return nil
 	}
-	entries, _ := fs.ReadDir(t.root, dir) // what was read before an error counts
+	entries, _ := fs.ReadDir(t.root, dir) // an error ends the list
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
 	return names
 }
 
-// numbers lists the entries of a directory that are numbers, in order.
+// numbers returns the entries of a directory that are numbers, sorted.
 func (t tree) numbers(dir string) []int {
 	var numbers []int
 	for _, name := range t.unordered(dir) {
@@ -296,7 +298,7 @@ func (t tree) numbers(dir string) []int {
 	return numbers
 }
 
-// text reads an attribute, without blanks around it; "" if it cannot be read or is not printable ASCII.
+// text reads an attribute and trims blanks; "" if it cannot be read or is not printable ASCII.
 func (t tree) text(name string) string {
 	if t.root == nil {
 		return ""
@@ -320,7 +322,7 @@ func (t tree) text(name string) string {
 	return s
 }
 
-// readRoot is what reads where nothing else does. One read gives a whole attribute.
+// readRoot reads from the tree. One read returns a whole attribute.
 func (t tree) readRoot(path string, buf []byte) (int, error) {
 	f, err := t.root.Open(strings.TrimPrefix(path, "/"))
 	if err != nil {
@@ -387,10 +389,10 @@ func parsePCI(s string) string {
 	return s
 }
 
-// parseGIDType shortens "IB/RoCE v1", which InfiniBand and RoCE v1 share; only Ethernet ports are asked.
+// parseGIDType shortens "IB/RoCE v1", which InfiniBand and RoCE v1 share. Call it for Ethernet ports only.
 func parseGIDType(s string) string { return strings.TrimPrefix(s, "IB/") }
 
-// natural compares names so that mlx5_2 comes before mlx5_10.
+// natural compares names and puts mlx5_2 before mlx5_10.
 func natural(a, b string) int {
 	pa, na := splitNumber(a)
 	pb, nb := splitNumber(b)
@@ -400,7 +402,7 @@ func natural(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// splitNumber splits a name before its last digits; the number is -1 if there are none, or too many.
+// splitNumber splits a name before its last digits. The number is -1 if there are none or too many.
 func splitNumber(s string) (prefix string, number int) {
 	prefix = strings.TrimRight(s, "0123456789")
 	if len(s)-len(prefix) > 9 {

@@ -13,16 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System is the Config for this container.
+// System returns the Config of this container.
 func System() Config {
 	return Config{
-		Root: os.DirFS("/"), Read: ReadAttribute, Open: OpenNode, Verbs: QueryVerbs, Netlink: QueryNetlink, PeerMemory: ReadPeerMemory, Limits: SystemLimits(),
+		Root:       os.DirFS("/"),
+		read:       readAttribute,
+		open:       openNode,
+		verbs:      queryVerbs,
+		netlink:    queryNetlink,
+		peerMemory: readPeerMemory,
+		Limits:     systemLimits(),
 	}
 }
 
-// SystemLimits returns the limits of this process. CAP_IPC_LOCK is reported as the kernel grants it here; in a user
-// namespace other than the host's, drivers do not accept it.
-func SystemLimits() Limits {
+// systemLimits returns the limits of this process. In a user namespace other than the host's, drivers ignore
+// CAP_IPC_LOCK even where the process has it.
+func systemLimits() Limits {
 	var l Limits
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err == nil {
@@ -39,8 +45,8 @@ func SystemLimits() Limits {
 	return l
 }
 
-// TreeLimits reads the limits out of proc/self/limits and proc/self/status of a captured tree. Without the files, nothing is
-// limited.
+// TreeLimits reads the limits from proc/self/limits and proc/self/status of a captured tree. Without these files there
+// is no limit.
 func TreeLimits(root fs.FS) Limits {
 	l := Limits{Memlock: -1}
 	if b, err := fs.ReadFile(root, "proc/self/limits"); err == nil {
@@ -63,15 +69,15 @@ func TreeLimits(root fs.FS) Limits {
 	return l
 }
 
-// ReadAttribute makes three system calls where package os makes nine: the GID tables of a machine can have thousands of entries, each
-// in up to three files. Some drivers answer EAGAIN, upon which package os would wait for an event that never comes.
-func ReadAttribute(path string, buf []byte) (n int, err error) {
+// readAttribute reads a file with three system calls where package os makes nine: a machine's GID tables can have
+// thousands of entries, each in up to three files. Some drivers return EAGAIN, on which package os would wait forever.
+func readAttribute(path string, buf []byte) (n int, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	for errors.Is(err, unix.EINTR) {
 		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
-		return 0, err // as it is: most are of attributes that a driver does not have
+		return 0, err // not wrapped: most attributes are missing because the driver does not have them
 	}
 	n, err = unix.Read(fd, buf)
 	for errors.Is(err, unix.EINTR) {
@@ -81,8 +87,8 @@ func ReadAttribute(path string, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// OpenNode opens a device node for reading and writing, as every verbs program does, and closes it again.
-func OpenNode(path string) error {
+// openNode opens a device node for reading and writing, as every verbs program does, and closes it again.
+func openNode(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("rdma: opening %s: %w", path, err)
@@ -91,21 +97,20 @@ func OpenNode(path string) error {
 	return nil
 }
 
-// ReadPeerMemory tries process_vm_readv(2) on the parent, who has the same rights in a container, and then on a child, as the ranks of
-// one host do with each other, who allow it to each other where Yama restricts it to descendants (PR_SET_PTRACER). The error is
-// EPERM where a seccomp filter or Yama forbids it.
+// readPeerMemory tries process_vm_readv(2) on the parent, which has the same rights in a container, and then on a
+// child: where Yama restricts reading to descendants, the ranks of one host permit it to each other (PR_SET_PTRACER).
+// The error is EPERM where a seccomp filter or Yama forbids it.
 //
-// The child is this program once more: a copy of a process that is not dumpable (prctl(2), PR_SET_DUMPABLE), as
-// paiinit's are, is not dumpable either.
-func ReadPeerMemory() error {
+// The child executes this program again: a fork of a process that is not dumpable (PR_SET_DUMPABLE), as paiinit's are,
+// is not dumpable either.
+func readPeerMemory() error {
 	if err := readMemory(os.Getppid()); allowed(err) {
 		return nil
 	}
 	return readChild()
 }
 
-// allowed reports whether a process could be read, or has nothing at that place: then it is another program, which may
-// be read.
+// allowed reports whether a process may be read. EFAULT means that it may, and has nothing mapped at that address.
 func allowed(err error) bool { return err == nil || errors.Is(err, unix.EFAULT) }
 
 func readChild() error {
@@ -114,8 +119,8 @@ func readChild() error {
 		if err != nil {
 			return fmt.Errorf("rdma: starting a child: %w", err)
 		}
-		// Where it stops it has memory of its own and has run nothing. Before that it may still share this process's
-		// memory, which a process may always read.
+		// A stopped child has executed the program and has memory of its own. Before, it may share this process's
+		// memory, which is always readable.
 		_ = unix.Kill(child, unix.SIGSTOP)
 		stopped := reap(child, unix.WUNTRACED).Stopped()
 		if stopped {
@@ -124,7 +129,7 @@ func readChild() error {
 			reap(child, 0)
 		}
 		switch {
-		case !stopped && tries < 10: // it had ended before the signal came
+		case !stopped && tries < 10: // it ended before the signal arrived
 		case !stopped:
 			return fmt.Errorf("rdma: stopping a child: %w", unix.ESRCH)
 		case !allowed(err):
@@ -144,11 +149,12 @@ func reap(child, options int) (status unix.WaitStatus) {
 	}
 }
 
-// readMemory reads a byte of a process, which this program has at the same place.
+// readMemory reads one byte of a process, at an address that this program has mapped.
 func readMemory(pid int) error {
 	var to [1]byte
 	local := []unix.Iovec{{Base: &to[0]}}
 	local[0].SetLen(len(to))
-	_, err := unix.ProcessVMReadv(pid, local, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&reasonTexts)), Len: len(to)}}, 0)
+	_, err := unix.ProcessVMReadv(pid, local,
+		[]unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&reasonTexts)), Len: len(to)}}, 0)
 	return err
 }

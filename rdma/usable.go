@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// Kind is a kind of fabric: what a program has to speak to use a port.
+// Kind is a kind of fabric, which decides how programs use a port.
 type Kind uint8
 
 // The kinds, best first. The numbers go over the network.
 const (
-	KindNone       Kind = iota // unknown, or not of any use to MPI and NCCL
+	KindNone       Kind = iota // unknown, or useless to MPI and NCCL
 	KindInfiniBand             // verbs, with addresses from a subnet manager
 	KindRoCE                   // verbs over Ethernet, with addresses from IP
-	KindEFA                    // Amazon's, by libfabric only
-	KindOmniPath               // Intel's and Cornelis', by PSM2 or libfabric
+	KindEFA                    // Amazon's, through libfabric only
+	KindOmniPath               // Intel's and Cornelis', through PSM2 or libfabric
 	KindIWARP                  // verbs over TCP
 	KindSoftware               // rxe or siw: for tests
-	kinds                      // how many there are
+	kinds                      // the number of kinds
 )
 
 var kindTexts = [kinds]string{"none", "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA"}
 
-// String returns the usual name.
+// String returns the kind's usual name.
 func (k Kind) String() string {
 	if k < kinds {
 		return kindTexts[k]
@@ -31,8 +31,8 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// minMemlock is the limit of locked memory, in bytes, below which MPI and NCCL cannot register their buffers; 8 MiB, the
-// default of current kernels, is known to be too little. Above it the job may still need more.
+// minMemlock is the limit of locked memory, in bytes, below which MPI and NCCL cannot register their buffers. The
+// default of current kernels, 8 MiB, is too little; large jobs may need more than minMemlock.
 const minMemlock = 1 << 30
 
 func (l Limits) unlimited() bool { return l.IPCLock || l.Memlock < 0 }
@@ -40,8 +40,8 @@ func (l Limits) enough() bool    { return l.unlimited() || l.Memlock >= minMemlo
 
 func (p *Port) active() bool { return p.State == "ACTIVE" || p.State == "ACTIVE_DEFER" }
 
-// kind tells what a port of d is. The protocol of RDMA netlink is the clearest sign; older kernels have the node's type and
-// the link layer only.
+// kind returns the kind of a port of d. RDMA netlink's protocol is the clearest sign; older kernels have only the
+// node's type and the link layer.
 func (d *Device) kind(p *Port) Kind {
 	switch {
 	case d.software:
@@ -62,7 +62,7 @@ func (d *Device) kind(p *Port) Kind {
 	return KindNone
 }
 
-// resolve decides of every port whether it can be used.
+// resolve decides which ports can be used.
 func (r *Report) resolve(netdevs []string) {
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -70,17 +70,17 @@ func (r *Report) resolve(netdevs []string) {
 			p := &d.Ports[j]
 			p.Fabric, p.reason = d.kind(p), d.reasonOf(r.NetnsMode)
 			switch {
-			case p.reason != ReasonNone:
+			case p.reason != reasonNone:
 			case !p.active():
-				p.reason = ReasonPort
+				p.reason = reasonPort
 			case p.Fabric == KindNone:
-				p.reason = ReasonLinkLayer
+				p.reason = reasonLinkLayer
 			case (p.Fabric == KindRoCE || p.Fabric == KindSoftware) && !p.reachable(netdevs):
-				p.reason = ReasonAddress
+				p.reason = reasonAddress
 			case !r.Limits.enough():
 				p.reason = ReasonMemlock
 			}
-			p.Usable = p.reason == ReasonNone
+			p.Usable = p.reason == reasonNone
 			if !p.Usable {
 				p.Why = p.reason.String()
 			}
@@ -93,12 +93,13 @@ func (p *Port) reachable(netdevs []string) bool {
 	return slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.routable() && g.here(netdevs) })
 }
 
-// settled says whether a port on Ethernet can be reached by a GID with which nothing is wrong.
+// settled says whether a port on Ethernet has such a GID of RoCE v2, which needs no finding.
 func (p *Port) settled(netdevs []string) bool {
-	return slices.ContainsFunc(p.GIDs, func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) })
+	return slices.ContainsFunc(p.GIDs,
+		func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) })
 }
 
-// here says whether the GID's network interface is in this container, as far as that is known.
+// here says whether the GID's network interface is in this container; unknown counts as yes.
 func (g GID) here(netdevs []string) bool {
 	return g.Netdev == "" || netdevs == nil || slices.Contains(netdevs, g.Netdev)
 }
@@ -108,12 +109,12 @@ func (g GID) routable() bool {
 	return err == nil && !a.IsLinkLocalUnicast()
 }
 
-// family is the address family that a routable GID is made from.
+// family returns the address family that a routable GID is made from.
 func (g GID) family() Flags {
 	if g.ipv4() {
-		return FlagIPv4
+		return flagIPv4
 	}
-	return FlagIPv6
+	return flagIPv6
 }
 
 func (g GID) ipv4() bool {
@@ -121,7 +122,7 @@ func (g GID) ipv4() bool {
 	return err == nil && a.Is4In6()
 }
 
-// subnetPrefix is the upper half of a GID, in hexadecimal.
+// subnetPrefix returns the upper half of a GID in hexadecimal.
 func subnetPrefix(g GID) string {
 	a, err := netip.ParseAddr(g.GID)
 	if err != nil {
@@ -131,10 +132,10 @@ func subnetPrefix(g GID) string {
 	return fmt.Sprintf("%x", b[:8])
 }
 
-// MarshalText gives the name, for JSON.
+// MarshalText returns the name, for JSON.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText is the inverse of MarshalText; kinds of later versions are KindNone.
+// UnmarshalText reads a name. Kinds of later versions become KindNone.
 func (k *Kind) UnmarshalText(b []byte) error {
 	*k = Kind(max(0, slices.Index(kindTexts[:], string(b))))
 	return nil

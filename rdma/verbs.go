@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verbs is what a device says of itself.
-type Verbs struct {
-	Device Attributes
-	// Ports by number, the first is port 1; nil where a port does not answer.
-	Ports []*PortAttributes
+// verbsAnswer is what a device tells about itself.
+type verbsAnswer struct {
+	device Attributes
+	// ports by number, from port 1; nil where a port does not answer
+	ports []*PortAttributes
 }
 
-// Attributes are those of a device, named and meant as in struct ibv_device_attr (ibv_query_device(3)).
+// Attributes are the attributes of a device; ibv_query_device(3) describes them.
 type Attributes struct {
 	NodeGUID             string `json:"node_guid"`
 	SysImageGUID         string `json:"sys_image_guid"`
@@ -52,7 +52,7 @@ type Attributes struct {
 	NumCompletionVectors uint32 `json:"num_comp_vectors"`
 }
 
-// PortAttributes are those of a port, named and meant as in struct ibv_port_attr (ibv_query_port(3)).
+// PortAttributes are the attributes of a port; ibv_query_port(3) describes them.
 type PortAttributes struct {
 	State         uint8  `json:"state"`
 	MaxMTU        int    `json:"max_mtu"`    // bytes
@@ -67,7 +67,7 @@ type PortAttributes struct {
 	LID           uint16 `json:"lid"`
 	SMLID         uint16 `json:"sm_lid"`
 	LMC           uint8  `json:"lmc"`
-	MaxVL         uint8  `json:"max_vl_num"` // coded, as the others below
+	MaxVL         uint8  `json:"max_vl_num"` // this and the following are codes
 	SMSL          uint8  `json:"sm_sl"`
 	SubnetTimeout uint8  `json:"subnet_timeout"`
 	InitTypeReply uint8  `json:"init_type_reply"`
@@ -75,11 +75,12 @@ type PortAttributes struct {
 	ActiveSpeed   uint8  `json:"active_speed"`
 	PhysState     uint8  `json:"phys_state"`
 	LinkLayer     uint8  `json:"link_layer"`
-	// GIDs is the number of entries of the table that are in use, -1 if the kernel does not tell.
+	// GIDs is the number of entries in use, -1 if the kernel does not tell.
 	GIDs int `json:"gids"`
 }
 
-// The ioctl interface of drivers/infiniband/core/uverbs_ioctl.c: rdma/rdma_user_ioctl_cmds.h and ib_user_ioctl_cmds.h.
+// The ioctl interface of drivers/infiniband/core/uverbs_ioctl.c, from rdma/rdma_user_ioctl_cmds.h and
+// ib_user_ioctl_cmds.h.
 const (
 	verbsIoctl = 0xc0181b01 // RDMA_VERBS_IOCTL, _IOWR(0x1b, 1, 24 bytes)
 
@@ -101,9 +102,9 @@ const (
 	maxPorts     = 16
 )
 
-// QueryVerbs asks the device behind the node at path, whose driver is driver (enum rdma_driver_id). Drivers that want words
-// of their own in the greeting, as mlx5 does, answer EINVAL: that says nothing about the device.
-func QueryVerbs(path string, driver uint32) (*Verbs, error) {
+// queryVerbs asks the device behind the node at path, whose driver is driver (enum rdma_driver_id). Drivers such as
+// mlx5, which want data of their own when a context is created, return EINVAL: the device may still be fine.
+func queryVerbs(path string, driver uint32) (*verbsAnswer, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("rdma: opening %s: %w", path, err)
@@ -120,22 +121,22 @@ func QueryVerbs(path string, driver uint32) (*Verbs, error) {
 	if err := c.call(methodInvokeWrite, in(0, 0, 8), out(1, device), in(2, writeQueryDevice, 8)); err != nil {
 		return nil, fmt.Errorf("rdma: querying %s: %w", path, err)
 	}
-	v := &Verbs{Device: parseDevice(device)}
-	v.Device.NumCompletionVectors = binary.NativeEndian.Uint32(vectors)
-	for n := 1; n <= min(int(v.Device.PhysPortCount), maxPorts); n++ {
+	v := &verbsAnswer{device: parseDevice(device)}
+	v.device.NumCompletionVectors = binary.NativeEndian.Uint32(vectors)
+	for n := 1; n <= min(int(v.device.PhysPortCount), maxPorts); n++ {
 		port := c.buffer(portSize)
 		if err := c.call(methodQueryPort, in(0, uint64(n), 8), out(1, port)); err != nil {
-			v.Ports = append(v.Ports, nil)
+			v.ports = append(v.ports, nil)
 			continue
 		}
 		p := parsePort(port)
-		v.Ports = append(v.Ports, &p)
+		v.ports = append(v.ports, &p)
 	}
-	c.countGIDs(v.Ports)
+	c.countGIDs(v.ports)
 	return v, nil
 }
 
-// countGIDs asks for the GID tables of all ports at once (Linux 5.10).
+// countGIDs asks for the GID tables of all ports in one call (Linux 5.10).
 func (c *caller) countGIDs(ports []*PortAttributes) {
 	size := 0
 	for _, p := range ports {
@@ -164,7 +165,8 @@ func (c *caller) countGIDs(ports []*PortAttributes) {
 	}
 }
 
-// caller makes calls to one device. The kernel gets addresses of buffers as numbers: they stay where they are until Unpin.
+// caller makes calls to one device. The kernel gets the addresses of buffers as numbers, so they are pinned until
+// Unpin.
 type caller struct {
 	fd     int
 	driver uint32
@@ -183,10 +185,10 @@ type attribute struct {
 	data     uint64
 }
 
-// in is a value of at most 8 bytes that goes to the kernel.
+// in returns an attribute that passes a value of at most 8 bytes to the kernel.
 func in(id uint16, value uint64, size uint16) attribute { return attribute{id, size, value} }
 
-// out is a buffer that the kernel fills.
+// out returns an attribute for a buffer that the kernel fills.
 func out(id uint16, b []byte) attribute {
 	return attribute{id, uint16(len(b)), uint64(uintptr(unsafe.Pointer(&b[0])))}
 }
@@ -218,13 +220,37 @@ func parseDevice(b []byte) Attributes {
 	u32 := func(at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 	u64 := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
 	return Attributes{
-		NodeGUID: guid(b[8:16]), SysImageGUID: guid(b[16:24]), MaxMRSize: u64(24), PageSizeCap: u64(32),
-		VendorID: u32(40), VendorPartID: u32(44), HWVer: u32(48), MaxQP: u32(52), MaxQPWR: u32(56), DeviceCapFlags: u32(60),
-		MaxSGE: u32(64), MaxSGERead: u32(68), MaxCQ: u32(72), MaxCQE: u32(76), MaxMR: u32(80), MaxPD: u32(84),
-		MaxQPReadAtomic: u32(88), MaxResReadAtomic: u32(96), MaxQPInitReadAtomic: u32(100), AtomicCap: u32(108), MaxMW: u32(120),
-		MaxMcastGroups: u32(132), MaxMcastQPAttach: u32(136), MaxTotalMcastAttach: u32(140), MaxAH: u32(144),
-		MaxSRQ: u32(156), MaxSRQWR: u32(160), MaxSRQSGE: u32(164), MaxPKeys: binary.NativeEndian.Uint16(b[168:]),
-		LocalCAAckDelay: b[170], PhysPortCount: b[171],
+		NodeGUID:            guid(b[8:16]),
+		SysImageGUID:        guid(b[16:24]),
+		MaxMRSize:           u64(24),
+		PageSizeCap:         u64(32),
+		VendorID:            u32(40),
+		VendorPartID:        u32(44),
+		HWVer:               u32(48),
+		MaxQP:               u32(52),
+		MaxQPWR:             u32(56),
+		DeviceCapFlags:      u32(60),
+		MaxSGE:              u32(64),
+		MaxSGERead:          u32(68),
+		MaxCQ:               u32(72),
+		MaxCQE:              u32(76),
+		MaxMR:               u32(80),
+		MaxPD:               u32(84),
+		MaxQPReadAtomic:     u32(88),
+		MaxResReadAtomic:    u32(96),
+		MaxQPInitReadAtomic: u32(100),
+		AtomicCap:           u32(108),
+		MaxMW:               u32(120),
+		MaxMcastGroups:      u32(132),
+		MaxMcastQPAttach:    u32(136),
+		MaxTotalMcastAttach: u32(140),
+		MaxAH:               u32(144),
+		MaxSRQ:              u32(156),
+		MaxSRQWR:            u32(160),
+		MaxSRQSGE:           u32(164),
+		MaxPKeys:            binary.NativeEndian.Uint16(b[168:]),
+		LocalCAAckDelay:     b[170],
+		PhysPortCount:       b[171],
 	}
 }
 
@@ -233,10 +259,28 @@ func parsePort(b []byte) PortAttributes {
 	u16 := func(at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
 	u32 := func(at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 	return PortAttributes{
-		PortCapFlags: u32(0), MaxMsgSize: u32(4), BadPKeys: u32(8), QKeyViolated: u32(12), GIDTableLen: u32(16),
-		PKeyTableLen: u16(20), LID: u16(22), SMLID: u16(24), State: b[26], MaxMTU: mtu(b[27]), ActiveMTU: mtu(b[28]), LMC: b[29],
-		MaxVL: b[30], SMSL: b[31], SubnetTimeout: b[32], InitTypeReply: b[33], ActiveWidth: b[34], ActiveSpeed: b[35],
-		PhysState: b[36], LinkLayer: b[37], PortCapFlags2: u16(40), GIDs: -1,
+		PortCapFlags:  u32(0),
+		MaxMsgSize:    u32(4),
+		BadPKeys:      u32(8),
+		QKeyViolated:  u32(12),
+		GIDTableLen:   u32(16),
+		PKeyTableLen:  u16(20),
+		LID:           u16(22),
+		SMLID:         u16(24),
+		State:         b[26],
+		MaxMTU:        mtu(b[27]),
+		ActiveMTU:     mtu(b[28]),
+		LMC:           b[29],
+		MaxVL:         b[30],
+		SMSL:          b[31],
+		SubnetTimeout: b[32],
+		InitTypeReply: b[33],
+		ActiveWidth:   b[34],
+		ActiveSpeed:   b[35],
+		PhysState:     b[36],
+		LinkLayer:     b[37],
+		PortCapFlags2: u16(40),
+		GIDs:          -1,
 	}
 }
 
@@ -248,7 +292,7 @@ func mtu(code uint8) int {
 	return 128 << code
 }
 
-// guid writes 8 bytes in the form of sysfs.
+// guid returns 8 bytes in the form of sysfs.
 func guid(b []byte) string {
 	n := binary.BigEndian.Uint64(b)
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", n>>48, n>>32&0xffff, n>>16&0xffff, n&0xffff)

@@ -10,16 +10,15 @@ import (
 type Verdict struct {
 	// Fabric is the kind that every rank can use, KindNone for TCP.
 	Fabric Kind
-	// Wanted is the kind that most ranks could use when not all can; then Lacks names the others. Both say why it is TCP, or
-	// why it is not a better kind.
+	// Wanted is the better kind that most ranks can use where not all can, and Lacks names the other ranks.
 	Wanted Kind
 	Lacks  []Lack
-	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct: Intel MPI can use it by DAPL,
-	// and nothing else can.
+	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct, which only Intel MPI can use,
+	// through DAPL.
 	NetworkDirect bool
-	// Notes are what else the ranks should know: none of it stands in the way.
+	// Notes are facts about ranks that do not prevent the use of Fabric.
 	Notes []Lack
-	// Off says that a rank was told not to use RDMA, and nobody requires it: nothing is to be said to any launcher.
+	// Off says that a rank was told not to use RDMA and no rank requires it. Launchers get no fabric variables then.
 	Off bool
 	// Required says that a rank was told not to run without RDMA.
 	Required bool
@@ -27,19 +26,20 @@ type Verdict struct {
 	Devices bool
 	// GPUs says that a rank has NVIDIA GPUs.
 	GPUs bool
-	// PeerMemory says that on every rank processes may read each other's memory, as far as that is known.
+	// PeerMemory says that processes may read each other's memory on every rank; unknown counts as yes.
 	PeerMemory bool
-	// SameNames says that every rank calls its ports of this fabric by the same names.
+	// SameNames says that the ports of Fabric have the same names on every rank.
 	SameNames bool
 }
 
-// Lack is what is wrong with one rank.
+// Lack is a problem of one rank.
 type Lack struct {
 	Rank int
 	Why  string
 }
 
-// Judge compares the summaries of all ranks, in rank order. It depends on nothing else: every rank comes to the same verdict.
+// Judge compares the summaries of all ranks, in rank order. It depends on nothing else, so every rank gets the same
+// verdict.
 func Judge(ranks []Summary) Verdict {
 	v := Verdict{PeerMemory: true}
 	off := false
@@ -47,19 +47,20 @@ func Judge(ranks []Summary) Verdict {
 		off = off || s.Flags&FlagOff != 0
 		v.Required = v.Required || s.Flags&FlagRequire != 0
 		v.Devices = v.Devices || s.Devices > 0
-		v.GPUs = v.GPUs || s.Flags&FlagGPUs != 0
-		v.PeerMemory = v.PeerMemory && s.Flags&FlagPeerMemory == 0
+		v.GPUs = v.GPUs || s.Flags&flagGPUs != 0
+		v.PeerMemory = v.PeerMemory && s.Flags&flagPeerMemory == 0
 	}
 	if off && !v.Required {
 		v.Off = true
 		return v
 	}
-	// Best first; what nobody has cannot be wanted, and what is no better than TCP is taken only by those who insist.
+	// Best first. A kind that no rank has cannot be wanted; iWARP and software RDMA, no better than TCP, must be
+	// required.
 	best := len(ranks) + 1
 	for k := KindInfiniBand; k < kinds; k++ {
 		lacks := lacking(ranks, k)
 		switch {
-		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[k].Count > 0 }):
+		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[k].count > 0 }):
 			continue
 		case len(lacks) == 0 && (k < KindIWARP || v.Required):
 			v.Fabric = k
@@ -78,7 +79,7 @@ func Judge(ranks []Summary) Verdict {
 		v.Wanted, v.Lacks = KindNone, nil
 		return v
 	}
-	if v.Fabric == KindNone && v.Wanted == KindNone { // nobody has anything
+	if v.Fabric == KindNone && v.Wanted == KindNone { // no rank has a usable port
 		for i, s := range ranks {
 			if v.Required || s.Devices > 0 || s.Flags&FlagNetworkDirect != 0 {
 				v.Lacks = append(v.Lacks, Lack{i, why(s, KindNone)})
@@ -86,16 +87,30 @@ func Judge(ranks []Summary) Verdict {
 		}
 	}
 	if v.Fabric != KindNone {
-		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.Rails[v.Fabric].Names != ranks[0].Rails[v.Fabric].Names })
+		v.SameNames = !slices.ContainsFunc(ranks,
+			func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names })
 		v.Notes = notes(ranks, v.Fabric)
 	}
 	return v
 }
 
+// JudgeEncoded judges encoded summaries. A summary that cannot be decoded counts as a rank without devices: the caller
+// has compared the versions before.
+func JudgeEncoded(encoded [][]byte) Verdict {
+	ranks := make([]Summary, len(encoded))
+	for i, b := range encoded {
+		if s, err := DecodeSummary(b); err == nil {
+			ranks[i] = s
+		}
+	}
+	return Judge(ranks)
+}
+
 // RDMA says whether a library can use more than TCP on all ranks.
 func (v Verdict) RDMA() bool { return v.Fabric != KindNone || v.NetworkDirect }
 
-// String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has RoCE".
+// String returns the verdict in a few words, without the ranks: "InfiniBand on all ranks", "TCP: not every rank has
+// RoCE".
 func (v Verdict) String() string {
 	switch {
 	case v.Off:
@@ -107,7 +122,7 @@ func (v Verdict) String() string {
 	case v.NetworkDirect:
 		return "Azure Network Direct on all ranks, for Intel MPI only"
 	case v.Wanted != KindNone && len(v.Lacks) == 0:
-		return fmt.Sprintf("TCP: %s is no faster, and used only if RDMA is required", v.Wanted)
+		return fmt.Sprintf("TCP: %s is no faster and is used only if RDMA is required", v.Wanted)
 	case v.Wanted != KindNone:
 		return fmt.Sprintf("TCP: not every rank can use %s", v.Wanted)
 	case v.Devices:
@@ -116,14 +131,14 @@ func (v Verdict) String() string {
 	return "TCP: no rank has a verbs device"
 }
 
-// why tells why a rank cannot use a kind of fabric.
+// why says why a rank cannot use a kind of fabric.
 func why(s Summary, k Kind) string {
 	switch other := s.Best(); {
 	case s.Flags&FlagOff != 0:
 		return "told not to use RDMA"
 	case other != KindNone && k != KindNone:
 		return "has " + other.String() + " only"
-	case s.Reason != ReasonNone:
+	case s.Reason != reasonNone:
 		return s.Reason.String()
 	case s.Flags&FlagNetworkDirect != 0:
 		return "Azure Network Direct only"
@@ -131,11 +146,11 @@ func why(s Summary, k Kind) string {
 	return "no verbs device"
 }
 
-// lacking names the ranks that cannot take part in a fabric of kind k.
+// lacking returns the ranks that cannot use a fabric of kind k together with the others.
 func lacking(ranks []Summary, k Kind) []Lack {
 	var lacks []Lack
 	for i, s := range ranks {
-		if s.Rails[k].Count == 0 {
+		if s.rails[k].count == 0 {
 			lacks = append(lacks, Lack{i, why(s, k)})
 		}
 	}
@@ -144,18 +159,20 @@ func lacking(ranks []Summary, k Kind) []Lack {
 	}
 	switch k {
 	case KindInfiniBand:
-		if lacks = strangers(ranks, "another InfiniBand subnet", func(s Summary) []int { return setBits(s.Subnets) }); lacks == nil {
+		if lacks = outliers(ranks, "another InfiniBand subnet",
+			func(s Summary) []int { return setBits(s.subnets) }); lacks == nil {
 			lacks = otherPartition(ranks)
 		}
 	case KindRoCE:
-		lacks = strangers(ranks, "RoCE addresses of another family", func(s Summary) []int { return setBits(uint32(s.Flags & (FlagIPv4 | FlagIPv6))) })
+		lacks = outliers(ranks, "RoCE addresses of another family",
+			func(s Summary) []int { return setBits(uint32(s.Flags & (flagIPv4 | flagIPv6))) })
 	}
 	return lacks
 }
 
-// strangers names the ranks that lack the property that most ranks have, of equally common ones the lowest; none if there
-// is one that all have. A rank whose properties are unknown has all of them.
-func strangers(ranks []Summary, why string, properties func(Summary) []int) []Lack {
+// outliers returns the ranks without the most common property, the lowest of equally common ones. It returns nil if all
+// ranks share one. A rank whose properties are unknown counts as having all.
+func outliers(ranks []Summary, why string, properties func(Summary) []int) []Lack {
 	count := make(map[int]int)
 	known := 0
 	for _, s := range ranks {
@@ -193,16 +210,16 @@ func setBits(n uint32) []int {
 	return set
 }
 
-// fullMember is the bit of a partition key whose holder may speak to all members; two limited ones may not speak to each
+// fullMember is the bit of a partition key that makes its holder a full member. Two limited members cannot reach each
 // other (InfiniBand architecture 10.9.3, and UCX's ib_iface.c).
 const fullMember = 0x8000
 
-// otherPartition names the ranks that share no partition key with the others.
+// otherPartition returns the ranks that share no partition key with the others.
 func otherPartition(ranks []Summary) []Lack {
-	lacks := strangers(ranks, "no partition key in common", func(s Summary) []int {
+	lacks := outliers(ranks, "no partition key in common", func(s Summary) []int {
 		var keys []int
-		if s.Flags&FlagManyPKeys == 0 {
-			for _, k := range s.PKeys {
+		if s.Flags&flagManyPKeys == 0 {
+			for _, k := range s.pkeys {
 				keys = append(keys, int(k&^fullMember))
 			}
 		}
@@ -211,14 +228,14 @@ func otherPartition(ranks []Summary) []Lack {
 	if lacks != nil {
 		return lacks
 	}
-	// A key that all have is of use if at most one of them is a limited member.
+	// A common key helps only if at most one rank is a limited member.
 	limited := make(map[uint16][]int)
 	for i, s := range ranks {
-		if len(s.PKeys) == 0 || s.Flags&FlagManyPKeys != 0 {
+		if len(s.pkeys) == 0 || s.Flags&flagManyPKeys != 0 {
 			return nil
 		}
 		full := make(map[uint16]bool)
-		for _, k := range s.PKeys {
+		for _, k := range s.pkeys {
 			full[k&^fullMember] = full[k&^fullMember] || k&fullMember != 0
 		}
 		for k, f := range full {
@@ -228,10 +245,10 @@ func otherPartition(ranks []Summary) []Lack {
 		}
 	}
 	var fewest []int
-	for _, k := range ranks[0].PKeys {
+	for _, k := range ranks[0].pkeys {
 		k &^= fullMember
 		if slices.ContainsFunc(ranks, func(s Summary) bool {
-			return !slices.Contains(s.PKeys, k) && !slices.Contains(s.PKeys, k|fullMember)
+			return !slices.Contains(s.pkeys, k) && !slices.Contains(s.pkeys, k|fullMember)
 		}) {
 			continue
 		}
@@ -248,38 +265,38 @@ func otherPartition(ranks []Summary) []Lack {
 	return lacks
 }
 
-// notes are what does not stand in the way of fabric k, but makes it slow or surprising.
+// notes returns what does not prevent the use of fabric k, but makes it slow or surprising.
 func notes(ranks []Summary, k Kind) []Lack {
 	var notes []Lack
 	note := func(rank int, format string, args ...any) {
 		notes = append(notes, Lack{rank, fmt.Sprintf(format, args...)})
 	}
-	var most Rails
+	var most rails
 	gdr := false
 	for _, s := range ranks {
-		r := s.Rails[k]
-		most.Count, most.DeciGbps = max(most.Count, r.Count), max(most.DeciGbps, r.DeciGbps)
-		gdr = gdr || s.Flags&FlagGPUDirect != 0
+		r := s.rails[k]
+		most.count, most.deciGbps = max(most.count, r.count), max(most.deciGbps, r.deciGbps)
+		gdr = gdr || s.Flags&flagGPUDirect != 0
 	}
 	host := make(map[uint32]int)
 	for i, s := range ranks {
-		r := s.Rails[k]
-		if r.Count < most.Count {
-			note(i, "%d of %d rails", r.Count, most.Count)
+		r := s.rails[k]
+		if r.count < most.count {
+			note(i, "%d of %d rails", r.count, most.count)
 		}
-		if r.DeciGbps > 0 && r.DeciGbps < most.DeciGbps {
-			note(i, "%g Gb/s, others %g", float64(r.DeciGbps)/10, float64(most.DeciGbps)/10)
+		if r.deciGbps > 0 && r.deciGbps < most.deciGbps {
+			note(i, "%g Gb/s, others %g", float64(r.deciGbps)/10, float64(most.deciGbps)/10)
 		}
-		if s.Flags&FlagMemlock != 0 {
+		if s.Flags&flagMemlock != 0 {
 			note(i, "locked memory is limited")
 		}
-		if gdr && s.Flags&FlagGPUs != 0 && s.Flags&FlagGPUDirect == 0 {
+		if gdr && s.Flags&flagGPUs != 0 && s.Flags&flagGPUDirect == 0 {
 			note(i, "no GPUDirect, unlike others")
 		}
-		if other, shared := host[s.Ports]; shared && s.Ports != 0 {
+		if other, shared := host[s.ports]; shared && s.ports != 0 {
 			note(i, "shares its devices with rank %d", other)
 		} else {
-			host[s.Ports] = i
+			host[s.ports] = i
 		}
 	}
 	return notes

@@ -26,7 +26,7 @@ func lackText(lacks []Lack) (texts []string) {
 	return texts
 }
 
-// TestVerdictOfFixtures: what jobs on these machines are told.
+// The verdicts that jobs on the captured machines get.
 func TestVerdictOfFixtures(t *testing.T) {
 	for name, tt := range map[string]struct {
 		ranks []string
@@ -35,28 +35,86 @@ func TestVerdictOfFixtures(t *testing.T) {
 		notes []string
 		names bool // the same on all ranks
 	}{
-		"nothing anywhere":              {ranks: []string{"none", "none"}, want: "TCP: no rank has a verbs device"},
-		"one rank":                      {ranks: []string{"mlx5-ndr"}, want: "InfiniBand on all ranks", names: true},
-		"two equal":                     {ranks: []string{"mlx5-ndr", "mlx5-ndr"}, want: "InfiniBand on all ranks", notes: []string{"1: shares its devices with rank 0"}, names: true},
-		"Azure, swapped names":          {ranks: []string{"azure-hb-a", "azure-hb-b"}, want: "InfiniBand on all ranks"},
-		"Azure and another tenant":      {ranks: []string{"azure-hb-a", "azure-hb-b", "mlx5-ndr"}, want: "TCP: not every rank can use InfiniBand", lacks: []string{"0: limited member of its partition", "1: limited member of its partition"}},
-		"one without":                   {ranks: []string{"mlx5-ndr", "none", "mlx5-ndr"}, want: "TCP: not every rank can use InfiniBand", lacks: []string{"1: no verbs device"}},
-		"one with a refused node":       {ranks: []string{"mlx5-ndr", "cgroup"}, want: "TCP: not every rank can use InfiniBand", lacks: []string{"1: device not permitted"}},
-		"one in another namespace":      {ranks: []string{"mlx5-ndr", "stale-sys"}, want: "TCP: not every rank can use InfiniBand", lacks: []string{"1: device in another network namespace"}},
-		"all refused":                   {ranks: []string{"cgroup", "nodes-refused"}, want: "TCP: no rank can use its devices", lacks: []string{"0: device not permitted", "1: device cannot be opened"}},
-		"fewer and slower rails":        {ranks: []string{"mlx5-ndr", "hdr-dead-port"}, want: "InfiniBand on all ranks", notes: []string{"1: 1 of 2 rails", "1: 200 Gb/s, others 400"}},
-		"pods with sparse tables":       {ranks: []string{"roce-pod-sparse", "roce-pod-other"}, want: "RoCE on all ranks"},
-		"bond and pod":                  {ranks: []string{"roce-bond", "roce-pod-other"}, want: "RoCE on all ranks", notes: []string{"1: 100 Gb/s, others 200"}},
-		"InfiniBand against RoCE":       {ranks: []string{"mlx5-ndr", "mlx5-ndr", "roce-bond"}, want: "TCP: not every rank can use InfiniBand", lacks: []string{"2: has RoCE only"}, notes: nil},
-		"mixed node against RoCE":       {ranks: []string{"mixed-node", "roce-bond"}, want: "RoCE on all ranks; not every rank has InfiniBand", lacks: []string{"1: has RoCE only"}, notes: []string{"0: 100 Gb/s, others 200"}},
-		"mixed node against InfiniBand": {ranks: []string{"mixed-node", "mlx5-ndr"}, want: "InfiniBand on all ranks", notes: []string{"1: 2 of 9 rails"}},
-		"EFA":                           {ranks: []string{"efa", "efa"}, want: "EFA on all ranks", notes: []string{"1: shares its devices with rank 0"}, names: true},
-		"Omni-Path and ConnectX-3":      {ranks: []string{"mlx4-hfi1", "mlx4-hfi1"}, want: "InfiniBand on all ranks", notes: []string{"0: locked memory is limited", "1: locked memory is limited", "1: shares its devices with rank 0"}, names: true},
-		"software against nothing":      {ranks: []string{"rxe-unlimited", "none"}, want: "TCP: not every rank can use software RDMA", lacks: []string{"1: no verbs device"}},
-		"software":                      {ranks: []string{"rxe-unlimited", "rxe-unlimited"}, want: "TCP: software RDMA is no faster, and used only if RDMA is required"},
-		"software, memlock":             {ranks: []string{"rxe", "rxe"}, want: "TCP: no rank can use its devices", lacks: []string{"0: memlock too low", "1: memlock too low"}},
-		"iWARP":                         {ranks: []string{"iwarp", "iwarp"}, want: "TCP: iWARP is no faster, and used only if RDMA is required"},
-		"Network Direct":                {ranks: []string{"network-direct", "none"}, want: "TCP: no rank has a verbs device", lacks: []string{"0: Azure Network Direct only"}},
+		"nothing anywhere": {ranks: []string{"none", "none"}, want: "TCP: no rank has a verbs device"},
+		"one rank":         {ranks: []string{"mlx5-ndr"}, want: "InfiniBand on all ranks", names: true},
+		"two equal": {
+			ranks: []string{"mlx5-ndr", "mlx5-ndr"}, want: "InfiniBand on all ranks",
+			notes: []string{"1: shares its devices with rank 0"}, names: true,
+		},
+		"Azure, swapped names": {ranks: []string{"azure-hb-a", "azure-hb-b"}, want: "InfiniBand on all ranks"},
+		"Azure and another tenant": {
+			ranks: []string{"azure-hb-a", "azure-hb-b", "mlx5-ndr"}, want: "TCP: not every rank can use InfiniBand",
+			lacks: []string{"0: limited member of its partition", "1: limited member of its partition"},
+		},
+		"one without": {
+			ranks: []string{"mlx5-ndr", "none", "mlx5-ndr"}, want: "TCP: not every rank can use InfiniBand",
+			lacks: []string{"1: no verbs device"},
+		},
+		"one with a refused node": {
+			ranks: []string{"mlx5-ndr", "cgroup"}, want: "TCP: not every rank can use InfiniBand",
+			lacks: []string{"1: device not permitted"},
+		},
+		"one in another namespace": {
+			ranks: []string{"mlx5-ndr", "stale-sys"}, want: "TCP: not every rank can use InfiniBand",
+			lacks: []string{"1: device in another network namespace"},
+		},
+		"all refused": {
+			ranks: []string{"cgroup", "nodes-refused"}, want: "TCP: no rank can use its devices",
+			lacks: []string{"0: device not permitted", "1: device cannot be opened"},
+		},
+		"fewer and slower rails": {
+			ranks: []string{"mlx5-ndr", "hdr-dead-port"}, want: "InfiniBand on all ranks",
+			notes: []string{"1: 1 of 2 rails", "1: 200 Gb/s, others 400"},
+		},
+		"pods with sparse tables": {
+			ranks: []string{"roce-pod-sparse", "roce-pod-other"}, want: "RoCE on all ranks",
+		},
+		"bond and pod": {
+			ranks: []string{"roce-bond", "roce-pod-other"}, want: "RoCE on all ranks",
+			notes: []string{"1: 100 Gb/s, others 200"},
+		},
+		"InfiniBand against RoCE": {
+			ranks: []string{"mlx5-ndr", "mlx5-ndr", "roce-bond"}, want: "TCP: not every rank can use InfiniBand",
+			lacks: []string{"2: has RoCE only"}, notes: nil,
+		},
+		"mixed node against RoCE": {
+			ranks: []string{"mixed-node", "roce-bond"}, want: "RoCE on all ranks; not every rank has InfiniBand",
+			lacks: []string{"1: has RoCE only"}, notes: []string{"0: 100 Gb/s, others 200"},
+		},
+		"mixed node against InfiniBand": {
+			ranks: []string{"mixed-node", "mlx5-ndr"}, want: "InfiniBand on all ranks",
+			notes: []string{"1: 2 of 9 rails"},
+		},
+		"EFA": {
+			ranks: []string{"efa", "efa"}, want: "EFA on all ranks",
+			notes: []string{"1: shares its devices with rank 0"}, names: true,
+		},
+		"Omni-Path and ConnectX-3": {
+			ranks: []string{"mlx4-hfi1", "mlx4-hfi1"}, want: "InfiniBand on all ranks",
+			notes: []string{
+				"0: locked memory is limited", "1: locked memory is limited", "1: shares its devices with rank 0",
+			},
+			names: true,
+		},
+		"software against nothing": {
+			ranks: []string{"rxe-unlimited", "none"}, want: "TCP: not every rank can use software RDMA",
+			lacks: []string{"1: no verbs device"},
+		},
+		"software": {
+			ranks: []string{"rxe-unlimited", "rxe-unlimited"},
+			want:  "TCP: software RDMA is no faster and is used only if RDMA is required",
+		},
+		"software, memlock": {
+			ranks: []string{"rxe", "rxe"}, want: "TCP: no rank can use its devices",
+			lacks: []string{"0: memlock too low", "1: memlock too low"},
+		},
+		"iWARP": {
+			ranks: []string{"iwarp", "iwarp"}, want: "TCP: iWARP is no faster and is used only if RDMA is required",
+		},
+		"Network Direct": {
+			ranks: []string{"network-direct", "none"}, want: "TCP: no rank has a verbs device",
+			lacks: []string{"0: Azure Network Direct only"},
+		},
 		"Network Direct on all": {
 			ranks: []string{"network-direct", "network-direct"},
 			want:  "Azure Network Direct on all ranks, for Intel MPI only",
@@ -91,8 +149,10 @@ func TestVerdictRequired(t *testing.T) {
 		"one less": {ranks: []string{"mlx5-ndr", "none"}, lacks: []string{"1: no verbs device"}},
 		"software": {ranks: []string{"rxe-unlimited", "rxe-unlimited"}, want: KindSoftware},
 		"iWARP":    {ranks: []string{"iwarp", "iwarp"}, want: KindIWARP},
-		"nobody":   {ranks: []string{"none", "cgroup"}, lacks: []string{"0: no verbs device", "1: device not permitted"}},
-		"nothing":  {ranks: []string{"none", "none"}, lacks: []string{"0: no verbs device", "1: no verbs device"}},
+		"no rank": {
+			ranks: []string{"none", "cgroup"}, lacks: []string{"0: no verbs device", "1: device not permitted"},
+		},
+		"nothing": {ranks: []string{"none", "none"}, lacks: []string{"0: no verbs device", "1: no verbs device"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := ranksOf(t, tt.ranks...)
@@ -107,9 +167,9 @@ func TestVerdictRequired(t *testing.T) {
 
 func TestVerdictNetworkDirect(t *testing.T) {
 	direct := Summary{Flags: FlagNetworkDirect}
-	unusable := Summary{Devices: 1, Reason: ReasonPort, Flags: FlagNetworkDirect}
+	unusable := Summary{Devices: 1, Reason: reasonPort, Flags: FlagNetworkDirect}
 	software := direct
-	software.Rails[KindSoftware] = Rails{1, 100, 1}
+	software.rails[KindSoftware] = rails{1, 100, 1}
 	required := Summary{Flags: FlagNetworkDirect | FlagRequire}
 	for name, tt := range map[string]struct {
 		ranks []Summary
@@ -153,8 +213,8 @@ func TestVerdictOff(t *testing.T) {
 }
 
 func infiniBand(keys []uint16, subnets uint32) Summary {
-	s := Summary{Devices: 1, PKeys: keys, Subnets: subnets}
-	s.Rails[KindInfiniBand] = Rails{1, 4000, 1}
+	s := Summary{Devices: 1, pkeys: keys, subnets: subnets}
+	s.rails[KindInfiniBand] = rails{1, 4000, 1}
 	return s
 }
 
@@ -164,17 +224,41 @@ func TestPartitionsAndSubnets(t *testing.T) {
 		ranks []Summary
 		lacks []string
 	}{
-		"one limited member":     {ranks: []Summary{infiniBand(full, 1), infiniBand(limited, 1), infiniBand(full, 1)}},
-		"two limited members":    {ranks: []Summary{infiniBand(full, 1), infiniBand(limited, 1), infiniBand(limited, 1)}, lacks: []string{"1: limited member of its partition", "2: limited member of its partition"}},
-		"another key":            {ranks: []Summary{infiniBand(full, 1), infiniBand(other, 1), infiniBand(full, 1)}, lacks: []string{"1: no partition key in common"}},
-		"Azure's two":            {ranks: []Summary{infiniBand([]uint16{0x7fff, 0x8003}, 1), infiniBand([]uint16{0x7fff, 0x8003}, 1)}},
-		"too many to tell":       {ranks: []Summary{infiniBand(full, 1), {Devices: 1, Flags: FlagManyPKeys, PKeys: []uint16{1, 2, 3}, Subnets: 1, Rails: infiniBand(nil, 0).Rails}}},
-		"unknown keys":           {ranks: []Summary{infiniBand(full, 1), infiniBand(nil, 1)}},
-		"another subnet":         {ranks: []Summary{infiniBand(full, 1), infiniBand(full, 2), infiniBand(full, 1)}, lacks: []string{"1: another InfiniBand subnet"}},
-		"a subnet in common":     {ranks: []Summary{infiniBand(full, 3), infiniBand(full, 2)}},
-		"unknown subnet":         {ranks: []Summary{infiniBand(full, 3), infiniBand(full, 0)}},
-		"half and half":          {ranks: []Summary{infiniBand(full, 1), infiniBand(full, 2)}, lacks: []string{"1: another InfiniBand subnet"}},
-		"subnet first, then key": {ranks: []Summary{infiniBand(full, 1), infiniBand(other, 2)}, lacks: []string{"1: another InfiniBand subnet"}},
+		"one limited member": {ranks: []Summary{infiniBand(full, 1), infiniBand(limited, 1), infiniBand(full, 1)}},
+		"two limited members": {
+			ranks: []Summary{infiniBand(full, 1), infiniBand(limited, 1), infiniBand(limited, 1)},
+			lacks: []string{"1: limited member of its partition", "2: limited member of its partition"},
+		},
+		"another key": {
+			ranks: []Summary{infiniBand(full, 1), infiniBand(other, 1), infiniBand(full, 1)},
+			lacks: []string{"1: no partition key in common"},
+		},
+		"Azure's two": {
+			ranks: []Summary{infiniBand([]uint16{0x7fff, 0x8003}, 1), infiniBand([]uint16{0x7fff, 0x8003}, 1)},
+		},
+		"too many to tell": {
+			ranks: []Summary{
+				infiniBand(full, 1),
+				{
+					Devices: 1, Flags: flagManyPKeys, pkeys: []uint16{1, 2, 3}, subnets: 1,
+					rails: infiniBand(nil, 0).rails,
+				},
+			},
+		},
+		"unknown keys": {ranks: []Summary{infiniBand(full, 1), infiniBand(nil, 1)}},
+		"another subnet": {
+			ranks: []Summary{infiniBand(full, 1), infiniBand(full, 2), infiniBand(full, 1)},
+			lacks: []string{"1: another InfiniBand subnet"},
+		},
+		"a subnet in common": {ranks: []Summary{infiniBand(full, 3), infiniBand(full, 2)}},
+		"unknown subnet":     {ranks: []Summary{infiniBand(full, 3), infiniBand(full, 0)}},
+		"half and half": {
+			ranks: []Summary{infiniBand(full, 1), infiniBand(full, 2)}, lacks: []string{"1: another InfiniBand subnet"},
+		},
+		"subnet first, then key": {
+			ranks: []Summary{infiniBand(full, 1), infiniBand(other, 2)},
+			lacks: []string{"1: another InfiniBand subnet"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := Judge(tt.ranks)
@@ -187,33 +271,41 @@ func TestPartitionsAndSubnets(t *testing.T) {
 func TestFamiliesOfRoCE(t *testing.T) {
 	roce := func(f Flags) Summary {
 		s := Summary{Devices: 1, Flags: f}
-		s.Rails[KindRoCE] = Rails{1, 1000, 1}
+		s.rails[KindRoCE] = rails{1, 1000, 1}
 		return s
 	}
-	require.Equal(t, KindRoCE, Judge([]Summary{roce(FlagIPv4), roce(FlagIPv4 | FlagIPv6)}).Fabric)
-	require.Equal(t, KindRoCE, Judge([]Summary{roce(FlagIPv6), roce(FlagIPv6)}).Fabric)
-	v := Judge([]Summary{roce(FlagIPv4), roce(FlagIPv6)})
+	require.Equal(t, KindRoCE, Judge([]Summary{roce(flagIPv4), roce(flagIPv4 | flagIPv6)}).Fabric)
+	require.Equal(t, KindRoCE, Judge([]Summary{roce(flagIPv6), roce(flagIPv6)}).Fabric)
+	v := Judge([]Summary{roce(flagIPv4), roce(flagIPv6)})
 	require.Equal(t, KindNone, v.Fabric)
 	require.Equal(t, []string{"1: RoCE addresses of another family"}, lackText(v.Lacks))
 }
 
 func TestPeerMemoryOfAll(t *testing.T) {
 	require.True(t, Judge(make([]Summary, 3)).PeerMemory)
-	require.False(t, Judge([]Summary{{}, {Flags: FlagPeerMemory}, {}}).PeerMemory)
+	require.False(t, Judge([]Summary{{}, {Flags: flagPeerMemory}, {}}).PeerMemory)
 }
 
-// TestVerdictProperties: whatever ranks say, a fabric is chosen only if every rank has it, and if it is not, TCP has a
-// reason that names a rank, unless nobody has a device that can be used.
+// Whatever the summaries are, a fabric is chosen only if every rank has it. Otherwise a reason names a rank, unless no
+// rank has a usable device.
 func TestVerdictProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "ranks")
 		var ranks []Summary
 		for range n {
-			s := Summary{Devices: rapid.Byte().Draw(t, "devices"), Flags: Flags(rapid.Uint16().Draw(t, "flags")) &^ (FlagOff | FlagRequire), Subnets: rapid.Uint32().Draw(t, "subnets")}
-			for k := KindInfiniBand; k < kinds; k++ {
-				s.Rails[k] = Rails{rapid.Byte().Draw(t, "count") % 3, rapid.Uint16().Draw(t, "rate"), rapid.Uint16().Draw(t, "names")}
+			s := Summary{
+				Devices: rapid.Byte().Draw(t, "devices"),
+				Flags:   Flags(rapid.Uint16().Draw(t, "flags")) &^ (FlagOff | FlagRequire),
+				subnets: rapid.Uint32().Draw(t, "subnets"),
 			}
-			s.PKeys = rapid.SliceOfN(rapid.Uint16(), 0, maxPKeys).Draw(t, "keys")
+			for k := KindInfiniBand; k < kinds; k++ {
+				s.rails[k] = rails{
+					rapid.Byte().Draw(t, "count") % 3,
+					rapid.Uint16().Draw(t, "rate"),
+					rapid.Uint16().Draw(t, "names"),
+				}
+			}
+			s.pkeys = rapid.SliceOfN(rapid.Uint16(), 0, maxPKeys).Draw(t, "keys")
 			s.Reason = Reason(rapid.IntRange(0, int(reasons)-1).Draw(t, "reason"))
 			ranks = append(ranks, s)
 		}
@@ -221,7 +313,7 @@ func TestVerdictProperties(t *testing.T) {
 		_ = v.String()
 		usable := slices.ContainsFunc(ranks, Summary.Usable)
 		for _, s := range ranks {
-			if v.Fabric != KindNone && s.Rails[v.Fabric].Count == 0 {
+			if v.Fabric != KindNone && s.rails[v.Fabric].count == 0 {
 				t.Fatalf("%v, and a rank without it", v.Fabric)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// A barrier is a name that every rank calls once all ranks have been told to go.
+// A barrier is a name that every rank calls, once all ranks have been told to go.
 //
 //	a rank                                     rank 0
 //	   arrive(call, name)  ------------------>  notes it
@@ -16,35 +16,37 @@ import (
 //	                  <-----------------------  release(call), to all of them at once
 //	   released(call)  ---------------------->  forgets it
 //
-// A release empties the barrier, so the name can be used again at once: a call that comes later counts for the next time. A rank
-// whose connection was lost repeats its calls when it is back; a call that was released meanwhile is released again, so nobody
-// waits for a time that is over.
+// A release empties the barrier, so the name can be used again at once: a later call counts for the next time. A rank
+// whose connection was lost repeats its calls when it is back. Rank 0 releases a repeated call again if it was released
+// meanwhile, so that no rank waits for a barrier that is over.
 
 // MaxName is the longest name of a barrier, in bytes.
 const MaxName = 128
 
-// ErrOver says that the job ended while somebody waited for something else; Wait tells how.
+// ErrOver reports that the job ended while the caller waited for something else; Wait returns how.
 var ErrOver = errors.New("the job is over")
 
-// BarrierError says who had not called a barrier when a caller gave up.
+// BarrierError names the ranks that had not called a barrier when the caller's context ended.
 type BarrierError struct {
 	Name   string
 	Size   int
-	Absent []Missing // empty when rank 0 could not be asked
+	Absent []Missing // empty if rank 0 could not be asked
 }
 
 func (e *BarrierError) Error() string {
 	if len(e.Absent) == 0 {
 		return fmt.Sprintf("barrier %q: not every rank has come, and rank 0 does not say who is awaited", e.Name)
 	}
-	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s", e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
+	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s",
+		e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))
 }
 
-// calls are what this container wants of rank 0. Only the loop touches them.
+// calls are this container's pending questions to rank 0. Only the loop touches them.
 type calls struct {
-	last  uint64
-	asked map[uint64]chan message
-	here  map[uint64]*arrival // not released yet
+	n       *Node
+	last    uint64
+	asked   map[uint64]chan message
+	waiting map[uint64]*arrival // not released yet
 }
 
 type arrival struct {
@@ -52,11 +54,11 @@ type arrival struct {
 	released chan struct{}
 }
 
-// barrier holds the calls of one name: those of this container under "", those of others under their targets' keys.
+// barrier holds the calls of one name, by the key of the rank's target; those of this container are under "".
 type barrier map[string]map[uint64]bool
 
-// Barrier returns once every rank has called it with that name, in each of which callers of one rank count once. Before all
-// ranks are present it waits for them, too. Its errors are *BarrierError when ctx ends, and ErrOver.
+// Barrier returns once every rank has called the barrier of that name; several calls of one rank count once. It can be
+// called before all ranks are present. Its errors are *BarrierError when ctx ends, and ErrOver.
 func (n *Node) Barrier(ctx context.Context, name string) error {
 	if name == "" || len(name) > MaxName {
 		return fmt.Errorf("rendezvous: the name of a barrier has 1 to %d bytes, not %d", MaxName, len(name))
@@ -66,8 +68,8 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 	if !n.ask(func() {
 		n.calls.last++
 		call = n.calls.last
-		n.calls.here[call] = a
-		n.arrive(call, a)
+		n.calls.waiting[call] = a
+		n.calls.arrive(call, a)
 	}) {
 		return ErrOver
 	}
@@ -80,18 +82,18 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 		return a.over()
 	case <-ctx.Done():
 	}
-	absent := n.absentAt(name)
+	absent := n.calls.absentAt(name)
 	released, size := false, n.cfg.Size
 	n.ask(func() {
 		if n.phase == Running {
 			size = len(n.roster.Members)
 		}
-		if _, waiting := n.calls.here[call]; !waiting {
+		if _, waiting := n.calls.waiting[call]; !waiting {
 			released = true // between the end of ctx and now
 			return
 		}
-		delete(n.calls.here, call)
-		n.leave(call, name)
+		delete(n.calls.waiting, call)
+		n.calls.leave(call, name)
 	})
 	if released {
 		return nil
@@ -99,7 +101,7 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 	return &BarrierError{Name: name, Size: size, Absent: absent}
 }
 
-// over is for a call that sees the end of the job: it may have been released just before that.
+// over returns the result of a call that sees the end of the job, before which it may have been released.
 func (a *arrival) over() error {
 	select {
 	case <-a.released:
@@ -109,80 +111,79 @@ func (a *arrival) over() error {
 	}
 }
 
-// absentAt lists who is awaited: at the barrier, or at all.
-func (n *Node) absentAt(name string) []Missing {
+// absentAt lists the ranks that have not called the barrier, or have not come at all.
+func (k *calls) absentAt(name string) []Missing {
 	var absent []Missing
-	n.ask(func() {
+	k.n.ask(func() {
 		switch {
-		case n.phase != Running:
-			absent = n.missing()
-		case n.lead != nil:
-			absent = n.notAt(name)
+		case k.n.phase != Running:
+			absent = k.n.missing()
+		case k.n.lead != nil:
+			absent = k.n.lead.notAt(name)
 		}
 	})
 	if len(absent) == 0 {
-		if m, ok := n.inquire(n.ctx, name); ok { // the caller's time is over, but not the node's
+		if m, ok := k.inquire(k.n.ctx, name); ok { // ctx has ended, but not the node's context
 			absent = m.Missing
 		}
 	}
 	return absent
 }
 
-// arrive tells rank 0 of a call, if it can be told now; resumeCalls repeats what could not.
-func (n *Node) arrive(call uint64, a *arrival) {
+// arrive sends a call to rank 0 if it is connected; resume repeats the calls.
+func (k *calls) arrive(call uint64, a *arrival) {
 	switch {
-	case n.phase != Running:
-	case n.lead != nil:
-		n.noteArrival("", call, a.name)
-	case n.up.wire != nil:
-		n.up.wire.send(message{Type: arrive, Call: call, Name: a.name})
+	case k.n.phase != Running:
+	case k.n.lead != nil:
+		k.n.lead.noteArrival("", call, a.name)
+	case k.n.up.wire != nil:
+		k.n.up.wire.send(message{Type: arrive, Call: call, Name: a.name})
 	}
 }
 
-func (n *Node) leave(call uint64, name string) {
+func (k *calls) leave(call uint64, name string) {
 	switch {
-	case n.lead != nil:
-		n.takeBack("", call, name)
-	case n.up.wire != nil:
-		n.up.wire.send(message{Type: leave, Call: call, Name: name})
+	case k.n.lead != nil:
+		k.n.lead.takeBack("", call, name)
+	case k.n.up.wire != nil:
+		k.n.up.wire.send(message{Type: leave, Call: call, Name: name})
 	}
 }
 
-// resumeCalls tells rank 0 of every call: when the job starts, and when the connection is back.
-func (n *Node) resumeCalls() {
-	order := make([]uint64, 0, len(n.calls.here))
-	for call := range n.calls.here {
+// resume sends every pending call to rank 0: when the job starts, and when the connection is back.
+func (k *calls) resume() {
+	order := make([]uint64, 0, len(k.waiting))
+	for call := range k.waiting {
 		order = append(order, call)
 	}
 	slices.Sort(order)
 	for _, call := range order {
-		if a, ok := n.calls.here[call]; ok {
-			n.arrive(call, a)
+		if a, ok := k.waiting[call]; ok {
+			k.arrive(call, a)
 		}
 	}
 }
 
 // onRelease ends a call of this container.
-func (n *Node) onRelease(call uint64) {
-	if a, ok := n.calls.here[call]; ok {
-		delete(n.calls.here, call)
+func (k *calls) onRelease(call uint64) {
+	if a, ok := k.waiting[call]; ok {
+		delete(k.waiting, call)
 		close(a.released)
 	}
 }
 
-// onArrive is rank 0's part.
-func (n *Node) onArrive(t *target, m message) {
+// onArrive handles the call of another rank.
+func (c *coordinator) onArrive(t *target, m message) {
 	switch {
-	case n.phase != Running || m.Name == "" || len(m.Name) > MaxName:
+	case c.n.phase != Running || m.Name == "" || len(m.Name) > MaxName:
 	case t.released[m.Call]:
 		t.link.send(message{Type: release, Call: m.Call})
 	default:
-		n.noteArrival(t.key, m.Call, m.Name)
+		c.noteArrival(t.key, m.Call, m.Name)
 	}
 }
 
-func (n *Node) noteArrival(key string, call uint64, name string) {
-	c := n.lead
+func (c *coordinator) noteArrival(key string, call uint64, name string) {
 	if c.barriers == nil {
 		c.barriers = make(map[string]barrier)
 	}
@@ -195,14 +196,14 @@ func (n *Node) noteArrival(key string, call uint64, name string) {
 		b[key] = make(map[uint64]bool)
 	}
 	b[key][call] = true
-	if len(b) < len(n.roster.Members) {
+	if len(b) < len(c.n.roster.Members) {
 		return
 	}
 	delete(c.barriers, name)
 	for key, calls := range b {
 		for call := range calls {
 			if key == "" {
-				n.onRelease(call)
+				c.n.calls.onRelease(call)
 				continue
 			}
 			t := c.targets[key]
@@ -215,44 +216,45 @@ func (n *Node) noteArrival(key string, call uint64, name string) {
 	}
 }
 
-func (n *Node) takeBack(key string, call uint64, name string) {
-	b := n.lead.barriers[name]
+func (c *coordinator) takeBack(key string, call uint64, name string) {
+	b := c.barriers[name]
 	delete(b[key], call)
 	if len(b[key]) == 0 {
 		delete(b, key)
 	}
 	if len(b) == 0 {
-		delete(n.lead.barriers, name)
+		delete(c.barriers, name)
 	}
 }
 
-// dropArrivals forgets the calls of a rank whose connection has ended: it repeats those that still wait when it is back.
-func (n *Node) dropArrivals(t *target) {
-	for name, b := range n.lead.barriers {
+// dropArrivals forgets the calls of a rank whose connection has ended: the rank repeats the pending ones when it is
+// back.
+func (c *coordinator) dropArrivals(t *target) {
+	for name, b := range c.barriers {
 		delete(b, t.key)
 		if len(b) == 0 {
-			delete(n.lead.barriers, name)
+			delete(c.barriers, name)
 		}
 	}
 }
 
 // notAt lists the ranks that have no call at a barrier.
-func (n *Node) notAt(name string) []Missing {
-	if n.phase != Running {
-		return n.missing()
+func (c *coordinator) notAt(name string) []Missing {
+	if c.n.phase != Running {
+		return c.n.missing()
 	}
 	var out []Missing
-	b := n.lead.barriers[name]
-	for _, m := range n.roster.Members {
+	b := c.barriers[name]
+	for _, m := range c.n.roster.Members {
 		key := m.ID
-		if m.Nonce == n.self.Nonce {
+		if m.Nonce == c.n.self.Nonce {
 			key = ""
 		}
-		if _, here := b[key]; here {
+		if _, arrived := b[key]; arrived {
 			continue
 		}
 		reason := "has not called it"
-		if t := n.lead.targets[key]; t != nil && t.link == nil {
+		if t := c.targets[key]; t != nil && t.link == nil {
 			reason = "lost: " + explain(t.err)
 		}
 		out = append(out, Missing{Rank: m.Rank, Name: m.Alias, Reason: reason})

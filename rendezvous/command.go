@@ -7,43 +7,49 @@ import (
 	"time"
 )
 
-// Where every rank runs a command of its own, each tells rank 0 how it ended, and rank 0 orders the others to end theirs.
+// Where every rank runs its own command, each rank reports to rank 0 how it ended, and rank 0 orders the others to end
+// theirs.
+
+// Order is rank 0's order to end the command of this rank.
+type Order struct {
+	Signal int // for the command; 0 = the caller chooses
+	Reason string
+}
 
 // End is how the command of one rank ended.
 type End struct {
 	Rank    int
 	Name    string
 	Outcome Outcome
-	At      time.Time     // of the end, by the clock of the node that gives it out
-	Error   time.Duration // At may be wrong by this much either way; of another rank's end only [Node.Align] knows it
+	At      time.Time     // when the command ended, by this node's clock
+	Error   time.Duration // bound on the error of At; for the ends of other ranks [Node.Align] sets it
 	Stopped bool          // it was told to end before it did
 
-	after time.Duration // of the end, from the start of the rank's node, by the rank's own clock
+	after time.Duration // from the start of the rank's node to the end, by the rank's clock
 }
 
-// Report tells rank 0 how the command of this rank ended, as soon as it can be told, and once more whenever the connection to
-// it comes back; e.Rank and e.Name are left out. Rank 0 itself does not report.
+// Report reports to rank 0 how the command of this rank ended, and again whenever the connection comes back. It ignores
+// e.Rank and e.Name. Rank 0 itself does not report.
 func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
 		if n.up.wire != nil {
-			n.up.wire.send(n.ownEnd())
+			n.up.wire.send(n.own.sentAt(time.Since(n.begin)))
 		}
 	})
 }
 
-// ownEnd is the report with the time at which it is sent: it may be sent again much later.
-func (n *Node) ownEnd() message {
-	m := *n.own
-	m.Clock = int64(time.Since(n.begin))
+// sentAt stamps a report with the time at which it is sent: it may be sent again much later.
+func (m message) sentAt(clock time.Duration) message {
+	m.Clock = int64(clock)
 	return m
 }
 
-// Ends tells rank 0 how the commands of the other ranks ended, each once.
+// Ends returns, on rank 0, how the commands of the other ranks ended, each once.
 func (n *Node) Ends() <-chan End { return n.ends }
 
-// Order has every other rank end its command. Ranks that cannot be reached at the moment get the first order when they
-// are back; further ones go to connected ranks only. Rank 0 calls it.
+// Order orders every other rank to end its command. A rank that is not connected gets the first order when it is back;
+// later orders go to connected ranks only. Rank 0 calls it.
 func (n *Node) Order(signal int, reason string) {
 	n.ask(func() {
 		if n.lead == nil || n.phase != Running {
@@ -61,55 +67,62 @@ func (n *Node) Order(signal int, reason string) {
 	})
 }
 
-func (n *Node) onOrder(m message) {
-	if n.phase != Running {
+// Orders returns, on every rank but 0, the orders of rank 0 to end the command.
+func (n *Node) Orders() <-chan Order { return n.orders }
+
+func (u *uplink) onOrder(m message) {
+	if u.n.phase != Running {
 		return
 	}
 	select {
-	case n.stops <- Stop{Name: n.up.leader.ID, Signal: m.Signal, Reason: m.Reason}:
-	default: // it was heard already
+	case u.n.orders <- Order{Signal: m.Signal, Reason: m.Reason}:
+	default: // sixteen orders wait already
 	}
 }
 
-func (n *Node) onEnded(t *target, m message) {
+func (c *coordinator) onEnded(t *target, m message) {
 	if m.Outcome == nil || t.ended {
 		return
 	}
-	if n.phase != Running {
+	if c.n.phase != Running {
 		o := *m.Outcome
-		o.Reason = fmt.Sprintf("%s: %s", n.nameOf(t), o.Reason)
-		n.setGathered(Roster{}, &EndedError{o})
+		o.Reason = fmt.Sprintf("%s: %s", c.nameOf(t), o.Reason)
+		c.n.setGathered(Roster{}, &EndedError{o})
 		return
 	}
-	member, ok := n.memberOf(t)
+	member, ok := c.memberOf(t)
 	if !ok {
 		return
 	}
 	t.ended = true
 	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, Stopped: m.Stopped}
 	e.after = time.Duration(m.After)
-	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier: the way here took time, too
-	n.ends <- e
+	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier, by the time that the message took
+	c.n.ends <- e
 }
 
-// clockReadings is how often Align asks a rank for its clock: the fastest answers narrow it down best.
+// clockReadings is how often Align asks a rank for its clock; the fastest answers give the tightest bound.
 const clockReadings = 8
 
-// Align asks the other ranks for their clocks, and corrects At and Error of their ends by the answers. Rank 0 calls
-// it when commands have failed: clocks that were compared at the launch of a long job have drifted apart since.
-// Without an answer before ctx ends, At is the latest time at which the command can have ended.
+// Align asks the other ranks for their clocks and corrects At and Error of their ends. Rank 0 calls it when commands
+// have failed, because clocks that were compared at the launch of a long job have drifted apart. If a rank does not
+// answer before ctx ends, At stays the latest time at which its command can have ended.
 func (n *Node) Align(ctx context.Context, ends ...*End) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	lead := n.leading()
+	if lead == nil {
+		return
+	}
 	for _, e := range ends {
-		wg.Go(func() { n.align(ctx, e) })
+		wg.Go(func() { lead.align(ctx, e) })
 	}
 }
 
-func (n *Node) align(ctx context.Context, e *End) {
-	var first, last time.Time // between which the rank's clock began
+func (c *coordinator) align(ctx context.Context, e *End) {
+	var first, last time.Time // bounds of the start of the rank's node
 	for range clockReadings {
-		r, ok := n.readClock(ctx, e.Rank)
+		r, ok := c.readClock(ctx, e.Rank)
 		if !ok {
 			break
 		}
@@ -127,20 +140,20 @@ func (n *Node) align(ctx context.Context, e *End) {
 	e.At = first.Add(last.Sub(first) / 2).Add(e.after)
 }
 
-// reading is what another rank's clock showed at some time between two times here.
+// reading is a value of another rank's clock, read between sent and heard.
 type reading struct {
 	sent, heard time.Time
-	clock       time.Duration // since the start of its node
+	clock       time.Duration // since the start of the rank's node
 }
 
-func (n *Node) readClock(ctx context.Context, rank int) (r reading, ok bool) {
+func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bool) {
 	heard := make(chan reading, 1)
 	var t *target
-	if !n.ask(func() {
-		if n.lead == nil || rank <= 0 || rank >= len(n.roster.Members) {
+	if !c.n.ask(func() {
+		if c.n.lead != c || rank <= 0 || rank >= len(c.n.roster.Members) {
 			return
 		}
-		if t = n.lead.targets[n.roster.Members[rank].ID]; t != nil && t.link != nil {
+		if t = c.targets[c.n.roster.Members[rank].ID]; t != nil && t.link != nil {
 			t.clockCall++
 			t.clockSent, t.clockHeard = time.Now(), heard
 			t.link.send(message{Type: clock, Call: t.clockCall})
@@ -152,7 +165,7 @@ func (n *Node) readClock(ctx context.Context, rank int) (r reading, ok bool) {
 	select {
 	case r = <-heard:
 		return r, true
-	case <-n.over:
+	case <-c.n.over:
 	case <-t.ctx.Done():
 	case <-ctx.Done():
 	}

@@ -32,15 +32,15 @@ func TestEveryRankReportsAndIsOrdered(t *testing.T) {
 		nodes[0].Order(15, "worker-2 failed")
 		nodes[0].Order(9, "at once") // not for a rank that is away
 		for i, n := range nodes[1:] {
-			var s Stop
+			var s Order
 			select {
-			case s = <-n.Stops():
+			case s = <-n.Orders():
 			case <-time.After(time.Minute):
 				require.FailNow(t, "it was not told the order", "rank %d", i+1)
 			}
-			require.Equal(t, Stop{Name: "worker-0", Signal: 15, Reason: "worker-2 failed"}, s)
+			require.Equal(t, Order{Signal: 15, Reason: "worker-2 failed"}, s)
 			if i+1 != 3 {
-				require.Equal(t, 9, (<-n.Stops()).Signal)
+				require.Equal(t, 9, (<-n.Orders()).Signal)
 			}
 			n.Report(End{Outcome: Outcome{Status: i + 1, Reason: "ended"}, At: time.Now(), Stopped: true})
 		}
@@ -64,7 +64,7 @@ func TestEveryRankReportsAndIsOrdered(t *testing.T) {
 	})
 }
 
-// slowConn takes its time with every message, and a short one only now and then.
+// slowConn delays messages, short ones only now and then.
 type slowConn struct {
 	net.Conn
 	in, out *rand.Rand
@@ -93,7 +93,7 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Nodes start at different times, and messages take different times: the order of reports says nothing.
+// Nodes start at different times, and messages take different times, so the order of the reports says nothing.
 func TestEndsAreOrderedByAlignedClocks(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -156,11 +156,12 @@ func TestEndsAreOrderedByAlignedClocks(t *testing.T) {
 	}
 }
 
-// Whoever cannot take part, nothing is judged and nothing is launched, and all end with the reason.
+// Whichever rank cannot take part, rank 0 judges and launches nothing, and all ranks end with the reason.
 func TestAnUnfitRankEndsTheJob(t *testing.T) {
 	const size = 3
 	unfit := Outcome{Status: 127, Reason: "no such command"}
-	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command", "worker-2: no such command"} {
+	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command",
+		"worker-2: no such command"} {
 		who, looks := k/2*(size-1), k%2 > 0
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)

@@ -5,81 +5,80 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// coordinator is what rank 0 knows of the others. Only the loop touches it.
+// coordinator is rank 0's view of the other ranks. Only the loop touches it, but for the goroutines that dial.
 type coordinator struct {
-	targets    map[string]*target // by id; those of seeds by "@address" until they have said who they are
-	here       int                // targets that are registered
-	acks       int                // of the roster that is out
-	packed     []byte             // that roster
-	whole      []byte             // the message that brings it
-	epoch      uint64
-	unacked    int  // epochs that a rank did not acknowledge in time
-	goSent     bool // to everybody
-	ending     bool
-	leaving    bool               // everybody has been told
-	untold     []string           // ranks that had not acknowledged the end by then
-	latecomers bool               // somebody who comes now is still told how the job ended
-	stirs      []chan struct{}    // of those who wait in Absent
-	barriers   map[string]barrier // by name, with the ranks that wait there
-	judging    bool               // whether there are more containers than ranks is being asked
-	due        time.Time          // when the launch waits no longer for an address that does not answer
-	lingers    bool               // all missing ranks have another secret or job, and have the time to find the same
+	n *Node
 
-	at     map[netip.AddrPort]string // nonces of known containers that have answered at other addresses
+	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
+	registered     int                // targets that are registered
+	acks           int                // acknowledgements of the current roster
+	packed         []byte             // the current roster, packed
+	whole          []byte             // the encoded message with that roster
+	epoch          uint64
+	unacked        int  // epochs in which a rank did not acknowledge in time
+	goSent         bool // to every rank
+	ending         bool
+	leaving        bool               // every rank has been told
+	untold         []string           // ranks that have not acknowledged the end
+	tellsLateRanks bool               // a rank that connects now is still told how the job ended
+	absentWaiters  []chan struct{}    // closed when the state that Absent waits for changes
+	barriers       map[string]barrier // by name
+	judging        bool               // judgeSurplus is waiting for answers
+	due            time.Time          // from then on the launch no longer waits for silent addresses
+	lingers        bool               // every missing rank has another secret or job, and has time to find the same
+
+	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// target is one container that rank 0 dials, keeps a connection to, and dials again when it is lost.
+// target is one container that rank 0 dials, keeps a connection to, and dials again when the connection is lost.
 type target struct {
-	key  string // the loop's own
-	id   string // whom to dial; "" = whoever answers
+	key  string // only the loop touches it
+	id   string // the container that must answer; "" = any
 	peer *Peer
-	wake chan struct{} // capacity 1: an address was heard, do not wait out the back-off
+	wake chan struct{} // capacity 1: gossip has told an address, dial without waiting for the back-off
 	ctx  context.Context
 	drop context.CancelFunc
 
 	mu        sync.Mutex
-	announced netip.AddrPort // by gossip
+	announced netip.AddrPort // address by gossip
 
-	// The loop's own.
+	// Only the loop touches the fields below.
 	link    *wire
 	rec     *Record        // as registered; nil = not present
-	said    netip.AddrPort // its own guess: ranks to be agreed are ordered by it, because all ranks know it
+	said    netip.AddrPort // its own guess, which all ranks know: ranks to be agreed are ordered by it
 	looking bool           // its record has no Fabric yet
-	acked   uint64         // epoch
-	told    string         // the last list of missing ranks that it was sent
-	err     error          // of the last attempt to reach it
-	begun   time.Time      // known, or lost before the launch, since
-	tried   bool           // it was dialled since then in vain
-	spare   *message       // its registration, where all ranks are here without it
-	met     string         // nonce of the container that answers at a seed's address, before it has registered
-	rival   bool           // it answers, and is with another coordinator
-	since   time.Time      // lost since
-	gone    bool           // after the launch: it cannot be reached again
+	acked   uint64         // epoch that it has acknowledged
+	told    string         // the list of missing ranks that it was sent last
+	err     error          // of the last attempt to connect
+	begun   time.Time      // when it became known, or was lost before the launch
+	tried   bool           // a dial has failed since begun
+	spare   *message       // its registration, if it came when all ranks were present
+	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	rival   bool           // it answers, but follows another coordinator
+	since   time.Time      // when its connection was lost
+	gone    bool           // after the launch: it cannot come back
 	doneAck bool
 	endSent time.Time // when the outcome was sent over link
 	ended   bool      // its command has ended
 	// The last question for its clock, see Node.Align.
 	clockCall  uint64
 	clockSent  time.Time
-	clockHeard chan<- reading  // nil: answered
-	changed    time.Time       // since when it is there, or not any more
-	released   map[uint64]bool // calls of barriers whose release it has not acknowledged
-	// It answered with another secret, and has not been anybody else since. It may be gone by now: it learns the same
-	// when it looks at rank 0, and ends.
-	stranger error
-	foreign  foreign
+	clockHeard chan<- reading  // nil = answered
+	changed    time.Time       // when it was last connected or lost
+	released   map[uint64]bool // calls whose release it has not acknowledged
+	// incompatible is the last ErrOtherSecret or ErrOtherVersion, until another container answers. The container may
+	// have left since: it finds the same when it calls rank 0, and ends.
+	incompatible error
+	foreign      foreign
 }
 
 func (n *Node) becomeCoordinator() {
@@ -87,350 +86,84 @@ func (n *Node) becomeCoordinator() {
 		return
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
-	n.lead = &coordinator{
-		targets: make(map[string]*target), at: make(map[netip.AddrPort]string), ctx: ctx, cancel: cancel,
+	lead := &coordinator{
+		n: n, targets: make(map[string]*target), at: make(map[netip.AddrPort]string), ctx: ctx, cancel: cancel,
 	}
+	n.lead = lead
 	if n.up.wire != nil {
-		n.up.wire.abort() // one that comes later in the order leads: it is going to follow
+		n.up.wire.abort() // a coordinator that comes later in the order: it will follow this one
 		n.up.wire = nil
 	}
 	n.log.Debug("this container coordinates the launch", "size", n.cfg.Size)
 	for i := range n.cfg.Peers {
-		n.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
+		n.lead.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
 	}
-	for _, r := range n.heard {
-		n.addTarget(r.ID, nil, r.Addr)
+	for _, r := range n.find.heard {
+		n.lead.addTarget(r.ID, nil, r.Addr)
 	}
-	for i := range n.seeds {
-		n.onSeed(i)
+	for i := range n.find.seeds {
+		n.lead.onSeed(i)
 	}
 	if n.cfg.Size > 1 {
-		n.wg.Go(func() { n.tellWaiting(ctx) })
+		n.wg.Go(func() { lead.tellWaiting(ctx) })
 	}
-	n.tryPrepare()
+	n.lead.tryPrepare()
 }
 
-// stepDown leaves the lead to a container that comes earlier in the order; only possible before the launch.
-func (n *Node) stepDown() {
-	for _, t := range n.lead.targets {
+// stepDown leaves the coordination to a container that comes earlier in the order. It is only possible before the
+// launch.
+func (c *coordinator) stepDown() {
+	for _, t := range c.targets {
 		t.drop()
 		if t.link != nil {
 			t.link.abort()
 		}
 	}
-	n.lead.cancel()
-	n.lead = nil
-	n.phase = Gathering
+	c.cancel()
+	c.n.lead = nil
+	c.n.enter(Gathering)
 }
 
-func (n *Node) addTarget(key string, peer *Peer, announced netip.AddrPort) *target {
-	c := n.lead
-	if t, ok := c.targets[key]; ok {
-		if announced.IsValid() {
-			t.moveTo(announced)
-		}
-		return t
-	}
-	// A seed's address that is being called may be the same container: two calls of one rank end each other.
-	if t, ok := c.targets["@"+announced.String()]; ok && t.rec == nil && announced.IsValid() {
-		t.rouse()
-		return t
-	}
-	t := &target{key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced, begun: time.Now()}
-	if !strings.HasPrefix(key, "@") {
-		t.id = key
-	}
-	t.ctx, t.drop = context.WithCancel(c.ctx)
-	c.targets[key] = t
-	n.wg.Go(func() { n.keep(t) })
-	return t
+// patience extends the timeout d of a small job by the size: logins of all ranks at once, 2 ms each, keep rank 0 busy,
+// and ranks may share its processors.
+func (cfg *Config) patience(d time.Duration) time.Duration {
+	return d + min(time.Duration(cfg.Size)*20*time.Millisecond, 20*time.Second)
 }
 
-// keep dials a target until the job is over, and serves the connection while it lives.
-func (n *Node) keep(t *target) {
-	var b backoff
-	for {
-		served, err := n.reach(t)
-		if t.ctx.Err() != nil {
-			return
-		}
-		n.post(func() { n.onUnreachable(t, err, served) })
-		if served {
-			b.reset()
-		}
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-t.wake:
-			b.reset()
-		case <-time.After(b.wait()):
-		}
-	}
-}
-
-// reach tries the addresses of a target and serves the first connection to its end.
-func (n *Node) reach(t *target) (served bool, err error) {
-	addrs, err := n.candidates(t)
-	if err != nil || len(addrs) == 0 {
-		return false, err
-	}
-	rwc, addr, err := n.dialAny(t, addrs)
-	if err != nil {
-		return false, err
-	}
-	return true, n.serve(t, rwc, addr)
-}
-
-// dialAny dials the addresses in their order, the next one as soon as one fails or is silent for a while: what a
-// container says of itself may be behind a NAT, and what the environment says may be old. An address that gossip brings
-// meanwhile is dialled at once: a program that accepts connections and says nothing may have taken the port, and would
-// hold up the call for all of callTimeout. Where another program, or a container of another job, answers, the
-// called container may listen on the next port.
-func (n *Node) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(n.cfg.Size)*callShare)
-	defer cancel()
-	type result struct {
-		rwc  io.ReadWriteCloser
-		addr netip.AddrPort
-		err  error
-	}
-	results := make(chan result)
-	var err error
-	started, ended, above := 0, 0, 0
-	dialNext := func() {
-		a := addrs[started]
-		started++
-		n.wg.Go(func() {
-			rwc, err := n.cfg.Dial(ctx, t.id, a)
-			results <- result{rwc, a, err}
-		})
-	}
-	woken := false
-	dialNext()
-	for ended < len(addrs) {
-		var next <-chan time.Time
-		if started < len(addrs) {
-			next = time.After(nextAddress)
-		}
-		select {
-		case <-next:
-			dialNext()
-		case <-t.wake:
-			if a := t.heardAt(); a.IsValid() && !slices.Contains(addrs, a) {
-				addrs = slices.Insert(addrs, started, a)
-				dialNext()
-			} else {
-				woken = true
-			}
-		case r := <-results:
-			ended++
-			if r.err == nil {
-				open := started - ended
-				n.wg.Go(func() { // of those that come in second
-					for range open {
-						if r := <-results; r.err == nil {
-							_ = r.rwc.Close()
-						}
-					}
-				})
-				return r.rwc, r.addr, nil
-			}
-			// The first address's reason is the telling one, unless a later one was answered by somebody.
-			if err == nil || r.addr == addrs[0] || isStranger(r.err) {
-				err = fmt.Errorf("%v: %w", r.addr, r.err)
-			}
-			if next, ok := nextPort(r.addr, r.err); ok && above < portTries && !slices.Contains(addrs, next) {
-				above++
-				addrs = slices.Insert(addrs, started, next)
-			}
-			if started < len(addrs) {
-				dialNext()
-			}
-		}
-	}
-	if woken { // keep calls again at once
-		t.rouse()
-	}
-	return nil, netip.AddrPort{}, err
-}
-
-// heardAt returns the address that gossip tells, which is invalid as long as gossip has told none.
-func (t *target) heardAt() netip.AddrPort {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.announced
-}
-
-// moveTo notes an address that gossip tells, and has it dialled without waiting for the back-off.
-func (t *target) moveTo(a netip.AddrPort) {
-	t.mu.Lock()
-	t.announced = a
-	t.mu.Unlock()
-	t.rouse()
-}
-
-func (t *target) rouse() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
-}
-
-// candidates are the addresses at which a target may be: what it says itself, then what the environment says.
-func (n *Node) candidates(t *target) ([]netip.AddrPort, error) {
-	var addrs []netip.AddrPort
-	if announced := t.heardAt(); announced.IsValid() {
-		addrs = append(addrs, announced)
-	}
-	if t.peer == nil {
-		return addrs, nil
-	}
-	found, err := t.peer.addrs(n)
-	if err != nil && len(addrs) == 0 {
-		return nil, err
-	}
-	for _, a := range found {
-		if !slices.Contains(addrs, a) {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs, nil
-}
-
-// patience is how long an answer may take that takes d in a small job: all ranks at once may keep rank 0 busy, with
-// some 2 ms for each login, and share its processors.
-func (n *Node) patience(d time.Duration) time.Duration {
-	return d + min(time.Duration(n.cfg.Size)*20*time.Millisecond, 20*time.Second)
-}
-
-func (n *Node) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) error {
-	self := n.self
-	w := newWire(rwc, &self)
-	defer w.close()
-	defer context.AfterFunc(t.ctx, w.abort)()
-	silent := time.AfterFunc(n.patience(registerTimeout), w.abort)
-	defer silent.Stop()
-	n.post(func() { n.greet(t, w) })
-	err := w.read(func(m message) error {
-		var said netip.AddrPort
-		if m.Type == register && m.Record != nil {
-			silent.Stop()
-			if m.Record.Addr.Addr() != addr.Addr() {
-				m.Record.Network = "" // it speaks of another address
-			}
-			said, m.Record.Addr = m.Record.Addr, addr // where it was reached counts, not where it believes to be
-		}
-		if !n.post(func() {
-			if said.IsValid() {
-				w.said = said
-			}
-			n.onTarget(t, w, m)
-		}) {
-			return errEnded
-		}
-		return nil
-	})
-	n.post(func() { n.onLost(t, w, err) })
-	return err
-}
-
-func (n *Node) onUnreachable(t *target, err error, served bool) {
-	if n.lead == nil || n.lead.targets[t.key] != t {
-		return
-	}
-	if !served {
-		t.err, t.tried, t.rival = err, true, false
-		if isStranger(err) {
-			if t.stranger == nil {
-				what := "a container with another secret answers"
-				if errors.Is(err, ErrOtherVersion) {
-					what = "a container with another version of paiinit answers"
-				}
-				n.log.Warn(what, "peer", n.nameOf(t), "reason", explain(err))
-			}
-			t.stranger = err
-		}
-		resolved := time.Now()
-		if t.peer != nil {
-			resolved = n.names.answered(t.peer.Host)
-		}
-		t.foreign.met(err, resolved)
-		if !t.since.IsZero() && isGone(err) {
-			t.gone = true
-		}
-		n.stirred()
-		n.checkEnd()
-	}
-	n.checkForeign(false)
-	n.tryPrepare()
-}
-
-// isGone tells an address where nobody listens, or is, or somebody else, from one that is merely slow.
-func isGone(err error) bool {
-	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
-}
-
-// checkForeign ends the wait when every missing rank is known to have another secret, or to belong to another job. They
-// have the time to find the same before.
-func (n *Node) checkForeign(lingered bool) {
-	if n.phase != Gathering || n.isGathered() {
-		return
-	}
-	e := &MissingError{Present: n.present(), Size: n.cfg.Size, Missing: n.missing()}
-	switch err := e.end(); {
-	case err == nil:
-	case lingered:
-		n.setGathered(Roster{}, err)
-	case !n.lead.lingers:
-		n.lead.lingers = true
-		n.wg.Go(func() {
-			// They may share their processors with this rank, and look for it the less often the shorter these are.
-			n.pace.sleep(n.ctx, n.gathered, foreignLinger)
-			n.post(func() {
-				if n.lead != nil {
-					n.lead.lingers = false
-					n.checkForeign(true)
-				}
-			})
-		})
-	}
-}
-
-func (n *Node) onTarget(t *target, w *wire, m message) {
-	c := n.lead
-	if c == nil || c.targets[t.key] != t {
+func (c *coordinator) onTarget(t *target, w *wire, m message) {
+	if c.n.lead != c || c.targets[t.key] != t {
 		w.abort()
 		return
 	}
 	switch m.Type {
 	case register:
-		n.onRegister(t, w, m)
+		c.onRegister(t, w, m)
 		return
 	case ping:
 		w.send(message{Type: pong})
 		return
 	case pong:
-		n.onProbed(w, true)
+		c.n.probes.answered(w, true)
 		return
 	case refuse:
-		if m.Record != nil && m.Record.Nonce == n.self.Nonce {
-			n.sameAs(t, n.self.Nonce) // a seed's address that is our own
+		if m.Record != nil && m.Record.Nonce == c.n.self.Nonce {
+			c.sameAs(t, c.n.self.Nonce) // a seed's address that is our own
 			return
 		}
-		if n.rivals(m.Record) {
-			n.onRival(m.Record)
+		if c.rivals(m.Record) {
+			c.onRival(m.Record)
 			return
 		}
-		n.unregister(t, w, errors.New(m.Reason))
+		c.unregister(t, w, errors.New(m.Reason))
 		t.rival = true
 		w.abort()
 		return
 	case lead:
-		n.onMet(t, w, m)
+		c.onMet(t, w, m)
 		return
-	case done: // of a job that has all its ranks
-		if n.self.Rank < 0 && m.Outcome != nil && t.link != w {
-			n.setGathered(Roster{}, &EndedError{*m.Outcome})
+	case done: // from a job that has all its ranks
+		if c.n.self.Rank < 0 && m.Outcome != nil && t.link != w {
+			c.n.setGathered(Roster{}, &EndedError{*m.Outcome})
 		}
 		return
 	}
@@ -439,55 +172,54 @@ func (n *Node) onTarget(t *target, w *wire, m message) {
 	}
 	switch m.Type {
 	case ack:
-		if n.phase == Prepared && t.acked != m.Epoch && m.Epoch == n.roster.Epoch && m.Hash == n.roster.Hash {
+		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
 			t.acked = m.Epoch
-			n.lead.acks++
-			n.tryLaunch()
+			c.acks++
+			c.tryLaunch()
 		}
-	case fetch: // from somebody who did not get it where it was told to
-		if n.phase == Prepared && m.Hash == n.roster.Hash {
-			w.send(message{Type: prepare, Epoch: n.roster.Epoch, packed: n.lead.packed})
+	case fetch: // another rank did not have the roster
+		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
+			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
 		}
 	case stop:
-		s := Stop{Name: n.nameOf(t), Signal: m.Signal, Reason: m.Reason}
-		if n.phase == Running {
+		s := Stop{Name: c.nameOf(t), Signal: m.Signal, Reason: m.Reason}
+		if c.n.phase == Running {
 			select {
-			case n.stops <- s:
-			default: // sixteen wishes are enough to be heard
+			case c.n.stops <- s:
+			default: // sixteen requests wait already
 			}
 			return
 		}
-		status := 75
+		status := c.n.cfg.Status.Retry
 		if s.Signal > 0 {
 			status = 128 + s.Signal
 		}
-		n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
+		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
 		if m.Record != nil {
-			n.onFarewell(w, m)
+			c.n.withdrawals.hear(w, m)
 			return
 		}
-		n.onEnded(t, m)
+		c.onEnded(t, m)
 	case clock:
 		t.onClock(m)
 	case inquiry:
-		n.onInquiry(w, m)
+		c.onInquiry(w, m)
 	case arrive:
-		n.onArrive(t, m)
+		c.onArrive(t, m)
 	case leave:
-		n.takeBack(t.key, m.Call, m.Name)
+		c.takeBack(t.key, m.Call, m.Name)
 	case released:
 		delete(t.released, m.Call)
-	case here:
-		n.onHere(nil, m.Record)
+	case announce:
+		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
-		n.checkEnd()
+		c.checkEnd()
 	}
 }
 
-func (n *Node) onRegister(t *target, w *wire, m message) {
-	c := n.lead
+func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	r := m.Record
 	if r == nil || r.validate() != nil {
 		t.err = errors.New("it sent a record that cannot be used")
@@ -495,12 +227,12 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	if t.id == "" && t.rec == nil && t.key != r.ID {
-		// A seed's address has said who it is, or that it is somebody else by now: from here on it is a target of that name.
+		// The container at a seed's address has named itself, or was replaced by another one: the target gets its name.
 		if known, ok := c.targets[r.ID]; ok {
 			if known.link == nil && known.rec == nil {
 				known.moveTo(t.heardAt())
 			}
-			n.sameAs(t, r.Nonce)
+			c.sameAs(t, r.Nonce)
 			return
 		}
 		delete(c.targets, t.key)
@@ -512,34 +244,36 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	switch {
-	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // it has something to add
+	case t.link == w && t.rec != nil && t.rec.Nonce == r.Nonce: // more about the same start
 		t.rec, t.said, t.looking = r, w.said, m.Looking
-		if (n.phase == Prepared || n.phase == Running) && n.cfg.Late != nil {
-			n.cfg.Late(*r)
+		if (c.n.phase == Prepared || c.n.phase == Running) && c.n.cfg.Late != nil {
+			c.n.cfg.Late(*r)
 		}
-		n.tryPrepare()
+		c.tryPrepare()
 		return
-	case n.phase == Running || n.phase == Ended:
-		n.onReturn(t, w, m)
+	case c.n.phase == Running || c.n.phase == Ended:
+		c.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		n.setGathered(Roster{}, &EndedError{Outcome{Status: 75, Reason: fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)}})
+		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
+		c.n.setGathered(Roster{}, &EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
 		return
-	case m.Size != 0 && m.Size != n.cfg.Size:
-		n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
+	case m.Size != 0 && m.Size != c.n.cfg.Size:
+		c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
 			"%s at %v was told that the job has %d ranks, %s that it has %d",
-			r.ID, r.Addr, m.Size, n.self.ID, n.cfg.Size)})
+			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
 		if t.link == nil {
-			t.link = w // it hears how the job ends
+			t.link = w // it is told how the job ends
 		}
 		return
-	case t.rec == nil && n.present() >= n.cfg.Size && r.Rank < 0:
-		n.onSpare(t, w, m)
+	case t.rec == nil && c.present() >= c.n.cfg.Size && r.Rank < 0:
+		c.onSpare(t, w, m)
 		return
-	case t.rec == nil && n.present() >= n.cfg.Size:
-		// One of them may be gone without a word, and this one come in its place. If not, it hears so when it asks after the launch.
-		t.err = fmt.Errorf("the job has %d ranks and all of them are here", n.cfg.Size)
-		n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
+	case t.rec == nil && c.present() >= c.n.cfg.Size:
+		// One of them may be dead without a lost connection, and this container its successor. If not, it learns so
+		// when it asks after the launch.
+		t.err = fmt.Errorf("the job has %d ranks and all of them are here", c.n.cfg.Size)
+		c.n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
 		w.abort()
 		return
 	}
@@ -548,268 +282,96 @@ func (n *Node) onRegister(t *target, w *wire, m message) {
 	}
 	first := t.rec == nil
 	if first {
-		c.here++
+		c.registered++
 	}
 	t.changed = time.Now()
-	t.link, t.rec, t.err, t.stranger, t.acked, t.told = w, r, nil, nil, 0, ""
+	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
 	if first {
-		n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr, "present", n.present(), "size", n.cfg.Size,
-			"elapsed", time.Since(n.begin).Round(time.Microsecond))
+		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
-	if n.phase == Prepared {
-		n.phase = Gathering // the roster on its way holds an earlier start of this rank
+	if c.n.phase == Prepared {
+		c.n.enter(Gathering) // the current roster holds an earlier start of this rank
 	}
-	n.tryPrepare()
+	c.tryPrepare()
 }
 
-// onReturn is a rank whose connection came back after the launch, or its successor.
-func (n *Node) onReturn(t *target, w *wire, m message) {
-	member, ok := n.memberOf(t)
+// onReturn handles a registration after the launch: a rank whose connection came back, or its next start.
+func (c *coordinator) onReturn(t *target, w *wire, m message) {
+	member, ok := c.memberOf(t)
 	switch {
-	case n.phase == Ended && n.lead.ending:
+	case c.n.phase == Ended && c.ending:
 		if t.link != nil && t.link != w {
 			t.link.abort()
 		}
 		t.link = w
-		n.tellEnd(t)
+		c.tellEnd(t)
 	case !ok:
-		w.send(n.noPlace())
+		w.send(c.n.roster.noPlace(c.n.cfg.Status.Conflict))
 	case member.Nonce != m.Record.Nonce:
 		replace := func() {
-			w.send(n.tooLate())
-			n.lose(t, "its container was started again")
+			w.send(c.tooLate())
+			c.lose(t, "its container was started again")
 		}
-		if m.Record.Addr == member.Addr { // the first one would have answered there
+		if m.Record.Addr == member.Addr { // the first start would have answered there
 			replace()
 			return
 		}
-		n.contest(t, member.Record, m.Record, w.send, replace)
+		c.contest(t, member.Record, m.Record, w.send, replace)
 	default:
 		if t.link != nil && t.link != w {
 			t.link.abort()
 		}
-		n.dropArrivals(t)
+		c.dropArrivals(t)
 		t.link, t.since, t.gone, t.err, t.changed = w, time.Time{}, false, nil, time.Now()
-		n.stirred()
-		if m.State != Running && m.State != Ended { // it missed the word, or has listened to another rank 0 since
-			w.send(message{Type: prepare, Epoch: n.roster.Epoch, packed: n.lead.packed})
+		c.wakeAbsentWaiters()
+		if m.State != Running && m.State != Ended { // it missed go, or has followed another rank 0 since
+			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
 		}
-		w.send(message{Type: launched, Epoch: n.roster.Epoch})
-		if n.order != nil {
-			w.send(*n.order)
+		w.send(message{Type: launched, Epoch: c.n.roster.Epoch})
+		if c.n.order != nil {
+			w.send(*c.n.order)
 		}
-		n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
+		c.n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
 	}
 }
 
-// The three things that a container hears which has no part in the launch any more.
-func (n *Node) noPlace() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: statusConflict, Reason: fmt.Sprintf(
-		"the job has %d ranks and all of them are here: this container is one too many", len(n.roster.Members))}}
+// noPlace, tooLate and lastWord are the answers to a container that has no part in the launch any more.
+func (r *Roster) noPlace(status int) message {
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: fmt.Sprintf(
+		"the job has %d ranks and all of them are here: this container is one too many", len(r.Members))}}
 }
 
-func (n *Node) tooLate() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: 75, Reason: "the job runs already without this start of the container"}}
+func (c *coordinator) tooLate() message {
+	return message{Type: done, Last: true, Outcome: &Outcome{
+		Status: c.n.cfg.Status.Retry, Reason: "the job runs already without this start of the container",
+	}}
 }
 
-func (n *Node) lastWord() message {
-	o := n.outcome
-	return message{Type: done, Outcome: &o, Last: n.lead.latecomers}
+func (c *coordinator) lastWord() message {
+	o := c.n.outcome
+	return message{Type: done, Outcome: &o, Last: c.tellsLateRanks}
 }
 
-func (n *Node) memberOf(t *target) (Member, bool) {
-	i := slices.IndexFunc(n.roster.Members, func(m Member) bool { return m.ID == t.key })
+func (c *coordinator) memberOf(t *target) (Member, bool) {
+	i := slices.IndexFunc(c.n.roster.Members, func(m Member) bool { return m.ID == t.key })
 	if i < 0 {
 		return Member{}, false
 	}
-	return n.roster.Members[i], true
+	return c.n.roster.Members[i], true
 }
 
-// present counts the ranks that hold a control connection, this one included.
-func (n *Node) present() int { return 1 + n.lead.here }
+// present counts the ranks that hold a control connection, including this one.
+func (c *coordinator) present() int { return 1 + c.registered }
 
-// tryPrepare sends the roster out as soon as it is complete: all ranks are there, and know what they are to say of themselves.
-func (n *Node) tryPrepare() {
-	if n.phase != Gathering || n.isGathered() || n.present() != n.cfg.Size {
-		return
-	}
-	if n.cfg.Unfit != nil {
-		n.setGathered(Roster{}, &EndedError{*n.cfg.Unfit})
-		return
-	}
-	if !n.isWhole() {
-		return
-	}
-	if n.looking {
-		return
-	}
-	c := n.lead
-	records := []Record{n.record()}
-	reached := map[string]netip.AddrPort{n.self.Nonce: n.reachedAt()}
-	for _, t := range c.targets {
-		switch {
-		case t.rec == nil:
-		case t.looking:
-			return // the verdict on all fabrics is one of all fabrics
-		default:
-			r := *t.rec
-			reached[r.Nonce] = r.Addr
-			if r.Rank < 0 {
-				r.Addr = t.said
-			}
-			records = append(records, r)
-		}
-	}
-	members, err := assign(records, n.cfg.Size)
-	if err != nil {
-		n.setGathered(Roster{}, &ConflictError{err})
-		return
-	}
-	for i := range members {
-		m := &members[i]
-		if at := reached[m.Nonce]; m.Nonce == n.self.Nonce && m.Addr.Addr() != at.Addr() {
-			m.Network = "" // it speaks of another address
-		}
-		m.Addr = reached[m.Nonce]
-	}
-	if members[0].Nonce != n.self.Nonce {
-		return // one that comes first has registered here before it heard of all, and is going to lead
-	}
-	c.epoch++
-	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members}
-	if n.cfg.Verify != nil {
-		if o := n.cfg.Verify(r); o != nil {
-			n.setGathered(Roster{}, &EndedError{*o})
-			return
-		}
-	}
-	n.roster, n.phase = r, Prepared
-	c.acks, c.packed = 0, r.pack()
-	m := message{Type: prepare, Epoch: r.Epoch, packed: c.packed}
-	c.whole, _ = m.encode() // it holds nothing that cannot be written
-	for i := range r.Members {
-		if t := c.targets[r.Members[i].ID]; t != nil && t.rec != nil {
-			t.acked, t.told = 0, ""
-			t.link.send(n.prepareFor(&r, i))
-		}
-	}
-	time.AfterFunc(n.patience(ackTimeout)<<min(c.unacked, maxPatience), func() { n.post(func() { n.onAckTimeout(r.Epoch) }) })
-	n.tryLaunch()
-}
-
-// reachedAt is where the others reach this container. Where the environment does not tell, the address of an interface
-// was a guess; most of the connections to the other ranks tell better.
-func (n *Node) reachedAt() netip.AddrPort {
-	if !n.guessed {
-		return n.self.Addr
-	}
-	counts := make(map[netip.Addr]int)
-	best := n.self.Addr.Addr()
-	better := func(a, b netip.Addr) bool { // the rank on this host may be reached over loopback
-		if a.IsLoopback() != b.IsLoopback() {
-			return b.IsLoopback()
-		}
-		return cmp.Or(cmp.Compare(counts[a], counts[b]), b.Compare(a)) > 0
-	}
-	for _, t := range n.lead.targets {
-		if t.rec != nil && t.link != nil && t.link.local.IsValid() {
-			counts[t.link.local]++
-		}
-	}
-	for a := range counts {
-		if counts[best] == 0 || better(a, best) {
-			best = a
-		}
-	}
-	return netip.AddrPortFrom(best, n.self.Addr.Port())
-}
-
-// Up to starTable ranks get the table from rank 0 itself. In a larger job rank 0 sends it once, to rank 1; everybody else is told
-// from whom to fetch it, so that each rank sends it to at most tableFan others.
-const (
-	starTable = 1000
-	tableFan  = 64
-)
-
-func (n *Node) prepareFor(r *Roster, rank int) message {
-	m := message{Type: prepare, Epoch: r.Epoch, whole: n.lead.whole}
-	if len(r.Members) > n.cfg.starTable && rank > 1 {
-		p := &r.Members[1+(rank-2)/tableFan]
-		m.whole, m.Hash, m.Parent = nil, r.Hash, &parentRank{p.ID, p.Addr}
-	}
-	return m
-}
-
-// onAckTimeout drops the ranks that have not acknowledged; their next registration starts a new epoch.
-func (n *Node) onAckTimeout(epoch uint64) {
-	if n.lead == nil || n.phase != Prepared || n.roster.Epoch != epoch {
-		return
-	}
-	n.lead.unacked++
-	for _, t := range n.lead.targets {
-		if t.rec != nil && t.acked != epoch {
-			n.log.Warn("a rank does not acknowledge the roster", "peer", n.nameOf(t), "epoch", epoch)
-			w := t.link
-			n.unregister(t, w, errors.New("it did not acknowledge the roster in time")) // what still comes over this connection is void
-			w.abort()
-		}
-	}
-}
-
-// tryLaunch commits: every rank holds this roster. It happens once.
-func (n *Node) tryLaunch() {
-	if n.lead.acks < n.lead.here {
-		return
-	}
-	n.phase = Running
-	n.setGathered(n.roster, nil) // the launch does not wait until everybody has been told
-	for _, t := range n.lead.targets {
-		if t.rec == nil {
-			n.forget(t)
-		}
-	}
-	n.resumeCalls()
-	// The first ranks know of the launch in any case: a rank 0 that is started again hears of it from them.
-	for i := 1; i <= min(witnesses, len(n.roster.Members)-1); i++ {
-		n.sendGo(n.lead.targets[n.roster.Members[i].ID])
-	}
-	if n.cfg.Head <= 0 || len(n.roster.Members) <= 1+witnesses {
-		n.tellGo()
-		return
-	}
-	time.AfterFunc(n.cfg.Head, func() { n.post(n.tellGo) })
-}
-
-// tellGo sends go to the ranks that have not been told yet.
-func (n *Node) tellGo() {
-	if n.lead == nil || n.phase != Running || n.lead.goSent {
-		return
-	}
-	n.lead.goSent = true
-	for i := witnesses + 1; i < len(n.roster.Members); i++ {
-		n.sendGo(n.lead.targets[n.roster.Members[i].ID])
-	}
-	n.endGossip()
-}
-
-// sendGo tells one rank; one whose connection is lost hears it when it is back.
-func (n *Node) sendGo(t *target) {
-	if t != nil && t.rec != nil && t.link != nil {
-		t.link.send(message{Type: launched, Epoch: n.roster.Epoch})
-	}
-}
-
-// Launched says on rank 0 that the command has been started: it needs no head start any more (Config.Head).
-func (n *Node) Launched() { n.post(n.tellGo) }
-
-func (n *Node) forget(t *target) {
-	delete(n.lead.targets, t.key)
+func (c *coordinator) forget(t *target) {
+	delete(c.targets, t.key)
 	if t.rec != nil {
-		n.lead.here--
+		c.registered--
 	}
 	t.drop()
 	if t.link != nil {
@@ -817,349 +379,39 @@ func (n *Node) forget(t *target) {
 	}
 }
 
-func (n *Node) onLost(t *target, w *wire, err error) {
-	n.onProbed(w, false)
-	if n.lead == nil || t.link != w {
-		return
-	}
-	switch n.phase {
-	case Gathering, Prepared:
-		if t.spare != nil {
-			n.dropSpare(t, err)
-			return
-		}
-		n.log.Warn("a rank went away before the launch", "peer", n.nameOf(t), "reason", explain(err))
-		n.unregister(t, w, fmt.Errorf("it was here, but its connection ended: %w", err))
-		n.admit()
-	case Running:
-		n.dropArrivals(t)
-		t.link, t.since, t.err = nil, time.Now(), err
-		t.changed = t.since
-		n.stirred()
-		n.log.Warn("control connection lost", "peer", n.nameOf(t), "reason", explain(err))
-		since, grace := t.since, n.grace(err)
-		n.wg.Go(func() { n.judge(t, since, grace) })
-	case Ended:
-		t.link, t.since, t.err = nil, time.Now(), err
-		if t.doneAck {
-			t.drop() // it has left
-		}
-		n.checkEnd()
-	}
-}
-
-// grace is how long a control connection that was lost may take to come back. One that was lost to silence had some of it already.
-func (n *Node) grace(cause error) time.Duration {
-	if errors.Is(cause, syscall.ETIMEDOUT) {
-		return min(silentGrace, n.cfg.LossGrace)
-	}
-	return n.cfg.LossGrace
-}
-
-// judge decides whether a rank whose control connection was lost is lost: it does not come back, and nobody else sees it.
-// A port that refuses has nobody behind it, and is not waited for as long as one that is silent.
-func (n *Node) judge(t *target, since time.Time, grace time.Duration) {
-	for wait := min(refusalGrace, grace); ; {
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		var m Member
-		away, due := false, time.Since(since) >= grace
-		if !n.ask(func() {
-			m, away = n.memberOf(t)
-			away = away && n.phase == Running && t.since.Equal(since)
-			due = due || t.gone
-		}) || !away {
-			return
-		}
-		wait = max(grace-time.Since(since), time.Second)
-		if !due {
-			continue
-		}
-		word := n.askOthers(t.ctx, m, lookTimeout+lookTimeout/2)
-		n.post(func() {
-			switch {
-			case n.phase != Running || !t.since.Equal(since):
-			case word.Alive:
-				n.log.Warn("a rank is out of reach, but others see it", "peer", m.Alias, "rank", m.Rank, "reason", explain(t.err))
-			default:
-				n.lose(t, fmt.Sprintf("its control connection has been lost for %v (%s)%s",
-					time.Since(since).Round(100*time.Millisecond), explain(t.err), word.Reason))
-			}
-		})
-	}
-}
-
-// unregister takes a rank off the list before the launch; a roster on its way is void then.
-func (n *Node) unregister(t *target, w *wire, reason error) {
+// unregister removes a rank before the launch and voids the current roster.
+func (c *coordinator) unregister(t *target, w *wire, reason error) {
 	t.err = reason
-	if t.link != w || n.phase != Gathering && n.phase != Prepared {
+	if t.link != w || c.n.phase != Gathering && c.n.phase != Prepared {
 		return
 	}
 	if t.rec != nil {
-		n.lead.here--
+		c.registered--
 	}
 	t.begun, t.tried = time.Now(), false
 	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
-	n.phase = Gathering
+	c.n.enter(Gathering)
 }
 
-func (n *Node) lose(t *target, reason string) {
-	m, ok := n.memberOf(t)
-	if !ok {
-		return
-	}
-	t.gone = t.link == nil // nobody waits for it at the end
-	select {
-	case n.losses <- Loss{Rank: m.Rank, Name: m.Alias, Reason: reason}:
-	default: // the first losses decide
-	}
+// leading returns the coordinator for callers outside the loop; nil = another rank leads, or the node is closed.
+func (n *Node) leading() (lead *coordinator) {
+	n.ask(func() { lead = n.lead })
+	return lead
 }
 
-// Absent says which ranks have no control connection, and are not seen by others either. Rank 0 asks it when the command has failed: a
-// rank that went away is the likelier cause. A container that is killed may lose its processes before its paiinit, so for settle it
-// waits for a connection to go; and then, for grace at most, for the lost ones to come back. Then the others are asked, unless grace is
-// 0. A rank whose address refuses, or that cannot be routed to, is not waited for.
-func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
-	settled := time.NewTimer(settle)
-	defer settled.Stop()
-	patience := time.NewTimer(settle + grace)
-	defer patience.Stop()
-	for {
-		found := make(map[int]absentee) // by rank
-		waiting := false
-		changed := make(chan struct{})
-		if !n.ask(func() {
-			if n.lead == nil {
+// tellWaiting tells the other ranks which ranks are missing, so that each of them can log it.
+func (c *coordinator) tellWaiting(ctx context.Context) {
+	// Every rank wakes up to read it: at most about 100 a second, and before they report next.
+	pause := min(max(time.Second, time.Duration(c.n.cfg.Size)*10*time.Millisecond), 5*time.Second)
+	for c.n.pace.sleep(ctx, c.n.gathered, pause) {
+		c.n.post(func() {
+			if c.n.lead != c || c.n.phase != Gathering {
 				return
 			}
-			for _, t := range n.lead.targets {
-				if m, ok := n.memberOf(t); ok && t.link == nil {
-					waiting = waiting || !t.gone
-					found[m.Rank] = absentee{m, t.gone, "its control connection is lost (" + explain(t.err) + ")"}
-				}
-			}
-			n.lead.stirs = append(n.lead.stirs, changed)
-		}) {
-			return nil
-		}
-		absent := make([]absentee, 0, len(found))
-		for _, rank := range slices.Sorted(maps.Keys(found)) {
-			absent = append(absent, found[rank])
-		}
-		enough := patience.C
-		switch {
-		case len(absent) == 0:
-			enough = settled.C
-		case !waiting:
-			return losses(absent)
-		}
-		select {
-		case <-changed:
-		case <-enough:
-			if grace > 0 {
-				absent = n.unseen(ctx, absent)
-			}
-			return losses(absent)
-		case <-ctx.Done():
-			return losses(absent)
-		}
-	}
-}
-
-// absentee is a rank that rank 0 does not see.
-type absentee struct {
-	member Member
-	gone   bool
-	reason string
-}
-
-// unseen leaves out those that others see.
-func (n *Node) unseen(ctx context.Context, absent []absentee) []absentee {
-	alive := make([]bool, len(absent))
-	var wg sync.WaitGroup
-	for i, a := range absent {
-		if !a.gone {
-			wg.Go(func() { alive[i] = n.askOthers(ctx, a.member, lookTimeout+lookTimeout/2).Alive })
-		}
-	}
-	wg.Wait()
-	var out []absentee
-	for i, a := range absent {
-		if alive[i] {
-			n.log.Warn("a rank is out of reach, but others see it", "peer", a.member.Alias, "rank", a.member.Rank, "reason", a.reason)
-			continue
-		}
-		out = append(out, a)
-	}
-	return out
-}
-
-func losses(absent []absentee) (out []Loss) {
-	for _, a := range absent {
-		out = append(out, Loss{Rank: a.member.Rank, Name: a.member.Alias, Reason: a.reason})
-	}
-	return out
-}
-
-// stirred wakes those who wait for a connection to come, go, or be given up.
-func (n *Node) stirred() {
-	for _, c := range n.lead.stirs {
-		close(c)
-	}
-	n.lead.stirs = nil
-}
-
-// Finish tells every rank how the job ended and waits until each has acknowledged it or is known to be gone: 5 s for a
-// rank whose connection is there, which may be frozen and reads the outcome when it is not, 15 s for a rank whose
-// connection is lost, and no longer than ctx. Rank 0 calls it, and leaves last. Before the launch only the ranks that
-// are there are told; patience is how long rank 0 then stays to tell late ranks.
-func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) error {
-	if !n.ask(func() {
-		if n.lead == nil || n.phase == Ended {
-			n.setFinished(o, nil)
-			return
-		}
-		n.tellGo() // for those who have heard nothing of a launch, it would not have been one
-		n.phase, n.outcome = Ended, o
-		n.lead.ending, n.lead.latecomers = true, patience > 0
-		if patience > 0 {
-			time.AfterFunc(patience, func() {
-				n.post(func() {
-					n.lead.latecomers = false // once it ends, nobody steps down
-					n.checkEnd()
-				})
-			})
-		}
-		for _, t := range n.lead.targets {
-			if t.link != nil {
-				n.tellEnd(t)
-			}
-		}
-		n.checkEnd()
-	}) {
-		return fmt.Errorf("rendezvous: telling the end of the job: %w", errEnded)
-	}
-	ctx, cancel := context.WithTimeout(ctx, doneTimeout)
-	defer cancel()
-	select {
-	case <-n.finished:
-	case <-ctx.Done():
-		n.ask(func() {
-			if n.lead != nil { // else it had no rank to tell, and ctx ended at the same moment
-				n.dismiss()
-			}
-		})
-		select {
-		case <-n.finished:
-		case <-n.ctx.Done():
-		}
-	}
-	var names []string
-	n.ask(func() {
-		if n.lead != nil {
-			names = n.lead.untold
-		}
-	})
-	if len(names) == 0 {
-		return nil
-	}
-	return fmt.Errorf("rendezvous: %s did not acknowledge the end of the job", strings.Join(names, ","))
-}
-
-// tellEnd sends the outcome to a rank that is connected.
-func (n *Node) tellEnd(t *target) {
-	t.endSent = time.Now()
-	t.link.send(n.lastWord())
-	time.AfterFunc(n.patience(doneAckTimeout), func() { n.post(n.checkEnd) })
-}
-
-// GiveUp has nobody wait at the end for a rank that is not there, as Absent said it: it will find out by itself.
-func (n *Node) GiveUp(rank int) {
-	n.ask(func() {
-		if n.lead == nil {
-			return
-		}
-		for _, t := range n.lead.targets {
-			if m, ok := n.memberOf(t); ok && m.Rank == rank && t.link == nil {
-				t.gone = true
-			}
-		}
-	})
-}
-
-// pending says that rank 0 still waits for this rank to acknowledge the end of the job.
-func (n *Node) pending(t *target) bool {
-	switch {
-	case t.doneAck || t.gone:
-		return false
-	case t.link != nil:
-		return time.Since(t.endSent) < n.patience(doneAckTimeout)
-	}
-	_, member := n.memberOf(t)
-	return member && t.rec != nil
-}
-
-func (n *Node) checkEnd() {
-	if n.lead == nil || !n.lead.ending {
-		return
-	}
-	told := 0
-	for _, t := range n.lead.targets {
-		if n.pending(t) {
-			return
-		}
-		if t.doneAck {
-			told++
-		}
-	}
-	if n.lead.latecomers && told < n.cfg.Size-1 {
-		return
-	}
-	n.dismiss()
-}
-
-// dismiss lets the others go, and is the end of rank 0 when they have gone: it leaves last.
-func (n *Node) dismiss() {
-	left, first := true, !n.lead.leaving && n.lead.untold == nil
-	for _, t := range n.lead.targets {
-		if first && !t.doneAck && (t.link != nil || n.pending(t)) {
-			n.lead.untold = append(n.lead.untold, n.nameOf(t))
-			slices.Sort(n.lead.untold)
-		}
-		if t.link == nil {
-			continue
-		}
-		left = false
-		if !n.lead.leaving {
-			t.link.send(message{Type: bye})
-		}
-	}
-	o := n.outcome
-	switch {
-	case left:
-		n.setFinished(o, nil)
-	case !n.lead.leaving:
-		n.lead.leaving = true
-		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })
-	}
-}
-
-// tellWaiting keeps the others informed about who is missing, so that each of them can say it.
-func (n *Node) tellWaiting(ctx context.Context) {
-	// All ranks wake up to read it: about 100 a second, but before they report next.
-	pause := min(max(time.Second, time.Duration(n.cfg.Size)*10*time.Millisecond), 5*time.Second)
-	for n.pace.sleep(ctx, n.gathered, pause) {
-		n.post(func() {
-			if n.lead == nil || n.phase != Gathering {
-				return
-			}
-			e := n.missingError()
+			e := c.n.missingError()
 			e.Missing = shorten(e.Missing)
 			text := e.Error()
-			for _, t := range n.lead.targets {
+			for _, t := range c.targets {
 				if t.rec != nil && t.told != text {
 					t.told = text
 					t.link.send(message{Type: waiting, Missing: e.Missing, Present: e.Present})
@@ -1169,9 +421,9 @@ func (n *Node) tellWaiting(ctx context.Context) {
 	}
 }
 
-// nameOf is what people call it: the identifier of a container without an index says nothing to them.
-func (n *Node) nameOf(t *target) string {
-	if m, ok := n.memberOf(t); ok {
+// nameOf returns the name for people: the identifier of a container without an index says nothing to them.
+func (c *coordinator) nameOf(t *target) string {
+	if m, ok := c.memberOf(t); ok {
 		return m.Alias
 	}
 	if r := t.rec; r != nil && r.ID == r.Nonce {

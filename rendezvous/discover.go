@@ -1,89 +1,83 @@
 package rendezvous
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"io"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"sort"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// onGossip notes who is heard. Gossip wakes whoever dials; it never decides.
-func (n *Node) onGossip(r Record, alive bool) {
-	old, known := n.heard[r.ID]
+// finder finds the other containers, by gossip and by the names of the environment. Only the loop touches heard and
+// seeds.
+type finder struct {
+	n     *Node
+	net   *gossip
+	names names
+	heard map[string]Record // by id: containers that gossip takes for alive
+	seeds []seedState
+}
+
+// onGossip notes which containers gossip takes for alive. Gossip wakes the dialling goroutines; it never decides.
+func (f *finder) onGossip(r Record, alive bool) {
+	old, known := f.heard[r.ID]
 	switch {
 	case alive:
-		n.heard[r.ID] = r
-		if f, ok := n.farewells[r.ID]; ok && f.Record.Nonce != r.Nonce {
-			delete(n.farewells, r.ID) // its container was started again
+		f.heard[r.ID] = r
+		if said, ok := f.n.withdrawals.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
+			delete(f.n.withdrawals.heard, r.ID) // its container was started again
 		}
-		if n.lead != nil && !n.isGathered() {
-			n.addStart(&r, nil)
+		if f.n.lead != nil && !f.n.isGathered() {
+			f.n.lead.addStart(&r, nil)
 		}
 	case known && old.Nonce == r.Nonce:
-		delete(n.heard, r.ID)
+		delete(f.heard, r.ID)
 	}
-	n.elect()
+	f.elect()
 }
 
-// onKnock has rank 0 call a rank that has knocked, and tells the rank so. A packet may come late, or again, and so says
-// nothing once the ranks are settled.
-func (n *Node) onKnock(r *Record) {
-	if n.lead == nil || n.isGathered() || r.validate() != nil || r.Nonce == n.self.Nonce {
+// onKnock has rank 0 dial a rank that has knocked, and acknowledges the knock. A packet may arrive late, or twice, and
+// so says nothing once the ranks are settled.
+func (f *finder) onKnock(r *Record) {
+	if f.n.lead == nil || f.n.isGathered() || r.validate() != nil || r.Nonce == f.n.self.Nonce {
 		return
 	}
-	if n.addStart(r, nil) {
+	if f.n.lead.addStart(r, nil) {
 		return // another start of it is connected
 	}
-	if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
+	if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
 		return // it is connected by now
 	}
-	if err := n.net.tell(r.Addr, message{Type: lead, Record: &n.self}); err != nil {
-		n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
+	if err := f.net.tell(r.Addr, message{Type: lead, Record: &f.n.self}); err != nil {
+		f.n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
 	}
 }
 
-// onPromise notes that rank 0 has heard a knock, and calls.
-func (n *Node) onPromise(r *Record) {
-	if n.lead == nil && r.Rank == 0 && r.Nonce != n.self.Nonce {
-		n.up.promised = time.Now()
+// elect makes this container the coordinator if no container is declared rank 0, gossip tells of as many as the job
+// has, and this one comes first in the order. Two coordinators cannot both commit, because each tries every container
+// that it knows (isWhole).
+func (f *finder) elect() {
+	if f.n.self.Rank >= 0 || f.n.isGathered() || f.n.phase != Gathering || len(f.heard)+1 < f.n.cfg.Size {
+		return // a container that has acknowledged a roster may be part of a launch
 	}
-}
-
-// elect makes this container the coordinator when no container is declared rank 0, as many are heard as the job has,
-// and it comes first in the order. Two that disagree cannot both commit: each tries every container that it knows
-// (isWhole).
-func (n *Node) elect() {
-	if n.self.Rank >= 0 || n.isGathered() || n.phase != Gathering || len(n.heard)+1 < n.cfg.Size {
-		return // who has acknowledged a roster, may be part of a launch
-	}
-	for _, r := range n.heard {
-		if r.Rank == 0 || r.before(&n.self) < 0 {
+	for _, r := range f.heard {
+		if r.Rank == 0 || r.before(&f.n.self) < 0 {
 			return
 		}
 	}
-	n.becomeCoordinator()
+	f.n.becomeCoordinator()
 }
 
-// resolveSeed asks for the addresses of a seed again and again until the job is gathered.
-func (n *Node) resolveSeed(i int) {
+// resolveSeed resolves a seed again and again until the job is gathered.
+func (f *finder) resolveSeed(i int) {
 	var b backoff
 	for {
-		s := n.cfg.Seeds[i]
-		addrs, err := n.names.find(n.ctx, s.Host)
-		n.post(func() {
-			st := &n.seeds[i]
+		s := f.n.cfg.Seeds[i]
+		addrs, err := f.names.find(f.n.ctx, s.Host)
+		f.n.post(func() {
+			st := &f.seeds[i]
 			st.asked, st.err = true, err
 			var dns *net.DNSError
 			st.told = st.told || err == nil || errors.As(err, &dns) && dns.IsNotFound
@@ -92,41 +86,43 @@ func (n *Node) resolveSeed(i int) {
 					st.addrs = append(st.addrs, ap)
 				}
 			}
-			n.onSeed(i)
+			if f.n.lead != nil {
+				f.n.lead.onSeed(i)
+			}
 		})
 		select {
-		case <-n.ctx.Done():
+		case <-f.n.ctx.Done():
 			return
-		case <-n.gathered:
+		case <-f.n.gathered:
 			return
 		case <-time.After(b.wait()):
 		}
 	}
 }
 
-// onSeed has rank 0 dial the addresses of a seed that nobody known uses.
-func (n *Node) onSeed(i int) {
-	if n.lead == nil || n.isGathered() {
+// onSeed has rank 0 dial the addresses of a seed that belong to no known container.
+func (c *coordinator) onSeed(i int) {
+	if c.n.lead != c || c.n.isGathered() {
 		return
 	}
-	for _, a := range n.seeds[i].addrs {
-		if a != n.self.Addr && !n.knownAddr(a) {
-			n.addTarget("@"+a.String(), nil, a)
+	for _, a := range c.n.find.seeds[i].addrs {
+		if a != c.n.self.Addr && !c.knownAddr(a) {
+			c.addTarget("@"+a.String(), nil, a)
 		}
 	}
-	n.tryPrepare()
+	c.tryPrepare()
 }
 
-func (n *Node) knownAddr(a netip.AddrPort) bool {
-	if nonce := n.lead.at[a]; nonce == n.self.Nonce || n.knows(nil, nonce) {
+func (c *coordinator) knownAddr(a netip.AddrPort) bool {
+	if nonce := c.at[a]; nonce == c.n.self.Nonce || c.knows(nil, nonce) {
 		return true
 	}
-	for _, r := range n.heard {
+	for _, r := range c.n.find.heard {
 		if r.Addr == a {
 			return true
 		}
 	}
-	for _, t := range n.lead.targets {
+	for _, t := range c.targets {
 		if t.rec != nil && t.rec.Addr == a {
 			return true
 		}
@@ -134,125 +130,118 @@ func (n *Node) knownAddr(a netip.AddrPort) bool {
 	return false
 }
 
-// joinOthers exchanges gossip states with rank 0 and two others, in parallel, until rank 0 is connected; after that now
-// and then with a container not heard yet, while any is missing. It knocks at rank 0 before that, and joins nothing
-// while rank 0 answers: its call is all that a rank needs, and a state of many ranks takes each side milliseconds, of
-// processors that rank 0 may share.
-func (n *Node) joinOthers() {
-	if n.self.Rank != 0 && n.knock() {
+// joinOthers exchanges gossip states with rank 0 and two other ranks, in parallel, until rank 0 is connected; after
+// that it joins now and then a container not heard yet, while any is missing. Before the first join it knocks at rank
+// 0, and while rank 0 answers it joins nothing: the connection from rank 0 is all that a rank needs, and exchanging the
+// state of many ranks costs both sides milliseconds of processors that rank 0 may share.
+func (f *finder) joinOthers() {
+	if f.n.self.Rank != 0 && f.knock() {
 		return
 	}
-	b, factor, later := backoff{}, 0, 1 // ranks that are to be agreed find each other by gossip alone
-	if n.self.Rank >= 0 {               // rank 0 calls by itself, too
-		b = backoff{next: 5 * joinHead, most: n.spread(rejoinInterval)}
+	b, factor, later := backoff{}, 0, 1 // ranks to be agreed find each other by gossip alone
+	if f.n.self.Rank >= 0 {             // rank 0 dials by itself, too
+		b = backoff{next: 5 * joinHead, most: f.spread(rejoinInterval)}
 		factor, later = lateFactor, lateFactor
 	}
-	for pause := time.Duration(0); n.pace.sleepFor(n.ctx, n.gathered, pause, factor); factor = later {
+	for pause := time.Duration(0); f.n.pace.sleepFor(f.n.ctx, f.n.gathered, pause, factor); factor = later {
 		var to []place
 		connected := false
-		if !n.ask(func() {
-			connected = n.up.wire != nil || n.self.Rank == 0 || n.isGathered()
-			if connected && pause == 0 || !connected && n.isCalled() {
+		if !f.n.ask(func() {
+			connected = f.n.up.wire != nil || f.n.self.Rank == 0 || f.n.isGathered()
+			if connected && pause == 0 || !connected && f.n.up.isCalled() {
 				return
 			}
-			to = n.joinTargets(connected, pause == 0)
+			to = f.joinTargets(connected, pause == 0)
 		}) {
 			return
 		}
 		var wg sync.WaitGroup
 		for _, p := range to {
-			wg.Go(func() { n.join(p) })
+			wg.Go(func() { f.join(p) })
 		}
 		wg.Wait()
 		if pause = b.wait(); connected {
-			pause = n.spread(rejoinInterval)
+			pause = f.spread(rejoinInterval)
 		}
 	}
 }
 
-// spread is an interval for what every rank does: at least d, and such that all ranks together do it about 50 times in
-// a second, each at another time.
-func (n *Node) spread(d time.Duration) time.Duration {
-	d = max(d, time.Duration(n.cfg.Size)*20*time.Millisecond)
+// spread returns a random interval of at least d/2 for work that every rank does, so that all ranks together do it
+// about 50 times a second.
+func (f *finder) spread(d time.Duration) time.Duration {
+	d = max(d, time.Duration(f.n.cfg.Size)*20*time.Millisecond)
 	return d/2 + rand.N(d)
 }
 
-// isCalled says that rank 0 is connected, or about to connect: it has acknowledged a knock a moment ago.
-func (n *Node) isCalled() bool {
-	return n.up.wire != nil || !n.up.promised.IsZero() && time.Since(n.up.promised) < promiseTime
-}
-
-// promiseTime is how long a rank leaves it to rank 0 to call once rank 0 has acknowledged a knock.
-const promiseTime = 5 * time.Second
-
-// knock tells rank 0 again and again that this container is here, while rank 0 is not connected, and returns when
-// gossip may be joined: soon after the first knock. It reports true when there is nothing to join any more.
-func (n *Node) knock() (over bool) {
-	i := slices.IndexFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+// knock sends announcements to rank 0 while rank 0 is not connected. It returns soon after the first one, when gossip
+// may be joined, and reports true if there is nothing to join any more.
+func (f *finder) knock() (over bool) {
+	i := slices.IndexFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 	if i < 0 {
 		return false
 	}
-	n.wg.Go(func() {
+	f.n.wg.Go(func() {
 		b := backoff{next: 2 * joinHead, most: promiseTime / 2}
 		for {
 			connected := false
-			if !n.ask(func() { connected = n.up.wire != nil }) {
+			if !f.n.ask(func() { connected = f.n.up.wire != nil }) {
 				return
 			}
 			if !connected {
-				addrs, err := n.cfg.Peers[i].addrs(n) // to find its address may take long
+				addrs, err := f.n.cfg.Peers[i].addrs(f.n) // resolving its name may take long
 				for _, a := range addrs {
-					err = errors.Join(err, n.net.knock(a, &n.self))
+					err = errors.Join(err, f.net.knock(a, &f.n.self))
 				}
 				if err != nil {
-					n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+					f.n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
 				}
 			}
-			if !sleep(n.ctx, n.gathered, b.wait()) {
+			if !sleep(f.n.ctx, f.n.gathered, b.wait()) {
 				return
 			}
 		}
 	})
-	return !n.pace.sleep(n.ctx, n.gathered, joinHead)
+	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinHead)
 }
 
-// join exchanges states at the first address of a place that answers.
-func (n *Node) join(p place) {
-	addrs, err := p.find(n)
+// join exchanges gossip states with the first address of a place that answers.
+func (f *finder) join(p place) {
+	addrs, err := p.find(f.n)
 	for _, a := range addrs {
-		if err = n.net.join(a); err == nil {
+		if err = f.net.join(a); err == nil {
 			return
 		}
 	}
-	n.log.Debug("gossip join", "addrs", addrs, "err", err)
+	f.n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
-// joinHead is how long rank 0 may take to call who has knocked, before that one joins gossip.
+// joinHead is how long rank 0 may take to dial a rank that has knocked, before that rank joins gossip.
 const joinHead = 50 * time.Millisecond
 
-// manyJoins is the size from which on rank 0 is not joined: memberlist serves 128 at a time, each with the whole list.
+// manyJoins is the largest job whose ranks join rank 0: memberlist serves 128 joins at a time, each with the whole
+// list.
 const manyJoins = 128
 
-// joinTargets picks the containers to join. That rank 0 was heard, from another rank which came first, does not say
-// that rank 0 has heard this one: at first it is joined in any case.
-func (n *Node) joinTargets(connected, first bool) []place {
-	if n.cfg.Size > 0 && len(n.heard)+1 >= n.cfg.Size && !first {
+// joinTargets picks the containers to join. At first rank 0 is joined in any case: that another rank told of rank 0
+// does not mean that rank 0 has heard of this one.
+func (f *finder) joinTargets(connected, first bool) []place {
+	if f.n.cfg.Size > 0 && len(f.heard)+1 >= f.n.cfg.Size && !first {
 		return nil
 	}
 	var zero, rest []place
-	for _, p := range n.cfg.Peers {
-		_, heard := n.heard[p.ID]
+	for _, p := range f.n.cfg.Peers {
+		_, heard := f.heard[p.ID]
 		switch {
 		case heard && (!first || p.Rank != 0):
-		case p.Rank == 0 && n.cfg.Size > manyJoins: // it would answer each of them with all the others
+		case p.Rank == 0 && f.n.cfg.Size > manyJoins: // it would send each of them the whole list
 		case p.Rank == 0:
 			zero = append(zero, place{p.ID, p.addrs, true, p.Host})
-		case !n.mayAsk(p):
+		case !f.mayAsk(p):
 		default:
 			rest = append(rest, place{p.ID, p.addrs, false, p.Host})
 		}
 	}
-	for _, a := range n.silentSeeds() {
+	for _, a := range f.silentSeeds() {
 		rest = append(rest, placeAt("", a, false))
 	}
 	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
@@ -266,240 +255,18 @@ func (n *Node) joinTargets(connected, first bool) []place {
 	return append(zero, rest[:min(most, len(rest))]...)
 }
 
-// lookForLeader finds out why rank 0 does not call while it does not. A look that reaches rank 0 costs it a login, so
-// looks become rarer while they find nothing else; looks that reach nothing cost little.
-func (n *Node) lookForLeader() {
-	const first, again = 250 * time.Millisecond, time.Second
-	b := backoff{next: again, most: 8 * again}
-	pause := max(first, n.cfg.AskAfter)
-	for {
-		// All ranks may be waiting for the same rank 0: it is not asked more than about 200 times per second.
-		if !n.pace.sleep(n.ctx, n.gathered, pause+rand.N(time.Duration(n.cfg.Size+1)*5*time.Millisecond)) {
-			return
-		}
-		pause = again
-		called := false
-		if !n.ask(func() { called = n.isCalled() }) {
-			return
-		}
-		if called {
-			continue
-		}
-		reached, err := n.lookOnce()
-		if err != nil {
-			n.leaveAsStranger(err)
-		}
-		if reached {
-			pause = b.wait()
-		} else {
-			b.next = again
-		}
-	}
-}
-
-// lookOnce calls at the places where rank 0 may be, all at once, and says that this container is here. What it meets is
-// the reason why rank 0 does not call; hopeless is a reason that waiting does not mend. reached says that a login was
-// begun at one of the places.
-func (n *Node) lookOnce() (reached bool, hopeless error) {
-	places, sure := n.leaderPlaces()
-	if len(places) == 0 {
-		return false, nil
-	}
-	type found struct {
-		addr   netip.AddrPort
-		answer message
-		err    error
-	}
-	results := make([][]found, len(places))
-	var wg sync.WaitGroup
-	for i, p := range places {
-		wg.Go(func() {
-			addrs, err := p.find(n)
-			if err != nil {
-				results[i] = []found{{err: err}}
-			}
-			for _, a := range addrs {
-				answer, err := n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self})
-				f := found{a, answer, err}
-				for range portTries {
-					next, ok := nextPort(a, err)
-					if !ok || !p.sure {
-						break
-					}
-					a = next
-					if answer, err = n.exchange(n.ctx, p.id, a, message{Type: here, Record: &n.self}); err == nil {
-						f = found{a, answer, nil}
-					}
-				}
-				results[i] = append(results[i], f)
-			}
-		})
-	}
-	wg.Wait()
-	strangers, ours := 0, false
-	var other error // what answers in place of rank 0
-	var resolved time.Time
-	var reason error
-	var outcome *Outcome
-	var leader *Record
-	for i, p := range places {
-		for _, f := range results[i] {
-			// A login that its time limit cut cost as much as a complete login.
-			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
-			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
-			stranger := isStranger(f.err)
-			switch {
-			case !p.sure && sure:
-			case f.addr.IsValid() && f.err == nil:
-				ours = true
-			case stranger, errors.Is(f.err, ErrOtherJob):
-				strangers++
-				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(n)
-			}
-			switch {
-			case !f.addr.IsValid():
-				if p.sure || reason == nil {
-					reason = f.err
-				}
-			case f.err == nil && p.sure:
-				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
-			case f.err == nil: // who else answers may know more
-			case p.sure, stranger, errors.Is(f.err, ErrOtherJob): // nothing is known of others
-				reason = fmt.Errorf("%v: %w", f.addr, f.err)
-			}
-			switch f.answer.Type {
-			case done:
-				outcome = f.answer.Outcome
-			case lead:
-				leader = f.answer.Record
-			}
-		}
-	}
-	n.ask(func() {
-		n.up.lookErr = reason
-		if leader != nil && leader.validate() == nil && leader.Nonce != n.self.Nonce {
-			n.up.rumour = leader
-		}
-		switch {
-		case ours || n.up.wire != nil:
-			n.up.foreign.met(nil, resolved)
-			n.up.stranger = nil
-		case sure || strangers == len(places) && len(n.heard) == 0: // rank 0, or all that answer; none shares ours
-			n.up.foreign.met(cmp.Or(other, reason, errSilent), resolved)
-			if isStranger(other) {
-				n.up.stranger = other
-			}
-		}
-		switch {
-		case n.up.wire != nil || n.phase != Gathering:
-		case outcome != nil:
-			n.phase, n.outcome = Ended, *outcome
-			n.setFinished(*outcome, nil)
-		case n.up.foreign.proven:
-			err := n.up.foreign.proof()
-			hopeless = (&MissingError{Present: 1 + len(n.heard), Size: n.cfg.Size, Missing: []Missing{{
-				Rank: 0, Name: "rank 0", Reason: explain(err), stranger: err, proof: err,
-			}}}).end()
-		}
-	})
-	return reached, hopeless
-}
-
-// leaveAsStranger ends the wait of a container that has another secret than rank 0, or another job, once rank 0 had the
-// time to call here again and find the same: it may have called first after this container did.
-func (n *Node) leaveAsStranger(err error) {
-	select {
-	case <-n.ctx.Done():
-	case <-n.gathered:
-	case <-time.After(foreignLinger):
-		n.post(func() {
-			if n.up.wire == nil && n.phase == Gathering && n.up.foreign.proven {
-				n.setGathered(Roster{}, err)
-			}
-		})
-	}
-}
-
-// place is where rank 0 may be.
-type place struct {
-	id   string
-	find func(*Node) ([]netip.AddrPort, error)
-	sure bool   // it is rank 0 that should answer there
-	host string // "" = an address
-}
-
-// resolved is when the addresses came that find returns.
-func (p place) resolved(n *Node) time.Time {
-	if p.host == "" {
-		return time.Now()
-	}
-	return n.names.answered(p.host)
-}
-
-// leaderPlaces says where to look for rank 0: where the environment or another container says that it is; when it is not found
-// there, at two others, who may be connected to it; or else at a few addresses of the seeds from which nobody was heard.
-// There are none while there is nothing to look for.
-func (n *Node) leaderPlaces() (places []place, sure bool) {
-	n.ask(func() {
-		if n.up.wire != nil || n.lead != nil || n.phase == Running || n.phase == Ended {
-			return
-		}
-		for _, p := range n.cfg.Peers {
-			if p.Rank == 0 {
-				places, sure = append(places, place{p.ID, p.addrs, true, p.Host}), true
-			}
-		}
-		if r := n.up.rumour; r != nil {
-			places, sure = append(places, placeAt(r.ID, r.Addr, true)), true
-		}
-		if sure && (n.up.lookErr == nil || errors.Is(n.up.lookErr, errSilent)) {
-			return
-		}
-		var rest []place
-		for _, p := range n.cfg.Peers {
-			if p.Rank != 0 && n.mayAsk(p) {
-				rest = append(rest, place{p.ID, p.addrs, false, p.Host})
-			}
-		}
-		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-		places = append(places, rest[:min(2, len(rest))]...)
-		if len(places) > 0 {
-			return
-		}
-		if n.cfg.Size > 0 && len(n.heard) > 0 && len(n.heard)+1 >= n.cfg.Size { // the first leads
-			heard := slices.Collect(maps.Values(n.heard))
-			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
-			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
-				if i == 0 || r.ID != first.ID {
-					places = append(places, placeAt(r.ID, r.Addr, false))
-				}
-			}
-		}
-		for _, a := range n.silentSeeds() {
-			if len(places) < 4 {
-				places = append(places, placeAt("", a, false))
-			}
-		}
-	})
-	return places, sure
-}
-
-// mayAsk keeps a rank from asking for the names of others while that of rank 0 may be enough: many that ask for names that the DNS
-// does not know yet keep it from learning them.
-func (n *Node) mayAsk(p Peer) bool {
-	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(n.begin) > latestAgain {
+// mayAsk reports whether a rank may resolve the name of another one. While the name of rank 0 may be enough, other
+// names wait: lookups of names that the DNS does not know yet keep it from learning them.
+func (f *finder) mayAsk(p Peer) bool {
+	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(f.n.begin) > latestAgain {
 		return true
 	}
-	return !slices.ContainsFunc(n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
-}
-
-func placeAt(id string, a netip.AddrPort, sure bool) place {
-	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure, ""}
+	return !slices.ContainsFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
 }
 
 // addrs resolves the address of a peer.
 func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
-	found, err := n.names.find(n.ctx, p.Host)
+	found, err := n.find.names.find(n.ctx, p.Host)
 	var out []netip.AddrPort
 	for _, a := range found {
 		out = append(out, netip.AddrPortFrom(a, uint16(p.Port)))
@@ -507,14 +274,14 @@ func (p Peer) addrs(n *Node) ([]netip.AddrPort, error) {
 	return out, err
 }
 
-// silentSeeds are the addresses of the seeds from which nobody was heard.
-func (n *Node) silentSeeds() []netip.AddrPort {
-	known := map[netip.AddrPort]bool{n.self.Addr: true}
-	for _, r := range n.heard {
+// silentSeeds returns the addresses of the seeds at which no known container is.
+func (f *finder) silentSeeds() []netip.AddrPort {
+	known := map[netip.AddrPort]bool{f.n.self.Addr: true}
+	for _, r := range f.heard {
 		known[r.Addr] = true
 	}
 	var out []netip.AddrPort
-	for _, s := range n.seeds {
+	for _, s := range f.seeds {
 		for _, a := range s.addrs {
 			if !known[a] {
 				out = append(out, a)
@@ -522,253 +289,4 @@ func (n *Node) silentSeeds() []netip.AddrPort {
 		}
 	}
 	return out
-}
-
-var errSilent = errors.New("it answers, but has not called back yet")
-
-// missing lists who is not there, by what this rank knows.
-func (n *Node) missing() []Missing {
-	if n.phase == Running || n.phase == Ended {
-		return nil
-	}
-	if n.lead == nil {
-		return n.missingBelow()
-	}
-	var out []Missing
-	listed := 0
-	for i := range n.cfg.Peers {
-		p := &n.cfg.Peers[i]
-		listed++
-		t := n.lead.targets[p.ID]
-		if t != nil && t.rec == nil {
-			out = append(out, n.missingAt(t, p.Rank, p.ID))
-		}
-	}
-	// Those that the environment does not list: what was met at the seeds' addresses, then the number that is left.
-	count := n.cfg.Size - n.present() - len(out)
-	keys := make([]string, 0, len(n.lead.targets))
-	for k, t := range n.lead.targets {
-		if t.peer == nil && t.rec == nil {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		if count == 0 {
-			break
-		}
-		t := n.lead.targets[k]
-		out = append(out, n.missingAt(t, -1, n.nameOf(t)))
-		count--
-	}
-	if count > 0 {
-		name := "1 rank"
-		if count > 1 {
-			name = fmt.Sprintf("%d ranks", count)
-		}
-		out = append(out, Missing{Rank: -1, Name: name, Reason: n.seedReason()})
-	}
-	if len(out) == 0 {
-		return n.unsettled()
-	}
-	return out
-}
-
-func (n *Node) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: n.reason(t), stranger: t.stranger, proof: t.foreign.proof()}
-}
-
-// missingBelow is the view of a rank other than 0.
-func (n *Node) missingBelow() []Missing {
-	if n.up.wire != nil && n.up.waits {
-		return n.up.missing
-	}
-	var out []Missing
-	var stranger error
-	if n.up.wire == nil {
-		stranger = n.up.stranger
-	}
-	if n.up.wire == nil {
-		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", stranger: stranger}
-		for _, p := range n.cfg.Peers {
-			if p.Rank == 0 {
-				m.Name = p.ID
-			}
-		}
-		switch {
-		case stranger != nil && !isStranger(n.up.lookErr):
-			m.Reason = fmt.Sprintf("%s; now %s", explain(n.up.stranger), explain(n.up.lookErr))
-		case n.up.lookErr != nil:
-			m.Reason = explain(n.up.lookErr)
-		case len(n.cfg.Seeds) > 0:
-			m.Reason = n.seedReason()
-		}
-		out = append(out, m)
-	}
-	for _, p := range n.cfg.Peers {
-		if _, ok := n.heard[p.ID]; !ok && p.Rank != 0 {
-			// Gossip needs the secret, so another secret explains the silence.
-			out = append(out, Missing{Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", stranger: stranger})
-		}
-	}
-	return out
-}
-
-// stillLooks is why a rank that is there is waited for.
-const stillLooks = "it is here, and still looks at its devices"
-
-// lookers lists who is there, and has not said all that the launch waits for.
-func (n *Node) lookers() (out []Missing) {
-	if n.looking {
-		out = append(out, Missing{Rank: n.self.Rank, Name: n.self.ID, Reason: stillLooks})
-	}
-	for _, t := range n.lead.targets {
-		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
-		}
-	}
-	sort.Slice(out, func(a, b int) bool {
-		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Name, out[b].Name)) < 0
-	})
-	return out
-}
-
-func (n *Node) missingError() *MissingError {
-	e := &MissingError{Size: n.cfg.Size, Missing: n.missing()}
-	switch {
-	case n.lead != nil:
-		late := n.lookers()
-		e.Present, e.Missing = n.present()-len(late), append(e.Missing, late...)
-	case n.up.wire != nil && n.up.waits:
-		e.Present = n.up.present
-	default:
-		e.Present = 1 + len(n.heard)
-	}
-	return e
-}
-
-func (n *Node) reason(t *target) string {
-	r, heard := n.heard[t.key]
-	switch {
-	case t.stranger != nil && !isStranger(t.err):
-		return fmt.Sprintf("%s; now %s", explain(t.stranger), explain(t.err))
-	case t.err != nil && heard:
-		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))
-	case t.err != nil:
-		return explain(t.err)
-	case heard:
-		return fmt.Sprintf("heard by gossip from %v, not connected yet", r.Addr)
-	}
-	return "never heard"
-}
-
-func (n *Node) seedReason() string {
-	var parts []string
-	for i, s := range n.seeds {
-		name := n.cfg.Seeds[i].Host
-		switch {
-		case s.err != nil:
-			parts = append(parts, explain(s.err))
-		case len(s.addrs) == 1:
-			parts = append(parts, fmt.Sprintf("%s has 1 address", name))
-		case s.asked:
-			parts = append(parts, fmt.Sprintf("%s has %d addresses", name, len(s.addrs)))
-		}
-	}
-	if len(parts) == 0 {
-		return "never heard"
-	}
-	return "never heard: " + strings.Join(parts, ", ")
-}
-
-// explain turns the error of a way of reaching somebody into the words of a person.
-func explain(err error) string {
-	var dns *net.DNSError
-	var at string
-	if err == nil {
-		return "no reason is known"
-	}
-	if head, _, ok := strings.Cut(err.Error(), ": "); ok {
-		if ap, perr := netip.ParseAddrPort(head); perr == nil {
-			at = ap.String() + ": "
-		}
-	}
-	switch {
-	case isElse(err), errors.Is(err, errSilent):
-		return err.Error()
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return fmt.Sprintf("name %s does not resolve", dns.Name)
-	case errors.As(err, &dns):
-		return fmt.Sprintf("name %s cannot be resolved: %s", dns.Name, dns.Err)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return at + "connection refused"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return at + "no route to host"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
-		return at + "connection closed by the other side"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return at + "no answer"
-	}
-	return err.Error()
-}
-
-// OwnAddr returns the address of this machine by which others would most likely reach it.
-func OwnAddr() (netip.Addr, error) { return ownAddr(nil, nil) }
-
-// ownAddr is the address that others most likely reach this container at: the one the kernel would send from to a peer whose
-// address is known, else the first address of an interface that is up and is neither loopback nor link-local.
-func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
-	var hosts []string
-	for _, p := range peers {
-		hosts = append(hosts, p.Host)
-	}
-	for _, s := range seeds {
-		hosts = append(hosts, s.Host)
-	}
-	for _, h := range hosts {
-		a, err := netip.ParseAddr(h)
-		if err != nil {
-			continue
-		}
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
-		if err != nil {
-			continue
-		}
-		local := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-		_ = c.Close()
-		if !local.IsUnspecified() {
-			return local.WithZone(""), nil
-		}
-	}
-	ifs, err := net.InterfaceAddrs()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	var six, loop netip.Addr
-	for _, ifa := range ifs {
-		n, ok := ifa.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		a, ok := netip.AddrFromSlice(n.IP)
-		a = a.Unmap()
-		switch {
-		case !ok || a.IsLinkLocalUnicast():
-		case a.IsLoopback():
-			if !loop.IsValid() {
-				loop = a
-			}
-		case a.Is4():
-			return a, nil
-		case !six.IsValid():
-			six = a
-		}
-	}
-	if six.IsValid() {
-		return six, nil
-	}
-	if loop.IsValid() {
-		return loop, nil // nobody else can reach it; a job of one rank does not mind
-	}
-	return netip.Addr{}, errors.New("no interface has an address")
 }

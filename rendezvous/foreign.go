@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Another secret, another version and another job end the wait of a container: no retry helps. But none is proven by
-// who says it, and at the address of a rank there may still be a container of yesterday that is about to end. So it
-// counts only after this container has dialled the rank itself, has met nothing else for a while, and has dialled it
-// again at an address that was resolved after that while.
+// Another secret, another version and another job end the wait of a container, because no retry helps. But the
+// container that answers does not prove it, and at the address of a rank there may still be a container of an earlier
+// job that is about to end. So it counts only after this container has dialled the rank, has met nothing else for a
+// while, and has dialled it again at an address that was resolved after that while.
 const (
 	secretPatience = 5 * time.Second
-	jobPatience    = 12 * time.Second // of versions, too: longer than the grace of a container of an earlier attempt
-	foreignLinger  = 3 * longestPause // for the others to find the same; a dial takes its time, too
+	jobPatience    = 12 * time.Second // and versions: longer than the grace of a container of an earlier attempt
+	foreignLinger  = 3 * longestPause // for the other ranks to find the same; a dial takes time, too
 )
 
-// foreign is what answers at the addresses of one rank in place of it.
+// foreign is what answers at the addresses of a rank in its place.
 type foreign struct {
 	err    error
 	since  time.Time
 	proven bool // until a container of this job answers there
 }
 
-// met notes the result of one attempt to reach the rank. resolved is when its address was resolved; nil is a container
-// of this job.
+// met notes the result of one attempt to reach the rank; a nil error is a container of this job. resolved is when its
+// address was resolved.
 func (f *foreign) met(err error, resolved time.Time) {
 	patience := secretPatience
 	if !errors.Is(err, ErrOtherSecret) {
@@ -35,8 +35,8 @@ func (f *foreign) met(err error, resolved time.Time) {
 	case err == nil:
 		*f = foreign{}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), f.proven:
-		// no answer says nothing; and the container that proved it may have left with the same finding
-	case !isStranger(err) && !errors.Is(err, ErrOtherJob):
+		// a timeout says nothing, and the container that proved it may have left for the same reason
+	case !isIncompatible(err) && !errors.Is(err, ErrOtherJob):
 		*f = foreign{}
 	case f.since.IsZero() || !errors.Is(err, kindOf(f.err)):
 		*f = foreign{err: err, since: time.Now()}
@@ -63,7 +63,7 @@ func (f *foreign) proof() error {
 	return nil
 }
 
-// end is why the wait for missing ranks is over: all of them are foreign. nil = it is not.
+// end returns why the wait is over if all missing ranks are foreign, otherwise nil.
 func (e *MissingError) end() error {
 	job := false
 	for _, m := range e.Missing {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What answers in place of a rank counts only when it is met again, at an address that was resolved again, after a
-// while without anything else.
+// A container that answers in place of a rank counts only if it is met again, after a while without any other result,
+// at an address that was resolved again.
 func TestForeign(t *testing.T) {
 	const ms = time.Millisecond
 	secret, job := fmt.Errorf("x: %w", ErrOtherSecret), fmt.Errorf("x: %w", ErrOtherJob)
@@ -76,8 +76,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestForeignRankZero: ranks that share a secret leave alike where rank 0 has another one, or belongs to another job,
-// unless one of its addresses is a rank 0 of theirs.
+// TestForeignRankZero: ranks that share a secret leave alike if rank 0 has another secret or belongs to another job,
+// unless a rank 0 of their job answers at one of its addresses.
 func TestForeignRankZero(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err     error
@@ -126,7 +126,7 @@ func TestForeignRankZero(t *testing.T) {
 					for {
 						select {
 						case l := <-calls:
-							l.want(here)
+							l.want(announce)
 							l.w.send(message{Type: lead, Record: &ours})
 							l.ended()
 						case <-over:
@@ -134,7 +134,7 @@ func TestForeignRankZero(t *testing.T) {
 						}
 					}
 				})
-				cfg := Config{Self: p.record(1), Size: 3, Dial: dial, Timeout: 2 * time.Minute,
+				cfg := Config{Status: testStatuses, Self: p.record(1), Size: 3, Dial: dial, Timeout: 2 * time.Minute,
 					Peers: []Peer{{ID: "worker-0", Rank: 0, Host: "zero", Port: 12345},
 						{ID: "worker-2", Rank: 2, Host: addrOf(2).Addr().String(), Port: 12345}},
 					Lookup: func(context.Context, string) ([]netip.Addr, error) {
@@ -142,13 +142,13 @@ func TestForeignRankZero(t *testing.T) {
 					}}
 				n, err := Start(cfg)
 				require.NoError(t, err)
-				n.post(func() { n.onGossip(p.record(2), true) }) // another one has our secret
+				n.post(func() { n.find.onGossip(p.record(2), true) }) // another one has our secret
 				_, err = n.Gather(t.Context())
 				if tt.check == nil {
 					var m *MissingError
 					require.ErrorAs(t, err, &m)
 					require.Equal(t, cfg.Timeout, time.Since(begin).Truncate(time.Second))
-					// What may have been yesterday's may have been today's, too.
+					// A container of an earlier job may have answered as well.
 					require.Equal(t, tt.gone > 0, m.OtherSecret())
 					require.Equal(t, tt.gone > 0, strings.Contains(m.Error(), "has another secret; now "), "%v", m)
 				} else {
@@ -163,8 +163,7 @@ func TestForeignRankZero(t *testing.T) {
 	}
 }
 
-// TestSizesThatDiffer: rank 0 ends the job at once where a rank was told another number of ranks, and that rank hears
-// why.
+// TestSizesThatDiffer: rank 0 ends the job at once if a rank was told another number of ranks, and tells that rank why.
 func TestSizesThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -187,8 +186,8 @@ func TestSizesThatDiffer(t *testing.T) {
 	})
 }
 
-// TestARankThatLeavesEarly: rank 0 hears of it when it comes, from the rank itself or from another one, but not of a
-// start that has a successor.
+// TestARankThatLeavesEarly: when rank 0 comes, it learns of a rank that has left, from that rank or from another one,
+// but not of a start that has a successor.
 func TestARankThatLeavesEarly(t *testing.T) {
 	for name, tt := range map[string]struct{ stays, late, again, ends bool }{
 		"it is still there":                 {stays: true, ends: true},
@@ -234,8 +233,8 @@ func TestARankThatLeavesEarly(t *testing.T) {
 					nodes = append(nodes, one)
 				}
 				begin := time.Now()
-				if tt.again { // the last rank comes when the farewell would have ended the job
-					time.Sleep(farewellDelay + time.Second)
+				if tt.again { // the last rank comes when the withdrawal would have ended the job
+					time.Sleep(withdrawDelay + time.Second)
 					nodes = append(nodes, w.start(w.config(3, 4)))
 				}
 				_, err := zero.Gather(t.Context())

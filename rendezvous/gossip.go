@@ -17,14 +17,14 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// gossip is everything that touches memberlist: one member that says our record and hears those of the others.
+// gossip hides memberlist: one member that announces our record and hears those of the others.
 type gossip struct {
 	list *memberlist.Memberlist
 }
 
-// gossipConfig is what decides how memberlist behaves for a job of size n. Gossip finds and watches; it is not on the
-// critical path of a launch, where gossip.knock is, so its intervals are modest and compression, which costs three times the CPU of everything
-// else at this record size, is off.
+// gossipConfig returns memberlist's configuration for a job of n ranks. Gossip is not on the critical path of a launch
+// (gossip.knock is), so its intervals are modest, and compression, which costs three times the CPU of everything else
+// at this record size, is off.
 func gossipConfig(n int) *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.EnableCompression = false
@@ -35,9 +35,9 @@ func gossipConfig(n int) *memberlist.Config {
 	c.HandoffQueueDepth = 4096
 	c.GossipToTheDeadTime = 15 * time.Second
 	c.PushPullInterval = 5 * time.Second
-	// While the ranks of a job hear of each other, each sends GossipNodes packets in every interval, for as long as its queue lasts. At 200 ms,
-	// 64 of them on a machine of two processors took a fifth of these for 14 s, and from whoever launched meanwhile. News is everywhere
-	// after three or four intervals; whom rank 0 misses is with it sooner, by its own call or through another rank.
+	// While the ranks of a job hear of each other, each sends GossipNodes packets per interval, until its queue is
+	// empty. At 200 ms, 64 ranks on two processors took a fifth of these for 14 s, also from the launch. News reaches
+	// every rank after three or four intervals; ranks that gossip missed reach rank 0 sooner by calling it directly.
 	c.GossipInterval = time.Second
 	switch {
 	case n <= 16:
@@ -51,10 +51,11 @@ func gossipConfig(n int) *memberlist.Config {
 		c.HandoffQueueDepth = 16384
 		c.GossipToTheDeadTime = 30 * time.Second
 	}
-	// A message is received about limit = RetransmitMult*ceil(log10(n+1)) times by each member, so that n*e^-limit ranks are never heard of
-	// by rank 0 through gossip alone: here that is one job in twenty. They have the next push/pull, and the joins, which are a cheaper
-	// repair than to say everything more often.
-	c.RetransmitMult = int(math.Ceil((math.Log(float64(max(n, 2))) + math.Log(20)) / math.Ceil(math.Log10(float64(n+1)))))
+	// Each member receives a message about limit = RetransmitMult*ceil(log10(n+1)) times, so that rank 0 never hears of
+	// n*e^-limit ranks through gossip alone: here that is one job in twenty. The next push/pull and the joins repair
+	// it, which is cheaper than more retransmits.
+	limit := math.Log(float64(max(n, 2))) + math.Log(20)
+	c.RetransmitMult = int(math.Ceil(limit / math.Ceil(math.Log10(float64(n+1)))))
 	return c
 }
 
@@ -65,9 +66,10 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: own record: %w", err)
 	}
-	// An unknown size only changes the intervals, which ranks need not agree on.
+	// An unknown size only changes the intervals, on which ranks need not agree.
 	c := gossipConfig(cmp.Or(size, 64))
-	c.Name = self.ID + "-" + self.Nonce // unique per start: a restarted container would be ignored for 38 s under its old name
+	// Unique per start: under its old name a restarted container would be ignored for 38 s.
+	c.Name = self.ID + "-" + self.Nonce
 	c.Label = label
 	c.SecretKey = key
 	c.Transport = &transport{ctx: ctx, port: port, advertise: self.Addr}
@@ -78,7 +80,7 @@ func startGossip(ctx context.Context, port *Port, self Record, key []byte, label
 	c.Delegate = delegate{meta, knocked, promised}
 	c.Events = events{heard: heard, self: c.Name}
 	c.Logger = log.New(logWriter{logger}, "", 0)
-	port.gate.begin(size, known)
+	port.admission.begin(size, known)
 	list, err := memberlist.Create(c)
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: starting gossip: %w", err)
@@ -94,12 +96,12 @@ func (g *gossip) join(addr netip.AddrPort) error {
 
 func (g *gossip) close() error { return g.list.Shutdown() }
 
-// knock says in one packet that this container is here; it may be lost.
+// knock announces this container in one packet, which may be lost.
 func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
-	return g.tell(addr, message{Type: here, Record: self})
+	return g.tell(addr, message{Type: announce, Record: self})
 }
 
-// tell sends one packet, sealed as all gossip is.
+// tell sends one packet, encrypted as all gossip is.
 func (g *gossip) tell(addr netip.AddrPort, m message) error {
 	b, err := m.encode()
 	if err != nil {
@@ -108,11 +110,11 @@ func (g *gossip) tell(addr netip.AddrPort, m message) error {
 	return g.list.SendToAddress(memberlist.Address{Addr: addr.String()}, b)
 }
 
-// delegate says our record, hears knocks and their acknowledgements, and keeps nothing else.
+// delegate announces our record, and receives knocks and their acknowledgements.
 type delegate struct {
 	meta     []byte
-	knocked  func(Record) // at rank 0
-	promised func(Record) // by rank 0, which has heard a knock
+	knocked  func(Record) // on rank 0
+	promised func(Record) // rank 0 has acknowledged a knock
 }
 
 func (d delegate) NodeMeta(int) []byte                        { return d.meta }
@@ -128,14 +130,14 @@ func (d delegate) NotifyMsg(b []byte) {
 	m, err := decodeMessage(b[n:], nil)
 	switch {
 	case err != nil || m.Record == nil:
-	case m.Type == here:
+	case m.Type == announce:
 		d.knocked(*m.Record)
 	case m.Type == lead:
 		d.promised(*m.Record)
 	}
 }
 
-// events runs with memberlist's lock held: it copies and must not call back.
+// events runs with memberlist's lock held: it copies, and must not call back.
 type events struct {
 	heard func(r Record, alive bool)
 	self  string
@@ -157,7 +159,7 @@ func (e events) tell(n *memberlist.Node, alive bool) {
 	e.heard(r, alive)
 }
 
-// logWriter passes memberlist's lines on as debug records: what matters of them, rendezvous finds out and says itself.
+// logWriter passes memberlist's lines on as debug records; rendezvous itself logs what matters of them.
 type logWriter struct{ log *slog.Logger }
 
 func (w logWriter) Write(b []byte) (int, error) {
@@ -173,14 +175,14 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// backoff gives the waits between attempts: 50 ms doubling to 800 ms, or what the fields say, each spread over a
-// quarter of itself so that ranks that start together do not stay in step.
+// backoff returns the waits between attempts: 50 ms doubling to 800 ms, or as the fields say, each varied by a quarter
+// so that ranks that start together do not stay in step.
 type backoff struct {
 	next time.Duration
 	most time.Duration // 0 = longestPause
 }
 
-// longestPause is the longest that wait returns, unless backoff.most says something else.
+// longestPause is the longest wait unless backoff.most is set.
 const longestPause = 900 * time.Millisecond
 
 func (b *backoff) wait() time.Duration {
@@ -198,30 +200,30 @@ func (b *backoff) wait() time.Duration {
 
 func (b *backoff) reset() { b.next = 0 }
 
-// pace lets work wait that is not urgent: longer where this process has waited for a processor itself. It then shares
-// the processors with more work than they can do, most likely with other ranks in the same situation, and perhaps with
-// rank 0.
+// pace delays work that is not urgent, longer if this process has had to wait for a processor: the processors then have
+// more work than they can do, most likely from other ranks in the same situation, and perhaps from rank 0.
 type pace struct {
-	delay func() time.Duration // Config.Delay; nil = not known
-	limit time.Duration        // Config.Timeout: what is looked for is found, or not found, before it ends; 0 = none
+	delay func() time.Duration // Config.Delay; nil = unknown
+	limit time.Duration        // Config.Timeout, by which every search must have an answer; 0 = forever
 
 	mu   sync.Mutex
-	seen time.Duration // of delay
-	late time.Duration // what delay grew by lately
+	seen time.Duration // delay at the last call
+	late time.Duration // recent growth of delay
 }
 
 const (
 	lateEnough   = 20 * time.Millisecond // less is usual
-	lateFactor   = 10                    // a process waits for others this many times as long as it was kept waiting
+	lateFactor   = 10                    // how many times the delay of this process it waits for other processes
 	longestExtra = 30 * time.Second
 )
 
-// sleep waits for d, and longer where this process is kept waiting. It reports false when ctx or over ended before.
+// sleep waits for d, and longer if this process has to wait for processors. It reports false if ctx or over ended
+// first.
 func (p *pace) sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	return p.sleepFor(ctx, over, d, lateFactor)
 }
 
-// sleepFor is sleep with another factor than lateFactor: 1 for what the launch waits for.
+// sleepFor is sleep with another factor than lateFactor: 1 for work that the launch waits for.
 func (p *pace) sleepFor(ctx context.Context, over <-chan struct{}, d time.Duration, factor int) bool {
 	return sleep(ctx, over, d) && sleep(ctx, over, p.extra(factor))
 }
@@ -239,7 +241,7 @@ func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// extra is how much longer work waits that is not urgent.
+// extra returns how much longer work that is not urgent waits.
 func (p *pace) extra(factor int) time.Duration {
 	if p.delay == nil {
 		return 0

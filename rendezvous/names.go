@@ -10,35 +10,35 @@ import (
 	"time"
 )
 
-// names resolves what is needed, and as seldom as is useful. The DNS of a cluster remembers a denial for seconds and shares it: a
-// name asked for just before its container is known costs everybody those seconds, and asking more often does not help.
-// Every kind of failure is asked again: with no server for the root a name that does not exist yet is a "server misbehaving".
+// names resolves names as seldom as is useful. The DNS of a cluster caches a denial for seconds and shares it: a lookup
+// just before the name exists costs every rank those seconds, and asking more often does not help. Every kind of
+// failure is retried, because without a server for the root a name that does not exist yet is a "server misbehaving".
 type names struct {
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	from   time.Time // nothing is asked before it
+	from   time.Time // no lookup before it
 
 	mu    sync.Mutex
 	hosts map[string]*name
 	seen  map[netip.Addr]bool // every address that a lookup has returned
 }
 
-// name is one host. It is held while it is asked for, so that all who want it share the answer.
+// name is one host. It is held during a lookup, so that all callers share the answer.
 type name struct {
 	held  chan struct{} // capacity 1
 	addrs []netip.Addr
 	err   error
-	next  time.Time // not before it is asked again
+	next  time.Time // no lookup before it
 	pause time.Duration
 
-	answered atomic.Pointer[time.Time] // when addrs came
+	answered atomic.Pointer[time.Time] // when addrs were resolved
 }
 
 var errNotAsked = errors.New("its name was not looked up yet")
 
 const (
 	firstAgain  = 250 * time.Millisecond
-	latestAgain = 5500 * time.Millisecond // the longest that CoreDNS keeps a denial, and a little
-	fresh       = time.Second             // an answer is used again for so long; its container may move
+	latestAgain = 5500 * time.Millisecond // a little more than the longest time that CoreDNS caches a denial
+	fresh       = time.Second             // an answer is used this long; its container may move
 )
 
 func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
@@ -71,7 +71,8 @@ func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 		h.pause = min(max(2*h.pause, firstAgain), latestAgain)
 		h.next = time.Now().Add(h.pause)
 		if h.addrs != nil {
-			return h.addrs, nil // better an old address than none: who answers there must prove who it is
+			// Better an old address than none: the container that answers there must prove its identity.
+			return h.addrs, nil
 		}
 		h.err = fmt.Errorf("resolving %s: %w", host, err)
 		return nil, h.err
@@ -97,8 +98,8 @@ func (s *names) has(a netip.Addr) bool {
 	return s.seen[a]
 }
 
-// answered is when the addresses of a host came that find returns: an address that could not be resolved again may be
-// old.
+// answered returns when the addresses that find returns were resolved: an address that could not be resolved again may
+// be old.
 func (s *names) answered(host string) time.Time {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return time.Now()

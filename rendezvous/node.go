@@ -15,21 +15,16 @@ import (
 	"time"
 )
 
-// Phase is where a rank stands.
-type Phase string
-
-// The phases, in the only order in which they come; before Running a rank may fall back to Gathering.
-const (
-	Gathering Phase = "gathering"
-	Prepared  Phase = "prepared" // holds a roster and has acknowledged it
-	Running   Phase = "running"
-	Ended     Phase = "ended"
-)
-
-// Outcome is how the job ended: the same on every rank.
+// Outcome is how the job ended; it is the same on every rank.
 type Outcome struct {
 	Status int    `json:"status"` // exit status, 0 to 255
 	Reason string `json:"reason"` // one paragraph for people; empty when the status says everything
+}
+
+// Statuses are the exit statuses of outcomes that the rendezvous itself decides.
+type Statuses struct {
+	Retry    int // a rank or its launch is gone, and a retry may help
+	Conflict int // the containers contradict each other, and a retry does not help
 }
 
 // Peer is a container that the environment names.
@@ -40,182 +35,189 @@ type Peer struct {
 	Port int
 }
 
-// Seed is a place where containers may be found that the environment does not list: a name with several addresses, which
-// is asked again until enough are known.
+// Seed is a name with several addresses, at which containers may be found that the environment does not list. It is
+// resolved again until enough containers are known.
 type Seed struct {
 	Host string
 	Port int
-	Role string // of the containers there: the job needs one of it; "" = of any
+	Role string // the job needs a container of this role there; "" = of any role
 }
 
-// Stop is the wish of a rank that the job ends.
+// Stop is the request of a rank to end the job.
 type Stop struct {
-	Name   string // who
+	Name   string // of the rank
 	Signal int    // that it got; 0 = none
 	Reason string
 }
 
-// Loss is a rank that went away while the job ran.
+// Loss is a rank that was lost while the job ran.
 type Loss struct {
 	Rank   int
 	Name   string
 	Reason string
 }
 
-// Config says who this container is and how the others are reached.
+// Config describes this container and how it reaches the others.
 type Config struct {
-	Self Record // Self.Addr.Port is ignored: it is the port's; an invalid Self.Addr.Addr is found out by looking at the interfaces
-	Size int    // ranks of the job, at least 1; 0 = only rank 0 knows, which this container is not
+	// Self.Addr.Port is set from Port; an invalid Self.Addr.Addr is replaced by an address of an interface.
+	Self Record
+	Size int // ranks of the job, at least 1; 0 = only rank 0 knows, and this container is another rank
 
 	Peers []Peer // of the environment; this container among them is ignored
 	Seeds []Seed
 
-	Port  *Port  // carries gossip; nil = no gossip (then only Peers can be found)
+	Port  *Port  // carries gossip; nil = no gossip: only Peers can be found
 	Key   []byte // of gossip, 32 bytes for AES-256-GCM
 	Label string // job and attempt; gossip with another label is dropped
 
-	// Known reports whether an address belongs to the job, besides the addresses that names of Peers and Seeds resolve
-	// to. Gossip from such an address has a queue of its own. Nil: no other address does.
+	// Known reports whether an address belongs to the job, beyond the addresses to which Peers and Seeds resolve.
+	// Gossip from such an address has a queue of its own. Nil = no other address does.
 	Known func(netip.Addr) bool
 
-	// Dial opens an authenticated control connection to the container with that id, "" = any of the job that answers
-	// there. Its errors wrap ErrOtherSecret, ErrOtherJob, ErrOtherContainer and ErrOtherProgram where they apply, and
-	// the system's errors otherwise.
-	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
+	// Dial opens an authenticated control connection to the container with that id, "" = to any container of the job.
+	// Its errors wrap ErrOtherSecret, ErrOtherVersion, ErrOtherJob, ErrOtherContainer or ErrOtherProgram where they
+	// apply, and the system's errors otherwise.
+	Dial dialFunc
 
-	// Fabric gives Self.Fabric, once, where it takes a while to find out: this container is announced without it, and only the launch waits
-	// for it. Nil: Self holds it.
+	// Fabric gives Self.Fabric once, if finding it takes a while: this container is announced without it, and only the
+	// launch waits for it. Nil = Self holds it.
 	Fabric <-chan []byte
 
-	// Unfit is why this container can have no part in a launch: it only comes to say so, and nothing is judged or launched before it has.
-	// Gather fails with it: on rank 0 as soon as it hears it, or has all ranks if it says so itself, on the others when rank 0 ends the job. Nil: it can.
+	// Unfit is why this container cannot take part in a launch. It registers only to say so, and rank 0 neither judges
+	// nor launches anything before it has. Gather then fails: on rank 0 when it hears of it, or, if rank 0 itself is
+	// unfit, when all ranks are present; on the others when rank 0 ends the job. Nil = it can take part.
 	Unfit *Outcome
 
-	// Network gives the name of the interface that has an address of this container, for Self.Network. Nil: it is not
-	// told.
+	// Network returns the name of the interface that has an address of this container, for Self.Network. Nil = unknown.
 	Network func(netip.Addr) string
 
-	// Delay is how long this process has waited for a processor since it started, all threads together. Nil: it is not
-	// known.
+	// Delay is how long the threads of this process have waited for a processor since it started. Nil = unknown.
 	Delay func() time.Duration
 
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// AskAfter is how long after the start names are asked for: where the DNS remembers denials, one that comes too early is
-	// worse than none.
+	// AskAfter delays the first name lookup after the start: where the DNS caches denials, a lookup that comes too
+	// early does harm.
 	AskAfter time.Duration
 
-	// Verify is asked on rank 0 before a complete roster is sent out; an outcome ends the job on all ranks instead.
+	// Verify is called on rank 0 before a complete roster is sent; an outcome ends the job on all ranks instead.
 	Verify func(Roster) *Outcome
 
-	// Late is told on rank 0 what a rank has said of its launcher (Node.SetLaunch) when it was too late for Verify. Nil: nobody is told.
+	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
 
-	// Head is for how long at most rank 0 may act on the roster before all others are told to: until Node.Launched is called. Ranks
-	// that share processors with rank 0 would take them, all at once, from whoever starts the command. 0 = all are told at once.
-	Head time.Duration
+	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
+	// called: woken all at once, they would take the processors that they share with rank 0 from the starting command.
+	// 0 = all are told at once.
+	GoDelay time.Duration
 
-	Timeout   time.Duration // for all ranks to come; 0 = no limit
-	Report    time.Duration // between two log lines on who is missing; 0 = 10 s
-	LossGrace time.Duration // how long a lost control connection may take to come back before others are asked; 0 = 5 s, less after a silence
-	Logger    *slog.Logger  // nil = silent
+	Timeout time.Duration // for all ranks to come; 0 = forever
+	Report  time.Duration // interval of the log line on missing ranks; 0 = 10 s
+	// A lost control connection may take this long to come back before other ranks are asked; 0 = 5 s, less after a
+	// timeout.
+	LossGrace time.Duration
+	Logger    *slog.Logger // nil = silent
+
+	Status Statuses // of the outcomes that this package decides
 
 	// For tests.
 	starTable int                     // 0 = the constant
-	share     func([]Member) []Member // thousands of nodes in one process need not hold the table each
+	share     func([]Member) []Member // lets thousands of nodes in one process share the roster
 }
 
+type dialFunc = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
+
 const (
-	ackTimeout      = 3 * time.Second
-	maxPatience     = 3 // times the time for acknowledgements doubles: where packets are lost, one of many ranks is always late
+	ackTimeout = 3 * time.Second
+	// The timeout for acknowledgements doubles this many times: where packets are lost, one of many ranks is always
+	// late.
+	maxPatience     = 3
 	registerTimeout = 5 * time.Second
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
-	callTimeout     = 20 * time.Second        // of rank 0's call: where packets are lost a login takes many seconds, and is not begun anew for that
-	callShare       = 50 * time.Millisecond   // more of it for each rank: calls queue for processors
-	nextAddress     = 300 * time.Millisecond  // of one container
-	lookTimeout     = 2 * time.Second         // for one look at somebody who may be gone
-	silentGrace     = 1500 * time.Millisecond // of a machine that has not answered the kernel's questions for seconds already
-	refusalGrace    = 2 * time.Second         // after the launch: for how long a refused port may still turn out to be a hiccup
-	doneTimeout     = 15 * time.Second
-	doneAckTimeout  = 5 * time.Second        // connected: a frozen rank has the outcome in its kernel's buffer
-	probeTimeout    = 3 * time.Second        // for an answer over a connection that is there
-	linger          = 750 * time.Millisecond // a rank that knows the outcome stays so long when rank 0 is gone: others may ask for it; all leave within 1 s
-	rejoinInterval  = 5 * time.Second
+	// callTimeout is of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would
+	// begin it anew.
+	callTimeout    = 20 * time.Second
+	callShare      = 50 * time.Millisecond   // more for each rank, because logins queue for processors
+	nextAddress    = 300 * time.Millisecond  // between dials to the addresses of one container
+	lookTimeout    = 2 * time.Second         // for one look at a rank that may be gone
+	silentGrace    = 1500 * time.Millisecond // after a timeout: the kernel has waited for seconds already
+	refusalGrace   = 2 * time.Second         // after the launch: a refusal may be a hiccup for this long
+	doneTimeout    = 15 * time.Second
+	doneAckTimeout = 5 * time.Second // connected: a frozen rank has the outcome in its kernel's buffer
+	probeTimeout   = 3 * time.Second // for an answer over an open connection
+	// A rank that knows the outcome stays this long when rank 0 is gone, because other ranks may ask; all leave within
+	// 1 s.
+	linger         = 750 * time.Millisecond
+	rejoinInterval = 5 * time.Second
 )
 
-// gossipMost is the size above which those who know their ranks do not gossip: it costs each of them the table many times over,
-// and calls (here) find who is not where the environment says.
+// gossipMost is the largest job whose ranks gossip although they know their ranks: above it, gossip costs each rank the
+// roster many times over, and announcements find the ranks that are not where the environment says.
 const gossipMost = 1000
 
-// NewNonce makes the nonce of one start of a container.
+// NewNonce returns the nonce of one start of a container.
 func NewNonce() string {
 	b := make([]byte, nonceBytes)
 	_, _ = rand.Read(b) // never fails, by its documentation
 	return hex.EncodeToString(b)
 }
 
-// Node is this container in the rendezvous. Its state belongs to one goroutine, the loop; everything else posts to it.
+// Node is this container in the rendezvous. Its state belongs to the goroutine of loop; all other goroutines post to
+// it.
 type Node struct {
 	cfg  Config
 	self Record
 	log  *slog.Logger
 
-	guessed bool // self.Addr is the address of some interface
+	guessed bool // self.Addr was guessed from an interface
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	begin  time.Time
-
 	pace   pace
-	inbox  inbox
-	over   chan struct{} // closed when the loop has ended
-	net    *gossip
-	names  names
 	stops  chan Stop
+	orders chan Order
 	losses chan Loss
 	ends   chan End
 
-	gathered chan struct{} // closed when roster and gatherErr are set
-	finished chan struct{} // closed when outcome and outcomeErr are set
+	loop
 
-	// The loop's own.
-	phase      Phase
-	roster     Roster
-	gatherErr  error
-	gaveUp     *MissingError // who was missing at the deadline: the same for all who wait
-	outcome    Outcome
-	outcomeErr error
-	heard      map[string]Record // by id, alive by gossip
-	seeds      []seedState
-	lead       *coordinator // not nil on rank 0
-	up         uplink       // the others' view of rank 0
-	launcher   string       // what Self.Launch is by now
-	fabric     []byte       // what Self.Fabric is by now
-	looking    bool         // until cfg.Fabric has said it
-	own        *message     // how the command of this rank ended, for rank 0
-	order      *message     // rank 0's, to end every command
-	calls      calls        // what this container wants of rank 0
-	probes     map[*wire]*probe
-	farewells  map[string]message // of ranks that leave before the launch, by id: for rank 0
+	// Only the loop touches the fields below.
+	course
+	gaveUp      *MissingError // the missing ranks at the deadline: the same for every caller of Gather
+	find        finder
+	lead        *coordinator // nil = another rank coordinates
+	up          uplink       // view of rank 0
+	launcher    string       // Self.Launch by now
+	fabric      []byte       // Self.Fabric by now
+	looking     bool         // cfg.Fabric has not come yet
+	own         *message     // report to rank 0 on how this rank's command ended
+	order       *message     // rank 0's first order to end every command
+	calls       calls        // pending questions to rank 0
+	probes      probes
+	withdrawals withdrawals
 }
 
 type seedState struct {
 	addrs []netip.AddrPort
 	err   error
 	asked bool
-	told  bool // the DNS has answered: with addresses, or that there are none
+	told  bool // the DNS has answered, with addresses or with a denial
 }
 
-// Start begins to look for the others and to be found. The caller hands control connections that come in to Accept.
+// Start begins to look for the other ranks. The caller hands incoming control connections to Accept.
 func Start(cfg Config) (*Node, error) {
 	if cfg.Size < 0 || cfg.Size == 0 && cfg.Self.Rank < 1 {
 		return nil, fmt.Errorf("rendezvous: size is %d, rank %d", cfg.Size, cfg.Self.Rank)
 	}
 	if cfg.Dial == nil {
 		return nil, errors.New("rendezvous: no way to dial")
+	}
+	if cfg.Status.Retry == 0 || cfg.Status.Conflict == 0 {
+		return nil, errors.New("rendezvous: no exit statuses") // 0 would mean that the job has succeeded
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -258,47 +260,47 @@ func Start(cfg Config) (*Node, error) {
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
 		stops:    make(chan Stop, 16),
+		orders:   make(chan Order, 16),
 		losses:   make(chan Loss, 16),
-		ends:     make(chan End, cfg.Size), // one of each rank: the loop never waits
-		gathered: make(chan struct{}),
-		finished: make(chan struct{}),
-		over:     make(chan struct{}),
-		phase:    Gathering,
+		ends:     make(chan End, cfg.Size), // one from each rank, so that the loop never waits
+		loop:     loop{over: make(chan struct{})},
+		course:   course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
 		launcher: self.Launch,
 		fabric:   self.Fabric,
 		looking:  cfg.Fabric != nil || cfg.Unfit != nil,
-		heard:    make(map[string]Record),
-		seeds:    make([]seedState, len(cfg.Seeds)),
-		calls:    calls{asked: make(map[uint64]chan message), here: make(map[uint64]*arrival)},
-		probes:   make(map[*wire]*probe),
-
-		farewells: make(map[string]message),
 	}
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
-	n.names = names{
-		lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name),
-		seen: make(map[netip.Addr]bool),
+	n.find = finder{
+		n: n, heard: make(map[string]Record), seeds: make([]seedState, len(cfg.Seeds)),
+		names: names{
+			lookup: cfg.Lookup, from: n.begin.Add(cfg.AskAfter), hosts: make(map[string]*name),
+			seen: make(map[netip.Addr]bool),
+		},
 	}
+	n.up.n = n
+	n.withdrawals = withdrawals{n: n, heard: make(map[string]message)}
+	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
+	n.probes = probes{n: n, open: make(map[*wire]*probe)}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}
 	n.inbox.init()
 	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
-		known := func(a netip.Addr) bool { return cfg.Known != nil && cfg.Known(a) || n.names.has(a) }
-		heard := func(r Record, alive bool) { n.post(func() { n.onGossip(r, alive) }) }
-		knocked := func(r Record) { n.post(func() { n.onKnock(&r) }) }
-		promised := func(r Record) { n.post(func() { n.onPromise(&r) }) }
+		known := func(a netip.Addr) bool { return cfg.Known != nil && cfg.Known(a) || n.find.names.has(a) }
+		heard := func(r Record, alive bool) { n.post(func() { n.find.onGossip(r, alive) }) }
+		knocked := func(r Record) { n.post(func() { n.find.onKnock(&r) }) }
+		promised := func(r Record) { n.post(func() { n.up.onPromise(&r) }) }
 		g, err := startGossip(ctx, cfg.Port, self, cfg.Key, cfg.Label, cfg.Size, known, cfg.Logger, heard, knocked,
 			promised)
 		if err != nil {
 			cancel()
 			return nil, err
 		}
-		n.net = g
+		n.find.net = g
 	} else if cfg.Port != nil {
 		cfg.Port.mute() // without memberlist no goroutine reads streams
 	}
-	n.wg.Go(n.loop)
+	n.wg.Go(n.run)
 	n.post(func() {
 		if self.Rank == 0 || cfg.Size == 1 {
 			n.becomeCoordinator()
@@ -309,25 +311,25 @@ func Start(cfg Config) (*Node, error) {
 	}
 	if cfg.Size != 1 {
 		for i := range cfg.Seeds {
-			n.wg.Go(func() { n.resolveSeed(i) })
+			n.wg.Go(func() { n.find.resolveSeed(i) })
 		}
 		n.wg.Go(n.report)
-		if n.net != nil {
-			n.wg.Go(n.joinOthers)
+		if n.find.net != nil {
+			n.wg.Go(n.find.joinOthers)
 		}
 		if self.Rank != 0 {
-			n.wg.Go(n.lookForLeader)
+			n.wg.Go(n.up.lookForLeader)
 		}
 	}
 	return n, nil
 }
 
-// Self is this container's record as it was announced, complete with the address that it believes to have; the roster
-// holds the one at which it was reached.
+// Self returns this container's record as announced, with the address that it believes to have; the roster has the one
+// at which it was reached.
 func (n *Node) Self() Record { return n.self }
 
-// SetLaunch adds to this container's record what its launcher says of its version: to ask it may take longer than to find the others.
-// The roster holds it if it comes in time.
+// SetLaunch adds the version of the launcher to this container's record, because asking the launcher may take longer
+// than finding the other ranks. The roster holds it if it comes in time.
 func (n *Node) SetLaunch(launcher string) {
 	n.post(func() {
 		n.launcher = launcher
@@ -335,7 +337,7 @@ func (n *Node) SetLaunch(launcher string) {
 	})
 }
 
-// awaitFabric is for what the launch waits for.
+// awaitFabric waits for Config.Fabric and adds it to the record.
 func (n *Node) awaitFabric() {
 	select {
 	case <-n.ctx.Done():
@@ -347,41 +349,41 @@ func (n *Node) awaitFabric() {
 	}
 }
 
-// amend passes on what this container has found out of itself since it registered.
+// amend sends what this container has learned of itself since it registered.
 func (n *Node) amend() {
 	switch {
 	case n.lead != nil:
-		n.tryPrepare()
+		n.lead.tryPrepare()
 	case n.up.wire != nil && n.phase != Ended:
-		n.up.wire.send(n.registration(n.up.leader))
+		n.up.wire.send(n.up.registration(n.up.leader))
 	}
 }
 
-// record is what this container says of itself by now.
+// record returns what this container says of itself by now.
 func (n *Node) record() Record {
 	r := n.self
 	r.Launch, r.Fabric = n.launcher, n.fabric
 	return r
 }
 
-// Rest waits for d before work that is not urgent, and longer where this process is kept waiting for a processor
-// (Config.Delay). It reports false when ctx ended before.
+// Rest waits for d before work that is not urgent, and longer if this process had to wait for a processor
+// (Config.Delay). It reports false if ctx ends first.
 func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.sleep(ctx, nil, d) }
 
-// Close leaves without a word and waits for every goroutine. It does not close the port.
+// Close leaves without telling the other ranks, and waits for every goroutine. It does not close the port.
 func (n *Node) Close() error {
 	n.cancel()
 	var err error
-	if n.net != nil {
-		err = n.net.close()
+	if n.find.net != nil {
+		err = n.find.net.close()
 	}
 	n.inbox.close()
 	n.wg.Wait()
 	return err
 }
 
-// Gather waits until every rank holds the same roster and has been told to go, or the job ended before that.
-// Its errors are *MissingError, *ConflictError, *EndedError, or the context's.
+// Gather waits until every rank holds the same roster and has been told to go, or the job ended before that. Its errors
+// are *MissingError, *ConflictError, *EndedError, *LostError, *BugError, or the context's.
 func (n *Node) Gather(ctx context.Context) (Roster, error) {
 	var deadline <-chan time.Time
 	if n.cfg.Timeout > 0 {
@@ -398,8 +400,8 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 		case <-deadline:
 			var missing *MissingError
 			if !n.ask(func() {
-				// Rank 0 is there and has the same limit: its word makes all ranks say the same. And from the acknowledgement of a
-				// roster on the commit decides, or the end of rank 0: what comes of it is known within seconds.
+				// Rank 0 has the same timeout, and its answer makes all ranks report the same. After the
+				// acknowledgement the commit or the loss of rank 0 decides, within seconds.
 				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
 				if n.gaveUp == nil && (!others || time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout) {
 					n.gaveUp = n.missingError()
@@ -416,29 +418,30 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 	}
 }
 
-// ConflictError is a contradiction between what the containers say of themselves: no retry mends it.
+// ConflictError reports that the containers contradict each other: a retry does not help.
 type ConflictError struct{ Err error }
 
 func (e *ConflictError) Error() string {
 	return "the containers contradict each other: " + e.Err.Error()
 }
 
-// Unwrap gives the contradiction.
+// Unwrap returns the contradiction.
 func (e *ConflictError) Unwrap() error { return e.Err }
 
-// EndedError says that the job ended before it was launched.
+// EndedError reports that the job ended before it was launched.
 type EndedError struct{ Outcome Outcome }
 
 func (e *EndedError) Error() string {
 	return fmt.Sprintf("the job ended before it was launched: %s", e.Outcome.Reason)
 }
 
-// LostError says that rank 0 went away without telling how the job ended.
+// LostError reports that rank 0 was lost before it told how the job ended.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return "rank 0 is gone: " + e.Reason }
 
-// Wait waits for the end of the job; on rank 0 that is for its own Finish. Its errors are *LostError or the context's.
+// Wait waits for the end of the job, on rank 0 for its own Finish. Its errors are *LostError, *BugError, or the
+// context's.
 func (n *Node) Wait(ctx context.Context) (Outcome, error) {
 	select {
 	case <-n.finished:
@@ -446,21 +449,20 @@ func (n *Node) Wait(ctx context.Context) (Outcome, error) {
 	case <-ctx.Done():
 	}
 	select {
-	case <-n.finished: // at the same moment
+	case <-n.finished: // finished at the same moment
 		return n.outcome, n.outcomeErr
 	default:
 		return Outcome{}, fmt.Errorf("rendezvous: waiting for the end of the job: %w", context.Cause(ctx))
 	}
 }
 
-// Stops tells rank 0 which ranks want the job to end; before the launch such a wish ends Gather instead. On every other rank
-// it is rank 0's order to end the command.
+// Stops returns, on rank 0, the requests of ranks to end the job. Before the launch a request ends Gather instead.
 func (n *Node) Stops() <-chan Stop { return n.stops }
 
-// Losses tells rank 0 which ranks went away while the job ran.
+// Losses returns, on rank 0, the ranks that were lost while the job ran.
 func (n *Node) Losses() <-chan Loss { return n.losses }
 
-// RequestStop asks rank 0 to end the job on all ranks; false = rank 0 cannot be told.
+// RequestStop asks rank 0 to end the job on all ranks. It reports false if rank 0 is not connected.
 func (n *Node) RequestStop(signal int, reason string) bool {
 	told := false
 	return n.ask(func() {
@@ -471,78 +473,14 @@ func (n *Node) RequestStop(signal int, reason string) bool {
 	}) && told
 }
 
-func (n *Node) loop() {
-	defer close(n.over)
-	for {
-		f, ok := n.inbox.next()
-		if !ok {
-			return
-		}
-		f()
+// end stops gossip for good: the launch needs no other container, and gossip's timers would disturb the job.
+func (f *finder) end() {
+	if f.net != nil {
+		f.n.wg.Go(func() { _ = f.net.close() })
 	}
 }
 
-// post has f run by the loop; it never blocks. It reports false when the node is closed.
-func (n *Node) post(f func()) bool { return n.inbox.put(f) }
-
-// ask has f run by the loop and waits for it. When it reports false, f has not run and will not.
-func (n *Node) ask(f func()) bool {
-	ran := make(chan struct{})
-	if !n.post(func() { f(); close(ran) }) {
-		return false
-	}
-	select {
-	case <-ran:
-		return true
-	case <-n.over:
-	}
-	select {
-	case <-ran: // as the last one
-		return true
-	default:
-		return false
-	}
-}
-
-func (n *Node) setGathered(r Roster, err error) {
-	select {
-	case <-n.gathered:
-	default:
-		n.roster, n.gatherErr = r, err
-		close(n.gathered)
-	}
-}
-
-// endGossip stops gossip for good: the launch needs nobody else, and its timers would disturb what runs.
-func (n *Node) endGossip() {
-	if n.net != nil {
-		n.wg.Go(func() { _ = n.net.close() })
-	}
-}
-
-func (n *Node) setFinished(o Outcome, err error) {
-	select {
-	case <-n.finished:
-	default:
-		n.phase = Ended
-		n.outcome, n.outcomeErr = o, err
-		close(n.finished)
-		if err == nil {
-			n.setGathered(Roster{}, &EndedError{o})
-		}
-	}
-}
-
-func (n *Node) isGathered() bool {
-	select {
-	case <-n.gathered:
-		return true
-	default:
-		return false
-	}
-}
-
-// report logs who is missing while ranks are awaited.
+// report logs the missing ranks until all are present.
 func (n *Node) report() {
 	t := time.NewTicker(n.cfg.Report)
 	defer t.Stop()
@@ -565,7 +503,47 @@ func (n *Node) report() {
 	}
 }
 
-// inbox is an unbounded queue of what the loop has to do: memberlist's callbacks run under its lock and must never block.
+// loop is the goroutine that owns the state of a node.
+type loop struct {
+	inbox inbox
+	over  chan struct{} // closed when the loop has ended
+}
+
+// run calls the posted functions, one after the other, until the inbox is closed.
+func (l *loop) run() {
+	defer close(l.over)
+	for {
+		f, ok := l.inbox.next()
+		if !ok {
+			return
+		}
+		f()
+	}
+}
+
+// post queues f for the loop and never blocks. It reports false if the node is closed.
+func (l *loop) post(f func()) bool { return l.inbox.put(f) }
+
+// ask posts f and waits until it has run. If it reports false, f has not run and will not.
+func (l *loop) ask(f func()) bool {
+	ran := make(chan struct{})
+	if !l.post(func() { f(); close(ran) }) {
+		return false
+	}
+	select {
+	case <-ran:
+		return true
+	case <-l.over:
+	}
+	select {
+	case <-ran: // it was the last one
+		return true
+	default:
+		return false
+	}
+}
+
+// inbox is an unbounded queue for the loop: memberlist's callbacks run under memberlist's lock and must never block.
 type inbox struct {
 	mu     sync.Mutex
 	cond   sync.Cond

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// A message on the wire: its length as a uvarint, its type, a byte that says which parts follow, and the parts in that order.
-// Numbers are varints, strings and bytes have their length before them.
+// A message on the wire is its length as a uvarint, its type, a byte that says which parts follow, and the parts in
+// that order. Numbers are varints; strings and bytes have their length before them.
 const (
 	hasRecord = 1 << iota
 	hasEpoch
@@ -24,7 +24,7 @@ const (
 	isLooking
 )
 
-// states are sent by their place in this list.
+// states are sent as their index in this list.
 var states = [...]Phase{Gathering, Prepared, Running, Ended}
 
 func (m *message) encode() ([]byte, error) {
@@ -129,7 +129,7 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 	return m, nil
 }
 
-// What of a record is the same as in the one before it, and so not sent.
+// These fields of a record are equal to those of the reference, and not sent.
 const (
 	sameRole = 1 << iota
 	sameOrder
@@ -142,14 +142,14 @@ const (
 	sameExec
 	sameHost
 	samePort
-	plainID // what MakeID says
+	plainID // ID is as MakeID returns it
 	sameNetwork
 )
 
-// minRecord is less than the shortest record takes.
+// minRecord is a lower bound of the packed length of a record.
 const minRecord = 12
 
-// appendRecord packs r as the difference to ref; nil = to nothing.
+// appendRecord packs r as the difference to ref; a nil ref is a zero record.
 func appendRecord(b []byte, r, ref *Record) []byte {
 	if ref == nil {
 		ref = &Record{}
@@ -175,14 +175,17 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
 	b = binary.AppendUvarint(b, uint64(same))
-	nonce, _ := parseNonce(r.Nonce) // an own record, or one that was validated
+	nonce, _ := parseNonce(r.Nonce) // valid: the record is our own, or was validated
 	b = binary.BigEndian.AppendUint64(b, nonce)
 	b = binary.AppendVarint(b, int64(r.Index-ref.Index))
 	b = binary.AppendVarint(b, int64(r.Rank-ref.Rank))
 	for _, f := range []struct {
 		bit int
 		n   int
-	}{{sameOrder, r.Order}, {sameSlots, r.Slots}, {sameGPUs, r.GPUs}, {sameTask, r.Task}, {samePort, int(r.Addr.Port())}} {
+	}{
+		{sameOrder, r.Order}, {sameSlots, r.Slots}, {sameGPUs, r.GPUs}, {sameTask, r.Task},
+		{samePort, int(r.Addr.Port())},
+	} {
 		if same&f.bit == 0 {
 			b = binary.AppendVarint(b, int64(f.n))
 		}
@@ -253,7 +256,43 @@ func (d *unpacker) record(ref *Record) Record {
 	return r
 }
 
-// pack writes a roster: epoch and hash, and each member as the difference to the one before.
+// encode packs the record for gossip, which carries up to eight of them in a packet: without a reference, without Host,
+// Fabric and the fields after it, and without the address, which is in memberlist's own header.
+func (r *Record) encode() ([]byte, error) {
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	nonce, _ := parseNonce(r.Nonce) // valid: see above
+	b := binary.BigEndian.AppendUint64(append(make([]byte, 0, 96), metaFormat), nonce)
+	for _, n := range []int{r.Index + 1, r.Rank + 1, r.Order, r.Slots, r.GPUs} { // -1 becomes 0
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	return appendString(appendString(b, r.Role), r.Version), nil
+}
+
+// decodeRecord is the inverse of encode.
+func decodeRecord(b []byte, addr netip.AddrPort) (Record, error) {
+	d := newUnpacker(b)
+	if d.byte() != metaFormat {
+		return Record{}, errors.New("not a record of this format")
+	}
+	r := Record{Nonce: hex.EncodeToString(d.take(nonceBytes)), Addr: addr}
+	for _, n := range []*int{&r.Index, &r.Rank, &r.Order, &r.Slots, &r.GPUs} {
+		*n = d.size()
+	}
+	r.Index, r.Rank = r.Index-1, r.Rank-1
+	r.Role, r.Version = d.string(), d.string()
+	if d.short {
+		return Record{}, errors.New("record ends early or holds a number out of range")
+	}
+	r.ID = MakeID(r.Role, r.Index, r.Nonce)
+	if err := r.validate(); err != nil {
+		return Record{}, err
+	}
+	return r, nil
+}
+
+// pack writes a roster: epoch, hash, and each member as the difference to the one before.
 func (r *Roster) pack() []byte {
 	h, _ := hex.DecodeString(r.Hash)
 	b := binary.AppendUvarint(nil, r.Epoch)
@@ -298,19 +337,19 @@ func appendAddr(b []byte, a netip.AddrPort) []byte {
 	return binary.AppendUvarint(appendString(b, string(a.Addr().AsSlice())), uint64(a.Port()))
 }
 
-// usualNames is what the nonce and the id of a record take.
+// usualNames is the length of the nonce and the id of a record.
 const usualNames = 2*nonceBytes + 16
 
-// unpacker reads what was packed. Once it runs out of bytes it only gives zeros. A roster wakes every rank of a job at the same moment: its
-// strings are parts of two long ones, not several hundred of their own.
+// unpacker reads what was packed. When the bytes run out it returns zeros. All ranks of a job unpack a roster at the
+// same moment, so its strings are parts of two long ones, rather than several hundred allocations.
 type unpacker struct {
 	b       []byte
-	s       string // the same
+	s       string // b as a string
 	at      int
-	names   strings.Builder // what is not in there as a string
+	names   strings.Builder // strings that are not in s
 	scratch [64]byte
 	short   bool
-	err     error // another one
+	err     error // another error
 }
 
 func newUnpacker(b []byte) *unpacker { return &unpacker{b: b, s: string(b)} }
@@ -325,7 +364,7 @@ func (d *unpacker) take(n uint64) []byte {
 	return d.b[begin:d.at]
 }
 
-// name makes a string of what is gone with the next call.
+// name copies b, which the next call overwrites, to a string.
 func (d *unpacker) name(b []byte) string {
 	begin := d.names.Len()
 	d.names.Write(b)
@@ -347,6 +386,16 @@ func (d *unpacker) number() uint64 {
 	}
 	d.at += n
 	return v
+}
+
+// size reads a number that cannot be negative.
+func (d *unpacker) size() int {
+	v := d.number()
+	if v > 1<<31 {
+		d.short = true
+		return 0
+	}
+	return int(v)
 }
 
 func (d *unpacker) int() int {

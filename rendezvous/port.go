@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// Streams of memberlist that carry a label begin with this byte (memberlist v0.7 net.go, hasLabelMsg); ours always do.
+	// Streams of memberlist with a label begin with this byte (memberlist v0.7 net.go, hasLabelMsg); ours have one.
 	// SSH identification strings begin with "SSH-" (RFC 4253, section 4.2).
 	gossipByte = 244
 
-	// A connection that has said nothing for this long may be an SSH client that waits for our identification, and is
-	// sent it. It may as well be a gossip stream of a machine that is slow: the first byte still decides, and our
-	// gossip skips the identification.
+	// A connection that has sent nothing for this long may be an SSH client that waits for our identification, and gets
+	// it. It may also be a gossip stream of a slow machine: the first byte still decides, and our gossip skips the
+	// identification.
 	silence = 200 * time.Millisecond
 
-	// A connection that still says nothing after this time is left to the SSH server and its login deadline.
+	// A connection that has sent nothing after this time goes to the SSH server and its login deadline.
 	maxSilence = 10 * time.Second
 
-	// Connections whose first byte is awaited, at most. One more sends the oldest to the SSH server, so that silent
-	// clients hold up no other.
+	// At most this many connections await their first byte. One more sends the oldest to the SSH server, so that silent
+	// clients block no other client.
 	maxUndecided = 1024
 
 	portTries = 64
@@ -41,7 +41,7 @@ const (
 // Port is the one port of a container: SSH and gossip streams on TCP, gossip packets on UDP with the same number.
 type Port struct {
 	tcp  net.Listener
-	udp  net.PacketConn // nil when UDP cannot be had
+	udp  net.PacketConn // nil = UDP is not available
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	log  *slog.Logger
 	wg   sync.WaitGroup
@@ -52,23 +52,23 @@ type Port struct {
 	streams chan net.Conn
 	packets chan *memberlist.Packet
 
-	gate    *gate
-	gossip  context.Context // ends with gossip, or at once in a container that does not gossip
-	mute    context.CancelFunc
-	allowed map[netip.Addr]bool // nil = everybody
+	admission *admission
+	gossip    context.Context // ends with gossip, or at once in a container that does not gossip
+	mute      context.CancelFunc
+	allowed   map[netip.Addr]bool // nil = every address
 
 	mu         sync.Mutex
-	waits      list.List     // of net.Conn: undecided ones, the oldest first
+	waits      list.List     // of net.Conn: connections that await their first byte, the oldest first
 	undecided  int           // maximum length of waits
-	silence    time.Duration // until they are sent the identification
-	maxSilence time.Duration // until they are left to the SSH server
+	silence    time.Duration // until the identification is sent
+	maxSilence time.Duration // until the connection goes to the SSH server
 	greeting   string        // the identification; "" = only the SSH server sends it
 	closed     bool
 }
 
-// Listen opens the port on all addresses, IPv6 and IPv4. When the number is taken on TCP or UDP it takes the next free one
-// of the 63 above it; 0 lets the kernel choose. If only is not nil, the port is deaf to everybody else: that is for jobs
-// without a secret.
+// Listen opens the port on all addresses, IPv6 and IPv4. If the number is taken on TCP or UDP, it takes the next free
+// one of the 63 above it; 0 lets the kernel choose. If only is not nil, connections and packets from other addresses
+// are dropped: that is for jobs without a secret.
 func Listen(ctx context.Context, port int, only []netip.Addr, logger *slog.Logger) (*Port, error) {
 	return listen(ctx, "", port, only, logger)
 }
@@ -107,12 +107,15 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 	return nil, fmt.Errorf("rendezvous: listening on port %d: %w", port, first)
 }
 
-func newPort(tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error), allowed map[netip.Addr]bool, logger *slog.Logger) *Port {
+func newPort(
+	tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error),
+	allowed map[netip.Addr]bool, logger *slog.Logger,
+) *Port {
 	files := openFiles()
 	p := &Port{
 		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,
 		done:      make(chan struct{}),
-		gate:      newGate(files),
+		admission: newAdmission(files),
 		ssh:       make(chan net.Conn),
 		streams:   make(chan net.Conn),
 		packets:   make(chan *memberlist.Packet, 256),
@@ -152,16 +155,16 @@ func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketC
 		_ = tcp.Close()
 		return nil, nil, err
 	}
-	return tcp, nil, nil // no UDP here at all: gossip then lives on TCP alone
+	return tcp, nil, nil // UDP is not available: gossip uses TCP alone
 }
 
-// Number is the port that was really taken.
+// Number returns the port that was taken.
 func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
 
-// SSH is the listener of the connections that are not gossip. Closing it closes nothing but itself. greeting is what
-// the SSH server writes first, its identification with the end of the line: the port sends it to a client that waits
-// for it, and a connection then drops it from what the server writes. "" leaves all writing to the server, which then
-// gets every connection that is silent at first.
+// SSH returns the listener of the connections that are not gossip; closing it closes only the listener. greeting is
+// what the SSH server writes first, its identification with the end of the line: the port sends it to a client that
+// waits for it, and the connection then drops it from what the server writes. With "" only the server writes, and gets
+// every connection that is silent at first.
 func (p *Port) SSH(greeting string) net.Listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +180,7 @@ func (p *Port) mayCome(from net.Addr) bool {
 	return err == nil && p.allowed[ap.Addr().Unmap()]
 }
 
-// Close stops listening, ends undecided connections and waits for every goroutine.
+// Close stops listening, ends undecided connections, and waits for every goroutine.
 func (p *Port) Close() error {
 	var err error
 	p.once.Do(func() {
@@ -208,7 +211,7 @@ func (p *Port) accept() {
 				return
 			default:
 			}
-			// Out of descriptors, or a connection reset in the queue: go on, but do not spin.
+			// Out of descriptors, or a connection was reset in the queue: go on, but do not spin.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			p.log.Warn("accepting a connection", "err", err)
 			select {
@@ -243,7 +246,7 @@ func (p *Port) accept() {
 	}
 }
 
-// decide reads the first byte of a connection, gives it back, and passes the connection on.
+// decide reads the first byte of a connection, puts it back, and passes the connection on.
 func (p *Port) decide(conn net.Conn, place *list.Element) {
 	var first [1]byte
 	n, err := conn.Read(first[:])
@@ -278,9 +281,9 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 	}
 }
 
-// passStream hands a stream to memberlist once the gate admits it.
+// passStream hands a stream to memberlist once admission has a place.
 func (p *Port) passStream(conn net.Conn) {
-	s, err := p.gate.admit(p.gossip, conn)
+	s, err := p.admission.admit(p.gossip, conn)
 	if err != nil {
 		p.log.Debug("a gossip stream is refused", "remote", conn.RemoteAddr(), "reason", err)
 		_ = conn.Close()
@@ -293,8 +296,8 @@ func (p *Port) passStream(conn net.Conn) {
 	}
 }
 
-// greet sends the identification to a client that is silent, unless the client has to make room for another one, and
-// returns what it sent.
+// greet sends the identification to a silent client, unless the client has to make room for another one, and returns
+// what it sent.
 func (p *Port) greet(conn net.Conn, place *list.Element) string {
 	p.mu.Lock()
 	greeting := p.greeting
@@ -307,7 +310,7 @@ func (p *Port) greet(conn net.Conn, place *list.Element) string {
 	if greeting == "" {
 		return ""
 	}
-	// The send buffer of a new connection has room for it, and reading tells of a lost connection.
+	// The send buffer of a new connection has room for it; the reader finds a lost connection.
 	_, _ = io.WriteString(conn, greeting)
 	return greeting
 }
@@ -317,7 +320,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// receive passes UDP packets on to memberlist; a full queue drops them, as the network may.
+// receive passes UDP packets to memberlist; it drops them when the queue is full, as the network may.
 func (p *Port) receive() {
 	buf := make([]byte, 65536)
 	for {
@@ -344,13 +347,13 @@ func (p *Port) receive() {
 	}
 }
 
-// peeked is a connection whose first byte was read already, and that was perhaps sent the greeting.
+// peeked is a connection whose first byte was read, and to which the greeting may have been sent.
 type peeked struct {
 	net.Conn
 	mu    sync.Mutex
 	first [1]byte
 	has   bool
-	sent  string // what the server still writes, and the client has
+	sent  string // part of the greeting that the client has, and the server still writes
 }
 
 var errGreeting = errors.New("the server does not begin with the identification that was sent")
@@ -417,9 +420,10 @@ func (l *sshListener) Close() error {
 
 func (l *sshListener) Addr() net.Addr { return l.port.tcp.Addr() }
 
-// transport is the port as memberlist sees it.
+// transport is memberlist's view of the port.
 type transport struct {
-	ctx       context.Context // ends the streams that were dialled: memberlist itself lets them run into their time limits
+	// Ends the dialled streams, which memberlist itself lets run until they time out.
+	ctx       context.Context
 	port      *Port
 	advertise netip.AddrPort
 }
@@ -460,7 +464,7 @@ type stream struct {
 	net.Conn
 	forget func() bool
 	begun  bool
-	rest   []byte // read and not handed over
+	rest   []byte // read, but not returned yet
 }
 
 // maxGreeting is the longest identification (RFC 4253, section 4.2).
@@ -486,7 +490,7 @@ func (s *stream) skipGreeting() error {
 	for have := 0; ; {
 		n, err := s.Conn.Read(buf[have:])
 		have += n
-		if have > 0 && buf[0] != 'S' { // no message of memberlist begins so
+		if have > 0 && buf[0] != 'S' { // no memberlist message begins with it
 			s.rest = buf[:have]
 			return nil
 		}
@@ -505,7 +509,7 @@ func (s *stream) skipGreeting() error {
 
 var errNotGossip = errors.New("no gossip answers there")
 
-// NetConn is the connection below.
+// NetConn returns the connection below.
 func (s *stream) NetConn() net.Conn { return s.Conn }
 
 func (s *stream) Close() error {
@@ -515,7 +519,8 @@ func (s *stream) Close() error {
 
 func (t *transport) StreamCh() <-chan net.Conn { return t.port.streams }
 
-// Shutdown leaves the port open: it belongs to its creator, and SSH connections go on. Who comes to gossip is sent away.
+// Shutdown leaves the port open, because it belongs to its creator and SSH connections go on. New gossip streams are
+// refused.
 func (t *transport) Shutdown() error {
 	t.port.mute()
 	return nil

@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,25 +9,24 @@ import (
 	"strings"
 )
 
-// Record is what a container says of itself. Gossip carries it in a compact form (Host, Fabric and what follows it are left out there); the control
-// connection carries all of it as JSON.
+// Record is what a container says of itself. The control connection carries all of it, gossip a part (pack.go).
 type Record struct {
-	ID      string         `json:"id"`       // "role-index", or Nonce in hex when the index is unknown
-	Role    string         `json:"role"`     // at most 64 bytes
-	Index   int            `json:"index"`    // within the role; -1 = unknown
-	Rank    int            `json:"rank"`     // -1 = to be agreed
-	Order   int            `json:"order"`    // position of the role in rank order; ranks that the environment does not tell follow it
-	Nonce   string         `json:"nonce"`    // 16 hex digits, new at every start: tells a restarted container from the one before
-	Addr    netip.AddrPort `json:"addr"`     // where its port is reached
-	Host    string         `json:"host"`     // gethostname(2)
-	Slots   int            `json:"slots"`    // processes that a launcher may start here; 0 = launch only
-	GPUs    int            `json:"gpus"`     // devices seen
-	Version string         `json:"version"`  // of paiinit, at most 32 bytes
-	Fabric  []byte         `json:"fabric"`   // summary of the verbs devices, at most 64 bytes, opaque here
-	Launch  string         `json:"launcher"` // what the launcher says of its version here; may be empty
-	Task    int            `json:"task"`     // a port kept free here for the job's own use; 0 = none
-	Exec    string         `json:"exec"`     // who runs the command, in the caller's words: all ranks must say the same
-	Network string         `json:"network"`  // interface that has the address of Addr; "" = not known
+	ID      string         // "role-index", or Nonce in hex when the index is unknown
+	Role    string         // at most 64 bytes
+	Index   int            // within the role; -1 = unknown
+	Rank    int            // -1 = to be agreed
+	Order   int            // position of the role in rank order, for ranks that the environment does not tell
+	Nonce   string         // 16 hex digits, new at every start: tells a restarted container from the one before
+	Addr    netip.AddrPort // where its port is reached
+	Host    string         // gethostname(2)
+	Slots   int            // processes that a launcher may start here; 0 = launch only
+	GPUs    int            // devices seen
+	Version string         // of paiinit, at most 32 bytes
+	Fabric  []byte         // summary of the verbs devices, at most 64 bytes, opaque here
+	Launch  string         // version of the launcher, in its own words; may be empty
+	Task    int            // a port kept free here for the job; 0 = none
+	Exec    string         // which ranks run the command, in the caller's words: all ranks must say the same
+	Network string         // interface that has the address of Addr; "" = not known
 }
 
 const (
@@ -75,7 +73,7 @@ func parseNonce(s string) (uint64, error) {
 	return n, nil
 }
 
-// before is the order of containers whose ranks have to be agreed: the same on every container that knows the same set.
+// before orders containers whose ranks have to be agreed, in the same way on every container that knows the same set.
 func (r *Record) before(o *Record) int {
 	return cmp.Or(
 		cmp.Compare(r.Order, o.Order),
@@ -87,60 +85,7 @@ func (r *Record) before(o *Record) int {
 	)
 }
 
-// encode packs the record for gossip: format byte, nonce, five uvarints (numbers that may be -1 are shifted by one), and
-// two length-prefixed byte strings. The address travels in memberlist's own header.
-func (r *Record) encode() ([]byte, error) {
-	if err := r.validate(); err != nil {
-		return nil, err
-	}
-	nonce, err := parseNonce(r.Nonce)
-	if err != nil {
-		return nil, err
-	}
-	b := append(make([]byte, 0, 96), metaFormat)
-	b = binary.BigEndian.AppendUint64(b, nonce)
-	for _, n := range []int{r.Index + 1, r.Rank + 1, r.Order, r.Slots, r.GPUs} {
-		b = binary.AppendUvarint(b, uint64(n))
-	}
-	for _, s := range []string{r.Role, r.Version} {
-		b = append(b, byte(len(s)))
-		b = append(b, s...)
-	}
-	return b, nil
-}
-
-// decodeRecord is the inverse of encode.
-func decodeRecord(b []byte, addr netip.AddrPort) (Record, error) {
-	if len(b) < 1+nonceBytes || b[0] != metaFormat {
-		return Record{}, errors.New("not a record of this format")
-	}
-	r := Record{Nonce: fmt.Sprintf("%016x", binary.BigEndian.Uint64(b[1:])), Addr: addr}
-	b = b[1+nonceBytes:]
-	var nums [5]int
-	for i := range nums {
-		v, n := binary.Uvarint(b)
-		if n <= 0 || v > 1<<31 {
-			return Record{}, errors.New("record ends early or holds a number out of range")
-		}
-		nums[i], b = int(v), b[n:]
-	}
-	r.Index, r.Rank, r.Order, r.Slots, r.GPUs = nums[0]-1, nums[1]-1, nums[2], nums[3], nums[4]
-	var strs [2]string
-	for i := range strs {
-		if len(b) < 1 || len(b) < 1+int(b[0]) {
-			return Record{}, errors.New("record ends early")
-		}
-		strs[i], b = string(b[1:1+int(b[0])]), b[1+int(b[0]):]
-	}
-	r.Role, r.Version = strs[0], strs[1]
-	r.ID = MakeID(r.Role, r.Index, r.Nonce)
-	if err := r.validate(); err != nil {
-		return Record{}, err
-	}
-	return r, nil
-}
-
-// MakeID names a container: "role-index", or its nonce when the index is unknown.
+// MakeID names a container: "role-index", or its nonce if the index is unknown.
 func MakeID(role string, index int, nonce string) string {
 	if !isPlain(role, index) {
 		return nonce

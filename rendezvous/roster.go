@@ -12,14 +12,14 @@ import (
 // Member is one rank of an agreed roster.
 type Member struct {
 	Record
-	Alias string `json:"alias"` // unique name without dots: "role-index", or "role-rank" when the index was unknown
+	Alias string // unique name without dots: "role-index", or "role-rank" if the index is unknown
 }
 
-// Roster is the list of all ranks, in rank order, that a commit made binding.
+// Roster lists all ranks in rank order. A commit makes it binding.
 type Roster struct {
-	Epoch   uint64   `json:"epoch"` // counts the attempts of rank 0 to agree; 1 is the first
-	Hash    string   `json:"hash"`  // SHA-256 over the members, in hex
-	Members []Member `json:"members"`
+	Epoch   uint64 // counts rank 0's attempts to agree; 1 is the first
+	Hash    string // SHA-256 over the members, in hex
+	Members []Member
 }
 
 // Self returns the member with the given nonce.
@@ -31,8 +31,8 @@ func (r *Roster) Self(nonce string) (Member, bool) {
 	return r.Members[i], true
 }
 
-// assign gives every record a rank: the declared ones keep theirs, the others fill the gaps in the order of before.
-// The result depends on the set of records only, never on the order in which they came.
+// assign gives every record a rank: declared ranks stay, the other records fill the gaps in the order of before. The
+// result depends only on the set of records, not on the order of their arrival.
 func assign(records []Record, size int) ([]Member, error) {
 	if len(records) != size {
 		return nil, fmt.Errorf("%d containers for %d ranks", len(records), size)
@@ -47,7 +47,8 @@ func assign(records []Record, size int) ([]Member, error) {
 		case r.Rank >= size:
 			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.ID, r.Rank, size-1)
 		case taken[r.Rank]:
-			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
+			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
+				members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
 		default:
 			taken[r.Rank] = true
 			members[r.Rank] = Member{Record: r}
@@ -86,14 +87,13 @@ func (r *Record) alias() string {
 	return r.Role + "-" + strconv.Itoa(r.Rank)
 }
 
-// hashMembers is the digest that every rank compares: it covers everything that a rank acts on, nonces included.
+// hashMembers returns the digest that every rank compares. It covers everything on which a rank acts, nonces included.
 func hashMembers(members []Member) string {
 	h := sha256.Sum256(packMembers(members))
 	return hex.EncodeToString(h[:])
 }
 
-// verify checks a roster that came from rank 0 before it is acknowledged. That its members give its hash was found when it was
-// unpacked.
+// verify checks a roster of rank 0 before this rank acknowledges it. The unpacker has checked the hash.
 func (r *Roster) verify(self *Record) error {
 	for i := range r.Members {
 		if r.Members[i].Rank != i {
@@ -105,7 +105,8 @@ func (r *Roster) verify(self *Record) error {
 		return fmt.Errorf("roster of epoch %d does not hold this start of %s (nonce %s)", r.Epoch, self.ID, self.Nonce)
 	}
 	if self.Rank >= 0 && m.Rank != self.Rank {
-		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d", r.Epoch, self.ID, m.Rank, self.Rank)
+		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d",
+			r.Epoch, self.ID, m.Rank, self.Rank)
 	}
 	return nil
 }

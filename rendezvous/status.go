@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Standing is how one rank is doing.
+// Standing is the state of one rank for people.
 type Standing string
 
 // The standings of a rank.
@@ -16,35 +16,35 @@ const (
 	Present Standing = "present" // rank 0 holds a control connection to it
 	Heard   Standing = "heard"   // gossip tells of it; only a rank that is not connected to rank 0 says so
 	Absent  Standing = "missing" // it has not come yet
-	Lost    Standing = "lost"    // it was there when the job was launched, and its control connection has ended
+	Lost    Standing = "lost"    // it was present at the launch, and its control connection has ended
 )
 
-// RankStatus is one rank as rank 0 sees it. Of one that never came, only what the environment tells is known.
+// RankStatus is one rank as rank 0 sees it. Of a rank that never came, only the environment's data is known.
 type RankStatus struct {
 	Rank     int       `json:"rank"`  // -1 = to be agreed
-	Alias    string    `json:"alias"` // as in Member; an address, or "3 ranks", for those that nobody named
-	Host     string    `json:"host"`  // address, or the name by which the environment knows it; may be empty
+	Alias    string    `json:"alias"` // as in Member; an address, or "3 ranks", for ranks without a name
+	Host     string    `json:"host"`  // address, or its name in the environment; may be empty
 	Port     int       `json:"port"`  // 0 = unknown
 	Standing Standing  `json:"state"`
-	Reason   string    `json:"reason"` // why it is missing or lost, or waited for although it is there
+	Reason   string    `json:"reason"` // why it is missing or lost, or why the launch waits for it
 	Since    time.Time `json:"since"`  // of this standing
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
 	Fabric   []byte    `json:"fabric"` // as in Record
 }
 
-// Status is where the rendezvous stands.
+// Status is the state of the rendezvous.
 type Status struct {
-	Phase Phase        `json:"phase"` // of this container
-	Epoch uint64       `json:"epoch"` // of the roster that this container holds, 0 without one
-	Hash  string       `json:"hash"`
-	Ranks []RankStatus `json:"ranks"` // by rank; those whose rank is not known come last
+	Phase Phase  // of this container
+	Epoch uint64 // of the roster that this container holds; 0 = none
+	Hash  string
+	Ranks []RankStatus // by rank; unknown ranks come last
 }
 
-// askPatience is how long rank 0 may take to say what it sees, before a rank says what it knows itself.
+// askPatience is how long Status waits for rank 0 before it returns what this rank knows.
 const askPatience = 2 * time.Second
 
-// View tells where the rendezvous stands, by what this container knows.
+// View returns the state of the rendezvous by what this container knows.
 func (n *Node) View() Status {
 	var s Status
 	n.ask(func() {
@@ -53,13 +53,13 @@ func (n *Node) View() Status {
 	return s
 }
 
-// Status is View with the ranks as rank 0 sees them, if it is connected.
+// Status returns View with the ranks as rank 0 sees them, if rank 0 is connected.
 func (n *Node) Status(ctx context.Context) Status {
 	s := n.View()
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.inquire(ctx, ""); ok {
+	if a, ok := n.calls.inquire(ctx, ""); ok {
 		s.Ranks = a.Ranks
 		now := time.Now() // rank 0's clock may be hours away from ours
 		for i := range s.Ranks {
@@ -69,41 +69,41 @@ func (n *Node) Status(ctx context.Context) Status {
 	return s
 }
 
-// inquire asks rank 0 for the ranks, or for those that have not come to a barrier. It reports false where there is no rank 0
-// to ask, or it does not answer.
-func (n *Node) inquire(ctx context.Context, barrier string) (message, bool) {
+// inquire asks rank 0 for the ranks, or for those that have not called a barrier. It reports false if rank 0 is not
+// connected or does not answer in time.
+func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
 	var call uint64
 	answer := make(chan message, 1)
-	if !n.ask(func() {
-		if n.lead == nil && n.up.wire != nil {
-			n.calls.last++
-			call = n.calls.last
-			n.calls.asked[call] = answer
-			n.up.wire.send(message{Type: inquiry, Call: call, Name: barrier})
+	if !k.n.ask(func() {
+		if k.n.lead == nil && k.n.up.wire != nil {
+			k.last++
+			call = k.last
+			k.asked[call] = answer
+			k.n.up.wire.send(message{Type: inquiry, Call: call, Name: barrier})
 		}
 	}) || call == 0 {
 		return message{}, false
 	}
-	defer n.post(func() { delete(n.calls.asked, call) })
+	defer k.n.post(func() { delete(k.asked, call) })
 	select {
 	case m := <-answer:
 		return m, true
 	case <-ctx.Done():
-	case <-n.ctx.Done():
+	case <-k.n.ctx.Done():
 	}
 	return message{}, false
 }
 
-// ranks lists everybody, by what this container knows.
+// ranks lists all ranks by what this container knows.
 func (n *Node) ranks() []RankStatus {
 	var out []RankStatus
 	now := time.Now()
 	switch {
 	case n.lead != nil && n.phase != Gathering && len(n.roster.Members) > 0:
 		for _, m := range n.roster.Members {
-			out = append(out, n.memberStatus(m))
+			out = append(out, n.lead.memberStatus(m))
 		}
 	case n.phase == Running || n.phase == Ended:
 		for _, m := range n.roster.Members {
@@ -123,12 +123,18 @@ func (n *Node) ranks() []RankStatus {
 				}
 			}
 		} else {
-			for _, r := range n.heard {
+			for _, r := range n.find.heard {
 				out = append(out, recordStatus(&r, r.ID, Heard, n.begin))
 			}
 		}
 		for _, m := range n.missing() {
-			out = append(out, n.missingStatus(m))
+			since := n.begin
+			if n.lead != nil {
+				if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
+					since = t.changed
+				}
+			}
+			out = append(out, n.cfg.missingStatus(m, since))
 		}
 	}
 	sort.Slice(out, func(a, b int) bool { // by rank; -1, unknown, comes last
@@ -137,7 +143,7 @@ func (n *Node) ranks() []RankStatus {
 	return out
 }
 
-// presentStatus is a container that is there, before the ranks are agreed.
+// presentStatus describes a container that is present, before the ranks are agreed.
 func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 	s := recordStatus(r, r.ID, Present, since)
 	if looking {
@@ -147,17 +153,20 @@ func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {
-	s := RankStatus{Rank: r.Rank, Alias: alias, Standing: is, Since: since, Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric, Port: int(r.Addr.Port())}
+	s := RankStatus{
+		Rank: r.Rank, Alias: alias, Port: int(r.Addr.Port()), Standing: is, Since: since,
+		Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric,
+	}
 	if r.Addr.Addr().IsValid() {
 		s.Host = r.Addr.Addr().String()
 	}
 	return s
 }
 
-// memberStatus is a member of the roster as rank 0 sees it.
-func (n *Node) memberStatus(m Member) RankStatus {
-	s := recordStatus(&m.Record, m.Alias, Present, n.begin)
-	if t, ok := n.lead.targets[m.ID]; ok {
+// memberStatus describes a member of the roster as rank 0 sees it.
+func (c *coordinator) memberStatus(m Member) RankStatus {
+	s := recordStatus(&m.Record, m.Alias, Present, c.n.begin)
+	if t, ok := c.targets[m.ID]; ok {
 		s.Since = t.changed
 		if t.link == nil && !t.doneAck {
 			s.Standing, s.Reason = Lost, explain(t.err)
@@ -166,9 +175,9 @@ func (n *Node) memberStatus(m Member) RankStatus {
 	return s
 }
 
-func (n *Node) missingStatus(m Missing) RankStatus {
-	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: n.begin, Slots: -1, GPUs: -1}
-	for _, p := range n.cfg.Peers {
+func (cfg *Config) missingStatus(m Missing, since time.Time) RankStatus {
+	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: since, Slots: -1, GPUs: -1}
+	for _, p := range cfg.Peers {
 		if p.ID == m.Name {
 			s.Host, s.Port = p.Host, p.Port
 		}
@@ -176,28 +185,23 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
 	}
-	if n.lead != nil {
-		if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
-			s.Since = t.changed
-		}
-	}
 	return s
 }
 
-// onInquiry is rank 0's answer.
-func (n *Node) onInquiry(w *wire, m message) {
+// onInquiry answers a rank that asks.
+func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
 	if m.Name == "" {
-		a.Ranks, a.Now = n.ranks(), time.Now()
+		a.Ranks, a.Now = c.n.ranks(), time.Now()
 	} else {
-		a.Missing = n.notAt(m.Name)
+		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)
 }
 
-func (n *Node) onAnswer(m message) {
-	if c, ok := n.calls.asked[m.Call]; ok {
-		delete(n.calls.asked, m.Call)
+func (k *calls) onAnswer(m message) {
+	if c, ok := k.asked[m.Call]; ok {
+		delete(k.asked, m.Call)
 		c <- m
 	}
 }

@@ -20,9 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Here one node is real, and the test plays all others, message by message: for what a network that is merely bad seldom does.
+// In these tests one node is real, and the test plays all others, message by message: for sequences that a lossy
+// network rarely produces.
 
-// play is a network in which whoever dials talks to the test.
+// play is a network in which every dial of the node reaches the test.
 type play struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -84,7 +85,7 @@ func (p *play) line(c net.Conn, ref *Record) *line {
 	return l
 }
 
-// called is the next connection that the node makes to rank i.
+// called returns the next connection that the node makes to rank i.
 func (p *play) called(i int) *line {
 	p.mu.Lock()
 	calls := p.calls[addrOf(i)]
@@ -98,21 +99,51 @@ func (p *play) called(i int) *line {
 	}
 }
 
-// call is a connection to the node under test.
+// call connects to the node under test.
 func (p *play) call(n *Node, ref *Record) *line {
 	a, b := net.Pipe()
 	p.wg.Go(func() { n.Accept(context.Background(), b, nil) })
 	return p.line(a, ref)
 }
 
+// greet calls the node as rank 0 does.
+func (p *play) greet(n *Node, zero *Record) *line {
+	l := p.call(n, zero)
+	l.w.send(message{Type: hello, Record: zero})
+	return l
+}
+
+// prepared greets the node and brings it to acknowledge a roster.
+func (p *play) prepared(n *Node, zero *Record, r *Roster) *line {
+	l := p.greet(n, zero)
+	l.want(register)
+	l.w.send(message{Type: prepare, Epoch: r.Epoch, Roster: r})
+	require.Equal(p.t, r.Epoch, l.want(ack).Epoch)
+	return l
+}
+
+// launched tells the node to go.
+func (l *line) launched(epoch uint64) {
+	l.w.send(message{Type: launched, Epoch: epoch})
+	l.want(started)
+}
+
+func rosterOf(t *testing.T, epoch uint64, records ...Record) *Roster {
+	members, err := assign(records, len(records))
+	require.NoError(t, err)
+	return &Roster{Epoch: epoch, Hash: hashMembers(members), Members: members}
+}
+
 func (p *play) record(i int) Record {
-	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 1, Version: "1"}
+	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i),
+		Slots: 1, Version: "1"}
 }
 
 func (p *play) start(self Record, size int) *Node {
-	cfg := Config{Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
+	cfg := Config{Status: testStatuses, Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
 	for k := range size {
-		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(),
+			Port: 12345})
 	}
 	n, err := Start(cfg)
 	require.NoError(p.t, err)
@@ -135,7 +166,7 @@ func (p *play) end(n *Node, lines ...*line) {
 	p.wg.Wait()
 }
 
-// want is the next message, of that kind; what only keeps people informed is left out.
+// want returns the next message, which must be of that kind; it skips waiting messages.
 func (l *line) want(k kind) message {
 	for {
 		select {
@@ -153,7 +184,7 @@ func (l *line) want(k kind) message {
 	}
 }
 
-// quiet checks that nothing is sent for a while.
+// quiet checks that the node sends nothing for a while.
 func (l *line) quiet(d time.Duration) {
 	select {
 	case m, ok := <-l.got:
@@ -255,7 +286,7 @@ func TestOnlyAcksOfTheRosterThatIsOutCount(t *testing.T) {
 	})
 }
 
-// What a connection that was given up still brings is void.
+// What a dropped connection still brings is void.
 func TestAnAckInTheLastMomentOfAConnectionIsVoid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -302,7 +333,7 @@ func TestGoIsRepeatedToARankThatIsBack(t *testing.T) {
 	}
 }
 
-// An order is told to a rank that was out of reach when it was given.
+// A rank that was out of reach when an order was given gets it when it is back.
 func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -317,10 +348,11 @@ func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
 	})
 }
 
-// playGone is for each of those who may answer at the address of a container that does not live any more.
+// playGone runs a test for each thing that may answer at the address of a dead container.
 func playGone(t *testing.T, test func(p *play)) {
 	for name, others := range map[string]error{
-		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob, "another secret": ErrOtherSecret,
+		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob,
+		"another secret": ErrOtherSecret,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -332,7 +364,7 @@ func playGone(t *testing.T, test func(p *play)) {
 	}
 }
 
-// A rank that rank 0 does not reach any more is lost only when nobody else sees it, and once its grace is over.
+// A rank that rank 0 does not reach any more is lost only if no other rank sees it, and once its grace is over.
 func TestNoRankIsLostOnTheViewOfRankZeroAlone(t *testing.T) {
 	playGone(t, func(p *play) {
 		t := p.t
@@ -380,23 +412,17 @@ func TestALostRankHasItsGrace(t *testing.T) {
 	})
 }
 
-// A rank has one rank 0 from the moment at which it has been told to go, and acts on its word alone.
+// From go on, a rank has one rank 0 and obeys that one alone.
 func TestARunningRankHasOneRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
+		up := p.greet(n, &zero)
 		require.Equal(t, Gathering, up.want(register).State)
 		up.w.send(message{Type: launched, Epoch: 1})
 		require.False(t, launchedYet(n), "go without a roster")
-		roster := func(epoch uint64, by Record) *Roster {
-			members, err := assign([]Record{by, self}, 2)
-			require.NoError(t, err)
-			return &Roster{Epoch: epoch, Hash: hashMembers(members), Members: members}
-		}
-		up.w.send(message{Type: prepare, Epoch: 4, Roster: roster(4, zero)})
+		up.w.send(message{Type: prepare, Epoch: 4, Roster: rosterOf(t, 4, zero, self)})
 		require.Equal(t, uint64(4), up.want(ack).Epoch)
 		for _, epoch := range []uint64{0, 1, 3, 5} {
 			up.w.send(message{Type: launched, Epoch: epoch})
@@ -406,10 +432,9 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 		up.want(started)
 		require.True(t, launchedYet(n))
 
-		// Another one comes, which may have been started in place of it, or be of no right at all.
+		// Another one comes: the next start of rank 0, or a container that has no right to the rank.
 		for _, phase := range []Phase{Running, Ended} {
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
@@ -418,7 +443,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 			late.w.send(message{Type: hello, Record: &other})
 			up.want(ping)
 			require.Equal(t, phase, late.want(register).State, "the first does not answer")
-			late.w.send(message{Type: prepare, Epoch: 5, Roster: roster(5, other)})
+			late.w.send(message{Type: prepare, Epoch: 5, Roster: rosterOf(t, 5, other, self)})
 			late.w.send(message{Type: launched, Epoch: 5})
 			late.w.send(message{Type: stop, Signal: 15})
 			late.w.send(message{Type: done, Outcome: &Outcome{Status: 7}})
@@ -426,8 +451,8 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 			late.quiet(time.Second)
 			synctest.Wait()
 			require.Equal(t, phase, n.View().Phase)
-			require.Equal(t, roster(4, zero).Hash, n.View().Hash)
-			require.Empty(t, n.Stops())
+			require.Equal(t, rosterOf(t, 4, zero, self).Hash, n.View().Hash)
+			require.Empty(t, n.Orders())
 			late.w.abort()
 			late.ended()
 			if phase == Running {
@@ -445,33 +470,26 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 	})
 }
 
-// One that is prepared does not follow a rank 0 that was started again: the one before may have launched.
+// A prepared rank does not follow a rank 0 that was started again: the first start may have launched.
 func TestAPreparedRankFollowsNoOtherStartOfRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		members, err := assign([]Record{zero, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self))
 		up.w.abort()
 		up.ended()
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		next := p.greet(n, &other)
 		require.Equal(t, Ended, next.want(register).State)
 		next.w.send(message{Type: launched, Epoch: 1})
-		_, err = n.Gather(t.Context())
+		_, err := n.Gather(t.Context())
 		var lost *LostError
 		require.ErrorAs(t, err, &lost)
 		p.end(n, next)
 	})
 }
 
-// A roster that holds another start of this container, or makes it another rank, is refused.
+// A rank refuses a roster that holds another start of its container, or gives it another rank.
 func TestARosterMustHoldThisStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -481,12 +499,9 @@ func TestARosterMustHoldThisStart(t *testing.T) {
 		zeroth := zero
 		zeroth.Rank, other.Rank = 1, 0
 		for _, records := range [][]Record{{zero, before}, {zeroth, other}} {
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			members, err := assign(records, 2)
-			require.NoError(t, err)
-			up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+			up.w.send(message{Type: prepare, Epoch: 1, Roster: rosterOf(t, 1, records...)})
 			up.want(refuse)
 			up.w.send(message{Type: launched, Epoch: 1})
 			require.False(t, launchedYet(n))
@@ -497,22 +512,16 @@ func TestARosterMustHoldThisStart(t *testing.T) {
 	})
 }
 
-// A rank that has lost rank 0 stays as long as another one sees it, and learns from it how the job ended.
+// A rank that has lost rank 0 stays as long as another one sees rank 0, and learns from that one how the job ended.
 func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
 	playGone(t, func(p *play) {
 		t := p.t
 		self, zero, two := p.record(1), p.record(0), p.record(2)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, self, two}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		hash := hashMembers(members)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hash, Members: members}})
-		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		r := rosterOf(t, 1, zero, self, two)
+		hash := r.Hash
+		up := p.prepared(n, &zero, r)
+		up.launched(1)
 		p.listen(2, true)
 		up.w.abort() // and rank 0 does not listen at its address
 		begin := time.Now()
@@ -537,8 +546,8 @@ func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
 	})
 }
 
-// Where nobody knows the ranks another one may lead at first. Who has acknowledged its roster follows no other, unless it has stepped down:
-// it may have launched.
+// Where ranks are agreed, another container may lead at first. A rank that has acknowledged its roster follows no
+// other, unless that container has stepped down: it may have launched.
 func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -549,30 +558,20 @@ func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 		}
 		self, leader, other := unknown(1), unknown(0), unknown(2)
 		n := p.start(self, 2)
-		greet := func(r Record) *line {
-			l := p.call(n, &r)
-			l.w.send(message{Type: hello, Record: &r})
-			return l
-		}
-		up := greet(leader)
-		up.want(register)
-		members, err := assign([]Record{leader, self}, 2)
-		require.NoError(t, err)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		early := greet(other)
+		up := p.prepared(n, &leader, rosterOf(t, 1, leader, self))
+		early := p.greet(n, &other)
 		early.want(refuse)
 
 		p.listen(0, true)
 		up.w.abort()
 		asked := p.called(0)
-		asked.want(here)
-		late := greet(other)
+		asked.want(announce)
+		late := p.greet(n, &other)
 		late.want(refuse)
 		asked.w.send(message{Type: lead, Record: &other, Name: leader.Nonce})
 		asked.ended()
 		synctest.Wait()
-		next := greet(other)
+		next := p.greet(n, &other)
 		require.Equal(t, Gathering, next.want(register).State)
 		for _, l := range []*line{early, late} {
 			l.w.abort()
@@ -582,7 +581,7 @@ func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 	})
 }
 
-// A rank that is started again after go ends the job, whoever learns of it first.
+// A rank that is started again after go ends the job, whichever rank learns of it first.
 func TestARankThatIsStartedAgainAfterGoEndsTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -599,7 +598,7 @@ func TestARankThatIsStartedAgainAfterGoEndsTheJob(t *testing.T) {
 	})
 }
 
-// One that comes when all are here does not disturb them.
+// A container that comes when all ranks are present does not disturb them.
 func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -610,7 +609,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		one.register(p.record(1), Gathering)
 		m := one.want(prepare)
 		more := p.record(2)
-		zero.post(func() { zero.addTarget(more.ID, nil, more.Addr) })
+		zero.post(func() { zero.lead.addTarget(more.ID, nil, more.Addr) })
 		two := p.called(2)
 		two.register(more, Gathering)
 		two.ended()
@@ -618,25 +617,25 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 		require.True(t, launchedYet(zero))
 		one.want(launched)
 		asking := p.call(zero, nil)
-		asking.w.send(message{Type: here, Record: &more})
+		asking.w.send(message{Type: announce, Record: &more})
 		require.Equal(t, 78, asking.want(done).Outcome.Status)
 		p.end(zero, one, asking)
 	})
 }
 
-// What rank 0 tells of the others' standing is a matter of its clock, which may be hours away from ours.
+// Rank 0 tells the others' standing by its own clock, which may be hours away from ours.
 func TestNoClockIsCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		zero := p.record(0)
 		n := p.start(p.record(1), 3)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
+		up := p.greet(n, &zero)
 		up.want(register)
 		theirs := time.Now().Add(-7 * time.Hour)
 		p.wg.Go(func() {
 			m := up.want(inquiry)
-			up.w.send(message{Type: answer, Call: m.Call, Now: theirs, Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
+			up.w.send(message{Type: answer, Call: m.Call, Now: theirs,
+				Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
 		})
 		s := n.Status(t.Context())
 		require.Len(t, s.Ranks, 1)
@@ -644,7 +643,8 @@ func TestNoClockIsCompared(t *testing.T) {
 		p.end(n, up)
 	})
 
-	// Of the clocks of day nothing else is told; within a process Go's times are monotonic, as long as nobody makes a date of one.
+	// No other time of day goes over the wire. Within a process Go's times are monotonic, unless code turns one into a
+	// date.
 	times := map[string]bool{}
 	var walk func(path string, at reflect.Type)
 	walk = func(path string, at reflect.Type) {
@@ -674,57 +674,43 @@ func TestNoClockIsCompared(t *testing.T) {
 	}
 }
 
-// One that has given up rank 0 says so, and nothing else, when the old connection ends after that.
+// A rank that has given up rank 0 says so, and nothing else, when the old connection ends after that.
 func TestOneThatHasGivenUpDoesNotSayThatAllIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.listen(1, true)
 		self, one, zero, other := p.record(2), p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, one, self}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, one, self))
+		next := p.greet(n, &other)
 		require.Equal(t, Ended, next.want(register).State)
 		up.w.abort()
 		var lost *LostError
-		_, err = n.Wait(t.Context())
+		_, err := n.Wait(t.Context())
 		require.ErrorAs(t, err, &lost)
 		require.Empty(t, p.calls[addrOf(1)], "another rank was told an outcome that nobody gave")
 		p.end(n, next)
 	})
 }
 
-// Once rank 0 waits for somebody again, a roster that was acknowledged is void: rank 0 may be gone, and another one come.
+// When rank 0 waits for a rank again, an acknowledged roster is void: rank 0 may be lost, and its next start come.
 func TestARosterIsVoidWhenRankZeroWaitsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		self, zero, other := p.record(1), p.record(0), p.record(0)
 		n := p.start(self, 2)
-		members, err := assign([]Record{zero, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self))
 		up.w.send(message{Type: waiting, Present: 1, Missing: []Missing{{Name: "worker-2"}}})
 		synctest.Wait()
 		up.w.abort()
 		up.ended()
-		next := p.call(n, &other)
-		next.w.send(message{Type: hello, Record: &other})
+		next := p.greet(n, &other)
 		require.Equal(t, Gathering, next.want(register).State)
 		p.end(n, next)
 	})
 }
 
-// One that leads does not commit to a roster in which another comes first: that one is going to lead.
+// A coordinator does not commit to a roster in which another container comes first: that one is going to lead.
 func TestOnlyTheFirstCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -732,12 +718,12 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		p.listen(2, true)
 		self, first, last := p.record(1), p.record(0), p.record(2)
 		self.Rank, first.Rank, last.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		n.post(func() { n.onGossip(last, true) })
+		n.post(func() { n.find.onGossip(last, true) })
 		elsewhere := p.called(2) // it has heard of two, and comes first
 		elsewhere.want(hello)
-		n.post(func() { n.onGossip(first, true) })
+		n.post(func() { n.find.onGossip(first, true) })
 		l := p.called(0)
 		l.register(first, Gathering)
 		select {
@@ -747,22 +733,19 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 		}
 		require.Equal(t, Gathering, n.View().Phase)
 
-		up := p.call(n, &first)
-		up.w.send(message{Type: hello, Record: &first})
+		up := p.greet(n, &first)
 		up.want(register)
 		elsewhere.ended()
 		l.ended()
-		members, err := assign([]Record{first, self}, 2)
-		require.NoError(t, err)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
+		r := rosterOf(t, 1, first, self)
+		up.w.send(message{Type: prepare, Epoch: 1, Roster: r})
 		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up.launched(1)
 		p.end(n, up)
 	})
 }
 
-// A rank whose connection does not come back is not absent when another one sees it.
+// A rank whose connection does not come back is not absent if another one sees it.
 func TestNoRankIsAbsentOnTheViewOfRankZeroAlone(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -789,7 +772,7 @@ func TestNoRankIsAbsentOnTheViewOfRankZeroAlone(t *testing.T) {
 	}
 }
 
-// What a rank says of itself last counts, even if it says it over the connection that it has: a roster with what it said before is void.
+// The last registration of a rank counts, even over the same connection: a roster with an earlier one is void.
 func TestAnotherStartOnTheSameConnectionIsInTheRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -811,7 +794,7 @@ func TestAnotherStartOnTheSameConnectionIsInTheRoster(t *testing.T) {
 	})
 }
 
-// Where an address of a seed is taken over by another container, that one is a rank like any other.
+// If another container takes over the address of a seed, it is a rank like any other.
 func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -821,9 +804,11 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 			r.Index, r.Rank, r.Order = -1, -1, 1
 			r.ID = MakeID(r.Role, r.Index, r.Nonce)
 		}
-		zero, err := Start(Config{Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial,
+			Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		zero.post(func() { zero.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		// once: the DNS says nothing more
+		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) })
 		gone := p.called(1)
 		gone.register(before, Gathering)
 		gone.want(prepare)
@@ -839,21 +824,14 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 	})
 }
 
-// A rank that was started again knows nothing of rank 0's end, whatever it says.
+// A rank that was started again knows nothing of the end of rank 0, whatever it says.
 func TestALaterStartGivesNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		self, zero, one := p.record(2), p.record(0), p.record(1)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, one, self}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, one, self))
+		up.launched(1)
 		p.listen(1, true)
 		begin := time.Now()
 		up.w.abort() // and nobody listens at rank 0's address
@@ -864,52 +842,41 @@ func TestALaterStartGivesNoVerdict(t *testing.T) {
 			asked.ended()
 		}
 		var lost *LostError
-		_, err = n.Wait(t.Context())
+		_, err := n.Wait(t.Context())
 		require.ErrorAs(t, err, &lost)
 		require.Less(t, time.Since(begin), 2*time.Second)
 		p.end(n)
 	})
 }
 
-// Who has acknowledged a roster may be part of a launch: it does not lead, even if all whom it hears of come after it.
+// A rank that has acknowledged a roster may be part of a launch: it does not lead, even if it comes first of all that
+// it hears of.
 func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.listen(2, true)
 		leader, self, other := p.record(0), p.record(1), p.record(2)
 		leader.Rank, self.Rank, other.Rank = -1, -1, -1
-		n, err := Start(Config{Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		members, err := assign([]Record{leader, self}, 2)
-		require.NoError(t, err)
-		up := p.call(n, &leader)
-		up.w.send(message{Type: hello, Record: &leader})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
-		n.post(func() { n.onGossip(other, true) })
+		up := p.prepared(n, &leader, rosterOf(t, 1, leader, self))
+		n.post(func() { n.find.onGossip(other, true) })
 		up.quiet(time.Second)
 		require.Empty(t, p.calls[addrOf(2)], "it calls the others to a launch of its own")
 		require.Equal(t, Prepared, n.View().Phase)
-		up.w.send(message{Type: launched, Epoch: 1})
-		up.want(started)
+		up.launched(1)
 		p.end(n, up)
 	})
 }
 
-// Rank 0 has not launched where somebody has not acknowledged: when it is gone, who did acknowledge waits for the next one.
+// Rank 0 has not launched if a rank has not acknowledged: when rank 0 is lost, the ranks that did acknowledge wait for
+// its next start.
 func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		self, zero, two, next := p.record(1), p.record(0), p.record(2), p.record(0)
 		n := p.start(self, 3)
-		members, err := assign([]Record{zero, self, two}, 3)
-		require.NoError(t, err)
-		up := p.call(n, &zero)
-		up.w.send(message{Type: hello, Record: &zero})
-		up.want(register)
-		up.w.send(message{Type: prepare, Epoch: 1, Roster: &Roster{Epoch: 1, Hash: hashMembers(members), Members: members}})
-		up.want(ack)
+		up := p.prepared(n, &zero, rosterOf(t, 1, zero, self, two))
 		p.listen(2, true)
 		up.w.abort() // and nobody listens at rank 0's address
 		asked := p.called(2)
@@ -917,14 +884,13 @@ func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 		asked.w.send(message{Type: seen, Name: two.Nonce, State: Gathering})
 		asked.ended()
 		synctest.Wait()
-		l := p.call(n, &next)
-		l.w.send(message{Type: hello, Record: &next})
+		l := p.greet(n, &next)
 		require.Equal(t, Gathering, l.want(register).State)
 		p.end(n, l)
 	})
 }
 
-// Rank 0 leaves last: it stays until those whom it has let go are gone.
+// Rank 0 leaves last: it stays until the ranks that it told to leave are gone.
 func TestRankZeroLeavesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -1003,7 +969,7 @@ func TestASecondClaimantOfARankIsRefused(t *testing.T) {
 					synctest.Wait()
 					begin := time.Now()
 					asking := p.call(zero, nil)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 					one.want(ping)
 					if answers {
 						one.w.send(message{Type: pong})
@@ -1045,12 +1011,12 @@ func present(l *line) []*line {
 }
 
 func (n *Node) count() (count int) {
-	n.ask(func() { count = n.present() })
+	n.ask(func() { count = n.lead.present() })
 	return count
 }
 
-// A rank whose connection was reset is asked where it was, before another start of it that answers elsewhere is
-// believed: what that one says of its own address may be wrong.
+// A rank whose connection was reset is asked at its address before rank 0 believes another start of it that answers
+// elsewhere, because that start may be wrong about its own address.
 func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 	for _, calls := range []bool{true, false} {
 		for _, there := range []bool{true, false} {
@@ -1065,9 +1031,9 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 				asking := p.call(zero, nil)
 				if calls {
 					one.want(hello)
-					asking.w.send(message{Type: here, Record: &second})
+					asking.w.send(message{Type: announce, Record: &second})
 				} else { // the second one is at the other address that rank 0 knows
-					zero.ask(func() { zero.addTarget(second.ID, nil, addrOf(7)) })
+					zero.ask(func() { zero.lead.addTarget(second.ID, nil, addrOf(7)) })
 					one.w.abort()
 					one.ended()
 					one = p.called(7)
@@ -1078,7 +1044,7 @@ func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 					one.w.send(message{Type: register, ref: m.Record, Record: &second, State: Gathering})
 				}
 				verify := p.called(1)
-				verify.want(here)
+				verify.want(announce)
 				refused := asking
 				if !calls {
 					refused = one
@@ -1107,17 +1073,15 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			zero, other := p.record(0), p.record(0)
 			other.Addr = addrOf(7)
 			n := p.start(p.record(1), 3)
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
 			late.w.send(message{Type: pong})
 			require.Equal(t, zero.Nonce, late.want(refuse).Record.Nonce)
-			require.Equal(t, other.Nonce, up.want(here).Record.Nonce)
+			require.Equal(t, other.Nonce, up.want(announce).Record.Nonce)
 			p.end(n, up, late)
 		})
 	})
@@ -1126,11 +1090,9 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			p := newPlay(t)
 			zero, other := p.record(0), p.record(0)
 			n := p.start(p.record(1), 3)
-			up := p.call(n, &zero)
-			up.w.send(message{Type: hello, Record: &zero})
+			up := p.greet(n, &zero)
 			up.want(register)
-			late := p.call(n, &other)
-			late.w.send(message{Type: hello, Record: &other})
+			late := p.greet(n, &other)
 			up.want(ping)
 			up.w.send(message{Type: pong})
 			late.want(ping)
@@ -1141,7 +1103,7 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	})
 	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
 		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) {
-			one.w.send(message{Type: here, Record: other})
+			one.w.send(message{Type: announce, Record: other})
 		},
 		"another rank refuses": func(_ *play, _ *Node, other *Record, one *line) {
 			one.w.send(message{Type: refuse, Record: other})
@@ -1173,4 +1135,84 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A coordinator that ends the job tells the connected ranks, and those that come within its patience. It does not leave
+// that to another container, which comes earlier in the order and does not know of the end.
+func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
+	for _, patience := range []time.Duration{0, 5 * time.Second} {
+		t.Run(patience.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(2, true)
+				self, first, last := p.record(1), p.record(0), p.record(2)
+				self.Rank, first.Rank, last.Rank = -1, -1, -1
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute})
+				require.NoError(t, err)
+				n.post(func() { n.find.onGossip(last, true) })
+				two := p.called(2)
+				ref := two.want(hello).Record
+				registered := message{Type: register, ref: ref, Record: &last, State: Gathering, Looking: true}
+				two.w.send(registered)
+				synctest.Wait()
+
+				left := make(chan error, 1)
+				p.wg.Go(func() { left <- n.Finish(t.Context(), Outcome{Status: 75, Reason: "over"}, patience) })
+				require.Equal(t, 75, two.want(done).Outcome.Status)
+				up := p.greet(n, &first)
+				up.want(refuse)
+				require.Equal(t, Ended, n.View().Phase)
+				two.w.send(message{Type: doneAck})
+				two.want(bye)
+				two.w.abort()
+				select {
+				case err := <-left:
+					require.NoError(t, err)
+				case <-time.After(time.Minute):
+					require.FailNow(t, "the coordinator does not leave")
+				}
+				o, err := n.Wait(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 75, o.Status)
+				p.end(n, two, up)
+			})
+		})
+	}
+}
+
+// Once the job has ended before its launch, the last awaited acknowledgement launches nothing.
+func TestAnEndedJobIsNotLaunched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		zero := p.start(p.record(0), 3)
+		one, two := p.called(1), p.called(2)
+		one.register(p.record(1), Gathering)
+		two.register(p.record(2), Gathering)
+		m := one.want(prepare)
+		two.want(prepare)
+		one.ack(m.Epoch, m.Roster.Hash)
+		one.w.send(message{Type: stop, Signal: 15, Reason: "stopped"})
+		_, err := zero.Gather(t.Context())
+		var ended *EndedError
+		require.ErrorAs(t, err, &ended)
+		require.Equal(t, 143, ended.Outcome.Status)
+		two.ack(m.Epoch, m.Roster.Hash)
+		synctest.Wait()
+		require.NotEqual(t, Running, zero.View().Phase)
+		left := make(chan error, 1)
+		p.wg.Go(func() { left <- zero.Finish(t.Context(), ended.Outcome, 0) })
+		for _, l := range []*line{one, two} {
+			require.Equal(t, 143, l.want(done).Outcome.Status)
+			l.w.send(message{Type: doneAck})
+		}
+		for _, l := range []*line{one, two} {
+			l.want(bye)
+			l.w.abort()
+		}
+		require.NoError(t, <-left)
+		p.end(zero)
+	})
 }

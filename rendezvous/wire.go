@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// message is what goes over a control connection. What every launch sends to and from every rank is packed; the rest, which is
-// rare, is JSON.
+// message is what goes over a control connection; kind says which fields each message has. What every launch exchanges
+// with every rank is packed (pack.go); the rest is rare, and JSON.
 type message struct {
 	Type   kind        `json:"-"`
 	Record *Record     `json:"-"`
@@ -30,23 +30,24 @@ type message struct {
 	Outcome *Outcome     `json:"outcome,omitempty"`
 	Reason  string       `json:"reason,omitempty"`
 	Signal  int          `json:"signal,omitempty"`
-	After   int64        `json:"after,omitempty"` // of an end: nanoseconds by the sender's Clock
+	After   int64        `json:"after,omitempty"` // when the command ended: nanoseconds by the sender's Clock
 	Clock   int64        `json:"clock,omitempty"` // nanoseconds since the start of the sender's node
 	Stopped bool         `json:"stopped,omitempty"`
-	Call    uint64       `json:"call,omitempty"` // of inquiries and barriers: chosen by the one who asks
+	Call    uint64       `json:"call,omitempty"` // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
-	Now     time.Time    `json:"now,omitzero"` // by the clock that the ranks' times are of; no other time of day goes over the wire
-	Alive   bool         `json:"alive,omitempty"`
-	Last    bool         `json:"last,omitempty"`
-	Size    int          `json:"size,omitempty"` // of the job, in register where rank 0 has another one
+	// The clock of the ranks' times; no other time of day goes over the wire.
+	Now   time.Time `json:"now,omitzero"`
+	Alive bool      `json:"alive,omitempty"`
+	Last  bool      `json:"last,omitempty"`
+	Size  int       `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
-	ref    *Record // both sides know it: Record is packed as the difference
-	packed []byte  // Roster, where it is sent to many
-	whole  []byte  // the message itself, where it is the same for many
+	ref    *Record // a record that both sides know: Record is packed as the difference to it
+	packed []byte  // Roster, packed once for many ranks
+	whole  []byte  // the encoded message, if many ranks get the same
 }
 
-// parentRank is from whom a rank gets the table in a large job.
+// parentRank is the rank that passes the roster on to another one in a large job.
 type parentRank struct {
 	ID   string
 	Addr netip.AddrPort
@@ -54,44 +55,61 @@ type parentRank struct {
 
 type kind byte
 
+// The messages. A comment says who sends the message and what it means, then which fields it has.
 const (
-	_        kind = iota
-	hello         // from the one who dialled: its record; epoch = size of the job
-	register      // the answer: record, state, epoch of the roster held, size if it is another one
-	refuse        // either side: reason; the connection ends
-	waiting       // rank 0 tells who is missing
-	prepare       // epoch, hash, and the roster or from whom to fetch it
-	ack           // epoch and hash, as held by this rank
-	launched      // go: epoch
-	started       // the answer to go
-	stop          // a rank asks rank 0 to end the job, or rank 0 orders it: signal, reason
-	// A rank tells rank 0 how its command ended: outcome, after, clock; or why it leaves before the launch: outcome;
-	// record = the leaving rank's, where another rank passes it on.
+	_ kind = iota
+
+	// The registration, on a connection that rank 0 has dialled.
+	hello    // rank 0 greets: Record; Epoch = size of the job
+	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
+	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
+
+	// The commit.
+	waiting  // rank 0 says which ranks are missing: Missing, Present; a roster that was acknowledged is void
+	prepare  // rank 0 sends the roster: Epoch, and Roster, or Hash with Parent, the rank to fetch it from
+	ack      // a rank holds the roster: Epoch, Hash
+	launched // rank 0 says go: Epoch
+	started  // a rank has acted on go: Epoch
+
+	// The end.
+	// Either side: end what you are responsible for, which is the job for rank 0 and its command for another rank:
+	// Signal, Reason.
+	stop
+	// A rank: its command has ended: Outcome, After, Clock, Stopped. Before the launch, the rank leaves: Outcome;
+	// Record = the leaving rank's, if another rank passes it on.
 	ended
-	done // outcome; last = no bye follows
-	doneAck
-	inquiry  // a rank asks rank 0: call, name of a barrier or "" for all ranks
-	answer   // call, ranks or missing
-	arrive   // at a barrier: call, name
-	leave    // call, name
-	release  // call
-	released // the answer to release
-	bye      // everybody knows the outcome: leave
-	here     // from a rank that waits for rank 0's call, to anybody, who passes it on: its record
-	lead     // the answer: rank 0's record, if it is known; name = nonce of who answers, where that is not rank 0
-	look     // do you see this rank, and what do you know of the end: record
-	seen     // the answer: alive or reason; state, hash, outcome; name = nonce of who answers
-	fetch    // a rank wants the roster of a hash, from another one or from rank 0
-	table    // the answer: roster
-	clock    // rank 0 asks a rank for its clock: call; the answer: call, clock
-	ping     // does your process still answer?
-	pong
+	done    // rank 0: the job has ended: Outcome; Last = no bye follows; Record = rank 0's in the answer to announce
+	doneAck // a rank knows the end; or keeps the message of a rank that leaves
+
+	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
+	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
+	answer   // rank 0: Call, and Ranks with Now, or Missing
+	arrive   // a rank calls a barrier: Call, Name
+	leave    // a rank takes a call back: Call, Name
+	release  // rank 0: every rank has called: Call
+	released // a rank has seen the release: Call
+
+	bye // rank 0: every rank knows the end: leave
+
+	// Questions over connections that are dialled for them, to any rank.
+	announce // a rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record
+	lead     // the answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0
+	// A rank asks whether the receiver sees another one: Record. Last asks for the verdict on a lost rank 0, with
+	// Outcome if the sender knows it.
+	look
+	seen  // the answer: Alive or Reason, State, Hash, Outcome if known; Name = nonce of the sender
+	fetch // a rank wants a roster: Hash
+	table // the answer: Roster
+
+	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock
+	ping  // either side asks whether the process at the other end still answers
+	pong  // it does
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.
 const maxMessage = 8 << 20
 
-// wire is one control connection: messages out through a queue, so that a slow peer never holds up the loop that sends.
+// wire is one control connection. Messages go out through a queue, so that a slow peer never blocks the loop.
 type wire struct {
 	rwc  io.ReadWriteCloser
 	mu   sync.Mutex
@@ -100,13 +118,13 @@ type wire struct {
 	busy bool
 	shut bool
 	wg   sync.WaitGroup
-	ref  *Record // of the records that come in answer to a greeting
+	ref  *Record // reference of the records that answer a greeting
 
-	local netip.Addr     // of this container on the connection; invalid where the connection does not tell
-	said  netip.AddrPort // where the other end believes to be, by its registration; the loop's own
+	local netip.Addr     // address of this container on the connection; invalid = unknown
+	said  netip.AddrPort // the address that the other side believes to have; only the loop touches it
 }
 
-// newWire takes over a connection; ref is the record that was, or will be, sent in the greeting.
+// newWire takes over a connection; ref is the record that is sent in the greeting.
 func newWire(rwc io.ReadWriteCloser, ref *Record) *wire {
 	w := &wire{rwc: rwc, ref: ref}
 	if c, ok := rwc.(interface{ LocalAddr() net.Addr }); ok {
@@ -156,7 +174,7 @@ func (w *wire) write() {
 	}
 }
 
-// flush waits until everything sent so far was handed to the connection, or the connection ended.
+// flush waits until all queued messages were written, or the connection ended.
 func (w *wire) flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// Whether somebody is gone, and how the job ended when rank 0 cannot say so any more, is never decided on one view alone: up to
-// three other ranks are asked, over connections made for the question. It is gossip's indirect probe, made only in need, so
-// that nothing ticks while the job runs.
+// Whether a rank is gone, and how the job ended if rank 0 cannot say so any more, is never decided on one view alone:
+// up to three other ranks are asked, over connections opened for the question. It works like gossip's indirect probe,
+// but runs only when it is needed, so that no timer runs beside the job.
 
 const witnesses = 3
 
-// word is what others know of a rank.
-type word struct {
+// peerView is what other ranks know of a rank.
+type peerView struct {
 	Alive   bool
 	Reason  string   // in brackets, to be appended to one's own
-	Outcome *Outcome // of the job, where somebody has been told
-	First   bool     // it is this rank's own verdict, for which others will ask
-	Void    bool     // somebody has not acknowledged the roster that this rank holds: rank 0 has not launched
+	Outcome *Outcome // of the job, if another rank was told
+	First   bool     // it is this rank's own verdict, for which other ranks will ask
+	Void    bool     // another rank has not acknowledged our roster, so rank 0 has not launched
 }
 
-// askOthers asks up to three ranks of the roster what they know of m, for as long as patience at most. Nobody to ask, or
-// nobody who answers, contradicts nothing.
-func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) word {
+// askOthers asks up to three ranks of the roster what they know of m, for patience at most. Without an answer, m counts
+// as not seen.
+func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) peerView {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var others []Member
@@ -47,7 +47,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 			others = append(others, o)
 		}
 	})
-	// Of rank 0's end the first ranks know most: they are asked for the verdict, and stay for it.
+	// The first ranks know most of the end of rank 0: they are asked for the verdict, and stay for it.
 	first := 0
 	if m.Rank == 0 {
 		first = min(witnesses-1, len(others))
@@ -63,7 +63,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 		})
 	}
 	wg.Wait()
-	var w word
+	var w peerView
 	for i, a := range answers {
 		if a.Type != seen {
 			continue
@@ -80,48 +80,50 @@ func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) 
 	return w
 }
 
-// verdict is how the job ended where rank 0 is gone before it could tell everybody. Ranks that were told and ranks that were not must
-// come to the same end, so the first rank of the roster that can be reached decides for all of them, by what it hears first: an
-// outcome that somebody was told, or the question of somebody who was not. own is what this rank was told, if anything. A verdict without
-// an outcome is that the job is lost.
-func (n *Node) verdict(ctx context.Context, leader Member, own *Outcome) word {
+// verdict finds out how the job ended after rank 0 was lost before it had told every rank. All ranks must come to the
+// same end, so the first rank of the roster that can be reached decides for all, by what it hears first: an outcome
+// that a rank was told, or the question of a rank that was not. own is what this rank was told, if anything. A verdict
+// without an outcome means that the job is lost.
+func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerView {
 	var members []Member
-	n.ask(func() { members = n.roster.Members })
+	u.n.ask(func() { members = u.n.roster.Members })
 	if len(members) == 0 || members[0].Nonce != leader.Nonce {
-		return word{Alive: true} // its successor has taken over
+		return peerView{Alive: true} // its next start has taken over
 	}
 	var reached []bool
 	for i, o := range members[1:] {
 		switch {
-		case o.Nonce == n.self.Nonce:
-			return word{Outcome: own, First: len(members) > 2}
+		case o.Nonce == u.n.self.Nonce:
+			return peerView{Outcome: own, First: len(members) > 2}
 		case i == judges:
-			return word{Outcome: own}
+			return peerView{Outcome: own}
 		case i > 0 && reached == nil:
-			reached = n.reachable(ctx, members[1:][:min(judges, len(members)-1)])
+			reached = reachable(ctx, u.n.cfg.Dial, members[1:][:min(judges, len(members)-1)])
 		}
 		if i > 0 && !reached[i] {
 			continue
 		}
 		asking, cancel := context.WithTimeout(ctx, lookTimeout+lookTimeout/2) // it may have to look itself
-		a, err := n.exchange(asking, o.ID, o.Addr, message{Type: look, Record: &leader.Record, Outcome: own, Last: true})
+		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
+		a, err := u.n.exchange(asking, o.ID, o.Addr, question)
 		cancel()
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
-			return word{Alive: a.Alive, Outcome: a.Outcome, Reason: fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)}
+			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)
+			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: reason}
 		}
 	}
-	return word{Outcome: own}
+	return peerView{Outcome: own}
 }
 
-// reachable tries all at once: who is cut off from all of them must not try one after the other, each for seconds.
-func (n *Node) reachable(ctx context.Context, members []Member) []bool {
+// reachable dials all at once: a rank that is cut off from all of them would need seconds for each.
+func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
 		wg.Go(func() {
-			if rwc, err := n.cfg.Dial(ctx, o.ID, o.Addr); err == nil {
+			if rwc, err := dial(ctx, o.ID, o.Addr); err == nil {
 				out[i] = true
 				_ = rwc.Close()
 			}
@@ -131,65 +133,71 @@ func (n *Node) reachable(ctx context.Context, members []Member) []bool {
 	return out
 }
 
-// judges is how many ranks are tried for a verdict.
+// judges is how many ranks are asked for a verdict.
 const judges = 8
 
-// confirm is for a rank that was told how the job ended, by a rank 0 that went away before it could say that all know.
-func (n *Node) confirm(w *wire) {
+// confirm asks for the verdict after a rank 0 that told the outcome to this rank was lost before its bye.
+func (u *uplink) confirm(w *wire) {
 	var leader Member
 	var own Outcome
-	n.ask(func() {
-		own = n.outcome
-		if len(n.roster.Members) > 0 {
-			leader = n.roster.Members[0]
+	u.n.ask(func() {
+		own = u.n.outcome
+		if len(u.n.roster.Members) > 0 {
+			leader = u.n.roster.Members[0]
 		}
 	})
-	v := word{Outcome: &own}
+	v := peerView{Outcome: &own}
 	if leader.Nonce != "" {
-		v = n.verdict(n.ctx, leader, &own)
+		v = u.verdict(u.n.ctx, leader, &own)
 	}
-	n.post(func() {
+	u.n.post(func() {
 		if !v.Alive && v.Outcome == nil {
-			n.setFinished(Outcome{}, &LostError{Reason: "it ended before it had told everybody how the job ended" + v.Reason})
+			reason := "it ended before it had told everybody how the job ended" + v.Reason
+			u.n.setFinished(Outcome{}, &LostError{Reason: reason})
 			return
 		}
-		time.AfterFunc(linger, func() { n.post(func() { n.depart(w) }) }) // somebody may still ask
+		// other ranks may still ask for it
+		time.AfterFunc(linger, func() { u.n.post(func() { u.depart(w) }) })
 	})
 }
 
-// settle says how the job ended, for whoever asks: rank 0 does not answer. It runs in the loop.
-func (n *Node) settle(leader *Record, a *message) {
+// settle answers how the job ended if rank 0 does not answer. It runs in the loop.
+func (u *uplink) settle(leader *Record, a *message) {
 	switch {
-	case n.phase == Ended && n.outcomeErr != nil:
-		a.Reason = n.outcomeErr.Error()
-	case n.phase == Ended:
-		o := n.outcome
+	case u.n.phase == Ended && u.n.outcomeErr != nil:
+		a.Reason = u.n.outcomeErr.Error()
+	case u.n.phase == Ended:
+		o := u.n.outcome
 		a.Outcome = &o
-	case n.up.wire != nil || !n.follows(leader):
+	case u.wire != nil || !u.follows(leader):
 		a.Alive = true
 	default:
-		n.giveUp(n.leaderLost(a.Reason))
+		u.giveUp(u.leaderLost(a.Reason))
 	}
 }
 
 // follows reports whether this rank holds the roster of that rank 0.
-func (n *Node) follows(leader *Record) bool {
-	return n.lead == nil && len(n.roster.Members) > 0 && n.roster.Members[0].Nonce == leader.Nonce && (n.phase == Prepared || n.phase == Running)
+func (u *uplink) follows(leader *Record) bool {
+	return u.n.lead == nil && (u.n.phase == Prepared || u.n.phase == Running) &&
+		len(u.n.roster.Members) > 0 && u.n.roster.Members[0].Nonce == leader.Nonce
 }
 
-// giveUp is the verdict that the job is lost: this rank stays for a moment to tell it to those who ask.
-func (n *Node) giveUp(err *LostError) {
-	n.phase, n.outcomeErr = Ended, err
+// giveUp decides that the job is lost; this rank stays for a moment to answer ranks that ask for the verdict.
+func (u *uplink) giveUp(err *LostError) {
+	if !u.n.enter(Ended) {
+		return
+	}
+	u.n.outcomeErr = err
 	time.AfterFunc(linger, func() {
-		n.post(func() {
-			n.setFinished(Outcome{}, err)
-			n.setGathered(Roster{}, err)
+		u.n.post(func() {
+			u.n.setFinished(Outcome{}, err)
+			u.n.setGathered(Roster{}, err)
 		})
 	})
 }
 
-// exchange opens a control connection, says one thing and returns the first answer. That nobody answers there in time is an error;
-// that it is somebody of this job who has nothing to answer is none.
+// exchange opens a control connection, sends one message and returns the first answer. No answer in time is an error; a
+// container of this job that closes the connection without an answer is not.
 func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m message) (message, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout+time.Duration(n.cfg.Size)*callShare)
 	defer cancel()
@@ -216,7 +224,7 @@ func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m m
 	return got, err
 }
 
-// onLook answers what this rank sees of another, and knows of the end.
+// onLook answers whether this rank sees another one, and what it knows of the end.
 func (n *Node) onLook(w *wire, m message) {
 	r := m.Record
 	if r == nil {
@@ -237,10 +245,10 @@ func (n *Node) onLook(w *wire, m message) {
 	case n.lead != nil:
 		t := n.lead.targets[r.ID]
 		a.Alive = t != nil && t.link != nil
-	case m.Last && !n.follows(r):
-		a.Alive = true // its successor has taken over
-	case m.Last && m.Outcome != nil: // rank 0's word, if not from rank 0 itself
-		n.phase, n.outcome = Ended, *m.Outcome
+	case m.Last && !n.up.follows(r):
+		a.Alive = true // its next start has taken over
+	case m.Last && m.Outcome != nil: // rank 0's outcome, passed on by another rank
+		n.end(*m.Outcome)
 		a.Outcome = m.Outcome
 		o := n.outcome
 		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })
@@ -263,16 +271,16 @@ func (n *Node) onLook(w *wire, m message) {
 		} else {
 			a.Reason = explain(err)
 			if m.Last {
-				n.ask(func() { n.settle(r, &a) })
+				n.ask(func() { n.up.settle(r, &a) })
 			}
 		}
 		w.send(a)
 	})
 }
 
-// onHere hears of a container that waits for rank 0's call: rank 0 calls, and everybody else passes it on and says where rank 0
-// is. w is nil where it was passed on.
-func (n *Node) onHere(w *wire, r *Record) {
+// onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w
+// is nil if another rank has passed it on.
+func (n *Node) onAnnounce(w *wire, r *Record) {
 	if r == nil || r.validate() != nil {
 		return
 	}
@@ -283,7 +291,7 @@ func (n *Node) onHere(w *wire, r *Record) {
 	}
 	if n.lead == nil {
 		if n.up.wire != nil && w != nil && n.phase != Ended {
-			n.up.wire.send(message{Type: here, Record: r})
+			n.up.wire.send(message{Type: announce, Record: r})
 		}
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return
@@ -296,15 +304,15 @@ func (n *Node) onHere(w *wire, r *Record) {
 		return
 	case n.phase == Gathering || n.phase == Prepared:
 		if n.isGathered() {
-			break // the end is near
+			break // the job is about to end
 		}
-		if n.rivals(r) {
-			if w == nil { // the rank that passes it on has asked both
-				n.onRival(r)
+		if n.lead.rivals(r) {
+			if w == nil { // the rank that passed it on has asked both
+				n.lead.onRival(r)
 			}
 			break
 		}
-		if n.addStart(r, reply) {
+		if n.lead.addStart(r, reply) {
 			return
 		}
 	case n.phase == Ended && n.lead.ending:
@@ -313,22 +321,22 @@ func (n *Node) onHere(w *wire, r *Record) {
 	case n.phase == Running:
 		m, ok := Member{}, false
 		if t != nil {
-			m, ok = n.memberOf(t)
+			m, ok = n.lead.memberOf(t)
 		}
 		switch {
 		case !ok:
-			reply(n.noPlace())
+			reply(n.roster.noPlace(n.cfg.Status.Conflict))
 			return
 		case m.Nonce != r.Nonce:
-			n.contest(t, m.Record, r, reply, func() {
-				late := n.tooLate()
+			n.lead.contest(t, m.Record, r, reply, func() {
+				late := n.lead.tooLate()
 				late.Record = &self
 				reply(late)
-				n.lose(t, "its container was started again")
+				n.lead.lose(t, "its container was started again")
 			})
 			return
 		case t.link == nil:
-			n.addTarget(r.ID, nil, r.Addr)
+			n.lead.addTarget(r.ID, nil, r.Addr)
 		}
 	}
 	reply(message{Type: lead, Record: &self})

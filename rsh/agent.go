@@ -14,13 +14,15 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // Agent tells ServeAgent where the hosts are, and is told what became of them. All functions may be called at the same time.
 type Agent struct {
 	// Resolve finds the container of a name or address that a user or launcher gave.
 	Resolve func(ctx context.Context, host string) (Target, bool)
-	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = they are not listed
+	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = no error lists them
 
 	// Foreign, if not nil, tells whether another ssh may run a command on a host that Resolve does not know. nil =
 	// never.
@@ -48,36 +50,23 @@ func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) er
 	if a.Patience == 0 {
 		a.Patience = 5 * time.Second
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	pause := time.Duration(0)
-	for {
-		conn, err := ln.AcceptUnix()
-		switch {
-		case err == nil:
-			pause = 0
-			clients.Go(func() {
-				defer func() { _ = conn.Close() }()
-				p.serveClient(ctx, conn, a)
-			})
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ENOBUFS):
-			// The kernel keeps the client waiting; commands that end make room.
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+	err := unixsock.Server{
+		Answer: func(ctx context.Context, conn *net.UnixConn, pid int) { p.serveClient(ctx, conn, pid, a) },
+		Refuse: func(conn *net.UnixConn, err error) {
+			var other *unixsock.UserError
+			if errors.As(err, &other) {
+				err = fmt.Errorf("user %d asked for a command, only user %d and root may", other.UID, other.Own)
+			}
+			p.refuse(conn, err)
+		},
+		Retry: func(err error, pause time.Duration) { // commands that end make room
 			p.cfg.Logger.Warn("cannot accept a command, trying again", "err", err, "pause", pause)
-			wait(ctx, pause)
-		default:
-			err = fmt.Errorf("rsh: accepting on %v: %w", ln.Addr(), err)
-			cancel(err)
-			return err
-		}
+		},
+	}.Serve(ctx, ln)
+	if err != nil {
+		return fmt.Errorf("rsh: %w", err)
 	}
+	return nil
 }
 
 // wait returns after d, or when ctx ends.
@@ -95,11 +84,17 @@ var errForeign = errors.New("no container of this job has this name or address")
 
 var errClientGone = errors.New("the process that asked for the command has ended")
 
-func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
-	person, err := a.admit(conn)
+// refuse says why a command is not run.
+func (p *Pool) refuse(conn *net.UnixConn, err error) {
+	p.cfg.Logger.Warn("refused to run a command", "err", err)
+	p.reply(conn, frameError, []byte(err.Error()))
+}
+
+// serveClient answers the process pid.
+func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a Agent) {
+	person, err := a.personBehind(pid)
 	if err != nil {
-		p.cfg.Logger.Warn("refused to run a command", "err", err)
-		p.reply(conn, frameError, []byte(err.Error()))
+		p.refuse(conn, err)
 		return
 	}
 	// A client sends its request at once.
@@ -118,11 +113,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	switch kind {
-	case frameNames:
-		p.reply(conn, frameNames, a.list())
-		return
-	case frameKnown:
+	if kind == frameKnown {
 		known := byte(1)
 		if _, ok := a.Resolve(ctx, inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
 			known = 0
@@ -133,7 +124,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	signals, resize := make(chan os.Signal, 16), make(chan Size, 1)
+	signals, resize := make(chan os.Signal, 16), make(chan windowSize, 1)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer func() { _ = conn.CloseRead() }()
@@ -157,7 +148,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, a Agent) {
 	stop := context.AfterFunc(ctx, closeFiles)
 	defer stop()
 
-	status, err := p.run(ctx, inv.Host, a, Request{
+	status, err := p.run(ctx, inv.Host, a, request{
 		User: inv.User, Environ: inv.environ, person: person,
 		Command: inv.Command, Subsystem: inv.Subsystem, Terminal: inv.terminal,
 		Stdin: files[0], Stdout: files[1], Stderr: files[2], Signals: signals, Resize: resize,
@@ -196,39 +187,17 @@ func (p *Pool) reply(conn *net.UnixConn, kind byte, content []byte) {
 	}
 }
 
-// admit checks who asks, and names the person behind it. The agent's own user and root may ask.
-func (a Agent) admit(conn *net.UnixConn) (person string, err error) {
-	peer, err := peerOf(conn)
-	if err != nil {
-		return "", fmt.Errorf("finding out who asks: %w", err)
-	}
-	if own := os.Getuid(); peer.Uid != 0 && int(peer.Uid) != own {
-		return "", fmt.Errorf("user %d asked for a command, only user %d and root may", peer.Uid, own)
-	}
+// personBehind names the person behind a process; "" = the job itself.
+func (a Agent) personBehind(pid int) (person string, err error) {
 	if a.Person == nil {
 		return "", nil
 	}
-	return a.Person(int(peer.Pid))
-}
-
-// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED). A process of another PID
-// namespace is 0.
-func peerOf(conn *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	return cred, errors.Join(err, credErr)
+	return a.Person(pid)
 }
 
 // relay returns when the client has ended. What nobody takes is dropped, so that this is always noticed; of sizes the
 // last one counts.
-func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan Size) {
+func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize) {
 	for {
 		kind, content, err := readFrame(conn)
 		if err != nil {
@@ -275,7 +244,7 @@ func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 }
 
 // run finds the host and runs the command there.
-func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status, error) {
+func (p *Pool) run(ctx context.Context, host string, a Agent, r request) (Status, error) {
 	target, ok := a.Resolve(ctx, host)
 	if !ok {
 		target = Target{Name: host}
@@ -311,22 +280,11 @@ func (p *Pool) run(ctx context.Context, host string, a Agent, r Request) (Status
 	return status, err
 }
 
-// list is the answer to a question for names.
-func (a Agent) list() []byte {
-	var b []byte
-	if a.Hosts != nil {
-		for _, names := range a.Hosts() {
-			b = append(append(b, strings.Join(names, " ")...), 0)
-		}
-	}
-	return b
-}
-
 func (a Agent) failed(t Target, command string, err error) {
 	if a.OnFailure == nil {
 		return
 	}
-	stage := StageConnect
+	stage := stageConnect
 	var dial *DialError
 	if errors.As(err, &dial) {
 		stage = dial.Stage
@@ -380,8 +338,8 @@ func mayPass(e *DialError) bool {
 		}
 	}
 	var refused *ssh.OpenChannelError
-	if e.Stage == StageChannel && errors.As(e, &refused) {
+	if e.Stage == stageChannel && errors.As(e, &refused) {
 		return refused.Reason == ssh.ResourceShortage
 	}
-	return e.Stage == StageConnect || e.Stage == StageHandshake || e.Stage == StageChannel
+	return e.Stage == stageConnect || e.Stage == stageHandshake || e.Stage == stageChannel
 }

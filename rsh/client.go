@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // exitTransport is the status of a remote shell that could not run its command, as of ssh(1).
@@ -200,7 +203,7 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 }
 
 // agentTimeout bounds how long the agent may leave unread that the command has to end.
-const agentTimeout = 2 * time.Second
+const agentTimeout = frame.AgentTimeout
 
 // isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
 // socket, SIOCOUTQ counts what the peer has not received).
@@ -231,9 +234,17 @@ func result(kind byte, content []byte, err error) (int, error) {
 	return exitTransport, fmt.Errorf("the paiinit of this container gave an answer that is not understood: %q", kind)
 }
 
-// Hosts returns the names of each container of the job, by rank, as the ServeAgent at a socket knows them: none before all
-// ranks are there.
-func Hosts(ctx context.Context, socket string) ([][]string, error) {
+// Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.
+func Known(ctx context.Context, socket, host, command string) (bool, error) {
+	answer, err := question(ctx, socket, frameKnown, []byte(host+"\x00"+command))
+	if err == nil && len(answer) != 1 {
+		err = fmt.Errorf("asking the paiinit of this container: an answer of %d bytes", len(answer))
+	}
+	return err == nil && answer[0] != 0, err
+}
+
+// question asks the ServeAgent at a socket for what is answered by a frame of the same kind.
+func question(ctx context.Context, socket string, kind byte, content []byte) (answer []byte, err error) {
 	conn, err := dialAgent(ctx, socket)
 	if err != nil {
 		return nil, err
@@ -241,50 +252,19 @@ func Hosts(ctx context.Context, socket string) ([][]string, error) {
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := writeFrame(conn, frameNames, nil); err != nil {
-		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
+	var got byte
+	if err = writeFrame(conn, kind, content); err == nil {
+		got, answer, err = readFrame(conn)
 	}
-	kind, content, err := readFrame(conn)
 	switch {
-	case err == nil && kind == frameError:
-		return nil, errors.New(string(content))
-	case err == nil && kind != frameNames:
-		err = fmt.Errorf("an answer that is not understood: %q", kind)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
-	}
-	var hosts [][]string
-	for names := range strings.SplitSeq(strings.TrimSuffix(string(content), "\x00"), "\x00") {
-		if names != "" {
-			hosts = append(hosts, strings.Split(names, " "))
-		}
-	}
-	return hosts, nil
-}
-
-// Known asks the ServeAgent at a socket whether a command on a host is its own to run, and not another ssh's.
-func Known(ctx context.Context, socket, host, command string) (bool, error) {
-	conn, err := dialAgent(ctx, socket)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	if err := writeFrame(conn, frameKnown, []byte(host+"\x00"+command)); err != nil {
-		return false, fmt.Errorf("asking the paiinit of this container: %w", err)
-	}
-	kind, content, err := readFrame(conn)
-	switch {
-	case err == nil && kind == frameKnown && len(content) == 1:
-		return content[0] != 0, nil
-	case err == nil && kind == frameError:
-		err = errors.New(string(content))
+	case err == nil && got == kind:
+		return answer, nil
+	case err == nil && got == frameError:
+		return nil, errors.New(string(answer))
 	case err == nil:
-		err = fmt.Errorf("an answer that is not understood: %q", kind)
+		err = fmt.Errorf("an answer that is not understood: %q", got)
 	}
-	return false, fmt.Errorf("asking the paiinit of this container: %w", err)
+	return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
 }
 
 // connect returns a connection to an agent: the one of this container, or one of our own. The caller calls end.
@@ -293,14 +273,14 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	switch {
 	case err == nil:
 		return conn, func() { _ = conn.Close() }, nil
-	case c.Direct == nil || ctx.Err() != nil || errors.As(err, new(*strangerError)):
+	case c.Direct == nil || ctx.Err() != nil || errors.As(err, new(otherUserError)):
 		return nil, nil, err
 	}
 	p, agent, directErr := c.Direct(ctx)
 	if directErr != nil {
 		return nil, nil, fmt.Errorf("%w; and not without it either: %w", err, directErr)
 	}
-	conn, other, err := socketPair()
+	conn, other, err := unixsock.Pair()
 	if err != nil {
 		_ = p.Close()
 		return nil, nil, err
@@ -308,40 +288,13 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		defer func() { _ = other.Close() }()
-		p.serveClient(ctx, other, agent)
+		p.serveClient(ctx, other, os.Getpid(), agent)
 	})
 	return conn, func() {
 		_ = conn.Close()
 		_ = p.Close()
 		serving.Wait()
 	}, nil
-}
-
-// socketPair connects this process with itself.
-func socketPair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("making a socket pair: %w", err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket pair")
-		conn, fileErr := net.FileConn(f)
-		_ = f.Close()
-		if fileErr != nil {
-			err = fmt.Errorf("making a socket pair: %w", fileErr)
-			continue
-		}
-		conns[i] = conn.(*net.UnixConn)
-	}
-	if err != nil {
-		for _, conn := range conns {
-			if conn != nil {
-				_ = conn.Close()
-			}
-		}
-	}
-	return conns[0], conns[1], err
 }
 
 // dialAgent connects to the socket. A socket with a full queue is tried again for a while, as a launcher starts
@@ -356,7 +309,7 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 		switch {
 		case err == nil:
 			agent := conn.(*net.UnixConn)
-			if err := trusted(agent); err != nil {
+			if err := checkAgent(agent); err != nil {
 				_ = agent.Close()
 				return nil, fmt.Errorf("asking the paiinit at %s: %w", socket, err)
 			}
@@ -369,22 +322,20 @@ func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	}
 }
 
-// strangerError says that another user answers on the socket of the agent.
-type strangerError struct{ uid, own int }
+// otherUserError says that another user answers on the socket of the agent.
+type otherUserError struct{ *unixsock.UserError }
 
-func (e *strangerError) Error() string {
-	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.uid, e.own)
+func (e otherUserError) Error() string {
+	return fmt.Sprintf("user %d answers, neither user %d nor root; nothing was handed over", e.UID, e.Own)
 }
 
-func trusted(agent *net.UnixConn) error {
-	peer, err := peerOf(agent)
-	if err != nil {
-		return fmt.Errorf("finding out who answers: %w", err)
+func checkAgent(conn *net.UnixConn) error {
+	_, err := unixsock.CheckServer(conn)
+	var other *unixsock.UserError
+	if errors.As(err, &other) {
+		return otherUserError{other}
 	}
-	if own := os.Geteuid(); peer.Uid != 0 && int(peer.Uid) != own && own != 0 {
-		return &strangerError{int(peer.Uid), own}
-	}
-	return nil
+	return err
 }
 
 // send hands the request and the files over.
@@ -430,7 +381,7 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 		_, _ = fmt.Fprintln(c.Stderr, "paiinit rsh: the command gets no terminal, because stdin is none; -tt gives it one")
 	}
 	if wanted {
-		inv.terminal = &Terminal{Name: c.Term}
+		inv.terminal = &terminal{Name: c.Term}
 		for _, kv := range inv.SetEnv {
 			if term, ok := strings.CutPrefix(kv, "TERM="); ok {
 				inv.terminal.Name = term

@@ -11,21 +11,21 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
-// The stages of reaching a peer, in their order.
+// The stages of reaching a peer, in their order. Other packages tell the first and the last one apart.
 const (
 	StageResolve   = "resolve"   // the name of the host is not known; only from ServeAgent
-	StageConnect   = "connect"   // no connection: refused, no route, no answer
-	StageHandshake = "handshake" // connected, but no key exchange with the right host
-	StageLogin     = "login"     // the peer is the right one, and does not let us in
-	StageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
+	stageConnect   = "connect"   // no connection: refused, no route, no answer
+	stageHandshake = "handshake" // connected, but no key exchange with the right host
+	stageLogin     = "login"     // the peer is the right one, and does not let us in
+	stageChannel   = "channel"   // logged in, but the peer opens no channel or refuses the command
 	StageSession   = "session"   // the command was started, and its connection was lost before its status came
 )
 
@@ -41,14 +41,14 @@ var (
 	ErrOtherSecret = errors.New("it was given another secret")
 	// ErrOtherID says that it is another container of this job, with the right secret.
 	ErrOtherID = errors.New("it is another container of this job")
-	// ErrRefused says that it is the right container, with the right secret, and still does not let us in.
-	ErrRefused = errors.New("it refused our login")
+	// errRefused says that it is the right container, with the right secret, and still does not let us in.
+	errRefused = errors.New("it refused our login")
 )
 
 // DialError says how far we got on the way to a target, and why not farther.
 type DialError struct {
 	Target Target
-	Stage  string // one of the Stage constants
+	Stage  string // one of the stages above
 	Err    error
 }
 
@@ -67,37 +67,12 @@ func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, erro
 	d := net.Dialer{Timeout: min(silence/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err == nil {
-		watchTCP(conn, silence)
+		_ = tcp.Watch(conn, silence) // it fails where the connection has ended
 	}
 	return conn, err
 }
 
 const connectTimeout = 5 * time.Second
-
-// watchTCP has the kernel lose a connection whose other end has acknowledged nothing for that long. The kernels ask each other whether
-// they are there, which wakes no process; the more often they ask, the fewer of them lost packets make one look dead (tcp(7),
-// tcp_keepalive_*). What we have sent must not wait any longer for its acknowledgement, either: the kernel's own limit is about
-// 15 minutes (tcp_retries2). What was lost is sent again after a second at most (Linux 6.15), or up to six times without doubling the wait
-// (before, Documentation/networking/tcp-thin.rst of the kernel): each of a login's small steps may be lost, and all wait for the slowest rank.
-func watchTCP(conn net.Conn, silence time.Duration) {
-	if g, ok := conn.(*greeting); ok {
-		conn = g.Conn
-	}
-	tcp, ok := conn.(*net.TCPConn)
-	if !ok {
-		return
-	}
-	const questions = 6
-	pause := max((silence / questions).Truncate(time.Second), time.Second)
-	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: pause, Interval: pause, Count: questions}) // it has ended if it fails
-	if raw, err := tcp.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
-		})
-	}
-}
 
 const clientVersion = "SSH-2.0-paiinit"
 
@@ -126,7 +101,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 		}
 		return fail(err)
 	}
-	l.stage.Store(StageHandshake)
+	l.stage.Store(stageHandshake)
 	tcp, end, err := p.takeTurn(ctx, t, l, tcp, dial)
 	if err != nil {
 		return fail(err)
@@ -150,10 +125,10 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 			if id, wrongKey = p.identify(t.ID, peer.id, key); wrongKey != nil {
 				return wrongKey
 			}
-			l.stage.Store(StageLogin)
+			l.stage.Store(stageLogin)
 			return nil
 		},
-		User: p.cfg.Login,
+		User: "root", // a login name in every container, whatever its user is called
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
 		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 			// It is called before the first attempt and after each that failed.
@@ -175,7 +150,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	case wrongKey != nil:
 		return fail(wrongKey)
 	case loginRefused:
-		return fail(fmt.Errorf("%w: %w", ErrRefused, err))
+		return fail(fmt.Errorf("%w: %w", errRefused, err))
 	}
 	return fail(err)
 }
@@ -250,7 +225,7 @@ type greeting struct {
 	seen bool
 	rest []byte // read and not yet handed over
 
-	failure atomic.Pointer[error] // of reading or writing; the SSH channels only see an end
+	loss tcp.Loss
 }
 
 // maxGreeting is the longest line that RFC 4253 allows, with its end.
@@ -268,20 +243,14 @@ func (g *greeting) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	n, err := g.Conn.Read(p)
-	g.note(err)
+	g.loss.Note(err)
 	return n, err
 }
 
 func (g *greeting) Write(p []byte) (int, error) {
 	n, err := g.Conn.Write(p)
-	g.note(err)
+	g.loss.Note(err)
 	return n, err
-}
-
-func (g *greeting) note(err error) {
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		g.failure.CompareAndSwap(nil, &err)
-	}
 }
 
 func (g *greeting) read() error {

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request is a command to run and where its input and output go.
-type Request struct {
+// request is a command to run and where its input and output go.
+type request struct {
 	Command   string // given to the peer's shell as it is; "" = its login shell
 	Subsystem bool   // Command is the name of a subsystem
 
 	User    string   // login name that has to be one of the peer's own user, as which everything runs; "" = any
 	Environ []string // "name=value" for the command, as far as the peer admits the names
 
-	Terminal *Terminal // for the command, whose output is then all on Stdout; nil = none
+	Terminal *terminal // for the command, whose output is then all on Stdout; nil = none
 
-	Stdin          io.Reader        // nil = empty. A Read of it may be left unfinished when the command has ended
-	Stdout, Stderr io.Writer        // nil = discard. No Write to them goes on after the command
-	Signals        <-chan os.Signal // passed on to the command while it runs; nil = none
-	Resize         <-chan Size      // of the terminal; nil = never
+	Stdin          io.Reader         // nil = empty. A Read of it may be left unfinished when the command has ended
+	Stdout, Stderr io.Writer         // nil = discard. No Write to them goes on after the command
+	Signals        <-chan os.Signal  // passed on to the command while it runs; nil = none
+	Resize         <-chan windowSize // of the terminal; nil = never
 
 	person string // that asks, for the peer's log; "" = the job itself
 }
@@ -54,20 +54,12 @@ func checkCommand(command string) error {
 	return nil
 }
 
-// Exec runs a command on the target and waits for its end, when all of its output was written. The environment of the
-// command is the peer's own. When ctx ends the channel is closed, on which the peer ends the command, and Exec returns
-// without waiting for that. Stdin is never waited for. If a Write to Stdout fails, the command is sent SIGPIPE, as in a local
-// pipe. Every error is a *DialError; a command that was started and whose status never came is one of StageSession.
-func (p *Pool) Exec(ctx context.Context, t Target, r Request) (Status, error) {
-	s, err := p.openSession(ctx, t)
-	if err != nil {
-		return Status{}, err
-	}
-	return p.exec(ctx, t, s, r, func() {})
-}
-
-// exec runs a command in a session, which it closes.
-func (p *Pool) exec(ctx context.Context, t Target, on *opened, r Request, started func()) (Status, error) {
+// exec runs a command in a session, which it closes, and waits for its end, when all of its output was written. started
+// is called once the peer has begun. The environment of the command is the peer's own. When ctx ends the channel is
+// closed, on which the peer ends the command, and exec returns without waiting for that. It never waits for Stdin. If a
+// Write to Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that was
+// started and whose status never came is one of StageSession.
+func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, started func()) (Status, error) {
 	defer on.release()
 	ch, reqs, l := on.ch, on.reqs, on.link
 	s := &session{ch: ch, out: gate{w: r.Stdout}, err: gate{w: r.Stderr}, over: make(chan struct{})}
@@ -85,7 +77,7 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r Request, starte
 		p.start(func() { <-s.over; copying.Wait(); close(ended) })
 	if !ok {
 		_ = ch.Close()
-		return Status{}, &DialError{t, StageChannel, errClosed}
+		return Status{}, &DialError{t, stageChannel, errClosed}
 	}
 	gone := func(stage string) (Status, error) {
 		p.start(func() { _ = ch.Close() })
@@ -96,10 +88,10 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r Request, starte
 	case err := <-accepted:
 		if err != nil {
 			p.start(func() { _ = ch.Close() })
-			return Status{}, &DialError{t, StageChannel, err}
+			return Status{}, &DialError{t, stageChannel, err}
 		}
 	case <-ctx.Done():
-		return gone(StageChannel)
+		return gone(stageChannel)
 	}
 	started()
 	go s.copyIn(r.Stdin) // waits for r.Stdin, so nobody waits for it
@@ -147,7 +139,7 @@ type session struct {
 }
 
 // begin asks for the command.
-func (s *session) begin(r Request) error {
+func (s *session) begin(r request) error {
 	if err := checkCommand(r.Command); err != nil {
 		return err
 	}
@@ -237,7 +229,7 @@ func (s *session) copyIn(from io.Reader) {
 }
 
 // notices passes signals and sizes on until the command has ended.
-func (s *session) notices(signals <-chan os.Signal, sizes <-chan Size) {
+func (s *session) notices(signals <-chan os.Signal, sizes <-chan windowSize) {
 	for {
 		select {
 		case sig, ok := <-signals:

@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
+	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
 // ServeKey lets other ssh clients of this container log in with a key that they never see: it answers the protocol of
@@ -19,31 +21,14 @@ import (
 // changed. It serves processes of its own user and of root only, like ServeAgent,
 // which runs any command for them. Of a it uses Person.
 func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	defer cancel() // before the wait
-	for {
-		conn, err := ln.AcceptUnix()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
-			return nil
-		case err != nil:
-			return fmt.Errorf("rsh: accepting on %v: %w", ln.Addr(), err)
-		}
-		clients.Go(func() {
+	refuse := func(err error) { p.cfg.Logger.Warn("refused to sign a login", "err", err) }
+	err := unixsock.Server{
+		Answer: func(ctx context.Context, conn *net.UnixConn, pid int) {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
-			defer func() { _ = conn.Close() }()
-			person, err := a.admit(conn)
+			person, err := a.personBehind(pid)
 			if err != nil {
-				p.cfg.Logger.Warn("refused to sign a login", "err", err)
+				refuse(err)
 				return
 			}
 			if person != "" {
@@ -52,8 +37,16 @@ func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) erro
 			if err := answerKey(conn, p.cfg.User); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 				p.cfg.Logger.Debug("a client of the key agent", "err", err)
 			}
-		})
+		},
+		Refuse: func(_ *net.UnixConn, err error) { refuse(err) },
+		Retry: func(err error, pause time.Duration) {
+			p.cfg.Logger.Warn("cannot accept a client of the key agent, trying again", "err", err, "pause", pause)
+		},
+	}.Serve(ctx, ln)
+	if err != nil {
+		return fmt.Errorf("rsh: %w", err)
 	}
+	return nil
 }
 
 // The messages of draft-ietf-sshm-ssh-agent, 5. A message is its length (4 bytes, big endian), its number and its content.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -13,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
 	"github.com/paiinit/paiinit/rsh"
 )
 
@@ -85,6 +88,48 @@ func TestKeyAgent(t *testing.T) {
 	require.Error(t, client.Lock([]byte("x")))
 	require.NoError(t, conn.Close())
 }
+
+// A moment without free descriptors must not end the key agent for the rest of the job.
+func TestKeyAgentWithoutDescriptors(t *testing.T) {
+	waiting := make(chan struct{}, 100)
+	logger := slog.New(slog.NewTextHandler(writeFunc(func(b []byte) (int, error) {
+		if bytes.Contains(b, []byte("too many open files")) {
+			waiting <- struct{}{}
+		}
+		return len(b), nil
+	}), nil))
+	k := keys(t, secret, "job", "0")
+	p := rsh.New(rsh.Config{User: k.User(), Logger: logger})
+	defer func() { require.NoError(t, p.Close()) }()
+	socket := filepath.Join(t.TempDir(), "keys.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- p.ServeKey(ctx, ln, rsh.Agent{}) }()
+
+	client, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	file := os.NewFile(uintptr(client), socket)
+	defer func() { _ = file.Close() }()
+	restore := unixsocktest.LimitFiles(t, 0)
+	require.NoError(t, unix.Connect(client, &unix.SockaddrUnix{Name: socket}))
+	select {
+	case <-waiting:
+	case err := <-served:
+		t.Fatal("the key agent has ended: ", err)
+	}
+	restore()
+	listed, err := agent.NewClient(file).List()
+	require.NoError(t, err)
+	require.Len(t, listed, 1)
+	cancel()
+	require.NoError(t, <-served)
+}
+
+type writeFunc func([]byte) (int, error)
+
+func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
 
 // A real client logs in with a key that it never sees, and checks the host's.
 func TestKeyAgentOpenSSH(t *testing.T) {

@@ -24,7 +24,7 @@ type Invocation struct {
 	SendEnv     []string // patterns of path.Match, from -o SendEnv: variables of the caller for the command
 	Unsupported string   // the first option that asks for something that is not done here, such as "-W"; "" = none
 
-	terminal *Terminal // for the command; Caller.Run fills it in
+	terminal *terminal // for the command; Caller.Run fills it in
 	environ  []string  // "name=value" for the command, from SetEnv and SendEnv; Caller.Run fills it in
 }
 

@@ -280,20 +280,6 @@ func TestRealManySessions(t *testing.T) {
 	wg.Wait()
 }
 
-func TestRealHosts(t *testing.T) {
-	k := keys(t, secret, "job", "0")
-	p := pool(t, k)
-	socket := agentOf(t, p, rsh.Target{Name: "node-7", ID: "worker-0"}, rsh.Target{Name: "worker-1"})
-	hosts, err := rsh.Hosts(within(t), socket)
-	require.NoError(t, err)
-	require.Equal(t, [][]string{{"node-7", "worker-0"}, {"worker-1"}}, hosts)
-	_, err = rsh.Hosts(within(t), socket+".none")
-	require.ErrorContains(t, err, "no such file")
-	hosts, err = rsh.Hosts(within(t), agentOf(t, p))
-	require.NoError(t, err)
-	require.Empty(t, hosts)
-}
-
 // Without an agent the command runs over a connection of its own.
 func TestRealDirect(t *testing.T) {
 	k := keys(t, secret, "job", "0")

@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
 // Target is a container to reach. Name is used in messages, ID selects the host key that it must prove to have. If ID
@@ -47,7 +49,6 @@ type Config struct {
 	User  ssh.Signer                    // the job's login key
 	Host  func(id string) ssh.PublicKey // the host key to expect of the container with this id; nil result = of nobody
 	Label string                        // the label of our job and attempt; "" = do not compare labels
-	Login string                        // user name to log in with; "" = "root"
 
 	DialTimeout     time.Duration // for connecting, which has 5 s of it at most, handshake and login together; 0 = 20 s
 	Keepalive       time.Duration // between two requests for a sign of life on each connection, which Watch may change; 0 = 15 s
@@ -66,9 +67,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Login == "" {
-		c.Login = "root"
-	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 20 * time.Second
 	}
@@ -148,7 +146,7 @@ func (p *Pool) Watch(silence, keepalive time.Duration) {
 	p.watch = silence
 	for _, l := range p.links {
 		if l.tcp != nil {
-			watchTCP(l.tcp, silence)
+			_ = tcp.Watch(l.tcp.Conn, silence) // it fails where the connection has ended
 		}
 	}
 }
@@ -177,17 +175,6 @@ func (p *Pool) start(f func()) bool {
 	return true
 }
 
-// Connect makes sure that there is a connection to the target, so that later calls need not wait for one, and returns the
-// target with the ID that it proved. The error is a *DialError.
-func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
-	l, err := p.link(ctx, t, 0)
-	if err != nil {
-		return t, err
-	}
-	t.ID = l.id
-	return t, nil
-}
-
 // Control opens the channel "control@paiinit" on the kept connection. Its Read ends with an error, io.EOF or another,
 // as soon as the peer closes the channel or the connection is lost, and that is how a loss is noticed: there is no
 // other signal. Where the machine of the peer has fallen silent, it is syscall.ETIMEDOUT. Close ends Read and Write at
@@ -203,7 +190,7 @@ func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error
 	if !p.start(func() { ssh.DiscardRequests(reqs) }) ||
 		!p.start(func() { _ = pump.CloseWithError(copyControl(pump, ch, l.tcp)) }) {
 		_ = ch.Close()
-		return nil, &DialError{t, StageChannel, errClosed}
+		return nil, &DialError{t, stageChannel, errClosed}
 	}
 	return c, nil
 }
@@ -264,11 +251,8 @@ func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
 				return werr
 			}
 		}
-		if cause := tcp.failure.Load(); errors.Is(err, io.EOF) && cause != nil {
-			return *cause
-		}
 		if err != nil {
-			return err
+			return tcp.loss.Explain(err)
 		}
 	}
 }
@@ -290,7 +274,7 @@ func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-
 		// A peer that answers, even with a refusal, is not dead; and nobody waits any more when ctx has ended.
 		var refused *ssh.OpenChannelError
 		if fresh || errors.As(err, &refused) || ctx.Err() != nil {
-			return nil, nil, nil, &DialError{t, StageChannel, err}
+			return nil, nil, nil, &DialError{t, stageChannel, err}
 		}
 		p.forget(l)
 		l.close()
@@ -328,7 +312,7 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 			p.limit(l, full)
 			lane++
 		case fresh || refused != nil || ctx.Err() != nil:
-			return nil, &DialError{t, StageChannel, err}
+			return nil, &DialError{t, stageChannel, err}
 		default:
 			fresh = true
 			p.forget(l)
@@ -414,7 +398,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, &DialError{t, StageConnect, errClosed}
+		return nil, &DialError{t, stageConnect, errClosed}
 	}
 	l := p.links[key]
 	if l == nil {
@@ -426,7 +410,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 		}
 		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, limit: limit,
 			lost: make(chan struct{}), room: p.cfg.Sessions}
-		l.stage.Store(StageConnect)
+		l.stage.Store(stageConnect)
 		p.links[key] = l
 		p.wg.Go(func() { p.dial(dialling, t, l) })
 	}
@@ -458,7 +442,7 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 // dial makes the connection of a new link and then looks after it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
-	conn, tcp, chans, reqs, id, err := p.handshake(ctx, t, l)
+	conn, greeted, chans, reqs, id, err := p.handshake(ctx, t, l)
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {
@@ -472,8 +456,8 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		p.mu.Unlock()
 		return
 	}
-	l.conn, l.tcp, l.id = conn, tcp, id
-	watchTCP(tcp, p.watch)
+	l.conn, l.tcp, l.id = conn, greeted, id
+	_ = tcp.Watch(greeted.Conn, p.watch) // it fails where the connection has ended
 	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
 		l.keys = append(l.keys, key) // it was asked for without an id
 		p.links[key] = l

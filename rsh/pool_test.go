@@ -35,7 +35,7 @@ func TestControl(t *testing.T) {
 	// A command and a second control channel share the connection.
 	other, err := p.Control(testCtx(t), peer.target)
 	require.NoError(t, err)
-	st, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	st, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 3"})
 	require.NoError(t, err)
 	require.Equal(t, Status{Code: 3}, st)
 	require.EqualValues(t, 1, peer.logins.Load())
@@ -52,7 +52,7 @@ func TestRedial(t *testing.T) {
 	peer := startPeer(t, "worker-1", nil)
 	p := testPool(t, nil)
 	for i := range 20 {
-		st, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 7"})
+		st, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 7"})
 		require.NoError(t, err, i)
 		require.Equal(t, Status{Code: 7}, st)
 		peer.drop() // the pool may or may not have noticed when the next command comes
@@ -82,7 +82,7 @@ func TestRedialOnOpen(t *testing.T) {
 			})
 			_ = peer
 			p := testPool(t, nil)
-			st, err := p.Exec(testCtx(t), dying.target, Request{Command: "exit 7"})
+			st, err := p.Exec(testCtx(t), dying.target, request{Command: "exit 7"})
 			require.Equal(t, tt.logins, served.Load())
 			if tt.ok {
 				require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestRedialOnOpen(t *testing.T) {
 			}
 			var dial *DialError
 			require.ErrorAs(t, err, &dial)
-			require.Equal(t, StageChannel, dial.Stage)
+			require.Equal(t, stageChannel, dial.Stage)
 		})
 	}
 }
@@ -135,7 +135,7 @@ func TestSingleFlight(t *testing.T) {
 	done := make(chan error, n)
 	for range n {
 		go func() {
-			st, err := p.Exec(ctx, peer.target, Request{Command: "exit 9"})
+			st, err := p.Exec(ctx, peer.target, request{Command: "exit 9"})
 			if err == nil && st.Code != 9 {
 				err = fmt.Errorf("status %d", st.Code)
 			}
@@ -203,7 +203,7 @@ func waitFor(t testing.TB, cond func() bool) {
 
 func TestErrors(t *testing.T) {
 	label := testConfig("s").Label
-	all := []error{ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID, ErrRefused}
+	all := []error{ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID, errRefused}
 	says := func(s string) func(*peerServer) {
 		return func(p *peerServer) {
 			p.raw = func(c net.Conn) bool {
@@ -221,39 +221,39 @@ func TestErrors(t *testing.T) {
 		is    error
 		text  string // after "rsh: reaching worker-1 (ADDR): "
 	}{
-		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), StageHandshake, ErrOtherJob,
+		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), stageHandshake, ErrOtherJob,
 			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
-		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 2 and more"), StageHandshake, ErrOtherVersion,
+		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 2 and more"), stageHandshake, ErrOtherVersion,
 			"handshake: it is another version of paiinit: its protocol is 2 and more, ours 1"},
-		{"older version", greets("SSH-2.0-paiinit " + label + " worker-1"), StageHandshake, ErrOtherVersion,
+		{"older version", greets("SSH-2.0-paiinit " + label + " worker-1"), stageHandshake, ErrOtherVersion,
 			"handshake: it is another version of paiinit: its protocol is older, ours 1"},
-		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 2"), StageHandshake, ErrOtherJob,
+		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 2"), stageHandshake, ErrOtherJob,
 			"handshake: it belongs to another job or to another attempt of this one: its label is ffffffffffffffff, ours " + label},
-		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, StageHandshake, ErrOtherSecret,
+		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, stageHandshake, ErrOtherSecret,
 			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
 		{"other secret and id", func(p *peerServer) {
 			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("other", "host worker-2")
-		}, StageHandshake, ErrOtherSecret, `handshake: it was given another secret: its host key is not the one of "worker-2"`},
+		}, stageHandshake, ErrOtherSecret, `handshake: it was given another secret: its host key is not the one of "worker-2"`},
 		{"other container", func(p *peerServer) {
 			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("s", "host worker-2")
-		}, StageHandshake, ErrOtherID, `handshake: it is another container of this job: it is "worker-2", and should be "worker-1"`},
-		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, StageHandshake, ErrOtherSecret,
+		}, stageHandshake, ErrOtherID, `handshake: it is another container of this job: it is "worker-2", and should be "worker-1"`},
+		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, stageHandshake, ErrOtherSecret,
 			`handshake: it was given another secret: its host key is not the one of "worker-1"`},
-		{"login refused", func(p *peerServer) { p.userKey = testKey("other", "user").PublicKey() }, StageLogin, ErrRefused, ""},
-		{"OpenSSH", greets("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"), StageHandshake, ErrNotPaiinit,
+		{"login refused", func(p *peerServer) { p.userKey = testKey("other", "user").PublicKey() }, stageLogin, errRefused, ""},
+		{"OpenSSH", greets("SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"), stageHandshake, ErrNotPaiinit,
 			`handshake: what answers there is not paiinit: it says "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3"`},
-		{"paiinit without a comment", greets("SSH-2.0-paiinit"), StageHandshake, ErrNotPaiinit,
+		{"paiinit without a comment", greets("SSH-2.0-paiinit"), stageHandshake, ErrNotPaiinit,
 			`handshake: what answers there is not paiinit: it does not say whose it is: "SSH-2.0-paiinit"`},
-		{"HTTP", says("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request"), StageHandshake, ErrNotPaiinit,
+		{"HTTP", says("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request"), stageHandshake, ErrNotPaiinit,
 			`handshake: what answers there is not paiinit: it says "HTTP/1.1 400 Bad Request"`},
-		{"garbage", says("\x00\xff\x01\x02"), StageHandshake, ErrNotPaiinit,
+		{"garbage", says("\x00\xff\x01\x02"), stageHandshake, ErrNotPaiinit,
 			`handshake: what answers there is not paiinit: it says "\x00\xff\x01\x02"`},
-		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), StageHandshake, ErrNotPaiinit, ""},
-		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte, 4000))), StageHandshake, nil, ""},
-		{"silent", says(""), StageHandshake, nil, "handshake: no answer within 300ms"},
-		{"half a greeting", says("SSH-2.0-pai"), StageHandshake, nil, "handshake: no answer within 300ms"},
-		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, StageHandshake, nil, ""},
-		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), StageHandshake, nil, "handshake: no answer within 300ms"},
+		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), stageHandshake, ErrNotPaiinit, ""},
+		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte, 4000))), stageHandshake, nil, ""},
+		{"silent", says(""), stageHandshake, nil, "handshake: no answer within 300ms"},
+		{"half a greeting", says("SSH-2.0-pai"), stageHandshake, nil, "handshake: no answer within 300ms"},
+		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, stageHandshake, nil, ""},
+		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), stageHandshake, nil, "handshake: no answer within 300ms"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestConnectErrors(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(testCtx(t))
 	cancel(errors.New("the job is over"))
-	_, err = p.Exec(ctx, Target{Name: "worker-1", ID: "worker-1", Addr: addr}, Request{})
+	_, err = p.Exec(ctx, Target{Name: "worker-1", ID: "worker-1", Addr: addr}, request{})
 	require.Error(t, err)
 
 	require.NoError(t, p.Close())
@@ -309,7 +309,7 @@ func TestLearnID(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Target{Name: "10.0.0.7", ID: "4fd2a0c1", Addr: peer.target.Addr}, known)
 	for _, target := range []Target{known, unknown, peer.target} {
-		st, err := p.Exec(testCtx(t), target, Request{Command: "exit 4"})
+		st, err := p.Exec(testCtx(t), target, request{Command: "exit 4"})
 		require.NoError(t, err)
 		require.Equal(t, Status{Code: 4}, st)
 	}
@@ -346,7 +346,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	out := &lines{got: make(chan string, 8)}
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Exec(ctx, peer.target, Request{Command: "hang", Stdout: out})
+		_, err := p.Exec(ctx, peer.target, request{Command: "hang", Stdout: out})
 		done <- err
 	}()
 	require.Equal(t, "started\n", <-out.got)
@@ -561,7 +561,7 @@ func TestLanes(t *testing.T) {
 	out.got = make(chan string)
 	for range 10 {
 		wg.Go(func() {
-			_, err := p.Exec(ctx, peer.target, Request{Command: "hang", Stdout: &out})
+			_, err := p.Exec(ctx, peer.target, request{Command: "hang", Stdout: &out})
 			if !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -573,7 +573,7 @@ func TestLanes(t *testing.T) {
 	require.EqualValues(t, 4, peer.logins.Load())
 	cancel()
 	wg.Wait()
-	status, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	status, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 3"})
 	require.NoError(t, err)
 	require.Equal(t, 3, status.Code)
 	p.mu.Lock()
@@ -584,10 +584,10 @@ func TestLanes(t *testing.T) {
 func TestNoRoomAtAll(t *testing.T) {
 	peer := startPeer(t, "worker-1", func(s *peerServer) { s.most = -1 })
 	p := testPool(t, nil)
-	_, err := p.Exec(testCtx(t), peer.target, Request{Command: "exit 3"})
+	_, err := p.Exec(testCtx(t), peer.target, request{Command: "exit 3"})
 	var dial *DialError
 	require.ErrorAs(t, err, &dial)
-	require.Equal(t, StageChannel, dial.Stage)
+	require.Equal(t, stageChannel, dial.Stage)
 	require.True(t, mayPass(dial))
 }
 
@@ -615,7 +615,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
 
-	l.tcp.note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
+	l.tcp.loss.Note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
 	peer.drop()
 	_, err = io.Copy(io.Discard, ch)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is what a command is told about the terminal that it gets.
-type Terminal struct {
+// terminal is what a command is told about the terminal that it gets.
+type terminal struct {
 	Name  string // of its type, as in TERM; "" = unknown
-	Size  Size
+	Size  windowSize
 	Modes []byte // as RFC 4254, 8 encodes them; nil = the peer's own
 }
 
-// Size is that of a terminal in characters and in pixels; 0 = unknown.
-type Size struct{ Columns, Rows, Width, Height uint16 }
+// windowSize is that of a terminal in characters and in pixels; 0 = unknown.
+type windowSize struct{ Columns, Rows, Width, Height uint16 }
 
 // request is the payload of "pty-req" (RFC 4254, 6.2).
-func (t *Terminal) request() []byte {
+func (t *terminal) request() []byte {
 	return ssh.Marshal(struct {
 		Name                         string
 		Columns, Rows, Width, Height uint32
@@ -33,19 +33,19 @@ func (t *Terminal) request() []byte {
 }
 
 // change is the payload of "window-change" (RFC 4254, 6.7).
-func (s Size) change() []byte {
+func (s windowSize) change() []byte {
 	return ssh.Marshal(struct{ Columns, Rows, Width, Height uint32 }{uint32(s.Columns), uint32(s.Rows), uint32(s.Width), uint32(s.Height)})
 }
 
 // encode is for a request to the agent: "" for no terminal, else size, modes and name, separated by spaces.
-func (t *Terminal) encode() string {
+func (t *terminal) encode() string {
 	if t == nil {
 		return ""
 	}
 	return fmt.Sprintf("%d %d %d %d %x %s", t.Size.Columns, t.Size.Rows, t.Size.Width, t.Size.Height, t.Modes, t.Name)
 }
 
-func decodeTerminal(text string) (*Terminal, error) {
+func decodeTerminal(text string) (*terminal, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -53,7 +53,7 @@ func decodeTerminal(text string) (*Terminal, error) {
 	if len(fields) != 6 {
 		return nil, fmt.Errorf("terminal %q is not understood", text)
 	}
-	t := &Terminal{Name: fields[5]}
+	t := &terminal{Name: fields[5]}
 	for i, to := range []*uint16{&t.Size.Columns, &t.Size.Rows, &t.Size.Width, &t.Size.Height} {
 		n, err := strconv.ParseUint(fields[i], 10, 16)
 		if err != nil {
@@ -68,7 +68,7 @@ func decodeTerminal(text string) (*Terminal, error) {
 	return t, nil
 }
 
-func (s Size) bytes() []byte {
+func (s windowSize) bytes() []byte {
 	var b []byte
 	for _, n := range []uint16{s.Columns, s.Rows, s.Width, s.Height} {
 		b = binary.BigEndian.AppendUint16(b, n)
@@ -76,7 +76,7 @@ func (s Size) bytes() []byte {
 	return b
 }
 
-func parseSize(b []byte) (s Size, ok bool) {
+func parseSize(b []byte) (s windowSize, ok bool) {
 	if len(b) != 8 {
 		return s, false
 	}
@@ -111,11 +111,11 @@ func (s *screen) with(f func(fd int) error) error {
 	return errors.Join(raw.Control(func(fd uintptr) { ferr = f(int(fd)) }), ferr)
 }
 
-func (s *screen) size() (size Size) {
+func (s *screen) size() (size windowSize) {
 	_ = s.with(func(fd int) error { // a terminal without a size has an unknown one
 		w, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		if err == nil {
-			size = Size{w.Col, w.Row, w.Xpixel, w.Ypixel}
+			size = windowSize{w.Col, w.Row, w.Xpixel, w.Ypixel}
 		}
 		return err
 	})

@@ -60,11 +60,11 @@ func TestEncodeModes(t *testing.T) {
 }
 
 func TestDecodeTerminal(t *testing.T) {
-	for _, want := range []*Terminal{
+	for _, want := range []*terminal{
 		nil,
 		{},
-		{Name: "xterm-256color", Size: Size{80, 24, 640, 480}, Modes: []byte{1, 0, 0, 0, 3, 0}},
-		{Name: "a b", Size: Size{65535, 0, 0, 1}},
+		{Name: "xterm-256color", Size: windowSize{80, 24, 640, 480}, Modes: []byte{1, 0, 0, 0, 3, 0}},
+		{Name: "a b", Size: windowSize{65535, 0, 0, 1}},
 	} {
 		got, err := decodeTerminal(want.encode())
 		require.NoError(t, err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // The protocol between Run and ServeAgent, over a Unix stream socket. Both ends are the same program, so it has a name
@@ -28,35 +30,28 @@ import (
 //	client: 'Q' host NUL command         once, instead of 'R': is the host one of the job's?
 //	agent:  'Q' 0 or 1, 1 byte           1 = yes, or no other ssh may run the command
 //
-//	client: 'N'                          once, instead of 'R'
-//	agent:  'N' names                    of all hosts, by rank, with spaces between the names of one and a NUL after them
-//
 // The agent closes after its only frame. A client that closes earlier gives the command up.
 const (
-	protocol = "paiinit-rsh/3"
+	protocol = frame.Protocol
 
-	frameRequest = 'R'
-	frameNames   = 'N'
+	frameRequest = frame.Request
 	frameKnown   = 'Q'
 	frameForeign = 'U'
 	frameAgain   = 'A'
-	frameSignal  = 'S'
+	frameSignal  = frame.Signal
 	frameResize  = 'W'
-	frameExit    = 'X'
-	frameKilled  = 'K'
+	frameExit    = frame.Exit
+	frameKilled  = frame.Killed
 	frameError   = 'E'
 
 	modeCommand   = ""
 	modeSubsystem = "subsystem"
 
-	headerSize = 5
+	headerSize = frame.HeaderSize
 	maxFrame   = maxCommand + maxEnviron + 4096
 )
 
-// header returns the first bytes of a frame with n bytes of content.
-func header(kind byte, n int) []byte {
-	return binary.BigEndian.AppendUint32([]byte{kind}, uint32(n))
-}
+func header(kind byte, n int) []byte { return frame.Header(kind, n) }
 
 func writeFrame(w io.Writer, kind byte, content []byte) error {
 	_, err := w.Write(append(header(kind, len(content)), content...))
@@ -126,19 +121,19 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	if len(content) > maxFrame {
 		return fmt.Errorf("the command has %d bytes with its environment, %d are possible", len(content), maxFrame)
 	}
-	frame := append(header(frameRequest, len(content)), content...)
-	n, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(fds[:]...), nil)
-	if err != nil || n == len(frame) {
+	b := append(header(frameRequest, len(content)), content...)
+	n, _, err := conn.WriteMsgUnix(b, unix.UnixRights(fds[:]...), nil)
+	if err != nil || n == len(b) {
 		return err
 	}
-	_, err = conn.Write(frame[n:])
+	_, err = conn.Write(b[n:])
 	return err
 }
 
 // errNoRoom says that files were lost on their way for want of descriptors (RLIMIT_NOFILE).
 var errNoRoom = errors.New("no room for the files of a command: the limit of open files is reached (ulimit -n)")
 
-// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest, frameNames or frameKnown.
+// receiveRequest is the other end of sendRequest; kind is that of the frame: frameRequest or frameKnown.
 // The caller closes the descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
 	var h [headerSize]byte
@@ -161,7 +156,7 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may have no more files open
 		return 0, inv, fds, errNoRoom
 	}
-	if h[0] != frameNames && h[0] != frameKnown && len(got) != 3 {
+	if h[0] != frameKnown && len(got) != 3 {
 		return 0, inv, fds, fmt.Errorf("a request with %d files, it needs 3", len(got))
 	}
 	if _, err := io.ReadFull(conn, h[n:]); err != nil {
@@ -176,7 +171,6 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 		return 0, inv, fds, io.ErrUnexpectedEOF
 	}
 	switch kind {
-	case frameNames:
 	case frameKnown:
 		inv.Host, inv.Command, _ = strings.Cut(string(content), "\x00")
 	case frameRequest:

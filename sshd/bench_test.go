@@ -10,7 +10,7 @@ import (
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
 
-// BenchmarkCommand runs "true" over a connection that is there.
+// BenchmarkCommand runs "true" over an open connection.
 func BenchmarkCommand(b *testing.B) {
 	client := sshdtest.Start(b, sshd.Config{}).Dial(b)
 	for b.Loop() {

@@ -78,7 +78,7 @@ func TestTenMegabytesEachWay(t *testing.T) {
 	require.True(t, bytes.Equal(data, []byte(r.stderr)), "stderr: %d bytes", len(r.stderr))
 }
 
-// The command has exited, what it wrote fills the window of the channel and the pipe, and the client reads only after all bounds.
+// The command has exited, its output fills the channel's window and the pipe, and the client reads after all deadlines.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	cfg := sshd.Config{}
 	told := events(&cfg)
@@ -88,14 +88,15 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	require.True(t, ch.ask(t, "exec", text(fmt.Sprintf("head -c %d /dev/zero", size))))
 	start := <-told
 	gone(t, start.PID)
-	time.Sleep(200 * time.Millisecond) // much longer than the bounds
+	time.Sleep(200 * time.Millisecond) // much longer than the deadlines
 	n, err := io.Copy(io.Discard, ch)
 	require.NoError(t, err)
 	require.EqualValues(t, size, n)
 }
 
-func TestDefect14StdinIsNotWaitedFor(t *testing.T) {
-	client := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetDrain(20*time.Second, 30*time.Second) }).Dial(t)
+func TestStdinIsNotWaitedFor(t *testing.T) {
+	client := sshdtest.Start(t, sshd.Config{},
+		func(s *sshd.Server) { s.SetDrain(20*time.Second, 30*time.Second) }).Dial(t)
 	r, w := io.Pipe()
 	t.Cleanup(func() { _ = w.Close() })
 	begin := time.Now()
@@ -105,12 +106,14 @@ func TestDefect14StdinIsNotWaitedFor(t *testing.T) {
 
 func TestInputNobodyReadsDoesNotBlock(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
-	require.Equal(t, "done\n", run(t, client, "exec <&-; sleep 0.1; echo done", bytes.NewReader(make([]byte, 8<<20))).stdout)
+	require.Equal(t, "done\n",
+		run(t, client, "exec <&-; sleep 0.1; echo done", bytes.NewReader(make([]byte, 8<<20))).stdout)
 }
 
 func TestEndOfStdinReachesTheCommand(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
-	require.Equal(t, result{stdout: "one\ntwo\nend\n"}, run(t, client, "cat; echo end", strings.NewReader("one\ntwo\n")))
+	require.Equal(t, result{stdout: "one\ntwo\nend\n"},
+		run(t, client, "cat; echo end", strings.NewReader("one\ntwo\n")))
 }
 
 func TestShellWithoutTerminalReadsStdin(t *testing.T) {
@@ -128,7 +131,9 @@ func TestSignalsReachTheWholeGroup(t *testing.T) {
 	ch := open(t, client)
 	require.False(t, ch.ask(t, "signal", text("USR1")), "no command yet")
 	require.False(t, ch.ask(t, "signal", text("NOSUCH")))
-	require.True(t, ch.ask(t, "exec", text(`(trap "echo child; exit" USR1; echo r; while :; do sleep 0.01; done) & trap "echo leader; wait; exit 9" USR1; echo r; while :; do sleep 0.01; done`)))
+	require.True(t, ch.ask(t, "exec", text(
+		`(trap "echo child; exit" USR1; echo r; while :; do sleep 0.01; done) & trap "echo leader; wait; `+
+			`exit 9" USR1; echo r; while :; do sleep 0.01; done`)))
 	require.Equal(t, []string{"r", "r"}, ch.lines(t, 2))
 	require.True(t, ch.ask(t, "signal", text("USR1")))
 	require.ElementsMatch(t, []string{"child", "leader"}, ch.lines(t, 2))
@@ -148,7 +153,7 @@ func TestSignalBeforeTheCommandRunsIsNotLost(t *testing.T) {
 	}
 }
 
-// What becomes known later is in the sessions that start later.
+// Sessions get the variables that Extra returns when they start.
 func TestExtraEnvironment(t *testing.T) {
 	var rank atomic.Value
 	rank.Store("unknown")
@@ -184,7 +189,10 @@ func TestEnvironmentAndDirectory(t *testing.T) {
 	r := finish(t, session, &stdout, &stderr)
 	require.Empty(t, r.stderr)
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
-	for _, want := range []string{"A=1", "LANG=en_US.UTF-8", "LC_TIME=x", "HOME=" + home, "SHELL=/bin/sh", "PATH=" + os.Getenv("PATH"), "PWD=" + home, home} {
+	for _, want := range []string{
+		"A=1", "LANG=en_US.UTF-8", "LC_TIME=x", "HOME=" + home, "SHELL=/bin/sh", "PATH=" + os.Getenv("PATH"),
+		"PWD=" + home, home,
+	} {
 		require.Contains(t, lines, want)
 	}
 	require.NotContains(t, r.stdout, "bad")
@@ -200,7 +208,8 @@ func TestDirectoryWithoutHome(t *testing.T) {
 	for _, c := range []struct{ home, dir, want string }{
 		{dir, "/usr", dir}, {dir + "/no", "/usr", "/usr"}, {dir + "/no", dir + "/no", "/"}, {"relative", "", "/"},
 	} {
-		client := sshdtest.Start(t, sshd.Config{Environ: []string{"HOME=" + c.home, "PATH=/usr/bin:/bin"}, Dir: c.dir}).Dial(t)
+		client := sshdtest.Start(t,
+			sshd.Config{Environ: []string{"HOME=" + c.home, "PATH=/usr/bin:/bin"}, Dir: c.dir}).Dial(t)
 		require.Equal(t, c.want+"\n", run(t, client, "pwd", nil).stdout)
 	}
 }
@@ -224,10 +233,12 @@ func TestCommandOf100kB(t *testing.T) {
 	require.Equal(t, long+"\n", run(t, client, "echo "+long, nil).stdout)
 }
 
-func TestDefect15MalformedExecIsRefused(t *testing.T) {
+func TestMalformedExecIsRefused(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	ch := open(t, server.Dial(t))
-	for _, payload := range [][]byte{nil, {0}, {0, 0, 0, 9, 'x'}, append(text("true"), 0), text("tr\x00ue"), {0xff, 0xff, 0xff, 0xff}} {
+	for _, payload := range [][]byte{
+		nil, {0}, {0, 0, 0, 9, 'x'}, append(text("true"), 0), text("tr\x00ue"), {0xff, 0xff, 0xff, 0xff},
+	} {
 		require.False(t, ch.ask(t, "exec", payload), "%q", payload)
 	}
 	require.False(t, ch.ask(t, "shell", []byte("x")))
@@ -252,7 +263,9 @@ func TestSubsystemsAndForwardingAreRefused(t *testing.T) {
 	require.False(t, ch.ask(t, "x11-req", make([]byte, 20)))
 	require.False(t, ch.ask(t, "nonsense", nil))
 	server.Log.Wait(t, "ssh request refused", "subsystem")
-	for _, kind := range []string{"direct-tcpip", "direct-streamlocal@openssh.com", "x11", "auth-agent@openssh.com", "nonsense"} {
+	for _, kind := range []string{
+		"direct-tcpip", "direct-streamlocal@openssh.com", "x11", "auth-agent@openssh.com", "nonsense",
+	} {
 		_, _, err := client.OpenChannel(kind, make([]byte, 40))
 		var refused *ssh.OpenChannelError
 		require.ErrorAs(t, err, &refused, kind)
@@ -277,7 +290,8 @@ func TestCommandsAreLoggedAndTold(t *testing.T) {
 	require.Equal(t, 3, run(t, client, "exit 3", nil).status)
 	require.Equal(t, "KILL", run(t, client, "kill -9 $$ # "+strings.Repeat("long", 100), nil).signal)
 	key := ssh.FingerprintSHA256(server.User.PublicKey())
-	line := server.Log.Wait(t, "ssh command", `command="exit 3"`, "status=3", "key="+key, "remote=127.0.0.1", "duration=")
+	line := server.Log.Wait(t, "ssh command", `command="exit 3"`, "status=3", "key="+key, "remote=127.0.0.1",
+		"duration=")
 	require.Contains(t, line, "level=DEBUG")
 	line = server.Log.Wait(t, "ssh command", "signal=SIGKILL")
 	require.Less(t, len(line), 620)
@@ -297,7 +311,7 @@ func TestCommandsAreLoggedAndTold(t *testing.T) {
 	require.False(t, last.Lost)
 }
 
-// OpenSSH does that when its input has ended.
+// OpenSSH sends EOF when its input has ended.
 func TestClientThatAnswersEOFWithCloseGetsTheStatus(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
 	for i := range 300 {
@@ -312,4 +326,39 @@ func TestClientThatAnswersEOFWithCloseGetsTheStatus(t *testing.T) {
 		require.NotNil(t, req, "no status in round %d", i)
 		require.Equal(t, []byte{0, 0, 0, 9}, req.Payload)
 	}
+}
+
+// A command may ask who is behind it before its start is reported: AwaitStarts waits for the report.
+func TestAwaitStarts(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	cfg := sshd.Config{StartWithSlack: func(start func() error) error {
+		err := start()
+		close(started)
+		<-release
+		return err
+	}}
+	reported := events(&cfg)
+	server := sshdtest.Start(t, cfg)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(t, server.Dial(t), "true", nil)
+	}()
+	<-started
+	waited := make(chan int, 1)
+	go func() {
+		server.AwaitStarts()
+		waited <- len(reported)
+	}()
+	atStart := -1
+	select {
+	case atStart = <-waited: // too early
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(release)
+	if atStart < 0 {
+		atStart = <-waited
+	}
+	<-ended
+	require.NotZero(t, atStart, "the start was not reported yet")
 }

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hiding knows what an SFTP client must not reach: absolute paths without symbolic links, with all that is below them.
+// hiding is what an SFTP client must not reach: absolute paths without symbolic links, and everything below them.
 type hiding []string
 
-// newHiding follows the symbolic links of paths, and adds the other places where the kernel has mounted the same files.
+// newHiding resolves the symbolic links of paths and adds the other places where the same files are mounted.
 func newHiding(paths []string) hiding {
 	var h hiding
 	for _, p := range paths {
@@ -25,11 +25,11 @@ func newHiding(paths []string) hiding {
 			h = append(h, resolved(p))
 		}
 	}
-	text, _ := os.ReadFile("/proc/self/mountinfo") // without /proc, the places are not known
+	text, _ := os.ReadFile("/proc/self/mountinfo") // without /proc, these places are unknown
 	return h.mountedToo(readMounts(string(text)))
 }
 
-// mount is a mounted file system, or a part of it.
+// mount is a mounted file system or a part of it.
 type mount struct{ device, root, point, kind string }
 
 // readMounts reads proc_pid_mountinfo(5): "ID PARENT DEVICE ROOT POINT OPTIONS [FIELD...] - TYPE SOURCE OPTIONS".
@@ -43,7 +43,7 @@ func readMounts(mountinfo string) (mounts []*mount) {
 	return mounts
 }
 
-// unescaped undoes the kernel's octal numbers for blank, tab, newline and backslash.
+// unescaped decodes the kernel's octal numbers for blank, tab, newline and backslash.
 func unescaped(s string) string {
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
@@ -57,8 +57,8 @@ func unescaped(s string) string {
 	return string(b)
 }
 
-// mountedToo adds to what is hidden the other places of the same files, and each proc, sysfs and devices file system:
-// some containers get those of the machine.
+// mountedToo adds the other places of the hidden files, and each proc, sysfs and devices file system: some containers
+// get the machine's.
 func (h hiding) mountedToo(mounts []*mount) hiding {
 	all := h
 	for _, m := range mounts {
@@ -68,7 +68,7 @@ func (h hiding) mountedToo(mounts []*mount) hiding {
 		}
 	}
 	for _, p := range h {
-		at := &mount{} // of p: the deepest, and the last where several cover each other
+		at := &mount{} // of p: the deepest, and of several at one place the last
 		for _, m := range mounts {
 			if within(p, m.point) && len(m.point) >= len(at.point) {
 				at = m
@@ -88,12 +88,12 @@ func (h hiding) mountedToo(mounts []*mount) hiding {
 	return all
 }
 
-// within reports whether a clean path is dir, or lies below it.
+// within reports whether a clean path is dir or below it.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// resolved follows the symbolic links of an absolute path, as far as it exists.
+// resolved resolves the symbolic links of an absolute path, as far as it exists.
 func resolved(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -105,7 +105,7 @@ func resolved(path string) string {
 	return filepath.Join(resolved(parent), name)
 }
 
-// hides reports whether a path without symbolic links must not be reached.
+// hides reports whether a path without symbolic links is hidden.
 func (h hiding) hides(path string) bool {
 	for _, hidden := range h {
 		if within(path, hidden) {
@@ -115,8 +115,8 @@ func (h hiding) hides(path string) bool {
 	return false
 }
 
-// landlockVersion is the kernel's version of Landlock's interface (Documentation/userspace-api/landlock.rst), 0 where
-// it has none, or does not let this process use it.
+// landlockVersion returns the kernel's version of Landlock (Documentation/userspace-api/landlock.rst); 0 if it has none
+// or forbids it to this process.
 func landlockVersion() int {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -133,19 +133,19 @@ const (
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 )
 
-// ruleset is one of Landlock's, which allows what it has rules for. A rule holds for everything below a directory, so
-// there is none for a directory with something hidden in it: what is in there is allowed one by one. The kernel finds
-// the rule of a directory by its inode, whichever path leads there.
+// ruleset is a Landlock ruleset, which allows what it has rules for. A rule allows everything below a directory, so a
+// directory above a hidden path gets no such rule: its other entries are allowed one by one. The kernel finds the rule
+// of a directory by its inode, through any path.
 type ruleset struct {
 	fd            int
-	handled       uint64  // the rights that the kernel knows: all others cannot be taken away
-	hidden, above []inode // what is hidden, and the directories that lead there
+	handled       uint64  // the rights that the kernel knows and can take away
+	hidden, above []inode // hidden files, and the directories above them
 }
 
 type inode struct{ device, number uint64 }
 
-// look adds the inode of a path, if there is one.
-func look(list []inode, path string) []inode {
+// appendInode appends the inode of a path, if it exists.
+func appendInode(list []inode, path string) []inode {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) == nil {
 		list = append(list, inode{uint64(st.Dev), st.Ino})
@@ -153,8 +153,7 @@ func look(list []inode, path string) []inode {
 	return list
 }
 
-// confine takes from this process, for good, the access to what is hidden. It is false where the kernel has no
-// Landlock.
+// confine permanently removes this process's access to what is hidden. It returns false if the kernel has no Landlock.
 func (h hiding) confine() (bool, error) {
 	version := landlockVersion()
 	if version == 0 {
@@ -163,10 +162,10 @@ func (h hiding) confine() (bool, error) {
 	// The rights of version 1 are the first 13 bits.
 	r := ruleset{handled: unix.LANDLOCK_ACCESS_FS_REFER - 1}
 	for _, path := range h {
-		r.hidden = look(r.hidden, path)
+		r.hidden = appendInode(r.hidden, path)
 		for len(path) > 1 {
 			path = filepath.Dir(path)
-			r.above = look(r.above, path)
+			r.above = appendInode(r.above, path)
 		}
 	}
 	for i, right := range []uint64{
@@ -184,7 +183,7 @@ func (h hiding) confine() (bool, error) {
 	r.fd = int(fd)
 	defer func() { _ = unix.Close(r.fd) }()
 	r.allow(unix.AT_FDCWD, "/")
-	// A restriction holds for its thread and the threads started from it, and the runtime has started some already.
+	// A restriction holds for one thread and those that it starts, and the runtime has already started some.
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
 		return false, fmt.Errorf("giving up new privileges: %w", errno)
 	}
@@ -194,7 +193,7 @@ func (h hiding) confine() (bool, error) {
 	return true, nil
 }
 
-// allow allows a path and what is below it, but not what is hidden. What cannot be opened or listed is not allowed.
+// allow allows a path and what is below it, except what is hidden. It skips what cannot be opened or listed.
 func (r *ruleset) allow(dir int, name string) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -211,7 +210,7 @@ func (r *ruleset) allow(dir int, name string) {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK || slices.Contains(r.hidden, in): // a link's target has its own path
 		return
 	case slices.Contains(r.above, in):
-		// This holds for what is hidden, too: stat(2), which is never denied, tells as much as names do.
+		// Listing shows hidden names as well: so does stat(2), which Landlock never denies.
 		rights = unix.LANDLOCK_ACCESS_FS_READ_DIR
 		for _, name := range namesIn(fd) {
 			r.allow(fd, name)
@@ -224,7 +223,7 @@ func (r *ruleset) allow(dir int, name string) {
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 }
 
-// namesIn returns the names in a directory that was opened by O_PATH.
+// namesIn returns the names in a directory that was opened with O_PATH.
 func namesIn(dir int) []string {
 	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -236,16 +235,16 @@ func namesIn(dir int) []string {
 	return names
 }
 
-// filter passes on what an SFTP client sends, and spoils the requests for hidden paths that the kernel does not refuse:
-// with Landlock requests that only look, or change mode, owner and times; without it all, as well as looking at a path
-// before it is used can do that (a symbolic link may be changed in between).
+// filter passes on what an SFTP client sends, and makes requests for hidden paths fail if the kernel allows them: with
+// Landlock requests that only look, or change mode, owner and times; without it all requests, as far as a check before
+// the use can (a symbolic link may change in between).
 type filter struct {
 	hiding
 	in       io.Reader
-	dir      string // where relative paths begin
+	dir      string // the directory of relative paths
 	confined bool   // by Landlock
-	head     []byte // to be passed on
-	left     int    // bytes of the packet after head, which are passed on as they come
+	head     []byte // still to pass on
+	left     int    // bytes of the packet after head, passed on unchanged
 }
 
 func (f *filter) Read(p []byte) (int, error) {
@@ -264,11 +263,11 @@ func (f *filter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// maxPathPacket is more than a request with two paths has, in bytes. A longer one is passed on, and refused by its
-// paths: PATH_MAX is 4096.
+// maxPathPacket is larger than any valid request with two paths, in bytes: PATH_MAX is 4096. Larger ones are passed on
+// and fail.
 const maxPathPacket = 32 << 10
 
-// next reads the head of a packet, and all of one with paths (draft-ietf-secsh-filexfer-02, 3 and 6): the length in
+// next reads the head of a packet, or all of it if it has paths (draft-ietf-secsh-filexfer-02, 3 and 6): the length in
 // four bytes, the type, the number of the request in four bytes, and strings.
 func (f *filter) next() error {
 	f.head = make([]byte, 4)
@@ -297,9 +296,9 @@ func (f *filter) next() error {
 	return nil
 }
 
-const packetOpen = 3 // also of a directory: its handle serves to list it, and to change its mode
+const packetOpen = 3 // also opens directories: the handle can list it and change its mode
 
-// pathsOf says which strings of a packet are paths to be looked at: n from first on.
+// pathsOf returns which strings of a packet are paths to check: n from first on.
 func (f *filter) pathsOf(kind byte) (first, n int) {
 	switch kind {
 	case 7, 9, 11, 17, 19: // LSTAT, SETSTAT, OPENDIR, STAT, READLINK
@@ -321,7 +320,7 @@ func (f *filter) pathsOf(kind byte) (first, n int) {
 	return 0, 0
 }
 
-// spoil replaces hidden paths by zeros: the call that the server makes then fails.
+// spoil replaces hidden paths by zeros, so that the server's system call fails.
 func (f *filter) spoil(b []byte, first, n int) {
 	for i := 0; i < first+n && len(b) >= 4; i++ {
 		size := int(binary.BigEndian.Uint32(b))
@@ -333,9 +332,9 @@ func (f *filter) spoil(b []byte, first, n int) {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(f.dir, path)
 		}
-		// The links in /proc lead out of it: neither what they say nor their target is for the client.
+		// Links in /proc lead out of it: both the link and its target are checked.
 		hidden := i >= first && (f.hides(filepath.Clean(path)) || f.hides(resolved(path)))
-		if hidden && f.confined && f.head[4] == packetOpen { // Landlock refuses files, and says so to the client
+		if hidden && f.confined && f.head[4] == packetOpen { // Landlock refuses files with the right error
 			info, err := os.Stat(path)
 			hidden = err == nil && info.IsDir()
 		}

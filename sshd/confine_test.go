@@ -12,7 +12,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// Where the kernel has no Landlock, a look at each path refuses what is hidden, by every name that leads there.
+// Without Landlock, the path checks refuse hidden files, by every name that leads there.
 func TestHiddenPathsByName(t *testing.T) {
 	dir := t.TempDir()
 	hidden, free := filepath.Join(dir, "hidden"), filepath.Join(dir, "free")
@@ -40,7 +40,7 @@ func TestHiddenPathsByName(t *testing.T) {
 		return err
 	}
 	require.NoError(t, open("file", os.O_RDWR))
-	require.NoError(t, open(filepath.Join(dir, "hiddenly"), os.O_RDWR|os.O_CREATE)) // begins with the same letters
+	require.NoError(t, open(filepath.Join(dir, "hiddenly"), os.O_RDWR|os.O_CREATE)) // starts with the same letters
 	require.NoError(t, client.PosixRename("file", "file2"))
 	require.NoError(t, client.Symlink(dir, "up"))
 	_, err = client.ReadDir("up")
@@ -75,8 +75,8 @@ func TestHiddenPathsByName(t *testing.T) {
 	require.Equal(t, "text", string(text))
 }
 
-// The same files under other names: bind mounts of what is hidden, of what is above and below it, and file systems of
-// the machine.
+// Hidden files stay hidden under other names: in bind mounts of them and of directories above and below them, and in
+// file systems of the machine.
 func TestMountedToo(t *testing.T) {
 	const mounts = `21 1 8:1 / / rw - ext4 /dev/vda rw
 22 21 0:5 / /proc rw shared:1 master:2 - proc proc rw

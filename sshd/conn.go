@@ -18,55 +18,56 @@ import (
 
 	gssh "github.com/gliderlabs/ssh"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/tcp"
 )
 
-// conn is one connection: the socket, its place among the handshakes, and what is known about the client.
-// It is also the net.Conn that the SSH library sees, which is how the login deadline stays ours: gliderlabs/ssh
-// replaces the deadline of its connection at every read and write.
+// conn is one connection: the socket, its place among the handshakes, and what is known about the client. It is also
+// the net.Conn that the SSH library uses: gliderlabs/ssh replaces the deadline of its connection at every read and
+// write, and would replace the login deadline.
 type conn struct {
 	net.Conn
 	srv    *Server
 	ctx    context.Context // ends with the connection
 	cancel context.CancelFunc
 
-	deadline *time.Timer // closes the connection; stopped by the login
-	expired  atomic.Bool // the deadline did it
-	crowded  atomic.Bool // there were too many
-	loggedIn atomic.Bool // authentication has succeeded
-	peer     atomic.Bool // with the job's own key
-	lost     atomic.Pointer[error]
-	check    bool         // by SelfCheck: its refusal is no news
-	heard    bool         // it had said something when its handshake began
-	head     []byte       // what that was, as far as it is not read
-	opening  opening      // of the goroutine that reads
-	glctx    gssh.Context // of gliderlabs/ssh; holds the ServerConn from the end of the handshake on
-	source   *source      // where it comes from; nil for a peer
-	leave    func()       // the door, at the login or the end
-	release  func()       // gives the place among the handshakes back; can be called again
+	deadline *time.Timer // closes the connection; the login stops it
+	expired  atomic.Bool // the deadline closed it
+	crowded  atomic.Bool // it was dropped because there were too many
+	loggedIn atomic.Bool // authentication succeeded
+	peer     atomic.Bool // logged in with a key of the job
+	loss     tcp.Loss
+	check    bool         // made by SelfCheck: its refusal is expected
+	greeted  bool         // the client sent something before its handshake began
+	greeting []byte       // what it sent and nothing has read yet
+	opening  opening      // used by the goroutine that reads
+	glctx    gssh.Context // of gliderlabs/ssh; has the ServerConn after the handshake
+	source   *source      // the client's host; nil for a peer
+	leave    func()       // leaves admission, at the login or the end
+	release  func()       // frees the place among the handshakes; may be called twice
 
-	// For the log, written and read by the goroutine of the handshake only.
+	// For the log. Only the goroutine of the handshake uses them.
 	user    string
-	id      identity // that was verified
-	offered []string // fingerprints of the keys that were tried, as far as they are not verified
-	denied  error    // why the last of them does not do
-	tried   bool     // to log in
+	id      identity // verified by a signature
+	offered []string // fingerprints of the keys that the client offered
+	denied  error    // why the last of them was refused
+	tried   bool     // the client tried to log in
 	failure error
 
 	mu       sync.Mutex
-	sessions int // running, or without a command yet
-	opened   int // sessions until the client has confirmed their end
+	sessions int // sessions that run, or have no command yet
+	opened   int // sessions whose end the client has not confirmed
 	others   int // channels of other types
 }
 
-// identity is who has logged in. It is created when the signature of the key has been verified, and reaches sessions only
-// through the permissions of the authenticated connection.
+// identity is the key that logged in. It is created when its signature was verified, and reaches sessions only through
+// the permissions of the authenticated connection.
 type identity struct {
 	fingerprint string
-	person      *person // nil: the key is of the job
+	person      *person // nil: the key belongs to the job
 }
 
-// level is that of lines about what the holder does. A launch of the job logs in on every host, and says so itself.
+// level returns the level of log lines about the holder's actions. A launch logs in on every host and is logged itself.
 func (id identity) level() slog.Level {
 	if id.person != nil {
 		return slog.LevelInfo
@@ -83,7 +84,7 @@ func (id identity) who() string {
 
 type identityKey struct{}
 
-// newConn makes a connection that has limit for its login.
+// newConn returns a connection that must log in within limit.
 func newConn(s *Server, nc net.Conn, limit time.Duration) *conn {
 	c := &conn{Conn: nc, srv: s, leave: func() {}, release: func() {}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -103,30 +104,23 @@ func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := 0, error(nil)
-	if len(c.head) > 0 {
-		n = copy(p, c.head)
-		c.head = c.head[n:]
+	if len(c.greeting) > 0 {
+		n = copy(p, c.greeting)
+		c.greeting = c.greeting[n:]
 	} else {
 		n, err = c.Conn.Read(p)
 	}
 	if bad := c.opening.feed(p[:n]); bad != nil {
 		n, err = 0, bad
 	}
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.note(err)
+	c.loss.Note(err)
 	return n, err
-}
-
-// note keeps why the connection was lost: the SSH channels only see an end.
-func (c *conn) note(err error) {
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		c.lost.CompareAndSwap(nil, &err)
-	}
 }
 
 func (c *conn) Close() error {
@@ -134,10 +128,10 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// shut closes the connection; whoever uses it notices.
+// shut closes the connection, which its users notice.
 func (c *conn) shut() { _ = c.Close() }
 
-// guard is deferred by every goroutine that works for the connection: a panic ends the connection, not the process.
+// guard lets a panic end the connection, not the process. Every goroutine of the connection defers it.
 func (c *conn) guard(doing string) {
 	if p := recover(); p != nil {
 		c.srv.log.Error("ssh panic, connection closed", "remote", address(c.RemoteAddr()), "in", doing,
@@ -146,7 +140,7 @@ func (c *conn) guard(doing string) {
 	}
 }
 
-// spawn runs f in a counted and guarded goroutine; false means that Shutdown is over and f will not run.
+// spawn runs f in a counted and guarded goroutine. False means that Shutdown has finished: f does not run.
 func (c *conn) spawn(doing string, f func()) bool {
 	if !c.srv.enter() {
 		return false
@@ -159,13 +153,13 @@ func (c *conn) spawn(doing string, f func()) bool {
 	return true
 }
 
-// enter takes note of a stranger. The server's lock is held.
-func (c *conn) enter() {
+// joinPending adds a connection from outside of the job to admission. The caller holds the server's lock.
+func (c *conn) joinPending() {
 	from := ipOf(c.RemoteAddr())
 	if c.check || c.srv.cfg.Known != nil && c.srv.cfg.Known(from) {
 		return
 	}
-	source, leave, oldest, told := c.srv.door.enter(c, from)
+	source, leave, oldest, told := c.srv.admission.enter(c, from)
 	c.source, c.leave = source, leave
 	if oldest != nil {
 		oldest.crowded.Store(true)
@@ -173,11 +167,12 @@ func (c *conn) enter() {
 		oldest.shut()
 	}
 	if told > 0 {
-		c.srv.log.Warn("ssh connections dropped: too many that do not log in", "remote", address(oldest.RemoteAddr()), "count", told)
+		c.srv.log.Warn("ssh connections dropped: too many without a login", "remote", address(oldest.RemoteAddr()),
+			"count", told)
 	}
 }
 
-// serve is the life of a connection.
+// serve serves a connection until it ends.
 func (c *conn) serve() {
 	s := c.srv
 	defer s.leave()
@@ -193,10 +188,10 @@ func (c *conn) serve() {
 	}()
 	defer c.guard("connection")
 
-	if timeout := userTimeout(c.Conn, s.limits.userTO); timeout != nil {
+	if timeout := tcp.SetUserTimeout(c.Conn, s.limits.userTimeout); timeout != nil {
 		s.log.Debug("ssh connection without TCP_USER_TIMEOUT", "remote", address(c.RemoteAddr()), "err", timeout)
 	}
-	if c.admit() {
+	if c.awaitHandshake() {
 		c.server().HandleConn(c)
 	}
 	if !c.loggedIn.Load() {
@@ -204,30 +199,30 @@ func (c *conn) serve() {
 	}
 }
 
-// admit waits for a place among the handshakes. A client that has sent its identification, as almost all do at once, does not queue behind those that
-// say nothing.
-func (c *conn) admit() bool {
-	c.hear()
-	release, ok := c.srv.door.wait(c.ctx, c.source, c.heard)
+// awaitHandshake waits for a place among the handshakes. A client that has sent its identification, as almost all do at
+// once, does not queue behind silent ones.
+func (c *conn) awaitHandshake() bool {
+	c.readGreeting()
+	release, ok := c.srv.admission.wait(c.ctx, c.source, c.greeted)
 	c.release = release
 	return ok && c.ctx.Err() == nil
 }
 
-// hear waits a moment for the first bytes of the client.
-func (c *conn) hear() {
+// readGreeting waits a moment for the first bytes of the client.
+func (c *conn) readGreeting() {
 	buf := make([]byte, 64)
 	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.limits.listen))
 	n, err := c.Conn.Read(buf)
 	_ = c.Conn.SetReadDeadline(time.Time{})
-	c.head, c.heard = buf[:n], n > 0
+	c.greeting, c.greeted = buf[:n], n > 0
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.failure = err
 		c.shut()
 	}
 }
 
-// server returns the gliderlabs/ssh server of this one connection. Nothing in it is shared between connections: the
-// library keeps user and permissions of the first attempt for all later ones, and changes the configuration it is given.
+// server returns the gliderlabs/ssh server of this connection. Connections share nothing in it: the library keeps user
+// and permissions of the first attempt for all later ones, and changes the configuration that it gets.
 func (c *conn) server() *gssh.Server {
 	srv := &gssh.Server{
 		HostSigners: []gssh.Signer{c.srv.cfg.HostKey},
@@ -258,7 +253,7 @@ func (c *conn) server() *gssh.Server {
 	}
 	for name, handle := range c.srv.cfg.Channels {
 		srv.ChannelHandlers[name] = c.handler(func(sc *ssh.ServerConn, id identity, nc ssh.NewChannel) {
-			if id.person != nil { // what ranks say to each other is not for people
+			if id.person != nil { // only ranks may open these channels
 				c.refuseChannel(sc, id, nc)
 				return
 			}
@@ -268,9 +263,9 @@ func (c *conn) server() *gssh.Server {
 	return srv
 }
 
-// config returns a new configuration for one handshake. The algorithms are those that need no excuse today and that every maintained
-// client has; counter mode with encrypt-then-mac is there for clients without AEAD ciphers (paramiko 2), and the last two MACs are
-// for libssh2 before 1.11, which curl of Debian 12 uses and which has no others.
+// config returns a new configuration for one handshake. The algorithms are considered safe, and every maintained client
+// has some of them. Counter mode with encrypt-then-mac serves clients without AEAD ciphers (paramiko 2), and the last
+// two MACs serve libssh2 before 1.11, which curl of Debian 12 uses.
 func (c *conn) config() *ssh.ServerConfig {
 	return &ssh.ServerConfig{
 		Config: ssh.Config{
@@ -283,14 +278,16 @@ func (c *conn) config() *ssh.ServerConfig {
 			ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
 			ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512},
 		MaxAuthTries: 6,
-		// Refuses "none" even if a library should ever switch NoClientAuth on.
+		// Refuses "none" even if a library sets NoClientAuth.
 		NoClientAuthCallback: func(ssh.ConnMetadata) (*ssh.Permissions, error) {
 			return nil, errors.New("a key is required")
 		},
-		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+		VerifiedPublicKeyCallback: func(
+			meta ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string,
+		) (*ssh.Permissions, error) {
 			id, err := c.identify(key)
 			if _, ok := c.srv.names[meta.User()]; err == nil && !ok {
-				err = errors.New("the login name is none of the user of this container")
+				err = errors.New("the login name does not belong to this container's user")
 			}
 			if c.denied = err; err != nil {
 				return nil, err
@@ -307,10 +304,10 @@ func (c *conn) config() *ssh.ServerConfig {
 	}
 }
 
-// errUnproven stands until the signature of an authorized key was verified.
-var errUnproven = errors.New("the key is authorized, and was not proven by a signature")
+// errUnproven holds until the signature of an authorized key is verified.
+var errUnproven = errors.New("the key is authorized, but no signature proved it")
 
-// identify says whose key it is, if it may log in from here and now.
+// identify returns whose key it is, if the key may log in from the client's address now.
 func (c *conn) identify(key ssh.PublicKey) (identity, error) {
 	id := identity{fingerprint: ssh.FingerprintSHA256(key)}
 	if _, ok := c.srv.authorized[string(key.Marshal())]; ok {
@@ -324,7 +321,7 @@ func (c *conn) identify(key ssh.PublicKey) (identity, error) {
 	return id, err
 }
 
-// admitted closes the connection of somebody whom Config.Admit does not let in.
+// admitted calls Config.Admit and closes the connection if it refuses.
 func (c *conn) admitted() bool {
 	if c.srv.cfg.Admit == nil || c.check {
 		return true
@@ -332,42 +329,43 @@ func (c *conn) admitted() bool {
 	err := c.srv.cfg.Admit()
 	if err != nil {
 		c.denied = err
-		c.srv.log.Error("nobody is let in", "remote", address(c.RemoteAddr()), "err", err)
+		c.srv.log.Error("ssh logins are refused", "remote", address(c.RemoteAddr()), "err", err)
 		c.shut()
 	}
 	return err == nil
 }
 
-// login ends the deadline and starts the watch over the connection. method is what the client logged in by.
+// login stops the deadline and starts the keepalives. method is the authentication method.
 func (c *conn) login(meta ssh.ConnMetadata, method string) {
 	c.loggedIn.Store(true)
 	c.deadline.Stop()
 	c.release()
 	c.leave()
-	if method != "publickey" { // cannot happen; if it does, let it be visible and harmless
-		c.srv.log.Error("ssh login by an unexpected method, connection closed", "remote", address(c.RemoteAddr()), "method", method)
+	if method != "publickey" { // cannot happen; if it does, it must be visible and harmless
+		c.srv.log.Error("ssh login by an unexpected method, connection closed", "remote", address(c.RemoteAddr()),
+			"method", method)
 		c.shut()
 		return
 	}
-	c.srv.log.Log(c.ctx, c.id.level(), "ssh login", "remote", address(c.RemoteAddr()), "who", c.id.who(), "key", c.id.fingerprint, "user", cut(c.user, 64),
-		"client", cut(string(meta.ClientVersion()), 64))
+	c.srv.log.Log(c.ctx, c.id.level(), "ssh login", "remote", address(c.RemoteAddr()), "who", c.id.who(),
+		"key", c.id.fingerprint, "user", cut(c.user, 64), "client", cut(string(meta.ClientVersion()), 64))
 	c.srv.loggedIn()
 	if c.id.person == nil {
 		c.peer.Store(true)
-		c.watch(time.Duration(c.srv.silence.Load()))
+		c.setKeepalive(time.Duration(c.srv.peerTimeout.Load()))
 	}
 	c.spawn("keepalive", c.keepalive)
 }
 
-// refused writes the line about a connection that ended without a login.
+// refused logs a connection that ended without a login.
 func (c *conn) refused() {
 	reason := "connection closed"
-	kind := "" // of the reason, without the addresses that a system call's error holds
+	kind := "" // the reason without addresses, which errors of system calls contain
 	switch {
 	case c.expired.Load():
 		reason = fmt.Sprintf("no login within %v", c.srv.limits.login)
 	case c.crowded.Load():
-		reason = "too many connections that do not log in"
+		reason = "too many connections without a login"
 	case c.denied != nil:
 		reason = c.denied.Error()
 	case c.tried:
@@ -375,20 +373,20 @@ func (c *conn) refused() {
 	case c.failure != nil:
 		var call *net.OpError
 		reason = c.failure.Error()
-		if errors.Is(c.failure, io.EOF) || errors.As(c.failure, &call) { // which of them, is chance
+		if errors.Is(c.failure, io.EOF) || errors.As(c.failure, &call) { // which of these errors occurs is chance
 			kind = "closed"
 		}
 	}
 	user, keys := cut(c.user, 64), strings.Join(c.offered, " ")
 	attrs := []any{"remote", address(c.RemoteAddr()), "user", user, "keys", keys, "reason", cut(reason, 300)}
-	// No news: the end of the server, what a line was written for, a check whether the port is open, and a peer that
-	// gave its login up and tries again: it says itself what keeps it.
+	// No warning at the end of the server, for a dropped connection, which has its own line, for a check whether the
+	// port is open, or for a peer that gave up its login: it retries and logs its reason itself.
 	ended := c.srv.closed() || errors.Is(c.failure, net.ErrClosed) && !c.expired.Load()
-	// A peer's address that every machine has, such as that of docker0, leads a peer back to its own machine.
+	// A peer that calls an address that every machine has, such as docker0's, reaches its own machine.
 	from := ipOf(c.RemoteAddr())
 	itself := from == ipOf(c.LocalAddr()) && !from.IsLoopback()
 	retries := (c.source == nil || itself) && c.gaveUp()
-	if c.check || ended || retries || c.crowded.Load() || !c.heard && errors.Is(c.failure, io.EOF) {
+	if c.check || ended || retries || c.crowded.Load() || !c.greeted && errors.Is(c.failure, io.EOF) {
 		c.srv.log.Debug("ssh login refused", attrs...)
 		return
 	}
@@ -404,24 +402,21 @@ func (c *conn) refused() {
 	log("ssh login refused", attrs...)
 }
 
-// gaveUp reports that the client closed or lost the connection, and that no key was refused.
+// gaveUp reports whether the client closed or lost the connection before any key was refused.
 func (c *conn) gaveUp() bool {
-	left := false
+	left := c.loss.Cause() != nil // the SSH library turns some errors into others
 	for _, e := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
 		left = left || errors.Is(c.failure, e)
-	}
-	if cause := c.lost.Load(); cause != nil { // the SSH library turns some into others
-		left = true
 	}
 	return left && !c.expired.Load() && (c.denied == nil || errors.Is(c.denied, errUnproven))
 }
 
-// keepalive asks the client for a sign of life. Any answer will do: clients that do not know the request say no.
+// keepalive sends keepalive requests. Any answer counts: clients that do not know the request refuse it.
 func (c *conn) keepalive() {
 	s := c.srv
 	for {
 		pause := s.limits.keepalive
-		if watched := s.pause.Load(); watched > 0 && c.peer.Load() {
+		if watched := s.peerKeepalive.Load(); watched > 0 && c.peer.Load() {
 			pause = time.Duration(watched)
 		}
 		tick := time.NewTimer(pause)
@@ -431,26 +426,26 @@ func (c *conn) keepalive() {
 			return
 		case <-tick.C:
 		}
-		// The library has no hook for a finished handshake; its context holds the connection right after it.
+		// The library has no hook for the end of the handshake. Its context has the connection from then on.
 		sc, ok := c.glctx.Value(gssh.ContextKeyConn).(*ssh.ServerConn)
 		if !ok {
 			continue
 		}
-		patience := time.Duration(s.limits.misses) * s.limits.keepalive
-		silence := time.AfterFunc(patience, func() {
-			s.log.Warn("ssh connection lost", "remote", address(c.RemoteAddr()), "reason", fmt.Sprintf("no answer to a keepalive for %v", patience))
+		timeout := time.Duration(s.limits.misses) * s.limits.keepalive
+		timer := time.AfterFunc(timeout, func() {
+			s.log.Warn("ssh connection lost", "remote", address(c.RemoteAddr()),
+				"reason", fmt.Sprintf("no answer to a keepalive for %v", timeout))
 			c.shut()
 		})
 		_, _, err := sc.SendRequest("keepalive@openssh.com", true, nil)
-		silence.Stop()
+		timer.Stop()
 		if err != nil {
 			return
 		}
 	}
 }
 
-// request answers a global request. There is none that we serve: forwardings are refused, keys of
-// the host are never rotated, and "no" is as good an answer to a keepalive as any.
+// request answers a global request. It refuses all but keepalives.
 func (c *conn) request(_ gssh.Context, _ *gssh.Server, req *ssh.Request) (ok bool, payload []byte) {
 	defer c.guard("global request")
 	switch req.Type {
@@ -462,7 +457,8 @@ func (c *conn) request(_ gssh.Context, _ *gssh.Server, req *ssh.Request) (ok boo
 	return false, nil
 }
 
-// handler counts, guards and identifies for a channel handler, which the library calls in a goroutine of its own.
+// handler returns the library's handler for a channel type, which counts its goroutine, guards it, and finds the
+// identity.
 func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) gssh.ChannelHandler {
 	return func(_ *gssh.Server, sc *ssh.ServerConn, nc ssh.NewChannel, _ gssh.Context) {
 		if !c.srv.enter() {
@@ -490,16 +486,18 @@ func identityOf(sc *ssh.ServerConn) (identity, bool) {
 
 func (c *conn) refuseChannel(_ *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	kind := nc.ChannelType()
-	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "who", id.who(), "key", id.fingerprint, "type", cut(kind, 64))
+	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "who", id.who(), "key", id.fingerprint,
+		"type", cut(kind, 64))
 	reason := ssh.UnknownChannelType
 	switch kind {
-	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip", "auth-agent@openssh.com":
+	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip",
+		"auth-agent@openssh.com":
 		reason = ssh.Prohibited
 	}
-	_ = nc.Reject(reason, "not served here")
+	_ = nc.Reject(reason, "not supported")
 }
 
-// custom hands a channel of Config.Channels over.
+// custom passes a channel to a handler of Config.Channels.
 func (c *conn) custom(nc ssh.NewChannel, handle func(context.Context, io.ReadWriteCloser, net.Addr)) {
 	if !c.take(&c.others, c.srv.limits.channels) {
 		_ = nc.Reject(ssh.ResourceShortage, "too many channels")
@@ -519,7 +517,7 @@ func (c *conn) custom(nc ssh.NewChannel, handle func(context.Context, io.ReadWri
 	handle(c.ctx, custom{ch, c}, c.RemoteAddr())
 }
 
-// custom is a channel that tells why its connection was lost.
+// custom is a channel whose Read returns why the connection was lost.
 type custom struct {
 	ssh.Channel
 	conn *conn
@@ -527,13 +525,10 @@ type custom struct {
 
 func (c custom) Read(p []byte) (int, error) {
 	n, err := c.Channel.Read(p)
-	if cause := c.conn.lost.Load(); errors.Is(err, io.EOF) && cause != nil {
-		err = *cause
-	}
-	return n, err
+	return n, c.conn.loss.Explain(err)
 }
 
-// take adds one to a counter of the connection unless it has reached limit; put takes it away.
+// take increments a counter of the connection unless it has reached limit. put decrements it.
 func (c *conn) take(counter *int, limit int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -550,58 +545,14 @@ func (c *conn) put(counter *int) {
 	*counter--
 }
 
-// userTimeout sets TCP_USER_TIMEOUT (tcp(7)): data that the peer does not acknowledge for so long ends the connection, even
-// while we only send.
-func userTimeout(nc net.Conn, d time.Duration) error {
-	return onSocket(nc, func(fd int) error {
-		// What was lost is sent again after a second at most (TCP_RTO_MAX_MS, Linux 6.15), or up to six times without doubling the wait
-		// (before, Documentation/networking/tcp-thin.rst of the kernel): each of a login's small steps may be lost.
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, 1000)
-		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
-	})
-}
-
-// watch has the kernel lose the connection when the other machine has acknowledged nothing for that long. The kernels ask each other,
-// which wakes no process; the more often they ask, the fewer of them lost packets make one look dead (tcp(7), tcp_keepalive_*).
-func (c *conn) watch(silence time.Duration) {
-	const questions = 6
-	pause := int(max(silence/questions, time.Second).Seconds())
-	err := onSocket(c.Conn, func(fd int) error {
-		return errors.Join(
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
-	})
-	if err = errors.Join(err, userTimeout(c.Conn, silence)); err != nil {
-		c.srv.log.Debug("ssh connection that is not watched", "remote", address(c.RemoteAddr()), "err", err)
+// setKeepalive lets the kernel end the connection when the other machine acknowledges nothing for the timeout.
+func (c *conn) setKeepalive(timeout time.Duration) {
+	if err := tcp.Watch(c.Conn, timeout); err != nil {
+		c.srv.log.Debug("ssh connection without TCP keepalive", "remote", address(c.RemoteAddr()), "err", err)
 	}
 }
 
-// onSocket has f set options of a TCP socket. Wrappers are looked through by the methods that net.TCPConn and tls.Conn have.
-func onSocket(nc net.Conn, f func(fd int) error) error {
-	for {
-		switch inner := nc.(type) {
-		case *net.UnixConn:
-			return nil
-		case syscall.Conn:
-			raw, err := inner.SyscallConn()
-			if err != nil {
-				return err
-			}
-			var serr error
-			err = raw.Control(func(fd uintptr) { serr = f(int(fd)) })
-			return errors.Join(err, serr)
-		case interface{ NetConn() net.Conn }:
-			nc = inner.NetConn()
-		default:
-			return errors.New("not a TCP connection")
-		}
-	}
-}
-
-// address prints an address that may be missing.
+// address returns an address as text; it may be missing.
 func address(a net.Addr) string {
 	if a == nil {
 		return "unknown"

@@ -17,10 +17,10 @@ import (
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
 
-// Twenty defects of an SSH library's session code and of servers built on it are known; each has a test TestDefectN, here or where the rest of its subject
-// is tested. They are what this package exists for.
+// The tests of this file are for defects in the session code of gliderlabs/ssh and in servers built on it, which this
+// package has to avoid.
 
-func TestDefect1NobodyWithoutAKey(t *testing.T) {
+func TestNoLoginWithoutKey(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(10 * time.Second) })
 	for _, auth := range [][]ssh.AuthMethod{nil, {ssh.Password("")}, {ssh.PublicKeys()}} {
 		config := server.ClientConfig()
@@ -31,8 +31,8 @@ func TestDefect1NobodyWithoutAKey(t *testing.T) {
 	require.NotContains(t, server.Log.String(), `msg="ssh login"`)
 }
 
-// A key that was offered and refused leaves nothing behind: here it would be its forced command.
-func TestDefect3PermissionsOfARefusedKeyDoNotStay(t *testing.T) {
+// A refused key leaves nothing behind, such as its forced command.
+func TestPermissionsOfARefusedKeyDoNotStay(t *testing.T) {
 	restricted := sshdtest.Key(t)
 	file := authorize(t, `from="10.0.0.0/8",restrict,command="echo forced" `, restricted, "restricted")
 	server := sshdtest.Start(t, sshd.Config{AuthorizedKeys: file})
@@ -45,7 +45,7 @@ func TestDefect3PermissionsOfARefusedKeyDoNotStay(t *testing.T) {
 	server.Log.Wait(t, `msg="ssh login"`, "who=job")
 }
 
-func TestDefect6SignalsAtTheEndDoNotBlock(t *testing.T) {
+func TestSignalsAtTheEndDoNotBlock(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
 	for range 50 {
 		ch := open(t, client)
@@ -66,17 +66,17 @@ func TestDefect6SignalsAtTheEndDoNotBlock(t *testing.T) {
 		require.NotNil(t, status)
 		require.Equal(t, []byte{0, 0, 0, 3}, status.Payload)
 		group.Wait()
-		_ = ch.Close() // it was closed by the server
+		_ = ch.Close() // the server closed it
 	}
 }
 
-func TestDefect9SilenceOfACommandIsNoReasonToEnd(t *testing.T) {
+func TestSilenceOfACommandIsNoReasonToEnd(t *testing.T) {
 	t.Parallel()
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetKeepalive(500 * time.Millisecond) })
 	require.Equal(t, result{stdout: "done\n", status: 4}, run(t, server.Dial(t), "sleep 2; echo done; exit 4", nil))
 }
 
-func TestDefect11TerminalAddsNothing(t *testing.T) {
+func TestTerminalAddsNothing(t *testing.T) {
 	ch := open(t, sshdtest.Start(t, sshd.Config{}).Dial(t))
 	require.True(t, ch.ask(t, "pty-req", ssh.Marshal(ptyRequest{"xterm", 80, 24, 0, 0, ""})))
 	require.True(t, ch.ask(t, "exec", text(`stty raw -echo; printf '\000\n\001\r\n'`)))
@@ -85,18 +85,18 @@ func TestDefect11TerminalAddsNothing(t *testing.T) {
 	require.Equal(t, "\x00\n\x01\r\n", string(out))
 }
 
-func TestDefect12ForwardingIsNotServed(t *testing.T) {
+func TestForwardingIsNotServed(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	client := server.Dial(t)
 	_, err := client.Dial("tcp", server.Addr.String())
-	require.ErrorContains(t, err, "not served here")
+	require.ErrorContains(t, err, "not supported")
 	_, err = client.Listen("tcp", "127.0.0.1:0")
 	require.ErrorContains(t, err, "denied")
 	server.Log.Wait(t, "ssh channel refused", "direct-tcpip")
 	server.Log.Wait(t, "ssh forwarding refused", "tcpip-forward")
 }
 
-func TestDefect13SignalIsNotAStatus(t *testing.T) {
+func TestSignalIsNotAStatus(t *testing.T) {
 	ch := open(t, sshdtest.Start(t, sshd.Config{}).Dial(t))
 	require.True(t, ch.ask(t, "exec", text("kill -9 $$")))
 	req := <-ch.reqs
@@ -107,7 +107,7 @@ func TestDefect13SignalIsNotAStatus(t *testing.T) {
 	}
 }
 
-func TestDefect18HostKeyIsOursAlone(t *testing.T) {
+func TestHostKeyIsOursAlone(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	for _, algorithm := range []string{ssh.KeyAlgoRSASHA256, ssh.KeyAlgoECDSA256, ssh.KeyAlgoED25519} {
 		config := server.ClientConfig()
@@ -118,11 +118,11 @@ func TestDefect18HostKeyIsOursAlone(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		_ = client.Close() // it was only to log in
+		_ = client.Close() // only the login matters
 	}
 }
 
-func TestDefect19NoAgentIsForwarded(t *testing.T) {
+func TestNoAgentIsForwarded(t *testing.T) {
 	tmp := t.TempDir()
 	ch := open(t, sshdtest.Start(t, sshd.Config{Environ: []string{"PATH=/usr/bin:/bin", "TMPDIR=" + tmp}}).Dial(t))
 	require.False(t, ch.ask(t, "auth-agent-req@openssh.com", nil))
@@ -130,20 +130,22 @@ func TestDefect19NoAgentIsForwarded(t *testing.T) {
 	require.Equal(t, []string{"[]", "end"}, ch.lines(t, 2))
 }
 
-// Of an address from which too many come the oldest go, and the others are told once.
-func TestTooManyStrangers(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetStrangers(5, 100) })
+// If too many connections come from one address, the oldest are dropped, and one log line reports them.
+func TestTooManyPendingConnections(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetPending(5, 100) })
 	oldest := silent(t, server)
 	for range 4 {
 		silent(t, server)
 	}
 	require.Zero(t, run(t, server.Dial(t), "true", nil).status, "a sixth connection")
 	closedByServer(t, oldest, 5*time.Second)
-	server.Log.Wait(t, "level=WARN", "ssh connections dropped: too many that do not log in", "remote="+oldest.LocalAddr().String(), "count=1")
+	server.Log.Wait(t, "level=WARN", "ssh connections dropped: too many without a login",
+		"remote="+oldest.LocalAddr().String(), "count=1")
 }
 
 func TestPeersAreNeverTooMany(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{Known: func(netip.Addr) bool { return true }}, func(s *sshd.Server) { s.SetStrangers(1, 1) })
+	server := sshdtest.Start(t, sshd.Config{Known: func(netip.Addr) bool { return true }},
+		func(s *sshd.Server) { s.SetPending(1, 1) })
 	first := silent(t, server)
 	for range 20 {
 		server.Dial(t)
@@ -154,7 +156,7 @@ func TestPeersAreNeverTooMany(t *testing.T) {
 	require.NotContains(t, server.Log.String(), "dropped")
 }
 
-// silent is a connection that says nothing, when the server has accepted it.
+// silent returns a connection that the server has accepted and that sends nothing.
 func silent(t *testing.T, server *sshdtest.Server) net.Conn {
 	t.Helper()
 	nc, err := net.Dial("tcp", server.Addr.String())
@@ -163,10 +165,11 @@ func silent(t *testing.T, server *sshdtest.Server) net.Conn {
 	return nc
 }
 
-// Strangers that stop in the middle of the handshake have all their places for long: peers have places of their own.
-func TestPeersDoNotWaitForStrangers(t *testing.T) {
+// Clients from outside that stop in the middle of the handshake block their places; peers have places of their own.
+func TestPeersDoNotWaitForOthers(t *testing.T) {
 	peer := netip.MustParseAddr("127.0.0.1")
-	server := sshdtest.Start(t, sshd.Config{Known: func(a netip.Addr) bool { return a == peer }}, func(s *sshd.Server) { s.SetHandshakes(1, 20*time.Second) })
+	server := sshdtest.Start(t, sshd.Config{Known: func(a netip.Addr) bool { return a == peer }},
+		func(s *sshd.Server) { s.SetHandshakes(1, 20*time.Second) })
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for range 20 {
 		nc, err := dialer.Dial("tcp", server.Addr.String())
@@ -180,16 +183,16 @@ func TestPeersDoNotWaitForStrangers(t *testing.T) {
 		server.Dial(t)
 	}
 	require.Less(t, time.Since(begin), 15*time.Second)
-	stranger, err := dialer.Dial("tcp", server.Addr.String())
+	outsider, err := dialer.Dial("tcp", server.Addr.String())
 	require.NoError(t, err)
-	defer func() { _ = stranger.Close() }()
+	defer func() { _ = outsider.Close() }()
 	config := server.ClientConfig()
-	_ = stranger.SetDeadline(time.Now().Add(300 * time.Millisecond))
-	_, _, _, err = ssh.NewClientConn(stranger, "", config)
+	_ = outsider.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	_, _, _, err = ssh.NewClientConn(outsider, "", config)
 	require.Error(t, err, "the others had the only place")
 }
 
-// FuzzConnection says anything to the server before the login.
+// FuzzConnection sends random bytes to the server before the login.
 func FuzzConnection(f *testing.F) {
 	f.Add([]byte("SSH-2.0-x\r\n"))
 	f.Add([]byte("SSH-2.0-x\r\n\x00\x00\x00\x0c\x0a\x14"))

@@ -11,18 +11,18 @@ func (s *Server) SetLogin(d time.Duration) { s.limits.login = d }
 // SetHandshakes changes how many handshakes run at once, and for how long each keeps its place.
 func (s *Server) SetHandshakes(n int, turn time.Duration) {
 	s.limits.handshakes, s.limits.turn = n, turn
-	s.door = newDoor(&s.limits)
+	s.admission = newAdmission(&s.limits)
 }
 
-// SetStrangers changes how many connections without a login there may be from one address, and from everywhere.
-func (s *Server) SetStrangers(perSource, all int) {
-	s.limits.perSource, s.limits.strangers = perSource, all
+// SetPending changes how many connections without a login there may be from one address, and from everywhere.
+func (s *Server) SetPending(perSource, all int) {
+	s.limits.perSource, s.limits.pending = perSource, all
 }
 
 // SetKeepalive changes the interval.
 func (s *Server) SetKeepalive(d time.Duration) { s.limits.keepalive = d }
 
-// SetDrain changes how long output is waited for that somebody else than the command holds open.
+// SetDrain changes how long pour waits for output that another process than the command holds open.
 func (s *Server) SetDrain(idle, total time.Duration) {
 	s.limits.drainIdle, s.limits.drainTotal = idle, total
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -34,17 +35,17 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// sftpProgram is this program; TestMain knows the word.
+// sftpProgram is this program: TestMain serves SFTP if it gets this argument.
 func sftpProgram() []string { return []string{"/proc/self/exe", "sftp-server"} }
 
-// result is how a command ended.
+// result holds how a command ended.
 type result struct {
 	stdout, stderr string
 	status         int    // -1: none was sent
 	signal         string // of exit-signal
 }
 
-// run runs a command in a new session; it fails the test when that takes more than 20 seconds.
+// run runs a command in a new session. It fails the test if that takes more than 20 seconds.
 func run(tb testing.TB, client *ssh.Client, command string, stdin io.Reader) result {
 	tb.Helper()
 	session, err := client.NewSession()
@@ -56,8 +57,8 @@ func run(tb testing.TB, client *ssh.Client, command string, stdin io.Reader) res
 	return finish(tb, session, &stdout, &stderr)
 }
 
-// patience is for what happens at once; nothing but a mistake takes as long, also on a busy machine.
-const patience = time.Minute
+// testTimeout bounds what normally happens at once, even on a busy machine.
+const testTimeout = time.Minute
 
 func finish(tb testing.TB, session *ssh.Session, stdout, stderr fmt.Stringer) result {
 	tb.Helper()
@@ -75,14 +76,14 @@ func finish(tb testing.TB, session *ssh.Session, stdout, stderr fmt.Stringer) re
 			r.status = -1
 		}
 		return r
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		_ = session.Close()
 		tb.Fatalf("the session did not end, then: %v", <-ended)
 		return result{}
 	}
 }
 
-// channel is a session channel without the comfort of ssh.Session.
+// channel is a session channel that sends raw requests, unlike ssh.Session.
 type channel struct {
 	ssh.Channel
 	reqs <-chan *ssh.Request
@@ -92,7 +93,8 @@ func open(tb testing.TB, client *ssh.Client) channel {
 	tb.Helper()
 	ch, reqs, err := client.OpenChannel("session", nil)
 	require.NoError(tb, err)
-	late := time.AfterFunc(patience, func() { _ = ch.Close() }) // reads end; the test fails instead of hanging
+	// Ends reads, so that the test fails instead of hanging.
+	late := time.AfterFunc(testTimeout, func() { _ = ch.Close() })
 	tb.Cleanup(func() { late.Stop() })
 	return channel{ch, reqs}
 }
@@ -130,24 +132,21 @@ func (c channel) pids(tb testing.TB, n int) []int {
 
 func text(s string) []byte { return ssh.Marshal(struct{ S string }{s}) }
 
-// alive reports whether a process runs; zombies do not.
+// alive reports whether a process runs. Zombies do not.
 func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	return fields[0] != "Z" && fields[0] != "X"
+	p, err := proc.Read(os.DirFS("/proc"), pid)
+	return err == nil && !p.Ended()
 }
 
 func gone(tb testing.TB, pids ...int) {
 	tb.Helper()
 	for _, pid := range pids {
-		require.Eventually(tb, func() bool { return !alive(pid) }, patience, 5*time.Millisecond, "process %d lives", pid)
+		require.Eventually(tb, func() bool { return !alive(pid) }, testTimeout, 5*time.Millisecond, "process %d lives",
+			pid)
 	}
 }
 
-// killAtEnd ends a process at the end of the test.
+// killAtEnd kills a process at the end of the test.
 func killAtEnd(tb testing.TB, pid int) {
 	tb.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL); gone(tb, pid) })
 }
@@ -160,7 +159,7 @@ func closedByServer(tb testing.TB, nc net.Conn, within time.Duration) {
 	require.NotErrorIs(tb, err, os.ErrDeadlineExceeded, "the connection is still open")
 }
 
-// missing skips the test because something is not there, or fails where that is not allowed.
+// missing skips the test because something is missing, or fails it if skipping is not allowed.
 func missing(tb testing.TB, why string) {
 	tb.Helper()
 	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -175,7 +174,7 @@ func soon(tb testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// events collects what OnCommand tells.
+// events collects the events of OnCommand.
 func events(cfg *sshd.Config) <-chan sshd.CommandEvent {
 	ch := make(chan sshd.CommandEvent, 1000)
 	cfg.OnCommand = func(e sshd.CommandEvent) { ch <- e }

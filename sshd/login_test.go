@@ -38,11 +38,21 @@ func TestNobodyElseGetsIn(t *testing.T) {
 	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	other := sshdtest.Key(t)
-	cert := &ssh.Certificate{Key: other.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{"root"}, ValidBefore: ssh.CertTimeInfinity}
+	cert := &ssh.Certificate{
+		Key:             other.PublicKey(),
+		CertType:        ssh.UserCert,
+		ValidPrincipals: []string{"root"},
+		ValidBefore:     ssh.CertTimeInfinity,
+	}
 	require.NoError(t, cert.SignCert(rand.Reader, server.User))
 	certified, err := ssh.NewCertSigner(cert, other)
 	require.NoError(t, err)
-	own := &ssh.Certificate{Key: server.User.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{"root"}, ValidBefore: ssh.CertTimeInfinity}
+	own := &ssh.Certificate{
+		Key:             server.User.PublicKey(),
+		CertType:        ssh.UserCert,
+		ValidPrincipals: []string{"root"},
+		ValidBefore:     ssh.CertTimeInfinity,
+	}
 	require.NoError(t, own.SignCert(rand.Reader, other))
 	ownCertified, err := ssh.NewCertSigner(own, server.User)
 	require.NoError(t, err)
@@ -51,12 +61,14 @@ func TestNobodyElseGetsIn(t *testing.T) {
 	for name, auth := range map[string][]ssh.AuthMethod{
 		"none":     nil,
 		"password": {ssh.Password("secret")},
-		"keyboard": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })},
+		"keyboard": {
+			ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil }),
+		},
 		"unknown":  {ssh.PublicKeys(other)},
 		"rsa":      {ssh.PublicKeys(rsaSigner)},
 		"ecdsa":    {ssh.PublicKeys(ecSigner)},
-		"cert":     {ssh.PublicKeys(certified)},    // signed by an authorized key, which is no authority
-		"own-cert": {ssh.PublicKeys(ownCertified)}, // of an authorized key, by somebody
+		"cert":     {ssh.PublicKeys(certified)},    // signed by an authorized key, which is not an authority
+		"own-cert": {ssh.PublicKeys(ownCertified)}, // of an authorized key, signed by another key
 		"host":     {ssh.PublicKeys(wrongPrivate{other, server.User.PublicKey()})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +92,7 @@ func TestNobodyElseGetsIn(t *testing.T) {
 	require.Contains(t, line, "client=SSH-2.0-Go")
 }
 
-// wrongPrivate offers a public key that it has not.
+// wrongPrivate offers a public key without having its private key.
 type wrongPrivate struct {
 	ssh.Signer
 	public ssh.PublicKey
@@ -97,7 +109,8 @@ func TestEmptyAuthorizedMeansNobody(t *testing.T) {
 	served := make(chan error)
 	go func() { served <- srv.Serve(ln) }()
 	for _, auth := range [][]ssh.AuthMethod{nil, {ssh.PublicKeys(key)}} {
-		_, err = ssh.Dial("tcp", ln.Addr().String(), &ssh.ClientConfig{Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+		_, err = ssh.Dial("tcp", ln.Addr().String(),
+			&ssh.ClientConfig{Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
 		require.ErrorContains(t, err, "unable to authenticate")
 	}
 	require.NoError(t, srv.SelfCheck(t.Context()))
@@ -105,7 +118,7 @@ func TestEmptyAuthorizedMeansNobody(t *testing.T) {
 	require.ErrorIs(t, <-served, sshd.ErrServerClosed)
 }
 
-// Whoever comes while it is not known yet whether the server is safe waits for that.
+// A client that logs in before the server is known to be safe waits until that is known.
 func TestAdmit(t *testing.T) {
 	asked, word := make(chan struct{}), make(chan error)
 	server := sshdtest.Start(t, sshd.Config{Admit: func() error {
@@ -113,7 +126,7 @@ func TestAdmit(t *testing.T) {
 		return <-word
 	}})
 	require.NoError(t, server.SelfCheck(t.Context()), "who checks is not waited for")
-	for _, want := range []error{errors.New("it lets everybody in"), nil} {
+	for _, want := range []error{errors.New("any key can log in"), nil} {
 		type result struct {
 			client *ssh.Client
 			err    error
@@ -133,7 +146,7 @@ func TestAdmit(t *testing.T) {
 		r := <-logins
 		if want != nil {
 			require.Error(t, r.err)
-			require.Contains(t, server.Log.String(), "level=ERROR msg=\"nobody is let in\"")
+			require.Contains(t, server.Log.String(), "level=ERROR msg=\"ssh logins are refused\"")
 			require.NotContains(t, server.Log.String(), "msg=\"ssh login\"")
 			continue
 		}
@@ -141,6 +154,28 @@ func TestAdmit(t *testing.T) {
 		require.Contains(t, server.Log.String(), "msg=\"ssh login\"")
 		require.NoError(t, r.client.Close())
 	}
+}
+
+// The process of a server needs no listener to use it.
+func TestConnect(t *testing.T) {
+	user, host := sshdtest.Key(t), sshdtest.Key(t)
+	server, err := sshd.New(sshd.Config{HostKey: host, Authorized: []ssh.PublicKey{user.PublicKey()}})
+	require.NoError(t, err)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	c, chans, requests, err := ssh.NewClientConn(conn, "", &ssh.ClientConfig{
+		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(user)}, HostKeyCallback: ssh.FixedHostKey(host.PublicKey()),
+	})
+	require.NoError(t, err)
+	client := ssh.NewClient(c, chans, requests)
+	require.Equal(t, "here\n", run(t, client, "echo here", nil).stdout)
+	require.NoError(t, client.Close())
+	require.NoError(t, server.Shutdown(t.Context()))
+	conn, err = server.Connect()
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "it is over")
+	require.NoError(t, conn.Close())
 }
 
 func TestSelfCheck(t *testing.T) {
@@ -151,23 +186,24 @@ func TestSelfCheck(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, server.SelfCheck(ended), context.Canceled)
 	require.NoError(t, server.Shutdown(t.Context()))
-	require.ErrorContains(t, server.SelfCheck(t.Context()), "it could not be tried")
+	require.ErrorContains(t, server.SelfCheck(t.Context()), "the login could not be tried")
 
 	slow := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(time.Nanosecond) })
 	require.NoError(t, slow.SelfCheck(t.Context()), "the check has no time limit of its own")
 }
 
-func TestDefect2IdentityIsOfTheKeyThatLoggedIn(t *testing.T) {
+func TestIdentityIsOfTheKeyThatLoggedIn(t *testing.T) {
 	cfg := sshd.Config{}
 	told := events(&cfg)
 	second := sshdtest.Key(t)
 	cfg.Authorized = []ssh.PublicKey{second.PublicKey()}
 	server := sshdtest.Start(t, cfg)
 	config := server.ClientConfig()
-	// The first authorized key is offered and accepted, but cannot be signed with; an unknown one is refused; then comes the second.
+	// The first authorized key is accepted but cannot sign; an unknown key is refused; then the client offers the
+	// second.
 	config.Auth = []ssh.AuthMethod{ssh.PublicKeys(sshdtest.Key(t), refusesToSign{server.User}, second)}
 	client, err := ssh.Dial("tcp", server.Addr.String(), config)
-	if err != nil { // x/crypto's client gives up when a key cannot sign
+	if err != nil { // x/crypto's client gives up if a key cannot sign
 		config.Auth = []ssh.AuthMethod{ssh.PublicKeys(sshdtest.Key(t), second)}
 		client, err = ssh.Dial("tcp", server.Addr.String(), config)
 	}
@@ -212,11 +248,14 @@ func TestAlgorithms(t *testing.T) {
 	for _, kex := range []string{"mlkem768x25519-sha256", "curve25519-sha256", "curve25519-sha256@libssh.org"} {
 		require.NoError(t, try(func(c *ssh.ClientConfig) { c.KeyExchanges = []string{kex} }), kex)
 	}
-	for _, cipher := range []string{"aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr", "aes256-ctr"} {
+	for _, cipher := range []string{
+		"aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr", "aes256-ctr",
+	} {
 		require.NoError(t, try(func(c *ssh.ClientConfig) { c.Ciphers = []string{cipher} }), cipher)
 	}
 	for _, mac := range []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM, ssh.HMACSHA256, ssh.HMACSHA512} {
-		require.NoError(t, try(func(c *ssh.ClientConfig) { c.Ciphers, c.MACs = []string{"aes128-ctr"}, []string{mac} }), mac)
+		require.NoError(t, try(func(c *ssh.ClientConfig) { c.Ciphers, c.MACs = []string{"aes128-ctr"}, []string{mac} }),
+			mac)
 	}
 	for _, weak := range []func(*ssh.ClientConfig){
 		func(c *ssh.ClientConfig) { c.KeyExchanges = []string{ssh.InsecureKeyExchangeDH14SHA1} },
@@ -240,7 +279,9 @@ func TestNewRefuses(t *testing.T) {
 		"key 1 is nil":              {HostKey: key, Authorized: []ssh.PublicKey{key.PublicKey(), nil}},
 		"is a certificate":          {HostKey: key, Authorized: []ssh.PublicKey{&ssh.Certificate{}}},
 		"not an absolute path":      {HostKey: key, Shell: "sh"},
-		"cannot be served":          {HostKey: key, Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){"session": nil}},
+		"reserved": {
+			HostKey: key, Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){"session": nil},
+		},
 	} {
 		_, err := sshd.New(cfg)
 		require.ErrorContains(t, err, want)
@@ -248,7 +289,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-func TestDefect8LoginDeadlineIsAbsolute(t *testing.T) {
+func TestLoginDeadlineIsAbsolute(t *testing.T) {
 	const deadline = 600 * time.Millisecond
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(deadline) })
 	logged := server.Dial(t)
@@ -316,9 +357,9 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 		"that nothing was said is no news")
 }
 
-func TestDefect20HandshakesQueueAndAreNotDropped(t *testing.T) {
+func TestHandshakesQueueAndAreNotDropped(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetHandshakes(1, 50*time.Millisecond) })
-	for range 20 { // clients that say nothing, and clients that stop in the middle
+	for range 20 { // silent clients, and clients that stop in the middle
 		for _, say := range []string{"", "SSH-2.0-x\r\n"} {
 			nc, err := net.Dial("tcp", server.Addr.String())
 			require.NoError(t, err)
@@ -343,12 +384,13 @@ func TestDefect20HandshakesQueueAndAreNotDropped(t *testing.T) {
 
 func TestKeepaliveEndsSilentConnections(t *testing.T) {
 	t.Parallel()
-	server := sshdtest.Start(t, sshd.Config{Grace: 20 * time.Millisecond}, func(s *sshd.Server) { s.SetKeepalive(time.Second) })
+	server := sshdtest.Start(t, sshd.Config{Grace: 20 * time.Millisecond},
+		func(s *sshd.Server) { s.SetKeepalive(time.Second) })
 	answering := server.Dial(t)
 
 	nc, err := net.Dial("tcp", server.Addr.String())
 	require.NoError(t, err)
-	conn, _, _, err := ssh.NewClientConn(nc, "", server.ClientConfig()) // nobody answers its global requests
+	conn, _, _, err := ssh.NewClientConn(nc, "", server.ClientConfig()) // it does not answer global requests
 	require.NoError(t, err)
 	ch, reqs, err := conn.OpenChannel("session", nil)
 	require.NoError(t, err)
@@ -386,7 +428,7 @@ func TestManyLoginsAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-// keeping is a listener that hands its connections to somebody else as well.
+// keeping is a listener that also passes its connections to the test.
 type keeping struct {
 	net.Listener
 	conns chan net.Conn
@@ -400,7 +442,7 @@ func (l keeping) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// The owner of the port closes what is still on it when the job ends, maybe before the server knows.
+// At the end of the job the owner of the port closes open connections, maybe before the server knows.
 func TestConnectionTakenAwayIsNoNews(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -421,7 +463,7 @@ func TestConnectionTakenAwayIsNoNews(t *testing.T) {
 	require.ErrorIs(t, <-served, net.ErrClosed)
 }
 
-// hangUp ends a connection. Closing it with bytes unread would reset it, and the server may then close it first.
+// hangUp ends a connection without a reset, which closing it with unread bytes would send.
 func hangUp(t *testing.T, nc net.Conn) {
 	t.Helper()
 	require.NoError(t, nc.(*net.TCPConn).CloseWrite())
@@ -429,7 +471,7 @@ func hangUp(t *testing.T, nc net.Conn) {
 	require.NoError(t, nc.Close())
 }
 
-// posing is a listener whose connections pose as some of a machine with the address of docker0.
+// posing is a listener whose connections seem to come from a machine with the address of docker0.
 type posing struct {
 	net.Listener
 	from string
@@ -448,7 +490,7 @@ type posed struct {
 func (c posed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.from), Port: 40010} }
 func (c posed) LocalAddr() net.Addr  { return &net.TCPAddr{IP: net.ParseIP("172.17.0.1"), Port: 12345} }
 
-// All machines have docker0 with the same address. A peer that is called there is called on the caller's own machine.
+// All machines have docker0 with the same address. A call to a peer at that address reaches the caller's own machine.
 func TestAMachineThatCallsItselfIsNoNews(t *testing.T) {
 	for from, level := range map[string]string{"172.17.0.1": "level=DEBUG", "172.17.0.2": "level=WARN"} {
 		server := sshdtest.Start(t, sshd.Config{})
@@ -470,8 +512,8 @@ func TestAMachineThatCallsItselfIsNoNews(t *testing.T) {
 	}
 }
 
-// A peer that gives its login up half way calls again, and says itself what keeps it: on a slow start that is no
-// warning. What a stranger does is one, and a key that is refused.
+// A peer that gives up its login retries and logs the reason itself: on a slow start this causes no warning here. A
+// client from outside does, and so does a refused key.
 func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
 	for _, row := range []struct {
 		known bool
@@ -492,7 +534,7 @@ func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
 			nc, err := net.Dial("tcp", server.Addr.String())
 			require.NoError(t, err)
 			if abrupt {
-				require.NoError(t, nc.(*net.TCPConn).SetLinger(0)) // closing it resets the connection
+				require.NoError(t, nc.(*net.TCPConn).SetLinger(0)) // close resets the connection
 			}
 			unknown := sshdtest.Key(t)
 			cfg := server.ClientConfig()

@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// opening watches what a client sends in the clear, up to its NEWKEYS (RFC 4253, sections 4.2, 6 and 7.3). x/crypto/ssh
-// makes a buffer of up to 256 KiB as soon as it has read the length of a packet, and keeps it for as long as the rest
-// does not come.
+// opening checks what a client sends in the clear, up to its NEWKEYS (RFC 4253, sections 4.2, 6 and 7.3). x/crypto/ssh
+// allocates up to 256 KiB as soon as it has read the length of a packet, and keeps them until the rest arrives.
 type opening struct {
 	stage   stage
-	n       int // bytes of the length, or of the packet behind it
+	n       int // bytes read of the length, or of the packet after it
 	length  uint32
-	newKeys bool // this packet is the last one
+	newKeys bool // this packet is NEWKEYS
 }
 
 type stage uint8
@@ -25,7 +24,7 @@ const (
 )
 
 const (
-	maxClear   = 35000 // bytes that everybody has to take (RFC 4253, section 6.1); a key exchange needs about 2,000
+	maxClear   = 35000 // bytes that every server must accept (RFC 4253, section 6.1); a key exchange needs about 2,000
 	msgNewKeys = 21
 )
 

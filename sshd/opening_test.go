@@ -21,15 +21,17 @@ func TestOpening(t *testing.T) {
 	huge := []byte{0, 3, 0xff, 0xfc}
 	for name, tt := range map[string]struct {
 		says []byte
-		want string // the refused length; "" = none is
+		want string // the refused length; "" = none
 	}{
-		"no line":               {slices.Repeat([]byte("x"), 1000), ""},
-		"longest packet":        {slices.Concat([]byte(line), packet(maxClear, 20), packet(maxClear, 30)), ""},
-		"one byte more":         {slices.Concat([]byte(line), packet(maxClear+1, 20)), "35001"},
-		"only its length":       {slices.Concat([]byte(line), huge), "262140"},
-		"the second one":        {slices.Concat([]byte(line), packet(500, 20), huge), "262140"},
-		"after the first keys":  {slices.Concat([]byte(line), packet(500, 20), packet(12, msgNewKeys), huge), ""},
-		"packets of no content": {slices.Concat([]byte(line), packet(0, 0), packet(1, 0), packet(1, 0), huge), "262140"},
+		"no line":              {slices.Repeat([]byte("x"), 1000), ""},
+		"longest packet":       {slices.Concat([]byte(line), packet(maxClear, 20), packet(maxClear, 30)), ""},
+		"one byte more":        {slices.Concat([]byte(line), packet(maxClear+1, 20)), "35001"},
+		"only its length":      {slices.Concat([]byte(line), huge), "262140"},
+		"the second one":       {slices.Concat([]byte(line), packet(500, 20), huge), "262140"},
+		"after the first keys": {slices.Concat([]byte(line), packet(500, 20), packet(12, msgNewKeys), huge), ""},
+		"packets of no content": {
+			slices.Concat([]byte(line), packet(0, 0), packet(1, 0), packet(1, 0), huge), "262140",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for step := 1; step <= len(tt.says)+1; step += max(1, step/2) {

@@ -22,7 +22,7 @@ import (
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
 
-// openSSH starts a server and returns what calls the system's ssh client with a key of its own, strict about the host key.
+// openSSH starts a server and returns a function that runs the system's ssh client with a new key and strict host keys.
 func openSSH(t *testing.T) (server *sshdtest.Server, client func(args ...string) *exec.Cmd) {
 	t.Helper()
 	program, err := exec.LookPath("ssh")
@@ -43,9 +43,33 @@ func openSSH(t *testing.T) (server *sshdtest.Server, client func(args ...string)
 	require.NoError(t, os.WriteFile(known, []byte("target "+string(ssh.MarshalAuthorizedKey(server.Host))), 0o600))
 	port := fmt.Sprint(server.Addr.(*net.TCPAddr).Port)
 	return server, func(args ...string) *exec.Cmd {
-		return exec.CommandContext(t.Context(), program, append([]string{"-F", "none", "-p", port, "-i", key, "-l", "root",
-			"-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "UserKnownHostsFile=" + known,
-			"-o", "GlobalKnownHostsFile=none", "-o", "HostKeyAlias=target", "-o", "ControlPath=" + filepath.Join(dir, "ctl")}, args...)...)
+		return exec.CommandContext(
+			t.Context(),
+			program,
+			append([]string{
+				"-F",
+				"none",
+				"-p",
+				port,
+				"-i",
+				key,
+				"-l",
+				"root",
+				"-o",
+				"IdentitiesOnly=yes",
+				"-o",
+				"BatchMode=yes",
+				"-o",
+				"StrictHostKeyChecking=yes",
+				"-o",
+				"UserKnownHostsFile=" + known,
+				"-o",
+				"GlobalKnownHostsFile=none",
+				"-o",
+				"HostKeyAlias=target",
+				"-o",
+				"ControlPath=" + filepath.Join(dir, "ctl"),
+			}, args...)...)
 	}
 }
 

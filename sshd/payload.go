@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The parsers of this file see bytes that a client chose. The packet limit of x/crypto/ssh (256 KiB) bounds them all.
+// The parsers of this file read bytes that a client chose. The packet limit of x/crypto/ssh (256 KiB) bounds them.
 
-// parseCommand reads the payload of an "exec" request (RFC 4254 section 6.5). A NUL cannot be part of an argument and
-// would end the command early.
+// parseCommand reads the payload of an "exec" request (RFC 4254 section 6.5). It refuses NUL, which would end the
+// command early.
 func parseCommand(payload []byte) (string, error) {
 	var m struct{ Command string }
 	if err := ssh.Unmarshal(payload, &m); err != nil {
@@ -41,12 +41,12 @@ func parseSubsystem(payload []byte) (string, error) {
 func parsePersonRequest(payload []byte) (string, error) {
 	name, err := parseSubsystem(payload)
 	if err != nil || name == "" || len(name) > 64 || !utf8.ValidString(name) {
-		return "", errors.New("malformed request for a person")
+		return "", errors.New("malformed person request")
 	}
 	return name, nil
 }
 
-// parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). The name is one that a shell could assign.
+// parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). The name must be one that a shell can assign.
 func parseEnv(payload []byte) (name, value string, err error) {
 	var m struct{ Name, Value string }
 	if err := ssh.Unmarshal(payload, &m); err != nil {
@@ -68,13 +68,13 @@ func parseEnv(payload []byte) (name, value string, err error) {
 	return m.Name, m.Value, nil
 }
 
-// acceptable says which variables a client may set: language and terminal. Names that steer loaders, shells and
-// language runtimes (LD_PRELOAD, PATH, ENV, PYTHONSTARTUP, ...) would let one login change what a command is.
+// acceptable says whether a client may set a variable: only language and terminal. Variables of loaders, shells and
+// language runtimes (LD_PRELOAD, PATH, ENV, PYTHONSTARTUP) would let a client change what a command does.
 func acceptable(name string) bool {
 	return name == "LANG" || name == "TERM" || name == "COLORTERM" || strings.HasPrefix(name, "LC_")
 }
 
-// windowSize is the size of a terminal in characters and pixels; 0 is unknown.
+// windowSize is the size of a terminal in characters and pixels. 0 is unknown.
 type windowSize struct{ Columns, Rows, Width, Height uint16 }
 
 func clamp(n uint32) uint16 { return uint16(min(n, math.MaxUint16)) }
@@ -88,7 +88,7 @@ func parseWindow(payload []byte) (windowSize, error) {
 	return windowSize{clamp(m.Columns), clamp(m.Rows), clamp(m.Width), clamp(m.Height)}, nil
 }
 
-// terminal is what a client asks for with "pty-req".
+// terminal is the content of a "pty-req" request.
 type terminal struct {
 	Term  string
 	Size  windowSize
@@ -120,7 +120,7 @@ func parseTerminal(payload []byte) (terminal, error) {
 		}
 	}
 	t := terminal{Term: m.Term, Size: windowSize{clamp(m.Columns), clamp(m.Rows), clamp(m.Width), clamp(m.Height)}}
-	const end, firstUnknown = 0, 160 // of these on the length of the argument is unknown, so parsing stops there
+	const end, firstUnknown = 0, 160 // from here on the length of arguments is unknown, so parsing stops
 	rest := []byte(m.Modes)
 	for len(rest) > 0 && rest[0] != end && rest[0] < firstUnknown {
 		if len(rest) < 5 {
@@ -132,8 +132,8 @@ func parseTerminal(payload []byte) (terminal, error) {
 	return t, nil
 }
 
-// parseSignal reads the payload of a "signal" request (RFC 4254 section 6.9): a name without "SIG", for names
-// that the RFC does not list with an "@" and the name of who defined it.
+// parseSignal reads the payload of a "signal" request (RFC 4254 section 6.9): a name without "SIG". Names that the RFC
+// does not list end with "@" and the name of their author.
 func parseSignal(payload []byte) (syscall.Signal, error) {
 	var m struct{ Name string }
 	if err := ssh.Unmarshal(payload, &m); err != nil {
@@ -146,11 +146,22 @@ func parseSignal(payload []byte) (syscall.Signal, error) {
 	return 0, fmt.Errorf("malformed signal request: unknown signal %q", cut(m.Name, 40))
 }
 
-// signalName is the name of sig in an "exit-signal" request (RFC 4254 section 6.10).
+// signalName returns the name of sig in an "exit-signal" request (RFC 4254 section 6.10).
 func signalName(sig syscall.Signal) string {
 	switch sig {
-	case syscall.SIGABRT, syscall.SIGALRM, syscall.SIGFPE, syscall.SIGHUP, syscall.SIGILL, syscall.SIGINT, syscall.SIGKILL,
-		syscall.SIGPIPE, syscall.SIGQUIT, syscall.SIGSEGV, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2:
+	case syscall.SIGABRT,
+		syscall.SIGALRM,
+		syscall.SIGFPE,
+		syscall.SIGHUP,
+		syscall.SIGILL,
+		syscall.SIGINT,
+		syscall.SIGKILL,
+		syscall.SIGPIPE,
+		syscall.SIGQUIT,
+		syscall.SIGSEGV,
+		syscall.SIGTERM,
+		syscall.SIGUSR1,
+		syscall.SIGUSR2:
 		return strings.TrimPrefix(unix.SignalName(sig), "SIG")
 	}
 	if name := unix.SignalName(sig); name != "" {

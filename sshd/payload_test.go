@@ -25,7 +25,9 @@ func FuzzParseEnv(f *testing.F) {
 	f.Add(ssh.Marshal(struct{ N, V string }{"LD_PRELOAD\x00=\n", ""}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		name, value, err := parseEnv(payload)
-		if err == nil && (name == "" || strings.ContainsAny(name, "=\x00\n ") || strings.Contains(value, "\x00") || len(name)+len(value)+8 != len(payload)) {
+		if err == nil &&
+			(name == "" || strings.ContainsAny(name, "=\x00\n ") || strings.Contains(value, "\x00") ||
+				len(name)+len(value)+8 != len(payload)) {
 			t.Fatalf("%q=%q", name, value)
 		}
 	})
@@ -41,7 +43,8 @@ func FuzzParseTerminal(f *testing.F) {
 	f.Add(ssh.Marshal(wire{"x", 1 << 31, 0, 0, 0, "\x35\x00"}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		term, err := parseTerminal(payload)
-		if err == nil && (len(term.Term) > 128 || len(term.Modes)*5 > len(payload) || strings.ContainsAny(term.Term, "/\x00\n ")) {
+		if err == nil &&
+			(len(term.Term) > 128 || len(term.Modes)*5 > len(payload) || strings.ContainsAny(term.Term, "/\x00\n ")) {
 			t.Fatalf("%+v", term)
 		}
 	})

@@ -18,22 +18,22 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// maxPeopleFile bounds Config.AuthorizedKeys; 1 MiB is ten thousand keys.
+// maxPeopleFile bounds the size of Config.AuthorizedKeys. 1 MiB holds ten thousand keys.
 const maxPeopleFile = 1 << 20
 
-// person is one line of an authorized_keys file: a key that does not belong to the job, and what it may do.
+// person is one line of an authorized_keys file: a key outside of the job, and what it may do.
 type person struct {
 	line    int
-	name    string // the comment behind the key, or "line N"
+	name    string // the comment after the key, or "line N"
 	key     string // wire encoding
 	from    []pattern
 	expires time.Time // zero: never
-	command string    // runs instead of whatever is asked for; "": what is asked for
+	command string    // runs instead of the client's request; "": the request runs
 	pty     bool
 }
 
-// may says why the person may not log in from that address at that time.
-func (p *person) may(from netip.Addr, now time.Time) error {
+// mayLogIn returns why the person may not log in from an address at a time; nil if they may.
+func (p *person) mayLogIn(from netip.Addr, now time.Time) error {
 	if !p.expires.IsZero() && !now.Before(p.expires) {
 		return fmt.Errorf("the key of %s expired at %s", p.name, p.expires.Format(time.RFC3339))
 	}
@@ -43,14 +43,14 @@ func (p *person) may(from netip.Addr, now time.Time) error {
 	return nil
 }
 
-// pattern is one of the list in from="...": an address, a network, or a text with * and ?.
+// pattern is one item of from="...": an address, a network, or a text with * and ?.
 type pattern struct {
 	not     bool
-	network netip.Prefix // invalid: text
+	network netip.Prefix // if it is invalid, text counts
 	text    string
 }
 
-// matches follows ssh_config(5), PATTERNS: a negated match refuses, whatever else matches.
+// matches follows PATTERNS in ssh_config(5): a negated match refuses, even if others match.
 func matches(list []pattern, a netip.Addr) bool {
 	found := false
 	for _, p := range list {
@@ -68,7 +68,7 @@ func matches(list []pattern, a netip.Addr) bool {
 	return found
 }
 
-// parsePatterns reads the list of from="...". Names of hosts are refused: a name is what a DNS server says about an address.
+// parsePatterns reads the list of from="...". It refuses host names, for which it would have to trust a DNS server.
 func parsePatterns(list string) ([]pattern, error) {
 	var patterns []pattern
 	for text := range strings.SplitSeq(list, ",") {
@@ -78,9 +78,10 @@ func parsePatterns(list string) ([]pattern, error) {
 			p.network = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
 		} else if n, err := netip.ParsePrefix(p.text); err == nil {
 			if p.network = n; n.Masked() != n {
-				return nil, fmt.Errorf("from=%q: %s has bits behind its mask", list, n)
+				return nil, fmt.Errorf("from=%q: %s has bits outside of its mask", list, n)
 			}
-		} else if p.text == "" || strings.Trim(p.text, "0123456789abcdef.:*?") != "" || !strings.ContainsAny(p.text, "*?") {
+		} else if p.text == "" || strings.Trim(p.text, "0123456789abcdef.:*?") != "" ||
+			!strings.ContainsAny(p.text, "*?") {
 			return nil, fmt.Errorf("from=%q: %q is not an address, a network or a pattern of addresses", list, text)
 		}
 		patterns = append(patterns, p)
@@ -88,14 +89,14 @@ func parsePatterns(list string) ([]pattern, error) {
 	return patterns, nil
 }
 
-// A skipped line of an authorized_keys file admits nobody.
+// A skipped line of an authorized_keys file has no effect.
 type skipped struct {
 	line   int
 	reason error
 }
 
-// parsePeople reads the lines of an authorized_keys file (sshd(8), AUTHORIZED_KEYS FILE FORMAT). What it does not understand in full, it skips:
-// an option restricts, and a restriction that is not known cannot be kept.
+// parsePeople reads the lines of an authorized_keys file (sshd(8), AUTHORIZED_KEYS FILE FORMAT). It skips a line that
+// it does not understand in full: an unknown option may be a restriction.
 func parsePeople(text []byte) (list []*person, bad []skipped) {
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -121,7 +122,7 @@ func parsePeople(text []byte) (list []*person, bad []skipped) {
 func parsePerson(line []byte) (*person, error) {
 	key, comment, options, _, err := ssh.ParseAuthorizedKey(line)
 	if err != nil {
-		return nil, errors.New("this is not a public key with options that can be read")
+		return nil, errors.New("not a public key with readable options")
 	}
 	if !slices.Contains(userKeyTypes(), key.Type()) {
 		return nil, fmt.Errorf("keys of type %s cannot log in", key.Type())
@@ -135,18 +136,25 @@ func parsePerson(line []byte) (*person, error) {
 	return p, nil
 }
 
-// userKeyTypes are the formats of keys whose signatures config accepts.
+// userKeyTypes returns the formats of keys whose signatures config accepts.
 func userKeyTypes() []string {
-	return []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
-		ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoRSA}
+	return []string{
+		ssh.KeyAlgoED25519,
+		ssh.KeyAlgoSKED25519,
+		ssh.KeyAlgoECDSA256,
+		ssh.KeyAlgoECDSA384,
+		ssh.KeyAlgoECDSA521,
+		ssh.KeyAlgoSKECDSA256,
+		ssh.KeyAlgoRSA,
+	}
 }
 
-// option applies one option. Restrictions of what nobody is served here (forwarding, ~/.ssh/rc) are kept by that.
+// option applies one option. Restrictions of features that the server lacks (forwarding, ~/.ssh/rc) need no code.
 func (p *person) option(option string) error {
 	name, value, hasValue := strings.Cut(option, "=")
 	if hasValue {
 		if len(value) < 2 || value[0] != '"' || value[len(value)-1] != '"' {
-			return fmt.Errorf("option %s: its value stands in no quotes", cut(option, 64))
+			return fmt.Errorf("option %s: the value is not quoted", cut(option, 64))
 		}
 		value = strings.ReplaceAll(value[1:len(value)-1], `\"`, `"`)
 	}
@@ -159,21 +167,23 @@ func (p *person) option(option string) error {
 	case name == "command" && hasValue && p.command == "" && value != "" && !strings.Contains(value, "\x00"):
 		p.command = value
 		if strings.HasPrefix(value, internalSFTP+" ") {
-			err = fmt.Errorf("option command=%q: %s has no options here", cut(value, 64), internalSFTP)
+			err = fmt.Errorf("option command=%q: options of %s are not supported", cut(value, 64), internalSFTP)
 		}
 	case (name == "restrict" || name == "no-pty") && !hasValue:
 		p.pty = false
 	case name == "pty" && !hasValue:
 		p.pty = true
-	case slices.Contains([]string{"no-port-forwarding", "no-agent-forwarding", "no-x11-forwarding", "no-user-rc"}, name) && !hasValue:
+	case slices.Contains([]string{
+		"no-port-forwarding", "no-agent-forwarding", "no-x11-forwarding", "no-user-rc",
+	}, name) && !hasValue:
 	case (name == "permitopen" || name == "permitlisten") && hasValue:
 	default:
-		err = fmt.Errorf("option %s is not served, or stands twice", cut(option, 64))
+		err = fmt.Errorf("option %s is not supported, or occurs twice", cut(option, 64))
 	}
 	return err
 }
 
-// parseExpiry reads YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, in the time zone of this container or with a Z in UTC.
+// parseExpiry reads YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, in this container's time zone or, with a Z, in UTC.
 func parseExpiry(value string) (time.Time, error) {
 	text, utc := strings.CutSuffix(value, "Z")
 	zone := time.Local
@@ -185,22 +195,23 @@ func parseExpiry(value string) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("option expiry-time=%q: want YYYYMMDD or YYYYMMDDHHMM[SS], with a Z for UTC", cut(value, 32))
+	return time.Time{}, fmt.Errorf("option expiry-time=%q: want YYYYMMDD or YYYYMMDDHHMM[SS], with a Z for UTC",
+		cut(value, 32))
 }
 
-// people are the keys of Config.AuthorizedKeys, as the file has them now.
+// people holds the keys of Config.AuthorizedKeys, as the file has them now.
 type people struct {
 	file string
 	log  *slog.Logger
 
 	mu    sync.Mutex
 	stamp stamp
-	ok    bool // it could be read
-	said  bool // that the kernel has no Landlock
+	ok    bool // the file could be read
+	said  bool // the lack of Landlock was logged
 	list  []*person
 }
 
-// stamp tells one content of a file from another.
+// stamp tells whether a file changed.
 type stamp struct {
 	dev, inode uint64
 	size       int64
@@ -215,7 +226,7 @@ func stampOf(info os.FileInfo) stamp {
 	return s
 }
 
-// refresh reads the file if it is another than at the last time. One that cannot be read admits nobody.
+// refresh reads the file if it changed. If it cannot be read, no person can log in.
 func (p *people) refresh() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +258,7 @@ func (p *people) read(info os.FileInfo) error {
 		return fmt.Errorf("%s is not a file", p.file)
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fmt.Errorf("%s can be written by its group or by everybody (mode %04o)", p.file, mode)
+		return fmt.Errorf("%s is writable by its group or by others (mode %04o)", p.file, mode)
 	}
 	f, err := os.Open(p.file)
 	if err != nil {
@@ -269,13 +280,14 @@ func (p *people) read(info os.FileInfo) error {
 	if !p.said && landlockVersion() == 0 &&
 		slices.ContainsFunc(list, func(line *person) bool { return line.command == internalSFTP }) {
 		p.said = true
-		p.log.Info("this kernel has no Landlock: a look at each path is all that confines a key for sftp alone")
+		p.log.Info("this kernel has no Landlock: only path checks confine keys with internal-sftp")
 	}
 	p.log.Info("ssh authorized keys read", "file", p.file, "keys", len(list), "skipped", len(bad))
 	return nil
 }
 
-// find returns the first line with the key that admits it from that address now; otherwise the reason of the last that does not.
+// find returns the first line with the key that permits a login from an address; else the last line's reason against
+// it.
 func (p *people) find(key ssh.PublicKey, from netip.Addr, now time.Time) (*person, error) {
 	if err := p.refresh(); err != nil {
 		return nil, errUnknownKey
@@ -286,7 +298,7 @@ func (p *people) find(key ssh.PublicKey, from netip.Addr, now time.Time) (*perso
 	wire, err := string(key.Marshal()), errUnknownKey
 	for _, line := range list {
 		if line.key == wire {
-			if err = line.may(from, now); err == nil {
+			if err = line.mayLogIn(from, now); err == nil {
 				return line, nil
 			}
 		}

@@ -44,27 +44,27 @@ func TestParsePeople(t *testing.T) {
 		`expiry-time="20300101120059" `:         "",
 		`no-port-forwarding,no-agent-forwarding,no-X11-forwarding,no-user-rc,permitopen="a:1",permitlisten="2" `: "",
 
-		`environment="A=1" `:          "not served",
-		`cert-authority `:             "not served",
-		`principals="root" `:          "not served",
-		`agent-forwarding `:           "not served",
-		`port-forwarding `:            "not served",
-		`tunnel="0" `:                 "not served",
-		`no-touch-required `:          "not served",
-		`verify-required `:            "not served",
-		`nonsense `:                   "not served",
-		`restrict="yes" `:             "not served",
-		`command `:                    "not served",
-		`command="" `:                 "not served",
-		`command="a",command="b" `:    "stands twice",
-		`command="internal-sftp -R" `: "has no options here",
+		`environment="A=1" `:          "not supported",
+		`cert-authority `:             "not supported",
+		`principals="root" `:          "not supported",
+		`agent-forwarding `:           "not supported",
+		`port-forwarding `:            "not supported",
+		`tunnel="0" `:                 "not supported",
+		`no-touch-required `:          "not supported",
+		`verify-required `:            "not supported",
+		`nonsense `:                   "not supported",
+		`restrict="yes" `:             "not supported",
+		`command `:                    "not supported",
+		`command="" `:                 "not supported",
+		`command="a",command="b" `:    "occurs twice",
+		`command="internal-sftp -R" `: "options of internal-sftp are not supported",
 		`from="host.example.com" `:    "not an address",
 		`from="*.example.com" `:       "not an address",
-		`from="10.0.0.1/8" `:          "bits behind its mask",
+		`from="10.0.0.1/8" `:          "bits outside of its mask",
 		`from="" `:                    "not an address",
 		`from="10.0.0.1,,10.0.0.2" `:  "not an address",
-		`from="10.0.0.1",from="::1" `: "stands twice",
-		`from=10.0.0.1 `:              "no quotes",
+		`from="10.0.0.1",from="::1" `: "occurs twice",
+		`from=10.0.0.1 `:              "not quoted",
 		`expiry-time="tomorrow" `:     "want YYYYMMDD",
 		`expiry-time="2030010112" `:   "want YYYYMMDD",
 		`expiry-time="20301301" `:     "want YYYYMMDD",
@@ -116,7 +116,7 @@ func TestFrom(t *testing.T) {
 		{"10.0.0.0/8", "10.200.3.4", true},
 		{"10.0.0.0/8,!10.1.0.0/16", "10.1.0.1", false},
 		{"!10.1.0.0/16,10.0.0.0/8", "10.2.0.1", true},
-		{"!10.1.0.1", "10.2.0.1", false}, // a negated match admits nobody
+		{"!10.1.0.1", "10.2.0.1", false}, // a negated match permits no address
 		{"192.168.*", "192.168.7.7", true},
 		{"192.168.0.?", "192.168.0.10", false},
 		{"*", "::1", true},
@@ -146,12 +146,12 @@ func TestExpiry(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got.Format(time.RFC3339))
 		p := person{expires: got, name: "x"}
-		require.NoError(t, p.may(netip.Addr{}, got.Add(-time.Second)))
-		require.ErrorContains(t, p.may(netip.Addr{}, got), "expired at "+want)
+		require.NoError(t, p.mayLogIn(netip.Addr{}, got.Add(-time.Second)))
+		require.ErrorContains(t, p.mayLogIn(netip.Addr{}, got), "expired at "+want)
 	}
 }
 
-// The file is a mounted one that somebody changes: what it says now counts.
+// The file changes while the server runs: its current content counts.
 func TestPeopleAreReadAgain(t *testing.T) {
 	one, two := newPublicKey(t), newPublicKey(t)
 	file := filepath.Join(t.TempDir(), "keys")
@@ -174,10 +174,13 @@ func TestPeopleAreReadAgain(t *testing.T) {
 	require.NoError(t, os.Rename(next, file))
 	require.False(t, may(one))
 	require.True(t, may(two))
-	require.Contains(t, log.String(), `msg="ssh authorized key skipped" file=`+file+` line=1 reason="option environment=\"A=1\" is not served, or stands twice"`)
+	require.Contains(t, log.String(),
+		`msg="ssh authorized key skipped" file=`+file+` line=1 reason="option environment=\"A=1\" is not supported, `+
+			`or occurs twice"`,
+	)
 
 	require.NoError(t, os.Chmod(file, 0o666))
-	require.False(t, may(two), "everybody could have written it")
+	require.False(t, may(two), "any user could have written it")
 	require.False(t, may(two))
 	require.Equal(t, 1, strings.Count(log.String(), "no person can log in"), log.String())
 	require.Contains(t, log.String(), "mode 0666")
@@ -194,7 +197,12 @@ func TestPeopleAreReadAgain(t *testing.T) {
 
 func TestFirstLineThatAdmitsCounts(t *testing.T) {
 	key := keyLine(newPublicKey(t))
-	list, bad := parsePeople([]byte(fmt.Sprintf("from=\"10.0.0.1\" %s inside\nexpiry-time=\"20000101\" %[1]s old\nrestrict %[1]s outside\n", key)))
+	list, bad := parsePeople(
+		[]byte(
+			fmt.Sprintf("from=\"10.0.0.1\" %s inside\nexpiry-time=\"20000101\" %[1]s old\nrestrict %[1]s outside\n",
+				key),
+		),
+	)
 	require.Empty(t, bad)
 	public, _, _, _, err := ssh.ParseAuthorizedKey([]byte(key))
 	require.NoError(t, err)
@@ -226,7 +234,7 @@ func FuzzParsePeople(f *testing.F) {
 			if p.key == "" || p.name == "" || p.line < 1 || strings.Contains(p.command, "\x00") {
 				t.Fatalf("%+v", p)
 			}
-			_ = p.may(netip.IPv6Unspecified(), time.Unix(0, 0))
+			_ = p.mayLogIn(netip.IPv6Unspecified(), time.Unix(0, 0))
 		}
 	})
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
 
-// authorize writes a file with one line and returns its name; options end with a space.
+// authorize writes a file with one line and returns its name. options end with a space.
 func authorize(t *testing.T, options string, key ssh.Signer, comment string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "authorized_keys")
@@ -34,7 +34,7 @@ func authorize(t *testing.T, options string, key ssh.Signer, comment string) str
 	return file
 }
 
-// dialAs logs in with a key that is not the job's.
+// dialAs logs in with a key outside of the job.
 func dialAs(t *testing.T, server *sshdtest.Server, user string, key ssh.Signer) (*ssh.Client, error) {
 	t.Helper()
 	config := server.ClientConfig()
@@ -59,30 +59,34 @@ func TestPersonGetsCommandsAndNoChannelsOfTheJob(t *testing.T) {
 	cfg := sshd.Config{
 		AuthorizedKeys: authorize(t, "", key, "alice@laptop"),
 		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
-			"control@paiinit": func(_ context.Context, ch io.ReadWriteCloser, remote net.Addr) { called <- remote; _ = ch.Close() },
+			"control@paiinit": func(_ context.Context, ch io.ReadWriteCloser, remote net.Addr) {
+				called <- remote
+				_ = ch.Close()
+			},
 		},
 	}
 	told := events(&cfg)
 	server := sshdtest.Start(t, cfg)
 	client := mustDialAs(t, server, key)
-	line := server.Log.Wait(t, `msg="ssh login"`, "who=alice@laptop", "key="+ssh.FingerprintSHA256(key.PublicKey()), "user=root", "remote=127.0.0.1")
+	line := server.Log.Wait(t, `msg="ssh login"`, "who=alice@laptop", "key="+ssh.FingerprintSHA256(key.PublicKey()),
+		"user=root", "remote=127.0.0.1")
 	require.Contains(t, line, "level=INFO")
 	require.Equal(t, result{stdout: "hello\n", status: 4}, run(t, client, "echo hello; exit 4", nil))
 	require.Equal(t, "alice@laptop", (<-told).Person)
 	server.Log.Wait(t, `msg="ssh command"`, "who=alice@laptop", `command="echo hello; exit 4"`, "status=4")
 
 	_, _, err := client.OpenChannel("control@paiinit", nil)
-	require.ErrorContains(t, err, "not served here")
+	require.ErrorContains(t, err, "not supported")
 	server.Log.Wait(t, `msg="ssh channel refused"`, "who=alice@laptop", "type=control@paiinit")
 	require.Empty(t, called)
 	ch, _, err := server.Dial(t).OpenChannel("control@paiinit", nil)
 	require.NoError(t, err)
 	<-called
-	_ = ch.Close() // closed by the other side, too
+	_ = ch.Close() // the other side closes it as well
 	server.Log.Wait(t, `msg="ssh login"`, "who=job")
 }
 
-// A rank may name the person that asks. Others may not.
+// Only a rank may name the person who asks.
 func TestARankNamesAPerson(t *testing.T) {
 	key := sshdtest.Key(t)
 	cfg := sshd.Config{AuthorizedKeys: authorize(t, "", key, "bob")}
@@ -94,11 +98,13 @@ func TestARankNamesAPerson(t *testing.T) {
 	}
 	require.False(t, ch.ask(t, "person@paiinit", []byte{0, 0, 0, 9}))
 	require.True(t, ch.ask(t, "person@paiinit", text("alice@laptop")))
-	require.True(t, ch.ask(t, "exec", text("echo on")))
+	require.True(t, ch.ask(t, "exec", text("read line; echo on")))
 	require.False(t, ch.ask(t, "person@paiinit", text("carol")))
+	_, err := ch.Write([]byte("\n"))
+	require.NoError(t, err)
 	require.Equal(t, []string{"on"}, ch.lines(t, 1))
 	require.Equal(t, "alice@laptop", (<-told).Person)
-	line := server.Log.Wait(t, `msg="ssh command"`, "who=job", "for=alice@laptop", `command="echo on"`)
+	line := server.Log.Wait(t, `msg="ssh command"`, "who=job", "for=alice@laptop", `command="read line; echo on"`)
 	require.Contains(t, line, "level=INFO")
 
 	ch = open(t, mustDialAs(t, server, key))
@@ -122,7 +128,10 @@ func TestPersonWithoutTerminal(t *testing.T) {
 
 func TestForcedCommand(t *testing.T) {
 	key := sshdtest.Key(t)
-	cfg := sshd.Config{AuthorizedKeys: authorize(t, `command="echo \"forced: $SSH_ORIGINAL_COMMAND\"; read x" `, key, "cron"), SFTP: sftpProgram()}
+	cfg := sshd.Config{
+		AuthorizedKeys: authorize(t, `command="echo \"forced: $SSH_ORIGINAL_COMMAND\"; read x" `, key, "cron"),
+		SFTP:           sftpProgram(),
+	}
 	told := events(&cfg)
 	server := sshdtest.Start(t, cfg)
 	client := mustDialAs(t, server, key)
@@ -148,7 +157,7 @@ func TestForcedCommand(t *testing.T) {
 	}
 }
 
-// sftpClient starts the subsystem and a client on it.
+// sftpClient starts the subsystem and a client for it.
 func sftpClient(t *testing.T, client *ssh.Client) *sftp.Client {
 	t.Helper()
 	c, err := sftp.NewClient(client)
@@ -194,7 +203,7 @@ func TestSFTP(t *testing.T) {
 	require.Zero(t, end.Status)
 	server.Log.Wait(t, "ssh command", "subsystem=sftp", "status=0")
 
-	// The client is gone in the middle: its server goes too.
+	// If the client disconnects, its SFTP server ends.
 	again := sftpClient(t, client)
 	_, err = again.Getwd()
 	require.NoError(t, err)
@@ -221,15 +230,17 @@ func TestForcedSFTPAndNoSFTP(t *testing.T) {
 	require.False(t, open(t, mustDialAs(t, without, key)).ask(t, "exec", text("id")))
 }
 
-// What a client sends as SFTP can harm its own process only.
+// Invalid SFTP packets can only harm the client's own process.
 func TestSFTPGarbage(t *testing.T) {
 	cfg := sshd.Config{SFTP: sftpProgram()}
 	told := events(&cfg)
 	client := sshdtest.Start(t, cfg).Dial(t)
-	for _, data := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0}, {0, 0, 0, 1, 99}, bytes.Repeat([]byte("x"), 1<<20)} {
+	for _, data := range [][]byte{
+		{0xff, 0xff, 0xff, 0xff}, {0, 0, 0, 0}, {0, 0, 0, 1, 99}, bytes.Repeat([]byte("x"), 1<<20),
+	} {
 		ch := open(t, client)
 		require.True(t, ch.ask(t, "subsystem", text("sftp")))
-		_, _ = ch.Write(data) // it may have ended before the last byte
+		_, _ = ch.Write(data) // the process may end before the last byte
 		_ = ch.CloseWrite()
 		_, _ = io.Copy(io.Discard, ch)
 		<-told
@@ -238,24 +249,29 @@ func TestSFTPGarbage(t *testing.T) {
 	require.Zero(t, run(t, client, "true", nil).status)
 }
 
-// Nobody gets in; and each refusal is one line that says who tried, from where, with what, and why not.
+// All logins are refused. Each refusal is one line with login name, address, key and reason.
 func TestRefusalsAreLogged(t *testing.T) {
-	alice, stranger := sshdtest.Key(t), sshdtest.Key(t)
+	alice, unknown := sshdtest.Key(t), sshdtest.Key(t)
 	for name, row := range map[string]struct {
 		options, user string
 		key           ssh.Signer // nil: none
 		reason        string
 		skipped       string
 	}{
-		"none":            {"", "root", nil, "no key was offered", ""},
-		"another key":     {"", "root", stranger, "the key is not authorized", ""},
-		"not proven":      {"", "root", wrongPrivate{stranger, alice.PublicKey()}, "the key is authorized, and was not proven by a signature", ""},
-		"wrong name":      {"", "nobody", alice, "the login name is none of the user of this container", ""},
-		"expired":         {`expiry-time="20200101Z" `, "root", alice, "the key of alice expired at 2020-01-01T00:00:00Z", ""},
+		"none":        {"", "root", nil, "no key was offered", ""},
+		"another key": {"", "root", unknown, "the key is not authorized", ""},
+		"not proven": {
+			"", "root", wrongPrivate{unknown, alice.PublicKey()}, "the key is authorized, but no signature proved it",
+			"",
+		},
+		"wrong name": {"", "nobody", alice, "the login name does not belong to this container's user", ""},
+		"expired": {
+			`expiry-time="20200101Z" `, "root", alice, "the key of alice expired at 2020-01-01T00:00:00Z", "",
+		},
 		"elsewhere":       {`from="10.0.0.0/8" `, "root", alice, "the key of alice may not be used from 127.0.0.1", ""},
 		"not from here":   {`from="*,!127.*" `, "root", alice, "the key of alice may not be used from 127.0.0.1", ""},
-		"unknown option":  {`environment="A=1" `, "root", alice, "the key is not authorized", "is not served"},
-		"an authority":    {`cert-authority `, "root", alice, "the key is not authorized", "is not served"},
+		"unknown option":  {`environment="A=1" `, "root", alice, "the key is not authorized", "is not supported"},
+		"an authority":    {`cert-authority `, "root", alice, "the key is not authorized", "is not supported"},
 		"a name, in from": {`from="*.example.com" `, "root", alice, "the key is not authorized", "is not an address"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +283,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 			}
 			_, err := ssh.Dial("tcp", server.Addr.String(), config)
 			require.Error(t, err)
-			line := server.Log.Wait(t, "ssh login refused", fmt.Sprintf("reason=%q", row.reason), "user="+row.user, "remote=127.0.0.1", "level=WARN")
+			line := server.Log.Wait(t, "ssh login refused", fmt.Sprintf("reason=%q", row.reason), "user="+row.user,
+				"remote=127.0.0.1", "level=WARN")
 			if row.key != nil {
 				require.Contains(t, line, ssh.FingerprintSHA256(row.key.PublicKey()))
 			}
@@ -287,10 +304,10 @@ func TestAuthorizedKeysThatCannotBeReadAreSaidAtOnce(t *testing.T) {
 	file := authorize(t, "", key, "x")
 	require.NoError(t, os.Chmod(file, 0o620))
 	_, err = sshd.New(sshd.Config{HostKey: key, AuthorizedKeys: file})
-	require.ErrorContains(t, err, "can be written by its group or by everybody (mode 0620)")
+	require.ErrorContains(t, err, "is writable by its group or by others (mode 0620)")
 }
 
-// A key that is taken out of the file cannot log in any more; who is in, stays.
+// A key that was removed from the file cannot log in again. Its open connections stay.
 func TestKeyTakenOut(t *testing.T) {
 	key := sshdtest.Key(t)
 	file := authorize(t, "", key, "x")
@@ -303,7 +320,8 @@ func TestKeyTakenOut(t *testing.T) {
 	require.NoError(t, server.SelfCheck(soon(t, 10*time.Second)))
 }
 
-// FuzzSFTP says anything to the SFTP server, without names that lead out of its directory: it would change what is there.
+// FuzzSFTP sends random packets to the SFTP server, without names outside of its directory, whose files it could
+// change.
 func FuzzSFTP(f *testing.F) {
 	packet := func(kind byte, fields ...any) []byte {
 		body := []byte{kind}
@@ -320,21 +338,76 @@ func FuzzSFTP(f *testing.F) {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 	}
 	hello := packet(1, uint32(3))
-	f.Add(bytes.Join([][]byte{hello, packet(3, uint32(1), "a", uint32(0x1a), uint32(0)), packet(6, uint32(2), "1", uint64(3), "data"), packet(5, uint32(3), "1", uint64(0), uint32(1<<31)), packet(4, uint32(4), "1")}, nil))
-	f.Add(bytes.Join([][]byte{hello, packet(11, uint32(1), "."), packet(12, uint32(2), "1"), packet(16, uint32(3), "."), packet(17, uint32(4), "a")}, nil))
-	f.Add(bytes.Join([][]byte{hello, packet(14, uint32(1), "d", uint32(4), uint32(0o755)), packet(18, uint32(2), "d", "e"), packet(15, uint32(3), "e"), packet(13, uint32(4), "no")}, nil))
-	f.Add(bytes.Join([][]byte{hello, packet(200, uint32(1), "posix-rename@openssh.com", "a", "b"), packet(200, uint32(2), "statvfs@openssh.com", "."), packet(20, uint32(3), "a", "b"), packet(19, uint32(4), "b")}, nil))
-	f.Add(bytes.Join([][]byte{hello, packet(9, uint32(1), "a", uint32(0xf), uint64(7), uint32(0), uint32(0), uint32(0o600), uint32(1), uint32(1)), packet(10, uint32(2), "1", uint32(1<<31), uint32(1<<30))}, nil))
+	f.Add(
+		bytes.Join(
+			[][]byte{
+				hello,
+				packet(3, uint32(1), "a", uint32(0x1a), uint32(0)),
+				packet(6, uint32(2), "1", uint64(3), "data"),
+				packet(5, uint32(3), "1", uint64(0), uint32(1<<31)),
+				packet(4, uint32(4), "1"),
+			},
+			nil,
+		),
+	)
+	f.Add(
+		bytes.Join(
+			[][]byte{
+				hello,
+				packet(11, uint32(1), "."),
+				packet(12, uint32(2), "1"),
+				packet(16, uint32(3), "."),
+				packet(17, uint32(4), "a"),
+			},
+			nil,
+		),
+	)
+	f.Add(
+		bytes.Join(
+			[][]byte{
+				hello,
+				packet(14, uint32(1), "d", uint32(4), uint32(0o755)),
+				packet(18, uint32(2), "d", "e"),
+				packet(15, uint32(3), "e"),
+				packet(13, uint32(4), "no"),
+			},
+			nil,
+		),
+	)
+	f.Add(
+		bytes.Join(
+			[][]byte{
+				hello,
+				packet(200, uint32(1), "posix-rename@openssh.com", "a", "b"),
+				packet(200, uint32(2), "statvfs@openssh.com", "."),
+				packet(20, uint32(3), "a", "b"),
+				packet(19, uint32(4), "b"),
+			},
+			nil,
+		),
+	)
+	f.Add(
+		bytes.Join(
+			[][]byte{
+				hello,
+				packet(9, uint32(1), "a", uint32(0xf), uint64(7), uint32(0), uint32(0), uint32(0o600), uint32(1),
+					uint32(1)),
+				packet(10, uint32(2), "1", uint32(1<<31), uint32(1<<30)),
+			},
+			nil,
+		),
+	)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.Contains(data, []byte("/")) || bytes.Contains(data, []byte("..")) {
 			t.Skip("another directory")
 		}
 		dir := t.TempDir()
-		defer func() { _ = os.Chmod(dir, 0o700) }() // it may be gone
+		defer func() { _ = os.Chmod(dir, 0o700) }() // it may not exist
 		var out answers
 		_ = sshd.ServeSFTPIn(dir, bytes.NewReader(data), &out) // an error ends it
-		// What it says are packets. The last may be on its way still: a client that ends before it has its answers does not miss them.
+		// Its output consists of packets. The last may be incomplete, because the client ended before it got the
+		// answers.
 		for rest := out.all(); len(rest) >= 5; {
 			n := int(binary.BigEndian.Uint32(rest))
 			require.Positive(t, n)
@@ -343,7 +416,7 @@ func FuzzSFTP(f *testing.F) {
 	})
 }
 
-// answers are what an SFTP server has said.
+// answers collects the output of an SFTP server.
 type answers struct {
 	mu   sync.Mutex
 	data []byte
@@ -364,18 +437,45 @@ func (a *answers) all() []byte {
 
 func (a *answers) Close() error { return nil }
 
-// FuzzSession says anything on a session after the login: requests in any order. The first byte of each is its kind, the second the length of what it says.
+// FuzzSession sends requests in any order on a session after the login. Of each, the first byte is its kind, the second
+// the length of its payload.
 func FuzzSession(f *testing.F) {
-	kinds := []string{"exec", "shell", "subsystem", "pty-req", "env", "signal", "window-change", "auth-agent-req@openssh.com", "x11-req", "keepalive@openssh.com", "eow@openssh.com", "", "break"}
+	kinds := []string{
+		"exec",
+		"shell",
+		"subsystem",
+		"pty-req",
+		"env",
+		"signal",
+		"window-change",
+		"auth-agent-req@openssh.com",
+		"x11-req",
+		"keepalive@openssh.com",
+		"eow@openssh.com",
+		"",
+		"break",
+	}
 	one := func(kind string, payload []byte) []byte {
 		return append([]byte{byte(slices.Index(kinds, kind)), byte(len(payload))}, payload...)
 	}
-	f.Add(slices.Concat(one("env", ssh.Marshal(struct{ N, V string }{"LANG", "C"})), one("pty-req", ssh.Marshal(ptyRequest{"xterm", 80, 24, 0, 0, ""})), one("exec", text("true"))))
-	f.Add(slices.Concat(one("signal", text("TERM")), one("exec", text("true")), one("window-change", make([]byte, 16)), one("exec", text("true"))))
-	f.Add(slices.Concat(one("shell", nil), one("subsystem", text("sftp")), one("break", []byte{0, 0, 0, 1}), one("exec", []byte{0, 0, 0, 9, 'x'})))
-	// Whatever the command is, the shell does nothing. After a panic the connection would be gone.
+	f.Add(
+		slices.Concat(one("env", ssh.Marshal(struct{ N, V string }{"LANG", "C"})),
+			one("pty-req", ssh.Marshal(ptyRequest{"xterm", 80, 24, 0, 0, ""})), one("exec", text("true"))),
+	)
+	f.Add(
+		slices.Concat(one("signal", text("TERM")), one("exec", text("true")), one("window-change", make([]byte, 16)),
+			one("exec", text("true"))),
+	)
+	f.Add(
+		slices.Concat(one("shell", nil), one("subsystem", text("sftp")), one("break", []byte{0, 0, 0, 1}),
+			one("exec", []byte{0, 0, 0, 9, 'x'})),
+	)
+	// The shell does nothing, for any command. A panic would end the connection.
 	server := sshdtest.Start(f, sshd.Config{
-		Shell: "/bin/true", Environ: []string{"SHELL=/bin/true", "PATH=/usr/bin:/bin"}, SFTP: []string{"/bin/true"}, Logger: slog.New(slog.DiscardHandler),
+		Shell:   "/bin/true",
+		Environ: []string{"SHELL=/bin/true", "PATH=/usr/bin:/bin"},
+		SFTP:    []string{"/bin/true"},
+		Logger:  slog.New(slog.DiscardHandler),
 	})
 	client, err := ssh.Dial("tcp", server.Addr.String(), server.ClientConfig())
 	require.NoError(f, err)
@@ -388,7 +488,7 @@ func FuzzSession(f *testing.F) {
 		for len(data) > 1 {
 			kind, n := kinds[int(data[0])%len(kinds)], min(int(data[1]), len(data)-2)
 			if _, err := ch.SendRequest(kind, true, data[2:2+n]); err != nil {
-				break // it was the end of the session
+				break // the session ended
 			}
 			data = data[2+n:]
 		}

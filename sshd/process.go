@@ -1,33 +1,32 @@
 package sshd
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// process is a running command: the leader of a session (setsid) and a process group, and what descends from it.
+// process is a running command: the leader of a session (setsid) and a process group, and its descendants.
 //
-// The leader stays a zombie from its exit until reap, so its number, which is also the number of group and session,
-// cannot belong to anybody else while signals are sent to it.
+// The leader stays a zombie from its exit until reap, so its number, which is also that of group and session, cannot
+// belong to another process while signals are sent to it.
 type process struct {
 	cmd    *exec.Cmd
 	pid    int
-	exited chan struct{} // closed when the leader has exited
-	proc   string        // where the proc file system is
+	exited chan struct{} // closed when the leader exits
+	proc   string        // where /proc is
 
 	mu     sync.Mutex
 	reaped bool
 }
 
-// startProcess starts cmd, whose SysProcAttr must ask for Setsid, through fork. The caller sees to it that watch runs, and calls reap.
+// startProcess starts cmd, whose SysProcAttr must set Setsid, through fork. The caller must run watch and call reap.
 func startProcess(cmd *exec.Cmd, fork func(func() error) error) (*process, error) {
 	if err := fork(cmd.Start); err != nil {
 		return nil, err
@@ -43,9 +42,9 @@ func (p *process) watch() {
 	}
 }
 
-// await is watch without a thread that is blocked in a system call, where the kernel has pidfd_open(2), since Linux 5.3. It may return early.
-// Beside such a thread the Go runtime looks several dozen times whether somebody else needs its processor, which costs more than the rest of
-// a short command.
+// await waits like watch, by pidfd_open(2) (Linux 5.3), without a thread that blocks in a system call. It may return
+// early. While a thread blocks, the Go runtime polls several dozen times, which costs more than the rest of a short
+// command.
 func (p *process) await() {
 	fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -92,16 +91,15 @@ func (p *process) signal(sig syscall.Signal) error {
 	return syscall.Kill(-p.pid, sig)
 }
 
-// signalAll sends sig to every process of the session, also to those that have moved to other process groups (as job control and
-// MPI daemons do with their children), but not to those that left by setsid. Where /proc is not ours to read only
-// the group is reached.
+// signalAll sends sig to every process of the session, also in other process groups, which job control and MPI daemons
+// create, but not to those that left by setsid. Without a readable /proc it reaches only the leader's group.
 func (p *process) signalAll(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.reaped {
 		return
 	}
-	_ = syscall.Kill(-p.pid, sig) // the group at once: a process that forks now cannot slip through
+	_ = syscall.Kill(-p.pid, sig) // the whole group at once: a process that forks now cannot escape
 	list, _ := members(p.proc, p.pid)
 	for _, m := range list {
 		if m.group != p.pid {
@@ -110,13 +108,13 @@ func (p *process) signalAll(sig syscall.Signal) {
 	}
 }
 
-// end makes all processes of the session end: HUP and CONT, TERM after grace, KILL after grace once more. It starts with KILL when
-// hurry is closed. It returns when none is left, or when KILL has had no effect for a long time (a process in
-// uninterruptible sleep). The leader is still to be reaped.
+// end ends all processes of the session: by HUP and CONT, after grace by TERM, after grace again by KILL; if hurry is
+// closed, by KILL at once. It returns when none is left, or when KILL has had no effect for long (a process in
+// uninterruptible sleep). It does not reap the leader.
 func (p *process) end(grace time.Duration, hurry <-chan struct{}) {
 	if !isClosed(hurry) {
 		p.signalAll(syscall.SIGHUP)
-		p.signalAll(syscall.SIGCONT) // a stopped process would not get the HUP
+		p.signalAll(syscall.SIGCONT) // a stopped process would not handle HUP
 		if p.empty(grace, hurry, nil) {
 			return
 		}
@@ -130,11 +128,11 @@ func (p *process) end(grace time.Duration, hurry <-chan struct{}) {
 	}
 	kill := func() { p.signalAll(syscall.SIGKILL) }
 	kill()
-	p.empty(10*time.Second, nil, kill) // again and again: it may fork faster than it can be listed
+	p.empty(10*time.Second, nil, kill) // repeatedly: it may fork faster than it can be listed
 }
 
-// empty waits until no process of the session is left, at most for d or until hurry is closed. It looks less and less often, and calls again
-// before each look but the first.
+// empty waits until no process of the session is left, at most for d or until hurry is closed. It polls less and less
+// often, and calls again before each poll but the first.
 func (p *process) empty(d time.Duration, hurry <-chan struct{}, again func()) bool {
 	end := time.Now().Add(d)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
@@ -143,7 +141,7 @@ func (p *process) empty(d time.Duration, hurry <-chan struct{}, again func()) bo
 			return true
 		}
 		if !ok && again != nil && isClosed(p.exited) {
-			return true // the group has got a KILL; more cannot be known
+			return true // the group got KILL; nothing more is known
 		}
 		left := time.Until(end)
 		if left <= 0 || isClosed(hurry) {
@@ -173,40 +171,14 @@ func isClosed(ch <-chan struct{}) bool {
 // member is a living process of a session.
 type member struct{ pid, group int }
 
-// members lists the processes of a session from the proc file system that is mounted at root, without zombies. ok is false if
-// there is none, or one of another PID namespace. Fields by proc_pid_stat(5).
+// members lists the processes of a session from the proc file system at root, without zombies. ok is false if there is
+// none, or it belongs to another PID namespace.
 func members(root string, sid int) (list []member, ok bool) {
-	self, err := os.Readlink(filepath.Join(root, "self"))
-	if err != nil || self != strconv.Itoa(os.Getpid()) {
-		return nil, false
-	}
-	dir, err := os.Open(root)
-	if err != nil {
-		return nil, false
-	}
-	defer func() { _ = dir.Close() }()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, false
-	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile(filepath.Join(root, name, "stat"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-		// The name of the program stands in parentheses and may itself contain some.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 4 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
-			continue
-		}
-		group, _ := strconv.Atoi(string(fields[2]))
-		if session, _ := strconv.Atoi(string(fields[3])); session == sid {
-			list = append(list, member{pid, group})
+	all := proc.ReadAll(os.DirFS(root), os.Getpid())
+	for _, p := range all {
+		if p.Session == sid && !p.Ended() {
+			list = append(list, member{p.PID, p.Group})
 		}
 	}
-	return list, true
+	return list, all != nil
 }

@@ -17,22 +17,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 )
 
 func TestMembers(t *testing.T) {
 	root := t.TempDir()
 	write := func(pid, stat string) {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, pid), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(root, pid, "stat"), []byte(stat), 0o600))
+		rest := " 4194560 1 1 1 1 1 1 1 1 20 0 1 0 150\n"
+		require.NoError(t, os.WriteFile(filepath.Join(root, pid, "stat"), []byte(stat+rest), 0o600))
 	}
 	_, ok := members(root, 100)
 	require.False(t, ok, "no proc")
+	write("1", "1 (init) S 0 1 1 0 -1")
 	require.NoError(t, os.Symlink("1", filepath.Join(root, "self")))
 	_, ok = members(root, 100)
 	require.False(t, ok, "of another namespace")
 	require.NoError(t, os.Remove(filepath.Join(root, "self")))
 	require.NoError(t, os.Symlink(strconv.Itoa(os.Getpid()), filepath.Join(root, "self")))
+	write(strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getpid())+" (sshd.test) S 1 1 1 0 -1")
 	write("100", "100 (sh) S 1 100 100 0 -1")
 	write("101", "101 (a) S (b) R 100 101 100 0 -1")
 	write("102", "102 (zombie) Z 100 100 100 0 -1")
@@ -50,7 +52,15 @@ func started(t *testing.T, script string) *process {
 	t.Helper()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	p, err := startProcess(&exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", script}, Stdout: w, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}, func(start func() error) error { return start() })
+	p, err := startProcess(
+		&exec.Cmd{
+			Path:        "/bin/sh",
+			Args:        []string{"sh", "-c", script},
+			Stdout:      w,
+			SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		},
+		func(start func() error) error { return start() },
+	)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
 	var group sync.WaitGroup
@@ -71,8 +81,9 @@ func TestEndWithoutProcReachesTheGroup(t *testing.T) {
 	status, err := p.reap()
 	require.NoError(t, err)
 	require.Equal(t, syscall.SIGKILL, status.Signal())
-	require.ErrorIs(t, p.signal(syscall.SIGTERM), os.ErrProcessDone, "the number may be somebody else's now")
-	require.Eventually(t, func() bool { return syscall.Kill(-p.pid, 0) == syscall.ESRCH || onlyZombies(p.pid) }, 5*time.Second, time.Millisecond)
+	require.ErrorIs(t, p.signal(syscall.SIGTERM), os.ErrProcessDone, "the number may belong to another process now")
+	require.Eventually(t, func() bool { return syscall.Kill(-p.pid, 0) == syscall.ESRCH || onlyZombies(p.pid) },
+		5*time.Second, time.Millisecond)
 }
 
 func onlyZombies(sid int) bool {
@@ -93,7 +104,8 @@ func TestEndInAHurryKillsAtOnce(t *testing.T) {
 }
 
 func TestEndCatchesProcessesThatFork(t *testing.T) {
-	p := started(t, `trap '' HUP TERM; set -m; echo x; i=0; while [ $i -lt 3000 ]; do (sleep 2; sleep 1012) & i=$((i+1)); done`)
+	p := started(t,
+		`trap '' HUP TERM; set -m; echo x; i=0; while [ $i -lt 3000 ]; do (sleep 2; sleep 1012) & i=$((i+1)); done`)
 	p.end(0, nil)
 	require.True(t, onlyZombies(p.pid))
 	_, err := p.reap()
@@ -109,7 +121,7 @@ func TestReapKeepsTheNumberUntilItIsCalled(t *testing.T) {
 	require.Equal(t, 3, status.ExitStatus())
 }
 
-// recorder is a channel that writes down what is sent.
+// recorder is a channel that records what is sent.
 type recorder struct {
 	ssh.Channel
 	mu   sync.Mutex
@@ -142,8 +154,10 @@ func TestWireOrder(t *testing.T) {
 	here, there := net.Pipe()
 	defer func() { _, _ = here.Close(), there.Close() }()
 	for command, want := range map[string][]string{
-		"echo last; exit 3":        {"data last\n", "exit-status \x00\x00\x00\x03", "eof", "free", "close"},
-		"ulimit -c 0; kill -9 $$":  {"exit-signal \x00\x00\x00\x04KILL\x00\x00\x00\x00\x00\x00\x00\x00\x00", "eof", "free", "close"},
+		"echo last; exit 3": {"data last\n", "exit-status \x00\x00\x00\x03", "eof", "free", "close"},
+		"ulimit -c 0; kill -9 $$": {
+			"exit-signal \x00\x00\x00\x04KILL\x00\x00\x00\x00\x00\x00\x00\x00\x00", "eof", "free", "close",
+		},
 		"sleep 1000 & echo out $?": {"data out 0\n", "exit-status \x00\x00\x00\x00", "eof", "free", "close"},
 	} {
 		srv.limits.drainIdle = 50 * time.Millisecond
@@ -161,30 +175,6 @@ func TestWireOrder(t *testing.T) {
 		_ = syscall.Kill(-pid, syscall.SIGKILL)
 		require.Equal(t, want, ch.sent)
 	}
-}
-
-type wrapped struct{ net.Conn }
-
-func (w wrapped) NetConn() net.Conn { return w.Conn }
-
-func TestUserTimeoutThroughWrappers(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
-	nc, err := net.Dial("tcp", ln.Addr().String())
-	require.NoError(t, err)
-	defer func() { _ = nc.Close() }()
-	require.NoError(t, userTimeout(wrapped{wrapped{nc}}, 60*time.Second))
-	raw, err := nc.(*net.TCPConn).SyscallConn()
-	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		got, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
-		require.NoError(t, err)
-		require.Equal(t, 60000, got)
-	}))
-	a, b := net.Pipe()
-	defer func() { _, _ = a.Close(), b.Close() }()
-	require.Error(t, userTimeout(wrapped{a}, time.Second))
 }
 
 func TestEnvironmentWithoutPasswdEntry(t *testing.T) {
@@ -241,7 +231,7 @@ func TestPourSendsWhatIsThereHoweverLateItIs(t *testing.T) {
 	}
 }
 
-func TestDefect17ConfigurationIsOfOneConnection(t *testing.T) {
+func TestConfigurationIsOfOneConnection(t *testing.T) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	key, err := ssh.NewSignerFromKey(private)
@@ -254,7 +244,7 @@ func TestDefect17ConfigurationIsOfOneConnection(t *testing.T) {
 	c.deadline.Stop()
 	one, two := c.config(), c.config()
 	require.NotSame(t, one, two)
-	one.Ciphers[0], one.KeyExchanges[0], one.PublicKeyAuthAlgorithms[0] = "", "", "" // as a library may
+	one.Ciphers[0], one.KeyExchanges[0], one.PublicKeyAuthAlgorithms[0] = "", "", "" // as a library may change them
 	require.Equal(t, ssh.CipherAES128GCM, two.Ciphers[0])
 	require.NotEmpty(t, two.KeyExchanges[0])
 	require.NotEmpty(t, two.PublicKeyAuthAlgorithms[0])

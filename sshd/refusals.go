@@ -7,11 +7,11 @@ import (
 
 const (
 	refusalPause = time.Minute // between two warnings about the same refusal
-	maxRefusals  = 256         // kinds that are told apart
+	maxRefusals  = 256         // different refusals to remember
 )
 
-// refusals thins out the warnings about logins that are refused again and again: a paiinit of another job that shares
-// the host dials every second, and so does one with another secret.
+// refusals limits warnings about repeated refusals: a paiinit of another job on the same host, or with another secret,
+// connects every second.
 type refusals struct {
 	mu   sync.Mutex
 	seen map[string]*refusal
@@ -19,10 +19,10 @@ type refusals struct {
 
 type refusal struct {
 	warned time.Time
-	since  int // refused since then
+	since  int // refusals since then
 }
 
-// warn says whether a refusal deserves a warning, and how many like it there were since the last one.
+// warn says whether to warn about a refusal, and how many like it were not logged since the last warning.
 func (r *refusals) warn(kind string, now time.Time) (warn bool, unsaid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

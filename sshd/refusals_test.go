@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One line a minute for each kind, with the number of those in between.
+// One line a minute for each kind, with the number of refusals between.
 func TestRefusalsAreSaidOnceAMinute(t *testing.T) {
 	var r refusals
 	now := time.Unix(0, 0)

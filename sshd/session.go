@@ -21,36 +21,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What one session channel may bring in "env" requests, over its life.
+// Limits of all "env" requests on one session channel.
 const (
 	maxEnvNames = 256
 	maxEnvBytes = 64 << 10
 )
 
-// session is one channel of type "session". Its requests are answered by the goroutine of serve, which never waits for the
-// command or for the client to read; the command, once requested, belongs to the goroutine of run.
+// session is one channel of type "session". The goroutine of serve answers its requests and never waits for the command
+// or for the client to read. The goroutine of run owns the command.
 type session struct {
 	conn *conn
 	srv  *Server
 	id   identity
 	user string
 	ch   ssh.Channel
-	free func()         // gives the place among the connection's sessions back
-	gone chan struct{}  // closed when the client has closed the channel or the connection is lost
+	free func()         // frees the place among the connection's sessions
+	gone chan struct{}  // closed when the client closes the channel or the connection is lost
 	work sync.WaitGroup // goroutines that end after gone is closed
 
-	// Of the goroutine of serve.
+	// Used by the goroutine of serve.
 	envNames, envBytes int
 
 	mu      sync.Mutex
-	behind  string   // the person on whose behalf a rank asks; "" = the job itself
+	behind  string   // the person for whom a rank asks; "" = the job
 	env     []string // accepted from the client
 	term    *terminal
-	asked   bool             // for a command
-	forced  bool             // by the key's line: not the client's to signal
+	asked   bool             // a command was requested
+	forced  bool             // the key's line gave the command: the client cannot signal it
 	proc    *process         // while the command runs
 	master  *os.File         // of its terminal
-	pending []syscall.Signal // came before proc was there
+	pending []syscall.Signal // signals that came before proc was set
 }
 
 // session serves one channel of type "session".
@@ -74,7 +74,7 @@ func (c *conn) session(sc *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	s.serve(reqs)
 }
 
-// serve answers requests until the channel is gone and everything that works for it has ended.
+// serve answers requests until the channel is closed, and waits for its goroutines.
 func (s *session) serve(reqs <-chan *ssh.Request) {
 	defer func() {
 		s.srv.mu.Lock()
@@ -109,10 +109,10 @@ func (s *session) logger() *slog.Logger {
 	return s.srv.log.With("remote", address(s.conn.RemoteAddr()), "who", s.id.who(), "key", s.id.fingerprint)
 }
 
-// errIgnored refuses what clients may ask for in good faith: it is not worth a line.
-var errIgnored = errors.New("not served")
+// errIgnored refuses requests that ordinary clients send. They are not logged.
+var errIgnored = errors.New("not supported")
 
-// answer decides on one request; an error refuses it. What it returns is the command to run after the reply.
+// answer handles one request. An error refuses it. The function that it returns runs the command after the reply.
 func (s *session) answer(req *ssh.Request) (func(), error) {
 	switch req.Type {
 	case "exec":
@@ -136,12 +136,12 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		}
 		return s.begin(request{sftp: true})
 	case "auth-agent-req@openssh.com", "x11-req@openssh.com", "x11-req":
-		return nil, errors.New("not served here")
+		return nil, errors.New("not supported")
 	case "env":
 		return nil, s.setenv(req.Payload)
 	case personRequest:
 		return nil, s.relayed(req.Payload)
-	case "user@paiinit": // the job's connections are kept, and shared by commands for all login names
+	case "user@paiinit": // commands for all login names share the job's kept connections
 		var m struct{ Name string }
 		if err := ssh.Unmarshal(req.Payload, &m); err != nil {
 			return nil, fmt.Errorf("malformed user request: %w", err)
@@ -190,10 +190,10 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 	return nil, errIgnored
 }
 
-// personRequest names the person on another host who uses the job's key. It is for the log, and restricts nothing.
+// personRequest names the person on another host who uses the job's key. It is for the log and restricts nothing.
 const personRequest = "person@paiinit"
 
-// relayed keeps the name of the person.
+// relayed keeps the person's name.
 func (s *session) relayed(payload []byte) error {
 	name, err := parsePersonRequest(payload)
 	if err != nil {
@@ -208,7 +208,7 @@ func (s *session) relayed(payload []byte) error {
 	return nil
 }
 
-// person returns the name of the person that asks, here or on another host; "" = the job itself does.
+// person returns the name of the person who asks, here or on another host; "" = the job.
 func (s *session) person() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +218,7 @@ func (s *session) person() string {
 	return s.behind
 }
 
-// setenv keeps a variable for the command. A client cannot know whether a refused one was ignored or too much.
+// setenv keeps a variable for the command. The client gets the same error for ignored and for too many variables.
 func (s *session) setenv(payload []byte) error {
 	name, value, err := parseEnv(payload)
 	if err != nil {
@@ -238,16 +238,16 @@ func (s *session) setenv(payload []byte) error {
 	return nil
 }
 
-// request is for a command, for a shell, or for the subsystem sftp.
+// request asks for a command, a shell, or the subsystem sftp.
 type request struct {
 	shell    bool
 	sftp     bool
 	command  string
-	forced   bool   // command is that of the key's line
-	original string // what was asked for instead; "": a shell
+	forced   bool   // command is from the key's line
+	original string // what the client asked for; "": a shell
 }
 
-// force puts the command of a person's key in the place of what was asked for.
+// force replaces the client's request by the command of a person's key.
 func (r *request) force(command string) {
 	original := r.command
 	if r.sftp {
@@ -259,7 +259,7 @@ func (r *request) force(command string) {
 	}
 }
 
-// begin takes the request for a command, of which there is one per channel (RFC 4254 section 6.5).
+// begin accepts the request for a command, one per channel (RFC 4254 section 6.5).
 func (s *session) begin(req request) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func (s *session) begin(req request) (func(), error) {
 		return nil, errors.New("sftp at a terminal")
 	}
 	if req.sftp && len(s.srv.cfg.SFTP) == 0 {
-		return nil, errors.New("there is no sftp")
+		return nil, errors.New("there is no subsystem sftp")
 	}
 	s.asked, s.forced = true, req.forced
 	s.srv.running[s] = struct{}{}
@@ -286,7 +286,7 @@ func (s *session) begin(req request) (func(), error) {
 	return func() { s.run(req, received) }, nil
 }
 
-// signal passes a signal to the command, or keeps it until the command has been started. own: it is the server's.
+// signal passes a signal to the command, or keeps it until the command starts. own says that the server sends it.
 func (s *session) signal(sig syscall.Signal, own bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,30 +356,33 @@ func (s *session) run(req request, received time.Time) {
 	s.logger().Log(s.conn.ctx, level, "ssh command", attrs...)
 	s.srv.tell(event)
 
-	// The output is out; now status, EOF, close. The status goes first: OpenSSH and PuTTY answer EOF with close when their
-	// own input has ended, x/crypto/ssh answers close with close at once, and after that a status cannot be sent.
-	// The place is free before the client can know it.
+	// The output was sent; now status, EOF and close. The status goes before EOF: OpenSSH and PuTTY answer EOF with
+	// close when their own input has ended, and after close no status can be sent. The place is free before the client
+	// knows.
 	_, _ = s.ch.SendRequest(name, false, payload)
 	_ = s.ch.CloseWrite()
 	s.free()
 	_ = s.ch.Close()
 }
 
-// execute starts the command, moves its input and output, and returns its status when it has ended and what it has written is
-// sent. The error is one of starting it.
+// execute starts the command, copies its input and output, and returns its status after it ended and its output was
+// sent. The error says why it did not start.
 func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus, error) {
 	cmd, files, err := s.prepare(req)
 	if err != nil {
 		return 0, err
 	}
 	defer files.close()
-	p, err := startProcess(cmd, s.conn.srv.cfg.Fork)
+	starting := sync.OnceFunc(s.srv.starting.RUnlock)
+	s.srv.starting.RLock()
+	defer starting()
+	p, err := startProcess(cmd, s.conn.srv.cfg.StartWithSlack)
 	files.closeTheirs()
 	if err != nil {
 		return 0, err
 	}
 	s.spawn("waiting for a command", p.watch)
-	defer func() { // after a panic the command must not live on with nobody to wait for it
+	defer func() { // after a panic the command must not live on without a parent that waits
 		s.adopt(nil, nil)
 		if !p.isReaped() {
 			p.end(0, s.gone)
@@ -389,6 +392,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	s.adopt(p, files.master)
 	event.PID = p.pid
 	s.srv.tell(*event)
+	starting()
 
 	s.spawn("stdin", func() { feed(files.stdin, s.ch, files.master == nil) })
 	var outputs sync.WaitGroup
@@ -407,7 +411,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	case <-s.gone:
 		if !isClosed(p.exited) {
 			event.Lost = true
-			_ = files.stdin.Close() // with a terminal that is a hang-up
+			_ = files.stdin.Close() // hangs up a terminal
 			p.end(s.srv.cfg.Grace, s.srv.hurry)
 			files.close()
 		}
@@ -420,7 +424,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	return status, err
 }
 
-// adopt makes the running command known to the goroutine that answers requests, and delivers what came early.
+// adopt tells the running command to the goroutine that answers requests, and delivers early signals.
 func (s *session) adopt(p *process, master *os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -437,8 +441,8 @@ func (s *session) adopt(p *process, master *os.File) {
 	s.pending = nil
 }
 
-// feed moves the client's input to the command. What comes after the command has closed its end is thrown away, so that it does not
-// fill the window of the channel. It ends with the channel and is not waited for at the end of the command.
+// feed copies the client's input to the command. It discards what comes after the command closed its end, which would
+// fill the window of the channel. It ends with the channel; the end of the command does not wait for it.
 func feed(w io.WriteCloser, ch io.Reader, eof bool) {
 	_, _ = io.Copy(w, ch)
 	if eof {
@@ -447,11 +451,11 @@ func feed(w io.WriteCloser, ch io.Reader, eof bool) {
 	_, _ = io.Copy(io.Discard, ch)
 }
 
-// pour moves output to the client until EOF. Once exited is closed and a read deadline passes with nothing read since the last one, or total later
-// in any case, it moves what lies in the pipe at that moment - all that the command itself can have written - and ends:
-// whoever still holds the other end was left behind.
+// pour copies output to the client until EOF. Once exited is closed and nothing was read between two read deadlines, or
+// after total in any case, it copies what is in the pipe, which includes everything that the command wrote, and ends:
+// processes that still hold the other end were left behind.
 //
-// When the client is gone output is thrown away: a command that prints while it cleans up after HUP or TERM must not die of PIPE.
+// Output to a client that is gone is discarded: SIGPIPE must not end a command that prints while it cleans up.
 func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Duration) {
 	buf := make([]byte, 4<<10) // most commands print little
 	var last time.Time
@@ -487,8 +491,8 @@ func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Dura
 	}
 }
 
-// drain moves what is there without waiting: a busy machine may let every deadline pass before the read. Only read(2)
-// finds all that was written to a terminal, FIONREAD does not count what the kernel has yet to process (tty_buffer.c).
+// drain copies what is there without waiting: on a busy machine every deadline may pass before the read. Only read(2)
+// finds all that was written to a terminal: FIONREAD does not count what the kernel still processes (tty_buffer.c).
 func drain(w io.Writer, r *os.File) {
 	const pipe = 64 << 10
 	left := int(max(pendingBytes(r), pipe))
@@ -506,9 +510,9 @@ func drain(w io.Writer, r *os.File) {
 	}
 }
 
-// files are the ends of pipes or terminal between us and a command.
+// files are the pipes or the terminal between the server and a command.
 type files struct {
-	stdin, stdout, stderr *os.File // ours; stderr is nil with a terminal
+	stdin, stdout, stderr *os.File // the server's ends; stderr is nil with a terminal
 	master                *os.File // the terminal, which is also stdin and stdout; or nil
 	theirs                []*os.File
 }
@@ -517,7 +521,7 @@ func (f *files) close() {
 	f.closeTheirs()
 	for _, file := range []*os.File{f.stdin, f.stdout, f.stderr} {
 		if file != nil {
-			_ = file.Close() // a second time does no harm
+			_ = file.Close() // harmless if it is closed already
 		}
 	}
 }
@@ -529,7 +533,7 @@ func (f *files) closeTheirs() {
 	f.theirs = nil
 }
 
-// outputs says which file goes where on the channel.
+// outputs returns where each output goes on the channel.
 func (f *files) outputs(ch ssh.Channel) map[*os.File]io.Writer {
 	if f.stderr == nil {
 		return map[*os.File]io.Writer{f.stdout: ch}
@@ -537,7 +541,7 @@ func (f *files) outputs(ch ssh.Channel) map[*os.File]io.Writer {
 	return map[*os.File]io.Writer{f.stdout: ch, f.stderr: ch.Stderr()}
 }
 
-// prepare makes the command and what connects it with us.
+// prepare returns the command and its pipes or terminal.
 func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 	s.mu.Lock()
 	env, term := s.env, s.term
@@ -614,7 +618,7 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 	return cmd, f, nil
 }
 
-// directory is where sessions start: HOME, else Config.Dir, else the root.
+// directory returns where sessions start: HOME, else Config.Dir, else the root.
 func (s *Server) directory() string {
 	for _, dir := range []string{s.home, s.cfg.Dir} {
 		if !filepath.IsAbs(dir) {
@@ -627,16 +631,15 @@ func (s *Server) directory() string {
 	return "/"
 }
 
-// baseEnvironment completes the environment of sessions, by the user database where that knows us; a uid without
-// an entry is common in containers. shell is for a person at a terminal: their SHELL, if there is such a program.
-//
-// names are the login names that mean us.
+// baseEnvironment completes the environment of sessions from the user database, if that knows our uid; in containers it
+// often does not. shell is for a person at a terminal: SHELL, if there is such a program. names are the login names of
+// this user.
 func baseEnvironment(environ []string, fallback string) (env []string, home, shell string, names map[string]struct{}) {
 	set := make(map[string]string)
 	for _, v := range environ {
 		name, value, ok := strings.Cut(v, "=")
 		switch name {
-		case "SSH_CLIENT", "SSH_TTY", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND": // of another session
+		case "SSH_CLIENT", "SSH_TTY", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND": // belong to another session
 			continue
 		}
 		if ok && name != "" {
@@ -671,7 +674,7 @@ func baseEnvironment(environ []string, fallback string) (env []string, home, she
 	return env, set["HOME"], shell, names
 }
 
-// endpoints is the value of SSH_CONNECTION: address and port of the client and of the server (ssh(1), ENVIRONMENT).
+// endpoints returns the value of SSH_CONNECTION: address and port of client and server (ssh(1), ENVIRONMENT).
 func endpoints(remote, local net.Addr) string {
 	words := make([]string, 0, 4)
 	for _, a := range []net.Addr{remote, local} {
@@ -684,7 +687,7 @@ func endpoints(remote, local net.Addr) string {
 	return strings.Join(words, " ")
 }
 
-// terminate is Shutdown's TERM. Shells at a terminal ignore it; they are told that their terminal is gone.
+// terminate sends Shutdown's TERM. Shells at a terminal ignore it, so they get HUP as well.
 func (s *session) terminate() {
 	s.mu.Lock()
 	person := s.term != nil

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// internalSFTP as a forced command serves SFTP, as with OpenSSH.
+// internalSFTP is the forced command that serves SFTP, as in OpenSSH.
 const internalSFTP = "internal-sftp"
 
-// ServeSFTP answers the requests of an SFTP client (version 3, draft-ietf-secsh-filexfer-02) from in to out until in ends. It is
-// the whole of the program that Config.SFTP names: a process of its own, so that nothing that a client
-// sends can harm the server, and that its files, directory and memory are its own. Relative names begin at the working directory.
+// ServeSFTP answers the requests of an SFTP client (version 3, draft-ietf-secsh-filexfer-02) from in to out until in
+// ends. The program that Config.SFTP names only calls it: in a process of its own, a client cannot harm the server.
+// Relative names start at the working directory.
 //
-// The process becomes not dumpable (prctl(2)). With hidden paths, which Config.SFTP is given as arguments, it loses the
-// access to them and all that is below them: by Landlock, for good, where the kernel has it, else by a look at each
-// path.
+// The process becomes not dumpable (prctl(2)). It loses access to hidden paths, which Config.SFTP gets as arguments,
+// and everything below them: permanently by Landlock if the kernel has it, else by a check of each path.
 func ServeSFTP(in io.Reader, out io.WriteCloser, hidden []string) error {
 	dir, err := os.Getwd()
 	if err != nil {

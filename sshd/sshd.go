@@ -1,31 +1,32 @@
-// Package sshd is the SSH server inside every container of a job: it runs commands for whoever holds a key of the job.
+// Package sshd is the SSH server inside every container of a job: it runs commands for the holders of a key of the job.
 //
 // It hides the SSH protocol (RFC 4251 to 4254), the life of the commands that clients start, and what a hostile or
-// broken client can do to the process that embeds it. Connections are carried by gliderlabs/ssh; sessions, login
-// deadlines, identities and limits are this package's own.
+// broken client can do to the process that embeds it. gliderlabs/ssh carries connections; this package has its own
+// sessions, login deadlines, identities and limits.
 //
-// Two classes of keys may log in. Those of Config.Authorized belong to the job and may do everything. Those of the file
-// Config.AuthorizedKeys belong to people: they get shells, commands and SFTP within the options of their line, and no channel of
-// Config.Channels.
+// Two classes of keys may log in. The keys in Config.Authorized belong to the job and may do everything. The keys in
+// the file Config.AuthorizedKeys belong to people, who get shells, commands and SFTP within the options of their line,
+// and no channel of Config.Channels.
 //
-// What it refuses, always: every login that is not by one of these keys (there is no password, no keyboard-interactive, no "none"
-// and no certificate login), forwarding of TCP ports, Unix sockets, X11 and agents, subsystems other than sftp, and environment
-// variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process, so a login
-// name must be one of that user: the name in the user database, USER, the number, or root, which clients use that cannot know it.
+// The server always refuses logins without one of these keys (by password, keyboard-interactive, "none" or
+// certificate), forwarding of TCP ports, Unix sockets, X11 and agents, subsystems other than sftp, and environment
+// variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process,
+// so the login name must belong to that user: the name in the user database, USER, the number, or root for clients that
+// cannot know it.
 //
-// Handshakes are queued. Those from addresses of Config.Known are never dropped; of the others 500 may wait for each
-// address and 1,200 in all, beyond which the oldest is dropped.
+// Handshakes queue. The server never drops those from addresses of Config.Known. Of other connections without a login,
+// 500 may wait from each address and 1,200 in all; beyond that it drops the oldest.
 //
-// A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. How it ends:
+// A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. It ends in one of these ways:
 //
-//	the command exits        its output is sent, then exit-status or exit-signal, EOF, and close. Processes that it
-//	                         left behind live on; one that holds its output open does not delay the end
-//	the client is gone       (channel closed or connection lost while the command runs) every process of the session
-//	                         gets HUP and CONT, then TERM, then KILL. Processes that left by setsid are not touched
-//	Shutdown                 TERM to the command's process group, at the end of the context KILL to the whole session
+//	the command exits        The client gets its output, exit-status or exit-signal, EOF and close. Processes that it
+//	                         left behind live on; one that holds its output open does not delay the end.
+//	the client is gone       The channel was closed or the connection lost while the command ran: every process of the
+//	                         session gets HUP and CONT, then TERM, then KILL, except those that left by setsid.
+//	Shutdown                 The command's process group gets TERM; when the context ends, the session gets KILL.
 //
-// Panics in goroutines of this package and in the handlers it calls end the connection that caused them and leave one line in the log.
-// golang.org/x/crypto/ssh starts goroutines of its own, which nobody can guard from outside.
+// A panic in a goroutine of this package, or in a handler that it calls, ends the connection that caused it and leaves
+// one line in the log. golang.org/x/crypto/ssh starts goroutines that this package cannot guard.
 package sshd
 
 import (
@@ -37,12 +38,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,192 +54,197 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// ErrServerClosed is what Serve returns after Shutdown.
+// ErrServerClosed is returned by Serve after Shutdown.
 var ErrServerClosed = errors.New("sshd: server closed")
 
-// Config says who may log in and what sessions get. HostKey is required; every other zero value has a meaning.
+// Config says which keys may log in and what sessions get. Only HostKey is required.
 type Config struct {
 	// HostKey proves to clients that they reached this container.
 	HostKey ssh.Signer
 
-	// Comment is appended to the identification string, which every client sees before it logs in:
-	// "SSH-2.0-paiinit COMMENT" (RFC 4253 section 4.2). Printable ASCII, at most 200 bytes. Empty: no comment.
+	// Comment ends the identification string, which every client gets before it logs in: "SSH-2.0-paiinit COMMENT" (RFC
+	// 4253 section 4.2). It has printable ASCII, at most 200 bytes.
 	Comment string
 
-	// Authorized are the keys of the job. Empty: there are none.
+	// Authorized are the keys of the job.
 	Authorized []ssh.PublicKey
 
-	// AuthorizedKeys is a file with the keys of people, in the format of sshd(8). The options from (addresses, not names), expiry-time, command, restrict,
-	// pty and no-pty are kept; no-*-forwarding, no-user-rc, permitopen and permitlisten are kept by what is never served. A line with any
-	// other option is skipped, with a warning. The file is looked at for every login and read again when it has changed; one that
-	// cannot be read, or that its group or everybody can write, admits nobody, and New fails. Empty: none.
+	// AuthorizedKeys is a file with the keys of people, in the format of sshd(8). The server applies the options from
+	// (addresses, not names), expiry-time, command, restrict, pty and no-pty. It accepts no-*-forwarding, no-user-rc,
+	// permitopen and permitlisten, because it never serves these features. It skips a line with any other option, with
+	// a warning. It checks the file at every login and reads it again if it changed. If the file cannot be read, or its
+	// group or others can write it, no person can log in, and New fails.
 	AuthorizedKeys string
 
-	// SFTP is the program that serves the subsystem sftp on its standard input and output, with its arguments: one that calls ServeSFTP.
-	// Empty: the subsystem is refused.
+	// SFTP is the program, with arguments, that serves the subsystem sftp on standard input and output by ServeSFTP.
+	// Without it the subsystem is refused.
 	SFTP []string
 
-	// Hidden are absolute paths that SFTP gets as further arguments where the line of a person's key allows nothing
-	// else (command="internal-sftp"); empty ones are passed over. A key that also opens a shell would reach them
-	// anyway.
+	// Hidden are absolute paths that SFTP gets as further arguments if a person's key allows nothing else
+	// (command="internal-sftp"). A key that also opens a shell could reach them anyway. Empty paths are ignored.
 	Hidden []string
 
-	// Known says that an address belongs to a peer of the job, whose connections are not limited. Nil: no address does.
+	// Known says whether an address belongs to a peer of the job, whose connections are not limited. Nil means none.
 	Known func(netip.Addr) bool
 
-	// Environ is the environment of sessions as "name=value", complete and without secrets. USER, LOGNAME, HOME and
-	// SHELL are added where they are missing, SSH_CONNECTION always. SSH_CLIENT is not set: Debian's bash reads
-	// ~/.bashrc even for "-c" when it is.
+	// Environ is the environment of sessions as "name=value", complete and without secrets. The server adds USER,
+	// LOGNAME, HOME and SHELL if they are missing, and always SSH_CONNECTION. It does not set SSH_CLIENT, with which
+	// Debian's bash reads ~/.bashrc even for "-c".
 	Environ []string
 
-	// Extra is asked at the start of every session for variables that were not known when the server was made. They win over
-	// Environ. Nil: none.
+	// Extra returns variables that were not known when the server was made. The server calls it at the start of every
+	// session, and the variables win over Environ. It may be nil.
 	Extra func() []string
 
-	// Dir is the working directory of sessions when HOME is not a directory that can be entered. Empty, or not
-	// a directory either: "/".
+	// Dir is the working directory of sessions if HOME is not a directory that can be entered. If Dir is not one
+	// either, it is "/".
 	Dir string
 
-	// Shell runs the commands, called with "-c" and the command as it was received. Empty: /bin/sh.
+	// Shell runs the commands; it gets "-c" and the command as received. The default is /bin/sh.
 	Shell string
 
-	// Channels are further channel types by name, for example "control@paiinit"; not "session" and "default". The handler runs in a goroutine of its own
-	// and owns ch: it closes it, when it returns or later. ctx ends with the connection. The package knows
-	// that remote has logged in with an authorized key.
+	// Channels are handlers of further channel types by name, for example "control@paiinit"; "session" and "default"
+	// are reserved. A handler runs in a goroutine of its own and owns ch: it closes it, when it returns or later. ctx
+	// ends with the connection. remote has logged in with a key of Authorized.
 	Channels map[string]func(ctx context.Context, ch io.ReadWriteCloser, remote net.Addr)
 
-	// Fork calls the function that starts a process, in the way in which processes have to be started here. Nil: it is called as it is.
-	Fork func(start func() error) error
+	// StartWithSlack calls the function that starts a process, so that the process gets the job's timer slack. Nil
+	// calls it directly.
+	StartWithSlack func(start func() error) error
 
-	// Admit is asked about everybody who has logged in, before he hears of it. It may take its time; an error closes the connection, and is
-	// logged. It is not asked by SelfCheck. Nil: everybody is admitted.
+	// Admit is called after authentication, before the client is told. It may block. An error closes the connection and
+	// is logged. SelfCheck does not call it. It may be nil.
 	Admit func() error
 
-	// OnCommand is called at the start and at the end of every command, from the goroutine that waits for
-	// it: it must not block. Nil: nobody is told.
+	// OnCommand is called at the start and at the end of every command, from the goroutine that waits for the command:
+	// it must not block. It may be nil.
 	OnCommand func(CommandEvent)
 
-	// Grace is the time from HUP to TERM and from TERM to KILL for the processes of a session whose client is
-	// gone. Zero: 5 seconds.
+	// Grace is the time from HUP to TERM and from TERM to KILL for the processes of a session whose client is gone. The
+	// default is 5 seconds.
 	Grace time.Duration
 
-	// Logger gets one line for each login, refusal and command; those about keys of the job have level debug. Nil: nothing is logged.
+	// Logger gets one line for each login, refusal and command. Lines about keys of the job have level debug. Nil logs
+	// nothing.
 	Logger *slog.Logger
 }
 
-// A CommandEvent tells that a command was started or has ended.
+// A CommandEvent tells that a command started or ended.
 type CommandEvent struct {
-	ID      uint64    // counts the commands of a server from 1; start and end of a command have the same
-	Done    bool      // false: it was started; true: it has ended
+	ID      uint64    // counts the commands of a server from 1; the same at start and end
+	Done    bool      // the command ended
 	Key     string    // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
-	Person  string    // the comment of the key in AuthorizedKeys, here or on the asking rank; empty for the job itself
-	User    string    // the login name that the client gave; selects nothing
+	Person  string    // the comment of the key in AuthorizedKeys, here or on the calling rank; empty for the job
+	User    string    // the login name that the client gave
 	Remote  net.Addr  // of the client
-	Command string    // as it was received, or the one of the key's line
-	Shell   bool      // no command: a shell that reads its input
-	SFTP    bool      // no command: the subsystem
-	PID     int       // of the shell, which leads session and process group of the command; 0: it could not be started
-	Started time.Time // when the request came
+	Command string    // as received, or the key's forced command
+	Shell   bool      // a shell without a command
+	SFTP    bool      // the subsystem without a command
+	PID     int       // of the shell, which leads the command's session and process group; 0 if it did not start
+	Started time.Time // when the request arrived
 
-	// The rest is set when Done.
-	Status   int            // exit status; 128+n when a signal ended it; 255 when it could not be started
-	Signal   syscall.Signal // that ended the command, or 0
-	Lost     bool           // the client was gone before the command ended
+	// The rest is set if Done.
+	Status   int            // exit status; 128+n if signal n ended it; 255 if it did not start
+	Signal   syscall.Signal // the signal that ended the command, or 0
+	Lost     bool           // the client disconnected before the command ended
 	Duration time.Duration
 }
 
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
+	starting   sync.RWMutex // read-locked from before a command's start until OnCommand returns
 	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
 	people     *people             // or nil
-	names      map[string]struct{} // by which this user can be asked for
+	names      map[string]struct{} // login names of this user
 	environ    []string
 	home       string
 	pathShell  string // for a shell request with a terminal
 	limits     limits
 
-	door     *door
-	commands atomic.Uint64
-	silence  atomic.Int64 // of Watch
-	pause    atomic.Int64 // of Watch
-	logins   atomic.Int64 // since memory was given back
-	calm     *time.Timer  // gives it back
+	admission     *admission
+	commands      atomic.Uint64
+	peerTimeout   atomic.Int64 // set by Watch
+	peerKeepalive atomic.Int64 // set by Watch
+	logins        atomic.Int64 // since the last freeMemory
+	freeTimer     *time.Timer  // calls freeMemory
 
 	stopping chan struct{} // closed when Shutdown begins
-	hurry    chan struct{} // closed when the time of Shutdown is over
+	hurry    chan struct{} // closed when Shutdown's context ends
 
 	refusals refusals
 
 	mu        sync.Mutex
-	stopped   bool          // no goroutine may start any more
+	stopped   bool          // no further goroutine may start
 	active    int           // goroutines
 	changed   chan struct{} // closed and replaced when active, running or conns shrink
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	running   map[*session]struct{} // from the request until the client has confirmed the end
+	running   map[*session]struct{} // from the request until the client confirms the end
 }
 
-// Watch sets for how long the machine of a peer may acknowledge nothing before its connection is lost, and the time between two requests
-// for a sign of life of its process, also for the connections that there are; they are 20 s and 15 s without it. While nothing depends on
-// a connection it is better kept where packets get lost; once something does, the end of the other machine must be noticed soon. The
-// kernels see to that without waking anybody; a request wakes both ends, and does so in the middle of the job. Nothing changes for people.
-func (s *Server) Watch(silence, keepalive time.Duration) {
-	s.silence.Store(int64(silence))
-	s.pause.Store(int64(keepalive))
+// Watch sets how long a peer's machine may acknowledge nothing before its connection is lost, and the interval of
+// keepalive requests to its process, for open connections as well. The defaults are 20 s and 15 s. Before the launch a
+// long timeout survives packet loss; during the job the end of a machine must be noticed soon. The timeout is the
+// kernels' and wakes no process; a keepalive request wakes both ends. Connections of people keep the defaults.
+func (s *Server) Watch(timeout, keepalive time.Duration) {
+	s.peerTimeout.Store(int64(timeout))
+	s.peerKeepalive.Store(int64(keepalive))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		if c.peer.Load() { // one that logs in right now takes the new time itself, here or there
-			c.watch(silence)
+		if c.peer.Load() { // a connection that is logging in uses the new timeout, set here or by login
+			c.setKeepalive(timeout)
 		}
 	}
 }
 
-// limits bounds what clients can make the server spend. They are fields only for the tests.
+// limits bounds what clients can make the server spend. They are fields so that tests can change them.
 type limits struct {
-	login      time.Duration // accept to login, absolute, the queue included
-	listen     time.Duration // how long a client may be silent before it counts as one that waits for our banner
-	turn       time.Duration // how long a handshake keeps its place; afterwards it goes on beside the queue
-	queue      time.Duration // how long a handshake waits for a place that all addresses of strangers share
-	keepalive  time.Duration // between two keepalive requests; Watch changes it for peers
-	misses     int           // so many of these intervals without an answer end a connection
-	userTO     time.Duration // TCP_USER_TIMEOUT
-	drainIdle  time.Duration // the command has exited, its output is still held open and nothing comes
-	drainTotal time.Duration // the same, and something comes
-	calm       time.Duration // without a login, after which memory of many is given back
-	settle     time.Duration // for goroutines and last packets once Shutdown's time is over
-	handshakes int           // at once, of peers; as many of strangers; a quarter of it of those that have said nothing
-	turns      int           // handshakes at once from one address (IPv6: one /64), of strangers
-	perSource  int           // connections without a login from one address, of strangers
-	strangers  int           // the same from everywhere
-	sessions   int           // per connection, running
-	channels   int           // per connection, other types; for sessions so many times 4 that wait for the client's close
+	login       time.Duration // from accept to login, with the queue
+	listen      time.Duration // how long a client may be silent before it counts as waiting for our identification
+	turn        time.Duration // how long a handshake keeps its place; then it continues beside the queue
+	queue       time.Duration // how long a handshake waits for a place that all addresses outside of the job share
+	keepalive   time.Duration // between two keepalive requests; Watch changes it for peers
+	misses      int           // after this many intervals without an answer, the connection ends
+	userTimeout time.Duration // TCP_USER_TIMEOUT
+	drainIdle   time.Duration // the command has exited, its output is still open, and nothing comes
+	drainTotal  time.Duration // the same, and something comes
+	freeDelay   time.Duration // from the last of many logins until memory is freed
+	settle      time.Duration // for goroutines and last packets after Shutdown's deadline
+	handshakes  int           // at once, of peers; as many of others; a quarter of that of silent clients
+	turns       int           // handshakes at once from one address (IPv6: one /64) outside of the job
+	perSource   int           // connections without a login from one such address
+	pending     int           // connections without a login from all such addresses
+	sessions    int           // running, per connection; up to 4 times as many may still await the client's close
+	channels    int           // channels of other types per connection
 }
 
 func defaultLimits() limits {
 	return limits{
-		login:      30 * time.Second,
-		listen:     200 * time.Millisecond,
-		turn:       2 * time.Second,
-		queue:      250 * time.Millisecond,
-		keepalive:  15 * time.Second,
-		misses:     3,
-		userTO:     60 * time.Second,
-		drainIdle:  500 * time.Millisecond,
-		drainTotal: 5 * time.Second,
-		calm:       2 * time.Second,
-		settle:     2 * time.Second,
-		handshakes: 64,
-		turns:      10,
-		perSource:  500,
-		strangers:  1200,
-		sessions:   64,
-		channels:   64,
+		login:       30 * time.Second,
+		listen:      200 * time.Millisecond,
+		turn:        2 * time.Second,
+		queue:       250 * time.Millisecond,
+		keepalive:   15 * time.Second,
+		misses:      3,
+		userTimeout: 60 * time.Second,
+		drainIdle:   500 * time.Millisecond,
+		drainTotal:  5 * time.Second,
+		freeDelay:   2 * time.Second,
+		settle:      2 * time.Second,
+		handshakes:  64,
+		turns:       10,
+		perSource:   500,
+		pending:     1200,
+		sessions:    64,
+		channels:    64,
 	}
 }
 
@@ -246,7 +254,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, errors.New("sshd: creating the server: no host key")
 	}
 	if len(cfg.Comment) > 200 {
-		return nil, fmt.Errorf("sshd: creating the server: the comment has %d bytes, at most 200 fit into the identification", len(cfg.Comment))
+		return nil, fmt.Errorf(
+			"sshd: creating the server: the comment has %d bytes, at most 200 fit into the identification",
+			len(cfg.Comment))
 	}
 	for i := range len(cfg.Comment) {
 		if b := cfg.Comment[i]; b < ' ' || b > '~' {
@@ -255,14 +265,14 @@ func New(cfg Config) (*Server, error) {
 	}
 	for name, handle := range cfg.Channels {
 		if name == "session" || name == "default" || handle == nil {
-			return nil, fmt.Errorf("sshd: creating the server: channel type %q: cannot be served by a handler, or has none", name)
+			return nil, fmt.Errorf("sshd: creating the server: channel type %q: it is reserved or has no handler", name)
 		}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Fork == nil {
-		cfg.Fork = func(start func() error) error { return start() }
+	if cfg.StartWithSlack == nil {
+		cfg.StartWithSlack = func(start func() error) error { return start() }
 	}
 	if cfg.Shell == "" {
 		cfg.Shell = "/bin/sh"
@@ -286,7 +296,7 @@ func New(cfg Config) (*Server, error) {
 		conns:      make(map[*conn]struct{}),
 		running:    make(map[*session]struct{}),
 	}
-	s.silence.Store(int64(20 * time.Second))
+	s.peerTimeout.Store(int64(20 * time.Second))
 	for i, key := range cfg.Authorized {
 		if key == nil {
 			return nil, fmt.Errorf("sshd: creating the server: authorized key %d is nil", i)
@@ -296,14 +306,14 @@ func New(cfg Config) (*Server, error) {
 		}
 		s.authorized[string(key.Marshal())] = struct{}{}
 	}
-	// Connections without a login leave three quarters of the descriptors to those that have one, and to commands.
+	// Connections without a login leave three quarters of the file descriptors to other connections and to commands.
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
-		s.limits.strangers = min(s.limits.strangers, max(16, int(min(files.Cur, 1<<20))/4))
+		s.limits.pending = min(s.limits.pending, max(16, int(min(files.Cur, 1<<20))/4))
 	}
-	s.door = newDoor(&s.limits)
-	s.calm = time.AfterFunc(s.limits.calm, s.giveBack)
-	s.calm.Stop()
+	s.admission = newAdmission(&s.limits)
+	s.freeTimer = time.AfterFunc(s.limits.freeDelay, s.freeMemory)
+	s.freeTimer.Stop()
 	if cfg.AuthorizedKeys != "" {
 		s.people = &people{file: cfg.AuthorizedKeys, log: cfg.Logger}
 		if err := s.people.refresh(); err != nil {
@@ -314,11 +324,11 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Greeting is what the server writes first on every connection: its identification, with the end of the line.
+// Greeting returns the line that the server writes first on every connection, its identification.
 func (s *Server) Greeting() string { return "SSH-2.0-" + s.version + "\r\n" }
 
-// Serve accepts connections from ln until Shutdown, and then returns ErrServerClosed. It closes ln. Any other error is one of ln.
-// When the process is out of file descriptors or memory it tries again, at most a second later.
+// Serve accepts connections from ln until Shutdown, and then returns ErrServerClosed. It closes ln. Any other error is
+// ln's. If the process is out of file descriptors or memory, Serve retries after at most a second.
 func (s *Server) Serve(ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
 	s.mu.Lock()
@@ -343,7 +353,7 @@ func (s *Server) Serve(ln net.Listener) error {
 			if s.closed() {
 				return ErrServerClosed
 			}
-			if !passing(err) {
+			if !temporary(err) {
 				return fmt.Errorf("sshd: accepting connections on %s: %w", ln.Addr(), err)
 			}
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
@@ -359,17 +369,19 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// manyLogins are so many that what their handshakes have left behind is worth a garbage collection: a third of the memory of their connections.
-const manyLogins = 50
+// manyLogins is the number of logins whose handshakes leave enough garbage for a collection: a third of the memory of
+// their connections.
+const loginsBeforeFree = 50
 
-// loggedIn has memory given back some time after the last of many logins.
+// loggedIn schedules freeMemory after the last of many logins.
 func (s *Server) loggedIn() {
-	if s.logins.Add(1) >= manyLogins {
-		s.calm.Reset(s.limits.calm)
+	if s.logins.Add(1) >= loginsBeforeFree {
+		s.freeTimer.Reset(s.limits.freeDelay)
 	}
 }
 
-func (s *Server) giveBack() {
+// freeMemory returns the memory of many handshakes to the system.
+func (s *Server) freeMemory() {
 	if !s.enter() {
 		return
 	}
@@ -378,9 +390,12 @@ func (s *Server) giveBack() {
 	debug.FreeOSMemory()
 }
 
-// passing reports whether accept(2) can succeed later without anything being done about err.
-func passing(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EAGAIN, os.ErrDeadlineExceeded} {
+// passing reports whether accept(2) may succeed later by itself.
+func temporary(err error) bool {
+	for _, e := range []error{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EAGAIN,
+		os.ErrDeadlineExceeded,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -388,7 +403,7 @@ func passing(err error) bool {
 	return false
 }
 
-// accept starts to serve c, or closes it after Shutdown.
+// accept starts serving c, or closes it after Shutdown.
 func (s *Server) accept(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -397,15 +412,25 @@ func (s *Server) accept(c *conn) {
 		c.shut()
 		return
 	}
-	c.enter()
+	c.joinPending()
 	s.conns[c] = struct{}{}
 	s.active++
 	go c.serve()
 }
 
-// SelfCheck proves that the server lets nobody in who has no key of Config.Authorized: over a socket pair within the process
-// it tries to log in with no method at all, then with an empty password if the server takes any, then with a new key. The
-// server need not be serving. The error says which login was accepted, or why none could be tried.
+// Connect returns a connection of this process to the server, which need not be serving.
+func (s *Server) Connect() (net.Conn, error) {
+	ours, theirs, err := unixsock.Pair()
+	if err != nil {
+		return nil, err
+	}
+	s.accept(newConn(s, theirs, s.limits.login))
+	return ours, nil
+}
+
+// SelfCheck proves that the server refuses logins without a key of Config.Authorized: over a socket pair within the
+// process it tries to log in without any method, with an empty password if the server offers passwords, and with a new
+// key. The server need not be serving. The error says which login was accepted, or why none could be tried.
 func (s *Server) SelfCheck(ctx context.Context) error {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -415,7 +440,7 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sshd: checking the server: creating a key: %w", err)
 	}
-	// All in one connection, in which the client tries nothing at all first: three would take 2 ms more of every start.
+	// One connection, in which the client first tries no method: three would make every start 2 ms slower.
 	what := "without any method"
 	err = s.tryLogin(ctx, []ssh.AuthMethod{
 		ssh.PasswordCallback(func() (string, error) {
@@ -433,27 +458,27 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 	return nil
 }
 
-// tryLogin returns nil if the server has refused a login by auth.
+// tryLogin returns nil if the server refuses a login by auth.
 func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
-	ours, theirs, err := socketPair()
+	ours, theirs, err := unixsock.Pair()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = ours.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = ours.Close() })()
-	// ctx bounds it: that the machine is slow is no reason to distrust the server.
+	// Only ctx bounds it: on a slow machine the check must not fail.
 	c := newConn(s, theirs, math.MaxInt64)
 	c.check = true
 	s.accept(c)
 	met := false
 	client, _, _, err := ssh.NewClientConn(ours, "self-check", &ssh.ClientConfig{
-		// The way to the keys of the connection makes no difference to who is let in; this is the shortest.
+		// The key exchange does not influence the decision; this one is the shortest.
 		Config: ssh.Config{KeyExchanges: []string{ssh.KeyExchangeCurve25519}},
 		User:   "root",
 		Auth:   auth,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			if !bytes.Equal(key.Marshal(), s.cfg.HostKey.PublicKey().Marshal()) {
-				return errors.New("the server shows another host key than its own")
+				return errors.New("the server presented a wrong host key")
 			}
 			met = true
 			return nil
@@ -462,39 +487,21 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 	switch {
 	case err == nil:
 		_ = client.Close()
-		return errors.New("it was accepted")
+		return errors.New("the login was accepted")
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case !met || !strings.Contains(err.Error(), "unable to authenticate"):
-		return fmt.Errorf("it could not be tried: %w", err)
+		return fmt.Errorf("the login could not be tried: %w", err)
 	}
 	return nil
 }
 
-// socketPair returns two connected stream sockets.
-func socketPair() (a, b net.Conn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("creating a socket pair: %w", err)
-	}
-	first, second := os.NewFile(uintptr(fds[0]), "self-check"), os.NewFile(uintptr(fds[1]), "self-check")
-	defer func() { _, _ = first.Close(), second.Close() }()
-	if a, err = net.FileConn(first); err != nil {
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	if b, err = net.FileConn(second); err != nil {
-		_ = a.Close()
-		return nil, nil, fmt.Errorf("using a socket pair: %w", err)
-	}
-	return a, b, nil
-}
-
-// Shutdown stops accepting, sends TERM to the process groups of all running commands and waits for them and for their clients until ctx ends. Then it
-// sends KILL to the sessions that are left, closes all connections, also those that are still logging in, and
-// waits for every goroutine of the server. Commands that end in time have sent their status to their clients.
+// Shutdown stops accepting, sends TERM to the process groups of all running commands, and waits for them and their
+// clients until ctx ends. Then it sends KILL to the sessions that are left, closes all connections, and waits for every
+// goroutine of the server. Commands that end in time send their status to their clients.
 //
-// The error is ctx's when commands had to be killed. Goroutines that do not end although their connections are closed (a
-// handler of Config.Channels, a process that KILL does not end) are given two seconds and then named in the error.
+// The error is ctx's if commands had to be killed. If goroutines do not end within two seconds after their connections
+// were closed (a handler of Config.Channels, a process that KILL does not end), the error counts them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed() {
@@ -503,17 +510,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for ln := range s.listeners {
 		_ = ln.Close()
 	}
-	s.calm.Stop()
+	s.freeTimer.Stop()
 	var idle []*conn
 	for c := range s.conns {
 		if !c.loggedIn.Load() {
 			idle = append(idle, c)
 		}
 	}
-	running := make([]*session, 0, len(s.running))
-	for r := range s.running {
-		running = append(running, r)
-	}
+	running := slices.Collect(maps.Keys(s.running))
 	s.mu.Unlock()
 	for _, c := range idle {
 		c.shut()
@@ -538,10 +542,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 
 	s.mu.Lock()
-	rest := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		rest = append(rest, c)
-	}
+	rest := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range rest {
 		c.shut()
@@ -554,12 +555,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return errors.Join(result, fmt.Errorf("sshd: shutting down: %d goroutines did not end, %d of them commands", s.active, len(s.running)))
+		return errors.Join(result,
+			fmt.Errorf("sshd: shutting down: %d goroutines did not end, %d of them commands", s.active, len(s.running)))
 	}
 	return result
 }
 
-// wait returns true once done, called with the lock held, does; false when ctx ends first.
+// wait calls done with the lock held until it returns true. It returns false if ctx ends first.
 func (s *Server) wait(ctx context.Context, done func() bool) bool {
 	for {
 		s.mu.Lock()
@@ -576,7 +578,7 @@ func (s *Server) wait(ctx context.Context, done func() bool) bool {
 	}
 }
 
-// shrunk wakes wait. The lock is held.
+// shrunk wakes wait. The caller holds the lock.
 func (s *Server) shrunk() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -591,7 +593,7 @@ func (s *Server) closed() bool {
 	}
 }
 
-// enter counts the calling goroutine; false means that Shutdown is over and the goroutine has to end at once.
+// enter counts the calling goroutine. False means that Shutdown has finished: the goroutine must end at once.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -609,6 +611,13 @@ func (s *Server) leave() {
 	s.shrunk()
 }
 
+// AwaitStarts returns once Config.OnCommand got every command that runs now. A command may call back into this process
+// before OnCommand gets its start.
+func (s *Server) AwaitStarts() {
+	s.starting.Lock()
+	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts
+}
+
 // tell calls Config.OnCommand.
 func (s *Server) tell(e CommandEvent) {
 	if s.cfg.OnCommand != nil {
@@ -616,7 +625,7 @@ func (s *Server) tell(e CommandEvent) {
 	}
 }
 
-// cut shortens what came from a client to what belongs into a log line.
+// cut shortens a client's text for a log line.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -1,7 +1,6 @@
 package sshd_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -16,12 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/sshd"
 	"github.com/paiinit/paiinit/sshd/sshdtest"
 )
 
-// family starts one process of each kind and prints their numbers: the leader, a child in its group, a child in a group of its
-// own, a child that ignores HUP and TERM, a child that has left by setsid, which is killed when the test ends.
+// family starts one process of each kind and prints their numbers: the leader, a child in its group, a child in a group
+// of its own, a child that ignores HUP and TERM, and a child that left by setsid, which the end of the test kills.
 const family = `
 echo $$
 sleep 1001 & echo $!
@@ -34,14 +34,13 @@ func startFamily(t *testing.T, ch channel, then string) (session []int, left int
 	t.Helper()
 	require.True(t, ch.ask(t, "exec", text(family+then)))
 	pids := ch.pids(t, 5)
-	groups := map[string]bool{}
+	groups := map[int]bool{}
 	for _, pid := range pids { // the last three may come in any order
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		p, err := proc.Read(os.DirFS("/proc"), pid)
 		require.NoError(t, err)
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if fields[3] == fmt.Sprint(pids[0]) {
+		if p.Session == pids[0] {
 			session = append(session, pid)
-			groups[fields[2]] = true
+			groups[p.Group] = true
 		} else {
 			left = pid
 		}
@@ -66,7 +65,7 @@ func TestConnectionLostEndsTheWholeSession(t *testing.T) {
 	require.True(t, (<-told).Lost)
 }
 
-func TestDefect7ChannelClosedEndsOnlyItsSession(t *testing.T) {
+func TestChannelClosedEndsOnlyItsSession(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{Grace: 50 * time.Millisecond})
 	client := server.Dial(t)
 	one, two := open(t, client), open(t, client)
@@ -94,12 +93,13 @@ func TestStoppedCommandEndsToo(t *testing.T) {
 }
 
 func TestPatientCommandGetsHangupFirst(t *testing.T) {
-	cfg := sshd.Config{Grace: 10 * time.Second} // nobody waits for it
+	cfg := sshd.Config{Grace: 10 * time.Second} // the test does not wait for it
 	told := events(&cfg)
 	client := sshdtest.Start(t, cfg).Dial(t)
 	mark := t.TempDir() + "/mark"
 	ch := open(t, client)
-	require.True(t, ch.ask(t, "exec", text(`trap 'echo HUP >`+mark+`; exit 7' HUP; echo ready; while :; do sleep 0.01; done`)))
+	require.True(t,
+		ch.ask(t, "exec", text(`trap 'echo HUP >`+mark+`; exit 7' HUP; echo ready; while :; do sleep 0.01; done`)))
 	ch.lines(t, 1)
 	<-told
 	require.NoError(t, client.Close())
@@ -111,11 +111,14 @@ func TestPatientCommandGetsHangupFirst(t *testing.T) {
 	require.Equal(t, "HUP\n", string(text))
 }
 
-// Open MPI's orted with --daemonize: the command ends, its descendant has left by setsid and let go of the pipes.
+// Like Open MPI's orted --daemonize: the command ends; its descendant left by setsid and closed the pipes.
 func TestDaemonOutlivesNormalEnd(t *testing.T) {
-	client := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetDrain(20*time.Second, 30*time.Second) }).Dial(t)
+	client := sshdtest.Start(t, sshd.Config{},
+		func(s *sshd.Server) { s.SetDrain(20*time.Second, 30*time.Second) }).Dial(t)
 	begin := time.Now()
-	r := run(t, client, `setsid sleep 1004 </dev/null >/dev/null 2>&1 & echo $!; sleep 1005 </dev/null >/dev/null 2>&1 & echo $!; exit 5`, nil)
+	r := run(t, client,
+		`setsid sleep 1004 </dev/null >/dev/null 2>&1 & echo $!; sleep 1005 </dev/null >/dev/null 2>&1 & echo $!; `+
+			`exit 5`, nil)
 	require.Less(t, time.Since(begin), 15*time.Second, "shorter than any bound")
 	require.Equal(t, 5, r.status)
 	var pids [2]int
@@ -125,14 +128,15 @@ func TestDaemonOutlivesNormalEnd(t *testing.T) {
 		killAtEnd(t, pid)
 	}
 	require.NoError(t, client.Close())
-	time.Sleep(300 * time.Millisecond) // more than HUP, TERM and KILL would need
+	time.Sleep(300 * time.Millisecond) // longer than HUP, TERM and KILL would take
 	for _, pid := range pids {
 		require.True(t, alive(pid))
 	}
 }
 
 func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetDrain(50*time.Millisecond, 300*time.Millisecond) })
+	server := sshdtest.Start(t, sshd.Config{},
+		func(s *sshd.Server) { s.SetDrain(50*time.Millisecond, 300*time.Millisecond) })
 	client := server.Dial(t)
 	r := run(t, client, `sleep 1006 & echo $!; echo err >&2; exit 3`, nil)
 	var pid int
@@ -153,17 +157,18 @@ func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
 	require.Equal(t, "now\nlate\n", late.stdout, "what comes within the bound is not lost")
 }
 
-func TestTwoThousandSessionsLoseNoStatus(t *testing.T) {
+func TestSixHundredSessionsLoseNoStatus(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
 	var group sync.WaitGroup
-	for worker := range 60 { // close to the limit: a place has to be free as soon as the client knows of the end
+	for worker := range 60 { // near the limit: a place must be free when the client knows of the end
 		group.Go(func() {
 			for i := range 10 {
 				want := (worker + i) % 256
-				if r := run(t, client, fmt.Sprintf("echo %d; exit %d", worker, want), nil); r.status != want || r.stdout != fmt.Sprintln(worker) {
+				if r := run(t, client, fmt.Sprintf("echo %d; exit %d", worker, want), nil); r.status != want ||
+					r.stdout != fmt.Sprintln(worker) {
 					t.Errorf("%+v", r)
 				}
 			}
@@ -172,7 +177,7 @@ func TestTwoThousandSessionsLoseNoStatus(t *testing.T) {
 	group.Wait()
 }
 
-func TestDefect16SessionsPerConnectionAreLimited(t *testing.T) {
+func TestSessionsPerConnectionAreLimited(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	client := server.Dial(t)
 	var open64 []channel
@@ -196,7 +201,7 @@ func TestDefect16SessionsPerConnectionAreLimited(t *testing.T) {
 	require.Zero(t, run(t, client, "true", nil).status)
 }
 
-func TestDefect16EnvironmentIsLimited(t *testing.T) {
+func TestEnvironmentIsLimited(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{Environ: []string{"PATH=/usr/bin:/bin"}}).Dial(t)
 	ch := open(t, client)
 	accepted := 0
@@ -217,13 +222,14 @@ func TestDefect16EnvironmentIsLimited(t *testing.T) {
 	require.Equal(t, []string{"256"}, ch.lines(t, 1))
 }
 
-func TestDefect5FloodOfRequestsDoesNotStopOtherSessions(t *testing.T) {
+func TestFloodOfRequestsDoesNotStopOtherSessions(t *testing.T) {
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
 	flooded := open(t, client)
 	require.True(t, flooded.ask(t, "pty-req", ssh.Marshal(ptyRequest{"xterm", 80, 24, 0, 0, ""})))
 	require.True(t, flooded.ask(t, "exec", text("sleep 1000")))
 	for i := range uint32(5000) {
-		_, err := flooded.SendRequest("window-change", false, ssh.Marshal(struct{ C, R, W, H uint32 }{i % 100, 24, 0, 0}))
+		_, err := flooded.SendRequest("window-change", false,
+			ssh.Marshal(struct{ C, R, W, H uint32 }{i % 100, 24, 0, 0}))
 		require.NoError(t, err)
 		_, err = flooded.SendRequest("signal", false, text("CONT"))
 		require.NoError(t, err)
@@ -254,7 +260,10 @@ func TestTerminal(t *testing.T) {
 	require.False(t, ch.ask(t, "pty-req", []byte("bad")))
 	require.True(t, ch.ask(t, "pty-req", ssh.Marshal(ptyRequest{"screen", 91, 37, 910, 370, modes})))
 	require.True(t, ch.ask(t, "window-change", ssh.Marshal(struct{ C, R, W, H uint32 }{92, 38, 0, 0})))
-	require.True(t, ch.ask(t, "exec", text(`test -t 0 && test -t 1 && test -t 2 && test "$(tty)" = "$SSH_TTY" && echo "tty $TERM"; stty size; stty -a | grep -o -e '-echo ' -e 'intr = ^G' -e '-opost'; trap 'stty size; exit 8' WINCH; printf '\000\n\001\n'; while :; do sleep 0.01; done`)))
+	require.True(t, ch.ask(t, "exec", text(
+		`test -t 0 && test -t 1 && test -t 2 && test "$(tty)" = "$SSH_TTY" && echo "tty $TERM"; stty size; `+
+			`stty -a | grep -o -e '-echo ' -e 'intr = ^G' -e '-opost'; trap 'stty size; exit 8' WINCH; `+
+			`printf '\000\n\001\n'; while :; do sleep 0.01; done`)))
 	require.Equal(t, []string{"tty screen", "38 92", "intr = ^G", "-opost", "-echo ", "\x00", "\x01"}, ch.lines(t, 7))
 	require.True(t, ch.ask(t, "window-change", ssh.Marshal(struct{ C, R, W, H uint32 }{70000, 40, 0, 0})))
 	require.Equal(t, []string{"40 65535"}, ch.lines(t, 1))
@@ -332,7 +341,7 @@ func TestChannelsOfOtherTypes(t *testing.T) {
 	<-ended
 }
 
-func TestDefect4PanicEndsOnlyTheConnection(t *testing.T) {
+func TestPanicEndsOnlyTheConnection(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{
 		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
 			"bad@paiinit": func(context.Context, io.ReadWriteCloser, net.Addr) { panic("a bug\nin a handler") },
@@ -356,7 +365,8 @@ func TestDefect4PanicEndsOnlyTheConnection(t *testing.T) {
 	require.Error(t, client.Wait())
 	server.Log.Wait(t, "ssh panic", "a bug in OnCommand")
 	require.Zero(t, run(t, other, "true", nil).status)
-	require.Eventually(t, func() bool { return !commandLine("unlucky") }, 10*time.Second, 10*time.Millisecond, "the command lives on")
+	require.Eventually(t, func() bool { return !commandLine("unlucky") }, 10*time.Second, 10*time.Millisecond,
+		"the command lives on")
 }
 
 // commandLine reports whether a process has the word in its arguments.
@@ -375,7 +385,8 @@ func TestShutdownTellsClientsHowTheirCommandsEnded(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	client := server.Dial(t)
 	ch := open(t, client)
-	require.True(t, ch.ask(t, "exec", text("exec 2>/dev/null; trap 'echo bye; exit 21' TERM; echo ready; while :; do sleep 0.01; done")))
+	require.True(t, ch.ask(t, "exec",
+		text("exec 2>/dev/null; trap 'echo bye; exit 21' TERM; echo ready; while :; do sleep 0.01; done")))
 	ch.lines(t, 1)
 	var status []byte
 	var output string
@@ -398,7 +409,7 @@ func TestShutdownTellsClientsHowTheirCommandsEnded(t *testing.T) {
 	require.NoError(t, server.Shutdown(context.Background()), "a second time")
 }
 
-func TestDefect10ShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
+func TestShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{})
 	silent, err := net.Dial("tcp", server.Addr.String())
 	require.NoError(t, err)
@@ -408,7 +419,7 @@ func TestDefect10ShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
 	defer func() { _ = half.Close() }()
 	_, err = half.Write([]byte("SSH-2.0-x\r\n"))
 	require.NoError(t, err)
-	_, err = half.Read(make([]byte, 1)) // its handshake runs
+	_, err = half.Read(make([]byte, 1)) // its handshake has begun
 	require.NoError(t, err)
 	client := server.Dial(t)
 	session, left := startFamily(t, open(t, client), "trap '' TERM HUP; wait; while :; do sleep 0.01; done")

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal returns both ends of a new pseudo-terminal that is set up as the client asked.
+// openTerminal returns both ends of a new pseudo-terminal with the settings that the client requested.
 func openTerminal(t terminal) (master, tty *os.File, err error) {
 	master, tty, err = pty.Open()
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	// pty.Open leaves the master in blocking mode, in which deadlines do not hold.
+	// pty.Open leaves the master in blocking mode, which ignores deadlines.
 	err = control(master, func(fd int) error { return unix.SetNonblock(fd, true) })
 	if err == nil {
 		err = resize(master, t.Size)
@@ -31,7 +31,7 @@ func openTerminal(t terminal) (master, tty *os.File, err error) {
 	return master, tty, nil
 }
 
-// resize tells the terminal its size; the kernel tells the foreground process by WINCH.
+// resize sets the terminal's size. The kernel sends WINCH to the foreground process group.
 func resize(master *os.File, size windowSize) error {
 	return control(master, func(fd int) error {
 		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ,
@@ -52,7 +52,7 @@ func control(file *os.File, f func(fd int) error) error {
 	return ferr
 }
 
-// pendingBytes is how much can be read from file without waiting.
+// pendingBytes returns how much can be read from file without waiting.
 func pendingBytes(file *os.File) int64 {
 	var n int
 	if control(file, func(fd int) (err error) { n, err = unix.IoctlGetInt(fd, unix.TIOCINQ); return err }) != nil {
@@ -61,7 +61,7 @@ func pendingBytes(file *os.File) int64 {
 	return int64(n)
 }
 
-// setModes applies the modes of RFC 4254 section 8 that Linux has; the others are passed over.
+// setModes applies the modes of RFC 4254 section 8 that Linux has, and ignores the others.
 func setModes(tty *os.File, modes []mode) error {
 	if len(modes) == 0 {
 		return nil
@@ -78,11 +78,11 @@ func setModes(tty *os.File, modes []mode) error {
 	})
 }
 
-// applyMode changes t by one mode. Line speeds are left alone: a pseudo-terminal has none.
+// applyMode applies one mode to t. It ignores line speeds, which a pseudo-terminal does not have.
 func applyMode(t *unix.Termios, m mode) {
 	if i := controlChar(m.Op); i >= 0 {
 		t.Cc[i] = byte(m.Arg)
-		if m.Arg == 255 { // "none" on the wire
+		if m.Arg == 255 { // means "none"
 			t.Cc[i] = 0
 		}
 		return
@@ -99,7 +99,7 @@ func applyMode(t *unix.Termios, m mode) {
 	}
 }
 
-// controlChar is the index of a control character in termios, or -1.
+// controlChar returns the index of a control character in termios, or -1.
 func controlChar(op uint8) int {
 	switch op {
 	case ssh.VINTR:
@@ -134,8 +134,8 @@ func controlChar(op uint8) int {
 	return -1
 }
 
-// flag is the field of t that a mode is part of, the bits it owns there and the bits that switch it on; field is nil
-// for a mode that Linux does not have.
+// flag returns the field of t that a mode is part of, its bits there, and the bits that switch it on. field is nil for
+// a mode that Linux does not have.
 func flag(t *unix.Termios, op uint8) (field *uint32, mask, on uint32) {
 	input := func(bit uint32) (*uint32, uint32, uint32) { return &t.Iflag, bit, bit }
 	local := func(bit uint32) (*uint32, uint32, uint32) { return &t.Lflag, bit, bit }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/launch"
 )
@@ -27,10 +27,13 @@ func adopt(args, environ []string, isSelf func(word string) bool) (adopted, envi
 	rest := runArgs(args)[2:]
 	for changed := false; ; changed = true {
 		i := firstWord(runFlags(), rest)
-		flags, words := rest[:i:i], rest[min(i+1, len(rest)):] // without "--"
+		flags, words := rest[:i:i], rest[i:]
+		if len(words) > 0 && words[0] == "--" {
+			words = words[1:]
+		}
 		switch {
 		case len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-': // no program has such a name
-			rest = append(flags, apart(runFlags(), words)...)
+			rest = append(flags, words...)
 			if own := commandOf(append(args[:1:1], words...)); own != "run" {
 				return append(args[:1:1], words...), asEnvironment(flags, environ)
 			}
@@ -40,7 +43,10 @@ func adopt(args, environ []string, isSelf func(word string) bool) (adopted, envi
 			}
 			rest = append(flags, runArgs(words)[2:]...)
 		case changed:
-			return append(append(args[:1:1], "run"), rest...), environ
+			if len(words) > 0 {
+				words = append([]string{"--"}, words...)
+			}
+			return slices.Concat(args[:1], []string{"run"}, flags, words), environ
 		default:
 			return args, environ
 		}

@@ -8,12 +8,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
@@ -22,7 +21,7 @@ import (
 
 // isAlone reports whether this container is the whole job and admits no login from outside: it then opens no port, and
 // derives no key before one is needed.
-func (c *container) isAlone() bool { return c.job.Size == 1 && c.keysFile == "" }
+func (id *identity) isAlone() bool { return id.job.Size == 1 && id.keysFile == "" }
 
 // listenAlone is listen for a job of one rank: the commands that ask are answered, and `paiinit rsh` and `paiinit each`
 // on its only host once one of them is used.
@@ -52,7 +51,7 @@ func (c *container) listenAlone() error {
 	})
 	c.tellLauncher(serving)
 	c.answerAll(serving)
-	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.dir,
+	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }
@@ -60,7 +59,7 @@ func (c *container) listenAlone() error {
 // serveOwnHost waits for the first call of the remote shell, and serves this and the next ones until ctx ends, by an
 // SSH server that only this process reaches.
 func (c *container) serveOwnHost(ctx context.Context) error {
-	if err := awaitCall(ctx, c.state.agent); err != nil || ctx.Err() != nil {
+	if err := unixsock.Await(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
 		return err
 	}
 	secret := make([]byte, 32)
@@ -76,13 +75,12 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	own := &ownHost{conns: make(chan net.Conn), done: make(chan struct{})}
-	c.serve.Go(func() { _ = server.Serve(own) }) // until Shutdown
 	pool := rsh.New(rsh.Config{
-		User: keys.User(), Label: keys.Label(), Dial: own.dial, Logger: c.log,
+		User: keys.User(), Label: keys.Label(), Logger: c.log,
+		Dial: func(context.Context, netip.AddrPort) (net.Conn, error) { return server.Connect() },
 		Host: func(id string) ssh.PublicKey { return keys.Host(id).PublicKey() },
 	})
-	err = pool.ServeAgent(ctx, c.state.agent, c.remoteAgent())
+	err = pool.ServeAgent(ctx, c.state.Agent, c.remoteAgent())
 	stopping, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if serr := server.Shutdown(stopping); serr != nil {
@@ -91,86 +89,3 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	_ = pool.Close() // its connections end either way
 	return err
 }
-
-// awaitCall returns when a client has connected to the socket, or ctx ends.
-func awaitCall(ctx context.Context, ln *net.UnixListener) error {
-	file, err := ln.File() // a listener itself cannot be waited for without accepting
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	asked := false
-	err = raw.Read(func(uintptr) bool {
-		defer func() { asked = true }()
-		return asked // the first time, it is not known yet
-	})
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// ownHost is the network between this container and itself: a listener, and the way to dial it.
-type ownHost struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-func (h *ownHost) dial(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("creating a socket pair: %w", err)
-	}
-	var conns [2]net.Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "own host")
-		conn, cerr := net.FileConn(f)
-		err = errors.Join(err, cerr, f.Close())
-		conns[i] = conn
-	}
-	if err == nil {
-		select {
-		case h.conns <- conns[1]:
-			return conns[0], nil
-		case <-h.done:
-			err = net.ErrClosed
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-	}
-	for _, conn := range conns {
-		if conn != nil {
-			_ = conn.Close()
-		}
-	}
-	return nil, err
-}
-
-// Accept returns the other end of the next connection that is dialled.
-func (h *ownHost) Accept() (net.Conn, error) {
-	select {
-	case conn := <-h.conns:
-		return conn, nil
-	case <-h.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close ends Accept.
-func (h *ownHost) Close() error {
-	select {
-	case <-h.done:
-	default:
-		close(h.done)
-	}
-	return nil
-}
-
-// Addr is that of no network.
-func (h *ownHost) Addr() net.Addr { return &net.UnixAddr{Name: "@", Net: "unix"} }

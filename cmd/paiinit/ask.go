@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,21 +8,29 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
+
+	"github.com/paiinit/paiinit/cmd/paiinit/early"
 )
 
 // ask runs the commands that only tell something, on standard output, without being an init.
 func ask(args, environ []string) int {
 	args = slices.Clone(args)
-	switch commandOf(args) {
+	app := newApp(environ, nil)
+	switch command := commandOf(args); command {
 	case "version":
 		args[1] = "version"
 	case "help":
 		args[1] = "--help"
-	case "each":
-		args = append(args[:2:2], apart(eachFlags(), args[2:])...)
+	case "complete":
+		if len(args) > 2 && !slices.Contains(early.Commands(), args[1]) {
+			args = runArgs(args)
+		}
+	case "each", sftpServer:
+	default:
+		args = append(args[:2:2], flagsFirst(app.Command(command).Flags, args[2:])...)
 	}
-	err := newApp(environ, nil).Run(context.Background(), args)
+	err := app.Run(args)
 	if err == nil {
 		return 0
 	}
@@ -37,8 +44,9 @@ func ask(args, environ []string) int {
 	return statusOf(err)
 }
 
-func showVersion(_ context.Context, c *cli.Command) error {
-	_, err := fmt.Fprintf(c.Root().Writer, "paiinit %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+func showVersion(c *cli.Context) error {
+	_, err := fmt.Fprintf(c.App.Writer, "paiinit %s %s %s/%s\n",
+		version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }
 

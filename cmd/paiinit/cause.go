@@ -67,7 +67,7 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 		}
 	}
 	c.writeTermination(c.agent.Environ, c.log, o)
-	c.stderr.ending()
+	c.stderr.Ending()
 	c.log.Log(context.Background(), level, "the job has ended", line...)
 }
 

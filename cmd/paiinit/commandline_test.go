@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +45,8 @@ func TestCommandIsKeptApart(t *testing.T) {
 			want = append(want, strings.ReplaceAll(word, "_", ""))
 		}
 		var got []string
-		err := newApp(nil, func(_ context.Context, s settings) error { got = s.command; return nil }).Run(context.Background(), runArgs(args))
-		require.NoError(t, err, "%q", test.args)
+		app := newApp(nil, func(_ context.Context, s settings) error { got = s.command; return nil })
+		require.NoError(t, app.Run(runArgs(args)), "%q", test.args)
 		require.Equal(t, want, append([]string{}, got...), "%q", test.args)
 	}
 }
@@ -107,10 +109,47 @@ func TestAdopt(t *testing.T) {
 	require.Equal(t, []string{"a"}, s.command)
 }
 
+// The twins come from the environment that main was given, and an empty one is none.
+func TestTwins(t *testing.T) {
+	t.Setenv("PAIINIT_GRACE", "1s")
+	none := func(string) bool { return false }
+	s := parse(t, []string{"PAIINIT_TIMEOUT=0", "PAIINIT_EXEC=", "PAIINIT_INSECURE=1", "PAIINIT_ALLOW_PARTIAL=true",
+		"PAIINIT_RDMA=off", "PAIINIT_LOG_LEVEL=warn", "PAIINIT_UNTIL=", "PAIINIT_ROLE=ps", "PAIINIT_HELP=true"},
+		none, "--allow-partial=false", "--rdma", "require", "--rank", "1", "a")
+	require.Zero(t, s.timeout)
+	require.Equal(t, 8*time.Second, s.grace)
+	require.Equal(t, execRank0, s.exec)
+	require.True(t, s.insecure)
+	require.False(t, s.allowPartial)
+	require.Equal(t, rdmaRequire, s.rdma)
+	require.Equal(t, slog.LevelWarn, s.logLevel)
+	require.Empty(t, s.until)
+	require.Equal(t, map[string]string{"PAIINIT_RANK": "1"}, s.job) // envspec reads the twins of these
+
+	for _, row := range []struct{ variables, args, want string }{
+		{"PAIINIT_TIMEOUT=-1m", "a", `--timeout (PAIINIT_TIMEOUT) is "-1m0s": want a time such as 90s or 10m`},
+		{"", "--grace=-1s a", `--grace (PAIINIT_GRACE) is "-1s": want a time such as 90s or 10m`},
+		{"", "--grace 5 a", `--grace (PAIINIT_GRACE) is "5": want a time such as 90s or 10m`},
+		{"", "--insecure=maybe a", `--insecure (PAIINIT_INSECURE) is "maybe": want true or false`},
+		{"", "--log-level trace a", `--log-level (PAIINIT_LOG_LEVEL) is "trace": want one of info, debug, warn, error`},
+		{"PAIINIT_SSH=none PAIINIT_INSECURE=no PAIINIT_GRACE=x", "--exec all a",
+			`--insecure (PAIINIT_INSECURE) is "no": want true or false` + "\n" +
+				`--grace (PAIINIT_GRACE) is "x": want a time such as 90s or 10m` + "\n" +
+				`--ssh (PAIINIT_SSH) is "none": want one of own, image`},
+		{"", "--until chief a", `--until (PAIINIT_UNTIL) is "chief": it needs --exec all`},
+		{"PAIINIT_UNTIL=ps", "a", `--until (PAIINIT_UNTIL) is "ps": it needs --exec all`},
+	} {
+		app := newApp(strings.Fields(row.variables), func(context.Context, settings) error { return errors.New("ran") })
+		err := app.Run(append([]string{"paiinit", "run"}, strings.Fields(row.args)...))
+		require.EqualError(t, err, row.want)
+		require.Equal(t, statusUsage, statusOf(err))
+	}
+}
+
 func parse(t *testing.T, environ []string, self func(string) bool, words ...string) (got settings) {
 	t.Helper()
 	args, environ := adopt(append([]string{"paiinit"}, words...), environ, self)
 	app := newApp(environ, func(_ context.Context, s settings) error { got = s; return nil })
-	require.NoError(t, app.Run(t.Context(), runArgs(args)))
+	require.NoError(t, app.RunContext(t.Context(), runArgs(args)))
 	return got
 }

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
@@ -25,12 +22,18 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/sshd"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // controlChannel is the SSH channel type of the connection from rank 0 that carries the commit and the outcome.
@@ -39,28 +42,17 @@ const controlChannel = "control@paiinit"
 // container is this container during one launch: what it found out, and what it holds open. Whatever is nil does not
 // exist yet.
 type container struct {
-	settings
-	agent    pid1.Agent
-	log      *slog.Logger
-	begin    time.Time
-	first    int // number of the first process, which is this one's parent
-	signals  *signals
+	identity
+	signals  *signals.Switch
 	oomKills int // before anything was started
 
-	host    string
-	job     envspec.Job
-	nonce   string
-	keys    *jobkey.Keys
-	open    bool   // the keys are no secret
-	command string // path of the command, "" when this container has none
-	fabric  fabric
+	devices *rdma.Search
 
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
-	task     *heldPort           // for the job's own use
+	task     *netif.HeldPort     // for the job's own use
 	launcher chan string         // what this container's launcher says of its version
 	versions launch.Versions     // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
-	state    *state
 	port     *rendezvous.Port
 	node     *rendezvous.Node
 	server   *sshd.Server
@@ -72,21 +64,17 @@ type container struct {
 	stop     context.CancelFunc // of the two that serve
 	serve    sync.WaitGroup
 	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
-	people   people           // with sessions in this container
-	asks     *launch.Asks     // what the command's launchers were asked for, on rank 0
-	asked    sync.WaitGroup   // of the two that speak of the rendezvous
+	people   sshd.PersonSessions
+	asks     *launch.Asks   // what the command's launchers were asked for, on rank 0
+	asked    sync.WaitGroup // of the two that speak of the rendezvous
 
 	hostKeys hostKeys
 
-	mu       sync.Mutex
-	roster   rendezvous.Roster        // empty before the commit
-	names    func() []string          // hostNames of the roster; nil before the commit
-	timings  map[string]time.Duration // from begin to the end of each phase
-	sshFiles func()                   // writes ssh_config and known_hosts, once; nil before the commit
+	agreement atomic.Pointer[agreement]
 
-	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
+	mu      sync.Mutex
+	timings map[string]time.Duration // from begin to the end of each phase
 
-	forSessions []string // what sessionVars returns from the first session after the commit on
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -95,40 +83,27 @@ func newContainer(s settings, agent pid1.Agent) *container {
 		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
 	})
 	return &container{
-		settings: s, agent: agent, log: s.logger(s.logOutput()), begin: time.Now(), first: os.Getppid(),
-		signals: watchSignals(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
+		identity: identity{
+			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(), log: s.logger(s.logOutput()),
+		},
+		signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
-// identify reads the environment and derives the keys.
+// identify finds out who this container is, takes its state directory, and derives the keys.
 func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
 	}
 	c.look()
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("finding the host name: %w", err)
-	}
-	c.host = host
 	c.oomKills = oomKills(os.DirFS("/"))
-	in, err := envInput(c.agent.Environ, c.settings.job, host)
-	if err != nil {
-		return err
-	}
-	c.job, err = envspec.Read(ctx, in)
-	var contradiction *envspec.VarError
-	if errors.As(err, &contradiction) && contradiction.Job != nil {
-		c.job = *contradiction.Job // for dismiss
-	} else if err != nil {
-		if underPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
-			unnamed := newIdentity(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", c.begin)
-			return cmp.Or(unnamed.alone(c.stateDir), err)
-		}
-		return err
+	jobErr := c.readJob(ctx)
+	if jobErr != nil && contradictionIn(jobErr) == nil {
+		return jobErr
 	}
 	c.nonce = rendezvous.NewNonce()
-	self := newIdentity(c.job, host, c.nonce, c.begin)
+	var err error
+	self := identityOf(c.job, c.host, c.nonce, c.begin)
 	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
 		return err // of a second paiinit in this container, for one
 	}
@@ -145,16 +120,13 @@ func (c *container) identify(ctx context.Context) error {
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
-		source, err = c.deriveKeys()
+		source, err = c.deriveKeys(c.log)
 	}
 	for _, secret := range c.agent.Secrets { // also where a file was preferred, or no secret was needed
 		clear(secret)
 	}
 	if err != nil {
-		if contradiction != nil {
-			return contradiction
-		}
-		return err
+		return cmp.Or(jobErr, err)
 	}
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
@@ -162,132 +134,10 @@ func (c *container) identify(ctx context.Context) error {
 	c.log = c.log.With("self", c.job.Alias)
 	c.asks = c.newAsks()
 	c.mark("identify")
-	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID, "attempt", c.job.Attempt,
-		"rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
+	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
+		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
 		"secret", source, "fingerprint", fingerprint, "version", version)
-	if contradiction != nil {
-		return contradiction
-	}
-	return nil
-}
-
-func rankText(rank int) string {
-	if rank < 0 {
-		return "to be agreed"
-	}
-	return fmt.Sprint(rank)
-}
-
-func sizeText(size int) string {
-	if size < 0 {
-		return "known to rank 0"
-	}
-	return fmt.Sprint(size)
-}
-
-func envInput(environ []string, flags map[string]string, host string) (envspec.Input, error) {
-	in := envspec.Input{Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: resolver{}, Hostname: host, CPUs: runtime.NumCPU()}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return in, fmt.Errorf("listing the own addresses: %w", err)
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLoopback() {
-				in.Addrs = append(in.Addrs, ip.Unmap())
-			}
-		}
-	}
-	return in, nil
-}
-
-// secretError says that there is no secret, or none that can be used.
-type secretError struct{ err error }
-
-func (e *secretError) Error() string { return e.err.Error() }
-func (e *secretError) Unwrap() error { return e.err }
-
-// deriveKeys takes the first secret that there is; which one it was, is logged, never what it is.
-func (c *container) deriveKeys() (source string, err error) {
-	secret, source, err := c.findSecret()
-	switch {
-	case err != nil:
-		return "", &secretError{err}
-	case secret != nil:
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		clear(secret)
-		if err != nil {
-			return "", &secretError{fmt.Errorf("secret of %s: %w", source, err)}
-		}
-		return source, nil
-	case c.job.Size == 1:
-		secret = make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails, by its documentation
-		c.keys, err = jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-		return "random, for a single container", err
-	case c.insecure:
-		c.keys, c.open = jobkey.Insecure(c.job.ID, c.job.Attempt), true
-		c.log.Warn("running without a secret (--insecure): whoever reaches the port and knows the job id can run commands in this job", "phase", "identify")
-		return "none (--insecure)", nil
-	}
-	if c.job.Size < 0 {
-		return "", &secretError{errors.New("the job has several ranks and no secret")}
-	}
-	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", c.job.Size)}
-}
-
-// findSecret takes the place that was named on the command line, else the variable, else what the scheduler shares. The
-// caller clears the secret.
-func (c *container) findSecret() (secret []byte, source string, err error) {
-	name := c.secretFile
-	if name == "" {
-		if s := c.agent.Secrets[secretVariable]; len(s) > 0 {
-			return trimSecret(s), secretVariable, nil
-		}
-		if len(c.job.Secrets) == 0 {
-			return nil, "", nil
-		}
-		name = c.job.Secrets[0].Name
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies behind as it grows
-	n, err := io.ReadFull(f, b)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, "", fmt.Errorf("reading the secret: %w", err)
-	}
-	return trimSecret(b[:n]), name, nil
-}
-
-// trimSecret takes away the end of the last line, which an editor, echo or base64 adds: a secret is the same in a file
-// and in a variable. Other blanks may belong to it.
-func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
-
-// A key file of the scheduler's may be a few KiB; what comes after this is not read.
-const maxSecretFile = 1 << 16
-
-// closedList returns the addresses that may connect to the port of a job without a secret: what its environment
-// lists. Loopback is only one of them if a peer is listed there: on a shared host network every user could connect.
-// Commands inside the container use the local socket, and reach their own rank from its listed address.
-func (c *container) closedList() ([]netip.Addr, error) {
-	list := []netip.Addr{} // not nil, which would admit all
-	for _, p := range c.job.Peers {
-		a, err := netip.ParseAddr(p.Host)
-		if err != nil {
-			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
-		}
-		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // what connections to any of 127.0.0.0/8 come from
-		}
-		list = append(list, a)
-	}
-	if len(c.job.Seeds) > 0 || len(c.job.Peers) != c.job.Size {
-		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d", sizeText(c.job.Size), len(c.job.Peers))}
-	}
-	return list, nil
+	return jobErr
 }
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
@@ -316,8 +166,8 @@ func (c *container) findCommand() error {
 	}
 	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
 	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
-		if o := c.state.beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
-			return &runningError{owner: *o}
+		if o := c.state.Beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
+			return &statedir.RunningError{Owner: *o}
 		}
 	}
 	if err != nil && c.job.Rank > 0 && c.exec == execRank0 {
@@ -330,11 +180,13 @@ func (c *container) findCommand() error {
 
 // listen opens everything that others may come to: the port with its SSH server and gossip, and the agent's socket.
 func (c *container) listen(ctx context.Context) error {
-	c.task = holdPort(mathrand.IntN, c.log)
+	var err error
+	if c.task, err = netif.HoldPort(mathrand.IntN); err != nil {
+		c.log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
+	}
 	if c.isAlone() {
 		return c.listenAlone()
 	}
-	var err error
 	var only []netip.Addr
 	if c.open {
 		if only, err = c.closedList(); err != nil {
@@ -347,7 +199,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.port = port
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	c.pool = c.newPool()
+	c.pool = newPool(c.keys, &c.hostKeys, c.log)
 	started := make(chan struct{}) // closed when there is a node: who comes earlier waits for it
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
 		select {
@@ -395,11 +247,11 @@ func (c *container) listen(ctx context.Context) error {
 		c.serve.Go(func() { c.sayPortTaken(serving) })
 	}
 	c.serve.Go(func() {
-		if err := c.pool.ServeAgent(serving, c.state.agent, c.remoteAgent()); err != nil {
+		if err := c.pool.ServeAgent(serving, c.state.Agent, c.remoteAgent()); err != nil {
 			c.log.Error("the agent ended", "err", err)
 		}
 	})
-	keys, err := c.state.listenKeys()
+	keys, err := unixsock.Listen(c.state.File(statedir.KeysSocket))
 	if err != nil {
 		return err
 	}
@@ -409,32 +261,36 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	})
 	c.answerAll(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.dir, "elapsed", c.elapsed())
+	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
+		"elapsed", c.elapsed())
 	return nil
 }
 
 // serverConfig is what sessions get, and whose keys open them.
 func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	return sshd.Config{
-		HostKey:    keys.Host(id),
-		Comment:    rsh.Comment(keys.Label(), id),
-		Authorized: []ssh.PublicKey{keys.User().PublicKey()},
-		SFTP:       []string{"/proc/self/exe", sftpServer},
-		Hidden:     c.hidden(),
-		Environ:    c.agent.Environ,
-		Extra:      c.sessionVars,
-		Fork:       c.agent.Fork,
-		OnCommand:  c.people.onCommand,
-		Grace:      time.Second,
-		Logger:     c.log,
+		HostKey:        keys.Host(id),
+		Comment:        rsh.Comment(keys.Label(), id),
+		Authorized:     []ssh.PublicKey{keys.User().PublicKey()},
+		SFTP:           []string{"/proc/self/exe", sftpServer},
+		Hidden:         c.hidden(),
+		Environ:        c.agent.Environ,
+		Extra:          c.sessionVars,
+		StartWithSlack: c.agent.StartWithSlack,
+		OnCommand:      c.people.Note,
+		Grace:          time.Second,
+		Logger:         c.log,
 	}
 }
 
 // remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
 func (c *container) remoteAgent() rsh.Agent {
 	return rsh.Agent{
-		Resolve: c.resolve, Foreign: c.foreign, Hosts: c.namesByRank, Person: c.personBehind,
-		OnExec: c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
+		Person:  c.personBehind,
+		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
+		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
+		Hosts:   func() [][]string { return c.agreed().book().Both() },
+		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
 	}
 }
 
@@ -478,19 +334,21 @@ const portOwnerTimeout = time.Second
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
+		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.task.port(), Exec: c.whoRuns(), Launch: c.launcherFound(),
+			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcherFound(),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
-		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log, Delay: processorDelay,
+		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Delay: func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
 	c.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
-	cfg.Network = func(addr netip.Addr) string { return networkOf(addr).name }
+	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
 	cfg.Late = c.hearLate
 	if c.keys != nil {
 		cfg.Key, cfg.Label = c.keys.Gossip(), rsh.Comment(c.keys.Label(), "gossip")
@@ -499,7 +357,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.Self.Rank = 0
 	}
 	if c.exec == execRank0 {
-		cfg.Head = headStart
+		cfg.GoDelay = headStart
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
@@ -566,8 +424,8 @@ func claimedName(id string, err error) string {
 // told or a person is in a hurry.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
 			if sig == syscall.SIGKILL {
 				err.signal = int(syscall.SIGINT)
@@ -578,7 +436,7 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel(nil)
 	}
 }
@@ -586,24 +444,26 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 // untilStopped is a context that a signal ends, for a container that leaves anyway.
 func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			cancel()
 		}
 	})
 	return ctx, func() {
-		c.signals.to(nil)
+		c.signals.To(nil)
 		cancel()
 	}
 }
 
 // gather waits for all ranks.
-func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
+func (c *container) gather(ctx context.Context) (*agreement, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	// What this makes of a few MB of garbage would fall into the launch as often as not, on rank 0 above all.
 	percent := debug.SetGCPercent(gcPercent(c.job.Size))
 	defer time.AfterFunc(launchFirst, func() { debug.SetGCPercent(percent) })
+	limit := debug.SetMemoryLimit(memoryLimit(c.job.Size))
+	defer time.AfterFunc(launchFirst, func() { debug.SetMemoryLimit(limit) })
 	if c.job.Rank > 0 {
 		// What wakes up a rank that waits is little, and the threads that Go wakes up on further processors, to look for more, cost several
 		// times as much. That matters where containers share processors, and all wake up at the same moment. To look at devices is work.
@@ -616,48 +476,45 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-c.fabric.done:
+			case <-c.devices.Done():
 				runtime.GOMAXPROCS(1)
 			}
 		})
 		defer time.AfterFunc(launchFirst, func() { runtime.GOMAXPROCS(most) })
 	}
 	roster, err := c.node.Gather(ctx)
-	c.signals.to(nil)
+	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // the signal came when the last rank did
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return roster, err
+		return nil, err
 	}
-	self := c.self(roster)
+	fabric := c.agreeOnFabric(roster)
+	a := c.agree(roster, fabric)
+	self := a.self()
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	if err := c.writeFabric(roster); err != nil { // the variables of sessions say the same
+	if err := writeFabric(c.state, fabric); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
-	c.mu.Lock()
-	c.roster = roster
-	c.names = sync.OnceValue(func() []string { return hostNames(roster.Members) })
-	if !c.isAlone() {
-		c.sshFiles = sync.OnceFunc(func() {
-			if err := c.writeSSH(c.running); err != nil && c.running.Err() == nil {
-				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
-			}
-		})
-	}
-	c.mu.Unlock()
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())
-	return roster, nil
+	return a, nil
 }
 
 // gcPercent is how much garbage the heap may hold until the launch, in percent of what is in use (runtime/debug.SetGCPercent): the runtime's usual
 // 100 for a large job, where that is much.
 func gcPercent(size int) int {
 	return max(100, min(400, 100*256/max(size, 1)))
+}
+
+// memoryLimit is how many bytes the process may use until the launch before the garbage collector runs regardless of
+// gcPercent (runtime/debug.SetMemoryLimit). A launch of size ranks stays below it; a flood from strangers does not.
+func memoryLimit(size int) int64 {
+	return 96<<20 + int64(max(size, 0))*256<<10
 }
 
 // watchOthers looks from now on after those who are connected. Rank 0 does so once the command has started: a launch does not wait for what is
@@ -677,8 +534,8 @@ const silence = 6 * time.Second
 // rank 0 has a connection to every rank, and 64 that asked each 15 s woke it 120 times a second (TestQuiet).
 const signOfLife = 5 * time.Minute
 
-func (c *container) self(r rendezvous.Roster) rendezvous.Member {
-	m, _ := r.Self(c.nonce) // a roster without this start of the container is refused by the rendezvous
+func (a *agreement) self() rendezvous.Member {
+	m, _ := a.roster.Self(a.nonce) // a roster without this start of the container is refused by the rendezvous
 	return m
 }
 
@@ -767,7 +624,11 @@ func (c *container) wait(ctx context.Context) (int, error) {
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	if err := c.node.Finish(ctx, o, 0); err != nil {
+	err := c.node.Finish(ctx, o, 0)
+	if bug := (*rendezvous.BugError)(nil); errors.As(err, &bug) {
+		return statusBug, err
+	}
+	if err != nil {
 		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)
@@ -793,8 +654,8 @@ func (c *container) close() {
 	deadline := time.NewTimer(closeTimeout)
 	defer deadline.Stop()
 	var once sync.Once
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
 			once.Do(func() { deadline.Reset(stoppedTimeout) })
 		}
 	})
@@ -804,7 +665,7 @@ func (c *container) close() {
 		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
 			"elapsed", c.elapsed())
 	}
-	c.signals.close()
+	c.signals.Close()
 }
 
 // release closes everything, in the reverse order of listen, and says what it is about to close.
@@ -841,14 +702,14 @@ func (c *container) release(about func(what string)) {
 	}
 	c.serve.Wait()
 	about("the port and the state directory")
-	c.task.release()
+	c.task.Release()
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkHostfile != nil {
-		c.unlinkHostfile()
+	if unlink := c.agreed().unlinkHostfile; unlink != nil {
+		unlink()
 	}
 	if c.state != nil {
-		c.state.close()
+		c.state.Close()
 	}
 }

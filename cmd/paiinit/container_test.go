@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,22 +8,6 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 )
-
-func TestStateOfAnEarlierStartIsGone(t *testing.T) {
-	dir := t.TempDir()
-	for range 2 {
-		s, err := openState(t.Context(), dir, identity{Size: 1}, nil)
-		require.NoError(t, err)
-		for _, name := range []string{"status.json", "hostfile", "hostfile.hydra", "ssh_config", "known_hosts"} {
-			require.NoFileExists(t, filepath.Join(dir, name))
-			require.NoError(t, s.writeFile(name, []byte("left")))
-		}
-		s.close()
-	}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
-}
 
 // Without a secret, only listed addresses may connect: loopback is listed or not, like any other.
 func TestClosedList(t *testing.T) {
@@ -38,7 +20,7 @@ func TestClosedList(t *testing.T) {
 		"worker-0 10.0.0.2":          nil,
 		"10.0.0.1 10.0.0.2 10.0.0.3": nil,
 	} {
-		c := &container{job: envspec.Job{Size: 2}}
+		c := &identity{job: envspec.Job{Size: 2}}
 		for _, host := range strings.Fields(hosts) {
 			c.job.Peers = append(c.job.Peers, envspec.Peer{Host: host})
 		}
@@ -50,7 +32,7 @@ func TestClosedList(t *testing.T) {
 		}
 		require.Equal(t, want, got, hosts)
 	}
-	list, err := (&container{}).closedList()
+	list, err := (&identity{}).closedList()
 	require.NoError(t, err)
 	require.NotNil(t, list, "an empty list admits no address, no list admits all")
 }

@@ -25,8 +25,8 @@ func TestWhoAnswers(t *testing.T) {
 	}
 	const secret = "a secret of a test"
 	log := slog.New(slog.DiscardHandler)
-	c := &container{log: log, keys: derive(secret, "1")}
-	c.pool = c.newPool()
+	c := &container{identity: identity{log: log, keys: derive(secret, "1")}}
+	c.pool = newPool(c.keys, &c.hostKeys, c.log)
 	defer func() { require.NoError(t, c.pool.Close()) }()
 	for name, tt := range map[string]struct {
 		keys *jobkey.Keys

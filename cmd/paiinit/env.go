@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -9,40 +8,36 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 )
 
-func envCommand(environ []string, usage cli.OnUsageErrorFunc) *cli.Command {
+func envCommand(environ []string) *cli.Command {
 	return &cli.Command{
-		Name: "env", Usage: "what was detected about the job, and from which variables", HideHelpCommand: true,
+		Name: "env", Usage: "print what was detected about the job, and from which variables",
 		Flags: append(jobFlags(),
-			&cli.BoolFlag{Name: "json", Usage: "for programs"},
-			&cli.BoolFlag{Name: "export", Usage: "what a command would be told of the job, for a shell: eval \"$(paiinit env --export)\""}),
-		OnUsageError: usage,
-		Action:       func(ctx context.Context, c *cli.Command) error { return showEnv(ctx, c, environ) },
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{
+				Name:  "export",
+				Usage: "print the variables that a command would get, for a shell: eval \"$(paiinit env --export)\"",
+			}),
+		Action: func(c *cli.Context) error { return showEnv(c, environ) },
 	}
 }
 
 // showEnv prints what was detected about the job. Secrets are named by their places, never shown.
-func showEnv(ctx context.Context, c *cli.Command, environ []string) error {
-	flags := make(map[string]string)
-	for _, f := range jobFlags() {
-		if name := f.Names()[0]; c.IsSet(name) {
-			flags[twin(name)] = c.String(name)
-		}
-	}
+func showEnv(c *cli.Context, environ []string) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("finding the host name: %w", err)
 	}
-	in, err := envInput(environ, flags, host)
+	in, err := envInput(environ, givenJobFlags(c), host)
 	if err != nil {
 		return err
 	}
-	job, err := envspec.Read(ctx, in)
+	job, err := envspec.Read(c.Context, in)
 	if err != nil {
 		return err
 	}
@@ -50,7 +45,7 @@ func showEnv(ctx context.Context, c *cli.Command, environ []string) error {
 	if len(job.Peers) > 0 && job.Peers[0].Host != "" {
 		vars = append(vars, masterVars(job.Peers[0].Host, defaultMasterPort)...)
 	}
-	w := c.Root().Writer
+	w := c.App.Writer
 	switch {
 	case c.Bool("json"):
 		return printJSON(w, struct {

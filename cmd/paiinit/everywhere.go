@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -12,11 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/signals"
 )
 
 // Who runs the command (--exec).
@@ -26,12 +24,12 @@ const (
 )
 
 // everywhere is the launch where every rank runs the command: each tells rank 0 how its own ended, and rank 0 decides.
-func (c *container) everywhere(ctx context.Context, r rendezvous.Roster) (int, error) {
-	t := c.startTask(ctx, r)
+func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
+	t := c.startTask(ctx, a)
 	if t.rank != 0 {
 		return c.obey(ctx, t)
 	}
-	return c.finish(ctx, c.conduct(ctx, t, r))
+	return c.finish(ctx, c.conduct(ctx, t, a))
 }
 
 // task is the command of this rank while it runs.
@@ -41,31 +39,31 @@ type task struct {
 	end  <-chan rendezvous.End // one, how it ended
 }
 
-func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
-	self := c.self(r)
+func (c *container) startTask(ctx context.Context, a *agreement) task {
+	self := a.self()
 	end := make(chan rendezvous.End, 1)
 	t := task{rank: self.Rank, pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", t.rank, err)}
 		end <- rendezvous.End{Rank: t.rank, Name: self.Alias, Outcome: o, At: time.Now()}
 	}
-	environ, err := c.launcherEnviron(r, launch.TaskEnvironment(c.tasks(r)))
+	environ, err := a.launcherEnviron(launch.TaskEnvironment(a.tasks()))
 	if err != nil {
 		failed(err)
 		return t
 	}
 	if c.job.ServerPort {
-		environ = c.job.WithServerPorts(environ, taskPorts(r.Members))
+		environ = c.job.WithServerPorts(environ, taskPorts(a.roster.Members))
 	}
-	cmd, pass, err := c.jobCommand(environ, len(r.Members))
+	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
 	if err != nil {
 		failed(err)
 		return t
 	}
 	t.pass = pass
 	cmd.Started = c.leaveDirectory
-	c.task.release()
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(r.Members), "elapsed", c.elapsed())
+	c.task.Release()
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
 		c.mark("launch")
 		result, err := c.runCommand(ctx, cmd)
@@ -108,9 +106,9 @@ func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 }
 
 // tasks is what the frameworks without a launcher need to know of the ranks.
-func (c *container) tasks(r rendezvous.Roster) launch.Tasks {
-	t := launch.Tasks{Job: c.job.ID, Self: c.self(r).Rank, Spawns: launch.Spawns(c.settings.command)}
-	for _, m := range r.Members {
+func (a *agreement) tasks() launch.Tasks {
+	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
+	for _, m := range a.roster.Members {
 		t.Ranks = append(t.Ranks, launch.Task{Role: m.Role, Index: m.Index, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots})
 	}
 	return t
@@ -118,16 +116,16 @@ func (c *container) tasks(r rendezvous.Roster) launch.Tasks {
 
 // obey is the part of every rank but 0: its command ends by itself, or when rank 0 says so.
 func (c *container) obey(ctx context.Context, t task) (int, error) {
-	c.signals.to(func(sig os.Signal) {
-		if n := terminating(sig); n > 0 {
+	c.signals.To(func(sig os.Signal) {
+		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
-			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.first() {
+			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
 				return // it comes back as rank 0's order, to everybody
 			}
 		}
 		t.pass(sig)
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	type waited struct {
 		outcome rendezvous.Outcome
 		err     error
@@ -140,7 +138,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	var w waited
 	for running, waiting := true, true; running || waiting; {
 		select {
-		case s := <-c.node.Stops():
+		case s := <-c.node.Orders():
 			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", firstLine(s.Reason))
 			t.pass(stopSignal(s.Signal))
 		case e := <-t.end:
@@ -161,10 +159,10 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 // conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
 // job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
 // run. Package launch judges; conduct hears, logs and passes on.
-func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
+func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
-	c.signals.to(func(sig os.Signal) {
-		if terminating(sig) == 0 {
+	c.signals.To(func(sig os.Signal) {
+		if signals.Terminating(sig) == 0 {
 			t.pass(sig)
 			return
 		}
@@ -173,14 +171,14 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 		default: // sixteen unread ones say enough
 		}
 	})
-	defer c.signals.to(nil)
+	defer c.signals.To(nil)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var (
-		v        = launch.Verdict{Ranks: c.ranksToJudge(r.Members), LostStatus: statusRetry}
+		v        = launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry}
 		ends     []rendezvous.End
 		absent   = make(chan []rendezvous.Loss, 1)
 		overtime <-chan time.Time
@@ -203,7 +201,8 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 	ended := func(e rendezvous.End) {
 		ends = append(ends, e)
 		order := v.Ended(launch.End{
-			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped, Outcome: launch.Outcome(e.Outcome),
+			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped,
+			Outcome: launch.Outcome(e.Outcome),
 		}, time.Now())
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
@@ -219,14 +218,14 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 				t.pass(sig)
 				continue
 			}
-			first := c.signals.first()
+			first := c.signals.First()
 			if v.Ordered() {
 				if !first { // who ends a whole job tells every container: the first one here says no more than the order
 					t.pass(sig)
 				}
 				continue
 			}
-			n := terminating(sig)
+			n := signals.Terminating(sig)
 			reason := (&stoppedError{n, c.job.Alias}).Error()
 			give(v.Stop(launch.Stop{Name: c.job.Alias, Signal: n, Reason: reason}, time.Now()))
 		case s := <-c.node.Stops():
@@ -270,13 +269,13 @@ func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezv
 }
 
 // ranksToJudge are the ranks of the job, and whether --until waits for their commands.
-func (c *container) ranksToJudge(members []rendezvous.Member) (ranks []launch.Rank) {
-	needed := make(map[int]bool)
-	for _, m := range c.neededRanks(members) {
-		needed[m.Rank] = true
-	}
-	for _, m := range members {
-		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[m.Rank]})
+func (a *agreement) ranksToJudge() []launch.Rank {
+	members := a.roster.Members
+	needed := launch.Needed(rolesOf(members), a.until)
+	ranks := make([]launch.Rank, len(members))
+	for i := range members {
+		m := &members[i]
+		ranks[i] = launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]}
 	}
 	return ranks
 }
@@ -328,56 +327,4 @@ func checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 		}
 	}
 	return nil
-}
-
-// heldPort is a TCP port that nobody else can bind while it is held. Nobody can connect to it either. A nil *heldPort holds none.
-type heldPort struct {
-	fd, number int
-}
-
-// holdPort takes a port below the ones that Linux gives out by itself, where a connection could take it between release
-// and use (ip_local_port_range, Documentation/networking/ip-sysctl.rst of the kernel).
-func holdPort(random func(n int) int, log *slog.Logger) *heldPort {
-	const low, count, tries = 20000, 10000, 64
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	wildcard := func(port int) unix.Sockaddr { return &unix.SockaddrInet6{Port: port} }
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
-	} else { // a kernel without IPv6
-		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		wildcard = func(port int) unix.Sockaddr { return &unix.SockaddrInet4{Port: port} }
-	}
-	for range tries {
-		port := low + random(count)
-		if err == nil {
-			err = unix.Bind(fd, wildcard(port))
-		}
-		if err == nil {
-			return &heldPort{fd, port}
-		}
-		if !errors.Is(err, unix.EADDRINUSE) {
-			break
-		}
-		err = nil
-	}
-	log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
-	if fd >= 0 {
-		_ = unix.Close(fd)
-	}
-	return nil
-}
-
-func (p *heldPort) port() int {
-	if p == nil {
-		return 0
-	}
-	return p.number
-}
-
-// release gives the port to whoever binds it next; once.
-func (p *heldPort) release() {
-	if p != nil && p.fd >= 0 {
-		_ = unix.Close(p.fd)
-		p.fd = -1
-	}
 }

@@ -129,8 +129,8 @@ func (s started) run(t *testing.T) envspec.Job {
 		}
 	}
 	var got settings
-	err := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil }).Run(t.Context(), runArgs(s.argv))
-	require.NoError(t, err)
+	app := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil })
+	require.NoError(t, app.Run(runArgs(s.argv)))
 	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver, Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
 	if s.addr != "" {
 		in.Addrs = []netip.Addr{netip.MustParseAddr(s.addr)}
@@ -814,7 +814,7 @@ func TestExampleOfOneContainer(t *testing.T) {
 	require.Len(t, list, 1)
 	var got settings
 	app := newApp(list[0].environ, func(_ context.Context, s settings) error { got = s; return nil })
-	require.NoError(t, app.Run(t.Context(), runArgs(list[0].argv)))
+	require.NoError(t, app.RunContext(t.Context(), runArgs(list[0].argv)))
 	job, err := envspec.Read(t.Context(), envspec.Input{Environ: list[0].environ, Flags: got.job,
 		Hostname: "c278c88dd552"})
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // What to do about verbs devices (--rdma).
@@ -19,26 +20,12 @@ const (
 	rdmaOff     = "off"
 )
 
-// fabric is what this container found out about its verbs devices while it did other things. report waits for it.
-type fabric struct {
-	policy string
-	done   chan struct{} // closed when found is complete
-	found  rdma.Report
-}
-
 // look begins to look at the devices; limits of memory must have been raised before.
 func (c *container) look() {
-	c.fabric.policy, c.fabric.done = c.rdma, make(chan struct{})
-	if c.fabric.policy == rdmaOff {
-		close(c.fabric.done)
-		return
-	}
-	go func() { // the end does not wait for it: a driver may hang
-		defer close(c.fabric.done)
-		where := rdma.System()
-		where.Brief = true
-		c.fabric.found = rdma.Probe(where)
-	}()
+	where := rdma.System()
+	where.Brief = true
+	settings := map[string]rdma.Flags{rdmaOff: rdma.FlagOff, rdmaRequire: rdma.FlagRequire}
+	c.devices = rdma.Begin(where, settings[c.rdma])
 }
 
 // tellFabric hands what was found to the rendezvous as soon as it is known, and then to the log.
@@ -47,71 +34,57 @@ func (c *container) tellFabric(ctx context.Context) <-chan []byte {
 	c.serve.Go(func() {
 		select {
 		case <-ctx.Done():
-		case <-c.fabric.done:
-			told <- c.fabric.summary().Encode()
+		case <-c.devices.Done():
+			told <- c.devices.Summary().Encode()
 			c.sayFabric()
 		}
 	})
 	return told
 }
 
-func (f *fabric) report() rdma.Report {
-	<-f.done
-	return f.found
-}
-
-// summary is what the other ranks get to know.
-func (f *fabric) summary() rdma.Summary {
-	r := f.report()
-	s := r.Summary()
-	switch f.policy {
-	case rdmaOff:
-		s.Flags |= rdma.FlagOff
-	case rdmaRequire:
-		s.Flags |= rdma.FlagRequire
-	}
-	return s
-}
-
 // sayFabric logs what was found.
 func (c *container) sayFabric() {
-	if c.fabric.policy == rdmaOff {
+	if c.rdma == rdmaOff {
 		return
 	}
-	r := c.fabric.report()
+	r := c.devices.Report()
 	c.log.Info("verbs devices", "phase", "identify", "rdma", r.Summary().String())
 	for _, f := range r.Findings {
 		if f.Severity == rdma.SeverityError {
-			c.log.Warn("a verbs device cannot be used", "phase", "identify", "device", f.Device, "reason", f.What, "hint", f.Fix)
+			c.log.Warn("a verbs device cannot be used", "phase", "identify",
+				"device", f.Device, "reason", f.What, "hint", f.Fix)
 		}
 	}
 }
 
 // judgeFabric is the verdict on all ranks, the same on every rank.
 func judgeFabric(r rendezvous.Roster) rdma.Verdict {
-	ranks := make([]rdma.Summary, len(r.Members))
-	for i, m := range r.Members {
-		s, err := rdma.DecodeSummary(m.Fabric)
-		if err != nil { // versions are compared first
-			s = rdma.Summary{}
-		}
-		ranks[i] = s
+	var summaries [][]byte
+	for i := range r.Members {
+		summaries = append(summaries, r.Members[i].Fabric)
 	}
-	return rdma.Judge(ranks)
+	return rdma.JudgeEncoded(summaries)
 }
 
-func foldLacks(r rendezvous.Roster, lacks []rdma.Lack) string {
+// foldLacks tells equal lacks once; names are those of the ranks.
+func foldLacks(names []string, lacks []rdma.Lack) string {
 	var all []rendezvous.Missing
 	for _, l := range lacks {
-		all = append(all, rendezvous.Missing{Rank: l.Rank, Name: fmt.Sprintf("rank %d %s", l.Rank, r.Members[l.Rank].Alias), Reason: l.Why})
+		name := fmt.Sprintf("rank %d %s", l.Rank, names[l.Rank])
+		all = append(all, rendezvous.Missing{Rank: l.Rank, Name: name, Reason: l.Why})
 	}
 	return rendezvous.Fold(all)
 }
 
-// checkFabric refuses to launch where a rank that requires RDMA would have to go without it, and says what the others use.
+// checkFabric refuses to launch where a rank that requires RDMA would have to go without it, and logs what the ranks
+// use.
 func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
-	lacks := foldLacks(r, v.Lacks)
+	names := make([]string, len(r.Members))
+	for i := range r.Members {
+		names[i] = r.Members[i].Alias
+	}
+	lacks := foldLacks(names, v.Lacks)
 	if v.Required && !v.RDMA() {
 		return &rendezvous.Outcome{Status: statusUnmendable, Reason: "RDMA is required, but not usable on every rank: " + lacks}
 	}
@@ -120,7 +93,7 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 		line = append(line, "ranks", lacks)
 	}
 	if len(v.Notes) > 0 {
-		line = append(line, "notes", foldLacks(r, v.Notes))
+		line = append(line, "notes", foldLacks(names, v.Notes))
 	}
 	var hints []string
 	if v.Devices {
@@ -138,10 +111,10 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	return nil
 }
 
-// launchFabric is the verdict in terms of libraries, for this rank.
-func (c *container) launchFabric(r rendezvous.Roster) launch.Fabric {
-	f := fabricOf(judgeFabric(r), c.fabric.report())
-	f.ConfigDir = c.state.dir
+// agreeOnFabric is the verdict on a complete roster in terms of libraries, for this rank.
+func (c *container) agreeOnFabric(r rendezvous.Roster) launch.Fabric {
+	f := fabricOf(judgeFabric(r), c.devices.Report())
+	f.ConfigDir = c.state.Path
 	return f
 }
 
@@ -167,34 +140,29 @@ func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 }
 
 // writeFabric leaves this rank's part of the verdict where libraries look for it.
-func (c *container) writeFabric(r rendezvous.Roster) error {
-	config := c.launchFabric(r).UCXConfig()
+func writeFabric(state *statedir.Dir, f launch.Fabric) error {
+	config := f.UCXConfig()
 	if config == "" {
-		if err := os.Remove(c.state.path("ucx.conf")); err != nil && !os.IsNotExist(err) {
+		if err := os.Remove(state.File("ucx.conf")); err != nil && !os.IsNotExist(err) {
 			return fmt.Errorf("removing an earlier job's UCX configuration: %w", err)
 		}
 		return nil
 	}
-	if err := c.state.writeFile("ucx.conf", []byte(config)); err != nil {
+	if err := state.WriteFile("ucx.conf", []byte(config)); err != nil {
 		return fmt.Errorf("writing the UCX configuration: %w", err)
 	}
 	return nil
 }
 
-// fabricVars are the variables of the command of this rank; a launcher carries only some of them to other hosts as they are.
-func (c *container) fabricVars(r rendezvous.Roster) []launch.Var {
-	f := c.launchFabric(r)
-	if c.exec == execAll {
-		return slices.Concat(f.Job(), f.Own())
+// fabricVars are the variables of the command of this rank; a launcher carries only some of them to other hosts as they
+// are.
+func (a *agreement) fabricVars() []launch.Var {
+	f := a.fabric
+	if a.exec == execAll {
+		return everyFabricVar(f)
 	}
-	return slices.Concat(f.Job(), f.Travelling(c.settings.command))
+	return slices.Concat(f.Job(), f.Travelling(a.settings.command))
 }
 
-// sessionFabricVars are those of a command that another rank starts here.
-func (c *container) sessionFabricVars(r rendezvous.Roster) []launch.Var {
-	if len(r.Members) == 0 {
-		return nil
-	}
-	f := c.launchFabric(r)
-	return slices.Concat(f.Job(), f.Own())
-}
+// everyFabricVar is for a command of this rank alone, such as one that another rank starts here.
+func everyFabricVar(f launch.Fabric) []launch.Var { return slices.Concat(f.Job(), f.Own()) }

@@ -11,18 +11,21 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 func TestDeepSpeedHostfile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "job", "hostfile")
 	var log bytes.Buffer
-	at := func(place string) *container {
-		s := &state{dir: filepath.Join(dir, place)}
-		require.NoError(t, os.MkdirAll(s.dir, 0o755))
-		require.NoError(t, s.writeHostfiles([]hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
-		return &container{log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
-			settings: settings{command: []string{"sh", "train.sh"}}}
+	at := func(place string) *agreement {
+		s := &statedir.Dir{Path: filepath.Join(dir, place)}
+		require.NoError(t, os.MkdirAll(s.Path, 0o755))
+		require.NoError(t, writeHostfiles(s, []hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
+		return &agreement{identity: &identity{
+			log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
+			settings: settings{command: []string{"sh", "train.sh"}},
+		}}
 	}
 	read := func() string {
 		b, err := os.ReadFile(name)
@@ -42,13 +45,13 @@ func TestDeepSpeedHostfile(t *testing.T) {
 	again := at("first")
 	again.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read())
-	require.NoError(t, os.WriteFile(first.state.path(socketName), nil, 0o600))
+	require.NoError(t, os.WriteFile(first.state.File(statedir.AgentSocket), nil, 0o600))
 	second := at("second")
 	second.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read(), "another job is running")
 	require.Contains(t, log.String(), "the host list that is there already is kept")
 	require.Nil(t, second.unlinkHostfile)
-	require.NoError(t, os.Remove(first.state.path(socketName)))
+	require.NoError(t, os.Remove(first.state.File(statedir.AgentSocket)))
 	second.linkHostfile("deepspeed", name)
 	require.Equal(t, "second slots=2\nb slots=1\n", read())
 

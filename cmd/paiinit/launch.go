@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,11 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/paiinit/paiinit/envspec"
-	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
-	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // check is what rank 0 asks of a complete roster before anything is launched.
@@ -50,12 +47,12 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 }
 
 // launch runs the command on rank 0 and says how the job ended.
-func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.Outcome {
-	environ, err := c.launcherEnviron(r, nil)
+func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
+	environ, err := a.launcherEnviron(nil)
 	if err != nil {
 		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	cmd, pass, err := c.jobCommand(environ, len(r.Members))
+	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
 	if err != nil {
 		return rendezvous.Outcome{Status: statusBug, Reason: err.Error()}
 	}
@@ -64,21 +61,21 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		c.leaveDirectory()
 		c.watchOthers()
 	}
-	c.task.release()
+	c.task.Release()
 	stop := launch.Stopper{
 		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: c.stopAllRanks,
 		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
 	}
-	c.signals.to(stop.Own)
+	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { c.checkWay(ctx, r) })
-	s := c.supervisor(r, environ, &stop)
+	c.serve.Go(func() { c.checkWay(ctx, a.roster) })
+	s := c.supervisor(a.roster, environ, &stop)
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
 	looking.Go(func() { c.supervise(ctx, s) })
-	if len(r.Members) > 1 {
+	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
 			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
@@ -87,9 +84,9 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		}
 	}
 	c.mark("launch")
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(a.roster.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
-	c.signals.to(nil) // what comes after the command's end hurries finish
+	c.signals.To(nil) // what comes after the command's end hurries finish
 	cancel()
 	why := <-watched
 	looking.Wait()
@@ -103,7 +100,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		Absent: func(settle time.Duration) *launch.Loss { return c.absent(ctx, settle) },
 	}))
 	if o.Status == statusRetry {
-		// A rank that is away at this moment would come to the same end by itself, so nobody waits for it.
+		// A rank that is away at this moment would come to the same end by itself, so rank 0 does not wait for it.
 		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
 			c.node.GiveUp(l.Rank)
 		}
@@ -132,17 +129,22 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 		default: // sixty-four signals that the command has not taken say enough
 		}
 	}
+	args, replaced := launch.ExpandAzureWords(c.settings.command, environ, size)
+	for _, v := range replaced {
+		c.log.Info("a literal word of the Azure ML job specification stands for its value",
+			"phase", "launch", "word", v.Name, "value", v.Value)
+	}
 	return launch.Command{
-		Path: path, Args: expandAzureWords(c.settings.command, environ, size, c.log), Environ: environ, Dir: c.dir,
+		Path: path, Args: args, Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
-		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.Fork,
+		TailHosts: c.agreed().hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
 	}, pass, nil
 }
 
 // hostsOfLines are the names with which a launcher may mark the lines of a host.
-func (c *container) hostsOfLines() []string {
-	members, names := c.named()
+func (a *agreement) hostsOfLines() []string {
+	members, names := a.named()
 	all := slices.Clone(names)
 	for i := range members {
 		all = append(all, members[i].Alias)
@@ -161,41 +163,41 @@ func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.
 }
 
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
-func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
+func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
-	files.Go(c.haveSSHFiles) // beside the rest
+	files.Go(a.writeSSHFiles) // beside the rest
 	defer files.Wait()
-	if err := c.writeHosts(r); err != nil {
+	if err := a.writeHosts(); err != nil {
 		return nil, err
 	}
-	n := c.reachedOver(r)
-	l := c.setup(n, r)
+	n := a.reachedOver()
+	l := a.setup(n)
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	environ := c.agent.Environ
+	environ := a.agent.Environ
 	for _, v := range launch.Leftovers(environ) {
-		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
+		a.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
-	vars := c.withoutSettled(n, r, slices.Concat(launch.Environment(l), c.fabricVars(r)), slog.LevelInfo)
-	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), vars, more))
+	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
+	environ, kept := launch.Merge(environ, slices.Concat(a.jobVars(), vars, more))
 	for _, v := range kept {
-		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
+		a.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
-	environ = c.withBin(environ, c.state.path("bin"))
+	environ = a.withBin(environ, a.state.File(statedir.Bin))
 	return environ, launch.CheckSizes(environ)
 }
 
 // setup is what the variables of all launchers are made of.
-func (c *container) setup(n network, r rendezvous.Roster) launch.Setup {
+func (a *agreement) setup(n netif.Network) launch.Setup {
 	s := launch.Setup{
-		Hostfile: c.state.path("hostfile"), CountedHostfile: c.state.path("hostfile.hydra"),
-		Agent: []string{c.state.self, "rsh"}, AgentPath: c.state.path("bin/ssh"),
-		Interface: n.name, Several: n.several, Network: n.common(r.Members), Root: os.Geteuid() == 0,
+		Hostfile: a.state.File(statedir.Hostfile), CountedHostfile: a.state.File(statedir.CountedHostfile),
+		Agent: []string{a.state.Program, "rsh"}, AgentPath: a.state.File("bin/ssh"),
+		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(a.roster.Members)), Root: os.Geteuid() == 0,
 	}
-	if !writable(c.agent.Environ) {
-		s.TempDir = c.state.path("tmp")
+	if !writable(a.agent.Environ) {
+		s.TempDir = a.state.File(statedir.Temp)
 	}
 	return s
 }
@@ -209,213 +211,52 @@ func writable(environ []string) bool {
 	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
-// sessionVars are what a command that another rank starts here gets beyond this container's environment: all that is known
-// of the job by then, except what the user has set.
+// sessionVars returns the variables that a command of another rank gets here in addition to this container's
+// environment: everything about the job except what the user has set.
 func (c *container) sessionVars() []string {
-	c.haveSSHFiles()
-	c.mu.Lock()
-	roster, known := c.roster, c.forSessions
-	c.mu.Unlock()
-	if known != nil {
-		return known
-	}
+	a := c.agreed()
+	a.writeSSHFiles()
+	return a.sessionVars()
+}
+
+// varsOfSessions computes sessionVars.
+func (a *agreement) varsOfSessions() []string {
 	var out []string
-	n := c.reachedOver(roster)
-	hints := append(c.sessionFabricVars(roster), c.sessionSockets(n)...)
-	hints = c.withoutSettled(n, roster, hints, slog.LevelDebug) // rank 0 has told of its own
-	for _, v := range append(c.jobVars(roster), hints...) {
-		if !slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }) {
+	n := a.reachedOver()
+	hints := append(everyFabricVar(a.fabric), a.sessionSockets(n)...)
+	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
+	for _, v := range append(a.jobVars(), hints...) {
+		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
+		if !slices.ContainsFunc(a.agent.Environ, set) {
 			out = append(out, v.Name+"="+v.Value)
 		}
 	}
-	search := lookup(c.withBin(c.agent.Environ, c.state.path("bin")), "PATH")
-	if search != lookup(c.agent.Environ, "PATH") {
+	search := lookup(a.withBin(a.agent.Environ, a.state.File(statedir.Bin)), "PATH")
+	if search != lookup(a.agent.Environ, "PATH") {
 		out = append(out, "PATH="+search)
-	}
-	if len(roster.Members) > 0 {
-		c.mu.Lock()
-		c.forSessions = out
-		c.mu.Unlock()
 	}
 	return out
 }
 
 // jobVars tells the command about the job. What is not known before the commit is left out then.
-func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
+func (a *agreement) jobVars() []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: c.state.path(socketName), Reason: "how paiinit rsh finds the paiinit of this container"},
-		{Name: "PAIINIT_HOSTFILE", Value: c.state.path("hostfile")},
-		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.path("hostfile")},
-		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.path("hostfile")},
+		{Name: "PAIINIT_AGENT", Value: a.state.File(statedir.AgentSocket),
+			Reason: "how paiinit rsh finds the paiinit of this container"},
+		{Name: "PAIINIT_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
+		{Name: "AZUREML_MPI_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
+		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: a.state.File(statedir.Hostfile)},
 	}
-	rank, size := c.job.Rank, c.job.Size
-	if len(r.Members) > 0 {
-		rank, size = c.self(r).Rank, len(r.Members)
-		port := r.Members[0].Task
+	rank, size := a.job.Rank, a.job.Size
+	if len(a.roster.Members) > 0 {
+		rank, size = a.self().Rank, len(a.roster.Members)
+		port := a.roster.Members[0].Task
 		if port == 0 {
 			port = defaultMasterPort
 		}
-		vars = append(vars, masterVars(r.Members[0].Addr.Addr().String(), port)...)
+		vars = append(vars, masterVars(a.roster.Members[0].Addr.Addr().String(), port)...)
 	}
-	vars = append(vars, identityVars(c.job, rank, size)...)
+	vars = append(vars, identityVars(a.job, rank, size)...)
 	return vars
-}
-
-// slotsOf is a rank's own word, unless the scheduler told this container alone.
-func (c *container) slotsOf(m rendezvous.Member) int {
-	for i := range c.job.Peers { // without copies: this is asked for every rank
-		if p := &c.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
-			return p.Slots
-		}
-	}
-	return m.Slots
-}
-
-// hostNames are the names in the host lists. A launcher knows itself by its host name, so that is the name where every
-// launcher can write it and nobody else has it; two containers on one host share theirs and go by role and index. A role's
-// name may hold what no host list can: what is left then is the rank.
-func hostNames(members []rendezvous.Member) []string {
-	count := make(map[string]int)
-	for _, m := range members {
-		count[m.Host]++
-		if m.Alias != m.Host {
-			count[m.Alias]++
-		}
-	}
-	names := make([]string, len(members))
-	for i, m := range members {
-		switch {
-		case count[m.Host] == 1 && expressible(m.Host):
-			names[i] = m.Host
-		case expressible(m.Alias):
-			names[i] = m.Alias
-		default:
-			names[i] = "rank-" + strconv.Itoa(m.Rank)
-		}
-	}
-	return names
-}
-
-// named are the members of the roster, and their hostNames; none before the commit.
-func (c *container) named() ([]rendezvous.Member, []string) {
-	c.mu.Lock()
-	members, names := c.roster.Members, c.names
-	c.mu.Unlock()
-	if len(members) == 0 {
-		return nil, nil
-	}
-	return members, names()
-}
-
-// expressible names have no dot: Open MPI 4 would cut the name there.
-func expressible(name string) bool {
-	for _, d := range []hostfile.Dialect{hostfile.OpenMPI, hostfile.Hydra} {
-		if strings.Contains(name, ".") || hostfile.Check(d, name) != nil {
-			return false
-		}
-	}
-	return true
-}
-
-// resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
-func (c *container) resolve(ctx context.Context, host string) (rsh.Target, bool) {
-	if m, ok := c.memberNamed(host); ok {
-		return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, true
-	}
-	members, _ := c.named()
-	m, ok := memberAt(ctx, resolver{}, members, host)
-	return rsh.Target{Name: m.Alias, ID: m.ID, Addr: m.Addr}, ok
-}
-
-// lookupTimeout is how long the resolver may take for a name that this job does not know.
-const lookupTimeout = 5 * time.Second
-
-// memberAt returns the only container at the addresses of a name: a host list from before has the hosts' own names,
-// also where the peers are given by address.
-func memberAt(
-	ctx context.Context, dns envspec.Resolver, members []rendezvous.Member, host string,
-) (m rendezvous.Member, ok bool) {
-	if _, err := netip.ParseAddr(host); err == nil || host == "" || len(members) == 0 {
-		return m, false
-	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	addrs, err := dns.LookupHost(ctx, host)
-	if err != nil {
-		return m, false
-	}
-	for i := range members {
-		switch {
-		case !slices.Contains(addrs, members[i].Addr.Addr()):
-		case ok:
-			return rendezvous.Member{}, false // two containers on one address cannot be told apart by it
-		default:
-			m, ok = members[i], true
-		}
-	}
-	return m, ok
-}
-
-// memberNamed finds the container of a name or address that the job itself knows.
-func (c *container) memberNamed(host string) (rendezvous.Member, bool) {
-	members, names := c.named()
-	if host == "localhost" || host == "127.0.0.1" || host == "::1" {
-		host = c.job.Alias
-	}
-	for i, m := range members {
-		if host == names[i] || host == m.Alias || host == m.ID {
-			return m, true
-		}
-	}
-	for _, p := range c.job.Peers {
-		if slices.Contains(p.Names, host) || host == p.Host {
-			for _, m := range members {
-				if m.Role == p.Role && m.Index == p.Index {
-					return m, true
-				}
-			}
-		}
-	}
-	addr, err := netip.ParseAddr(host)
-	short, _, _ := strings.Cut(host, ".")
-	var found []rendezvous.Member
-	for i, m := range members {
-		if err == nil && m.Addr.Addr() == addr.Unmap() || err != nil && (m.Host == host || m.Host == short || names[i] == short) {
-			found = append(found, m)
-		}
-	}
-	if len(found) == 1 { // two containers on one address cannot be told apart by it
-		return found[0], true
-	}
-	return rendezvous.Member{}, false
-}
-
-// foreign says whether a host that resolve does not know may be left to the image's own ssh. A launcher's daemon has no
-// business there; an address of two ranks, and a rank that has not come yet, are this job's all the same.
-func (c *container) foreign(host, command string) bool {
-	if _, daemon := launch.DaemonOf(command); daemon {
-		return false
-	}
-	members, _ := c.named()
-	addr, err := netip.ParseAddr(host)
-	return !slices.ContainsFunc(members, func(m rendezvous.Member) bool {
-		return host == m.Host || err == nil && addr.Unmap() == m.Addr.Addr()
-	}) && !slices.ContainsFunc(c.job.Peers, func(p envspec.Peer) bool {
-		return host == p.Alias || host == p.Host || slices.Contains(p.Names, host)
-	})
-}
-
-// namesByRank are the names of every rank.
-func (c *container) namesByRank() [][]string {
-	members, own := c.named()
-	var hosts [][]string
-	for i, name := range own {
-		names := []string{name}
-		if alias := members[i].Alias; alias != name {
-			names = append(names, alias)
-		}
-		hosts = append(hosts, names)
-	}
-	return hosts
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // newReached is rank 0 of a job of three ranks with two slots each.
@@ -21,13 +23,17 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), sessions: newSessions(), state: &state{dir: "/s"},
-		settings: settings{command: command},
+		identity: identity{
+			log: slog.New(slog.NewTextHandler(&log, nil)), state: &statedir.Dir{Path: "/s"},
+			settings: settings{command: command},
+		},
+		sessions: newSessions(),
 	}
 	c.asks = c.newAsks()
 	c.job.Alias = "worker-0"
+	var roster rendezvous.Roster
 	for i := range 3 {
-		c.roster.Members = append(c.roster.Members, rendezvous.Member{
+		roster.Members = append(roster.Members, rendezvous.Member{
 			Alias: "worker-" + strconv.Itoa(i),
 			Record: rendezvous.Record{
 				Slots: 2, Rank: i, Host: "node-" + strconv.Itoa(i), Nonce: strconv.Itoa(i), Network: "eth0",
@@ -35,7 +41,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			},
 		})
 	}
-	c.names = func() []string { return hostNames(c.roster.Members) }
+	c.agree(roster, launch.Fabric{})
 	return c, &log
 }
 
@@ -85,7 +91,7 @@ func TestReached(t *testing.T) {
 				host, command, _ := strings.Cut(r, " ")
 				c.sessions.Begun(host, command)
 			}
-			s := c.supervisor(c.roster, nil, new(launch.Stopper))
+			s := c.supervisor(c.agreed().roster, nil, new(launch.Stopper))
 			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)
@@ -119,63 +125,62 @@ func TestEmptyHostfileVariable(t *testing.T) {
 }
 
 func TestAnswerHorovodrun(t *testing.T) {
-	how := launch.FillNamed("horovodrun")
 	for name, tt := range map[string]struct {
-		call fillCall
+		call localapi.FillCall
 		set  func(*container)
 		want string
 	}{
 		"all": {
-			fillCall{Args: []string{"-np", "6", "x"}}, nil,
+			localapi.FillCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {fillCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
 		"too many": {
-			fillCall{Args: []string{"-np", "9", "x"}}, nil,
+			localapi.FillCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
 		"no number": {
-			fillCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
+			localapi.FillCall{Args: []string{"x"}}, nil, "-np 6 -H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"own host only": {fillCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
+		"own host only": {localapi.FillCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			fillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			localapi.FillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
 		},
-		"variable": {fillCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
+		"variable": {localapi.FillCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
-			fillCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
+			localapi.FillCall{Args: []string{"-np", "3", "x"}, Network: "eth0"}, nil,
 			"-H node-0:2,node-1:1 --network-interface eth0",
 		},
-		"an old version": {fillCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
+		"an old version": {localapi.FillCall{Args: []string{"-np", "3", "x"}, Old: true}, nil, "-H node-0:2,node-1:1"},
 		"unknown option": {
-			fillCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
+			localapi.FillCall{Args: []string{"--new", "-np", "3", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"hosts":      {fillCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
-		"version":    {fillCall{Args: []string{"--version"}}, nil, ""},
-		"--exec all": {fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
+		"hosts":      {localapi.FillCall{Args: []string{"-np", "3", "-H", "a:3", "x"}}, nil, ""},
+		"version":    {localapi.FillCall{Args: []string{"--version"}}, nil, ""},
+		"--exec all": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members = nil }, "",
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
 		},
 		"different networks": {
-			fillCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[2].Network = "" },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
 			"-H node-0:2,node-1:1",
 		},
 		"IPv6": {
-			fillCall{Args: []string{"-np", "3", "x"}},
-			func(c *container) { c.roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[0].Addr = netip.MustParseAddrPort("[2001:db8::1]:1") },
 			"-H node-0:2,node-1:1",
 		},
 		"a name for a shell": {
-			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { inAll(c, "a;b") },
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			fillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.roster.Members[0].Slots = 0 },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {
@@ -185,14 +190,16 @@ func TestAnswerHorovodrun(t *testing.T) {
 			if tt.set != nil {
 				tt.set(c)
 			}
-			require.Equal(t, tt.want, strings.Join(c.answerFill(t.Context(), "horovodrun", how, tt.call).Add, " "))
+			add, ok := answers{c}.Fill(t.Context(), "horovodrun", tt.call)
+			require.True(t, ok)
+			require.Equal(t, tt.want, strings.Join(add, " "))
 		})
 	}
 }
 
 func inAll(c *container, network string) {
-	for i := range c.roster.Members {
-		c.roster.Members[i].Network = network
+	for i := range c.agreed().roster.Members {
+		c.agreed().roster.Members[i].Network = network
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 var version = "devel" // set by the build
@@ -63,17 +64,17 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
 		return 0, err
 	}
-	roster, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
+	agreed, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
 	if err != nil {
 		return c.giveUp(err)
 	}
 	switch {
 	case c.exec == execAll: // every rank runs the command
-		return c.everywhere(ctx, roster)
-	case c.self(roster).Rank != 0:
+		return c.everywhere(ctx, agreed)
+	case agreed.self().Rank != 0:
 		return c.wait(ctx)
 	}
-	result := c.launch(ctx, roster)
+	result := c.launch(ctx, agreed)
 	return c.finish(ctx, result)
 }
 
@@ -84,7 +85,7 @@ func isRemoteShell(args []string) bool {
 
 // complain writes one line to standard error, and gives up after a moment if that is not read.
 func complain(format string, args ...any) {
-	l := newStderrLog(os.Stderr)
-	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrLog never fails
-	l.close()
+	l := stderrlog.New(os.Stderr)
+	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrlog.Log never fails
+	l.Close()
 }

@@ -66,7 +66,9 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("PAIINIT_STATE_DIR", filepath.Join(e.WorkDir, "s")) // short: it holds a socket
-			return nil
+			docs, err := filepath.Abs("../../docs")
+			e.Setenv("DOCS", docs)
+			return err
 		},
 	})
 }

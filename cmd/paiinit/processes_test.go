@@ -2,14 +2,13 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/launch"
 )
 
@@ -32,56 +31,11 @@ func (f fakeProc) add(pid, parent, group int, name string, environ ...string) {
 	f.MapFS[dir+"/cmdline"] = &fstest.MapFile{Data: []byte(name + "\x00-c\x00a b\x00")}
 }
 
-func TestParseStat(t *testing.T) {
-	rest := " S 1 7 6 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 150 1"
-	want := process{pid: 8, parent: 1, group: 7, session: 6, state: 'S', started: 1500 * time.Millisecond}
-	named, ended := want, want
-	named.name, ended.exit = "mpi) run) x", 256
-	for stat, want := range map[string]process{
-		"8 ()" + rest:                                     want,
-		"8 (mpi) run) x)" + rest + "\n":                   named,
-		"8 ()" + rest + strings.Repeat(" 0", 28) + " 256": ended,
-		"8 (a) b) (" + rest:                               {}, // no end of the name
-		"8 (sh) S 1 7 6":                                  {},
-		"x (sh)" + rest:                                   {},
-		"8 (sh) S x" + rest[4:]:                           {},
-		"":                                                {},
-	} {
-		got, ok := parseStat([]byte(stat))
-		require.Equal(t, want != process{}, ok, stat)
-		if ok {
-			require.Equal(t, want, got, stat)
-		}
-	}
-}
-
-func TestProcesses(t *testing.T) {
+func TestVariables(t *testing.T) {
 	f := newFakeProc(7)
-	f.add(1, 0, 1, "paiinit")
-	f.add(20, 7, 20, "sh")
-	f.add(22, 20, 20, "python3")
-	f.add(21, 20, 20, "cat")
-	f.add(5, 22, 20, "loader") // numbers are used again
-	f.add(30, 0, 30, "docker-exec")
-	all := readProcesses(f, 7)
-	require.Len(t, all, 7)
-	require.Equal(t, []int{7, 20, 21, 22, 5}, all.below(1))
-	require.Equal(t, []int{21, 22}, all.children(20))
-	require.Empty(t, all.below(5))
-	require.Nil(t, readProcesses(f, 8), "another PID namespace's /proc")
-	require.Empty(t, readProcesses(os.DirFS("/nowhere"), 7).below(1))
-	require.Equal(t, []string{"sh", "-c", "a b"}, commandLine(f, 20))
-	require.Nil(t, commandLine(f, 999))
-
-	circle := processes{1: {pid: 1, parent: 3}, 2: {pid: 2, parent: 1}, 3: {pid: 3, parent: 2}}
-	require.Equal(t, []int{2, 3}, circle.below(1))
-}
-
-func TestProcessesOfThisMachine(t *testing.T) {
-	all := readProcesses(os.DirFS("/proc"), os.Getpid())
-	require.Equal(t, os.Getppid(), all[os.Getpid()].parent)
-	require.Contains(t, all.children(os.Getppid()), os.Getpid())
-	require.Equal(t, os.Args, commandLine(os.DirFS("/proc"), os.Getpid()))
+	f.add(20, 7, 20, "sh", "RANK=1", "EMPTY=", "odd")
+	require.Equal(t, map[string]bool{"RANK": true, "EMPTY": true, "odd": true, "PATH": true}, variables(f, 20))
+	require.Empty(t, variables(f, 999))
 }
 
 func TestRanks(t *testing.T) {
@@ -97,10 +51,9 @@ func TestRanks(t *testing.T) {
 	f.add(41, 40, 41, "train", "PMI_RANK=4")
 	f.add(50, 7, 50, "python3", "RANK=1", "LOCAL_RANK=0")
 	f.add(60, 0, 60, "train", ours, "PMI_RANK=4") // of another container in the same PID namespace
-	all := readProcesses(f, 7)
-	job := launchProcesses(f, all, all.below(1))
-	require.Equal(t, []int{-50, -41, -21, 31}, launch.Ranks(job, nil))
+	all := proc.ReadAll(f, 7)
+	require.Equal(t, []int{-50, -41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), nil))
 	own := []string{"LOCAL_RANK=0"} // of the container itself: it makes no rank
-	require.Equal(t, []int{-41, -21, 31}, launch.Ranks(job, own))
+	require.Equal(t, []int{-41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), own))
 	require.Empty(t, launch.Ranks(nil, nil))
 }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,20 +14,23 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
 )
 
-// questions are the commands that ask the paiinit that runs in this container.
+// questions returns the commands that ask the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
-	command := func(name, args, usage string, do func(*cli.Command, asker) error, flags ...cli.Flag) *cli.Command {
+	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
-			Name: name, Usage: usage, ArgsUsage: args, HideHelpCommand: true,
-			Flags:        append(flags, &cli.StringFlag{Name: "state-dir", Usage: "`DIR` of the paiinit to ask, if it was given one (PAIINIT_STATE_DIR)"}),
-			OnUsageError: func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} },
-			Action: func(_ context.Context, c *cli.Command) error {
+			Name: name, Usage: usage, ArgsUsage: args,
+			Flags: append(flags, &cli.StringFlag{
+				Name: "state-dir", Usage: "state directory of the paiinit to ask [PAIINIT_STATE_DIR=`DIR`]",
+			}),
+			Action: func(c *cli.Context) error {
 				want := 0
 				if args != "" {
 					want = 1
@@ -41,176 +42,136 @@ func questions(environ []string) []*cli.Command {
 				if err != nil {
 					return err
 				}
-				return do(c, asker{c: c, socket: filepath.Join(dir, questionName)})
+				return explain(do(c, clientIn(dir)))
 			},
 		}
 	}
-	timeout := &cli.StringFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m; the status is 75 then (default: no limit)"}
+	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
+		DefaultText: "forever", Action: notNegative("timeout")}
 	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
 	return []*cli.Command{
-		command("status", "", "where the job stands: who is present, who is missing, and why", showStatus,
-			&cli.BoolFlag{Name: "json", Usage: "for programs"}, &cli.BoolFlag{Name: "watch", Usage: "show every change, until the job ends"}),
-		command("wait", "", "return once all ranks are present", awaitAll, timeout),
-		command("barrier", "NAME", "return once every rank has called it with that name", awaitBarrier, timeout),
-		command("hosts", "", "name:slots of the live ranks, as horovodrun's --host-discovery-script wants them", showHosts),
-		command("hostfile", "", "the host list", showHostfile,
-			&cli.StringFlag{Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "), Value: formats[0]}),
+		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
+		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
+		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
+		command("hostfile", "", "print the host list", showHostfile,
+			&cli.GenericFlag{
+				Name: "format", Usage: "`NAME` of the launcher that reads it: " + strings.Join(formats, ", "),
+				Value: new(dialect(hostfile.OpenMPI)),
+			}),
 	}
 }
 
-// replyError is what the paiinit of this container answered instead of what was asked for.
-type replyError struct {
-	status int
-	text   string
+// askFunc asks the running paiinit and prints its answer.
+type askFunc func(*cli.Context, localapi.Client) error
+
+// clientIn returns a client for the paiinit that owns a state directory.
+func clientIn(dir string) localapi.Client {
+	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
-func (e *replyError) Error() string { return e.text }
-
-// asker asks the paiinit of this container.
-type asker struct {
-	c      *cli.Command
-	socket string
-}
-
-// slack is how much longer than it was told an answer may take before the asker gives up by itself.
-const slack = 10 * time.Second
-
-func (a asker) ask(q question) (reply, error) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
+// explain adds what a person can do about a paiinit that cannot be reached.
+func explain(err error) error {
+	var dial *localapi.DialError
 	switch {
-	case errors.Is(err, os.ErrPermission):
-		return reply{}, fmt.Errorf("only the user who runs paiinit, and root, may ask it: %w", err)
-	case err != nil:
-		return reply{}, fmt.Errorf("no paiinit runs in this container: nobody answers on %s (PAIINIT_STATE_DIR or --state-dir says where else to ask)", a.socket)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := trusted(conn); err != nil && os.Getuid() != 0 {
-		return reply{}, fmt.Errorf("asking on %s: %w", a.socket, err)
-	}
-	b, err := json.Marshal(q)
-	if err != nil {
-		return reply{}, err
-	}
-	if q.Ask != "wait" && q.Ask != "barrier" {
-		_ = conn.SetDeadline(time.Now().Add(slack))
-	} else if q.Timeout > 0 {
-		_ = conn.SetDeadline(time.Now().Add(q.Timeout + slack))
-	}
-	if _, err = conn.Write(append(b, '\n')); err == nil {
-		b, err = bufio.NewReader(conn).ReadBytes('\n')
-	}
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return reply{}, &replyError{statusRetry, "the paiinit of this container does not answer"}
-	case err != nil:
-		return reply{}, &replyError{statusRetry, fmt.Sprintf("the paiinit of this container has ended (%v)", err)}
-	}
-	var r reply
-	if err := json.Unmarshal(b, &r); err != nil {
-		return reply{}, fmt.Errorf("reading the answer of the paiinit of this container: %w", err)
-	}
-	if r.Exit != 0 {
-		return r, &replyError{r.Exit, r.Error}
-	}
-	return r, nil
-}
-
-// timeout reads --timeout; 0 = no limit.
-func (a asker) timeout() (time.Duration, error) {
-	v := a.c.String("timeout")
-	if v == "" || v == "0" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		return 0, &usageError{fmt.Errorf("--timeout is %q: want a time such as 90s or 10m", v)}
-	}
-	return d, nil
-}
-
-func awaitAll(_ *cli.Command, a asker) error {
-	d, err := a.timeout()
-	if err == nil {
-		_, err = a.ask(question{Ask: "wait", Timeout: d})
-	}
-	return err
-}
-
-func awaitBarrier(c *cli.Command, a asker) error {
-	d, err := a.timeout()
-	if err != nil {
+	case !errors.As(err, &dial):
 		return err
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w; only root and the user that runs paiinit may ask it", dial.Err)
 	}
+	return fmt.Errorf("paiinit is not running here: no answer on %s; "+
+		"if it has another state directory, use --state-dir or PAIINIT_STATE_DIR", dial.Socket)
+}
+
+func awaitAll(c *cli.Context, ask localapi.Client) error {
+	return ask.Wait(c.Context, c.Duration("timeout"))
+}
+
+func awaitBarrier(c *cli.Context, ask localapi.Client) error {
 	name := c.Args().First()
 	if name == "" || len(name) > rendezvous.MaxName {
 		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
 	}
-	_, err = a.ask(question{Ask: "barrier", Name: name, Timeout: d})
-	return err
+	return ask.Barrier(c.Context, name, c.Duration("timeout"))
 }
 
-func showHosts(c *cli.Command, a asker) error {
-	r, err := a.ask(question{Ask: "hosts"})
+func showHosts(c *cli.Context, ask localapi.Client) error {
+	hosts, err := ask.Hosts(c.Context)
 	if err != nil {
 		return err
 	}
 	var b bytes.Buffer
-	for _, h := range r.Hosts {
+	for _, h := range hosts {
 		fmt.Fprintf(&b, "%s:%d\n", h.Name, h.Slots)
 	}
-	_, err = b.WriteTo(c.Root().Writer)
+	_, err = b.WriteTo(c.App.Writer)
 	return err
 }
 
-func showHostfile(c *cli.Command, a asker) error {
-	dialect := hostfile.Dialect(c.String("format"))
-	if err := hostfile.Check(dialect, "name"); err != nil {
-		return &usageError{fmt.Errorf("--format is %q: want openmpi, hydra, horovod or deepspeed", dialect)}
+// dialect is the value of --format.
+type dialect hostfile.Dialect
+
+func (d *dialect) String() string { return string(*d) }
+
+func (d *dialect) Set(name string) error {
+	if hostfile.Check(hostfile.Dialect(name), "name") != nil {
+		return errors.New("want openmpi, hydra, horovod or deepspeed")
 	}
-	r, err := a.ask(question{Ask: "hostfile"})
+	*d = dialect(name)
+	return nil
+}
+
+func showHostfile(c *cli.Context, ask localapi.Client) error {
+	hosts, err := ask.Hostfile(c.Context)
 	if err != nil {
 		return err
 	}
-	return hostfile.Write(c.Root().Writer, dialect, r.Hosts)
+	var list []hostfile.Host
+	for _, h := range hosts {
+		list = append(list, hostfile.Host(h))
+	}
+	return hostfile.Write(c.App.Writer, hostfile.Dialect(c.String("format")), list)
 }
 
-// watchInterval is how often a change is looked for.
+// watchInterval is how often `paiinit status --watch` polls.
 const watchInterval = time.Second
 
-func showStatus(c *cli.Command, a asker) error {
-	r, err := a.ask(question{Ask: "status"})
+func showStatus(c *cli.Context, ask localapi.Client) error {
+	s, err := ask.Status(c.Context)
 	if err != nil {
 		return err
 	}
 	watch := c.Bool("watch")
-	show := func(s *jobStatus) error {
+	show := func(s *localapi.Status) error {
 		switch {
 		case c.Bool("json") && watch:
-			return json.NewEncoder(c.Root().Writer).Encode(s) // one line for each change
+			return json.NewEncoder(c.App.Writer).Encode(s) // one line for each change
 		case c.Bool("json"):
-			return printJSON(c.Root().Writer, s)
+			return printJSON(c.App.Writer, s)
 		}
-		return sayStatus(c.Root().Writer, s, time.Now())
+		return sayStatus(c.App.Writer, s, time.Now())
 	}
-	if err := show(r.Status); err != nil || !watch {
+	if err := show(s); err != nil || !watch {
 		return err
 	}
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	last := r.Status
-	for last.Phase != rendezvous.Ended {
+	last := s
+	for last.Phase != localapi.Ended {
 		<-tick.C
-		r, err := a.ask(question{Ask: "status"})
+		s, err := ask.Status(c.Context)
 		if err != nil {
-			complain("%v", err)
-			return nil // it was there before: this is the end of the job
+			complain("%v", explain(err))
+			return nil // paiinit has answered before, so the job has ended
 		}
-		if same(last, r.Status) {
+		if same(last, s) {
 			continue
 		}
-		last = r.Status
+		last = s
 		if !c.Bool("json") {
-			if _, err := fmt.Fprintln(c.Root().Writer); err != nil {
+			if _, err := fmt.Fprintln(c.App.Writer); err != nil {
 				return err
 			}
 		}
@@ -221,17 +182,17 @@ func showStatus(c *cli.Command, a asker) error {
 	return nil
 }
 
-// same compares what is shown of two statuses.
-func same(a, b *jobStatus) bool {
+// same reports whether two statuses print the same.
+func same(a, b *localapi.Status) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// sayStatus prints a status for people: one sentence, how long the phases took, and a row for every rank.
-func sayStatus(w io.Writer, s *jobStatus, now time.Time) error {
+// sayStatus prints a status for people: one sentence, the time of each phase, and a row for each rank.
+func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	var b strings.Builder
-	if e := s.missing(); len(e.Missing) > 0 {
+	if e := missing(s); len(e.Missing) > 0 {
 		fmt.Fprintf(&b, "%s: %v\n", s.Phase, e)
 	} else {
 		fmt.Fprintf(&b, "%s: %d of %s ranks are present\n", s.Phase, e.Present, unknown(s.Size))
@@ -263,7 +224,7 @@ func sayStatus(w io.Writer, s *jobStatus, now time.Time) error {
 	return err
 }
 
-// dash stands for a number that is not known.
+// dash formats a number; "-" stands for an unknown one.
 func dash(n int) string {
 	if n < 0 {
 		return "-"

@@ -84,40 +84,27 @@ func TestRDMAUnusable(t *testing.T) {
 }
 
 func TestFabricTable(t *testing.T) {
-	var answer fabricJSON
+	var ranks []rdma.RankReport
 	var summaries []rdma.Summary
+	var names []string
 	for i, name := range []string{"azure-hb-a", "azure-hb-b", "azure-hb-a", "cgroup", ""} {
-		r := rankRDMA{Rank: i, Name: "node-" + string(rune('a'+i)), Error: "paiinit rdma ended there with status 255"}
-		var s rdma.Summary
+		r := rdma.RankReport{Rank: i, Name: "node-" + string(rune('a'+i))}
+		r.Error = "paiinit rdma ended there with status 255"
 		if name != "" {
 			c := rdmaConfig(captured(t, name))
 			if name == "cgroup" {
 				c.Limits = rdma.Limits{Memlock: 65536}
 			}
 			report := rdma.Probe(c)
-			s = report.Summary()
-			r.Report, r.Error = &reportJSON{Report: report}, ""
+			r.Report, r.Summary, r.Error = &report, report.Summary(), ""
 		}
-		answer.Ranks, summaries = append(answer.Ranks, r), append(summaries, s)
+		ranks, summaries, names = append(ranks, r), append(summaries, r.Summary), append(names, r.Name)
 	}
 	v := rdma.Judge(summaries)
-	answer.Verdict = v.String()
-	var roster rendezvous.Roster
-	for _, r := range answer.Ranks {
-		roster.Members = append(roster.Members, rendezvous.Member{Alias: r.Name})
-	}
-	answer.Lacks, answer.Notes = foldLacks(roster, v.Lacks), foldLacks(roster, v.Notes)
 	var out bytes.Buffer
-	require.NoError(t, tableFabric(&out, answer, summaries))
+	lacks, notes := foldLacks(names, v.Lacks), foldLacks(names, v.Notes)
+	require.NoError(t, rdma.WriteJobTable(&out, ranks, v.String(), lacks, notes))
 	golden(t, "rdma-all", out.String())
-}
-
-func TestMarkOdd(t *testing.T) {
-	rows := [][]string{{"0", "a", "x"}, {"1", "b", "x"}, {"2", "b"}, {"3", "b", "y", "z"}}
-	require.True(t, markOdd(rows, 1))
-	require.Equal(t, [][]string{{"0", "a *", "x"}, {"1", "b", "x"}, {"2", "b"}, {"3", "b", "y *", "z"}}, rows)
-	require.False(t, markOdd([][]string{{"0", "a"}}, 1))
-	require.False(t, markOdd(nil, 1))
 }
 
 func TestCheckFabric(t *testing.T) {
@@ -153,7 +140,7 @@ func TestCheckFabric(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+			c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
 			c.job.AzureRDMA = tt.signs
 			var r rendezvous.Roster
 			for _, s := range tt.ranks {
@@ -175,14 +162,14 @@ func TestCheckFabric(t *testing.T) {
 func TestNetworkDirectVariables(t *testing.T) {
 	root := captured(t, "network-direct")
 	report := rdma.Probe(rdmaConfig(root))
-	vars := ownVars(report, rdma.Judge([]rdma.Summary{report.Summary(), report.Summary()}))
+	vars := everyFabricVar(fabricOf(rdma.Judge([]rdma.Summary{report.Summary(), report.Summary()}), report))
 	environ, _ := launch.Merge([]string{"I_MPI_FABRICS=shm:tcp"}, vars)
 	require.Equal(t, "shm:tcp", lookup(environ, "I_MPI_FABRICS"))
 	require.Equal(t, "ofa-v2-ib0", lookup(environ, "I_MPI_DAPL_PROVIDER"))
 	require.Equal(t, "0", lookup(environ, "I_MPI_DYNAMIC_CONNECTION"))
 	require.Equal(t, "ob1", lookup(environ, "OMPI_MCA_pml"))
 	none := rdma.Judge([]rdma.Summary{report.Summary(), {}})
-	environ, _ = launch.Merge(nil, ownVars(report, none))
+	environ, _ = launch.Merge(nil, everyFabricVar(fabricOf(none, report)))
 	require.Empty(t, lookup(environ, "I_MPI_FABRICS"))
 }
 

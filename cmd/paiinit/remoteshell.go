@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
+	"log/slog"
 	"os"
 	"os/signal"
 	"os/user"
@@ -23,32 +22,32 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 const shellHelp = `NAME:
-   paiinit rsh - run a command on another rank, as ssh does; also when called by the name ssh or rsh
+   paiinit rsh - run a command or a shell on another rank; also under the names ssh and rsh
 
 USAGE:
    paiinit rsh [--secret-file FILE] [SSH OPTIONS] [user@]HOST [COMMAND...]
 
-HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and run by
-the /bin/sh of that container; without COMMAND, and at a terminal, it is a shell (~. leaves it).
+HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and
+run by the /bin/sh of that container. Without COMMAND, at a terminal, rsh starts a shell (~. leaves it).
 
-By the name ssh, a host outside of the job is left to the next ssh in PATH, with the words as they are, if there is one.
+Under the name ssh, a HOST outside of the job is handed to the next ssh in PATH, if there is one, with all its words.
 
 Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and
-SendEnv do what they do there; the other rank admits LANG, LC_*, TERM and COLORTERM. Commands run as the user of the
-other container: a user that is neither that one nor the caller is an error. Where the host is, how to log in, and
-which key it must show is known from the job, so that most other options are ignored.
--D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
+SendEnv work as they do there; the other rank accepts LANG, LC_*, TERM and COLORTERM. COMMAND runs as the user of the
+other container; user@ may name that user or the caller. The job knows the address, the login and the host key of each
+rank, so most other options are ignored. -D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
 
-The paiinit that started this process does the work, else that of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only
-paiinit that runs here. Where none runs, the host is dialled directly with the keys of the job, if its secret is given:
---secret-file, PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
+rsh asks the paiinit that started it, else the one that PAIINIT_AGENT or PAIINIT_STATE_DIR names, else the only one that
+runs here. If none runs, rsh connects to HOST itself. For that it needs the secret of the job: --secret-file,
+PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
 
-The exit status is the command's; 128+n if signal n ended it; 255 if it could not be run, or its connection was lost.
+The exit status is that of COMMAND; 128+n if signal n ended it; 255 if it could not be run or its connection was lost.
 `
 
 // remoteShell is `paiinit rsh`: what mpirun calls for each host. The paiinit of this container does the work.
@@ -85,7 +84,7 @@ func remoteShell(args, environ []string) int {
 		return statusUsage
 	}
 	c := rsh.Caller{
-		Socket: filepath.Join(dir, socketName),
+		Socket: filepath.Join(dir, statedir.AgentSocket),
 		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"), Environ: environ,
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
@@ -114,7 +113,7 @@ func isForeign(words, environ []string) bool {
 	dir, err := chooseDir(environ, "")
 	known := false
 	if err == nil {
-		known, err = rsh.Known(context.Background(), filepath.Join(dir, socketName), inv.Host, inv.Command)
+		known, err = rsh.Known(context.Background(), filepath.Join(dir, statedir.AgentSocket), inv.Host, inv.Command)
 	}
 	if err != nil {
 		known = secretFile != "" || lookup(environ, "PAIINIT_SECRET_FILE") != "" ||
@@ -192,12 +191,8 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	if secretFile == "" {
 		secretFile = lookup(environ, "PAIINIT_SECRET_FILE")
 	}
-	c := &container{job: job, log: (&settings{}).logger(os.Stderr)}
-	c.secretFile = secretFile
-	if s := lookup(environ, secretVariable); s != "" {
-		c.agent = pid1.Agent{Secrets: map[string][]byte{secretVariable: []byte(s)}}
-	}
-	secret, source, err := c.findSecret()
+	given := map[string][]byte{secretVariable: []byte(lookup(environ, secretVariable))}
+	secret, source, err := findSecret(secretFile, given, job)
 	switch {
 	case err != nil:
 		return nil, rsh.Agent{}, err
@@ -205,46 +200,26 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // this process has the job's keys now
-	c.keys, err = jobkey.Derive(secret, job.ID, job.Attempt)
+	keys, err := jobkey.Derive(secret, job.ID, job.Attempt)
 	clear(secret)
 	if err != nil {
 		return nil, rsh.Agent{}, fmt.Errorf("secret of %s: %w", source, err)
 	}
-	return c.newPool(), rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
-		return dialable(ctx, job, name, port)
+	pool := newPool(keys, &hostKeys{}, (&settings{}).logger(os.Stderr))
+	book := bookOf(nil, job)
+	return pool, rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
+		addr, ok := book.Locate(ctx, netif.Resolver{}, name, port, job.Port)
+		return rsh.Target{Name: name, Addr: addr}, ok
 	}}, nil
 }
 
-// dialable finds the address of a host without a roster. Which container answers there is found out by its key. given is the
-// port of the command line, or 0.
-func dialable(ctx context.Context, job envspec.Job, name string, given int) (rsh.Target, bool) {
-	host, port := name, given
-	if port == 0 {
-		port = job.Port
-	}
-	for _, p := range job.Peers {
-		if p.Alias == name || slices.Contains(p.Names, name) || p.Host == name && (given == 0 || given == p.Port) {
-			host = p.Host
-			if p.Port > 0 {
-				port = p.Port
-			}
-			break
-		}
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil || len(addrs) == 0 || port <= 0 {
-		return rsh.Target{}, false
-	}
-	return rsh.Target{Name: name, Addr: netip.AddrPortFrom(addrs[0].Unmap(), uint16(port))}, true
-}
-
-// newPool makes the connections of this container: with the job's key, to whoever has the key of a container of the job.
-func (c *container) newPool() *rsh.Pool {
+// newPool returns the connections to other containers: with the job's key, to those that have a host key of the job.
+func newPool(keys *jobkey.Keys, hosts *hostKeys, log *slog.Logger) *rsh.Pool {
 	return rsh.New(rsh.Config{
-		User:   c.keys.User(),
-		Host:   func(id string) ssh.PublicKey { return c.hostKey(id) },
-		Label:  c.keys.Label(),
-		Logger: c.log,
+		User:   keys.User(),
+		Host:   func(id string) ssh.PublicKey { return hosts.of(keys, id) },
+		Label:  keys.Label(),
+		Logger: log,
 	})
 }
 

@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/statedir"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 // Exit statuses of paiinit's own, after sysexits.h.
@@ -30,16 +32,16 @@ const (
 func run(args []string, agent pid1.Agent) int {
 	status := 0
 	var s settings
-	stderr := newStderrLog(os.Stderr)
-	defer stderr.close()
+	stderr := stderrlog.New(os.Stderr)
+	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		s.stderr = stderr
-		stderr.lostLines(s.lostText)
+		stderr.LostLines(s.lostText)
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
-	}).Run(context.Background(), runArgs(args))
+	}).RunContext(context.Background(), runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -50,9 +52,9 @@ func run(args []string, agent pid1.Agent) int {
 	if h := hint(err, s.command); h != "" {
 		line = append(line, "hint", h)
 	}
-	stderr.ending()
+	stderr.Ending()
 	log := s.logger(stderr)
-	if running := (*runningError)(nil); !errors.As(err, &running) { // the message is that of the paiinit that runs
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else it is for that paiinit to tell
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
@@ -70,10 +72,13 @@ func statusOf(err error) int {
 		conflict *rendezvous.ConflictError
 		ended    *rendezvous.EndedError
 		lost     *rendezvous.LostError
+		bug      *rendezvous.BugError
 		stopped  *stoppedError
-		replied  *replyError
+		refusal  *localapi.Refusal
+		silent   *localapi.TimeoutError
+		closed   *localapi.ClosedError
 		absent   *absentError
-		running  *runningError
+		running  *statedir.RunningError
 		several  *severalError
 	)
 	switch {
@@ -95,12 +100,14 @@ func statusOf(err error) int {
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &lost), errors.As(err, &absent):
+	case errors.As(err, &bug):
+		return statusBug
+	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
-	case errors.As(err, &replied):
-		return replied.status
+	case errors.As(err, &refusal):
+		return refusal.Exit
 	}
 	return statusUnmendable
 }
@@ -112,7 +119,7 @@ func hint(err error, command []string) string {
 		secret  *secretError
 		missing *rendezvous.MissingError
 		look    *launch.LookError
-		running *runningError
+		running *statedir.RunningError
 	)
 	switch {
 	case errors.As(err, &running):
@@ -151,7 +158,8 @@ func nested(environ []string) string { return envspec.Nested(environ) }
 // passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
 func passThrough(args, environ []string) int {
 	var s settings
-	if err := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil }).Run(context.Background(), runArgs(args)); err != nil {
+	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
+	if err := app.Run(runArgs(args)); err != nil {
 		complain("%v", err)
 		return statusOf(err)
 	}
@@ -198,92 +206,6 @@ func ignoredFlags(args, environ []string) []string {
 	}
 	rest := runArgs(args)[2:]
 	return rest[:firstWord(runFlags(), rest)]
-}
-
-// signals hands every signal to the function that is responsible for it at the moment.
-type signals struct {
-	terminal bool // a person may press Ctrl-C
-
-	set  chan func(os.Signal)
-	done chan struct{}
-	end  chan struct{}
-	seen chan bool
-}
-
-func watchSignals(in <-chan os.Signal, terminal bool) *signals {
-	s := &signals{terminal: terminal, set: make(chan func(os.Signal)), done: make(chan struct{}),
-		end: make(chan struct{}), seen: make(chan bool, 1)}
-	s.seen <- false
-	go s.loop(in)
-	return s
-}
-
-// hurry is how soon after each other two SIGINT come from a person who does not want to wait for the end of the grace.
-// Two SIGTERM do not: kubelet, preStop hooks and supervisors repeat them.
-const hurry = 2 * time.Second
-
-// loop keeps a terminating signal that comes while no function is responsible: between two phases none may be lost. A
-// person's second SIGINT brings SIGKILL with it.
-func (s *signals) loop(in <-chan os.Signal) {
-	defer close(s.end)
-	var handle func(os.Signal)
-	var kept []os.Signal
-	var interrupted time.Time
-	take := func(sig os.Signal) {
-		switch {
-		case handle != nil:
-			handle(sig)
-		case terminating(sig) > 0:
-			kept = append(kept, sig)
-		}
-	}
-	for {
-		select {
-		case <-s.done:
-			return
-		case f := <-s.set:
-			handle = f
-			if handle != nil {
-				for _, sig := range kept {
-					handle(sig)
-				}
-				kept = nil
-			}
-		case sig := <-in:
-			take(sig)
-			if sig == syscall.SIGINT {
-				if !interrupted.IsZero() && (s.terminal || time.Since(interrupted) <= hurry) {
-					take(syscall.SIGKILL)
-				}
-				interrupted = time.Now()
-			}
-		}
-	}
-}
-
-// to makes f responsible; nil = nobody. When it returns, the former one is not running any more.
-func (s *signals) to(f func(os.Signal)) { s.set <- f }
-
-// first reports whether no terminating signal had been seen before.
-func (s *signals) first() bool {
-	seen := <-s.seen
-	s.seen <- true
-	return !seen
-}
-
-func (s *signals) close() {
-	close(s.done)
-	<-s.end
-}
-
-// terminating gives the number of a signal that asks to end, else 0. SIGHUP does not: it may mean "read your
-// configuration again".
-func terminating(sig os.Signal) int {
-	switch sig {
-	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGKILL:
-		return int(sig.(syscall.Signal))
-	}
-	return 0
 }
 
 func stopSignal(n int) os.Signal {

@@ -10,13 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/stderrlog"
 )
 
 // Which program is called ssh in the job (--ssh).
@@ -44,7 +45,7 @@ type settings struct {
 	grace        time.Duration
 	exec         string
 	signal       string
-	until        string // untilRank0, or roles in lower case, sorted, with commas between; "" = all that do not serve
+	until        string // of launch.Needed; roles are sorted
 	networkHints string
 	rdma         string
 	ssh          string
@@ -53,58 +54,114 @@ type settings struct {
 	stateDir     string
 	people       string
 
-	stderr *stderrLog // where the log goes; nil: standard error itself
+	stderr *stderrlog.Log // where the log goes; nil: standard error itself
 }
 
-// jobFlags are the flags that envspec understands, with the variables that are their twins.
+// jobFlags are the flags that envspec understands: it reads their twins itself.
 func jobFlags() []cli.Flag {
-	var flags []cli.Flag
-	for _, f := range [][2]string{
-		{"system", "`NAME` of the scheduler, when the detected one is wrong"},
-		{"job", "`ID` of the job, the same in all its containers"},
-		{"attempt", "`ID` of this attempt of the job, the same in all its containers"},
-		{"role", "`NAME` of this container's role, such as worker"},
-		{"index", "`NUMBER` of this container within its role, from 0"},
-		{"rank", "`NUMBER` of this container within the job, from 0"},
-		{"size", "`NUMBER` of containers of the job"},
-		{"peers", "`LIST` of containers: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME"},
-		{"slots", "`NUMBER` of processes that a launcher may start here"},
-		{"port", "`NUMBER` of the one port for SSH and gossip, TCP and UDP " +
-			"(default: the scheduler's ssh port, else 12345; 12345 to 12408 under Slurm)"},
-	} {
-		flags = append(flags, &cli.StringFlag{Name: f[0], Usage: f[1] + " (PAIINIT_" + strings.ToUpper(f[0]) + ")"})
+	return []cli.Flag{
+		textFlag("system", "NAME", "name of the scheduler, if the detected one is wrong", ""),
+		textFlag("job", "ID", "ID of the job, the same in all its containers", ""),
+		textFlag("attempt", "ID", "ID of this attempt of the job, the same in all its containers", ""),
+		textFlag("role", "NAME", "role of this container, such as worker", ""),
+		textFlag("index", "NUMBER", "index of this container within its role, from 0", ""),
+		textFlag("rank", "NUMBER", "rank of this container within the job, from 0", ""),
+		textFlag("size", "NUMBER", "number of containers of the job", ""),
+		textFlag("peers", "LIST", "containers of the job: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME", ""),
+		textFlag("slots", "NUMBER", "number of processes that a launcher may start here", ""),
+		textFlag("port", "NUMBER", "port for SSH and gossip, TCP and UDP",
+			"the scheduler's ssh port, else 12345; 12345 to 12408 under Slurm"),
 	}
-	return flags
 }
 
-func runFlags() []cli.Flag {
-	return append(jobFlags(),
-		&cli.StringFlag{Name: "secret-file", Usage: "`FILE` with the job's secret: head -c 32 /dev/urandom | base64 (PAIINIT_SECRET_FILE; or the secret itself in PAIINIT_SECRET)"},
-		&cli.BoolFlag{Name: "insecure", Usage: "run without a secret: anybody who reaches the port and knows the job id takes part (PAIINIT_INSECURE)"},
-		&cli.StringFlag{Name: "authorized-keys", Usage: "`FILE` with keys of people who may log in from outside: shell, commands, scp, sftp (PAIINIT_AUTHORIZED_KEYS)"},
-		&cli.StringFlag{Name: "people", Usage: "`WHERE` people who have logged in may run commands: " +
-			"job, on all ranks, or local, in this container only (PAIINIT_PEOPLE; default job)"},
-		&cli.BoolFlag{Name: "require-same-launcher", Usage: "refuse to launch where mpirun or mpiexec is not of the same version on all ranks (PAIINIT_REQUIRE_SAME_LAUNCHER)"},
-		&cli.BoolFlag{Name: "allow-partial", Usage: "accept that a launcher has used fewer hosts than it was asked to (PAIINIT_ALLOW_PARTIAL)"},
-		&cli.StringFlag{Name: "timeout", Usage: "`TIME` for all ranks to come; 0 = no limit (PAIINIT_TIMEOUT; default 10m)"},
-		&cli.StringFlag{Name: "grace", Usage: "`TIME` between SIGTERM and SIGKILL for the command; " +
-			"0 = SIGKILL at once (PAIINIT_GRACE; default 8s)"},
-		&cli.StringFlag{Name: "exec", Usage: "`WHO` runs COMMAND: rank0, or all, each on its own host (PAIINIT_EXEC; default rank0)"},
-		&cli.StringFlag{Name: "signal", Usage: "`TARGET` of signals: leader (COMMAND alone, through shells) " +
-			"or group (its whole process group) (PAIINIT_SIGNAL; default leader)"},
-		&cli.StringFlag{Name: "until", Usage: "`ROLES` that end the job once their commands have ended with 0, " +
-			"such as chief,worker; or rank0 (PAIINIT_UNTIL; default all but ps, server and evaluator)"},
-		&cli.StringFlag{Name: "network-hints", Usage: "`WHAT` to tell launchers and libraries of the network " +
-			"that the ranks share: auto or off (PAIINIT_NETWORK_HINTS; default auto)"},
-		&cli.StringFlag{Name: "rdma", Usage: "`WHAT` to do about verbs devices: auto, require or off (PAIINIT_RDMA; default auto)"},
-		&cli.StringFlag{Name: "ssh",
-			Usage: "`WHICH` program is ssh in the job's PATH: own (hosts outside of the job go to the image's ssh), " +
-				"or image (PAIINIT_SSH; default own)"},
-		&cli.StringFlag{Name: "log-format", Usage: "text or json (PAIINIT_LOG_FORMAT; default text)"},
-		&cli.StringFlag{Name: "log-level", Usage: "debug, info, warn or error (PAIINIT_LOG_LEVEL; default info)"},
-		&cli.StringFlag{Name: "state-dir", Usage: "`DIR` for the host list and the agent's socket " +
-			"(PAIINIT_STATE_DIR; default /run/paiinit, or a directory of this job in /dev/shm or TMPDIR)"},
-	)
+// ownFlags are the flags of run that say what paiinit does. An empty twin means the default.
+func ownFlags() []cli.Flag {
+	return []cli.Flag{
+		textFlag("secret-file", "FILE", "file with the job's secret, or the secret itself in PAIINIT_SECRET; "+
+			"make one with: head -c 32 /dev/urandom | base64", ""),
+		boolFlag("insecure", "run without a secret: every host that reaches the port and knows the job's ID can join"),
+		textFlag("authorized-keys", "FILE",
+			"file with keys of people who may log in from outside: shell, commands, scp, sftp", ""),
+		choiceFlag("people", "WHERE", "where people who have logged in may run commands: "+
+			"job (on all ranks) or local (in this container only)", peopleJob, peopleLocal),
+		boolFlag("require-same-launcher", "refuse to launch if ranks have different versions of mpirun or mpiexec"),
+		boolFlag("allow-partial", "accept a launcher that used fewer hosts than it was asked to"),
+		durationFlag("timeout", "how long to wait for all ranks (0 = forever)", 10*time.Minute, "10m"),
+		durationFlag("grace", "how long COMMAND may go on after SIGTERM before it gets SIGKILL (0 = SIGKILL at once)",
+			8*time.Second, "8s"),
+		choiceFlag("exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
+		choiceFlag("signal", "TARGET", "which processes get signals: leader (COMMAND alone, through shells) "+
+			"or group (its whole process group)", signalLeader, signalGroup),
+		textFlag("until", "ROLES", "roles that end the job once all their commands have exited with 0, "+
+			"such as chief,worker; or rank0", "all but ps, server and evaluator"),
+		choiceFlag("network-hints", "MODE", "whether to tell launchers and libraries which network the ranks share: "+
+			"auto or off", hintsAuto, hintsOff),
+		choiceFlag("rdma", "MODE", "whether to use verbs devices: auto, require or off",
+			rdmaAuto, rdmaRequire, rdmaOff),
+		choiceFlag("ssh", "WHICH", "first ssh in the job's PATH: "+
+			"own (hands hosts outside of the job to the image's ssh) or image", sshOwn, sshImage),
+		choiceFlag("log-format", "FORMAT", "format of the log: text or json", "text", "json"),
+		choiceFlag("log-level", "LEVEL", "least severe level that is logged: debug, info, warn or error",
+			"info", "debug", "warn", "error"),
+		textFlag("state-dir", "DIR", "directory for the host list and the agent's socket",
+			"/run/paiinit, or a directory of this job in /dev/shm or TMPDIR"),
+	}
+}
+
+func runFlags() []cli.Flag { return append(jobFlags(), ownFlags()...) }
+
+// textFlag is a flag of run whose default is described, not a value.
+func textFlag(name, value, usage, otherwise string) cli.Flag {
+	return &cli.StringFlag{Name: name, Usage: withTwin(name, value, usage), DefaultText: otherwise}
+}
+
+func boolFlag(name, usage string) cli.Flag {
+	return &cli.BoolFlag{Name: name, Usage: withTwin(name, "", usage)}
+}
+
+func durationFlag(name, usage string, value time.Duration, text string) cli.Flag {
+	return &cli.DurationFlag{
+		Name: name, Usage: withTwin(name, "TIME", usage), Value: value, DefaultText: text, Action: notNegative(name),
+	}
+}
+
+// choiceFlag is a flag of run whose first word is the default.
+func choiceFlag(name, value, usage string, words ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{words[0], words}}
+}
+
+// withTwin names the variable of a flag in its help. The library repeats the word in backquotes beside the flag.
+func withTwin(name, value, usage string) string {
+	if value == "" {
+		return usage + " [" + twin(name) + "]"
+	}
+	return usage + " [" + twin(name) + "=`" + value + "`]"
+}
+
+// notNegative refuses what the library takes for a duration of that flag.
+func notNegative(name string) func(*cli.Context, time.Duration) error {
+	return func(c *cli.Context, d time.Duration) error {
+		if d < 0 {
+			return refusal(c, name, d.String())
+		}
+		return nil
+	}
+}
+
+// choice is the value of a flag that is one of a few words.
+type choice struct {
+	word  string
+	words []string
+}
+
+func (c *choice) String() string { return c.word }
+
+func (c *choice) Set(word string) error {
+	if !slices.Contains(c.words, word) {
+		return fmt.Errorf("want one of %s", strings.Join(c.words, ", "))
+	}
+	c.word = word
+	return nil
 }
 
 // usageError is a mistake on the command line.
@@ -113,81 +170,96 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// newSettings reads the flags of c, and for those that are not given their twins in environ.
-func newSettings(c *cli.Command, environ []string) (settings, error) {
-	s := settings{command: c.Args().Slice(), job: make(map[string]string)}
-	for _, f := range jobFlags() {
-		name := f.Names()[0]
-		if c.IsSet(name) {
-			s.job[twin(name)] = c.String(name)
+// wrongUsage names the flag and what it wants, where the library found a value wrong: flag.FlagSet says that in words
+// only.
+func wrongUsage(c *cli.Context, err error, _ bool) error {
+	for _, format := range []string{"invalid value %q for flag -%s", "invalid boolean value %q for -%s"} {
+		var value, name string
+		if n, _ := fmt.Sscanf(err.Error(), format, &value, &name); n == 2 {
+			return refusal(c, strings.TrimSuffix(name, ":"), value)
 		}
 	}
-	get := func(name, fallback string) string {
-		if c.IsSet(name) {
-			return c.String(name)
-		}
-		if v := lookup(environ, twin(name)); v != "" {
-			return v
-		}
-		return fallback
+	return &usageError{err}
+}
+
+// refusal says why a flag of a command, or its twin, cannot have a value.
+func refusal(c *cli.Context, name, value string) error {
+	where := "--" + name
+	if c.Command.Name == "run" && name != "help" {
+		where += " (" + twin(name) + ")"
 	}
+	err := errors.New("want another value")
+	for _, f := range c.Command.Flags {
+		if !slices.Contains(f.Names(), name) {
+			continue
+		}
+		switch f := f.(type) {
+		case *cli.DurationFlag:
+			err = errors.New("want a time such as 90s or 10m")
+		case *cli.BoolFlag:
+			err = errors.New("want true or false")
+		case *cli.GenericFlag:
+			err = f.Value.Set(value)
+		}
+	}
+	return &usageError{fmt.Errorf("%s is %q: %w", where, value, err)}
+}
+
+// setTwins sets the flags of run that were not given from the variables that are their twins.
+func setTwins(c *cli.Context, environ []string) error {
 	var errs []error
-	duration := func(name, fallback string) time.Duration {
-		v := get(name, fallback)
-		d, err := time.ParseDuration(v)
-		if err != nil || d < 0 {
-			if v == "0" {
-				return 0
-			}
-			errs = append(errs, fmt.Errorf("--%s (%s) is %q: want a time such as 90s or 10m", name, twin(name), v))
-		}
-		return d
-	}
-	oneOf := func(name string, values ...string) string {
-		v := get(name, values[0])
-		if !slices.Contains(values, v) {
-			errs = append(errs, fmt.Errorf("--%s (%s) is %q: want one of %s", name, twin(name), v, strings.Join(values, ", ")))
-		}
-		return v
-	}
-	s.dir, _ = os.Getwd() // who needs it says why there is none
-	s.secretFile = get("secret-file", "")
-	s.keysFile = s.absolute(get("authorized-keys", ""))
-	s.timeout = duration("timeout", "10m")
-	s.grace = duration("grace", "8s")
-	s.exec = oneOf("exec", execRank0, execAll)
-	s.signal = oneOf("signal", signalLeader, signalGroup)
-	s.until = untilOf(get("until", ""))
-	if s.until != "" && s.until != untilRank0 && s.exec != execAll {
-		errs = append(errs, fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), get("until", "")))
-	}
-	s.people = oneOf("people", peopleJob, peopleLocal)
-	s.networkHints = oneOf("network-hints", hintsAuto, hintsOff)
-	s.rdma = oneOf("rdma", rdmaAuto, rdmaRequire, rdmaOff)
-	s.ssh = oneOf("ssh", sshOwn, sshImage)
-	s.logFormat = oneOf("log-format", "text", "json")
-	s.stateDir = s.absolute(get("state-dir", ""))
-	if err := s.logLevel.UnmarshalText([]byte(oneOf("log-level", "info", "debug", "warn", "error"))); err != nil {
-		errs = append(errs, err)
-	}
-	yes := func(name string) bool {
+	for _, f := range ownFlags() {
+		name := f.Names()[0]
 		v := lookup(environ, twin(name))
 		if v == "" || c.IsSet(name) {
-			return c.Bool(name)
+			continue
 		}
-		b, err := strconv.ParseBool(v)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s is %q: want true or false", twin(name), v))
+		if c.Set(name, v) != nil {
+			errs = append(errs, refusal(c, name, v))
 		}
-		return b
 	}
-	s.insecure = yes("insecure")
-	s.allowPartial = yes("allow-partial")
-	s.sameLauncher = yes("require-same-launcher")
-	if err := errors.Join(errs...); err != nil {
+	return errors.Join(errs...)
+}
+
+// newSettings reads the flags of run, once setTwins has completed them.
+func newSettings(c *cli.Context) (settings, error) {
+	s := settings{
+		command:      c.Args().Slice(),
+		job:          givenJobFlags(c),
+		secretFile:   c.String("secret-file"),
+		timeout:      c.Duration("timeout"),
+		grace:        c.Duration("grace"),
+		exec:         c.String("exec"),
+		signal:       c.String("signal"),
+		until:        untilOf(c.String("until")),
+		people:       c.String("people"),
+		networkHints: c.String("network-hints"),
+		rdma:         c.String("rdma"),
+		ssh:          c.String("ssh"),
+		logFormat:    c.String("log-format"),
+		insecure:     c.Bool("insecure"),
+		allowPartial: c.Bool("allow-partial"),
+		sameLauncher: c.Bool("require-same-launcher"),
+	}
+	s.dir, _ = os.Getwd() // who needs it says why there is none
+	s.keysFile = s.absolute(c.String("authorized-keys"))
+	s.stateDir = s.absolute(c.String("state-dir"))
+	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
+		err := fmt.Errorf("--until (%s) is %q: it needs --exec all", twin("until"), c.String("until"))
 		return settings{}, &usageError{err}
 	}
-	return s, nil
+	return s, s.logLevel.UnmarshalText([]byte(c.String("log-level")))
+}
+
+// givenJobFlags are the flags about the job that were given, by the names of their twins.
+func givenJobFlags(c *cli.Context) map[string]string {
+	given := make(map[string]string)
+	for _, f := range jobFlags() {
+		if name := f.Names()[0]; c.IsSet(name) {
+			given[twin(name)] = c.String(name)
+		}
+	}
+	return given
 }
 
 // logOutput is where the log goes.
@@ -236,8 +308,12 @@ func lookup(environ []string, name string) string {
 	return ""
 }
 
-// commandOf tells which command of this program is meant; without one, and for everything after "--", it is run.
+// commandOf tells which command of this program is meant; without one, and for everything after "--", it is run. It is
+// "complete" where a shell asks what may follow; after a "--" that word is COMMAND's.
 func commandOf(args []string) string {
+	if args[len(args)-1] == early.CompletionFlag && !slices.Contains(args, "--") {
+		return "complete"
+	}
 	if len(args) < 2 || !slices.Contains(early.Commands(), args[1]) {
 		return "run"
 	}
@@ -250,24 +326,26 @@ func commandOf(args []string) string {
 	return args[1]
 }
 
-// runArgs is the command line with the command spelled out, and COMMAND kept apart: it is never taken for a command of ours,
-// nor its arguments for flags.
+// runArgs is the command line with the command spelled out. The library looks for flags before COMMAND only.
 func runArgs(args []string) []string {
 	rest := args[1:]
 	if len(rest) > 0 && rest[0] == "run" {
 		rest = rest[1:]
 	}
-	return append([]string{args[0], "run"}, apart(runFlags(), rest)...)
+	return append([]string{args[0], "run"}, rest...)
 }
 
-// apart puts "--" before the first argument that is no flag, nor the value of one. What follows is passed on as it is:
-// without it, the library would go on to look for flags in there.
-func apart(flags []cli.Flag, args []string) []string {
-	i := firstWord(flags, args)
-	if i == len(args) || args[i] == "--" {
-		return args
+// flagsFirst moves the words of a command behind its flags: the library looks for flags before the first word only.
+func flagsFirst(flags []cli.Flag, args []string) []string {
+	var words []string
+	for {
+		i := firstWord(flags, args)
+		if i == len(args) || args[i] == "--" {
+			return slices.Concat(args[:i], words, args[i:])
+		}
+		words = append(words, args[i])
+		args = slices.Concat(args[:i], args[i+1:])
 	}
-	return slices.Insert(slices.Clone(args), i, "--")
 }
 
 // firstWord is the place of the first argument that is no flag, nor the value of one: of "--", if there is one.
@@ -290,42 +368,65 @@ func firstWord(flags []cli.Flag, args []string) int {
 	return len(args)
 }
 
-func newApp(environ []string, action func(context.Context, settings) error) *cli.Command {
-	usage := func(_ context.Context, _ *cli.Command, err error, _ bool) error { return &usageError{err} }
-	return &cli.Command{
-		Name:  "paiinit",
-		Usage: "start a distributed job when all of its containers are there, and end them all with the same status",
-		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\npaiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
-			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
-		Version:         version,
-		HideVersion:     true,
-		HideHelpCommand: true,
-		Writer:          os.Stdout,
-		ErrWriter:       os.Stderr,
-		ExitErrHandler:  func(context.Context, *cli.Command, error) {},
-		OnUsageError:    usage,
-		Commands: append([]*cli.Command{
-			{
-				Name:            "run",
-				Usage:           "gather all ranks; rank 0, or with --exec all every rank, then runs COMMAND (the default command)",
-				ArgsUsage:       "[--] COMMAND [ARG...]",
-				Flags:           runFlags(),
-				HideHelpCommand: true,
-				OnUsageError:    usage,
-				Action: func(ctx context.Context, c *cli.Command) error {
-					s, err := newSettings(c, environ)
-					if err != nil {
-						return err
-					}
-					return action(ctx, s)
-				},
+func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
+	commands := append([]*cli.Command{
+		{
+			Name: "run",
+			Usage: "wait for all ranks, then run COMMAND on rank 0, or with --exec all on every rank " +
+				"(the default command)",
+			ArgsUsage: "[--] COMMAND [ARG...]",
+			Flags:     runFlags(),
+			Before:    func(c *cli.Context) error { return setTwins(c, environ) },
+			Action: func(c *cli.Context) error {
+				s, err := newSettings(c)
+				if err != nil {
+					return err
+				}
+				return action(c.Context, s)
 			},
-			{Name: "rsh", Usage: "run a command on another rank, as mpirun does; also when called by the name ssh or rsh", ArgsUsage: "[OPTIONS] HOST COMMAND..."},
-			eachCommand(environ, usage),
-			envCommand(environ, usage),
-			rdmaCommand(environ, usage),
-			sftpCommand(),
-			{Name: "version", Usage: "version and Go version", Action: showVersion},
-		}, questions(environ)...),
+		},
+		{
+			Name: "rsh", ArgsUsage: "HOST [COMMAND...]",
+			Usage: "run a command or a shell on another rank; also under the names ssh and rsh",
+		},
+		eachCommand(environ),
+		envCommand(environ),
+		rdmaCommand(environ),
+		sftpCommand(),
+		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
+	}, questions(environ)...)
+	for _, c := range commands {
+		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [options] " + c.ArgsUsage)
+		c.Flags = append(c.Flags, helpFlag())
+		c.HideHelp, c.OnUsageError = true, wrongUsage
+		c.Subcommands = []*cli.Command{} // nil would make its words topics of help
+		for _, f := range c.Flags {
+			if f, ok := f.(*cli.BoolFlag); ok {
+				f.DisableDefaultText = true
+			}
+		}
 	}
+	return &cli.App{
+		Name:  "paiinit",
+		Usage: "start a distributed job once all its containers are present, and end them all with the same status",
+		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\n" +
+			"paiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
+			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
+		Version:              version,
+		HideVersion:          true,
+		HideHelp:             true,
+		Flags:                []cli.Flag{helpFlag()},
+		EnableBashCompletion: true,
+		Writer:               os.Stdout,
+		ErrWriter:            os.Stderr,
+		ExitErrHandler:       func(*cli.Context, error) {},
+		OnUsageError:         wrongUsage,
+		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowSubcommandHelp(c) },
+		Commands:             commands,
+	}
+}
+
+// helpFlag is the library's, which is a variable that every call of the library writes to.
+func helpFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
 )
 
 // TestDocumentedVariables compares the table of docs/launchers.md with what rank 0 passes to launchers where a job has
@@ -27,9 +28,9 @@ func TestDocumentedVariables(t *testing.T) {
 	}
 
 	c, _ := newReached(t, "mpirun")
-	c.state.self = "/usr/bin/paiinit"
+	c.state.Program = "/usr/bin/paiinit"
 	c.agent.Environ = []string{"TMPDIR=" + t.TempDir() + "/none"}
-	s := c.setup(network{name: "eth1", prefix: netip.MustParsePrefix("10.0.0.0/24"), several: true}, c.roster)
+	s := c.agreed().setup(netif.Network{Name: "eth1", Prefix: netip.MustParsePrefix("10.0.0.0/24"), Several: true})
 	s.Root = true // this test may run as another user
 	require.NoError(t, s.Check())
 	var passed []string

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"context"
 	"net/netip"
 	"os"
 
-	"github.com/urfave/cli/v3"
+	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/sshd"
 )
@@ -18,7 +17,7 @@ const sftpServer = "sftp-server"
 func sftpCommand() *cli.Command {
 	return &cli.Command{
 		Name: sftpServer, Hidden: true,
-		Action: func(_ context.Context, c *cli.Command) error {
+		Action: func(c *cli.Context) error {
 			return sshd.ServeSFTP(os.Stdin, os.Stdout, c.Args().Slice())
 		},
 	}
@@ -27,7 +26,7 @@ func sftpCommand() *cli.Command {
 // hidden is what a key for sftp alone must not reach: the memory and the devices of this machine, what makes a caller
 // one of the job, and who may log in.
 func (c *container) hidden() []string {
-	paths := []string{"/proc", "/sys", "/dev", c.state.dir, c.keysFile, c.absolute(c.secretFile)}
+	paths := []string{"/proc", "/sys", "/dev", c.state.Path, c.keysFile, c.absolute(c.secretFile)}
 	for _, secret := range c.job.Secrets {
 		paths = append(paths, secret.Name)
 	}
@@ -41,9 +40,7 @@ func (c *container) isPeer(addr netip.Addr) bool {
 			return true
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, m := range c.roster.Members {
+	for _, m := range c.agreed().roster.Members {
 		if m.Addr.Addr().Unmap() == addr {
 			return true
 		}

@@ -3,67 +3,32 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"os"
-	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/statedir"
 )
 
-// keysName is the socket of the agent that logs other ssh clients in.
-const keysName = "keys.sock"
-
-// listenKeys opens the socket for other ssh clients; only this user may use it.
-func (s *state) listenKeys() (*net.UnixListener, error) {
-	name := s.path(keysName)
-	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(name, 0o600); err != nil {
-		_ = ln.Close()
-		return nil, err
-	}
-	return ln, nil
-}
-
-// haveSSHFiles makes sure that ssh_config and known_hosts are there, if they can be: before a command or a session starts, else a
-// second after the commit. The keys of 64 ranks take milliseconds, in which every rank wants to start its part of the job.
-func (c *container) haveSSHFiles() {
-	c.mu.Lock()
-	write := c.sshFiles
-	c.mu.Unlock()
-	if write != nil {
-		write()
-	}
-}
-
-// hostKeys are the public host keys that were derived already: each takes 40 µs, and rank 0 needs all of them to dial, and again to write
-// them down before it launches.
+// hostKeys derives the public host keys of containers, each once: a key takes 40 µs, and rank 0 needs all of them to
+// dial, and again for known_hosts before it launches.
 type hostKeys struct {
 	mu   sync.Mutex
 	byID map[string]ssh.PublicKey
 }
 
-// hostKey is the public host key of a container.
-func (c *container) hostKey(id string) ssh.PublicKey {
-	h := &c.hostKeys
+// of returns the public host key of a container.
+func (h *hostKeys) of(keys *jobkey.Keys, id string) ssh.PublicKey {
 	h.mu.Lock()
 	key, ok := h.byID[id]
 	h.mu.Unlock()
 	if ok {
 		return key
 	}
-	key = c.keys.Host(id).PublicKey()
+	key = keys.Host(id).PublicKey()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byID == nil {
@@ -75,58 +40,24 @@ func (c *container) hostKey(id string) ssh.PublicKey {
 
 // writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx
 // ends: the keys of 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
-func (c *container) writeSSH(ctx context.Context) error {
-	members, names := c.named()
+func (a *agreement) writeSSH(ctx context.Context) error {
 	var known bytes.Buffer
-	for i := range members {
+	for _, h := range a.book().Hosts {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		m := &members[i]
-		fmt.Fprintf(&known, "%s %s", m.Alias, ssh.MarshalAuthorizedKey(c.hostKey(m.ID)))
+		fmt.Fprintf(&known, "%s %s", h.Alias, ssh.MarshalAuthorizedKey(a.hostKeys.of(a.keys, h.ID)))
 	}
-	for name, text := range map[string][]byte{"known_hosts": known.Bytes(), "ssh_config": sshConfig(members, names, c.state.dir)} {
-		if err := c.state.writeFile(name, text); err != nil {
+	files := hosts.SSHFiles{
+		Config: a.state.File(statedir.SSHConfig), Agent: a.state.File(statedir.KeysSocket),
+		KnownHosts: a.state.File(statedir.KnownHosts),
+	}
+	for name, text := range map[string][]byte{
+		statedir.KnownHosts: known.Bytes(), statedir.SSHConfig: a.book().SSHConfig(files),
+	} {
+		if err := a.state.WriteFile(name, text); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// sshConfig is written so that it can be included by another one: all of it speaks of the ranks of this job only. The ciphers are those of the
-// server: the client decides, and prefers chacha20-poly1305, with which x/crypto/ssh is slower by two fifths on amd64.
-func sshConfig(members []rendezvous.Member, names []string, dir string) []byte {
-	owners := make(map[string]int) // how many ranks are called so
-	for i := range members {
-		m := &members[i]
-		for _, name := range slices.Compact(slices.Sorted(slices.Values([]string{m.Alias, m.Host, m.Addr.Addr().String()}))) {
-			owners[name]++
-		}
-	}
-	var all []string
-	var hosts bytes.Buffer
-	for i := range members {
-		m := &members[i]
-		own := []string{names[i]}
-		for _, name := range []string{m.Alias, m.Host, m.Addr.Addr().String()} {
-			if owners[name] == 1 && !slices.Contains(own, name) && !strings.ContainsAny(name, " \t\"'*?!,#\\") && name != "" {
-				own = append(own, name)
-			}
-		}
-		fmt.Fprintf(&hosts, "\nHost %s\n    HostName %s\n    Port %d\n    HostKeyAlias %s\n", strings.Join(own, " "), m.Addr.Addr(), m.Addr.Port(), m.Alias)
-		all = append(all, own...)
-	}
-	return fmt.Appendf(nil, `# For OpenSSH: ssh -F %[1]s/ssh_config HOST, or "Include %[1]s/ssh_config" in another one.
-Host %[2]s
-    User root
-    IdentityAgent "%[1]s/%[3]s"
-    IdentityFile none
-    UserKnownHostsFile "%[1]s/known_hosts"
-    GlobalKnownHostsFile none
-    StrictHostKeyChecking yes
-    PasswordAuthentication no
-    KbdInteractiveAuthentication no
-    ServerAliveInterval 15
-    Ciphers aes128-gcm@openssh.com,aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-ctr
-%[4]s`, dir, strings.Join(all, " "), keysName, hosts.String())
 }

@@ -30,16 +30,9 @@ func (c *container) stopRanks(sig syscall.Signal) {
 	}
 }
 
-// agreed is the roster of the commit.
-func (c *container) agreed() rendezvous.Roster {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.roster
-}
-
 // awaitEnd waits on every rank but 0 until the job has ended, and tells the ranks of the launcher here when they are to end.
 func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
-	if err := c.writeHosts(c.agreed()); err != nil {
+	if err := c.agreed().writeHosts(); err != nil {
 		c.log.Warn("this rank has no host list", "phase", "wait", "err", err)
 	}
 	done := make(chan struct{})

@@ -13,6 +13,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // supervisor watches the command of rank 0, whose environment is environ. Package launch judges; what is here hears,
@@ -48,9 +49,11 @@ func newSessions() *launch.Sessions {
 // newAsks remembers what the launchers of the command are asked for.
 func (c *container) newAsks() *launch.Asks {
 	return &launch.Asks{
-		Log: c.log, Bin: c.state.path("bin"), Slots: c.slotsAsked,
+		Log: c.log, Bin: c.state.File(statedir.Bin), Slots: func(ctx context.Context, r launch.Request) (map[string]int, error) {
+			return c.agreed().slotsAsked(ctx, r)
+		},
 		Dir: func(pid int) string {
-			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" where the process has ended
+			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
 			return dir
 		},
 		Ours: func(pid int) bool { return runsSelf(os.DirFS("/proc"), pid) },
@@ -87,7 +90,7 @@ func (c *container) absent(ctx context.Context, settle time.Duration) *launch.Lo
 }
 
 // slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
-func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
+func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
 	count := make(map[string]int)
 	hostfile := request.Hostfile
 	if request.HostfileOptional {
@@ -98,7 +101,7 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 	switch {
 	case request.Hosts != nil:
 		for _, h := range request.Hosts {
-			t, ok := c.resolve(ctx, h)
+			t, ok := a.resolve(ctx, h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
@@ -110,20 +113,20 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 			return nil, err
 		}
 		for _, h := range hosts {
-			t, ok := c.resolve(ctx, h.Name)
+			t, ok := a.resolve(ctx, h.Name)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h.Name)
 			}
 			count[t.Name] += h.Slots
 		}
 	default:
-		members, _ := c.named()
-		for i := range members {
-			count[members[i].Alias] = c.slotsOf(members[i])
+		for i := range a.roster.Members {
+			m := &a.roster.Members[i]
+			count[m.Alias] = a.slotsOf(m)
 		}
 	}
 	for _, h := range request.Without {
-		if t, ok := c.resolve(ctx, h); ok {
+		if t, ok := a.resolve(ctx, h); ok {
 			delete(count, t.Name)
 		}
 	}

@@ -22,30 +22,6 @@ func membersOf(roles ...string) (list []rendezvous.Member) {
 	return list
 }
 
-func TestNeededRanks(t *testing.T) {
-	for _, tt := range []struct{ until, roles, needed string }{
-		{"", "worker worker", "worker-0 worker-1"},
-		{"", "chief worker ps evaluator", "chief-0 worker-0"},
-		{"", "Chief Worker PS Evaluator", "Chief-0 Worker-0"}, // TFJob's types
-		{"", "worker ps_server ps_server", "worker-0"},        // OpenPAI's examples
-		{"", "scheduler worker server", "scheduler-0 worker-0"},
-		{"", "worker observer psyche", "worker-0 observer-0 psyche-0"},
-		{"", "ps ps", "ps-0 ps-1"}, // nothing to wait for but themselves
-		{"", "ps worker", "worker-0"},
-		{"chief", "chief worker ps", "chief-0"},
-		{"Worker,ps", "chief worker ps", "worker-0 ps-0"},
-		{"rank0", "worker worker ps", "worker-0"},
-		{"rank0", "ps worker", "ps-0"},
-	} {
-		s := settings{exec: execAll, until: untilOf(tt.until)}
-		var needed []string
-		for _, m := range s.neededRanks(membersOf(strings.Fields(tt.roles)...)) {
-			needed = append(needed, m.Alias)
-		}
-		require.Equal(t, tt.needed, strings.Join(needed, " "), "%+v", tt)
-	}
-}
-
 func TestCheckUntil(t *testing.T) {
 	for _, tt := range []struct{ until, roles, says string }{
 		{"", "ps worker", ""},

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
+	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -23,9 +20,8 @@ func (c *container) checkWay(ctx context.Context, r rendezvous.Roster) {
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, wayTimeout)
-	defer cancel()
-	if err := dropped(ctx, netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))); err != nil {
+	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
+	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
 		c.log.Warn("packets to other ports than ours do not reach a rank", "phase", "launch", "peer", to.Alias,
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
@@ -41,22 +37,4 @@ func otherHost(members []rendezvous.Member) (m rendezvous.Member, ok bool) {
 		}
 	}
 	return m, false
-}
-
-// dropped returns an error unless something answers at the address, if only to refuse the connection, before the
-// deadline of ctx. That ctx was cancelled says nothing.
-func dropped(ctx context.Context, addr netip.AddrPort) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
-	var late net.Error
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return nil
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET),
-		errors.Is(ctx.Err(), context.Canceled):
-		return nil
-	case errors.As(err, &late) && late.Timeout():
-		return fmt.Errorf("no answer from %v/tcp within %v", addr, wayTimeout)
-	}
-	return err
 }

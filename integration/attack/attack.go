@@ -1,5 +1,5 @@
-// Package attack is what people without a key can do to the port of a container: many connections that say nothing,
-// little, nonsense or too much, to its SSH server or to its gossip.
+// Package attack attacks the port of a container without a key: it opens many connections that send nothing, little,
+// garbage or too much to the SSH server or to gossip.
 package attack
 
 import (
@@ -21,19 +21,19 @@ import (
 	"github.com/paiinit/paiinit/rsh"
 )
 
-// Attack opens connections from addresses of its own and says something on each, or nothing.
+// Attack opens connections from several addresses and sends data on each, or nothing.
 type Attack struct {
 	Name        string
-	Connections int  // at once
-	Gossip      bool // only a container that waits for others reads it
+	Connections int  // number of connections at the same time
+	Gossip      bool // sends gossip, which only a container that waits for others reads
 
-	rank    bool                     // comes from the address of a rank
-	sources int                      // addresses it comes from otherwise
-	say     func(*Running, net.Conn) // returns when there is nothing more to say
-	again   bool                     // opens a new connection when the server has ended one
+	rank    bool                     // connects from the address of a rank
+	sources int                      // number of addresses to connect from, without rank
+	say     func(*Running, net.Conn) // sends the data on one connection
+	again   bool                     // reconnects after the server closes a connection
 }
 
-// All are all that are known.
+// All returns every attack.
 func All() []Attack {
 	noise := make([]byte, 64<<10)
 	_, _ = rand.Read(noise) // never fails
@@ -41,12 +41,17 @@ func All() []Attack {
 	return []Attack{
 		{Name: "silent", Connections: 1000, sources: 4},
 		{Name: "3,000 silent", Connections: 3000, sources: 5},
-		{Name: "slow", Connections: 300, sources: 1, say: slowly(bytes.Repeat([]byte("SSH-2.0-"), 30), 50*time.Millisecond)},
+		{Name: "slow", Connections: 300, sources: 1,
+			say: slowly(bytes.Repeat([]byte("SSH-2.0-"), 30), 50*time.Millisecond)},
 		{Name: "garbage", Connections: 30, sources: 3, again: true, say: send(noise)},
-		{Name: "http", Connections: 30, sources: 3, again: true, say: send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))},
-		{Name: "oversized identification", Connections: 30, sources: 3, again: true, say: send([]byte("SSH-2.0-"), bytes.Repeat([]byte("x"), 1<<20))},
-		{Name: "oversized packet", Connections: 30, sources: 3, again: true, say: send(hello, []byte{0x7f, 0xff, 0xff, 0xff}, noise)},
-		{Name: "largest packet", Connections: 300, sources: 3, again: true, say: send(hello, []byte{0, 3, 0xff, 0xfc, 4, 20}, noise)},
+		{Name: "http", Connections: 30, sources: 3, again: true,
+			say: send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))},
+		{Name: "oversized identification", Connections: 30, sources: 3, again: true,
+			say: send([]byte("SSH-2.0-"), bytes.Repeat([]byte("x"), 1<<20))},
+		{Name: "oversized packet", Connections: 30, sources: 3, again: true,
+			say: send(hello, []byte{0x7f, 0xff, 0xff, 0xff}, noise)},
+		{Name: "largest packet", Connections: 300, sources: 3, again: true,
+			say: send(hello, []byte{0, 3, 0xff, 0xfc, 4, 20}, noise)},
 		{Name: "half-open", Connections: 1000, sources: 4, say: send(hello)},
 		{Name: "half-open from 100 addresses", Connections: 1100, sources: 100, say: send(hello)},
 		{Name: "wrong keys", Connections: 30, sources: 3, again: true, say: logIn},
@@ -54,18 +59,18 @@ func All() []Attack {
 		{Name: "gossip", Connections: 100, Gossip: true, sources: 5, again: true, say: gossip},
 		{Name: "gossip from a rank", Connections: 100, Gossip: true, rank: true, again: true, say: gossip},
 		{Name: "silent gossip", Connections: 1100, Gossip: true, sources: 5, say: send([]byte{gossipByte})},
-		{Name: "gossip to one that has none", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
+		{Name: "gossip to a container without gossip", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
 	}
 }
 
 func send(data ...[]byte) func(*Running, net.Conn) {
-	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // it may be closed by now
+	return func(_ *Running, nc net.Conn) { _, _ = nc.Write(bytes.Join(data, nil)) } // fails if the server closed it
 }
 
-// gossipByte begins a stream with a label, encryptedByte what is sealed (memberlist v0.7 label.go and net.go).
+// gossipByte begins a stream with a label, encryptedByte an encrypted message (memberlist v0.7 label.go, net.go).
 const gossipByte, encryptedByte = 244, 10
 
-// gossip announces the maximum that memberlist reads, with the label of the job.
+// gossip sends the largest message that memberlist reads, with the label of the job.
 func gossip(r *Running, nc net.Conn) {
 	const most = 20 << 20
 	b := append([]byte{gossipByte, byte(len(r.label))}, r.label...)
@@ -94,25 +99,27 @@ func slowly(data []byte, pause time.Duration) func(*Running, net.Conn) {
 }
 
 func logIn(r *Running, nc net.Conn) {
-	client, _, _, err := ssh.NewClientConn(nc, "", &ssh.ClientConfig{User: "root", HostKeyCallback: ssh.InsecureIgnoreHostKey(), Auth: []ssh.AuthMethod{ssh.PublicKeys(r.key)}})
+	client, _, _, err := ssh.NewClientConn(nc, "", &ssh.ClientConfig{
+		User: "root", HostKeyCallback: ssh.InsecureIgnoreHostKey(), Auth: []ssh.AuthMethod{ssh.PublicKeys(r.key)},
+	})
 	if err == nil {
 		r.in.Store(true)
 		_ = client.Close()
 	}
 }
 
-// Running is an attack that goes on until Stop.
+// Running is an attack that continues until Stop.
 type Running struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	group  sync.WaitGroup
-	key    ssh.Signer // that nobody knows
+	key    ssh.Signer // no server accepts it
 	label  string
 	opened atomic.Int64
 	in     atomic.Bool
 }
 
-// Start begins the attack on a server of this machine, and returns when each of its connections was opened once.
+// Start attacks a server of this machine, and returns after opening each of its connections once.
 func (a Attack) Start(ctx context.Context, addr string) (*Running, error) {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -150,26 +157,26 @@ func (a Attack) Start(ctx context.Context, addr string) (*Running, error) {
 	return r, nil
 }
 
-// Opened is how many connections there have been.
+// Opened counts the connections opened so far.
 func (r *Running) Opened() int { return int(r.opened.Load()) }
 
-// Stop ends the attack. The error says that it was successful.
+// Stop ends the attack. It returns an error if the attack logged in.
 func (r *Running) Stop() error {
 	r.cancel()
 	r.group.Wait()
 	if r.in.Load() {
-		return errors.New("a stranger has logged in")
+		return errors.New("logged in with a key that the server does not know")
 	}
 	return nil
 }
 
-// run is one connection after the other, or just one.
+// run opens one connection or, with again, one after another.
 func (a Attack) run(r *Running, dialer net.Dialer, addr string, opened func()) {
 	defer opened()
 	for r.ctx.Err() == nil {
 		nc, err := dialer.DialContext(r.ctx, "tcp", addr)
 		if err != nil {
-			continue // the kernel's queue is full: that, too, is an attack
+			continue // a full accept queue of the kernel belongs to the attack
 		}
 		end := context.AfterFunc(r.ctx, func() { _ = nc.Close() })
 		r.opened.Add(1)
@@ -177,7 +184,7 @@ func (a Attack) run(r *Running, dialer net.Dialer, addr string, opened func()) {
 		if a.say != nil {
 			a.say(r, nc)
 		}
-		_, _ = io.Copy(io.Discard, nc) // until somebody closes it
+		_, _ = io.Copy(io.Discard, nc) // until the server or Stop closes it
 		_ = nc.Close()
 		end()
 		if !a.again {

@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// burstLimit bounds one round. A job that needs longer is counted as not launched.
+// burstLimit bounds one round. A job that needs longer counts as late.
 const burstLimit = time.Minute
 
-// burst is what was measured with one size.
+// burst holds the measurements of one job size.
 type burst struct {
 	size         int
 	all          series // s
 	rank0, other series // CPU, s
 	warnings     series
-	late         int // rounds without a launch in time
+	late         int // rounds that did not launch within burstLimit
 
-	shortSecret *burst // the same with a short secret; nil = this is that
+	shortSecret *burst // the same with a short secret; nil in that burst itself
 }
 
-// measureBurst starts all containers of a job at the same moment, as a scheduler does that has found room for it, on
-// one machine whose processors they share: a stand-in for a cluster that is slow.
+// measureBurst starts all containers of a job at the same moment, as a scheduler does. They share the processors of one
+// machine, which stands in for a slow cluster.
 func measureBurst(ctx context.Context, binary string, sizes []int, rounds int, logs string) (report, error) {
 	dir, err := os.MkdirTemp("", "paiinit-bench-")
 	if err != nil {
@@ -67,7 +67,7 @@ func measureBurst(ctx context.Context, binary string, sizes []int, rounds int, l
 	return burstReport(bursts, rounds), nil
 }
 
-// measureOneBurst is one round: the containers are ready to execute paiinit, and do so once the gate is opened.
+// measureOneBurst measures one round: the containers start, wait at the gate, and execute paiinit when it opens.
 func (c *cluster) measureOneBurst(ctx context.Context, b *burst, secret string) error {
 	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker",
 		"PAIINIT_PEERS=" + strings.Join(c.addrs[:b.size], ",")}
@@ -99,7 +99,7 @@ func (c *cluster) measureOneBurst(ctx context.Context, b *burst, secret string) 
 	return errors.Join(c.burstCosts(b), c.endBurst(ctx, late))
 }
 
-// burstCosts adds the processor time of the ranks until now, and the warnings that they have logged.
+// burstCosts records the processor time that the ranks used so far, and the number of warnings in their logs.
 func (c *cluster) burstCosts(b *burst) error {
 	var times series
 	for _, p := range c.containers {
@@ -112,7 +112,7 @@ func (c *cluster) burstCosts(b *burst) error {
 			return err
 		}
 		var agents []byte
-		for _, list := range lists { // each thread has its own
+		for _, list := range lists { // each thread lists its own children
 			children, err := os.ReadFile(list)
 			if err != nil {
 				return err
@@ -142,8 +142,7 @@ func (c *cluster) burstCosts(b *burst) error {
 	return nil
 }
 
-// groupTime is the processor time of a process, with that of threads which have ended (proc(5), fields 14 and 15 of
-// stat).
+// groupTime returns the processor time of a process, including threads that ended (fields 14 and 15 of proc(5)'s stat).
 func groupTime(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -161,7 +160,7 @@ func groupTime(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// endBurst ends the containers, with SIGKILL where they have not launched, and keeps their logs where they are wanted.
+// endBurst ends the containers, with SIGKILL if the job was late, and saves their logs if -logs was given.
 func (c *cluster) endBurst(ctx context.Context, late bool) error {
 	if !late {
 		if err := c.containers[0].Signal(syscall.SIGTERM); err != nil {
@@ -181,11 +180,11 @@ func (c *cluster) endBurst(ctx context.Context, late bool) error {
 	return err
 }
 
-// launch is the cell of the time to the launch.
+// launch formats the cell of the time to the launch.
 func (b *burst) launch() string {
 	text := b.all.cell("%.2f")
 	if b.late > 0 {
-		text = fmt.Sprintf("%s; %d rounds not within %v", text, b.late, burstLimit)
+		text = fmt.Sprintf("%s; %d rounds took longer than %v", text, b.late, burstLimit)
 	}
 	return text
 }
@@ -194,13 +193,12 @@ func burstReport(bursts []burst, rounds int) report {
 	r := report{
 		name:  "burst",
 		title: "All containers at once",
-		intro: []string{fmt.Sprintf("Containers in namespaces of one machine with %d CPUs, Linux %s, %s, "+
-			"which all execute paiinit at the same moment and share the CPUs: a stand-in for a cluster that is slow "+
-			"for a while. The time is from that moment to the exec of what stands in for mpirun on rank 0. %d rounds. "+
-			"Median, and in parentheses where nine of ten values are.",
+		intro: []string{fmt.Sprintf("All containers execute paiinit at the same moment. They are namespaces of one "+
+			"machine with %d CPUs, Linux %s, %s, and share its CPUs, which stands in for a slow cluster. The time is "+
+			"from that moment until rank 0 executes its command, a stand-in for mpirun. %d rounds. "+nineOfTen,
 			runtime.NumCPU(), release(), runtime.Version(), rounds)},
 		rows: [][]string{{"start to launch, s"}, {"CPU of rank 0 until then, s"},
-			{"CPU of the median of the others, s"}, {"warnings in all logs"},
+			{"CPU of the median other rank, s"}, {"warnings in all logs"},
 			{"start to launch with a secret of fewer than 32 bytes, s"}},
 	}
 	for _, b := range bursts {

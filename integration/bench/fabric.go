@@ -16,14 +16,14 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// fabricSize is how many hosts wait for each other where devices are looked at.
+// fabricSize is the number of hosts in the job of this benchmark.
 const fabricSize = 4
 
-// kernel is what hosts show of verbs devices, and what it costs to look at it.
+// kernel describes the verbs devices that the kernel of each host shows, and holds the times to look at them.
 type kernel struct {
 	devices, gids int
 	ethernet      bool
-	slow          time.Duration // what a driver takes to tell the state of a port, without any work
+	slow          time.Duration // how long a driver sleeps before it tells the state of a port
 	binds         map[string]string
 
 	look, worker, zero series // ms
@@ -43,7 +43,7 @@ func (k *kernel) name() string {
 	return fmt.Sprintf("%d devices, %d GIDs each (%s)", k.devices, k.gids, network)
 }
 
-// build writes the part of /sys/class, and of /dev, that is looked at.
+// build writes the files that paiinit reads below /sys/class and /dev.
 func (k *kernel) build(dir string) error {
 	for _, sub := range []string{"class/infiniband", "class/infiniband_verbs", "class/net/lo", "nodes", "shm"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
@@ -95,7 +95,8 @@ func (k *kernel) build(dir string) error {
 		go k.answer(state)
 	}
 	k.binds = map[string]string{
-		"/sys/class": filepath.Join(dir, "class"), "/dev/infiniband": filepath.Join(dir, "nodes"), "/dev/shm": filepath.Join(dir, "shm"),
+		"/sys/class": filepath.Join(dir, "class"), "/dev/infiniband": filepath.Join(dir, "nodes"),
+		"/dev/shm": filepath.Join(dir, "shm"),
 	}
 	for _, node := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
 		k.binds["/dev/"+node] = "/dev/" + node
@@ -103,31 +104,33 @@ func (k *kernel) build(dir string) error {
 	return nil
 }
 
-// answer is the driver, for as long as this program runs.
+// answer plays the driver until this program ends.
 func (k *kernel) answer(state string) {
 	for {
-		f, err := os.OpenFile(state, os.O_WRONLY, 0) // waits until somebody asks
-		if err == nil {
-			err = errors.Join(unix.Mkfifo(state+".next", 0o600), os.Rename(state+".next", state)) // each has one for itself
+		f, err := os.OpenFile(state, os.O_WRONLY, 0) // blocks until a process opens the FIFO for reading
+		if err == nil {                              // the next reader gets a FIFO of its own
+			err = errors.Join(unix.Mkfifo(state+".next", 0o600), os.Rename(state+".next", state))
 		}
 		if err != nil {
 			return // the measurement is over
 		}
 		time.AfterFunc(k.slow, func() {
-			_, _ = f.WriteString("4: ACTIVE\n") // who has asked may be gone
+			_, _ = f.WriteString("4: ACTIVE\n") // fails if the reader is gone
 			_ = f.Close()
 		})
 	}
 }
 
-// measureFabric measures how long after the last host's start the job starts, with devices that take a while to look at, and without.
+// measureFabric measures the time from the last host's start to the job's start, with and without devices that take a
+// while to look at.
 func measureFabric(ctx context.Context, binary string, rounds int) (report, error) {
 	dir, err := os.MkdirTemp("", "paiinit-bench-")
 	if err != nil {
 		return report{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	kernels := []*kernel{{}, {devices: 1, slow: 5 * time.Millisecond}, {devices: 1, slow: 50 * time.Millisecond}, {devices: 12, gids: 256}, {devices: 12, gids: 256, ethernet: true}}
+	kernels := []*kernel{{}, {devices: 1, slow: 5 * time.Millisecond}, {devices: 1, slow: 50 * time.Millisecond},
+		{devices: 12, gids: 256}, {devices: 12, gids: 256, ethernet: true}}
 	for i, k := range kernels {
 		if err := k.build(filepath.Join(dir, strconv.Itoa(i))); err != nil {
 			return report{}, err
@@ -152,12 +155,13 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 	return fabricReport(kernels, rounds), nil
 }
 
-// measureLast starts all hosts but one, and then that one.
+// measureLast starts all hosts but one, then the last, and measures the time until the job starts.
 func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *series) error {
 	byRank := make([]*lab.Container, fabricSize)
 	start := func(i int) (err error) {
-		byRank[i], err = c.start(i, []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
-			"PAIINIT_INDEX=" + strconv.Itoa(i)}, "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
+		env := []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_ROLE=worker",
+			"PAIINIT_PEERS=" + strings.Join(c.addrs, ","), "PAIINIT_INDEX=" + strconv.Itoa(i)}
+		byRank[i], err = c.start(i, env, "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, time.Minute)
@@ -200,10 +204,12 @@ func fabricReport(kernels []*kernel, rounds int) report {
 		name:  "fabric",
 		title: "Looking at verbs devices",
 		intro: []string{
-			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s, each with a /sys/class/infiniband of plain files, on which the 12 devices are work for a processor. All but one have been "+
-				"waiting; then the last one starts. The time is from its exec to the first line of the command on rank 0. A host announces itself while it "+
-				"looks, and the launch waits for what it has found: looking delays it only where nothing else takes as long. The first row is the whole of a program that does nothing "+
-				"but look and show it. %d rounds by turns; median, and in parentheses where nine of ten values are.",
+			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s. Each has a "+
+				"/sys/class/infiniband of plain files; reading those of 12 devices keeps a processor busy. All but "+
+				"one wait; then the last one starts. The time is from its exec to the first line of the command on "+
+				"rank 0. A host announces itself while it looks for devices, and the launch waits for the result, so "+
+				"looking delays the launch only if everything else is faster. The first row is a program that only "+
+				"looks and prints the result. %d rounds by turns. "+nineOfTen,
 				fabricSize, runtime.NumCPU(), release(), runtime.Version(), rounds),
 		},
 	}

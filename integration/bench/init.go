@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// orphans is how many processes an init has to reap.
+// orphans is the number of processes that an init has to reap.
 const orphans = 10000
 
-// contestant is an init.
+// contestant is an init in the comparison.
 type contestant struct {
 	name string
 	args []string // the command follows
@@ -30,7 +30,7 @@ type contestant struct {
 	zombies     series
 }
 
-// waiting is what a container costs that waits for others, with a secret of its length.
+// waiting is the cost of a container while it waits for other ranks, with a secret of one length.
 type waiting struct {
 	memory series // kB
 	cpu    series // ms from the start to the end
@@ -63,16 +63,18 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 	}
 	for _, c := range contestants {
 		if c.args[0], err = exec.LookPath(c.args[0]); err != nil {
-			return report{}, fmt.Errorf("%w; on Debian or Ubuntu: apt-get install tini dumb-init; for paiinit: make build", err)
+			return report{}, fmt.Errorf("%w; on Debian or Ubuntu: apt-get install tini dumb-init; "+
+				"for paiinit: make build", err)
 		}
 	}
 	peers := contestant{
-		args: append(own, "--rank=0", "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=info", "--"),
+		args: append(own, "--rank=0", "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345",
+			"--log-level=info", "--"),
 	}
 	for round := range rounds {
 		for i := range contestants {
 			c := contestants[(i+round)%len(contestants)]
-			// Memory and reaping vary little, and take long.
+			// Memory and reaping take long to measure and vary little, so one round in four is enough.
 			slow := round%4 == 0
 			if err := c.measure(ctx, inside, slow); err != nil {
 				return report{}, fmt.Errorf("%s: %w", c.name, err)
@@ -93,7 +95,7 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 	return initReport(contestants, rounds), nil
 }
 
-// measure adds one value to every series; with all also to those of memory and reaping.
+// measure adds one value to each series of times and, with all, to those of memory and reaping.
 func (c *contestant) measure(ctx context.Context, inside string, all bool) error {
 	begin := time.Now()
 	p, err := c.launch(ctx, "true")
@@ -130,7 +132,8 @@ func (c *contestant) measure(ctx context.Context, inside string, all bool) error
 }
 
 func (c *contestant) measureReaping(ctx context.Context, inside string) error {
-	p, err := c.launch(ctx, "sh", "-c", `mount -t proc proc /proc && echo ready && read -r go && "$0" orphans "$1" && exec sleep 1000`, inside, strconv.Itoa(orphans))
+	const script = `mount -t proc proc /proc && echo ready && read -r go && "$0" orphans "$1" && exec sleep 1000`
+	p, err := c.launch(ctx, "sh", "-c", script, inside, strconv.Itoa(orphans))
 	if err != nil {
 		return err
 	}
@@ -161,7 +164,7 @@ func (c *contestant) measureReaping(ctx context.Context, inside string) error {
 	return p.terminate()
 }
 
-// measure measures memory while a container waits for others, which do not come, and its CPU in all.
+// measure starts a container whose peer never appears; it records the memory while it waits and its whole CPU time.
 func (w *waiting) measure(ctx context.Context, peers contestant) error {
 	p, err := peers.launch(ctx, "true")
 	if err != nil {
@@ -178,7 +181,7 @@ func (w *waiting) measure(ctx context.Context, peers contestant) error {
 	if err := p.terminate(); err != nil {
 		return err
 	}
-	// PID 1 has waited for its agent, so the agent's time is in it (getrusage(2)).
+	// PID 1 has reaped its agent, so its own figures include the agent's time (getrusage(2)).
 	w.cpu = append(w.cpu, milliseconds(p.cmd.ProcessState.UserTime()+p.cmd.ProcessState.SystemTime()))
 	return nil
 }
@@ -190,14 +193,15 @@ func initReport(contestants []*contestant, rounds int) report {
 		name:  "init",
 		title: "The init",
 		intro: []string{
-			fmt.Sprintf("One container without others, as PID 1 of a PID namespace; %d rounds by turns on %d CPUs, Linux %s, %s. "+
-				"Median, and in parentheses where nine of ten values are. Memory is PSS: a page that two processes share counts half for each.",
+			fmt.Sprintf("A single container, as PID 1 of a PID namespace; %d rounds by turns on %d CPUs, Linux %s, "+
+				"%s. "+
+				nineOfTen+" Memory is PSS: a page that two processes share counts half for each.",
 				rounds, runtime.NumCPU(), release(), runtime.Version()),
 			"The first process starts the agent before it initialises what only the agent needs (cmd/paiinit/early). " +
-				"The same binary without that, 60 starts by turns on a machine with other load: 16.1 ms instead of " +
-				"12.8 from start to end of `true`, 13.8 ms of CPU instead of 10.9, 1265 page faults instead of 1111; " +
-				"tini took 1.8 ms beside them. It does so in a goroutine, as the runtime locks init functions to a " +
-				"thread: 1.4 ms less CPU.",
+				"Without this, the same binary took 16.1 ms instead of 12.8 from start to end of `true`, 13.8 ms of " +
+				"CPU instead of 10.9, and 1265 page faults instead of 1111 (60 starts by turns on a machine with " +
+				"other load; tini took 1.8 ms). The first process starts the agent in a goroutine, because the " +
+				"runtime locks init functions to a thread; this saves 1.4 ms of CPU.",
 		},
 	}
 	rows := []struct {
@@ -209,12 +213,15 @@ func initReport(contestants []*contestant, rounds int) report {
 		{"SIGTERM to end, with `sleep`, ms", "%.1f", func(c *contestant) series { return c.stop }},
 		{"PSS of PID 1, kB", "%.0f", func(c *contestant) series { return c.first }},
 		{"PSS of PID 1 and its agent, kB", "%.0f", func(c *contestant) series { return c.all }},
-		{"the same while waiting for others, kB", "%.0f", func(c *contestant) series { return c.long.memory }},
-		{"the same with a secret of fewer than 32 bytes, kB", "%.0f", func(c *contestant) series { return c.short.memory }},
-		{"CPU of a container that waits and is stopped, ms", "%.1f", func(c *contestant) series { return c.long.cpu }},
-		{"the same with a secret of fewer than 32 bytes, ms", "%.1f", func(c *contestant) series { return c.short.cpu }},
-		{"CPU of PID 1 for 10,000 orphans, ms", "%.0f", func(c *contestant) series { return c.reap }},
-		{"zombies left of them", "%.0f", func(c *contestant) series { return c.zombies }},
+		{"the same while waiting for other ranks, kB", "%.0f", func(c *contestant) series { return c.long.memory }},
+		{"the same with a secret of fewer than 32 bytes, kB", "%.0f",
+			func(c *contestant) series { return c.short.memory }},
+		{"CPU of a container that waits and is stopped, ms", "%.1f",
+			func(c *contestant) series { return c.long.cpu }},
+		{"the same with a secret of fewer than 32 bytes, ms", "%.1f",
+			func(c *contestant) series { return c.short.cpu }},
+		{"CPU of PID 1 to reap 10,000 orphans, ms", "%.0f", func(c *contestant) series { return c.reap }},
+		{"zombies left", "%.0f", func(c *contestant) series { return c.zombies }},
 	}
 	for _, c := range contestants {
 		r.columns = append(r.columns, c.name)

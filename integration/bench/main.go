@@ -1,5 +1,6 @@
-// Command bench measures paiinit beside what people would use instead of it, all in one run and by turns, so that a noisy
-// machine is equally unkind to everybody. It prints a table, and writes it as a section of a Markdown file.
+// Command bench measures paiinit beside the programs that people would use instead, all in one run and by turns, so
+// that load on the machine slows each of them equally. It prints a table, and writes it as a section of a Markdown
+// file.
 //
 // usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | burst | fabric | rsh |
 // launchers | sshd
@@ -19,7 +20,7 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// Secrets of the jobs that are measured. A short one is stretched: it costs memory and CPU in each container.
+// Secrets of the measured jobs. paiinit stretches a short one, which costs memory and CPU in each container.
 const (
 	jobSecret   = "a secret of a benchmark, which has 32 bytes or more"
 	shortSecret = "a secret of a benchmark"
@@ -41,11 +42,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return inside(ctx, args[1], out)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	rounds := flags.Int("n", 21, "rounds of every measurement, of which the median is taken")
-	binary := flags.String("bin", "bin/paiinit", "the binary that is measured")
-	file := flags.String("o", "", "Markdown file of which a section is replaced, or to which it is added")
-	sizes := flags.String("sizes", "64,128,256,512", "sizes of the jobs of burst")
-	logs := flags.String("logs", "", "directory for what the containers of burst log")
+	rounds := flags.Int("n", 21, "rounds of each measurement")
+	binary := flags.String("bin", "bin/paiinit", "binary to measure")
+	file := flags.String("o", "", "Markdown file in which to replace or add the section")
+	sizes := flags.String("sizes", "64,128,256,512", "job sizes for burst")
+	logs := flags.String("logs", "", "directory for the logs of the containers of burst")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return r.update(*file)
 }
 
-// numbers reads a list of numbers that are above 1.
+// numbers parses a comma-separated list of numbers above 1.
 func numbers(list string) (out []int, err error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(word)

@@ -25,7 +25,7 @@ type process struct {
 	stdout, stderr *bufio.Reader
 }
 
-// launch starts the init with a command, as PID 1 of a PID namespace.
+// launch starts the init, with a command, as PID 1 of a PID namespace.
 func (c *contestant) launch(ctx context.Context, command ...string) (*process, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], append(c.args[1:len(c.args):len(c.args)], command...)...)
 	cmd.Env = append(os.Environ(), c.env...)
@@ -48,7 +48,7 @@ func (c *contestant) launch(ctx context.Context, command ...string) (*process, e
 	return p, cmd.Start()
 }
 
-// line is the next line of its standard output. Without one, the init is ended.
+// line reads the next line of the init's standard output. If it cannot, it kills the init.
 func (p *process) line() (string, error) {
 	line, err := p.stdout.ReadString('\n')
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *process) line() (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// says waits for text in its standard error.
+// says waits until the init prints text on its standard error.
 func (p *process) says(text string) error {
 	var seen strings.Builder
 	for {
@@ -73,7 +73,7 @@ func (p *process) says(text string) error {
 	}
 }
 
-// end waits for the end, with that status.
+// end waits until the init exits, and checks its status.
 func (p *process) end(status int) error {
 	messages, err := io.ReadAll(p.stderr)
 	if exit := (*exec.ExitError)(nil); err == nil {
@@ -87,7 +87,7 @@ func (p *process) end(status int) error {
 	return err
 }
 
-// terminate sends SIGTERM and waits for the end.
+// terminate sends SIGTERM and waits until the init exits.
 func (p *process) terminate() error {
 	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		return err
@@ -95,17 +95,18 @@ func (p *process) terminate() error {
 	return p.end(128 + int(unix.SIGTERM))
 }
 
-// kill is for what went wrong otherwise.
+// kill ends the init after a measurement failed.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	_ = p.cmd.Wait() // it was killed
+	_ = p.cmd.Wait() // reports the SIGKILL
 	return err
 }
 
-// memory is the proportional set size, in kB, of PID 1 and of a second process of the same program, 0 if there is none.
+// memory returns the proportional set size, in kB, of PID 1 and of its child that runs the same program (0 without
+// one).
 func (p *process) memory() (first, agent float64, err error) {
 	pid := p.cmd.Process.Pid
 	if err := settle(pid); err != nil {
@@ -164,10 +165,10 @@ func settle(pid int) error {
 		last = now
 		<-tick.C
 	}
-	return nil // as it is, then
+	return nil // still changing after 5 s: measure it anyway
 }
 
-// pss is the proportional set size of a process in kB.
+// pss returns the proportional set size of a process in kB.
 func pss(pid int) (float64, error) {
 	name := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
 	text, err := os.ReadFile(name)
@@ -183,7 +184,7 @@ func pss(pid int) (float64, error) {
 	return 0, fmt.Errorf("%s: no Pss", name)
 }
 
-// cpu is the processor time of PID 1, all its threads, without its children.
+// cpu returns the processor time of all threads of PID 1, without its children.
 func (p *process) cpu() (time.Duration, error) { return cpuTime(p.cmd.Process.Pid) }
 
 func cpuTime(pid int) (time.Duration, error) {
@@ -206,7 +207,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// voluntary is how often the threads of a process have gone to sleep by themselves.
+// voluntary counts the voluntary context switches of a process's threads.
 func voluntary(pid int) (float64, error) {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {

@@ -19,35 +19,36 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// jobSize is how many hosts wait for each other.
+// jobSize is the number of hosts in the job.
 const jobSize = 64
 
-// slowRounds is how many rounds of the fast measurement come to one of the slow ones.
+// slowRounds is the number of paiinit's rounds per round of the slow loops.
 const slowRounds = 3
 
-// noiseTime is for how long the agents of a running job are watched.
+// noiseTime is how long the agents of a running job are watched.
 const noiseTime = 20 * time.Second
 
-// cluster is the hosts of a job, and what it needs to run there.
+// cluster is the hosts of a job and the files that their containers see.
 type cluster struct {
 	lab            *lab.Lab
 	machines       []*lab.Machine
 	addrs          []string
 	binary, inside string
-	stamp          string // prints when it was executed
-	gate           string // FIFO that opens the start of all containers; "" = each starts at once
-	logs           string // directory for what the containers log; "" = it is not kept
-	key            string // of the ssh client; "" = there is none
+	stamp          string // program that prints when it was executed
+	gate           string // FIFO on which all containers wait before they start; "" = they do not wait
+	logs           string // directory for the containers' logs; "" = drop them
+	key            string // private key of the ssh client; "" = none
 	binds          map[string]string
 	tmpfs          []string
 	containers     []*lab.Container
 	ours, ssh, tcp series // ms
-	short          series // ms, ours with a short secret
+	short          series // ms; like ours, with a short secret
 	barrier, noise series
 	cpu            series
 }
 
-// measureRendezvous measures how long after the last host's start the job starts: with paiinit, and with what people write.
+// measureRendezvous measures the time from the last host's start to the job's start, with paiinit and with the loops
+// that people write.
 func measureRendezvous(ctx context.Context, binary string, rounds int) (report, error) {
 	if missing := lab.Missing(lab.Need{Try: []string{"ssh", "-V"}, Package: "openssh-client"}); len(missing) > 0 {
 		return report{}, errors.New(strings.Join(missing, "; "))
@@ -57,7 +58,8 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 		return report{}, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	c := &cluster{inside: filepath.Join(dir, "inside"), stamp: filepath.Join(dir, "stamp"), key: filepath.Join(dir, "key")}
+	c := &cluster{inside: filepath.Join(dir, "inside"), stamp: filepath.Join(dir, "stamp"),
+		key: filepath.Join(dir, "key")}
 	defer func() { _ = c.close() }()
 	if err := c.open(ctx, binary, jobSize); err != nil {
 		return report{}, err
@@ -87,12 +89,12 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 	return c.report(rounds), nil
 }
 
-// stampSource is a program in C whose own start takes next to no time.
+// stampSource is a program in C, because a Go program's own start would add to the measured time.
 //
 //go:embed stamp/stamp.c
 var stampSource string
 
-// open builds what runs on the hosts, and makes these.
+// open builds the programs and creates the hosts.
 func (c *cluster) open(ctx context.Context, binary string, hosts int) (err error) {
 	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -125,7 +127,7 @@ func (c *cluster) close() error {
 	return c.lab.Close()
 }
 
-// start starts a program on a host, which says when it was executed.
+// start starts a program on a host, behind a stamp of its start.
 func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, error) {
 	binds := map[string]string{"/run/bin/inside": c.inside, "/run/bin/stamp": c.stamp, "/run/bin/paiinit": c.binary}
 	if c.key != "" {
@@ -149,7 +151,7 @@ func (c *cluster) start(i int, env []string, args ...string) (*lab.Container, er
 	return p, err
 }
 
-// end waits until all containers have ended, and first kills them where they do not end by themselves.
+// end waits until all containers have ended; with kill, it kills them first.
 func (c *cluster) end(ctx context.Context, kill bool) error {
 	for _, p := range c.containers {
 		if kill {
@@ -163,7 +165,7 @@ func (c *cluster) end(ctx context.Context, kill bool) error {
 	return nil
 }
 
-// stamp waits for a stamp of that name.
+// stamp waits until the container prints the stamp of that name, and returns its time.
 func stamp(ctx context.Context, p *lab.Container, name string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -176,8 +178,10 @@ func stamp(ctx context.Context, p *lab.Container, name string) (time.Time, error
 	return time.Unix(0, ns), err
 }
 
-// since adds the time between two stamps to a series.
-func (s *series) since(ctx context.Context, from *lab.Container, fromName string, to *lab.Container, toName string) error {
+// since appends the time between two stamps to the series.
+func (s *series) since(
+	ctx context.Context, from *lab.Container, fromName string, to *lab.Container, toName string,
+) error {
 	begin, err := stamp(ctx, from, fromName)
 	if err != nil {
 		return err
@@ -192,7 +196,8 @@ func (s *series) since(ctx context.Context, from *lab.Container, fromName string
 func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, watch bool) error {
 	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
 	start := func(i int) (*lab.Container, error) {
-		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)), "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
+		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)),
+			"/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 	}
 	for i := range jobSize - 1 {
 		if _, err := start(i); err != nil {
@@ -227,7 +232,7 @@ func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, 
 	return c.end(ctx, false)
 }
 
-// settleDown waits until nothing is going on but waiting, for a time that is in step with nothing.
+// settleDown lets the containers become idle. The random part keeps measurements out of step with periodic work.
 func settleDown(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -235,7 +240,7 @@ func settleDown(ctx context.Context) {
 	}
 }
 
-// measureBarrier lets every rank but one wait at a barrier.
+// measureBarrier has all ranks but one wait at a barrier, and measures the last one.
 func (c *cluster) measureBarrier(ctx context.Context) error {
 	for range 5 {
 		errs := make([]error, len(c.containers))
@@ -311,10 +316,11 @@ func (c *cluster) measureNoise(ctx context.Context) error {
 	return nil
 }
 
-// What people write. The hosts are its arguments.
+// Loops that people write. The hosts are their arguments.
 const (
 	sshLoop = `for h; do
-	until ssh -i /run/key -p 12345 -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=2 "$h" true; do
+	until ssh -i /run/key -p 12345 -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+		-o LogLevel=ERROR -o ConnectTimeout=2 "$h" true; do
 		echo "waiting for $h"; sleep 1
 	done
 done; exec stamp launched`
@@ -325,7 +331,7 @@ done; exec stamp launched`
 done; exec stamp launched`
 )
 
-// measureLoop starts an SSH server on every host but the first, which runs the loop. The last one can be any of them.
+// measureLoop runs the loop on the first host and an SSH server on each other one. A random one of these starts last.
 func (c *cluster) measureLoop(ctx context.Context, script string, into *series) error {
 	server := func(i int) (*lab.Container, error) {
 		return c.start(i, nil, "/run/bin/inside", "sshd", "host-"+strconv.Itoa(i), "user")
@@ -361,13 +367,17 @@ func (c *cluster) report(rounds int) report {
 		name:  "rendezvous",
 		title: "The rendezvous",
 		intro: []string{
-			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s. All but one have been waiting; then the last one starts. The time is from "+
-				"its exec to that of what stands in for mpirun on rank 0, a program in C that prints the time (integration/bench/stamp). Beside it, with the last host "+
-				"anywhere in the list: a script that logs in to each host by OpenSSH's client until it answers, and one that tries each host's port, "+
-				"both each second; the servers are the one of paiinit alone. %d rounds of paiinit, %d of the loops. Median, and in parentheses where nine of ten values are.",
+			fmt.Sprintf("%d hosts in namespaces of one machine with %d CPUs, Linux %s, %s. All but one wait; then the "+
+				"last one starts. The time is from its exec until rank 0 executes a stand-in for mpirun, a program "+
+				"in C that prints the time (integration/bench/stamp). paiinit is compared with two scripts that try "+
+				"each host in order, once per second, until it answers: one logs in with OpenSSH's client, the other "+
+				"only connects to the port. Their servers are paiinit's SSH server alone, and the last host has a "+
+				"random place in the list. %d rounds of paiinit, %d of the scripts. "+nineOfTen,
 				jobSize, runtime.NumCPU(), release(), runtime.Version(), rounds, len(c.ssh)),
-			fmt.Sprintf("The barrier is measured from the start of the last `paiinit barrier` to its return. While the job runs, PID 1 and the agent of every container "+
-				"are watched for %v; these are the values of the %d containers.", noiseTime, len(c.noise)),
+			fmt.Sprintf("The barrier's time is from the start of the last `paiinit barrier` to its return. The last "+
+				"two rows are measured in each of the %d containers, on PID 1 and the agent, during %v of a running "+
+				"job.",
+				len(c.noise), noiseTime),
 		},
 		columns: []string{"paiinit", "ssh to each", "port of each"},
 	}

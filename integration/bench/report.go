@@ -10,27 +10,27 @@ import (
 	"text/tabwriter"
 )
 
-// report is one section of the benchmarks.
+// report is one section of docs/benchmarks.md.
 type report struct {
-	name    string   // of the section, in the file's comments
-	title   string   // its headline
+	name    string // marks the section in the file's comments
+	title   string
 	intro   []string // paragraphs above the table
 	columns []string
 	rows    [][]string
 }
 
-// text is the report for a terminal.
+// text formats the report for a terminal.
 func (r report) text() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)
 	for _, row := range append([][]string{append([]string{""}, r.columns...)}, r.rows...) {
-		_, _ = fmt.Fprintln(w, strings.Join(row, "\t")) // a strings.Builder takes everything
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t")) // writing to a strings.Builder never fails
 	}
 	_ = w.Flush()
 	return b.String()
 }
 
-// markdown is the report for people who read docs/.
+// markdown formats the report as a section of docs/benchmarks.md.
 func (r report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n## %s\n\n", r.begin(), r.title)
@@ -48,7 +48,7 @@ func (r report) markdown() string {
 func (r report) begin() string { return fmt.Sprintf("<!-- %s: written by make bench -->", r.name) }
 func (r report) end() string   { return fmt.Sprintf("<!-- end of %s -->", r.name) }
 
-// update replaces the section in the file, or adds it at the end.
+// update replaces the section in the file, or appends it.
 func (r report) update(file string) error {
 	old, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,10 @@ func (r report) update(file string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
-// series are the values of one measurement, in one unit.
+// nineOfTen explains a cell (see series.cell) to readers of a section.
+const nineOfTen = "Each cell shows the median and, in parentheses, the range that holds nine of ten values."
+
+// series holds the values of one measurement, in one unit.
 type series []float64
 
 func (s series) median() float64 {
@@ -81,7 +84,7 @@ func (s series) median() float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// cell is the median, and the range in which nine of ten values are.
+// cell formats the median and the range that holds nine of ten values.
 func (s series) cell(format string) string {
 	if len(s) == 0 {
 		return "-"

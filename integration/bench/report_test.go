@@ -9,8 +9,12 @@ import (
 )
 
 func TestUpdate(t *testing.T) {
-	r := report{name: "x", title: "X", intro: []string{"How."}, columns: []string{"a", "b"}, rows: [][]string{{"time, ms", "1", "2"}}}
-	const section = "<!-- x: written by make bench -->\n## X\n\nHow.\n\n| | a | b |\n|---|---:|---:|\n| time, ms | 1 | 2 |\n<!-- end of x -->\n"
+	r := report{
+		name: "x", title: "X", intro: []string{"How."},
+		columns: []string{"a", "b"}, rows: [][]string{{"time, ms", "1", "2"}},
+	}
+	const section = "<!-- x: written by make bench -->\n## X\n\nHow.\n\n" +
+		"| | a | b |\n|---|---:|---:|\n| time, ms | 1 | 2 |\n<!-- end of x -->\n"
 	for name, row := range map[string]struct{ before, after string }{
 		"new":      {"", "# Benchmarks\n\n" + section},
 		"added":    {"# Other\ntext\n", "# Other\ntext\n\n" + section},

@@ -21,25 +21,25 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// launchedHosts is on how many hosts the launchers start a process.
+// launchedHosts is the number of hosts on which the launchers start a process.
 const launchedHosts = 64
 
 const benchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// turn is a command that is measured on rank 0, by turns with others.
+// turn is one of the commands that rank 0 measures by turns.
 type turn struct {
 	Name string
 	Args []string
 	Env  []string
 }
 
-// turns is what inside is told by a file.
+// turns is the plan that inside reads from a file.
 type turns struct {
 	Rounds   int
 	Commands []turn
 }
 
-// inside is this program as the job's command on rank 0: it runs every command once per round and prints how long each took.
+// inside is the job's command on rank 0: it runs each command of the plan once per round and prints how long it took.
 func inside(ctx context.Context, plan string, out io.Writer) error {
 	text, err := os.ReadFile(plan)
 	if err != nil {
@@ -49,13 +49,14 @@ func inside(ctx context.Context, plan string, out io.Writer) error {
 	if err := json.Unmarshal(text, &all); err != nil {
 		return err
 	}
-	// An input that neither comes nor ends: mpiexec.hydra 4.0.2 dies of SIGPIPE when it passes an end on to a process that was faster.
+	// A pipe without data or EOF: mpiexec.hydra 4.0.2 dies of SIGPIPE when it forwards EOF to a process that has
+	// exited.
 	stdin, open, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer func() { _, _ = stdin.Close(), open.Close() }()
-	for round := range all.Rounds + 1 { // the first one is for caches
+	for round := range all.Rounds + 1 { // the first round only warms the caches
 		for i := range all.Commands {
 			c := all.Commands[(i+round)%len(all.Commands)]
 			cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
@@ -79,11 +80,11 @@ func inside(ctx context.Context, plan string, out io.Writer) error {
 	return nil
 }
 
-// network is a job on many hosts of one machine, and what else the commands of a measurement need.
+// network is a job on many hosts of one machine.
 type network struct {
 	lab      *lab.Lab
 	machines []*lab.Machine
-	dir      string // of files, which every container sees as /run/bench
+	dir      string // each container sees it as /run/bench
 	paiinit  string
 }
 
@@ -124,30 +125,32 @@ func (n *network) close() error {
 	return errors.Join(err, os.RemoveAll(n.dir))
 }
 
-// write makes a file under /run/bench.
+// write creates a file under /run/bench.
 func (n *network) write(name, text string, mode os.FileMode) error {
 	return os.WriteFile(filepath.Join(n.dir, name), []byte(text), mode)
 }
 
 // start starts a container on a machine.
-func (n *network) start(machine int, name string, env []string, binds map[string]string, args ...string) (*lab.Container, error) {
+func (n *network) start(
+	machine int, name string, env []string, binds map[string]string, args ...string,
+) (*lab.Container, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]string{"/run/bench": n.dir, "/run/bin/paiinit": n.paiinit, "/run/bin/bench": self}
 	maps.Copy(all, binds)
-	hosts := make(map[string]netip.Addr) // the floor has those of rank 0
+	hosts := make(map[string]netip.Addr)
 	for _, m := range n.machines {
 		hosts[m.Name] = m.Addr
 	}
 	return n.machines[machine].Start(lab.Program{
-		Name: name, Args: args, Env: append([]string{benchPath, "HOME=/root", "USER=root"}, env...), Dir: "/", Tmpfs: []string{"/root"},
-		Binds: all, Hosts: hosts,
+		Name: name, Args: args, Env: append([]string{benchPath, "HOME=/root", "USER=root"}, env...), Dir: "/",
+		Tmpfs: []string{"/root"}, Binds: all, Hosts: hosts,
 	})
 }
 
-// measure starts the job, with the commands as that of rank 0, and returns how long each took.
+// measure starts the job, has rank 0 run the commands, and returns how long each took.
 func (n *network) measure(ctx context.Context, rounds int, commands []turn) (map[string]series, error) {
 	plan, err := json.Marshal(turns{rounds, commands})
 	if err != nil {
@@ -162,8 +165,8 @@ func (n *network) measure(ctx context.Context, rounds int, commands []turn) (map
 	}
 	var all []*lab.Container
 	for i := len(n.machines) - 1; i >= 0; i-- {
-		env := []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_PEERS=" + strings.Join(peers, ","), "PAIINIT_RANK=" + strconv.Itoa(i),
-			"PAIINIT_SLOTS=1", "PAIINIT_LOG_LEVEL=error"}
+		env := []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_PEERS=" + strings.Join(peers, ","),
+			"PAIINIT_RANK=" + strconv.Itoa(i), "PAIINIT_SLOTS=1", "PAIINIT_LOG_LEVEL=error"}
 		args := []string{"/run/bin/paiinit", "--"}
 		binds := make(map[string]string)
 		if i == 0 {
@@ -196,17 +199,18 @@ func (n *network) measure(ctx context.Context, rounds int, commands []turn) (map
 	return took, nil
 }
 
-// floor is a remote shell in C that is as fast as one can be.
+// floor is the source of the fastest possible remote shell, in C.
 //
 //go:embed floor/floor.c
 var floor string
 
-// otherShells makes /run/bench/floor, and starts /run/bench/plain on all hosts but the first.
+// otherShells builds /run/bench/floor and /run/bench/plain, and starts plain's server on all hosts but the first.
 func (n *network) otherShells(ctx context.Context) error {
 	if err := compile(ctx, floor, filepath.Join(n.dir, "floor")); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(n.dir, "plain"), "./integration/bench/plain")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", filepath.Join(n.dir, "plain"),
+		"./integration/bench/plain")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%v: %w: %s", cmd, err, out)
@@ -219,7 +223,7 @@ func (n *network) otherShells(ctx context.Context) error {
 	return nil
 }
 
-// compile makes a static program of C.
+// compile builds a static program from C source.
 func compile(ctx context.Context, source, to string) error {
 	cmd := exec.CommandContext(ctx, "gcc", "-O2", "-Wall", "-static", "-o", to, "-xc", "-")
 	cmd.Stdin = strings.NewReader(source)
@@ -229,7 +233,7 @@ func compile(ctx context.Context, source, to string) error {
 	return nil
 }
 
-// measureShell compares the remote shell with others, each running `true` on another host.
+// measureShell compares paiinit's remote shell with others: each runs `true` on another host.
 func measureShell(ctx context.Context, binary string, rounds int) (r report, err error) {
 	n, err := newNetwork(binary, 2)
 	if err != nil {
@@ -243,8 +247,10 @@ func measureShell(ctx context.Context, binary string, rounds int) (r report, err
 	took, err := n.measure(ctx, 5*rounds, []turn{
 		{Name: "paiinit", Args: []string{"/run/bin/paiinit", "rsh", "node-1", "true"}},
 		{Name: "OpenSSH", Args: []string{"ssh", "-F", "/run/bench/ssh_config", address, "true"}},
-		{Name: "dropbear", Args: []string{"dbclient", "-y", "-y", "-i", "/run/bench/dropbear_key", "-p", "2223", "root@" + address, "true"}},
-		{Name: "setns", Args: []string{"nsenter", "--net=/run/ns/node-1/net", "--uts=/run/ns/node-1/uts", "sh", "-c", "true"}},
+		{Name: "dropbear", Args: []string{"dbclient", "-y", "-y", "-i", "/run/bench/dropbear_key", "-p", "2223",
+			"root@" + address, "true"}},
+		{Name: "setns", Args: []string{"nsenter", "--net=/run/ns/node-1/net", "--uts=/run/ns/node-1/uts",
+			"sh", "-c", "true"}},
 		{Name: "local", Args: []string{"sh", "-c", "true"}},
 		{Name: "version", Args: []string{"/run/bin/paiinit", "rsh", "-V"}},
 	})
@@ -255,9 +261,11 @@ func measureShell(ctx context.Context, binary string, rounds int) (r report, err
 		name:  "rsh",
 		title: "The remote shell",
 		intro: []string{
-			fmt.Sprintf("Start to end of a remote shell that runs `true` on another host; the hosts are network namespaces of one machine, %d rounds by turns on %d "+
-				"CPUs, Linux %s, %s. Median in ms, and in parentheses where nine of ten values are. OpenSSH and dropbear have their default algorithms and a key; "+
-				"`setns` is the floor: nsenter(1) with the same command; `sh -c true` is without any host; the last column is the start of the program alone.",
+			fmt.Sprintf("Start to end of a remote shell that runs `true` on another host; the hosts are network "+
+				"namespaces of one machine, %d rounds by turns on %d CPUs, Linux %s, %s. "+nineOfTen+
+				" OpenSSH and dropbear log in with a key and use their default algorithms. `setns` is the floor: "+
+				"nsenter(1) with the same command. `sh -c true` runs on this host; the last column only starts the "+
+				"program.",
 				5*rounds, runtime.NumCPU(), release(), runtime.Version()),
 		},
 		columns: []string{"paiinit rsh", "OpenSSH", "dropbear", "setns", "sh -c true", "paiinit rsh -V"},
@@ -271,7 +279,7 @@ func measureShell(ctx context.Context, binary string, rounds int) (r report, err
 	return r, nil
 }
 
-// otherServers starts sshd and dropbear on the second machine, and makes their keys.
+// otherServers generates keys for sshd and dropbear, and starts both on the second machine.
 func (n *network) otherServers(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", n.dir + "/key"},
@@ -281,7 +289,8 @@ func (n *network) otherServers(ctx context.Context) error {
 	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w: %s; on Debian or Ubuntu: apt-get install openssh-server dropbear-bin", cmd, err, out)
+			return fmt.Errorf("%v: %w: %s; on Debian or Ubuntu: apt-get install openssh-server dropbear-bin",
+				cmd, err, out)
 		}
 	}
 	own, err := os.ReadFile(n.dir + "/key.pub")
@@ -299,22 +308,28 @@ func (n *network) otherServers(ctx context.Context) error {
 	}
 	for name, text := range map[string]string{
 		"authorized_keys": string(own),
-		"sshd_config": "Port 2222\nHostKey /run/bench/host\nAuthorizedKeysFile /run/bench/authorized_keys\nStrictModes no\nUsePAM no\n" +
-			"PermitRootLogin yes\nPidFile none\n",
-		"ssh_config": "Port 2222\nUser root\nIdentityFile /run/bench/key\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nLogLevel ERROR\n",
+		"sshd_config": "Port 2222\nHostKey /run/bench/host\nAuthorizedKeysFile /run/bench/authorized_keys\n" +
+			"StrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n",
+		"ssh_config": "Port 2222\nUser root\nIdentityFile /run/bench/key\nStrictHostKeyChecking no\n" +
+			"UserKnownHostsFile /dev/null\nLogLevel ERROR\n",
 	} {
 		if err := n.write(name, text, 0o600); err != nil {
 			return err
 		}
 	}
-	if _, err := n.start(1, "sshd", nil, nil, "sh", "-c", "mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e -f /run/bench/sshd_config"); err != nil {
-		return err
+	for name, script := range map[string]string{
+		"sshd": "mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e -f /run/bench/sshd_config",
+		"dropbear": "chmod 700 /root; mkdir -m 700 /root/.ssh; cp /run/bench/authorized_keys /root/.ssh; " +
+			"exec dropbear -F -E -p 2223 -r /run/bench/dropbear_host",
+	} {
+		if _, err := n.start(1, name, nil, nil, "sh", "-c", script); err != nil {
+			return err
+		}
 	}
-	_, err = n.start(1, "dropbear", nil, nil, "sh", "-c", "chmod 700 /root; mkdir -m 700 /root/.ssh; cp /run/bench/authorized_keys /root/.ssh; exec dropbear -F -E -p 2223 -r /run/bench/dropbear_host")
-	return err
+	return nil
 }
 
-// measureLaunchers compares launchers whose remote shell is ours with the same over the floor.
+// measureLaunchers compares launchers that use paiinit's remote shell with the same launchers over floor and plain.
 func measureLaunchers(ctx context.Context, binary string, rounds int) (r report, err error) {
 	n, err := newNetwork(binary, launchedHosts)
 	if err != nil {
@@ -330,15 +345,18 @@ func measureLaunchers(ctx context.Context, binary string, rounds int) (r report,
 		args        []string
 		shell       string // the variable that names the remote shell
 	}{
-		{"mpirun", "Open MPI's `mpirun hostname`", []string{"mpirun.openmpi", "-np", hosts, "hostname"}, "OMPI_MCA_plm_rsh_agent"},
-		{"hydra", "MPICH's `mpiexec.hydra hostname`", []string{"mpiexec.hydra", "-n", hosts, "hostname"}, "HYDRA_LAUNCHER_EXEC"},
+		{"mpirun", "Open MPI's `mpirun hostname`",
+			[]string{"mpirun.openmpi", "-np", hosts, "hostname"}, "OMPI_MCA_plm_rsh_agent"},
+		{"hydra", "MPICH's `mpiexec.hydra hostname`",
+			[]string{"mpiexec.hydra", "-n", hosts, "hostname"}, "HYDRA_LAUNCHER_EXEC"},
 	}
 	others := []string{"floor", "plain"}
 	var commands []turn
 	for _, l := range launchers {
 		commands = append(commands, turn{Name: l.name, Args: l.args})
 		for _, o := range others {
-			commands = append(commands, turn{Name: l.name + " " + o, Args: l.args, Env: []string{l.shell + "=/run/bench/" + o}})
+			commands = append(commands,
+				turn{Name: l.name + " " + o, Args: l.args, Env: []string{l.shell + "=/run/bench/" + o}})
 		}
 	}
 	took, err := n.measure(ctx, most, commands)
@@ -349,12 +367,15 @@ func measureLaunchers(ctx context.Context, binary string, rounds int) (r report,
 		name:  "launchers",
 		title: fmt.Sprintf("Launchers on %d hosts", launchedHosts),
 		intro: []string{
-			fmt.Sprintf("A launcher that starts `hostname` on %d hosts, one process each, as the command of a job; the hosts are namespaces of one machine, which has %d CPUs "+
-				"for all of them, so that what is measured is the sum of all work of all hosts. %d rounds by turns, Linux %s, %s; median in s, and in parentheses where nine of ten values are.",
+			fmt.Sprintf("The command of a job is a launcher that starts `hostname` on %d hosts, one process each. The "+
+				"hosts are namespaces of one machine and share its %d CPUs, so the time is the sum of the work of all "+
+				"hosts. %d rounds by turns, Linux %s, %s. "+nineOfTen,
 				launchedHosts, runtime.NumCPU(), most, release(), runtime.Version()),
-			"`setns` is the floor: a remote shell of a few lines of C that enters the other host's namespaces and executes the same command there, with no network and nobody on the " +
-				"other side (integration/bench/floor/floor.c). `bare TCP` is what can be had over a network: a Go program and its server without encryption, login, terminals " +
-				"and signals (integration/bench/plain). The last two columns say how many times the time of each `paiinit rsh` takes.",
+			"`setns` is the floor: a remote shell of a few lines of C that enters the other host's namespaces and " +
+				"executes the same command there, without network and server (integration/bench/floor/floor.c). " +
+				"`bare TCP` is the least that a network allows: a Go program and its server without encryption, " +
+				"login, terminals and signals (integration/bench/plain). The last two columns divide the time of " +
+				"`paiinit rsh` by theirs.",
 		},
 		columns: []string{"paiinit rsh", "setns", "bare TCP", "times setns", "times bare TCP"},
 	}
@@ -372,7 +393,7 @@ func measureLaunchers(ctx context.Context, binary string, rounds int) (r report,
 	return r, nil
 }
 
-// seconds are milliseconds as seconds.
+// seconds converts milliseconds to seconds.
 func (s series) seconds() series {
 	out := make(series, len(s))
 	for i, ms := range s {

@@ -28,29 +28,32 @@ import (
 )
 
 const (
-	logins         = 500 // at once
-	attackedLogins = 10  // during each attack, one after the other
+	logins         = 500 // all at once
+	attackedLogins = 10  // during each attack, one after another
 
 	bulk     = 512 << 20 // bytes
 	bulkText = "512 MiB"
-	idleTime = 4 * time.Second // after which a connection is idle
+	idleTime = 4 * time.Second // how long a server may take to give memory back
 )
 
-// ciphers are those that both servers have, with the names for people.
-var ciphers = [][2]string{{"aes128-gcm@openssh.com", "aes128-gcm"}, {"chacha20-poly1305@openssh.com", "chacha20-poly1305"}}
+// ciphers are the ones that both servers support, each with its name in the table.
+var ciphers = [][2]string{
+	{"aes128-gcm@openssh.com", "aes128-gcm"},
+	{"chacha20-poly1305@openssh.com", "chacha20-poly1305"},
+}
 
 // daemon is an SSH server in the comparison.
 type daemon struct {
 	name    string
 	command func(port int) *exec.Cmd
-	bulk    bool // its throughput is measured
-	abuse   bool // it is attacked
-	waits   bool // it only waits for another rank, and is attacked
+	bulk    bool // measure its throughput
+	abuse   bool // attack it
+	waits   bool // it waits for another rank; only attack it
 
 	refused, login, memory series
 	down, up               [2]series         // MB/s, by cipher
 	during                 map[string]series // the slowest login during each attack, ms
-	attacked               series            // memory meanwhile, MB
+	attacked               series            // memory during the attacks, MB
 }
 
 // sshBench is the directory with all keys and files.
@@ -59,7 +62,8 @@ type sshBench struct {
 	signer ssh.Signer
 }
 
-// measureSSHD compares the SSH server of paiinit with OpenSSH's: many logins at once, memory, and throughput for OpenSSH's client.
+// measureSSHD compares paiinit's SSH server with OpenSSH's: many logins at once, memory, and throughput for OpenSSH's
+// client.
 func measureSSHD(ctx context.Context, binary string, rounds int) (report, error) {
 	if os.Geteuid() != 0 {
 		return report{}, errors.New("OpenSSH's sshd needs root")
@@ -83,33 +87,48 @@ func measureSSHD(ctx context.Context, binary string, rounds int) (report, error)
 	}
 	openSSH := func(maxStartups string) func(int) *exec.Cmd {
 		return func(port int) *exec.Cmd {
-			cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", strconv.Itoa(port), "-h", b.path("key"))
-			for _, option := range []string{"ListenAddress=127.0.0.1", "PidFile=none", "UsePAM=no", "StrictModes=no", "PrintMotd=no", "LogLevel=ERROR",
-				"AuthorizedKeysFile=" + b.path("authorized"), "MaxStartups=" + maxStartups} {
+			cmd := exec.Command("/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null",
+				"-p", strconv.Itoa(port), "-h", b.path("key"))
+			for _, option := range []string{"ListenAddress=127.0.0.1", "PidFile=none", "UsePAM=no", "StrictModes=no",
+				"PrintMotd=no", "LogLevel=ERROR", "AuthorizedKeysFile=" + b.path("authorized"),
+				"MaxStartups=" + maxStartups} {
 				cmd.Args = append(cmd.Args, "-o", option)
 			}
 			return cmd
 		}
 	}
-	daemons := []*daemon{
-		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
-			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port), "--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"),
-				"--log-level=error", "--", "sleep", "1000")
-		}},
-		{name: "paiinit, waiting for a rank", waits: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
-			cmd := exec.Command(binary, "--rank=0", fmt.Sprintf("--peers=127.0.0.1:%d,127.0.0.1:1", port), "--timeout=1h",
-				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("waiting"), "--log-level=error", "true")
+	waiting := func(state string) func(int) *exec.Cmd {
+		return func(port int) *exec.Cmd {
+			cmd := exec.Command(binary, "--rank=0", fmt.Sprintf("--peers=127.0.0.1:%d,127.0.0.1:1", port),
+				"--timeout=1h", "--authorized-keys="+b.path("authorized"), "--state-dir="+b.path(state),
+				"--log-level=error", "true")
 			cmd.Env = append(os.Environ(), "PAIINIT_SECRET="+jobSecret)
 			return cmd
+		}
+	}
+	fewFiles := func(port int) *exec.Cmd {
+		cmd := waiting("few")(port)
+		limited := []string{"sh", "-c", `ulimit -n 1024 && exec "$@"`, "sh", cmd.Path}
+		cmd.Path, cmd.Args = "/bin/sh", append(limited, cmd.Args[1:]...)
+		return cmd
+	}
+	daemons := []*daemon{
+		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
+			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port),
+				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"), "--log-level=error",
+				"--", "sleep", "1000")
 		}},
+		{name: "paiinit, waiting for a rank", waits: true, command: waiting("waiting"),
+			during: make(map[string]series)},
+		{name: "the same with 1,024 files", waits: true, command: fewFiles, during: make(map[string]series)},
 		{name: "OpenSSH", bulk: true, command: openSSH("10:30:100")},
 		{name: "OpenSSH, MaxStartups 10000", command: openSSH("10000")},
 	}
-	// OpenSSH's sshd changes its root to this directory before the login.
+	// OpenSSH's sshd calls chroot(2) with this directory before authentication.
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 		return report{}, err
 	}
-	slow := max(1, rounds/4) // a round takes most of a minute
+	slow := max(1, rounds/4) // a round takes almost a minute
 	for round := range slow {
 		for i := range daemons {
 			d := daemons[(i+round)%len(daemons)]
@@ -123,7 +142,7 @@ func measureSSHD(ctx context.Context, binary string, rounds int) (report, error)
 
 func (b *sshBench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// prepare makes one key, which is that of the person and, for OpenSSH, of the host.
+// prepare generates one key, which serves as the user's key and as OpenSSH's host key.
 func (b *sshBench) prepare() error {
 	_, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -140,7 +159,7 @@ func (b *sshBench) prepare() error {
 		os.WriteFile(b.path("authorized"), ssh.MarshalAuthorizedKey(b.signer.PublicKey()), 0o600))
 }
 
-// measure starts the server, and adds one value to each series.
+// measure starts the server and adds one value to each series.
 func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 	port, err := unusedPort()
 	if err != nil {
@@ -154,7 +173,7 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 	}
 	defer func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // by the signal
+		_ = cmd.Wait() // reports the SIGTERM
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, messages.String())
 		}
@@ -190,7 +209,7 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 	return nil
 }
 
-// bulk moves much, with each cipher and both ways.
+// bulk measures the throughput with each cipher, in both directions.
 func (b *sshBench) bulk(ctx context.Context, d *daemon, port int) error {
 	for i, cipher := range ciphers {
 		down, err := b.move(ctx, port, cipher[0], fmt.Sprintf("head -c %d /dev/zero", bulk), false)
@@ -209,7 +228,7 @@ func (b *sshBench) bulk(ctx context.Context, d *daemon, port int) error {
 func unusedPort() (int, error) {
 	var err error
 	for range 10 {
-		// Below the ports that the kernel gives to connections (ip_local_port_range): thousands of these come between this look and the server.
+		// Choose below ip_local_port_range: the kernel hands out thousands of those ports before the server listens.
 		var ln net.Listener
 		if ln, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+mathrand.N(10000))); err == nil {
 			return ln.Addr().(*net.TCPAddr).Port, ln.Close()
@@ -218,7 +237,7 @@ func unusedPort() (int, error) {
 	return 0, err
 }
 
-// answers waits until something listens.
+// answers waits until a server listens on addr.
 func answers(ctx context.Context, addr string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -247,7 +266,7 @@ func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) e
 	begin := time.Now()
 	var group sync.WaitGroup
 	for i := range clients {
-		group.Go(func() { clients[i], _ = ssh.Dial("tcp", addr, config) }) // who was refused is counted
+		group.Go(func() { clients[i], _ = ssh.Dial("tcp", addr, config) }) // nil counts as refused
 	}
 	group.Wait()
 	d.login = append(d.login, milliseconds(time.Since(begin)))
@@ -258,7 +277,7 @@ func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) e
 		}
 	}
 	d.refused = append(d.refused, float64(logins-up))
-	// What a server gives back it may give back later.
+	// The server may give memory back only a while after the logins.
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -279,7 +298,7 @@ func (b *sshBench) storm(ctx context.Context, d *daemon, pid int, addr string) e
 
 const allAtOnce = "all at once"
 
-// attack has people log in one after the other while others attack.
+// attack measures logins, one after another, during the attacks.
 func (b *sshBench) attack(
 	ctx context.Context, d *daemon, name string, pid int, addr string, attacks ...attack.Attack,
 ) (err error) {
@@ -321,10 +340,12 @@ func (b *sshBench) attack(
 }
 
 func (b *sshBench) client() *ssh.ClientConfig {
-	return &ssh.ClientConfig{User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.signer)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+	return &ssh.ClientConfig{
+		User: "root", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.signer)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+	}
 }
 
-// memoryOf is the proportional set size of a process and all that descend from it, in kB, when it does not change any more.
+// memoryOf waits until a process's memory is stable and returns sumOf.
 func memoryOf(pid int) (float64, error) {
 	if err := settle(pid); err != nil {
 		return 0, err
@@ -332,7 +353,7 @@ func memoryOf(pid int) (float64, error) {
 	return sumOf(pid)
 }
 
-// sumOf is memoryOf while it changes.
+// sumOf returns the proportional set size, in kB, of a process and all its descendants.
 func sumOf(pid int) (float64, error) {
 	sum := 0.0
 	pids := []int{pid}
@@ -348,7 +369,7 @@ func sumOf(pid int) (float64, error) {
 		}
 		pids = pids[1:]
 		for _, list := range lists {
-			text, _ := os.ReadFile(list) // a thread may have ended
+			text, _ := os.ReadFile(list) // fails if the thread has ended
 			for _, child := range strings.Fields(string(text)) {
 				n, err := strconv.Atoi(child)
 				if err != nil {
@@ -361,14 +382,15 @@ func sumOf(pid int) (float64, error) {
 	return sum, nil
 }
 
-// move has OpenSSH's client move bytes, and returns MB per second.
+// move transfers bulk bytes with OpenSSH's client and returns MB per second.
 func (b *sshBench) move(ctx context.Context, port int, cipher, command string, up bool) (float64, error) {
-	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-i", b.path("key"), "-p", strconv.Itoa(port), "-c", cipher, "-o", "IdentitiesOnly=yes",
-		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "root@127.0.0.1", command)
+	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-i", b.path("key"), "-p", strconv.Itoa(port), "-c", cipher,
+		"-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "StrictHostKeyChecking=no",
+		"-o", "UserKnownHostsFile=/dev/null", "root@127.0.0.1", command)
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
 	begin := time.Now()
-	if up { // by a pipe of its own, as in a shell
+	if up { // a pipe between two processes, as a shell makes it
 		zero := exec.CommandContext(ctx, "head", "-c", strconv.Itoa(bulk), "/dev/zero")
 		r, err := zero.StdoutPipe()
 		if err != nil {
@@ -399,12 +421,12 @@ func (b *sshBench) move(ctx context.Context, port int, cipher, command string, u
 		return 0, fmt.Errorf("%v: %w: %s", cmd, err, messages.String())
 	}
 	if n != bulk {
-		return 0, fmt.Errorf("%v: %d of %d bytes came", cmd, n, bulk)
+		return 0, fmt.Errorf("%v: received %d of %d bytes", cmd, n, bulk)
 	}
 	return bulk / 1e6 / time.Since(begin).Seconds(), nil
 }
 
-// largest is the largest value alone.
+// largest returns a series of only the largest value.
 func (s series) largest() series {
 	if len(s) == 0 {
 		return nil
@@ -417,13 +439,18 @@ func sshdReport(daemons []*daemon, rounds int) report {
 		name:  "sshd",
 		title: "The SSH server",
 		intro: []string{
-			fmt.Sprintf("Logins by x/crypto/ssh from one process, throughput by OpenSSH's client, over loopback; %d rounds by turns on %d CPUs, Linux %s, %s. "+
-				"Median, and in parentheses where nine of ten values are. Memory is the PSS that all processes of the server have gained, for each connection, %v after the last login.",
+			fmt.Sprintf("Logins by x/crypto/ssh from one process, throughput by OpenSSH's client, over loopback; "+
+				"%d rounds by turns on %d CPUs, Linux %s, %s. "+nineOfTen+" Memory per connection is the growth of "+
+				"the PSS of all processes of the server, %v after the last login.",
 				rounds, runtime.NumCPU(), release(), runtime.Version(), idleTime),
-			"chacha20-poly1305 is slower than with OpenSSH on amd64, where golang.org/x/crypto has ChaCha20 in Go and not in assembly: perf(1) finds 39 to 44 % of the server's CPU time in its " +
+			"chacha20-poly1305 is slower than with OpenSSH on amd64, because golang.org/x/crypto implements " +
+				"ChaCha20 in Go there, not in assembly: perf(1) finds 39 to 44 % of the server's CPU time in its " +
 				"xorKeyStreamBlocksGeneric. paiinit's own client and the ssh_config that it writes prefer aes128-gcm.",
-			"The attacks come from other addresses of the same machine and share its CPUs: 1,000 connections that say nothing (silent) or only the first line (half-open), 300 that say " +
-				"a byte now and then (slow), 30 that always come again with garbage, with too much or with wrong keys, and 10,000 at once (integration/attack). A container that waits for a rank reads gossip, too. A login is one to the end of its command.",
+			"The attacks come from other addresses of the same machine and share its CPUs: 1,000 connections that " +
+				"send nothing (silent) or only the first line (half-open), 300 that send a byte now and then " +
+				"(slow), 30 that keep reconnecting with garbage, oversized input or wrong keys, and 10,000 at once " +
+				"(integration/attack). A container that waits for a rank also reads gossip. The time of a login " +
+				"ends with its command.",
 		},
 	}
 	type row struct {
@@ -433,13 +460,15 @@ func sshdReport(daemons []*daemon, rounds int) report {
 	}
 	rows := []row{
 		{fmt.Sprintf("%d logins at once: refused", logins), "%.0f", func(d *daemon) series { return d.refused }},
-		{"until the last of them is in, ms", "%.0f", func(d *daemon) series { return d.login }},
+		{"until the last login succeeded, ms", "%.0f", func(d *daemon) series { return d.login }},
 		{"memory of an idle connection, kB", "%.0f", func(d *daemon) series { return d.memory }},
 	}
 	for i, cipher := range ciphers {
 		rows = append(rows, []row{
-			{bulkText + " from the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.down[i] }},
-			{bulkText + " to the server, " + cipher[1] + ", MB/s", "%.0f", func(d *daemon) series { return d.up[i] }},
+			{bulkText + " from the server, " + cipher[1] + ", MB/s", "%.0f",
+				func(d *daemon) series { return d.down[i] }},
+			{bulkText + " to the server, " + cipher[1] + ", MB/s", "%.0f",
+				func(d *daemon) series { return d.up[i] }},
 		}...)
 	}
 	names := []string{allAtOnce}
@@ -447,9 +476,11 @@ func sshdReport(daemons []*daemon, rounds int) report {
 		names = append(names, a.Name)
 	}
 	for _, name := range slices.Backward(names) {
-		rows = append(rows, row{fmt.Sprintf("slowest of %d logins during the attack: %s, ms", attackedLogins, name), "%.0f", func(d *daemon) series { return d.during[name] }})
+		rows = append(rows, row{fmt.Sprintf("slowest of %d logins during the attack: %s, ms", attackedLogins, name),
+			"%.0f", func(d *daemon) series { return d.during[name] }})
 	}
-	rows = append(rows, row{"most memory during the attacks, MB", "%.0f", func(d *daemon) series { return d.attacked.largest() }})
+	rows = append(rows, row{"most memory during the attacks, MB", "%.0f",
+		func(d *daemon) series { return d.attacked.largest() }})
 	for _, d := range daemons {
 		r.columns = append(r.columns, d.name)
 	}

@@ -1,9 +1,9 @@
-// Command demo shows paiinit at work on one machine: it makes hosts out of namespaces, starts paiinit as PID 1 in each
-// of them with the same command, and shows what they say, the result, when what happened and how they ended.
+// Command demo runs paiinit on one machine: it simulates hosts with namespaces, starts paiinit as PID 1 on each of them
+// with the same command, and prints their output, the result, a timeline and the exit statuses.
 //
 //	go run ./integration/demo -n 4 -bin bin/paiinit [-- COMMAND [ARG...]]
 //
-// It exits with 0 only if every host did and, with the default command, if the sum was right.
+// It exits with 0 only if every host did and, with the default command, if the sum is right.
 package main
 
 import (
@@ -29,10 +29,10 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// example is the default command; it prints a line that sumLine knows.
+// example is the default command, whose output sumLine matches.
 var example = []string{"mpirun", "python3", "examples/allreduce.py"}
 
-// hidden proves that nothing of OpenSSH is used.
+// hidden lists OpenSSH's programs, to prove that the demo does not use them.
 var hidden = []string{"/usr/bin/ssh", "/usr/bin/rsh", "/usr/bin/slogin", "/usr/sbin/sshd"}
 
 const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -67,7 +67,7 @@ func run(args []string, stdout *os.File) error {
 		}
 	}
 	if missing := lab.Missing(needs...); len(missing) > 0 {
-		return fmt.Errorf("this machine lacks something:\n  %s", strings.Join(missing, "\n  "))
+		return fmt.Errorf("the demo cannot run on this machine:\n  %s", strings.Join(missing, "\n  "))
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -75,7 +75,8 @@ func run(args []string, stdout *os.File) error {
 	defer cancel()
 
 	show := newScreen(stdout)
-	show.say("%d hosts, each with %d slots, run: paiinit -- %s", opts.hosts, opts.slots, strings.Join(opts.command, " "))
+	show.say("%d hosts, each with %d slots, run: paiinit -- %s",
+		opts.hosts, opts.slots, strings.Join(opts.command, " "))
 	l, err := lab.New(lab.Config{OnLine: show.line})
 	if err != nil {
 		return err
@@ -98,8 +99,8 @@ func parse(args []string) (options, error) {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.IntVar(&opts.hosts, "n", 4, "number of hosts")
 	flags.IntVar(&opts.slots, "slots", 2, "MPI ranks per host")
-	flags.StringVar(&opts.paiinit, "bin", "bin/paiinit", "the paiinit binary, static")
-	flags.DurationVar(&opts.timeout, "timeout", 2*time.Minute, "time for everything")
+	flags.StringVar(&opts.paiinit, "bin", "bin/paiinit", "static paiinit binary")
+	flags.DurationVar(&opts.timeout, "timeout", 2*time.Minute, "timeout of the demo")
 	if err := flags.Parse(args); err != nil {
 		return opts, err
 	}
@@ -107,14 +108,14 @@ func parse(args []string) (options, error) {
 		opts.command = flags.Args()
 	}
 	if opts.hosts < 1 || opts.slots < 1 {
-		return opts, fmt.Errorf("%d hosts with %d slots make no job", opts.hosts, opts.slots)
+		return opts, fmt.Errorf("-n %d -slots %d: a job needs at least one host and one slot", opts.hosts, opts.slots)
 	}
 	var err error
 	if opts.paiinit, err = filepath.Abs(opts.paiinit); err != nil {
 		return opts, err
 	}
 	if unix.Access(opts.paiinit, unix.X_OK) != nil {
-		return opts, fmt.Errorf("%s is not there; make it with: make build", opts.paiinit)
+		return opts, fmt.Errorf("no program %s; build it with: make build", opts.paiinit)
 	}
 	return opts, nil
 }
@@ -131,7 +132,7 @@ func connect(l *lab.Lab, n int) ([]*lab.Machine, error) {
 	return machines, nil
 }
 
-// launch starts paiinit everywhere and returns the exit statuses by rank when all have ended.
+// launch starts paiinit on all machines, waits until all have ended, and returns the exit statuses by rank.
 func launch(ctx context.Context, machines []*lab.Machine, opts options) ([]int, error) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -141,7 +142,7 @@ func launch(ctx context.Context, machines []*lab.Machine, opts options) ([]int, 
 	for _, m := range machines {
 		peers = append(peers, m.Addr.String())
 	}
-	secret := rand.Text() + rand.Text() // not stretched
+	secret := rand.Text() + rand.Text() // 52 characters, which paiinit need not stretch
 	var containers []*lab.Container
 	for i, m := range machines {
 		c, err := m.Start(lab.Program{
@@ -176,7 +177,7 @@ func launch(ctx context.Context, machines []*lab.Machine, opts options) ([]int, 
 	return statuses, nil
 }
 
-// sumLine is the line of examples/allreduce.py.
+// sumLine matches the result of examples/allreduce.py.
 var sumLine = regexp.MustCompile(`^allreduce over (\d+) ranks on (\d+) hosts: sum = (\d+), expected (\d+) `)
 
 func report(show *screen, containers []*lab.Container, statuses []int, begin time.Time, opts options) error {
@@ -215,10 +216,10 @@ func checkSum(show *screen, lines []lab.Line, opts options) error {
 		}
 		return nil
 	}
-	return errors.New("nobody printed a sum")
+	return errors.New("no host printed a sum")
 }
 
-// screen shows the lines of many hosts, each with its name in front.
+// screen prints the lines of many hosts, each after the host's name.
 type screen struct {
 	w     io.Writer
 	color bool

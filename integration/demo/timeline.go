@@ -9,14 +9,14 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// milestone is a moment of a launch, as a record of paiinit's log tells it.
+// milestone is a step of a launch, which a record of paiinit's log reports.
 type milestone struct {
 	name string
-	last bool // the last such record, not the first
+	last bool // use the last matching record, not the first
 	is   func(record map[string]string) bool
 }
 
-// milestones are in the order in which they come.
+// milestones are in the order of time.
 var milestones = []milestone{
 	{"first heard", false, heard},
 	{"last rank", true, heard},
@@ -24,11 +24,11 @@ var milestones = []milestone{
 	{"done", false, func(r map[string]string) bool { return r["phase"] == "exit" }},
 }
 
-// heard is about another container: the record that all ranks are present names none.
+// heard matches records about another container. The record that all ranks are present names no peer.
 func heard(r map[string]string) bool { return r["phase"] == "gather" && r["peer"] != "" }
 
-// timeline says when the milestones were reached, after begin. It speaks of the first host that tells of one: all hosts
-// have one clock here. lines are in the order of time.
+// timeline returns the times of the milestones since begin. lines must be in the order of time; a milestone counts for
+// the first host that logs it, or for the last one.
 func timeline(lines []lab.Line, begin time.Time) string {
 	var parts []string
 	for _, m := range milestones {
@@ -47,8 +47,8 @@ func timeline(lines []lab.Line, begin time.Time) string {
 	return strings.Join(parts, ", ")
 }
 
-// parseRecord reads a line of log/slog's text format: key=value pairs, the values quoted as in Go where they need it.
-// Of other lines it returns whatever looks like that.
+// parseRecord parses a line of log/slog's text format: key=value pairs, with quoted values if necessary. It ignores all
+// other words.
 func parseRecord(text string) map[string]string {
 	record := map[string]string{}
 	for text != "" {

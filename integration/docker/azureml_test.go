@@ -13,12 +13,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// azureSize is the number of nodes of a job, and of GPUs on each. The jobs of docs/jobs/azureml.md have four of four.
+// azureSize is the number of nodes of a job, and of GPUs on each. The jobs of docs/jobs/azureml.md have four nodes with
+// four GPUs.
 type azureSize struct{ nodes, gpus int }
 
 var asDocumented = azureSize{4, 4}
 
-// scaled is the only change of a command line in the tests: its counts are those of the size.
+// scaled replaces the counts in a command line by those of the size. The tests change nothing else in it.
 func (size azureSize) scaled(command string) string {
 	return strings.NewReplacer(
 		"-np 16", fmt.Sprint("-np ", size.nodes*size.gpus),
@@ -26,10 +27,10 @@ func (size azureSize) scaled(command string) string {
 		"--nnodes 4", fmt.Sprint("--nnodes ", size.nodes)).Replace(command)
 }
 
-// azureTime is for sixteen ranks, on processors that other tests share.
+// azureTime is the timeout of a job of sixteen ranks, beside other tests.
 const azureTime = 3 * time.Minute
 
-// azureMLJob is what a test takes from a file of examples/azureml.
+// azureMLJob is the part of a file of examples/azureml that the tests use.
 type azureMLJob struct {
 	Command      string
 	Variables    map[string]string `yaml:"environment_variables"`
@@ -40,11 +41,10 @@ type azureMLJob struct {
 	}
 }
 
-// azureML lays out a job of examples/azureml with the program as the train.py of its code. Its nodes are those of a
-// cluster whose machines have two networks, and its containers have the network of their node, as Azure ML starts them,
-// and run the command by bash.
+// azureML prepares a job of examples/azureml with the program as its train.py. As on Azure ML, the nodes have two
+// networks, each container uses the network of its node, and bash runs the command.
 //
-// Azure ML's own files and services are missing, and GPUs. Of a task of TensorFlow's distribution it is assumed that it
+// Azure ML's own files and services are missing, and GPUs. The test assumes that each task of TensorFlow's distribution
 // has a container of its own.
 func azureML(t *testing.T, image func() (string, error), size azureSize, file, program, args string,
 	options ...string) (*job, []func()) {
@@ -110,7 +110,7 @@ func azureML(t *testing.T, image func() (string, error), size azureSize, file, p
 	return s.job, start
 }
 
-// azureNode are the variables that every distribution has on a node.
+// azureNode returns the variables that Azure ML sets on a node for every distribution.
 func (s *site) azureNode(size azureSize, node int) []string {
 	ccp := fmt.Sprint(size.nodes)
 	for _, addr := range s.addresses {
@@ -142,8 +142,8 @@ func TestAzureMLMPI(t *testing.T) {
 	})
 }
 
-// horovodrun is the stand-in of testdata/horovod (newHorovodJob). The conf of Horovod's own images does not go with a
-// horovodrun that looks for the network itself.
+// TestAzureMLHorovodrun: testdata/horovod stands in for horovodrun (newHorovodJob). The test omits the configuration of
+// Horovod's own images, which conflicts with a horovodrun that looks for the network itself.
 func TestAzureMLHorovodrun(t *testing.T) {
 	testdata, err := filepath.Abs("testdata")
 	require.NoError(t, err)
@@ -155,7 +155,7 @@ func TestAzureMLHorovodrun(t *testing.T) {
 	})
 }
 
-// TensorFlow is the stand-in of integration/testdata/train.py.
+// TestAzureMLTensorFlow: integration/testdata/train.py stands in for TensorFlow.
 func TestAzureMLTensorFlow(t *testing.T) {
 	done := "worker 0 of 4 with 0 parameter servers"
 	documented(t, done, tensorFlowFailure, func(t *testing.T, args string) (*job, []func()) {
@@ -171,7 +171,8 @@ func TestAzureMLParameterServers(t *testing.T) {
 	})
 }
 
-// The image is trixie's: PyTorch 1.13 of bookworm does not know its own default of --redirects and --tee (TestTorch).
+// TestAzureMLPyTorch: the test uses trixie, because bookworm's PyTorch 1.13 rejects its own default of --redirects and
+// --tee (TestTorch).
 func TestAzureMLPyTorch(t *testing.T) {
 	site := filepath.Join(t.TempDir(), "sitecustomize.py")
 	require.NoError(t, os.WriteFile(site, []byte(withoutLibuv), 0o600))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the Debian image on which tests run jobs: with Python, mpi4py and Open MPI, or the given packages, and neither ssh nor
-# sshd. Prints its tag. An image made by the same recipe is used again. Needs root, debootstrap and a Docker engine.
+# Builds the Debian image in which tests run jobs, with Python, mpi4py and Open MPI, or the given packages, and without
+# ssh and sshd. Prints its tag. Uses an existing image of the same recipe. Needs root, debootstrap and a Docker engine.
 #
 # usage: base.sh [SUITE [PACKAGE...]]
 set -eu
@@ -20,14 +20,15 @@ trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
 
 {
-	# The mirror that this machine's apt uses; debootstrap has its own default.
-	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+	# Use the mirror of this machine's apt, not debootstrap's default.
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' |
+		head -n 1)
 	# shellcheck disable=SC2086
 	debootstrap --variant=minbase "$suite" "$root" $mirror
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
 	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
 
-	# openmpi-bin depends on openssh-client | rsh-client. An empty package stands in for both, and keeps ssh out.
+	# openmpi-bin depends on openssh-client | rsh-client. An empty package provides both, to keep ssh out.
 	mkdir -p "$root/stand-in/DEBIAN"
 	cat >"$root/stand-in/DEBIAN/control" <<-EOF
 		Package: no-remote-shell
@@ -45,9 +46,10 @@ chmod 755 "$root"
 	chroot "$root" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
 		"$@"
 	rm -rf "$root/stand-in" "$root/stand-in.deb" "$root/etc/resolv.conf" \
-		"$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/doc/* "$root"/usr/share/locale/* "$root"/usr/share/man/*
+		"$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* \
+		"$root"/usr/share/doc/* "$root"/usr/share/locale/* "$root"/usr/share/man/*
 
-	# All images that are built on this one inherit the label.
+	# Images based on this one inherit the label.
 	tar -C "$root" -c . | docker import --change 'CMD ["bash"]' --change 'LABEL paiinit-test=yes' - "$tag"
 } >&2 </dev/null
 echo "$tag"

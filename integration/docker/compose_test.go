@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// otherCommand gives the launcher another command than the example's.
+// otherCommand replaces the command of the example's launcher.
 const otherCommand = `
 services:
   launcher:
     command: %s
 `
 
-// restricted is what a careful administrator leaves to a container. The user has no passwd entry.
+// restricted takes from a container everything that paiinit does not need. The user has no passwd entry.
 const restricted = `
 services:
   launcher: &restricted
@@ -30,12 +30,12 @@ services:
   worker: *restricted
 `
 
-// shells are the remote shells that a launcher could find.
+// shells are programs that a launcher may use as a remote shell.
 var shells = []string{"ssh", "sshd", "rsh", "slogin", "dropbear", "dbclient"}
 
 func TestImageHasNoRemoteShell(t *testing.T) {
 	image := jobImage(t)
-	// apt has methods of these names, which would call the programs.
+	// apt has methods with these names, which only call the programs.
 	find := "find / -xdev -not -path /usr/lib/apt/methods/* ( -name " + strings.Join(shells, " -o -name ") + " ) -print"
 	args := []string{"run", "--rm", "--network", "none", "--entrypoint", "find", image}
 	out, err := docker(t.Context(), append(args, strings.Fields(find)[1:]...)...)
@@ -43,7 +43,7 @@ func TestImageHasNoRemoteShell(t *testing.T) {
 	assert.Empty(t, out)
 }
 
-// Without a command, the image is what its base was: a shell.
+// TestImageIsStillAShell: without a command, the image starts a shell, as its base does.
 func TestImageIsStillAShell(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "docker", "run", "--rm", "--interactive", "--network", "none", jobImage(t))
 	cmd.Stdin = strings.NewReader("echo $0 of $PAIINIT_SIZE; exit 7\n")
@@ -74,8 +74,7 @@ func TestFailingProgram(t *testing.T) {
 	requireStatus(t, p.up(t), 3)
 }
 
-// A launcher that cannot start leaves at once. The others do not hear of it, and wait no longer than they were told to.
-// TestUnknownCommand: a typo in rank 0's command ends all containers at once, not after the time for all ranks to come.
+// TestUnknownCommand: a typo in rank 0's command ends all containers at once, not only after --timeout.
 func TestUnknownCommand(t *testing.T) {
 	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, "[mpirum, python3, /examples/allreduce.py]"))
 	for name, c := range p.up(t) {
@@ -84,7 +83,8 @@ func TestUnknownCommand(t *testing.T) {
 }
 
 func TestStopWorker(t *testing.T) {
-	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
+	p := newProject(t, jobImage(t),
+		fmt.Sprintf(otherCommand, `[mpirun, python3, /examples/allreduce.py, --sleep, "600"]`))
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	_, err := p.compose(ctx, "up", "--detach", "--no-build", "--scale", "worker=3")
@@ -106,7 +106,7 @@ func TestStopWorker(t *testing.T) {
 	}
 }
 
-// requireStatus fails unless every container has ended by itself with the status.
+// requireStatus fails unless every container has ended with the status.
 func requireStatus(t *testing.T, ended map[string]container, status int) {
 	t.Helper()
 	for name, c := range ended {
@@ -119,14 +119,15 @@ func requireStatus(t *testing.T, ended map[string]container, status int) {
 	}
 }
 
-// requireSum fails unless the launcher has printed the right sum, over all four hosts.
+// requireSum fails unless the launcher has printed the right sum over all four hosts.
 func requireSum(t *testing.T, p *project) {
 	t.Helper()
 	out, err := docker(t.Context(), "logs", p.service(t, "launcher", 1))
 	require.NoError(t, err)
 	for line := range strings.Lines(out) {
 		var ranks, hosts, sum, expected int
-		n, _ := fmt.Sscanf(line, "allreduce over %d ranks on %d hosts: sum = %d, expected %d", &ranks, &hosts, &sum, &expected)
+		n, _ := fmt.Sscanf(line, "allreduce over %d ranks on %d hosts: sum = %d, expected %d",
+			&ranks, &hosts, &sum, &expected)
 		if n == 4 {
 			assert.Equal(t, 4, hosts)
 			assert.Equal(t, ranks*(ranks+1)/2, sum)

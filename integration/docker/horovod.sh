@@ -1,9 +1,11 @@
 #!/bin/sh
-# Makes the image of a Horovod job, as a layer on one of base.sh: what the Dockerfile of Horovod 0.11.3 to 0.16.0 adds to
-# Open MPI, and the entry point of Dockerfile.example. Prints its tag. An image made by the same recipe is used again.
+# Builds the image of a Horovod job, based on one of base.sh: it adds what the Dockerfile of Horovod 0.11.3 to 0.16.0
+# adds to Open MPI, and the entry point of Dockerfile.example. Prints its tag. Uses an existing image of the same
+# recipe.
 #
-# The Dockerfile puts a script in place of mpirun, which lets root run it, and three lines into Open MPI's configuration.
-# Open MPI is below /usr/local there and has its configuration in /usr/local/etc; Debian's reads /etc/openmpi.
+# The Dockerfile puts a script in place of mpirun, which lets root run it, and three lines into Open MPI's
+# configuration. Open MPI is below /usr/local there and has its configuration in /usr/local/etc; Debian's reads
+# /etc/openmpi.
 #
 # usage: horovod.sh IMAGE
 set -eu

@@ -23,15 +23,15 @@ var horovodImage = sync.OnceValues(func() (string, error) {
 	return image("./horovod.sh", base)
 })
 
-// stockConf are the lines with which Horovod's own images configure Open MPI, as in horovod.sh.
+// stockConf is the configuration of Open MPI in Horovod's own images, as in horovod.sh.
 const stockConf = "hwloc_base_binding_policy = none\nrmaps_base_mapping_policy = slot\n" +
 	"btl_tcp_if_exclude = lo,docker0\n"
 
-// machineSlots is how many ranks a machine of the examples has, 4, and how many it has in these tests.
+// machineSlots replaces the examples' 4 ranks per machine by 1, for these tests.
 var machineSlots = strings.NewReplacer("host1:4,host2:4,host3:4,host4:4", "host1:1,host2:1,host3:1,host4:1", "16", "4")
 
-// exampleWords runs a script of examples/ with a docker that prints its words, and returns these without "run". The
-// test's image, files and network take the place of the example's.
+// exampleWords runs a script of examples/ with a docker that prints its arguments, and returns these without "run". The
+// test's image, files and network replace the example's.
 func exampleWords(t *testing.T, file, keys string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func exampleWords(t *testing.T, file, keys string) []string {
 	return append([]string{"--volume", program + ":/examples/train.py:ro"}, words...)
 }
 
-// sharedKeys is the directory of all machines with their key pair, as ssh-keygen and cp have made it.
+// sharedKeys creates the directory that all machines share, with a key pair as of ssh-keygen and cp.
 func sharedKeys(t *testing.T) string {
 	t.Helper()
 	keys := t.TempDir()
@@ -77,8 +77,8 @@ func sharedKeys(t *testing.T) string {
 	return keys
 }
 
-// Horovod in Docker on several machines: the host's network, a shared directory with the keys in ~/.ssh, the hosts by
-// name, and the port told to Open MPI.
+// TestHorovodInDocker: Horovod in Docker on several machines, with the host's network, a shared directory with keys in
+// ~/.ssh, a list of host names, and the port of sshd in Open MPI's arguments.
 func TestHorovodInDocker(t *testing.T) {
 	done := "sum = 10, expected 10 (host1, host2, host3, host4)"
 	documented(t, done, openMPIFailure, func(t *testing.T, args string) (*job, []func()) {
@@ -90,7 +90,7 @@ func TestHorovodInDocker(t *testing.T) {
 		}
 		return s.job, start
 	})
-	// The words with which the other machines started sshd may stay: only the first one runs its command.
+	// The other machines may keep the command that started sshd: paiinit runs only the command of the first one.
 	t.Run("sshd", func(t *testing.T) {
 		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
 		words := exampleWords(t, "hosts/shared.sh", sharedKeys(t))
@@ -103,11 +103,11 @@ func TestHorovodInDocker(t *testing.T) {
 		require.Equal(t, slices.Repeat([]int{0}, 4), s.wait(t, documentTime))
 		out, _ := s.output(t, 0)
 		require.Contains(t, out, done)
-		require.NotContains(t, out, "ssh login refused") // rank 0 calls docker0's address, too, which is its own
+		require.NotContains(t, out, "ssh login refused") // rank 0 also tries docker0's address, which is its own
 	})
 }
 
-// Horovod in Docker on one machine: a container as docker makes it, with no list, secret or privilege.
+// TestHorovodInDockerAlone: Horovod in Docker on one machine, without a host list, secret or privilege.
 func TestHorovodInDockerAlone(t *testing.T) {
 	done := "allreduce over 4 ranks on 1 hosts: sum = 10, expected 10 (host1)"
 	for _, tt := range []struct {
@@ -135,7 +135,7 @@ func TestHorovodInDockerAlone(t *testing.T) {
 	})
 }
 
-// typed is the command line that examples/hosts/shell.sh says to type.
+// typed returns the command line that users of examples/hosts/shell.sh type.
 func typed(t *testing.T) string {
 	t.Helper()
 	script, err := os.ReadFile(filepath.Join(root, "examples", "hosts", "shell.sh"))
@@ -164,7 +164,7 @@ func atPrompt(t *testing.T) (*site, *terminal) {
 	return s, shell
 }
 
-// A person works in the shell of the first container. The others wait until this shell is left.
+// TestHorovodInDockerShell: a user works in the shell of the first container. The others wait until that shell exits.
 func TestHorovodInDockerShell(t *testing.T) {
 	const done = "sum = 10, expected 10 (host1, host2, host3, host4)"
 	for _, status := range []int{0, 7} {
@@ -179,7 +179,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 			require.Equal(t, slices.Repeat([]int{status}, 4), s.wait(t, documentTime))
 		})
 	}
-	// Ctrl-C ends what runs in the foreground on all hosts, and neither the shell nor the job.
+	// Ctrl-C ends the foreground command on all hosts, but not the shell or the job.
 	t.Run("Ctrl-C", func(t *testing.T) {
 		s, shell := atPrompt(t)
 		shell.keys(t, typed(t)+" --sleep 1000\r")
@@ -203,7 +203,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 		shell.keys(t, "exit 0\r")
 		require.Equal(t, slices.Repeat([]int{0}, 4), s.wait(t, documentTime))
 	})
-	// A machine that is stopped ends the job. A shell at its prompt ignores SIGTERM until it is ended by SIGKILL.
+	// Stopping a machine ends the job. A shell at its prompt ignores SIGTERM, so paiinit kills it with SIGKILL.
 	for at, status := range map[string]int{"prompt": 137, "mpirun": 143} {
 		t.Run("stopped at "+at, func(t *testing.T) {
 			s, shell := atPrompt(t)
@@ -222,7 +222,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []int{75, 75, 75, 137}, s.wait(t, documentTime))
 	})
-	// On other terminals, and where there is no shell, Ctrl-C ends the job.
+	// On other terminals, and without a shell, Ctrl-C ends the job.
 	t.Run("Ctrl-C elsewhere", func(t *testing.T) {
 		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
 		words := exampleWords(t, "hosts/shell.sh", sharedKeys(t))
@@ -253,7 +253,7 @@ func TestHorovodInDockerShell(t *testing.T) {
 		}
 		first.see(t, done)
 		first.keys(t, "\x03")
-		require.Equal(t, slices.Repeat([]int{1}, 4), s.wait(t, documentTime)) // what mpirun itself says
+		require.Equal(t, slices.Repeat([]int{1}, 4), s.wait(t, documentTime)) // mpirun's own status
 	})
 	// One machine: no list, no secret, and the same prompt.
 	t.Run("one machine", func(t *testing.T) {

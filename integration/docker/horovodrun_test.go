@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The images in which horovodrun is tested: Open MPI and mpi4py, without and with an ssh client.
+// horovodSuites are the images in which horovodrun is tested, with Open MPI and mpi4py, without and with an ssh client.
 var horovodSuites = map[bool]func() (string, error){
 	false: sync.OnceValues(func() (string, error) { return image("./base.sh") }),
 	true: sync.OnceValues(func() (string, error) {
@@ -35,36 +35,36 @@ func image(command ...string) (string, error) {
 
 const (
 	horovodRanks = 4
-	horovodTime  = 3 * time.Minute // Python starts a dozen times per job, on processors that other tests share
+	horovodTime  = 3 * time.Minute // a job starts Python a dozen times, beside other tests
 )
 
 // newHorovodJob prepares a job of containers with one slot each that have horovodrun in /usr/local/bin.
 //
-// Horovod itself needs a compiler, PyTorch and minutes. testdata/horovod stands in for its launcher, and does what
-// the source of version 0.28.1 does, read in horovod/runner:
+// Building Horovod needs a compiler, PyTorch and minutes, so testdata/horovod stands in for its launcher. It does what
+// the source of version 0.28.1 does in horovod/runner:
 //
 //   - launch.py: options, abbreviated by argparse; hosts by -H, a host file, or localhost; local hosts by their
-//     addresses; the ssh check with its five attempts in threads, believed for an hour (util/cache.py)
+//     addresses; the ssh check with its five attempts in threads, cached for an hour (util/cache.py)
 //   - util/remote.py: ssh by its name, options on both sides of the host, or Kubeflow's kubexec.sh
 //   - driver/driver_service.py, task_fn.py: python -m horovod.runner.task_fn on each host, a ring of probes by
 //     interface, the interfaces in common; skipped with --network-interfaces
 //   - mpi_run.py: execs sh -c "mpirun ... -H ... -x ..." with all variables by name
 //   - gloo_run.py: a rendezvous server over HTTP; one command with all variables per slot of the hosts, which may be
-//     more than -np, by ssh where the host is another one; SIGINT, SIGTERM and the first failing rank end the others
+//     more than -np, by ssh on other hosts; SIGINT, SIGTERM and the first failing rank end the others
 //   - common/util/safe_shell_exec.py: each command in a session of its own, below a process that ends it at the
 //     launcher's request or death: TERM to the shell's children, five seconds, KILL; STOP, TERM, five seconds, KILL to
 //     the shell
 //
-// It differs in that
+// It differs as follows:
 //
-//   - it has no elastic jobs, no jsrun and LSF, no --config-file, no run function, and no MPI but Open MPI's;
-//     --check-build and --verbose say less
-//   - its services and its cache talk JSON instead of pickled objects, and know one address per interface
-//   - its sessions are led by a small Python process, and multiprocessing's resource tracker is missing
-//   - --output-filename is mpirun's alone
-//   - its messages and tracebacks are other ones, but for the lines that name the first rank that failed
-//   - the training is testdata/train.py: mpi4py in place of Horovod's MPI controller, a ring over TCP in place of
-//     Gloo
+//   - it has no elastic jobs, jsrun, LSF, --config-file and run function, and supports only Open MPI; --check-build and
+//     --verbose print less
+//   - its services and its cache use JSON instead of pickled objects, and know one address per interface
+//   - a small Python process leads each session, and multiprocessing's resource tracker is missing
+//   - only mpirun understands --output-filename
+//   - its messages and tracebacks differ, except the lines that name the first failed rank
+//   - the training is testdata/train.py, with mpi4py instead of Horovod's MPI controller, and a ring over TCP instead
+//     of Gloo
 func newHorovodJob(t *testing.T, withSSH bool) *job {
 	t.Helper()
 	j := newJobOf(t, horovodSuites[withSSH])
@@ -79,7 +79,7 @@ func newHorovodJob(t *testing.T, withSSH bool) *job {
 	return j
 }
 
-// unprivileged makes the job run as an unknown user, on a read-only root with one place to write.
+// unprivileged runs the job as a user without a passwd entry, on a read-only root with a writable /tmp.
 func (j *job) unprivileged() {
 	j.options = append(j.options, "--user", "1000:1000", "--read-only", "--tmpfs", "/tmp")
 	j.env = append(j.env, "HOME=/tmp") // for Horovod's cache
@@ -138,7 +138,7 @@ func TestHorovodrun(t *testing.T) {
 			j.startAll(t, "horovodrun", controller, "-np", "4", "python3", "/train.py", "--fail", "2")
 			want := 3
 			if controller == "--gloo" {
-				want = 1 // an exception, whatever the rank's status was
+				want = 1 // Python's status after an exception
 			}
 			require.Equal(t, statuses(want), j.wait(t, horovodTime))
 			_, says := j.output(t, 3)
@@ -157,11 +157,11 @@ func TestHorovodrun(t *testing.T) {
 				require.Equal(t, statuses(143), j.wait(t, horovodTime))
 				files, err := os.ReadDir(saved)
 				require.NoError(t, err)
-				require.Len(t, files, horovodRanks, "ranks that have saved")
+				require.Len(t, files, horovodRanks, "each rank must save its work")
 			})
 		}
 	}
-	// Horovod asks the hosts for their interfaces where it is not told.
+	// Without --network-interface, Horovod asks the hosts for their interfaces.
 	t.Run("hosts given", func(t *testing.T) {
 		j := newHorovodJob(t, true)
 		j.startAll(t, inShell("horovodrun", "--hostfile", "$PAIINIT_HOSTFILE", "-np", "4", "python3", "/train.py")...)
@@ -174,7 +174,7 @@ func TestHorovodrun(t *testing.T) {
 		require.Equal(t, statuses(0), j.wait(t, horovodTime))
 		requireTrainedOn(t, j, 0)
 	})
-	// By its path, horovodrun is not given the hosts, and takes localhost for all ranks.
+	// paiinit does not give the hosts to a horovodrun that is called by its path, which then uses localhost.
 	t.Run("one host by mistake", func(t *testing.T) {
 		j := newHorovodJob(t, false)
 		j.startAll(t, "/usr/local/bin/horovodrun", "-np", "4", "python3", "/train.py")

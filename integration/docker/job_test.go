@@ -20,7 +20,7 @@ import (
 
 const secret = "correct horse battery staple"
 
-// submitted puts the secret into a job file, as docs/schedulers says to do with envsubst(1) or the platform's own tool.
+// submitted puts the secret into a job file, like envsubst(1) or the platform's own tool in docs/schedulers.
 func submitted(t *testing.T, text []byte) []byte {
 	t.Helper()
 	reference := []byte("${PAIINIT_SECRET}")
@@ -28,28 +28,28 @@ func submitted(t *testing.T, text []byte) []byte {
 	return bytes.Replace(text, reference, []byte(secret), 1)
 }
 
-// job is a job of containers on a network of their own. Nothing in them but Debian's packages and paiinit: no remote shell.
+// job is a job of containers on a network of their own, which have only Debian's packages and paiinit, and no other
+// remote shell.
 type job struct {
 	name       string
 	image      string
 	env        []string
 	volumes    []string
-	options    []string // of docker run
+	options    []string // options of docker run
 	slots      int
 	containers []string // ids, in rank order
-	hosts      []string // ids of what the containers have their network from
+	hosts      []string // ids of the containers whose networks the job's containers use
 
-	// stop is how the job's scheduler stops a container, where that leaves paiinit no time to tell the others; nil is
-	// docker stop.
+	// stop replaces docker stop, for a scheduler that leaves paiinit no time to tell the others; nil = docker stop.
 	stop func(t *testing.T, id string)
 
-	// within is how long a documented job may take, and follow may wait; 0 stands for their usual times.
+	// within is the timeout of a documented job, and of follow; 0 = their defaults.
 	within time.Duration
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 
-// suites are the images on which launchers are tested, by their name in Debian.
+// suites are the images in which launchers are tested, by Debian release.
 var suites = map[string]func() (string, error){
 	"bookworm": sync.OnceValues(func() (string, error) { return launcherImage("bookworm") }),
 	"trixie":   sync.OnceValues(func() (string, error) { return launcherImage("trixie") }),
@@ -59,10 +59,11 @@ func launcherImage(suite string) (string, error) {
 	return image("./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch")
 }
 
-// binary is paiinit as it is shipped, built once for all tests.
+// binary builds paiinit as released, once for all tests.
 var binary = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(scratch, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", file, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
+		"-o", file, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -71,7 +72,7 @@ var binary = sync.OnceValues(func() (string, error) {
 	return file, nil
 })
 
-// newJob prepares the network of a job with two slots in each container.
+// newJob creates the network of a job with two slots in each container.
 func newJob(t *testing.T, suite string) *job {
 	t.Helper()
 	return newJobOf(t, suites[suite])
@@ -92,8 +93,8 @@ func newJobOf(t *testing.T, image func() (string, error)) *job {
 	return j
 }
 
-// withInput gives the containers a standard input that does not end. MPICH 4.0.2's mpiexec is ended by SIGPIPE where
-// rank 0 ends before mpiexec has told it that its own input has ended, as a rank of a few milliseconds may.
+// withInput keeps the standard input of the containers open. At EOF on its own input, MPICH 4.0.2's mpiexec dies of
+// SIGPIPE if rank 0 has already ended, as a rank that runs a few milliseconds may have.
 func (j *job) withInput() *job {
 	j.options = append(j.options, "--interactive")
 	return j
@@ -112,11 +113,12 @@ func (j *job) start(t *testing.T, n, size int, flags []string, command ...string
 	}
 	for range n {
 		rank := len(j.containers)
-		args := []string{"run", "--detach", "--network", j.name, "--hostname", fmt.Sprintf("host-%d", rank), "--network-alias", j.host(rank),
-			"--name", fmt.Sprintf("%s-%d", j.name, rank), "--label", "paiinit-test=yes",
-			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro", "--entrypoint", "paiinit",
-			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","), "--env", fmt.Sprintf("PAIINIT_RANK=%d", rank),
-			"--env", fmt.Sprintf("PAIINIT_SLOTS=%d", j.slots)}
+		args := []string{"run", "--detach", "--network", j.name, "--hostname", fmt.Sprintf("host-%d", rank),
+			"--network-alias", j.host(rank), "--name", fmt.Sprintf("%s-%d", j.name, rank),
+			"--label", "paiinit-test=yes", "--entrypoint", "paiinit",
+			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro",
+			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","),
+			"--env", fmt.Sprintf("PAIINIT_RANK=%d", rank), "--env", fmt.Sprintf("PAIINIT_SLOTS=%d", j.slots)}
 		args = append(args, j.options...)
 		for _, e := range j.env {
 			args = append(args, "--env", e)
@@ -133,7 +135,7 @@ func (j *job) start(t *testing.T, n, size int, flags []string, command ...string
 
 func (j *job) host(rank int) string { return fmt.Sprintf("peer-%d", rank) }
 
-// wait returns the statuses of all containers when they have ended, which they must within the time.
+// wait waits until all containers have ended, and returns their statuses. It fails after the timeout within.
 func (j *job) wait(t *testing.T, within time.Duration) []int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -151,7 +153,7 @@ func (j *job) wait(t *testing.T, within time.Duration) []int {
 	return statuses
 }
 
-// output is what a container wrote to stdout and to stderr.
+// output returns what a container wrote to stdout and to stderr.
 func (j *job) output(t *testing.T, rank int) (stdout, stderr string) {
 	t.Helper()
 	var out, errs strings.Builder

@@ -13,30 +13,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// prototype is a job of kubeflow/openmpi: pods of the job's container and, in the workers, a sidecar that shares data/
-// with it. The test is the sidecar. Paths, names, modes and the command are those of the templates
-// (workloads.libsonnet, assets.libsonnet), and mca-params.conf has the lines of theirs.
+// prototype is a job of kubeflow/openmpi. Its pods have the job's container; those of workers also have a sidecar,
+// which shares data/ with the container and whose part the test plays. Paths, names, modes and the command come from
+// the templates (workloads.libsonnet, assets.libsonnet).
 type prototype struct {
 	*job
-	data []string // of each pod
+	data []string // data/ of each pod
 }
 
-// prototypeConf has the lines of the prototype's mca-params.conf.
+// prototypeConf is the prototype's mca-params.conf.
 const prototypeConf = "hwloc_base_binding_policy=none\nrmaps_base_mapping_policy=slot\n" +
 	"btl_tcp_if_exclude=lo,docker0\n" +
 	"orte_keep_fqdn_hostnames=t\nmca_base_env_list=LD_LIBRARY_PATH\n"
 
-// ksonnet is what the commands of examples/kubeflow/openmpi.sh hand to Kubernetes.
+// ksonnet is the result of the commands of examples/kubeflow/openmpi.sh.
 type ksonnet struct {
 	name, exec, initTimeout string
 	workers, gpu            int
-	init                    string            // init.sh of the package in the app, by which ks makes the ConfigMap
-	secret                  map[string]string // its files
-	ready                   int               // workers whose sidecar has said SIGCONT when they start
+	init                    string            // the package's init.sh, which goes into the ConfigMap
+	secret                  map[string]string // contents of the Secret's files, by name
+	ready                   int               // number of workers whose sidecars have sent SIGCONT before they start
 }
 
-// ksonnetExample runs the example with stand-ins for ks, kubectl and ssh-keygen, which log their words. ks lays out the
-// app as ksonnet does since 0.12 (vendor/REGISTRY/PACKAGE@VERSION, pkg/pkg/local.go of ksonnet).
+// ksonnetExample runs the example with stand-ins for ks, kubectl and ssh-keygen, which log their arguments. ks uses the
+// directories of ksonnet 0.12 and later (vendor/REGISTRY/PACKAGE@VERSION, pkg/pkg/local.go of ksonnet).
 func ksonnetExample(t *testing.T) ksonnet {
 	t.Helper()
 	dir, bin := t.TempDir(), t.TempDir()
@@ -89,7 +89,7 @@ func ksonnetExample(t *testing.T) ksonnet {
 	return k
 }
 
-// startPrototype starts the master and the workers of the example, with another program than its own.
+// startPrototype starts the master and the workers of the example, with the given program instead of its own.
 func startPrototype(t *testing.T, program string, change func(k *ksonnet)) *prototype {
 	t.Helper()
 	p := &prototype{job: newJobOf(t, horovodImage)}
@@ -144,7 +144,7 @@ func startPrototype(t *testing.T, program string, change func(k *ksonnet)) *prot
 	return p
 }
 
-// signal is what the sidecar of a worker does when the drivers are there, and when the master has ended.
+// signal does what the sidecar of a worker does when the drivers are ready, and when the master has ended.
 func (p *prototype) signal(t *testing.T, worker int, name string) {
 	t.Helper()
 	dir := filepath.Join(p.data[worker+1], ".openmpi-controller")
@@ -152,7 +152,7 @@ func (p *prototype) signal(t *testing.T, worker int, name string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 }
 
-// signalAll is the signal of all workers' sidecars.
+// signalAll signals all workers.
 func (p *prototype) signalAll(t *testing.T, name string) {
 	t.Helper()
 	for i := range p.data[1:] {
@@ -178,7 +178,7 @@ func TestKubeflowPrototype(t *testing.T) {
 		out, _ := p.output(t, 0)
 		require.Contains(t, out, done)
 	})
-	// One rank for each worker, with GPU=0 as with GPU=1.
+	// Each worker gets one rank with GPU=0, as with GPU=1.
 	t.Run("hello", func(t *testing.T) {
 		p := startPrototype(t, "echo hello world", func(k *ksonnet) { k.gpu = 0 })
 		p.signalAll(t, "SIGCONT")
@@ -186,7 +186,7 @@ func TestKubeflowPrototype(t *testing.T) {
 		out, _ := p.output(t, 0)
 		require.Equal(t, 4, strings.Count(out, "<stdout>:hello world\n"), "%s", out)
 	})
-	// The variable is replaced on each worker: the shell of the master finds it within quotation marks.
+	// Each worker expands the variable, because it is in single quotes for the shell of the master.
 	t.Run("stubs", func(t *testing.T) {
 		const stubs = "/usr/local/cuda-9.0/targets/x86_64-linux/lib/stubs"
 		p := startPrototype(t, "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:"+stubs+
@@ -196,7 +196,7 @@ func TestKubeflowPrototype(t *testing.T) {
 		out, _ := p.output(t, 0)
 		require.Equal(t, 4, strings.Count(out, "<stdout>:/usr/local/nvidia/lib64:"+stubs+"\n"), "%s", out)
 	})
-	// Without --exec the templates say "sleep infinity": a job in which people type their commands.
+	// Without --exec the templates use "sleep infinity", for a job in which people type their commands.
 	t.Run("no exec", func(t *testing.T) {
 		p := startPrototype(t, "", func(k *ksonnet) { k.exec = "sleep infinity" })
 		p.signalAll(t, "SIGCONT")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// launchers are the MPI launchers of Debian 12 (Open MPI 4.1.4, MPICH 4.0.2) and 13 (5.0.7, 4.2.1), and what each says of itself.
+// launchers are the MPI launchers of Debian 12 (Open MPI 4.1.4, MPICH 4.0.2) and 13 (5.0.7, 4.2.1).
 var launchers = []launcher{
 	{"openmpi4", "bookworm", "4.1.4", []string{"mpirun"}},
 	{"mpich40", "bookworm", "4.0.2", []string{"mpiexec.hydra"}},
@@ -30,8 +29,8 @@ type launcher struct {
 
 func (l launcher) hydra() bool { return l.command[0] == "mpiexec.hydra" }
 
-// hello is a command line whose ranks print the names of their hosts. Open MPI 5.0.7 may not end after a program of
-// milliseconds that takes no part in MPI: docs/launchers.md.
+// hello returns a command line whose ranks print their host names. Open MPI 5.0.7 may not end after a short program
+// that does not use MPI (docs/launchers.md).
 func (l launcher) hello(options ...string) []string {
 	command := append(slices.Clone(l.command), options...)
 	if l.name == "openmpi5" {
@@ -42,13 +41,14 @@ func (l launcher) hello(options ...string) []string {
 
 const (
 	ranks  = 3
-	settle = 90 * time.Second // for a job that ends by itself: containers take their time to start here
+	settle = 90 * time.Second // timeout of a job that ends by itself: containers start slowly beside other tests
 )
 
-// ended is in the last log line of every container.
+// ended is part of the last log line of every container.
 const ended = "the job has ended"
 
-// logged is when the line with the text was logged: the engine may take its time to tell of a container that has ended.
+// logged returns the time of the log line with the text. Tests use it because the engine may report the end of a
+// container late.
 func logged(t *testing.T, log, text string) time.Time {
 	t.Helper()
 	for line := range strings.Lines(log) {
@@ -97,14 +97,15 @@ func TestLaunchers(t *testing.T) {
 			j.start(t, ranks, ranks, nil, program()...)
 			require.Equal(t, same(0), j.wait(t, settle))
 			out, _ := j.output(t, 0)
-			require.Regexp(t, regexp.QuoteMeta("allreduce over 6 ranks on 3 hosts: sum = 21, expected 21 (host-0, host-1, host-2)"), out)
+			require.Contains(t, out,
+				"allreduce over 6 ranks on 3 hosts: sum = 21, expected 21 (host-0, host-1, host-2)")
 		})
 		t.Run(l.name+"/failing rank", func(t *testing.T) {
 			j := newJob(t, l.suite).withInput()
 			command := program("--fail", "4")
 			if l.hydra() {
-				// MPICH 4.0 lets the other ranks wait for ever for one that exits without MPI_Finalize, and 4.2 adds the signal to
-				// the status by which it ended these.
+				// After a rank exits without MPI_Finalize, MPICH 4.0 lets the others wait for ever, and 4.2 adds to the
+				// status the signal with which it killed them.
 				command = append(slices.Clone(l.command), "sh", "-c", "exit 3")
 			}
 			j.start(t, ranks, ranks, nil, command...)
@@ -113,7 +114,7 @@ func TestLaunchers(t *testing.T) {
 		t.Run(l.name+"/killed rank", func(t *testing.T) {
 			j := newJob(t, l.suite)
 			if l.hydra() {
-				// MPICH 4.2 may lose the status of a killed rank where its host has several: docs/launchers.md.
+				// MPICH 4.2 may lose the status of a killed rank if its host has several ranks (docs/launchers.md).
 				command := append(slices.Clone(l.command), "-ppn", "1")
 				j.start(t, ranks, ranks, nil, append(command, program("--kill", "2")[1:]...)...)
 				requireEqualNotZero(t, j.wait(t, settle))
@@ -153,7 +154,7 @@ func TestLaunchers(t *testing.T) {
 			_, err := docker(t.Context(), "network", "disconnect", j.name, j.containers[2])
 			require.NoError(t, err)
 			began := time.Now()
-			require.Equal(t, same(75), j.wait(t, 2*time.Minute)) // the one that is alone waits longer
+			require.Equal(t, same(75), j.wait(t, 2*time.Minute)) // the host that is cut off waits longer
 			for rank := range 2 {
 				_, says := j.output(t, rank)
 				require.Contains(t, says, "worker-2")
@@ -164,7 +165,7 @@ func TestLaunchers(t *testing.T) {
 	}
 }
 
-// A wrong number of ranks is refused by Open MPI. MPICH starts more than one on a slot.
+// TestWrongRankCount: Open MPI refuses to start more ranks than slots. MPICH starts several ranks on a slot.
 func TestWrongRankCount(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
@@ -183,8 +184,8 @@ func TestWrongRankCount(t *testing.T) {
 	}
 }
 
-// A list of hosts from before names the hosts as the network does, which the job itself does not: here the names of the
-// containers.
+// TestNamesOfTheNetwork: a host list from before paiinit may have names that only the network knows, here the names of
+// the containers.
 func TestNamesOfTheNetwork(t *testing.T) {
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
@@ -213,14 +214,16 @@ func requireEqualNotZero(t *testing.T, statuses []int) {
 	require.Equal(t, slices.Repeat(statuses[:1], len(statuses)), statuses)
 }
 
-// The environment of Kubeflow's mpi-operator has Open MPI 4's variables only, which Open MPI 5 ignores: alone it runs all ranks
-// on one host, and says 0. Here the job itself takes away what paiinit adds.
+// TestSilentSingleHost: Kubeflow's mpi-operator sets only Open MPI 4's variables. Open MPI 5 ignores them, runs all
+// ranks on one host, and ends with 0. The job removes the variables that paiinit adds, so that this happens here as
+// well.
 func TestSilentSingleHost(t *testing.T) {
 	for name, flags := range map[string][]string{"refused": nil, "accepted": {"--allow-partial"}} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, "trixie")
 			j.env = []string{
-				"OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile", "OMPI_MCA_orte_keep_fqdn_hostnames=true",
+				"OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile",
+				"OMPI_MCA_orte_keep_fqdn_hostnames=true",
 				"PRTE_MCA_plm_ssh_agent=", "PRTE_MCA_prte_default_hostfile=",
 			}
 			j.start(t, ranks, ranks, append(flags, "--slots", "1"), "mpirun", "--oversubscribe", "-np", "3", "hostname")
@@ -240,8 +243,8 @@ func TestSilentSingleHost(t *testing.T) {
 	}
 }
 
-// The image's configuration of Open MPI excludes an interface, as Horovod's does with docker0, and the hosts have a
-// second network.
+// TestNetworkThatTheImageExcludes: the image's configuration of Open MPI excludes an interface, as Horovod's does with
+// docker0, and the hosts have a second network.
 func TestNetworkThatTheImageExcludes(t *testing.T) {
 	const excluded = "btl_tcp_if_exclude is in /etc/openmpi/openmpi-mca-params.conf"
 	conf := filepath.Join(t.TempDir(), "conf")

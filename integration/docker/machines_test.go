@@ -13,16 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// site is a job on machines of its own, as the documents of its users lay it out. A machine is a container that stands
-// for a host: it has a name and an address, and the bridge that its Docker engine would have given it, docker0, with
-// the address that all of them have. Containers of the job have the network of their machine, as with --network=host.
+// site is a job on machines of its own, as in the guides. A machine is a container that stands in for a host: it has a
+// name, an address, and docker0, the bridge of a Docker engine, with the same address on all machines. Containers of
+// the job use the network of their machine, as with --network=host.
 type site struct {
 	*job
-	names     []string // of the machines
+	names     []string // names of the machines
 	addresses []string
 }
 
-// newSite starts the machines. Their names are those by which they find each other.
+// newSite starts the machines, which resolve each other's names.
 func newSite(t *testing.T, image func() (string, error), names ...string) *site {
 	t.Helper()
 	s := &site{job: newJobOf(t, image), names: names}
@@ -39,7 +39,7 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 		require.NoError(t, err)
 		pid, address, _ := strings.Cut(strings.TrimSpace(out), " ")
 		s.addresses = append(s.addresses, address)
-		// A bridge is up when something is connected to it.
+		// The veth pair brings the bridge up, which has no carrier without an interface.
 		_, err = run(t.Context(), nil, "nsenter", "--target", pid, "--net", "sh", "-ec", `
 			ip link add docker0 type bridge
 			ip address add 172.17.0.1/16 dev docker0
@@ -52,8 +52,8 @@ func newSite(t *testing.T, image func() (string, error), names ...string) *site 
 	return s
 }
 
-// run starts the next container of the job on a machine. The arguments are those of docker run from the options on,
-// without the network. IMAGE stands for the job's image, which has paiinit and python in it.
+// run starts the next container of the job on a machine. args are the arguments of docker run, without the network;
+// IMAGE stands for the job's image, with paiinit and python.
 func (s *site) run(t *testing.T, machine int, args ...string) {
 	t.Helper()
 	id, err := docker(t.Context(), append([]string{"run", "--detach"}, s.words(t, machine, args)...)...)
@@ -61,7 +61,7 @@ func (s *site) run(t *testing.T, machine int, args ...string) {
 	s.containers = append(s.containers, strings.TrimSpace(id))
 }
 
-// words are those of docker run for the next container of the job.
+// words returns the arguments of docker run for the next container of the job.
 func (s *site) words(t *testing.T, machine int, args []string) []string {
 	t.Helper()
 	file, err := binary()
@@ -75,10 +75,10 @@ func (s *site) words(t *testing.T, machine int, args []string) []string {
 		"--volume", file + ":/usr/bin/paiinit:ro", "--volume", pythonProgram(t) + ":/usr/bin/python:ro"}, args...)
 }
 
-// next is the name of the next container of the job.
+// next returns the name of the next container of the job.
 func (s *site) next() string { return fmt.Sprintf("%s-%d", s.name, len(s.containers)) }
 
-// runOnTerminal starts the next container of the job as a person does, on a terminal of that person.
+// runOnTerminal starts the next container of the job on a terminal, like a user.
 func (s *site) runOnTerminal(t *testing.T, machine int, args ...string) *terminal {
 	t.Helper()
 	words := append([]string{"run"}, s.words(t, machine, args)...)
@@ -86,7 +86,7 @@ func (s *site) runOnTerminal(t *testing.T, machine int, args ...string) *termina
 	return newTerminal(t, words...)
 }
 
-// pythonProgram is the interpreter by the name that training images have for it.
+// pythonProgram creates a program python, as training images call the interpreter.
 func pythonProgram(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "python")
@@ -95,10 +95,10 @@ func pythonProgram(t *testing.T) string {
 	return file
 }
 
-// documented runs a job of a document in the ways in which a job may go: all is well, a rank fails, a container is
-// late, a container is stopped. Lay prepares the job with further arguments of its training program, and returns what
-// starts each of its containers. The program is examples/allreduce.py or takes the same --fail and --sleep; done is in
-// the output of rank 0's container when it has done its work, and failed is how the job ends where rank 1 has failed.
+// documented runs a job of a guide four times: it succeeds, a rank fails, a container is late, a container is stopped.
+// lay prepares the job, with further arguments for its training program, and returns a function per container that
+// starts it. The program is examples/allreduce.py, or takes the same --fail and --sleep. Rank 0's container prints done
+// when the work is complete, and failed describes the end of the job after rank 1 has failed.
 func documented(
 	t *testing.T, done string, failed failure, lay func(t *testing.T, args string) (*job, []func()),
 ) {
@@ -154,21 +154,21 @@ func documented(
 	})
 }
 
-// failure is how a job ends: the status of all containers, and what that of rank 0 says, a regular expression.
+// failure describes the end of a failed job.
 type failure struct {
-	status int
-	says   string
+	status int    // of all containers
+	says   string // regular expression for the output of rank 0's container
 }
 
 var (
 	openMPIFailure    = failure{3, `Process name: \[\[\d+,1\],1\]\s+Exit code: +3`}
 	tensorFlowFailure = failure{3, `rank 1's command \S+ ended with status 3`}
 	torchFailure      = failure{1, `rank +: 1 \(local_rank: 1\)\s+exitcode +: 3 `}
-	// MPICH's status and message for a killed rank vary; it may not name the rank.
+	// MPICH's status for a killed rank varies, and its message may not name the rank.
 	mpichFailure = failure{anyFailure, `rank 0's command \S+ ended with status`}
 )
 
 const anyFailure = -1
 
-// documentTime is for a job that ends by itself, on processors that other tests share.
+// documentTime is the timeout of a job that ends by itself, beside other tests.
 const documentTime = 3 * time.Minute

@@ -31,20 +31,20 @@ type paiRole struct {
 	PortList                        []struct{ Label string }
 }
 
-// paiTask is a container of it. Its ports are http, and ssh above it.
+// paiTask is a container of the job. Its ssh port is http+1.
 type paiTask struct {
 	paiRole
 	index, machine, http int
 }
 
-// paiSite is a job as OpenPAI 0.14 lays it out on its machines, from a file of examples/openpai.
+// paiSite is a job from a file of examples/openpai, on machines like those of OpenPAI 0.14.
 type paiSite struct {
 	*site
 	paiJob
 	tasks   []paiTask
-	options []string // of docker run, for all tasks
-	keys    string   // directory with the job's key, where the image has openssh-server
-	code    string   // directory that HDFS has as codeDir, "" if there is none
+	options []string // options of docker run, for all tasks
+	keys    string   // directory with the job's key, if the image has openssh-server
+	code    string   // directory that stands in for codeDir on HDFS; "" = an empty one
 }
 
 const (
@@ -52,7 +52,7 @@ const (
 	hdfs    = "hdfs://10.151.40.179:9000"
 )
 
-// newPAISite reads the job and spreads its tasks over two machines: each has two of them.
+// newPAISite reads the job and spreads its tasks evenly over two machines.
 func newPAISite(t *testing.T, image func() (string, error), file string) *paiSite {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "examples/openpai", file))
@@ -71,10 +71,10 @@ func newPAISite(t *testing.T, image func() (string, error), file string) *paiSit
 	return p
 }
 
-// name is that of the job with its user's, as OpenPAI has it since 0.9.
+// name returns the job's name after its user's, as OpenPAI 0.9 and later do.
 func (p *paiSite) name() string { return paiUser + "~" + p.JobName }
 
-// environment is env.list of yarnContainerScript.mustache (0.14.0), line by line.
+// environment returns env.list of yarnContainerScript.mustache (0.14.0), line by line.
 func (p *paiSite) environment(self paiTask) string {
 	var list strings.Builder
 	add := func(name string, value any) { fmt.Fprintf(&list, "%s=%v\n", name, value) }
@@ -111,7 +111,7 @@ func (p *paiSite) environment(self paiTask) string {
 	add("PAI_CONTAINER_HOST_ssh_PORT_LIST", self.http+1)
 	add("PAI_CONTAINER_HOST_PORT", self.http)
 	add("PAI_CONTAINER_SSH_PORT", self.http+1)
-	slices.Sort(roles) // jq's keys
+	slices.Sort(roles) // like keys of jq
 	for _, role := range roles {
 		var hosts []string
 		for _, task := range p.tasks {
@@ -164,7 +164,7 @@ func (p *paiSite) environment(self paiTask) string {
 	return list.String()
 }
 
-// sshConfig is the file in ~/.ssh where the image has openssh-server.
+// sshConfig returns the ~/.ssh/config that OpenPAI writes if the image has openssh-server.
 func (p *paiSite) sshConfig() string {
 	var text strings.Builder
 	for _, task := range p.tasks {
@@ -175,8 +175,8 @@ func (p *paiSite) sshConfig() string {
 	return text.String()
 }
 
-// start starts a task as yarnContainerScript.mustache does. Arguments are appended to its command, options to those of
-// docker run. GPUs are missing, and Hadoop's configuration.
+// start starts a task like yarnContainerScript.mustache, but without GPUs and Hadoop's configuration. It appends args
+// to the command, and options to those of docker run.
 func (p *paiSite) start(t *testing.T, task paiTask, args string, options ...string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -220,7 +220,7 @@ func (p *paiSite) start(t *testing.T, task paiTask, args string, options ...stri
 		"/pai/bootstrap/docker_bootstrap.sh", task.Command+args)...)
 }
 
-// unlimited is memory that may be locked: -1, or what this machine allows its containers.
+// unlimited returns the highest limit of locked memory that this machine allows, -1 if there is no limit.
 func unlimited(t *testing.T) string {
 	t.Helper()
 	var limit unix.Rlimit
@@ -231,10 +231,10 @@ func unlimited(t *testing.T) string {
 	return fmt.Sprint(limit.Max)
 }
 
-// datConf is a file of the DAPL library, with the provider that WALinuxAgent adds on machines with Network Direct.
+// datConf configures the DAPL library, with the provider that WALinuxAgent adds on machines with Network Direct.
 const datConf = `ofa-v2-ib0 u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "ib0 0" ""` + "\n"
 
-// starts returns what starts each task.
+// starts returns a function per task that starts it.
 func (p *paiSite) starts(t *testing.T, args string, options ...string) []func() {
 	var start []func()
 	for _, task := range p.tasks {
@@ -243,8 +243,8 @@ func (p *paiSite) starts(t *testing.T, args string, options ...string) []func() 
 	return start
 }
 
-// stopOpenPAI stops a container as the exit handler of yarnContainerScript.mustache does: SIGTERM for every process of
-// its session, the shell of the bootstrap script among them.
+// stopOpenPAI stops a container like the exit handler of yarnContainerScript.mustache: it sends SIGTERM to every
+// process of its session, including the shell of the bootstrap script.
 func stopOpenPAI(t *testing.T, id string) {
 	t.Helper()
 	pid, err := docker(t.Context(), "inspect", "--format", "{{.State.Pid}}", id)
@@ -253,7 +253,7 @@ func stopOpenPAI(t *testing.T, id string) {
 	require.NoError(t, err)
 }
 
-// intelMPI puts the stand-in of Intel MPI into the job's image, and examples/allreduce.py as its program.
+// intelMPI mounts the stand-in for Intel MPI into the containers, and examples/allreduce.py as the program.
 func (p *paiSite) intelMPI(t *testing.T) {
 	t.Helper()
 	standIn, err := filepath.Abs("testdata/intelmpi")
@@ -264,7 +264,7 @@ func (p *paiSite) intelMPI(t *testing.T) {
 		"--env", "PATH=/opt/intel/impi:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
-// jobKey makes the key that OpenPAI makes for each job.
+// jobKey generates a key pair, as OpenPAI does for each job.
 func (p *paiSite) jobKey(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -273,12 +273,13 @@ func (p *paiSite) jobKey(t *testing.T) (dir string) {
 	return dir
 }
 
-// networkDirect stands for the devices of a machine with Azure's Network Direct, of which only the presence is
-// looked at.
+// networkDirect stands in for the devices of a machine with Azure's Network Direct. paiinit checks only that they
+// exist.
 var networkDirect = []string{"--device", "/dev/null:/dev/hvnd_rdma"}
 
-// Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such images do: OpenPAI
-// starts it on the ssh port of each task. Intel MPI itself was not run, see testdata/intelmpi/mpirun.
+// TestOpenPAIHorovod: Horovod with Intel MPI and Azure's RDMA on OpenPAI 0.14. The image has openssh-server, as such
+// images do, and OpenPAI starts it on the ssh port of each task. A stand-in replaces Intel MPI, see
+// testdata/intelmpi/mpiexec.hydra.
 func TestOpenPAIHorovod(t *testing.T) {
 	lay := func(t *testing.T, options ...string) *paiSite {
 		p := newPAISite(t, suites["trixie"], "horovod-rdma.json")
@@ -289,12 +290,12 @@ func TestOpenPAIHorovod(t *testing.T) {
 	}
 	const done = "sum = 10, expected 10 (machine-a, machine-b)"
 	documented(t, done, mpichFailure, func(t *testing.T, args string) (*job, []func()) {
-		// MPICH, which stands in, does not end a job for a rank that exits; see docs/launchers.md.
+		// The stand-in is MPICH, which does not end the job after a rank exits (docs/launchers.md).
 		args = strings.Replace(args, "--fail", "--kill", 1)
 		p := lay(t, networkDirect...)
 		return p.job, p.starts(t, args)
 	})
-	// Intel MPI does not always notice that one of its proxies has failed; MPICH does not.
+	// Intel MPI does not always notice that one of its proxies has failed; MPICH never does.
 	t.Run("failing proxy", func(t *testing.T) {
 		p := lay(t, networkDirect...)
 		for _, start := range p.starts(t, " --sleep 1000") {
@@ -325,12 +326,12 @@ for f in glob.glob("/proc/[0-9]*/comm"):
 	})
 }
 
-// TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, as TensorFlow's do not. The
-// program is a stand-in, integration/testdata/train.py; so is pip.
+// TestOpenPAITensorFlow: TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, like
+// TensorFlow's images. integration/testdata/train.py stands in for the program, and a script for pip.
 func TestOpenPAITensorFlow(t *testing.T) {
 	lay := func(t *testing.T) *paiSite {
 		p := newPAISite(t, horovodSuites[false], "tensorflow.json")
-		// The job's rank 0 is a worker. It is started first, and a parameter server last.
+		// Start rank 0, which is a worker, first and a parameter server last.
 		slices.SortStableFunc(p.tasks, func(a, b paiTask) int { return strings.Compare(b.Name, a.Name) })
 		p.code = t.TempDir()
 		code := filepath.Join(p.code, "code")
@@ -389,7 +390,7 @@ func TestOpenPAITensorFlow(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, fmt.Sprintf("%s-%d %[1]s\n", task.Name, task.index), out)
 			}
-			// From there to the others, as the document has it.
+			// From the first task to the others, as in the guide.
 			out, err := ssh(key, p.tasks[0], "ssh ps_server-1 '"+who+"'; ssh worker-1 '"+who+"'")
 			require.NoError(t, err)
 			require.Equal(t, "ps_server-1 ps_server\nworker-1 worker\n", out)

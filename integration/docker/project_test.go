@@ -24,7 +24,7 @@ import (
 
 const root = "../.."
 
-// runName is in the name of everything that this run makes in the Docker engine.
+// runName is part of the name of each object that this run creates in the Docker engine.
 var runName = sweep.NewName()
 
 // scratch is a directory for this run.
@@ -53,10 +53,10 @@ type project struct {
 	secret string
 	base   []string // the compose command with the options that choose this project
 	env    []string
-	within time.Duration // how long follow may wait; 0: a minute
+	within time.Duration // timeout of follow; 0 = three minutes
 }
 
-// container is what is left of a container after the job.
+// container is the state of a container after the job.
 type container struct {
 	Name  string
 	State struct {
@@ -65,7 +65,7 @@ type container struct {
 	}
 }
 
-// newProject prepares a project whose containers have the image. Override, if not empty, is a second compose file.
+// newProject prepares a project whose containers have the image. override, if not empty, is a second compose file.
 func newProject(t *testing.T, image, override string) *project {
 	t.Helper()
 	dir := t.TempDir()
@@ -77,7 +77,8 @@ func newProject(t *testing.T, image, override string) *project {
 	}
 	require.NoError(t, os.WriteFile(secret, []byte(p.secret), 0o400))
 	require.NoError(t, os.Chmod(secret, 0o444)) // for containers of another user
-	p.base = append(composeCommand(t), "--project-name", p.name, "--file", filepath.Join(root, "examples/compose/compose.yaml"))
+	p.base = append(composeCommand(t),
+		"--project-name", p.name, "--file", filepath.Join(root, "examples/compose/compose.yaml"))
 	if override != "" {
 		file := filepath.Join(dir, "override.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(override), 0o600))
@@ -87,13 +88,12 @@ func newProject(t *testing.T, image, override string) *project {
 	return p
 }
 
-// up starts the project as a user does, waits until all its containers have ended, and returns them by name. What they
-// printed goes to the log of the test if it fails.
+// up starts the project like a user, waits until all its containers have ended, and returns them by name.
 func (p *project) up(t *testing.T) map[string]container {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	// Versions of compose differ in what they make of a container's exit status.
+	// Log an error only: versions of compose differ in their exit status after a container failed.
 	if out, err := p.compose(ctx, "up", "--no-build", "--scale", "worker=3"); err != nil {
 		t.Logf("%v\n%s", err, out)
 	}
@@ -134,12 +134,13 @@ func (p *project) containers(t *testing.T, filters ...string) []string {
 // service returns the id of container number n, from 1, of a service.
 func (p *project) service(t *testing.T, name string, n int) string {
 	t.Helper()
-	ids := p.containers(t, "label=com.docker.compose.service="+name, fmt.Sprintf("label=com.docker.compose.container-number=%d", n))
+	ids := p.containers(t, "label=com.docker.compose.service="+name,
+		fmt.Sprintf("label=com.docker.compose.container-number=%d", n))
 	require.Len(t, ids, 1)
 	return ids[0]
 }
 
-// follow reads the output of a container until one of its lines contains text n times over.
+// follow reads the output of a container until it contains text n times.
 func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.within, 3*time.Minute))
@@ -167,13 +168,14 @@ func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n i
 	<-ended
 }
 
-// logs returns what all containers have printed, each under its name.
+// logs returns the output of all containers, each after its name.
 func (p *project) logs(t *testing.T) string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	var all strings.Builder
 	for _, id := range p.containers(t) {
-		state, _ := docker(ctx, "inspect", "--format", "{{.Name}}: {{.State.Status}}, exit status {{.State.ExitCode}}", id)
+		state, _ := docker(ctx, "inspect", "--format",
+			"{{.Name}}: {{.State.Status}}, exit status {{.State.ExitCode}}", id)
 		out, err := docker(ctx, "logs", "--timestamps", id)
 		if err != nil {
 			out += err.Error()
@@ -183,7 +185,7 @@ func (p *project) logs(t *testing.T) string {
 	return all.String()
 }
 
-// remove removes the project, and says what its containers had printed if the test has failed.
+// remove removes the project, and logs the output of its containers if the test has failed.
 func (p *project) remove(t *testing.T) {
 	if t.Failed() {
 		t.Log("\n" + p.logs(t))
@@ -230,7 +232,7 @@ func jobImage(t *testing.T) string {
 	return image
 }
 
-// needEngine ends the test where images cannot be made or run.
+// needEngine ends the test if this machine cannot build or run images.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if _, err := docker(t.Context(), "info"); err != nil {
@@ -258,16 +260,17 @@ var build = sync.OnceValues(func() (string, error) {
 	}
 	const tag = "paiinit-test/job"
 	_, err = docker(ctx, "build", "--network", "none", "--tag", tag, "--tag", tag+":"+runName,
-		"--build-arg", "BUILDER="+strings.TrimSpace(builder), "--build-arg", "BASE="+base, "--build-arg", "VERSION=test",
-		"--file", filepath.Join(root, "Dockerfile.example"), root)
+		"--build-arg", "BUILDER="+strings.TrimSpace(builder), "--build-arg", "BASE="+base,
+		"--build-arg", "VERSION=test", "--file", filepath.Join(root, "Dockerfile.example"), root)
 	if err != nil {
 		return "", err
 	}
-	// What earlier builds have left without a name. Each run gives its image a name of its own.
-	if _, err := docker(ctx, "image", "prune", "--force", "--filter", "label=paiinit-test", "--filter", "until=2h"); err != nil {
+	// Remove unnamed images of earlier builds. Images of other runs have names.
+	_, err = docker(ctx, "image", "prune", "--force", "--filter", "label=paiinit-test", "--filter", "until=2h")
+	if err != nil {
 		return "", err
 	}
-	// By its id: another run may move the tag.
+	// Return the id, because another run may move the tag.
 	id, err := docker(ctx, "image", "inspect", "--format", "{{.Id}}", tag)
 	return strings.TrimSpace(id), err
 })
@@ -276,8 +279,8 @@ func docker(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, nil, append([]string{"docker"}, args...)...)
 }
 
-// run returns what the command wrote to its standard output; for docker logs and docker-compose, which use both, what it
-// wrote to either. The error has the rest.
+// run runs a command and returns its standard output; for logs also its standard error, which the error contains
+// otherwise.
 func run(ctx context.Context, env []string, command ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Env = env

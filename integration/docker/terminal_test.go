@@ -15,15 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// terminal is a terminal of a person who has typed a docker command in it.
+// terminal is a terminal on which a docker command runs.
 type terminal struct {
 	tty *os.File
 
 	mu   sync.Mutex
 	text bytes.Buffer
-	read int           // how much of text was waited for
+	read int           // end of the text that see has found last
 	news chan struct{} // closed when text grows
-	over bool          // the terminal has closed
+	over bool          // the terminal is closed
 }
 
 // newTerminal starts the docker command on a terminal of 50 lines and 200 columns.
@@ -67,7 +67,7 @@ func (term *terminal) Write(p []byte) (int, error) {
 	return term.text.Write(p)
 }
 
-// see waits for the text, after what was waited for before.
+// see waits until the terminal shows the text, after the text of the last call.
 func (term *terminal) see(t *testing.T, text string) {
 	t.Helper()
 	for timeout := time.After(documentTime); ; {
@@ -80,17 +80,17 @@ func (term *terminal) see(t *testing.T, text string) {
 		}
 		term.mu.Unlock()
 		if over {
-			require.FailNow(t, "the terminal has closed", "without %q", text)
+			require.FailNow(t, "the terminal closed", "without showing %q", text)
 		}
 		select {
 		case <-news:
 		case <-timeout:
-			require.FailNow(t, "the terminal does not show it", "%q", text)
+			require.FailNow(t, "timeout", "the terminal does not show %q", text)
 		}
 	}
 }
 
-// keys presses keys.
+// keys types keys.
 func (term *terminal) keys(t *testing.T, keys string) {
 	t.Helper()
 	_, err := io.WriteString(term.tty, keys)

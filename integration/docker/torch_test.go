@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const torchTime = 10 * time.Minute // several processes import PyTorch, on processors that other tests share
+const torchTime = 10 * time.Minute // several processes import PyTorch, beside other tests
 
 func TestTorch(t *testing.T) {
 	for _, tt := range []struct {
@@ -24,10 +24,11 @@ func TestTorch(t *testing.T) {
 		{"torchrun c10d", "trixie", 6, everywhere, "torchrun --rdzv-backend c10d /examples/ddp.py"},
 		{"env", "trixie", 3, everywhere, "python3 /examples/ddp.py"},
 		{"mpi", "trixie", 6, nil, "mpirun python3 /examples/ddp.py --backend mpi"},
-		// As in the job specification of Azure ML: the words stand for their values. PyTorch 1.13 does not know its own default
-		// of --redirects and --tee under Python 3.11, where zero is no member of a Flag any more.
-		{"torch.distributed.launch", "bookworm", 6, everywhere, "python3 -m torch.distributed.launch --redirects 2 --tee 1 --nnodes 3 --nproc_per_node 2 " +
-			"--node_rank NODE_RANK --master_addr MASTER_ADDR --master_port MASTER_PORT /examples/ddp.py"},
+		// As in a job specification of Azure ML, paiinit replaces the words by the values. --redirects and --tee are
+		// set because PyTorch 1.13 rejects its own default under Python 3.11, in which zero is not a member of a Flag.
+		{"torch.distributed.launch", "bookworm", 6, everywhere,
+			"python3 -m torch.distributed.launch --redirects 2 --tee 1 --nnodes 3 --nproc_per_node 2 " +
+				"--node_rank NODE_RANK --master_addr MASTER_ADDR --master_port MASTER_PORT /examples/ddp.py"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			j := newJob(t, tt.suite)
@@ -39,7 +40,8 @@ func TestTorch(t *testing.T) {
 	}
 }
 
-// Debian's PyTorch 2.6 asks for libuv by default, and is built without it. Python turns that off before anything asks for it.
+// withoutLibuv is a sitecustomize.py that makes PyTorch not use libuv: Debian's PyTorch 2.6 uses it by default, but is
+// built without it.
 const withoutLibuv = `
 import torch.distributed as dist
 init = dist.TCPStore.__init__
@@ -62,7 +64,7 @@ func (j *job) withoutLibuv(t *testing.T, torchrun bool) {
 
 var everywhere = []string{"--exec", "all"}
 
-// requireTrained fails unless every process says that it has trained, and all of them the same loss.
+// requireTrained fails unless every process reports its training, all with the same loss.
 func requireTrained(t *testing.T, j *job, size int) {
 	t.Helper()
 	seen := map[int]bool{}
@@ -71,7 +73,7 @@ func requireTrained(t *testing.T, j *job, size int) {
 		out, _ := j.output(t, i)
 		for line := range strings.Lines(out) {
 			if i := strings.Index(line, "]:"); i >= 0 {
-				line = line[i+2:] // --tee says which process it was
+				line = line[i+2:] // skip the process that --tee names
 			}
 			var rank, of int
 			if n, _ := fmt.Sscanf(line, "rank %d of %d:", &rank, &of); n != 2 {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a Debian image with an ssh client, as a layer on one of base.sh. Prints its tag. An image made by the same
-# recipe is used again. Debian's openmpi-bin brings the client into the images of people who do not keep it out.
+# Builds a Debian image with an ssh client, based on one of base.sh, because Debian's openmpi-bin installs the client in
+# most users' images. Prints its tag. Uses an existing image of the same recipe.
 #
 # usage: withssh.sh IMAGE
 set -eu
@@ -15,7 +15,7 @@ fi
 name=paiinit-test-ssh-$$
 trap 'docker rm --force $name >/dev/null' EXIT
 
-# The client takes the place of base.sh's stand-in. The host's network reaches Debian's mirror, as it did for base.sh.
+# The client replaces base.sh's empty package. Debian's mirror is reachable through the host's network, as for base.sh.
 docker run --name $name --network host "$1" sh -ec '
 	apt-get update
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends openssh-client

@@ -16,30 +16,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is more than anything takes on a slow machine.
+// patience is the timeout of one wait, long enough on a slow machine.
 const patience = 3 * time.Minute
 
-// program is what runs in a container.
+// program describes what runs in a container.
 type program struct {
-	before  string   // shell commands that run as the first process before it becomes paiinit
-	flags   []string // of paiinit
+	before  string   // shell commands that PID 1 runs before it executes paiinit
+	flags   []string // flags of paiinit
 	command []string
 	env     []string
-	stdin   io.Reader // nil: /dev/null
+	stdin   io.Reader // nil = /dev/null
 	tty     bool
-	bare    bool // no writable place at all
+	bare    bool // without writable directories
 	noProc  bool
-	behind  string // shell commands that are the first process instead, and run paiinit
-	deaf    bool   // standard error is a closed pipe; not for Docker
-	unread  bool   // standard error is a full pipe; not for Docker
+	behind  string // shell commands that run as PID 1 instead, and start paiinit
+	deaf    bool   // standard error is a closed pipe; not with Docker
+	unread  bool   // standard error is a full pipe; not with Docker
 }
 
-// script is a program that is a shell script.
+// script returns a program that runs a shell script.
 func script(text string, flags ...string) program {
 	return program{flags: flags, command: []string{"/bin/sh", "-c", text}}
 }
 
-// args is the command line of the first process.
+// args returns the command line of PID 1.
 func (p program) args() []string {
 	if p.behind != "" {
 		return []string{"/bin/sh", "-c", p.behind}
@@ -56,19 +56,19 @@ func (p program) args() []string {
 type container struct {
 	t      *testing.T
 	driver driver
-	name   string // for Docker
+	name   string // with Docker
 	cmd    *exec.Cmd
 	stdout *output
 	stderr *output
 	tty    *os.File
 
-	executed *os.File // of namespaces: at its end when the first process has become the program
+	executed *os.File // with namespaces: at EOF once PID 1 has executed the program
 
 	ended  chan struct{}
-	status int // when ended is closed: as docker wait says it
+	status int // valid once ended is closed, as docker wait prints it
 }
 
-// start starts a container, which is gone at the end of the test.
+// start starts a container, and removes it at the end of the test.
 func start(t *testing.T, d driver, p program) *container {
 	t.Helper()
 	c := &container{t: t, driver: d, stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
@@ -95,7 +95,7 @@ func start(t *testing.T, d driver, p program) *container {
 	go func() {
 		defer close(c.ended)
 		_ = c.cmd.Wait()
-		c.stdout.readers.Wait() // a terminal's last words
+		c.stdout.readers.Wait() // for the last output on a terminal
 		c.status = c.cmd.ProcessState.ExitCode()
 		if how := c.cmd.ProcessState.Sys().(syscall.WaitStatus); how.Signaled() {
 			c.status = 128 + int(how.Signal())
@@ -109,7 +109,7 @@ func start(t *testing.T, d driver, p program) *container {
 			select {
 			case <-c.ended:
 			case <-time.After(patience):
-				t.Error("the container was removed, and does not end")
+				t.Error("the container was removed, but does not end")
 				_ = c.cmd.Process.Kill()
 				<-c.ended
 			}
@@ -127,7 +127,7 @@ func start(t *testing.T, d driver, p program) *container {
 	return c
 }
 
-// fullPipe is a pipe that is not read.
+// fullPipe returns the writing end of a full pipe, which is never read.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	var fds [2]int
@@ -143,7 +143,7 @@ func fullPipe(t *testing.T) *os.File {
 	return w
 }
 
-// startOnTerminal gives the container a terminal of 24 lines and 80 columns, which is its standard input, output and error.
+// startOnTerminal starts the container on a terminal of 24 lines and 80 columns, as standard input, output and error.
 func (c *container) startOnTerminal() {
 	master, slave, err := pty.Open()
 	require.NoError(c.t, err)
@@ -159,7 +159,7 @@ func (c *container) startOnTerminal() {
 	c.stdout.readers.Go(func() { _, _ = io.Copy(c.stdout, master) })
 }
 
-// wait waits for the end, and returns the exit status.
+// wait waits until the container has ended, and returns its exit status.
 func (c *container) wait() int {
 	c.t.Helper()
 	select {
@@ -170,30 +170,30 @@ func (c *container) wait() int {
 	return c.status
 }
 
-// signal sends a signal to the first process, from outside.
+// signal sends a signal to PID 1, from outside.
 func (c *container) signal(sig syscall.Signal) {
 	c.t.Helper()
 	require.NoError(c.t, c.driver.signal(c, sig))
 }
 
-// line waits until the standard output has that text.
+// line waits until standard output contains the text.
 func (c *container) line(text string) {
 	c.t.Helper()
 	c.stdout.has(c, text)
 }
 
-// says waits until the standard error has that text.
+// says waits until standard error contains the text.
 func (c *container) says(text string) {
 	c.t.Helper()
 	c.stderr.has(c, text)
 }
 
-// output keeps what was written.
+// output collects one output of a container.
 type output struct {
 	readers sync.WaitGroup
 	mu      sync.Mutex
 	buf     bytes.Buffer
-	news    chan struct{} // closed at the next writing
+	news    chan struct{} // closed at the next write
 }
 
 func newOutput() *output { return &output{news: make(chan struct{})} }
@@ -212,15 +212,15 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// has waits for text.
+// has waits until the output contains text, or fails the test.
 func (o *output) has(c *container, text string) {
 	c.t.Helper()
 	if !o.saidBy(c, text) {
-		require.FailNow(c.t, "the container ended without saying it", "%q", text)
+		require.FailNow(c.t, "the container ended without this output", "%q", text)
 	}
 }
 
-// saidBy waits for text, or the end of the container without it.
+// saidBy waits until the output contains text, or returns false at the end of the container.
 func (o *output) saidBy(c *container, text string) bool {
 	c.t.Helper()
 	timeout := time.After(patience)
@@ -236,7 +236,7 @@ func (o *output) saidBy(c *container, text string) bool {
 		case <-c.ended:
 			ended = true
 		case <-timeout:
-			require.FailNow(c.t, "the container does not say it", "%q", text)
+			require.FailNow(c.t, "timeout: the container does not write this", "%q", text)
 		}
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/paiinit/paiinit/integration/initspec/stage"
 )
 
-// driver is a way to make containers.
+// driver creates containers.
 type driver interface {
-	// missing says why it cannot work here.
+	// missing returns the reason why the driver does not work on this machine, "" if it works.
 	missing() string
 	// prepare sets c.cmd.
 	prepare(c *container, p program)
 	signal(c *container, sig syscall.Signal) error
-	// enter is a command that runs args in the container.
+	// enter returns a command that runs args in the container.
 	enter(c *container, args ...string) *exec.Cmd
-	// remove ends a running container by force.
+	// remove kills a running container.
 	remove(c *container)
 }
 
-// need ends a test that cannot run here: it fails where everything has to run.
+// need skips the test if something is missing, or fails it if PAIINIT_TEST_REQUIRE is set.
 func need(t *testing.T, missing string) {
 	t.Helper()
 	if missing == "" {
@@ -40,9 +40,9 @@ func need(t *testing.T, missing string) {
 	t.Skip(missing)
 }
 
-// namespaces makes containers out of namespaces, in which the first process is root.
+// namespaces creates containers from namespaces, in which PID 1 is root.
 type namespaces struct {
-	user bool // in a user namespace
+	user bool // also from a user namespace
 }
 
 func (n namespaces) missing() string {
@@ -73,7 +73,7 @@ func (n namespaces) prepare(c *container, p program) {
 	var err error
 	c.cmd, err = plan.Command(inside, n.user)
 	require.NoError(c.t, err)
-	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // when the test is killed
+	c.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // the container dies with the test
 	r, w, err := os.Pipe()
 	require.NoError(c.t, err)
 	c.cmd.ExtraFiles, c.executed = []*os.File{w}, r
@@ -82,15 +82,16 @@ func (n namespaces) prepare(c *container, p program) {
 func (n namespaces) signal(c *container, sig syscall.Signal) error { return c.cmd.Process.Signal(sig) }
 
 func (n namespaces) enter(c *container, args ...string) *exec.Cmd {
-	return exec.Command("nsenter", append([]string{"--target", strconv.Itoa(c.cmd.Process.Pid), "--all", "--root", "--wd"}, args...)...)
+	options := []string{"--target", strconv.Itoa(c.cmd.Process.Pid), "--all", "--root", "--wd"}
+	return exec.Command("nsenter", append(options, args...)...)
 }
 
 func (n namespaces) remove(c *container) { _ = c.cmd.Process.Kill() }
 
-// docker makes containers of the engine.
+// docker creates containers with the Docker engine.
 type docker struct {
 	options []string
-	tmpfs   string // the option that is left out for a bare container, which is read-only
+	tmpfs   string // the option to omit for a bare container
 }
 
 func (d docker) missing() string { return noDocker }
@@ -106,7 +107,7 @@ func (d docker) prepare(c *container, p program) {
 		}
 	}
 	if p.bare {
-		args = append(args, "--read-only", "--ipc", "none", "--user", "12345") // Docker's /dev is root's to write
+		args = append(args, "--read-only", "--ipc", "none", "--user", "12345") // not root, who can write to /dev
 	}
 	for _, entry := range append([]string{"PATH=/bin:/sbin"}, p.env...) {
 		args = append(args, "--env", entry)
@@ -120,7 +121,7 @@ func (d docker) prepare(c *container, p program) {
 	program := p.args()
 	args = append(args, "--entrypoint", program[0], image)
 	c.cmd = exec.Command("docker", append(args, program[1:]...)...)
-	// It makes no container after the test is killed.
+	// If the test is killed, docker must not create a container after that.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
@@ -137,13 +138,14 @@ func (d docker) enter(c *container, args ...string) *exec.Cmd {
 }
 
 func (d docker) remove(c *container) {
-	if out, err := exec.Command("docker", "rm", "--force", c.name).CombinedOutput(); err != nil &&
-		!strings.Contains(string(out), "No such container") && !strings.Contains(string(out), "already in progress") { // it was ending
+	out, err := exec.Command("docker", "rm", "--force", c.name).CombinedOutput()
+	ending := strings.Contains(string(out), "No such container") || strings.Contains(string(out), "already in progress")
+	if err != nil && !ending {
 		c.t.Errorf("docker rm: %v: %s", err, out)
 	}
 }
 
-// drivers are all of them, by name.
+// drivers lists all drivers.
 var drivers = []struct {
 	name string
 	driver
@@ -151,5 +153,7 @@ var drivers = []struct {
 	{"root", namespaces{}},
 	{"user", namespaces{user: true}},
 	{"docker", docker{}},
-	{"restricted", docker{options: []string{"--read-only", "--tmpfs=/run", "--user=12345", "--cap-drop=ALL"}, tmpfs: "--tmpfs=/run"}},
+	{"restricted", docker{
+		options: []string{"--read-only", "--tmpfs=/run", "--user=12345", "--cap-drop=ALL"}, tmpfs: "--tmpfs=/run",
+	}},
 }

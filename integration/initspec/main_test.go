@@ -18,16 +18,16 @@ import (
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
-// root is the root directory of all containers, and inside the program that makes those of namespaces.
+// root is the root directory of all containers; inside is the program that sets up containers of namespaces.
 var root, inside string
 
-// noBusybox says why there is no shell in it, "" if there is one.
+// noBusybox is the reason why root has no shell, "" if it has one.
 var noBusybox string
 
-// image is the same directory as a Docker image, "" if there is no engine, for the reason noDocker.
+// image is root as a Docker image. noDocker is the reason why there is no image.
 var image, noDocker string
 
-// runName is in the name of everything that this run makes in the Docker engine.
+// runName is part of the name of each object that this run creates in the Docker engine.
 var runName = sweep.NewName()
 
 func TestMain(m *testing.M) {
@@ -58,9 +58,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// build builds a command as it is shipped: static, and without the race detector.
+// build builds a command as released: static, and without the race detector.
 func build(file, pkg, ldflags string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", ldflags, "-o", file, pkg)
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", ldflags, "-o", file, pkg)
 	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -69,7 +69,7 @@ func build(file, pkg, ldflags string) error {
 	return nil
 }
 
-// makeRoot fills the root directory. It has no /etc/passwd. Other users must be able to read it.
+// makeRoot fills the root directory, which other users can read and which has no /etc/passwd.
 func makeRoot(dir string) error {
 	root = filepath.Join(dir, "root")
 	inside = filepath.Join(root, "bin/inside")
@@ -87,7 +87,9 @@ func makeRoot(dir string) error {
 		}
 		err = errors.Join(err, os.WriteFile(filepath.Join(root, "files", name), []byte(text), mode))
 	}
-	if err := errors.Join(err, build(filepath.Join(root, "sbin/paiinit"), "./cmd/paiinit", "-s -w"), build(inside, "./integration/initspec/inside", "-s -w")); err != nil {
+	err = errors.Join(err, build(filepath.Join(root, "sbin/paiinit"), "./cmd/paiinit", "-s -w"),
+		build(inside, "./integration/initspec/inside", "-s -w"))
+	if err != nil {
 		return err
 	}
 	busybox, err := findBusybox()
@@ -99,13 +101,14 @@ func makeRoot(dir string) error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(root, "bin/busybox"), copied, 0o755)
 	}
-	for _, name := range []string{"sh", "sleep", "cat", "true", "id", "grep", "setsid", "stty", "kill", "echo", "ps", "env", "touch", "ln", "cut", "nproc"} {
+	for _, name := range []string{"sh", "sleep", "cat", "true", "id", "grep", "setsid", "stty", "kill", "echo", "ps",
+		"env", "touch", "ln", "cut", "nproc"} {
 		err = errors.Join(err, os.Symlink("busybox", filepath.Join(root, "bin", name)))
 	}
 	return err
 }
 
-// findBusybox finds a busybox that needs no libraries.
+// findBusybox looks for a static busybox.
 func findBusybox() (string, error) {
 	for _, name := range []string{"busybox", "busybox.static", "/bin/busybox", "/usr/bin/busybox"} {
 		path, err := exec.LookPath(name)
@@ -120,7 +123,7 @@ func findBusybox() (string, error) {
 	return "", errors.New("no static busybox; on Debian or Ubuntu: apt-get install busybox-static")
 }
 
-// importImage makes the Docker image, without a build and without a registry, and returns why it could not.
+// importImage creates the Docker image, without a build or a registry. It returns the reason if it cannot.
 func importImage() string {
 	if _, err := exec.LookPath("docker"); err != nil {
 		return "no docker command"
@@ -140,7 +143,7 @@ func importImage() string {
 	return ""
 }
 
-// archiveRoot writes the root directory, owned by root, without the devices: Docker makes those.
+// archiveRoot writes the root directory as an archive, owned by root, without the devices, which Docker creates.
 func archiveRoot(w io.Writer) error {
 	tw := tar.NewWriter(w)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

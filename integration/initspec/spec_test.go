@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soon is what ends without waiting for anything takes at most on a slow machine, and with Docker. It is below long, the
-// grace of the rows that use it.
+// soon bounds an end that waits for nothing, on a slow machine and with Docker. It is shorter than long, the grace in
+// the rows that use it, so that waiting for the grace fails.
 const (
 	soon = 40 * time.Second
 	long = "--grace=1m"
@@ -27,23 +27,23 @@ const (
 
 // files are in the directory /files of every container.
 var files = map[string]string{
-	"script":         "echo \"$0 $*\"\nexit 5\n", // no first line that says who runs it
+	"script":         "echo \"$0 $*\"\nexit 5\n", // no "#!" line
 	"garbage":        "no-such-command-at-all\n",
 	"no-interpreter": "#!/no/such/interpreter\n",
 	"plain":          "#!/bin/sh\n",
 	"foreign":        "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 57),
 }
 
-// rows are the specification.
+// rows is the specification.
 var rows = []struct {
 	name string
-	on   func(driver) bool // nil: on all drivers
+	on   func(driver) bool // nil = on all drivers
 	test func(*testing.T, driver)
 }{
 	{"the status of the command is the container's", nil, statuses},
-	{"a command that is ended by signal n gives 128+n", nil, deaths},
+	{"a command that signal n ends gives 128+n", nil, deaths},
 	{"a command that cannot run gives 126 or 127", nil, cannotRun},
-	{"a script without a first line runs in a shell", nil, plainScript},
+	{"a script without a #! line runs in a shell", nil, plainScript},
 	{"every signal reaches the command, in order", nil, signals},
 	{"SIGTERM ends the command, 143", nil, terminate},
 	{"SIGTERM reaches the commands of a shell", nil, terminateShell},
@@ -53,38 +53,38 @@ var rows = []struct {
 	{"a group that is stopped can end", nil, stoppedGroup},
 	{"a command that ignores SIGTERM is killed after the grace", nil, grace},
 	{"without a grace it is killed at once", nil, noGrace},
-	{"signals that are repeated are handed on and do not hurry", nil, repeated},
+	{"repeated signals reach the command and do not shorten the grace", nil, repeated},
 	{"a second SIGINT within two seconds ends it at once", nil, hurry},
-	{"a stopped command is not at its end", nil, stopped},
+	{"a stopped command has not ended", nil, stopped},
 	{"SIGTERM while waiting for others ends it at once, 143", nil, terminateEarly},
 	{"SIGTERM soon after the start is not lost, and is 143", isNamespace, terminateSoon},
 	{"SIGTERM at the very start ends it, or is dropped", isNamespace, terminateEarliest},
 	{"orphans are reaped while the command runs", nil, orphans},
 	{"orphans are reaped while waiting for others", nil, orphansWhileWaiting},
-	{"commands of its own keep their status", nil, ownCommands},
-	{"nothing is left of daemons", nil, daemons},
-	{"daemons delay the stop by a share of the grace at most", nil, daemonsAtStop},
-	{"daemons are asked to end", nil, daemonsAreAsked},
-	{"the command gets what the container was started with", nil, inherited},
+	{"commands of SSH clients keep their status", nil, ownCommands},
+	{"no daemon survives", nil, daemons},
+	{"daemons delay the stop only by a part of the grace", nil, daemonsAtStop},
+	{"daemons get SIGTERM first", nil, daemonsAreAsked},
+	{"the command inherits the limits and settings of the container", nil, inherited},
 	{"ignored signals stay ignored", nil, ignored},
-	{"the environment is the command's own", nil, environment},
+	{"the environment reaches the command", nil, environment},
 	{"standard input passes through", nil, standardInput},
-	{"standard output is the command's own", nil, standardOutput},
+	{"only the command writes to standard output", nil, standardOutput},
 	{"closed standard files do no harm", nil, closedFiles},
 	{"no other file is open in the command", nil, openFiles},
-	{"a terminal is the command's", nil, terminal},
+	{"the command controls the terminal", nil, terminal},
 	{"Ctrl-C on a terminal reaches the command once", nil, controlC},
 	{"a terminal's new size reaches the command", nil, windowSize},
-	{"the log does not stop on a terminal", nil, terminalStops},
+	{"the terminal does not stop the log", nil, terminalStops},
 	{"a shell on a terminal has job control", nil, jobControl},
 	{"behind another init it does the same", nil, behind},
-	{"a broken standard error is no reason to end", isNamespace, brokenError},
-	{"a standard error that is not read does not hold up the end", isNamespace, unreadError},
+	{"a broken standard error does not end it", isNamespace, brokenError},
+	{"a standard error that is not read does not delay the end", isNamespace, unreadError},
 	{"signals of faults reach the command", nil, faults},
 	{"a user without a passwd entry is enough", nil, noPasswd},
-	{"nowhere to write is said", nil, nowhere},
-	{"no /proc is no reason to fail", isNamespace, noProc},
-	{"a killed agent is told, and gives 70", nil, killedAgent},
+	{"without a writable directory it fails and says so", nil, nowhere},
+	{"it works without /proc", isNamespace, noProc},
+	{"a killed agent is reported, and gives 70", nil, killedAgent},
 }
 
 func isNamespace(d driver) bool {
@@ -115,7 +115,7 @@ func TestSpecification(t *testing.T) {
 	}
 }
 
-// TestAllStatuses does what is too much for every driver.
+// TestAllStatuses runs on one driver, because it would take too long on all of them.
 func TestAllStatuses(t *testing.T) {
 	t.Parallel()
 	d := namespaces{user: os.Geteuid() != 0}
@@ -126,7 +126,7 @@ func TestAllStatuses(t *testing.T) {
 	}
 }
 
-// TestOwnCommands does what is too much for every driver.
+// TestOwnCommands runs on one driver, because it would take too long on all of them.
 func TestOwnCommands(t *testing.T) {
 	t.Parallel()
 	d := namespaces{user: os.Geteuid() != 0}
@@ -136,12 +136,13 @@ func TestOwnCommands(t *testing.T) {
 	assert.Equal(t, "2000 commands, 0 wrong\n", c.stdout.String())
 }
 
-// TestOutOfMemory is about what only a container with a limit shows.
+// TestOutOfMemory needs a container with a memory limit.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	d := docker{options: []string{"--memory=64m"}}
 	need(t, d.missing())
-	if out, err := exec.Command("docker", "info", "--format", "{{.MemoryLimit}}").CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "true" {
+	out, err := exec.Command("docker", "info", "--format", "{{.MemoryLimit}}").CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "true" {
 		need(t, fmt.Sprintf("the Docker engine cannot limit memory: %s", out))
 	}
 	c := start(t, d, script("busybox dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?"))
@@ -149,7 +150,7 @@ func TestOutOfMemory(t *testing.T) {
 	assert.Contains(t, c.stderr.String(), "the kernel killed a process for lack of memory")
 }
 
-// TestDockerStop measures the command that people use, with its own limit of 10 s and paiinit's default grace.
+// TestDockerStop runs docker stop with its default timeout of 10 s and paiinit's default grace.
 func TestDockerStop(t *testing.T) {
 	d := docker{}
 	for name, command := range map[string]struct {
@@ -170,7 +171,7 @@ func TestDockerStop(t *testing.T) {
 			took := time.Since(begin)
 			require.NoError(t, err, "%s", out)
 			assert.Equal(t, command.status, c.wait())
-			c.says("the job has ended") // by paiinit, in less than the 10 s before Docker's own SIGKILL
+			c.says("the job has ended") // Docker's SIGKILL after 10 s would prevent this line
 			t.Logf("docker stop: %v", took)
 		})
 	}
@@ -198,7 +199,7 @@ func cannotRun(t *testing.T, d driver) {
 	for _, row := range []struct {
 		command []string
 		status  int
-		quick   bool // not for Docker
+		quick   bool // skipped with Docker
 	}{
 		{[]string{"/nope"}, 127, false},
 		{[]string{"nope"}, 127, false},
@@ -216,7 +217,8 @@ func cannotRun(t *testing.T, d driver) {
 		}
 		c := start(t, d, program{command: row.command})
 		if assert.Equal(t, row.status, c.wait(), "%q", row.command) && row.command[0] != "/files/garbage" {
-			assert.Contains(t, c.stderr.String(), fmt.Sprintf(`running \"%s\"`, row.command[0]), "the reason names it")
+			assert.Contains(t, c.stderr.String(), fmt.Sprintf(`running \"%s\"`, row.command[0]),
+				"the reason names the command")
 		}
 		assert.Empty(t, c.stdout.String())
 	}
@@ -224,18 +226,21 @@ func cannotRun(t *testing.T, d driver) {
 
 func plainScript(t *testing.T, d driver) {
 	for _, name := range []string{"/files/script", "./script", "script"} {
-		p := program{before: "cd /files", command: []string{name, "a", "b c"}, env: []string{"PATH=/no/such/directory:/files:/bin:/sbin"}}
-		c := start(t, d, p)
+		c := start(t, d, program{
+			before: "cd /files", command: []string{name, "a", "b c"},
+			env: []string{"PATH=/no/such/directory:/files:/bin:/sbin"},
+		})
 		assert.Equal(t, 5, c.wait(), name)
 		assert.Equal(t, "/files/script a b c\n", c.stdout.String())
 	}
 }
 
-// signals sends those that ask the command to end last: they start the grace.
+// signals sends the signals to end last, because they start the grace.
 func signals(t *testing.T, d driver) {
 	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
 	c.line("ready")
-	sent := []syscall.Signal{64, 37, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM, unix.SIGXCPU, unix.SIGPWR, 35, unix.SIGHUP, unix.SIGQUIT, unix.SIGINT}
+	sent := []syscall.Signal{64, 37, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM,
+		unix.SIGXCPU, unix.SIGPWR, 35, unix.SIGHUP, unix.SIGQUIT, unix.SIGINT}
 	for n := syscall.Signal(38); n < 64 && isNamespace(d); n++ {
 		sent = append([]syscall.Signal{n}, sent...)
 	}
@@ -247,7 +252,7 @@ func signals(t *testing.T, d driver) {
 	for _, sig := range sent {
 		expected += fmt.Sprintf("signal %d\n", sig)
 	}
-	assert.Equal(t, expected, c.stdout.String(), "none came twice")
+	assert.Equal(t, expected, c.stdout.String(), "each signal arrives once")
 	c.signal(unix.SIGKILL)
 	assert.Equal(t, 137, c.wait())
 }
@@ -257,7 +262,8 @@ func terminate(t *testing.T, d driver) {
 		if isDocker(d) && sig != unix.SIGTERM && sig != 35 {
 			continue
 		}
-		c := start(t, d, program{flags: []string{long}, command: []string{"sleep", "1000"}}) // busybox's shell ignores SIGQUIT
+		// Not a shell, because busybox's ignores SIGQUIT.
+		c := start(t, d, program{flags: []string{long}, command: []string{"sleep", "1000"}})
 		c.says("msg=launching")
 		begin := time.Now()
 		c.signal(sig)
@@ -328,7 +334,7 @@ func saveInBackground(t *testing.T, d driver) {
 	assert.Equal(t, "ready\nsaved\n", c.stdout.String())
 }
 
-// stoppedGroup is what Ctrl-Z leaves.
+// stoppedGroup stops the command's process group, like Ctrl-Z.
 func stoppedGroup(t *testing.T, d driver) {
 	c := start(t, d, script(`trap 'echo saved; exit 5' TERM; sleep 1000 & echo "group $$ job $! ready"; wait`, long))
 	c.line("ready")
@@ -387,7 +393,7 @@ func repeated(t *testing.T, d driver) {
 		c.stdout.has(c, expected)
 	}
 	c.signal(unix.SIGUSR1)
-	c.line("signal 10\n") // it still runs
+	c.line("signal 10\n") // the command still runs
 	c.signal(unix.SIGKILL)
 	assert.Equal(t, 137, c.wait())
 }
@@ -398,8 +404,8 @@ func hurry(t *testing.T, d driver) {
 	c.signal(unix.SIGINT)
 	c.line("first")
 	begin := time.Now()
-	for ended := false; !ended; { // on a slow machine the first one may be too long ago
-		_ = d.signal(c, unix.SIGINT) // the container may have ended, and the engine not have said so yet
+	for ended := false; !ended; { // repeat, because on a slow machine the first one may be more than two seconds old
+		_ = d.signal(c, unix.SIGINT) // fails if the container has ended
 		select {
 		case <-c.ended:
 			ended = true
@@ -411,15 +417,17 @@ func hurry(t *testing.T, d driver) {
 }
 
 func stopped(t *testing.T, d driver) {
-	c := start(t, d, script(`(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped) & kill -STOP $$; exit 3`))
+	c := start(t, d, script(
+		`(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped) & kill -STOP $$; exit 3`))
 	c.line("stopped")
 	c.signal(unix.SIGCONT)
 	assert.Equal(t, 3, c.wait())
 }
 
-// pair is one of two containers; the other one never comes.
+// pair returns one of two containers; the other one never starts.
 func pair(rank int) program {
-	p := script("echo not alone", fmt.Sprintf("--rank=%d", rank), "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=debug")
+	p := script("echo not alone", fmt.Sprintf("--rank=%d", rank), "--size=2",
+		"--peers=127.0.0.1:12345,192.0.2.1:12345", "--log-level=debug")
 	p.env = []string{"PAIINIT_SECRET=correct horse battery staple"}
 	return p
 }
@@ -439,10 +447,10 @@ func terminateEarly(t *testing.T, d driver) {
 	}
 }
 
-// terminateAtOnce sends SIGTERM a moment after the first process has started the agent, from when on it must be taken.
+// terminateAtOnce sends SIGTERM a moment after PID 1 has started the agent. From then on SIGTERM must not be lost.
 func terminateAtOnce(t *testing.T, c *container, delay time.Duration) {
-	for started := false; !started; time.Sleep(100 * time.Microsecond) { // the kernel tells nobody
-		children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.cmd.Process.Pid)) // of each thread
+	for started := false; !started; time.Sleep(100 * time.Microsecond) { // poll: /proc has no event for this
+		children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.cmd.Process.Pid))
 		require.NoError(t, err)
 		for _, file := range children {
 			pids, _ := os.ReadFile(file)
@@ -463,14 +471,15 @@ func terminateAtOnce(t *testing.T, c *container, delay time.Duration) {
 
 func terminateSoon(t *testing.T, d driver) {
 	for _, delay := range []time.Duration{0, 0, 0, 500, 1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 20000} {
-		terminateAtOnce(t, start(t, d, program{flags: []string{long}, command: []string{"/bin/sleep", "1000"}}), delay*time.Microsecond)
+		c := start(t, d, program{flags: []string{long}, command: []string{"/bin/sleep", "1000"}})
+		terminateAtOnce(t, c, delay*time.Microsecond)
 	}
 }
 
-// terminateEarliest sends SIGTERM so many microseconds after the exec. What comes before the Go runtime has its handlers, the
-// kernel drops, as for every PID 1; what comes in the 2 ms before main, the runtime answers with status 2: its default action
-// is to end by the signal, which the kernel does not allow a PID 1. Nothing else may happen. It cannot be better in Go: no
-// code of ours runs before, and a smaller program that would exec this one has the same gap a second time.
+// terminateEarliest sends SIGTERM a few microseconds after the exec. Until the Go runtime installs its handlers, the
+// kernel drops the signal, as for every PID 1. In the 2 ms from then to main, the runtime exits with status 2, because
+// the kernel does not let it kill PID 1 with the signal. No other result is allowed. A Go program cannot do better: our
+// code does not run before main, and a smaller program that executes this one would have the same gap.
 func terminateEarliest(t *testing.T, d driver) {
 	for _, delay := range []time.Duration{0, 100, 200, 400, 600, 1000, 1500, 2000} {
 		c := start(t, d, program{command: []string{"/bin/sleep", "1000"}})
@@ -478,7 +487,7 @@ func terminateEarliest(t *testing.T, d driver) {
 		require.ErrorIs(t, err, io.EOF)
 		time.Sleep(delay * time.Microsecond)
 		c.signal(unix.SIGTERM)
-		dropped := 128 + int(unix.SIGUSR1) // if sleep is there to get another signal
+		dropped := 128 + int(unix.SIGUSR1) // if the command runs, another signal must end it
 		if c.stderr.saidBy(c, "msg=launching") {
 			c.signal(unix.SIGUSR1)
 		}
@@ -508,14 +517,14 @@ func ownCommands(t *testing.T, d driver) {
 	assert.Equal(t, "50 commands, 0 wrong\n", c.stdout.String())
 }
 
-// daemon is a shell command that starts a process that leaves its session, ignores SIGTERM and closes its files. It
-// sleeps for a time that no other process sleeps, which is returned.
+// daemon returns a shell command that starts a process in a session of its own, which ignores SIGTERM and has no open
+// files. Its argument, mark, is unique on this host.
 func daemon(t *testing.T) (command, mark string) {
 	mark = fmt.Sprintf("%d.%06d", 1000000+os.Getpid(), containers.Add(1))
 	return fmt.Sprintf("(trap '' TERM HUP INT; setsid sleep %s </dev/null >/dev/null 2>&1 &)", mark), mark
 }
 
-// running counts processes of this host that have that argument.
+// running counts the processes of this host with mark as their last argument.
 func running(t *testing.T, mark string) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -559,8 +568,9 @@ func daemonsAreAsked(t *testing.T, d driver) {
 	assert.Equal(t, "ready\ndaemon saved\n", c.stdout.String())
 }
 
-// state is a shell command that prints what a process inherits. The limit of locked memory may be raised (the soft to the
-// hard one). The last command of busybox's shell would inherit its own ignoring of SIGQUIT.
+// state is a shell command that prints what a process inherits, except the limit of locked memory, because paiinit may
+// raise its soft limit to the hard one. It ends with true, because the last command of busybox's shell inherits the
+// shell's ignored SIGQUIT.
 const state = `umask; pwd; cat /proc/self/oom_score_adj; cut -d: -f3 /proc/self/cgroup;` +
 	` grep -v 'Max locked memory' /proc/self/limits;` +
 	` grep -E '^(Uid|Gid|Groups|SigBlk|SigIgn|Cap...|NoNewPrivs|Seccomp|Cpus_allowed_list):' /proc/self/status; true`
@@ -590,14 +600,16 @@ func ignored(t *testing.T, d driver) {
 
 func environment(t *testing.T, d driver) {
 	p := script("env")
-	p.env = []string{"PAIINIT_SECRET=correct horse battery staple", "HOME=/files", "A=1 = 2", "EMPTY=", "GOMAXPROCS=3", "GOGC=77"}
+	p.env = []string{"PAIINIT_SECRET=correct horse battery staple", "HOME=/files", "A=1 = 2", "EMPTY=",
+		"GOMAXPROCS=3", "GOGC=77"}
 	c := start(t, d, p)
 	require.Equal(t, 0, c.wait())
 	lines := strings.Split(c.stdout.String(), "\n")
 	for _, entry := range p.env[1:] {
 		assert.Contains(t, lines, entry)
 	}
-	assert.Regexp(t, `(?m)^PATH=(/[^:]*/bin:)?/bin:/sbin$`, c.stdout.String(), "no more than the directory of its own ssh")
+	assert.Regexp(t, `(?m)^PATH=(/[^:]*/bin:)?/bin:/sbin$`, c.stdout.String(),
+		"PATH may only gain the directory of paiinit's ssh")
 	for _, text := range []string{"PAIINIT_PID1", "PAIINIT_SECRET", "correct horse", "GODEBUG", "GOMEMLIMIT"} {
 		assert.NotContains(t, c.stdout.String(), text)
 	}
@@ -631,18 +643,18 @@ func closedFiles(t *testing.T, d driver) {
 func openFiles(t *testing.T, d driver) {
 	const list = "for fd in 3 4 5 6 7 8 9 10 11 12 13 14 15; do test ! -e /proc/$$/fd/$fd || echo $fd; done; echo end"
 	p := script(list)
-	p.before = list // whoever runs the tests may have left some open
+	p.before = list // the test's own process may have passed on open files
 	c := start(t, d, p)
 	require.Equal(t, 0, c.wait())
 	before, after, _ := strings.Cut(c.stdout.String(), "end\n")
 	assert.Equal(t, before+"end\n", after)
 }
 
-// quiet keeps the log, which quotes the command, off the terminal.
+// quiet keeps the log off the terminal, because it quotes the command.
 const quiet = "--log-level=error"
 
-// sized waits until the terminal's size was printed. The docker command hands a size on a moment after the start, and when it
-// was too early for that, not before it is told of another change.
+// sized waits until the command has printed the terminal's size. The docker command forwards the size a moment after
+// the start; if that was too early, only SIGWINCH makes it forward the size again.
 func sized(d driver, c *container, text string) {
 	c.t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -653,16 +665,18 @@ func sized(d driver, c *container, text string) {
 		select {
 		case <-tick.C:
 		case <-c.ended:
-			require.FailNow(c.t, "the container ended without saying it", "%q", text)
+			require.FailNow(c.t, "the container ended without this output", "%q", text)
 		case <-timeout:
-			require.FailNow(c.t, "the container does not say it", "%q", text)
+			require.FailNow(c.t, "timeout: the container does not write this", "%q", text)
 		}
 	}
 	c.line(text)
 }
 
 func terminal(t *testing.T, d driver) {
-	p := script(`set -- $(cat /proc/self/stat); echo "group $5 foreground $8"; until test "$(stty size 2>/dev/null)" = "24 80"; do sleep 0.01; done; echo "24 80"; read -r line </dev/tty; echo "read $line"; exit 8`, quiet)
+	p := script(`set -- $(cat /proc/self/stat); echo "group $5 foreground $8"; `+
+		`until test "$(stty size 2>/dev/null)" = "24 80"; do sleep 0.01; done; echo "24 80"; `+
+		`read -r line </dev/tty; echo "read $line"; exit 8`, quiet)
 	p.tty = true
 	c := start(t, d, p)
 	c.line("foreground")
@@ -687,7 +701,7 @@ func controlC(t *testing.T, d driver) {
 	_, err := c.tty.WriteString("\x03")
 	require.NoError(t, err)
 	c.line("caught")
-	_, err = c.tty.WriteString("\x1a") // Ctrl-Z: the first process must survive it, too
+	_, err = c.tty.WriteString("\x1a") // Ctrl-Z must not stop PID 1
 	require.NoError(t, err)
 	c.signal(unix.SIGCONT)
 	c.signal(unix.SIGTERM)
@@ -706,7 +720,7 @@ func windowSize(t *testing.T, d driver) {
 	assert.Equal(t, 143, c.wait())
 }
 
-// terminalStops has the log written to a terminal that stops background processes which write, as stty tostop asks for.
+// terminalStops logs to a terminal that stops background processes when they write (stty tostop).
 func terminalStops(t *testing.T, d driver) {
 	p := script("stty tostop; exit 7", "--log-level=debug")
 	p.tty = true
@@ -725,7 +739,7 @@ func jobControl(t *testing.T, d driver) {
 	assert.NotContains(t, c.stdout.String(), "job control")
 }
 
-// behind has a shell as PID 1, which does nothing of what an init does.
+// behind runs paiinit below a shell as PID 1, which does none of an init's work.
 func behind(t *testing.T, d driver) {
 	command, mark := daemon(t)
 	p := program{
@@ -735,7 +749,8 @@ func behind(t *testing.T, d driver) {
 	}
 	c := start(t, d, p)
 	require.Equal(t, 0, c.wait())
-	assert.Equal(t, "status 4\nleft 0\npaiinit: the job ended with status 4: rank 0's command /bin/sh ended with status 4; "+
+	assert.Equal(t, "status 4\nleft 0\n"+
+		"paiinit: the job ended with status 4: rank 0's command /bin/sh ended with status 4; "+
 		"its last lines on stderr:\nlast words\n", c.stdout.String())
 	assert.NotContains(t, c.stderr.String(), "subreaper")
 }
@@ -748,7 +763,7 @@ func brokenError(t *testing.T, d driver) {
 	assert.Equal(t, "kept\n", c.stdout.String())
 }
 
-// unreadError has the log, and what the command writes, go to a pipe that is full.
+// unreadError sends the log and the command's standard error to a full pipe.
 func unreadError(t *testing.T, d driver) {
 	p := script("echo never read >&2; echo out; exit 11", "--log-level=debug")
 	p.unread = true
@@ -769,7 +784,8 @@ func unreadError(t *testing.T, d driver) {
 	assert.Less(t, time.Since(begin), soon)
 }
 
-// faults are handed on, as ABRT is, when a process sends them; by the kernel they are faults.
+// faults checks that paiinit forwards these signals, like SIGABRT, if a process sends them. Only from the kernel they
+// are faults.
 func faults(t *testing.T, d driver) {
 	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
 	c.line("ready")

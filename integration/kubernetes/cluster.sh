@@ -1,12 +1,12 @@
 #!/bin/bash
-# Process 1 of the namespaces (mount, PID, network) that hold a Kubernetes of one node. It says "ready" on its standard output,
-# and ends when its standard input does. With it end all daemons and pods, mounts and networks: what it leaves is the
-# directory and, of the machine, the control groups, whose processes have ended, and three sysctls that kubelet sets.
+# PID 1 of the namespaces (mount, PID, network) of a Kubernetes cluster of one node. It prints "ready" on its standard
+# output, and ends at EOF on its standard input. All daemons, pods, mounts and networks end with it. It leaves behind
+# the directory, the machine's control groups without processes, and three sysctls that kubelet sets.
 #
 # usage: cluster.sh DIRECTORY PROGRAMS CGROUP
-#   DIRECTORY  empty but for images.tar, and neither below /run, /var/lib or /var/log nor on an overlay
-#   PROGRAMS   where kubernetes and coredns are
-#   CGROUP     the name of a control group that exists in every hierarchy
+#   DIRECTORY  contains only images.tar, and is not below /run, /var/lib or /var/log nor on an overlay
+#   PROGRAMS   directory of the programs kubernetes and coredns
+#   CGROUP     name of a control group that exists in every hierarchy
 set -euo pipefail
 dir=$1 programs=$2 cgroup=$3
 address=10.200.0.1
@@ -18,7 +18,7 @@ ip link set lo up
 ip link add node type bridge
 ip address add $address/24 dev node
 ip link set node up
-ip route add default dev node # the cluster's Service addresses need a route, though nothing answers there
+ip route add default dev node # Service addresses need a route, although no host has them
 echo 1 >/proc/sys/net/ipv4/ip_forward
 
 cd "$dir"
@@ -40,7 +40,7 @@ cat >cni/pods.conflist <<END
   {"type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": false, "hairpinMode": true,
    "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.201.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 END
-# Lowering oom_score_adj, as the sandbox wants to, takes CAP_SYS_RESOURCE, which a virtual machine's root may lack.
+# The sandbox lowers oom_score_adj, which needs CAP_SYS_RESOURCE; root of a virtual machine may lack it.
 cat >containerd.toml <<END
 version = 2
 root = "$dir/containerd"
@@ -56,8 +56,8 @@ state = "/run/containerd"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 END
-# CoreDNS as Kubernetes' own installer sets it up (a denial is kept for 5 s by default, for 30 s before 1.31: its ttl was 30), and
-# without a cache, each for namespaces of its own. There is no server for other names.
+# CoreDNS as Kubernetes' own installer configures it (it caches NXDOMAIN for 5 s by default, for 30 s before 1.31), and
+# without a cache, each for namespaces of its own. It does not resolve other names.
 block() {
 	cat <<-END
 		$1 {
@@ -107,16 +107,20 @@ start containerd --config containerd.toml
 hyper etcd --data-dir etcd --listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
 	--listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync
 hyper kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address $address --advertise-address $address \
-	--cert-dir keys --token-auth-file keys/tokens --authorization-mode AlwaysAllow --kubelet-preferred-address-types InternalIP \
+	--cert-dir keys --token-auth-file keys/tokens --authorization-mode AlwaysAllow \
+	--kubelet-preferred-address-types InternalIP \
 	--service-cluster-ip-range 10.96.0.0/16 --service-account-issuer https://kubernetes.default.svc \
 	--service-account-signing-key-file keys/accounts --service-account-key-file keys/accounts
 until_done ctr --address /run/containerd.sock version
 ctr --address /run/containerd.sock --namespace k8s.io images import images.tar >log/import 2>&1
 until_done kubectl get --raw /readyz
-hyper kube-controller-manager --kubeconfig kubeconfig --leader-elect=false --service-account-private-key-file keys/accounts \
-	--root-ca-file keys/apiserver.crt --cert-dir keys/controllers --use-service-account-credentials=false --controllers='*,-nodeipam'
+hyper kube-controller-manager --kubeconfig kubeconfig --leader-elect=false \
+	--service-account-private-key-file keys/accounts \
+	--root-ca-file keys/apiserver.crt --cert-dir keys/controllers --use-service-account-credentials=false \
+	--controllers='*,-nodeipam'
 hyper kube-scheduler --kubeconfig kubeconfig --leader-elect=false --cert-dir keys/scheduler
-hyper kubelet --config kubelet.yaml --kubeconfig kubeconfig --cert-dir keys/kubelet --hostname-override node --node-ip $address
+hyper kubelet --config kubelet.yaml --kubeconfig kubeconfig --cert-dir keys/kubelet \
+	--hostname-override node --node-ip $address
 start "$programs/coredns" -conf Corefile
 until_done kubectl get node node
 kubectl wait --for=condition=Ready --timeout=60s node/node >/dev/null

@@ -27,15 +27,15 @@ import (
 const (
 	startTime    = 2 * time.Minute
 	jobImage     = "paiinit-test/job:kubernetes"
-	sandboxImage = "paiinit-test/sandbox:kubernetes" // what containerd keeps a pod's namespaces with
+	sandboxImage = "paiinit-test/sandbox:kubernetes" // containerd runs it to hold a pod's namespaces
 )
 
 var (
-	programs = flag.String("programs", "../../.cache/kubernetes", "the `directory` of the programs kubernetes and coredns")
-	image    = flag.String("image", "paiinit-example", "the docker `image` of the job")
+	programs = flag.String("programs", "../../.cache/kubernetes", "`directory` of the programs kubernetes and coredns")
+	image    = flag.String("image", "paiinit-example", "docker `image` of the job")
 )
 
-// theCluster is started once, for all tests.
+// theCluster serves all tests.
 var theCluster *cluster
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		select {
 		case status := <-ended:
 			return status, nil
-		case sig := <-stop: // the tests end with the process
+		case sig := <-stop: // the process exits without waiting for the tests
 			return 0, fmt.Errorf("the tests were stopped: %v", sig)
 		}
 	}()
@@ -66,10 +66,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// cluster is a Kubernetes of one node.
+// cluster is a Kubernetes cluster of one node.
 type cluster struct {
 	dir, programs string
-	undo          []func() error // last one first
+	undo          []func() error // close runs them in reverse order
 	pid           int
 }
 
@@ -103,9 +103,11 @@ func newCluster() (_ *cluster, err error) {
 	prepared := time.Since(begin)
 
 	cmd := exec.Command("./cluster.sh", c.dir, c.programs, group)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET,
+	}
 	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe() // the cluster ends when this process does
+	stdin, err := cmd.StdinPipe() // its EOF ends the cluster with this process
 	if err != nil {
 		return nil, err
 	}
@@ -119,17 +121,18 @@ func newCluster() (_ *cluster, err error) {
 	c.pid = cmd.Process.Pid
 	c.later(func() error {
 		_ = stdin.Close()
-		_ = cmd.Process.Kill() // and thereby everything in its PID namespace
+		_ = cmd.Process.Kill() // also kills all processes in its PID namespace
 		_ = cmd.Wait()
 		return nil
 	})
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
 	defer stop()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
-		return nil, errors.Join(fmt.Errorf("cluster.sh says %q; the ends of its logs:\n%s", line, c.logs()), err)
+		return nil, errors.Join(fmt.Errorf("cluster.sh prints %q; the ends of its logs:\n%s", line, c.logs()), err)
 	}
-	// A kubectl that is in the network of the cluster.
-	script := fmt.Sprintf("#!/bin/sh\nexport HOME=%[1]q KUBECONFIG=%[1]s/kubeconfig\nexec nsenter --net=/proc/%[2]d/ns/net %[3]q kubectl \"$@\"\n",
+	// kubectl must run in the network of the cluster.
+	script := fmt.Sprintf("#!/bin/sh\nexport HOME=%[1]q KUBECONFIG=%[1]s/kubeconfig\n"+
+		"exec nsenter --net=/proc/%[2]d/ns/net %[3]q kubectl \"$@\"\n",
 		c.dir, c.pid, filepath.Join(c.programs, "kubernetes"))
 	if err := os.Mkdir(filepath.Join(c.dir, "bin"), 0o755); err != nil {
 		return nil, err
@@ -137,7 +140,8 @@ func newCluster() (_ *cluster, err error) {
 	if err := os.WriteFile(filepath.Join(c.dir, "bin/kubectl"), []byte(script), 0o755); err != nil {
 		return nil, err
 	}
-	fmt.Printf("images made in %.1f s, cluster started in %.1f s\n", prepared.Seconds(), (time.Since(begin) - prepared).Seconds())
+	fmt.Printf("built the images in %.1f s, started the cluster in %.1f s\n",
+		prepared.Seconds(), (time.Since(begin) - prepared).Seconds())
 	return c, nil
 }
 
@@ -151,24 +155,28 @@ func (c *cluster) close() error {
 	return errors.Join(errs...)
 }
 
-// images puts the images of job and sandbox where cluster.sh takes them from.
+// images builds the images of job and sandbox, and saves them for cluster.sh.
 func (c *cluster) images(ctx context.Context) error {
 	build := filepath.Join(c.dir, "build")
 	script := `mkdir "$1" && cp ../../examples/allreduce.py /bin/busybox "$1"
 		printf 'FROM %s\nCOPY allreduce.py /examples/\n' "$2" | docker build -q --network none -t "$3" -f - "$1"
-		printf 'FROM scratch\nCOPY busybox /\nENTRYPOINT ["/busybox", "sleep", "1000000"]\n' | docker build -q --network none -t "$4" -f - "$1"
+		printf 'FROM scratch\nCOPY busybox /\nENTRYPOINT ["/busybox", "sleep", "1000000"]\n' |
+			docker build -q --network none -t "$4" -f - "$1"
 		docker save -o "$5" "$3" "$4"`
 	c.later(func() error {
 		_, err := run(context.Background(), nil, "docker", "image", "rm", "--no-prune", jobImage, sandboxImage)
 		return err
 	})
-	_, err := run(ctx, nil, "sh", "-euc", script, "sh", build, *image, jobImage, sandboxImage, filepath.Join(c.dir, "images.tar"))
+	_, err := run(ctx, nil, "sh", "-euc", script,
+		"sh", build, *image, jobImage, sandboxImage, filepath.Join(c.dir, "images.tar"))
 	return err
 }
 
-// keepSettings restores what kubelet changes of the whole machine.
+// keepSettings saves the sysctls of this machine that kubelet changes, and restores them at the end.
 func (c *cluster) keepSettings() error {
-	for _, file := range []string{"/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops", "/proc/sys/vm/overcommit_memory"} {
+	for _, file := range []string{
+		"/proc/sys/kernel/panic", "/proc/sys/kernel/panic_on_oops", "/proc/sys/vm/overcommit_memory",
+	} {
 		value, err := os.ReadFile(file)
 		if err != nil {
 			return err
@@ -178,7 +186,7 @@ func (c *cluster) keepSettings() error {
 	return nil
 }
 
-// controlGroup makes a control group for the pods in every hierarchy.
+// controlGroup creates a control group for the pods in every hierarchy.
 func (c *cluster) controlGroup(name string) error {
 	hierarchies := []string{"/sys/fs/cgroup"}
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
@@ -188,7 +196,7 @@ func (c *cluster) controlGroup(name string) error {
 	}
 	for _, h := range hierarchies {
 		group := filepath.Join(h, name)
-		if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // some are links to others
+		if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // a link to another hierarchy
 			return err
 		}
 		c.later(func() error { return removeGroup(group) })
@@ -196,7 +204,7 @@ func (c *cluster) controlGroup(name string) error {
 	return nil
 }
 
-// removeGroup removes a control group and those in it. Their processes have been killed, and may still be ending.
+// removeGroup removes a control group and all groups below it. It retries while their killed processes still end.
 func removeGroup(group string) error {
 	var err error
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -229,12 +237,12 @@ func (c *cluster) logs() string {
 	return all.String()
 }
 
-// kubectl makes a command.
+// kubectl returns a command that runs kubectl.
 func (c *cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.shell(ctx, `exec kubectl "$@"`, args...)
 }
 
-// shell makes a shell command that knows kubectl.
+// shell returns a shell command that can call kubectl.
 func (c *cluster) shell(ctx context.Context, script string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-euc", script, "sh"}, args...)...)
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(c.dir, "bin")+":"+os.Getenv("PATH"))
@@ -242,7 +250,7 @@ func (c *cluster) shell(ctx context.Context, script string, args ...string) *exe
 	return cmd
 }
 
-// watch decodes the objects of a kind as they change, until one of them ends it.
+// watch calls ended for each change of the objects that args select, until ended returns true.
 func watch[T any](ctx context.Context, c *cluster, ended func(event string, object T) bool, args ...string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -267,7 +275,8 @@ func watch[T any](ctx context.Context, c *cluster, ended func(event string, obje
 			Object T
 		}
 		if err := events.Decode(&e); err != nil {
-			return fmt.Errorf("watching %s: %w %s", strings.Join(args, " "), errors.Join(err, context.Cause(ctx)), stderr.String())
+			return fmt.Errorf("watching %s: %w %s",
+				strings.Join(args, " "), errors.Join(err, context.Cause(ctx)), stderr.String())
 		}
 		if ended(e.Type, e.Object) {
 			return nil

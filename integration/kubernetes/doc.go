@@ -1,6 +1,6 @@
-// Package kubernetes tests examples/kubernetes on a real Kubernetes of one node: etcd, API server, controllers, scheduler, kubelet,
-// CoreDNS and kubectl, built from their modules by cluster/build.sh, with Debian's containerd and CNI plugins. make test-kubernetes
-// runs it; without the build tag kubernetes there is nothing here to test.
+// Package kubernetes tests examples/kubernetes on a real Kubernetes cluster of one node. cluster/build.sh builds etcd,
+// API server, controllers, scheduler, kubelet, CoreDNS and kubectl from their modules; containerd and the CNI plugins
+// are Debian's. Run it with make test-kubernetes: the tests have the build tag kubernetes.
 //
-// It wants root. The cluster lives in namespaces of its own and ends with the test, whatever becomes of that.
+// It needs root. The cluster has namespaces of its own and ends with the test, even if the test is killed.
 package kubernetes

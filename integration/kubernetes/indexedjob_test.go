@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSum is the example as it is, under each way in which a cluster's DNS remembers: not at all, that a name is unknown for 5 s as
-// most do, and for 30 s.
+// TestSum runs the example unchanged with three kinds of cluster DNS, which cache the answer that a name does not exist
+// not at all, for 5 s like most, or for 30 s.
 func TestSum(t *testing.T) {
 	for _, namespace := range []string{"plain", "cached", "long"} {
 		t.Run(namespace, func(t *testing.T) {
@@ -35,8 +35,8 @@ func TestFailingRank(t *testing.T) {
 	require.Equal(t, map[string]int{"0": 3, "1": 3, "2": 3, "3": 3}, statuses(pods))
 }
 
-// TestDeletedPod: who deletes a pod of a running job ends the others, whether it has time to say goodbye or not, and also where
-// Kubernetes would leave them alone and replace it.
+// TestDeletedPod: deleting a pod of a running job ends the others, with and without a grace period, and even if
+// Kubernetes would replace the pod.
 func TestDeletedPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limit string
@@ -52,7 +52,8 @@ func TestDeletedPod(t *testing.T) {
 			}
 			j := startChanged(t, name, limit, "mpirun", "python3", "/examples/allreduce.py", "--sleep", "1000")
 			j.logs.find(t, "sum = ", 1)
-			victim := strings.TrimSpace(must(j.kubectl(t, "get", "pods", "--selector=batch.kubernetes.io/job-completion-index=2", "--output=name"))(t))
+			victim := strings.TrimSpace(must(j.kubectl(t, "get", "pods",
+				"--selector=batch.kubernetes.io/job-completion-index=2", "--output=name"))(t))
 			begin := time.Now()
 			must(j.kubectl(t, append([]string{"delete", victim}, tt.flags...)...))(t)
 			pods := j.watch(t, func(pods map[string]pod) bool {
@@ -73,10 +74,10 @@ func TestDeletedPod(t *testing.T) {
 	}
 }
 
-// save is a rank that needs three seconds to save its work when it is told to end.
+// save is a rank that needs three seconds to save its work on SIGTERM.
 const save = `trap 'sleep 3; echo saved; exit 0' TERM; echo runs; while :; do sleep 0.1; done`
 
-// TestStopped: a Job that is deleted has saved its work, and is gone before the pods' terminationGracePeriodSeconds, 30 s.
+// TestStopped: a deleted Job saves its work, and ends within the pods' terminationGracePeriodSeconds, 30 s.
 func TestStopped(t *testing.T) {
 	j := start(t, "stopped", "mpirun", "--map-by", "ppr:1:node", "sh", "-c", save)
 	j.logs.find(t, `(?m) runs$`, size)
@@ -91,7 +92,7 @@ func TestStopped(t *testing.T) {
 	require.Equal(t, map[string]int{"0": 143, "1": 143, "2": 143, "3": 143}, statuses(pods))
 }
 
-// gathering is the time between the first line of the last pod and the launch.
+// gathering returns the time from the first log line of the last pod to the launch.
 func (j *job) gathering(t *testing.T) time.Duration {
 	t.Helper()
 	var last time.Time

@@ -23,14 +23,14 @@ const (
 	manifest = "../../examples/kubernetes/indexed-job.yaml"
 )
 
-// job is the example's Job, alone in a namespace.
+// job is the example's Job in a namespace of its own.
 type job struct {
 	c         *cluster
 	namespace string
 	logs      transcript
 }
 
-// pod is what the tests want to know of one.
+// pod is the part of a pod's object that the tests use.
 type pod struct {
 	Metadata struct {
 		Name        string
@@ -50,7 +50,7 @@ type pod struct {
 	}
 
 	deleted bool
-	ended   time.Time // when that was seen
+	ended   time.Time // when watch saw its end
 }
 
 func (p pod) index() string {
@@ -63,7 +63,7 @@ func (p pod) started() bool {
 
 func (p pod) running() bool { return p.Status.ContainerStatuses[0].State.Running != nil }
 
-// status is the exit status of the pod's container, -1 as long as it has none.
+// status returns the exit status of the pod's container, -1 while it runs.
 func (p pod) status() int {
 	if len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Terminated != nil {
 		return p.Status.ContainerStatuses[0].State.Terminated.ExitCode
@@ -86,7 +86,7 @@ func count(pods map[string]pod, is func(pod) bool) (n int) {
 	return n
 }
 
-// statuses are the exit statuses by index.
+// statuses returns the exit statuses by index.
 func statuses(pods map[string]pod) map[string]int {
 	all := make(map[string]int)
 	for _, p := range pods {
@@ -95,7 +95,7 @@ func statuses(pods map[string]pod) map[string]int {
 	return all
 }
 
-// start starts the job as a user does, and returns when its pods have started. Its command replaces that of the example.
+// start starts the job like a user, and returns after its pods have started. command replaces the example's.
 func start(t *testing.T, namespace string, command ...string) *job {
 	t.Helper()
 	return startChanged(t, namespace, func(manifest string) string { return manifest }, command...)
@@ -118,7 +118,7 @@ func startChanged(t *testing.T, namespace string, change func(manifest string) s
 	t.Cleanup(func() { j.remove(t) })
 	_, err = j.kubectl(t, "wait", "--for=create", "serviceaccount/default")
 	require.NoError(t, err)
-	// The command by which the example says to make the secret.
+	// The example has this command to create the secret.
 	secret := regexp.MustCompile(`(?m)^#\s+(kubectl create secret .*)$`).FindStringSubmatch(text)
 	require.NotNil(t, secret)
 	_, err = output(j.c.shell(t.Context(), secret[1]+" --namespace "+namespace))
@@ -130,8 +130,8 @@ func startChanged(t *testing.T, namespace string, change func(manifest string) s
 	require.NoError(t, err)
 	j.watch(t, allStarted)
 	t.Logf("all pods started %.2f s after kubectl apply", time.Since(begin).Seconds())
-	j.logs.follow(t, j.command(context.WithoutCancel(t.Context()), "logs", "--follow", "--selector=job-name=allreduce", "--prefix", "--timestamps",
-		"--tail=-1", "--max-log-requests=10"))
+	j.logs.follow(t, j.command(context.WithoutCancel(t.Context()), "logs", "--follow",
+		"--selector=job-name=allreduce", "--prefix", "--timestamps", "--tail=-1", "--max-log-requests=10"))
 	return j
 }
 
@@ -152,8 +152,7 @@ func (j *job) kubectl(t *testing.T, args ...string) (string, error) {
 	return output(j.command(ctx, args...))
 }
 
-// watch follows the pods until they are as they should be, and returns them by name. A pod that is no more is kept as it
-// was last seen.
+// watch follows the pods until done returns true, and returns them by name, including the last state of deleted pods.
 func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -172,7 +171,7 @@ func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod
 	return pods
 }
 
-// condition waits for the end of the job, and returns the conditions that it ended with.
+// condition waits until the job has ended, and returns its conditions.
 func (j *job) condition(t *testing.T) (types []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -204,11 +203,11 @@ func (j *job) remove(t *testing.T) {
 	j.logs.wait()
 }
 
-// transcript is what a command prints.
+// transcript collects the output of a command.
 type transcript struct {
 	mu     sync.Mutex
 	all    strings.Builder
-	grown  chan struct{} // closed when there is more
+	grown  chan struct{} // closed at the next write
 	ending chan struct{} // closed when the command has ended
 }
 
@@ -237,7 +236,7 @@ func (s *transcript) text() string {
 	return s.all.String()
 }
 
-// find waits until the expression matches n times, and returns what matched and its groups.
+// find waits until the expression matches n times, and returns the matches with their groups.
 func (s *transcript) find(t *testing.T, expression string, n int) [][]string {
 	t.Helper()
 	e, timeout := regexp.MustCompile(expression), time.After(patience)
@@ -254,9 +253,9 @@ func (s *transcript) find(t *testing.T, expression string, n int) [][]string {
 			if m := e.FindAllStringSubmatch(s.text(), -1); len(m) >= n {
 				return m
 			}
-			require.FailNow(t, "the logs have ended", "%q is not %d times in them", expression, n)
+			require.FailNow(t, "the logs have ended", "without %d matches of %q", n, expression)
 		case <-timeout:
-			require.FailNow(t, "timeout", "%q is not %d times in the logs", expression, n)
+			require.FailNow(t, "timeout", "the logs do not have %d matches of %q", n, expression)
 		}
 	}
 }

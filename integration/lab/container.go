@@ -8,10 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,55 +20,56 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// Program says what a container runs and what it sees.
+// Program describes what a container runs and sees.
 type Program struct {
-	Name     string   // of the container in output and errors; "" = the machine's
+	Name     string   // the container's name in output and errors; "" = the machine's
 	Hostname string   // "" = the machine's name
 	Args     []string // the program, looked up in the PATH of Env, and its arguments
 	Env      []string // its whole environment
 	Dir      string   // working directory; "" = /
-	// Tmpfs lists directories of this host that are empty and private in the container, besides /run, /tmp and
-	// /dev/shm. A missing one is made on this host, and stays there.
+	// Tmpfs lists further directories that are empty and private in the container, besides /run, /tmp and /dev/shm.
+	// Start creates missing ones on this host, and leaves them there.
 	Tmpfs []string
-	// Overlay lists directories of this host that the container may change without this host seeing it.
+	// Overlay lists directories of this host in which the container keeps its own changes.
 	Overlay []string
-	// Binds makes files and directories of this host visible, by the path they get in the container. It is
-	// needed for what a tmpfs would hide. Missing mount points are made where they lie on a tmpfs or an
-	// overlay.
+	// Binds mounts files and directories of this host, by their paths in the container. A mount point that does not
+	// exist must be on a tmpfs or an overlay.
 	Binds map[string]string
-	// Hide makes files unusable: they read as empty and cannot be executed. Those that do not exist are left out.
+	// Hide makes files of this host empty and not executable, if they exist.
 	Hide []string
-	// Parent has the program run as the child of a first process that is not its own, as `docker run --init` does. That one tells what
-	// the program leaves behind (Container.Left), which nobody could see otherwise: PID 1 takes all others with it.
+	// Parent runs the program as the child of another PID 1, like `docker run --init`. This PID 1 records the processes
+	// and sockets that the program leaves behind (Container.Left). Without it, the kernel removes them with PID 1.
 	Parent bool
-	// Input gives the program a standard input in which nothing comes, and which does not end, as
-	// `docker run --interactive` does. Without it, the input is empty.
+	// Input keeps the program's standard input open without data, like `docker run --interactive`. By default it is at
+	// EOF.
 	Input bool
 
-	// Hosts are further lines of /etc/hosts: address by name. The container's own name is always there.
+	// Hosts adds addresses by name to /etc/hosts, which always has the container's own name.
 	Hosts map[string]netip.Addr
 }
 
-// Line is one line that a container wrote, without its end.
+// Line is a line that a container wrote.
 type Line struct {
-	Time      time.Time // of its arrival
+	Time      time.Time // when it arrived
 	Container string
-	Stderr    bool // else standard output
-	Text      string
+	Stderr    bool   // standard error, not standard output
+	Text      string // without the newline
 }
 
-// Container is a program that runs, or ran, in its own namespaces, as PID 1 unless Program.Parent says otherwise.
+// Container is a program that runs, or ran, in its own namespaces, as PID 1 unless Program.Parent is set.
 type Container struct {
 	Name    string
 	Machine *Machine
 
 	cmd  *exec.Cmd
 	env  []string
-	done chan struct{} // closed when PID 1 is waited for and its output is read
+	done chan struct{} // closed when PID 1 is reaped and its output is read
 
-	left      Left // once done is closed
+	left      Left // valid once done is closed
 	leftKnown bool
 
 	mu    sync.Mutex
@@ -76,7 +77,7 @@ type Container struct {
 	more  chan struct{} // closed and replaced when lines grows or done closes
 }
 
-// Start starts a container on the machine and returns when the program has been executed.
+// Start starts a container on the machine, and returns after it has executed the program.
 func (m *Machine) Start(p Program) (*Container, error) {
 	if p.Name == "" {
 		p.Name = m.Name
@@ -115,7 +116,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 			Pdeathsig:  syscall.SIGKILL,
-			Setsid:     true, // a terminal's Ctrl-C is for us
+			Setsid:     true, // a terminal's Ctrl-C must reach only this process
 		},
 	}
 	if p.Input {
@@ -128,18 +129,17 @@ func (m *Machine) start(p Program) (*Container, error) {
 	}
 	files.close(plan, fail, left, stdoutIn, stderrIn)
 
-	// The lab must know the container before anything that may fail, or Close would leave it behind.
 	files.keep(stdout, stderr, leftOut)
 	var readers sync.WaitGroup
 	readers.Go(func() { c.read(stdout, false) })
 	readers.Go(func() { c.read(stderr, true) })
 	readers.Go(func() {
 		defer func() { _ = leftOut.Close() }()
-		c.leftKnown = json.NewDecoder(leftOut).Decode(&c.left) == nil // EOF where there is nothing to tell
+		c.leftKnown = json.NewDecoder(leftOut).Decode(&c.left) == nil // EOF if the program has no parent
 	})
 	go func() {
 		readers.Wait()
-		_ = c.cmd.Wait() // the status is in cmd.ProcessState
+		_ = c.cmd.Wait() // cmd.ProcessState has the status
 		close(c.done)
 		c.mu.Lock()
 		close(c.more)
@@ -163,7 +163,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 	return c, nil
 }
 
-// adopt makes Close kill the container; it is too late for that when the lab is closed.
+// adopt registers the container with Close. It returns false if the lab is already closed.
 func (l *Lab) adopt(c *Container) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +201,7 @@ func (c *Container) line(line Line) {
 	}
 }
 
-// Lines returns what the container wrote up to now.
+// Lines returns what the container has written so far.
 func (c *Container) Lines() []Line {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,8 +218,8 @@ func (c *Container) Output() string {
 	return b.String()
 }
 
-// WaitLine returns the first line that contains text, also one that was written before the call. It fails when
-// ctx ends or the container does so without such a line.
+// WaitLine waits for a line that contains text and returns the first one, which may be older than the call. It fails if
+// ctx or the container ends without such a line.
 func (c *Container) WaitLine(ctx context.Context, text string) (Line, error) {
 	seen := 0
 	for {
@@ -238,7 +238,8 @@ func (c *Container) WaitLine(ctx context.Context, text string) (Line, error) {
 		select {
 		case <-c.done:
 			if c.written() == seen {
-				return Line{}, fmt.Errorf("lab: container %q ended with status %d and never wrote %q", c.Name, c.status(), text)
+				return Line{}, fmt.Errorf("lab: container %q ended with status %d and never wrote %q",
+					c.Name, c.status(), text)
 			}
 			continue
 		default:
@@ -257,8 +258,8 @@ func (c *Container) written() int {
 	return len(c.lines)
 }
 
-// Wait returns the exit status of PID 1 as its parent sees it, once it has ended and all its output has been
-// read: its own, or 128+n where signal n killed it.
+// Wait waits until PID 1 has ended and all its output is read, and returns its exit status, or 128+n if signal n killed
+// it.
 func (c *Container) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-c.done:
@@ -279,10 +280,10 @@ func (c *Container) status() int {
 // Ended is closed when Wait would return at once.
 func (c *Container) Ended() <-chan struct{} { return c.done }
 
-// PID is the process id of PID 1 on this host.
+// PID returns the process id of PID 1 on this host.
 func (c *Container) PID() int { return c.cmd.Process.Pid }
 
-// Signal sends a signal to PID 1 from outside, as a container engine does. It is an error when PID 1 has ended.
+// Signal sends a signal to PID 1 from outside, as a container engine does. It fails if PID 1 has ended.
 func (c *Container) Signal(sig syscall.Signal) error {
 	if err := c.cmd.Process.Signal(sig); err != nil {
 		return fmt.Errorf("lab: signal %v to container %q: %w", sig, c.Name, err)
@@ -293,10 +294,10 @@ func (c *Container) Signal(sig syscall.Signal) error {
 // Kill ends all processes of the container at once.
 func (c *Container) Kill() { _ = c.cmd.Process.Kill() }
 
-// Pause stops every process of the container, as a frozen or hopelessly overloaded machine would: its kernel goes
-// on acknowledging TCP segments, its programs do nothing. Resume undoes it.
+// Pause stops all processes of the container until Resume. The kernel still acknowledges TCP segments, as on a frozen
+// or overloaded machine.
 func (c *Container) Pause() error {
-	// A process that runs may start another one meanwhile; after a round without a new one none runs.
+	// A running process may start another one meanwhile, so repeat until a round finds no new process.
 	stopped := map[int]bool{}
 	for {
 		processes, err := c.Processes()
@@ -308,7 +309,7 @@ func (c *Container) Pause() error {
 			if !stopped[p.PID] {
 				fresh++
 				stopped[p.PID] = true
-				_ = unix.Kill(p.PID, unix.SIGSTOP) // it may have ended
+				_ = unix.Kill(p.PID, unix.SIGSTOP) // fails if the process has ended
 			}
 		}
 		if fresh == 0 {
@@ -326,15 +327,15 @@ func (c *Container) Resume() error {
 	return err
 }
 
-// Process is a process of a container, as this host sees it.
+// Process is a process of a container.
 type Process struct {
 	PID     int      // on this host
-	Parent  int      // on this host
+	Parent  int      // its PID on this host
 	Args    []string // empty for a zombie
-	Environ []string // as in /proc/PID/environ: what it was started with
+	Environ []string // the environment at its start, from /proc/PID/environ
 }
 
-// Processes returns the processes of the container, PID 1 among them, by PID. It is empty when PID 1 has ended.
+// Processes returns the processes of the container, including PID 1, sorted by PID. It returns none if PID 1 has ended.
 func (c *Container) Processes() ([]Process, error) {
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", c.PID()))
 	if errors.Is(err, os.ErrNotExist) {
@@ -343,7 +344,8 @@ func (c *Container) Processes() ([]Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab: processes of container %q: %w", c.Name, err)
 	}
-	entries, err := os.ReadDir("/proc")
+	fsys := os.DirFS("/proc")
+	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
 		return nil, fmt.Errorf("lab: processes of container %q: %w", c.Name, err)
 	}
@@ -353,38 +355,18 @@ func (c *Container) Processes() ([]Process, error) {
 		if err != nil {
 			continue
 		}
-		dir := filepath.Join("/proc", e.Name())
-		if ns, err := os.Readlink(filepath.Join(dir, "ns/pid")); err != nil || ns != own {
-			continue // it may have ended since
+		if ns, err := os.Readlink("/proc/" + e.Name() + "/ns/pid"); err != nil || ns != own {
+			continue // the process may have ended
 		}
-		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
-		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		processes = append(processes, Process{pid, parentOf(dir), nulSeparated(args), nulSeparated(environ)})
+		stat, _ := proc.Read(fsys, pid)
+		processes = append(processes, Process{pid, stat.Parent, proc.CommandLine(fsys, pid), proc.Environ(fsys, pid)})
 	}
 	slices.SortFunc(processes, func(a, b Process) int { return a.PID - b.PID })
 	return processes, nil
 }
 
-// parentOf reads field 4 of /proc/PID/stat (proc(5)); field 2 is a name in brackets, which may hold anything.
-func parentOf(dir string) int {
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
-		return 0 // it has ended
-	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	parent, _ := strconv.Atoi(fields[1])
-	return parent
-}
-
-func nulSeparated(b []byte) []string {
-	if len(b) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
-}
-
-// Exec runs a command inside the container beside its processes, in the environment of Program.Env, and returns
-// what it writes. The error holds its standard error and wraps an *exec.ExitError.
+// Exec runs a command inside the container, with the environment of Program.Env, and returns its standard output. The
+// error contains its standard error and wraps an *exec.ExitError.
 func (c *Container) Exec(ctx context.Context, args ...string) ([]byte, error) {
 	nsenter, err := lookSbin("nsenter")
 	if err != nil {
@@ -396,12 +378,13 @@ func (c *Container) Exec(ctx context.Context, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("lab: exec %q in container %q: %w: %s", args, c.Name, err, bytes.TrimSpace(stderr.Bytes()))
+		return stdout.Bytes(), fmt.Errorf("lab: exec %q in container %q: %w: %s",
+			args, c.Name, err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
 }
 
-// pipes opens pipes and closes what nobody took.
+// pipes opens pipes, and closes the ends that no caller kept.
 type pipes struct {
 	open []*os.File
 	err  error
@@ -429,8 +412,7 @@ func (p *pipes) keep(files ...*os.File) {
 
 func (p *pipes) closeAll() { p.close(slices.Clone(p.open)...) }
 
-// stageResult reads what stage writes when it fails; it writes nothing and its end is closed when it executes the
-// program.
+// stageResult reads the error of stage. It gets EOF when stage executes the program, because exec closes the pipe.
 func stageResult(r io.Reader) error {
 	text, err := io.ReadAll(r)
 	if err == nil && len(text) > 0 {

@@ -13,23 +13,23 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// nameServer answers A and PTR questions over UDP. Names that it does not know do not exist; a name that it
-// knows has no records of other types.
+// nameServer answers A and PTR questions over UDP. It has no other record types, and answers NXDOMAIN for unknown
+// names.
 type nameServer struct {
 	conn *net.UDPConn
 	work sync.WaitGroup
 
 	mu    sync.Mutex
 	addrs map[string][]netip.Addr // by lower-case name without the final dot
-	ptrs  map[string]string       // by the name in in-addr.arpa
+	ptrs  map[string]string       // by name in in-addr.arpa
 }
 
-// maxAnswer is what every client takes (RFC 1035, 4.2.1), in bytes: about 28 addresses of one name.
+// maxAnswer is the size in bytes that every client accepts (RFC 1035, 4.2.1): about 28 addresses of one name.
 const maxAnswer = 512
 
 const ttl = 1 // seconds
 
-// serveNames opens a name server in the network namespace of the calling thread.
+// serveNames starts a name server in the network namespace of the calling thread.
 func serveNames(addr netip.Addr) (*nameServer, error) {
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 53)))
 	if err != nil {

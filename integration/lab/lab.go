@@ -1,19 +1,19 @@
-// Package lab makes many hosts on one Linux machine, for tests, demonstrations and measurements.
+// Package lab simulates many hosts on one Linux machine, for tests, demonstrations and measurements.
 //
-// It hides namespaces. A Machine is a network namespace with one address, connected by a cable (a veth
-// pair) to a switch (a bridge in a network namespace of its own, out of the reach of the packet filters of
-// this host). A Container is a program that runs as PID 1 of its own PID, mount, UTS and IPC namespaces on a
-// machine. Several containers may share a machine, as with Docker's host networking. A machine can be cut off
-// and slowed, a container killed, paused, signalled and looked into.
+// It hides namespaces. A Machine is a network namespace with one address, connected by a cable (a veth pair) to a
+// switch (a bridge in a network namespace of its own, which the packet filters of this host do not reach). A Container
+// is a program that runs as PID 1 of its own PID, mount, UTS and IPC namespaces on a machine. Several containers may
+// share a machine, as with Docker's host networking. Callers can cut off and slow machines, and kill, pause, signal and
+// inspect containers.
 //
-// Nothing of a lab has a name on this host: namespaces are held by open files and by the containers, which the
-// kernel kills when the process that made the lab ends, however it ends.
+// Nothing of a lab has a name on this host: open files and the containers hold the namespaces. The kernel kills the
+// containers when the process that created the lab ends, for any reason.
 //
 // A container is no security boundary: its root file system is that of this host, with tmpfs on /run, /tmp and
-// /dev/shm. The lab connects nothing to the outside.
+// /dev/shm. The lab has no connection to other networks.
 //
-// The caller's main or TestMain calls Main before anything else, because the program is executed again inside
-// the new namespaces.
+// The caller's main or TestMain calls Main before anything else, because the lab executes the program again inside the
+// new namespaces.
 package lab
 
 import (
@@ -31,13 +31,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClosed is returned by everything that is asked of a closed lab.
+// ErrClosed is the error of every operation on a closed lab.
 var ErrClosed = errors.New("lab: closed")
 
-// Config says how a lab is made. The zero value is ready to use.
+// Config configures a lab. The zero value is ready to use.
 type Config struct {
-	// OnLine, if set, is called with every line that a container writes, one call at a time, in the order of
-	// arrival. It must not block for long.
+	// OnLine, if set, is called for each line that a container writes, one call at a time, in the order of arrival. It
+	// must not block for long.
 	OnLine func(Line)
 }
 
@@ -47,30 +47,31 @@ type Lab struct {
 
 	calls    chan call // to thread
 	quit     chan struct{}
-	stopped  chan struct{} // thread has ended
-	home     *os.File      // the network namespace that we came from
+	stopped  chan struct{} // closed when thread has ended
+	home     *os.File      // the network namespace of this process
 	switched *os.File      // the network namespace of the switch
 	names    *nameServer
-	next     netip.Addr // of the next machine
+	next     netip.Addr // address of the next machine
 
 	mu         sync.Mutex
 	closed     bool
 	machines   []*Machine
 	containers []*Container
-	writing    sync.Mutex // of onLine
+	writing    sync.Mutex // serialises onLine
 }
 
-// The addresses of a lab: the switch has the first one, which is the name server and everybody's gateway to all others; machines
-// follow from .0.10 on. The switch forwards packets, not frames: if machines knew each other's hardware addresses, the table of
-// those, which the kernel has once for all namespaces, would overflow with 1,024 entries (arp(7), gc_thresh3), at 32 machines.
+// The switch has the first address of the subnet; it is the name server, and the machines' gateway to each other. The
+// machines follow from .0.10 on. The switch forwards packets, not frames, because 32 machines that know each other's
+// hardware addresses would fill the kernel's neighbour table: all namespaces share its 1,024 entries (arp(7),
+// gc_thresh3).
 var (
 	subnet       = netip.MustParsePrefix("10.77.0.0/16")
 	switchAddr   = netip.MustParseAddr("10.77.0.1")
 	firstMachine = netip.MustParseAddr("10.77.0.10")
 )
 
-// New makes an empty lab. It needs root, which Main makes out of a user namespace where it can, and `ip`
-// of iproute2; Missing tells people what they have to install.
+// New creates an empty lab. It needs iproute2's `ip` and root, which Main gets from a user namespace if it can. Missing
+// lists what people have to install.
 func New(cfg Config) (*Lab, error) {
 	home, err := os.Open("/proc/self/ns/net")
 	if err != nil {
@@ -104,7 +105,9 @@ func (l *Lab) makeSwitch() (err error) {
 		if err != nil {
 			return fmt.Errorf("lab: making the switch: %w", err)
 		}
-		for name, value := range map[string]string{"ip_forward": "1", "conf/all/send_redirects": "0", "conf/br0/send_redirects": "0"} {
+		for name, value := range map[string]string{
+			"ip_forward": "1", "conf/all/send_redirects": "0", "conf/br0/send_redirects": "0",
+		} {
 			if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
 				return fmt.Errorf("lab: making the switch: %w", err)
 			}
@@ -114,15 +117,15 @@ func (l *Lab) makeSwitch() (err error) {
 	})
 }
 
-// Name makes the lab's name server answer name with addr, besides the addresses it already has. It gives
-// several addresses in random order, as Docker's resolver does.
+// Name adds addr to the addresses of name in the lab's name server, which answers in random order, as Docker's resolver
+// does.
 func (l *Lab) Name(name string, addr netip.Addr) { l.names.add(name, addr) }
 
-// Reverse makes the lab's name server say that addr is called name.
+// Reverse makes the lab's name server resolve addr to name.
 func (l *Lab) Reverse(addr netip.Addr, name string) { l.names.reverse(addr, name) }
 
-// Close kills every container, removes all machines and the switch, and returns when everything is gone. It
-// may be called more than once.
+// Close kills all containers, removes the machines and the switch, and returns when all are gone. It may be called more
+// than once.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -153,15 +156,15 @@ func (l *Lab) Close() error {
 	return l.home.Close()
 }
 
-// call is a function that thread has to run in a network namespace.
+// call is a function for thread to run in a network namespace.
 type call struct {
-	network *os.File // nil: a new one
+	network *os.File // nil = a new one
 	f       func() error
 	done    chan error
 }
 
-// in runs f on a thread that is in the given network namespace: sockets that f opens and processes that it
-// starts are in there. f must not start goroutines that do so.
+// in runs f on a thread in the given network namespace. Sockets and processes that f creates belong to the namespace; f
+// must not create them in other goroutines.
 func (l *Lab) in(network *os.File, f func() error) error {
 	c := call{network, f, make(chan error, 1)}
 	select {
@@ -172,7 +175,7 @@ func (l *Lab) in(network *os.File, f func() error) error {
 	}
 }
 
-// newNetwork makes a network namespace that lives as long as the returned file and whatever runs in it.
+// newNetwork creates a network namespace, which exists as long as the returned file or a process in it.
 func (l *Lab) newNetwork() (network *os.File, err error) {
 	err = l.in(nil, func() error {
 		network, err = os.Open("/proc/thread-self/ns/net")
@@ -181,8 +184,8 @@ func (l *Lab) newNetwork() (network *os.File, err error) {
 	return network, err
 }
 
-// thread runs calls one by one on one thread that lives as long as the lab: it is the parent whose death kills
-// the containers (PR_SET_PDEATHSIG speaks of the thread, not of the process).
+// thread runs calls, one at a time, on one thread that lives as long as the lab. The containers die with this thread,
+// because PR_SET_PDEATHSIG watches the parent's thread, not its process.
 func (l *Lab) thread() {
 	defer close(l.stopped)
 	runtime.LockOSThread()
@@ -209,7 +212,7 @@ func (l *Lab) visit(c call) error {
 	}
 	err = c.f()
 	if back := unix.Setns(int(l.home.Fd()), unix.CLONE_NEWNET); back != nil {
-		// Nothing that runs on this thread from now on would be where it thinks it is.
+		// All further calls on this thread would run in the wrong namespace.
 		panic(fmt.Sprintf("lab: returning to the network namespace: %v", back))
 	}
 	return err
@@ -230,7 +233,7 @@ func ip(commands ...string) error {
 	return nil
 }
 
-// lookSbin finds an administrator's program also where the PATH of an ordinary user does not lead.
+// lookSbin looks for a program in PATH and in the sbin directories, which an ordinary user's PATH lacks.
 func lookSbin(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
@@ -244,7 +247,7 @@ func lookSbin(name string) (string, error) {
 	return "", err
 }
 
-// Containers returns the containers of the lab in the order in which they were started.
+// Containers returns the containers of the lab in the order of their starts.
 func (l *Lab) Containers() []*Container {
 	l.mu.Lock()
 	defer l.mu.Unlock()

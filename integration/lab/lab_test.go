@@ -75,7 +75,7 @@ func sh(script string) lab.Program {
 	return lab.Program{Args: []string{"/bin/sh", "-c", script}, Env: []string{shPath}}
 }
 
-// helper is this test program with a job of its own, and with a path that the tmpfs on /tmp would have hidden.
+// helper runs a function of helpers in this test program, mounted below /run/bin because the tmpfs on /tmp hides it.
 func helper(t *testing.T, name string, args ...string) lab.Program {
 	t.Helper()
 	exe, err := os.Executable()
@@ -153,7 +153,9 @@ hidden
 		require.Equal(t, line.Text == "to-stderr", line.Stderr)
 		require.WithinDuration(t, time.Now(), line.Time, time.Minute)
 	}
-	for _, path := range []string{"/tmp/mine", "/run/mine", "/dev/shm/mine", "/srv/mine", "/opt/mine", "/opt/no/such/file"} {
+	for _, path := range []string{
+		"/tmp/mine", "/run/mine", "/dev/shm/mine", "/srv/mine", "/opt/mine", "/opt/no/such/file",
+	} {
 		require.NoFileExists(t, path)
 	}
 }
@@ -164,7 +166,7 @@ func TestStatus(t *testing.T) {
 		"exit 0":            0,
 		"exit 3":            3,
 		"exit 255":          255,
-		"kill -KILL $$":     0, // from inside, PID 1 is immune
+		"kill -KILL $$":     0, // PID 1 ignores signals from its own namespace
 		"kill -TERM $$":     0,
 		"sleep 60 & exit 7": 7,
 	} {
@@ -203,7 +205,11 @@ func TestParent(t *testing.T) {
 		p.Parent = true
 		return p
 	}
-	for script, status := range map[string]int{"exit 7": 7, "kill -9 $$": 128 + 9, "trap 'exit 5' TERM; sleep 1000 & echo ready; wait; exit 6": 5} {
+	for script, status := range map[string]int{
+		"exit 7":     7,
+		"kill -9 $$": 128 + 9,
+		"trap 'exit 5' TERM; sleep 1000 & echo ready; wait; exit 6": 5,
+	} {
 		c := start(t, m, child(script))
 		if status == 5 {
 			waitLine(t, c, "ready")
@@ -213,7 +219,7 @@ func TestParent(t *testing.T) {
 		left, known := c.Left()
 		require.True(t, known)
 		if status == 5 {
-			require.Len(t, left.Processes, 1) // the sleep, or the shell that is about to become it
+			require.Len(t, left.Processes, 1) // the sleep, or the shell that is about to execute it
 		} else {
 			require.Empty(t, left.Processes)
 		}
@@ -258,12 +264,15 @@ func TestProgramsThatCannotStart(t *testing.T) {
 		want string
 	}{
 		{lab.Program{}, `starting container "alpha": no program`},
-		{lab.Program{Args: []string{"no-such-program"}, Env: []string{shPath}}, "look up no-such-program: file does not exist"},
+		{lab.Program{Args: []string{"no-such-program"}, Env: []string{shPath}},
+			"look up no-such-program: file does not exist"},
 		{lab.Program{Args: []string{"sh"}}, "look up sh: file does not exist"},
 		{lab.Program{Args: []string{"/etc/passwd"}}, "exec /etc/passwd: permission denied"},
 		{lab.Program{Args: []string{"/bin/true"}, Dir: "/no/such/dir"}, "chdir /no/such/dir: no such file"},
-		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/run/x": "/no/such/file"}}, "open /no/such/file"},
-		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/usr/no-such-file": "/etc/passwd"}}, "/usr/no-such-file does not exist"},
+		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/run/x": "/no/such/file"}},
+			"open /no/such/file"},
+		{lab.Program{Args: []string{"/bin/true"}, Binds: map[string]string{"/usr/no-such-file": "/etc/passwd"}},
+			"/usr/no-such-file does not exist"},
 		{lab.Program{Args: []string{"/bin/true"}, Tmpfs: []string{"/no/such/dir"}},
 			"making a mount point: mkdir /no/such/dir: no such file"},
 	} {
@@ -284,7 +293,7 @@ func TestPause(t *testing.T) {
 	waitLine(t, c, "child")
 	waitLine(t, c, "parent")
 	require.NoError(t, c.Pause())
-	time.Sleep(100 * time.Millisecond) // what was written before arrives
+	time.Sleep(100 * time.Millisecond) // earlier output must arrive first
 	before := len(c.Lines())
 	time.Sleep(200 * time.Millisecond)
 	require.Len(t, c.Lines(), before)
@@ -297,7 +306,8 @@ func TestExec(t *testing.T) {
 	p := sh("sleep 1000 & wait")
 	p.Env = append(p.Env, "COLOUR=red")
 	c := start(t, m, p)
-	out, err := c.Exec(t.Context(), "sh", "-c", "hostname; echo $COLOUR; ls /proc/1/exe; ps -o args= -p 1; cat /proc/net/dev | grep -c eth0")
+	out, err := c.Exec(t.Context(), "sh", "-c",
+		"hostname; echo $COLOUR; ls /proc/1/exe; ps -o args= -p 1; cat /proc/net/dev | grep -c eth0")
 	require.NoError(t, err)
 	require.Equal(t, "alpha\nred\n/proc/1/exe\n/bin/sh -c sleep 1000 & wait\n1\n", string(out))
 	_, err = c.Exec(t.Context(), "sh", "-c", "echo wrong >&2; exit 9")
@@ -370,7 +380,7 @@ func TestSlow(t *testing.T) {
 
 	require.NoError(t, alpha.Slow(time.Millisecond, 1))
 	require.Equal(t, 1, wait(t, start(t, beta, helper(t, "ping", alpha.Addr.String()+":7000", "1", "1"))))
-	require.NoError(t, alpha.CutOff()) // the line survives it
+	require.NoError(t, alpha.CutOff()) // must not end the delay line
 	require.NoError(t, alpha.Reconnect())
 	require.NoError(t, alpha.Slow(0, 0))
 	ping("5", "1")
@@ -391,13 +401,15 @@ func TestNames(t *testing.T) {
 [app-worker-3.app_default.]
 lookup nobody on 10.77.0.1:53: no such host
 `, c.Output())
-	c = start(t, machines[0], sh("getent ahostsv4 worker | grep -c STREAM; getent ahostsv4 m0 | grep -c STREAM; getent hosts 10.77.0.12"))
+	c = start(t, machines[0], sh(`getent ahostsv4 worker | grep -c STREAM
+		getent ahostsv4 m0 | grep -c STREAM
+		getent hosts 10.77.0.12`))
 	require.Zero(t, wait(t, c))
 	require.Equal(t, "4\n1\n10.77.0.12      app-worker-2.app_default\n", c.Output())
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
-	newLab(t) // checks that there is all that it takes
+	newLab(t) // skips the test if the host lacks a program
 	before, goroutines := ownNetworks(t), goleak.IgnoreCurrent()
 	l, err := lab.New(lab.Config{})
 	require.NoError(t, err)
@@ -425,7 +437,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for _, pid := range pids {
 		require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
 	}
-	// Nobody holds the namespaces any more: they, and the interfaces in them, are gone.
+	// Without open files and processes, the kernel removes the namespaces and their interfaces.
 	require.Equal(t, before, ownNetworks(t))
 	goleak.VerifyNone(t, goroutines)
 }
@@ -443,7 +455,7 @@ func TestDeathOfTheMakerLeavesNothing(t *testing.T) {
 	var pids [2]int
 	_, err = fmt.Fscan(out, &pids[0], &pids[1])
 	require.NoError(t, err)
-	// Orphans come to this process: when the init of this machine reaps is not our matter, nor is whose the numbers are then.
+	// Adopt the orphans, so that this process reaps them and the kernel does not reuse their PIDs before.
 	require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 	defer func() { require.NoError(t, unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)) }()
 	var ends []unix.PollFd
@@ -460,7 +472,7 @@ func TestDeathOfTheMakerLeavesNothing(t *testing.T) {
 		n, err = unix.Poll(ends[:1], 10000)
 	}
 	require.NoError(t, err)
-	require.Equal(t, 1, n, "the container lives on")
+	require.Equal(t, 1, n, "the container still runs")
 	_, err = unix.Wait4(pids[0], nil, 0, nil)
 	require.NoError(t, err)
 	for i, end := range ends {
@@ -468,11 +480,11 @@ func TestDeathOfTheMakerLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser runs another test as nobody: Main makes root of it in a user namespace.
+// TestOrdinaryUser runs other tests as user nobody, which Main makes root of a user namespace.
 func TestOrdinaryUser(t *testing.T) {
 	newLab(t)
 	if os.Getuid() != 0 {
-		t.Skip("is one already")
+		t.Skip("this process already runs as an ordinary user")
 	}
 	exe, err := os.ReadFile("/proc/self/exe")
 	require.NoError(t, err)
@@ -503,18 +515,19 @@ func TestMissing(t *testing.T) {
 		lab.Need{Try: []string{"/bin/sh", "-c", "echo first; echo no module; exit 3"}, Package: "python3-mpi4py"})
 	require.Equal(t, []string{
 		"no-such-mpirun: not found; on Debian or Ubuntu: apt-get install openmpi-bin",
-		"/bin/sh: `/bin/sh -c echo first; echo no module; exit 3` fails (exit status 3: no module); on Debian or Ubuntu: apt-get install python3-mpi4py",
+		"/bin/sh: `/bin/sh -c echo first; echo no module; exit 3` fails (exit status 3: no module); " +
+			"on Debian or Ubuntu: apt-get install python3-mpi4py",
 	}, missing)
 }
 
-// ownNetworks returns the network namespaces that this process is in or holds open, each as often as it does.
+// ownNetworks lists the network namespaces of this process's threads and open files.
 func ownNetworks(t *testing.T) []string {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/task/*/ns/net")
 	require.NoError(t, err)
 	found := map[string]bool{}
 	for _, link := range links {
-		if ns, err := os.Readlink(link); err == nil { // a thread may end at any time
+		if ns, err := os.Readlink(link); err == nil { // fails if the thread has ended
 			found["in "+ns] = true
 		}
 	}
@@ -529,7 +542,7 @@ func ownNetworks(t *testing.T) []string {
 }
 
 var helpers = map[string]func(args []string) error{
-	// socket PATH leaves a socket behind.
+	// socket PATH creates a socket and leaves it behind.
 	"socket": func(args []string) error {
 		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: args[0], Net: "unix"})
 		if err == nil {
@@ -587,7 +600,7 @@ var helpers = map[string]func(args []string) error{
 		orders := map[string]bool{}
 		var addrs []string
 		var err error
-		for len(orders) < 5 { // it ends because the order is random
+		for len(orders) < 5 { // the random order must show five of its permutations
 			if addrs, err = net.LookupHost(args[0]); err != nil {
 				return err
 			}
@@ -604,7 +617,7 @@ var helpers = map[string]func(args []string) error{
 		fmt.Println(err)
 		return nil
 	},
-	// maker makes a lab, prints the PIDs of a container in it and waits for its own death.
+	// maker creates a lab, prints the PIDs of a container in it, and waits until it is killed.
 	"maker": func([]string) error {
 		l, err := lab.New(lab.Config{})
 		if err != nil {

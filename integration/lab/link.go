@@ -14,22 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delayLine carries frames between two interfaces, late and not all of them.
+// delayLine forwards frames between two interfaces, with delay and loss.
 type delayLine struct {
 	delay atomic.Int64  // nanoseconds
-	keep  atomic.Uint64 // of 1<<32 frames
+	keep  atomic.Uint64 // number of frames to keep out of 1<<32
 	ends  [2]*os.File
 	work  sync.WaitGroup
 }
 
-// maxFrame is the largest frame that a veth interface hands over: 64 KiB of segments that nobody cut yet,
-// with an Ethernet header and the virtio header in front.
+// maxFrame is the largest frame of a veth interface: 64 KiB that are not segmented yet, after an Ethernet header and
+// the virtio header.
 const maxFrame = 65536 + 14 + 10
 
-// spliceDelayLine takes port off the bridge br0 and connects it through a delay line: port, line, near - far,
-// br0. It is called in the network namespace of the switch.
+// spliceDelayLine removes port from the bridge br0 and connects it through a delay line: port, line, near - far, br0.
+// It must run in the network namespace of the switch.
 func spliceDelayLine(port, near, far string) (*delayLine, error) {
-	// Without ARP: the switch has an address and would otherwise answer for it on port, around the line.
+	// Disable ARP, or the switch would answer for its own address on port, bypassing the line.
 	err := ip(fmt.Sprintf("link add %s type veth peer name %s", near, far),
 		fmt.Sprintf("link set %s nomaster arp off", port),
 		fmt.Sprintf("link set %s arp off up", near),
@@ -69,7 +69,7 @@ type frame struct {
 	data []byte
 }
 
-// carry moves frames one way until the line is closed.
+// carry forwards frames in one direction until the line is closed.
 func (d *delayLine) carry(from, to *os.File) {
 	queue := make(chan frame, 4096)
 	d.work.Go(func() {
@@ -81,12 +81,12 @@ func (d *delayLine) carry(from, to *os.File) {
 				return
 			}
 			if err != nil || n == 0 || uint64(rand.Uint32()) >= d.keep.Load() {
-				continue // ENETDOWN comes once for every CutOff
+				continue // each CutOff causes one ENETDOWN
 			}
 			f := frame{time.Now().Add(time.Duration(d.delay.Load())), append([]byte(nil), buf[:n]...)}
 			select {
 			case queue <- f:
-			default: // lost, as on any full link
+			default: // drop it, as a full link does
 			}
 		}
 	})
@@ -95,20 +95,20 @@ func (d *delayLine) carry(from, to *os.File) {
 			if wait := time.Until(f.due); wait > 0 {
 				<-time.After(wait)
 			}
-			_, _ = to.Write(f.data) // an interface that is down loses it
+			_, _ = to.Write(f.data) // lost if the interface is down
 		}
 	})
 }
 
-// packetSocket reads and writes the whole frames of an interface, each after a virtio_net_hdr, which carries the
-// checksum and segmentation that veth leaves undone (packet(7), PACKET_VNET_HDR).
+// packetSocket opens a socket for the whole frames of an interface. Each frame follows a virtio_net_hdr, which
+// describes the checksum and segmentation that veth leaves undone (packet(7), PACKET_VNET_HDR).
 func packetSocket(name string) (*os.File, error) {
 	iface, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, err
 	}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	// No protocol until it is bound: it would receive from every interface.
+	// Set the protocol only in bind, or the socket would receive from every interface before.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)

@@ -15,14 +15,14 @@ type Machine struct {
 
 	lab     *Lab
 	network *os.File
-	port    string // our end of its cable, in the switch
+	port    string // the switch's end of its cable
 
 	mu   sync.Mutex
 	slow *delayLine // nil until Slow
 }
 
-// Machine adds a machine to the lab. Its name is the default host name of its containers and is not known
-// to the lab's name server unless Lab.Name is called.
+// Machine adds a machine to the lab. Its name is the default host name of its containers. The lab's name server does
+// not know the name until Lab.Name is called.
 func (l *Lab) Machine(name string) (*Machine, error) {
 	l.mu.Lock()
 	if l.closed {
@@ -56,11 +56,11 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 	return m, nil
 }
 
-// ethIndex is the index of eth0: there is room for interfaces before it.
+// ethIndex is the index of eth0, which leaves room for interfaces before it.
 const ethIndex = 64
 
-// Isolate gives the machine a second network, on which nothing else is, as a container bridge makes one. The kernel
-// lists its address before that of eth0.
+// Isolate gives the machine a second network without other machines, like a container bridge. The kernel lists its
+// address before that of eth0.
 func (m *Machine) Isolate(addr netip.Prefix) error {
 	err := m.lab.in(m.network, func() error {
 		return ip("link add isolated0 index 62 type veth peer name isolated1 index 63",
@@ -73,8 +73,8 @@ func (m *Machine) Isolate(addr netip.Prefix) error {
 	return nil
 }
 
-// Widen puts the machine's address into a subnet of the given length instead of one of its own, as most networks have
-// it: those of the other machines on the switch are then in it, too.
+// Widen changes the prefix length of the machine's address, so that it shares a subnet with the other machines on the
+// switch, as in most networks.
 func (m *Machine) Widen(bits int) error {
 	err := m.lab.in(m.network, func() error {
 		return ip(fmt.Sprintf("addr add %s/%d dev eth0", m.Addr, bits), fmt.Sprintf("addr del %s/32 dev eth0", m.Addr))
@@ -85,10 +85,10 @@ func (m *Machine) Widen(bits int) error {
 	return nil
 }
 
-// CutOff pulls the machine's cable: it can reach nobody and nobody can reach it, and nobody is told.
+// CutOff unplugs the machine's cable: no packet reaches or leaves it, and no connection is reset.
 func (m *Machine) CutOff() error { return m.cable("down") }
 
-// Reconnect puts the cable back in.
+// Reconnect plugs the cable in again.
 func (m *Machine) Reconnect() error { return m.cable("up") }
 
 func (m *Machine) cable(state string) error {
@@ -99,13 +99,14 @@ func (m *Machine) cable(state string) error {
 	return nil
 }
 
-// Slow delays every frame to and from the machine by delay, so that a round trip takes 2*delay longer, and
-// loses the given part (0 to 1) of them. It can be called again to change that.
+// Slow delays every frame to and from the machine by delay, so that a round trip takes 2*delay longer, and drops the
+// given fraction (0 to 1) of them. A second call replaces the values of the first.
 //
-// It does what `tc netem` does, for kernels without it, which are common in small virtual machines.
+// It replaces `tc netem`, which the kernels of small virtual machines often lack.
 func (m *Machine) Slow(delay time.Duration, loss float64) error {
 	if delay < 0 || loss < 0 || loss > 1 {
-		return fmt.Errorf("lab: machine %q: delay %s and loss %v are not a delay and a part of 1", m.Name, delay, loss)
+		return fmt.Errorf("lab: machine %q: delay %s is negative, or loss %v is not between 0 and 1",
+			m.Name, delay, loss)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,6 +130,6 @@ func (m *Machine) close() {
 		m.slow.close()
 	}
 	if m.network != nil {
-		_ = m.network.Close() // the veth pair goes with the namespace, and that with its last user
+		_ = m.network.Close() // the kernel removes the namespace and the veth pair after their last user
 	}
 }

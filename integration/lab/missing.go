@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// Need is something that has to be installed on this host.
+// Need is a program or library that containers use.
 type Need struct {
-	Try     []string // a command that succeeds where it is
-	Package string   // that brings it, on Debian and Ubuntu
+	Try     []string // a command that succeeds if it is installed
+	Package string   // the package that contains it, on Debian and Ubuntu
 }
 
-// Missing returns what is missing on this host to make a lab whose containers use needs, one line for each thing
-// with the way to get it. It tries everything, also making a lab with a container in it.
+// Missing returns what this host lacks for a lab whose containers use needs, one line each, with the way to install it.
+// It also tries to start a container in a lab.
 func Missing(needs ...Need) []string {
 	var missing []string
 	programs := append([]Need{
@@ -24,17 +24,21 @@ func Missing(needs ...Need) []string {
 	}, needs...)
 	for _, n := range programs {
 		if problem := try(n.Try); problem != "" {
-			missing = append(missing, fmt.Sprintf("%s: %s; on Debian or Ubuntu: apt-get install %s", n.Try[0], problem, n.Package))
+			missing = append(missing,
+				fmt.Sprintf("%s: %s; on Debian or Ubuntu: apt-get install %s", n.Try[0], problem, n.Package))
 		}
 	}
 	switch {
 	case os.Geteuid() != 0:
-		missing = append(missing, "network, PID and mount namespaces need root, or user namespaces for ordinary users, which this "+
-			"kernel refuses: run it with sudo, or as root: sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000 "+
-			"kernel.apparmor_restrict_unprivileged_userns=0 (those that exist)")
+		missing = append(missing, "network, PID and mount namespaces need root, "+
+			"or user namespaces for ordinary users, which this kernel refuses: "+
+			"run the program with sudo, or set as root those that exist: "+
+			"sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000 "+
+			"kernel.apparmor_restrict_unprivileged_userns=0")
 	case len(missing) == 0:
 		if err := tryLab(); err != nil {
-			missing = append(missing, fmt.Sprintf("namespaces do not work here: %v; inside a container, start that with --privileged", err))
+			missing = append(missing,
+				fmt.Sprintf("namespaces do not work here: %v; a container needs --privileged", err))
 		}
 	}
 	return missing

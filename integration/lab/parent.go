@@ -1,28 +1,29 @@
 package lab
 
 import (
-	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// Left is what a program under a parent had left behind when it ended, before the kernel swept it away with the container.
+// Left lists what a program with Program.Parent left behind when it ended, before the kernel removed the container.
 type Left struct {
 	Processes []string // process id, name and command line of each
-	Sockets   []string // in the directories that the container has to itself
+	Sockets   []string // paths in the container's own tmpfs directories
 }
 
-// Left returns what the program left behind. It is false where the program had no parent (Program.Parent), has not ended, or was
-// killed together with it.
+// Left returns what the program left behind. It returns false if Program.Parent was not set, if the program has not
+// ended, or if the whole container was killed.
 func (c *Container) Left() (Left, bool) {
 	select {
 	case <-c.done:
@@ -32,9 +33,9 @@ func (c *Container) Left() (Left, bool) {
 	}
 }
 
-// parent runs the program as a child, hands signals on to it, reaps, and ends as it has ended.
+// parent runs the program as a child, forwards signals to it, reaps, and exits with the child's status.
 func (p plan) parent(path string) error {
-	// What is sent to the first process of a PID namespace is lost unless it is caught.
+	// The kernel drops signals for the first process of a PID namespace unless it catches them.
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	child, err := os.StartProcess(path, p.Args, &os.ProcAttr{
@@ -46,7 +47,7 @@ func (p plan) parent(path string) error {
 	_ = unix.Close(stageFailure)
 	go func() {
 		for s := range signals {
-			_ = unix.Kill(child.Pid, s.(syscall.Signal)) // it may have ended
+			_ = unix.Kill(child.Pid, s.(syscall.Signal)) // fails if the child has ended
 		}
 	}()
 	var ws unix.WaitStatus
@@ -62,7 +63,7 @@ func (p plan) parent(path string) error {
 			break
 		}
 	}
-	// Nobody may be left to read it.
+	// Ignore the error: the lab may have gone.
 	_ = json.NewEncoder(os.NewFile(stageLeft, "left")).Encode(Left{leftProcesses(), p.leftSockets()})
 	if ws.Signaled() {
 		os.Exit(128 + int(ws.Signal()))
@@ -71,32 +72,25 @@ func (p plan) parent(path string) error {
 	return nil
 }
 
-// leftProcesses finds whoever runs beside the first process.
+// leftProcesses lists all processes but the first one and zombies.
 func leftProcesses() (lines []string) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return []string{err.Error()}
+	fsys := os.DirFS("/proc")
+	all := proc.ReadAll(fsys, os.Getpid())
+	if all == nil {
+		return []string{"/proc cannot be read"}
 	}
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err != nil || pid == 1 {
+	for pid, p := range all {
+		if pid == 1 || p.Ended() {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		name, rest, _ := strings.Cut(string(stat), ") ") // PID (NAME) STATE ... (proc(5))
-		if strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {
-			continue
-		}
-		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // empty in the middle of an execve
-		lines = append(lines, strings.TrimSpace(name+") "+string(bytes.ReplaceAll(line, []byte{0}, []byte{' '}))))
+		line := strings.Join(proc.CommandLine(fsys, pid), " ") // empty during an execve
+		lines = append(lines, strings.TrimSpace(fmt.Sprintf("%d (%s) %s", pid, p.Name, line)))
 	}
 	slices.Sort(lines)
 	return lines
 }
 
-// leftSockets finds sockets on the container's own file systems, not on what is mounted there.
+// leftSockets lists sockets on the container's own tmpfs, but not on other file systems mounted below.
 func (p plan) leftSockets() (found []string) {
 	for _, dir := range p.Tmpfs {
 		var top unix.Stat_t

@@ -19,7 +19,7 @@ import (
 	"github.com/paiinit/paiinit/integration/testnetwork"
 )
 
-// What this program is called, and which files it has open, when it is executed again inside new namespaces.
+// Names and open files of this program when it is executed again inside new namespaces.
 const (
 	stageName    = "paiinit-lab-container"
 	rootName     = "paiinit-lab-root"
@@ -28,7 +28,7 @@ const (
 	stageLeft    = 5
 )
 
-// plan is what the first process of a container needs to know.
+// plan tells the first process of a container what to set up and to run.
 type plan struct {
 	Hostname string
 	Args     []string
@@ -69,10 +69,12 @@ func stagePlanOf(p Program, m *Machine) plan {
 	}
 }
 
-// Main does the lab's part of a program that is executed again inside new namespaces, and then does not return.
-// In a process of an ordinary user it runs the program again as root of a user namespace, where the kernel allows
-// that, and exits with that status. In all other processes it does nothing. It is called before anything else by
-// every program that makes labs; a command that must not run as another user calls it only when it needs a lab.
+// Main sets up a container and executes its program, if the lab has executed this program again inside new namespaces;
+// then it does not return. In a process of an ordinary user it runs this program again as root of a user namespace, if
+// the kernel allows that, and exits with its status. In all other processes it does nothing.
+//
+// A program that creates labs calls Main first; a command that must not run as another user calls it only when it needs
+// a lab.
 func Main() {
 	switch {
 	case os.Args[0] == stageName:
@@ -82,7 +84,7 @@ func Main() {
 	case os.Args[0] != rootName && os.Geteuid() != 0:
 		if status, err := runAsRoot(); err == nil {
 			os.Exit(status)
-		} // else Missing says what to do
+		} // otherwise Missing reports the problem
 	}
 }
 
@@ -98,7 +100,7 @@ func runAsRoot() (int, error) {
 	})
 }
 
-// stage furnishes the namespaces that it finds itself in and becomes the program.
+// stage sets up the namespaces of this process and executes the program.
 func stage() error {
 	syscall.CloseOnExec(stageFailure)
 	syscall.CloseOnExec(stageLeft)
@@ -124,10 +126,11 @@ func stage() error {
 	if p.Parent {
 		return p.parent(path)
 	}
-	// The lab's death kills the thread that was cloned, and the program is whichever thread executes it.
+	// The parent-death signal belongs to a thread, and exec keeps only the thread that calls it: set the signal on this
+	// one.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("asking to end with the lab: %w", err)
+		return fmt.Errorf("setting the parent-death signal: %w", err)
 	}
 	return &fs.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, p.Args, p.Env)}
 }
@@ -136,7 +139,7 @@ func (p plan) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	// Sources are opened first: a tmpfs may hide them in a moment.
+	// Open the sources first, because a tmpfs may hide them.
 	sources := map[string]*os.File{}
 	for target, source := range p.Binds {
 		fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -177,14 +180,14 @@ func (p plan) mount() error {
 	return p.hide()
 }
 
-// overlay lets the container see a directory of this host and keep its own changes in another one.
+// overlay mounts a writable view of a directory of this host. Changes go to another directory.
 func overlay(dir, changes string) error {
 	for _, part := range []string{"/upper", "/work"} {
 		if err := os.MkdirAll(changes+part, 0o755); err != nil {
 			return err
 		}
 	}
-	// Without userxattr only the root of this host may do this.
+	// Without userxattr, only root of the initial user namespace can use it.
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work,userxattr", dir, changes, changes)
 	if err := unix.Mount("overlay", dir, "overlay", 0, options); err != nil {
 		return fmt.Errorf("mounting an overlay on %s: %w", dir, err)
@@ -208,7 +211,7 @@ func (p plan) hide() error {
 	return null.Close()
 }
 
-// bindText puts a file with that text in the place of target.
+// bindText mounts a file with the text on target.
 func (p plan) bindText(text, target string) error {
 	f, err := os.CreateTemp("/run", ".lab-*")
 	if err != nil {
@@ -223,7 +226,7 @@ func (p plan) bindText(text, target string) error {
 	if err := p.bind(f, target); err != nil {
 		return err
 	}
-	if err := os.Remove(f.Name()); err != nil { // the mount keeps it
+	if err := os.Remove(f.Name()); err != nil { // the mount keeps the file
 		return err
 	}
 	return f.Close()
@@ -239,14 +242,16 @@ func (p plan) bind(source *os.File, target string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", source.Fd()), target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	file := fmt.Sprintf("/proc/self/fd/%d", source.Fd())
+	if err := unix.Mount(file, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("binding %s to %s: %w", source.Name(), target, err)
 	}
 	return nil
 }
 
-// mountPoint follows symbolic links, also one that leads nowhere (/etc/resolv.conf often points into /run), and
-// makes what is missing, but only on a tmpfs: all else belongs to this host.
+// mountPoint resolves target. It also follows dangling symbolic links: /etc/resolv.conf often points into /run, which
+// is a tmpfs. It creates a missing mount point only on a tmpfs or an overlay, because everything else belongs to this
+// host.
 func (p plan) mountPoint(target string, dir bool) (string, error) {
 	for range 8 {
 		link, err := os.Readlink(target)
@@ -261,7 +266,8 @@ func (p plan) mountPoint(target string, dir bool) (string, error) {
 	if _, err := os.Stat(target); err == nil {
 		return target, nil
 	}
-	if !slices.ContainsFunc(append(p.Tmpfs, p.Overlay...), func(t string) bool { return strings.HasPrefix(target, t+"/") }) {
+	private := func(dir string) bool { return strings.HasPrefix(target, dir+"/") }
+	if !slices.ContainsFunc(append(p.Tmpfs, p.Overlay...), private) {
 		return "", fmt.Errorf("mount point %s does not exist, and is on no tmpfs or overlay of the container", target)
 	}
 	if dir {
@@ -273,7 +279,7 @@ func (p plan) mountPoint(target string, dir bool) (string, error) {
 	return target, os.WriteFile(target, nil, 0o644)
 }
 
-// look finds the program in the PATH of its own environment.
+// look searches the program in the PATH of its own environment.
 func look(args, env []string) (string, error) {
 	if len(args) == 0 {
 		return "", errors.New("no program")

@@ -14,9 +14,9 @@ import (
 	"github.com/paiinit/paiinit/integration/attack"
 )
 
-// During each attack, and all of them at once, people log in from other addresses, and the container's memory stays
-// below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. A large one makes no difference
-// from 16,384 on: a quarter of it is more than the SSH server takes, and an eighth more than the port.
+// TestAbuse: during each attack, and during all at once, logins from other addresses succeed, and the container's
+// memory stays below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. Limits above 16,384
+// make no difference: a quarter of it exceeds the maximum of the SSH server, and an eighth that of the port.
 func TestAbuse(t *testing.T) {
 	const few = 1024
 	for _, a := range attack.All() {
@@ -29,7 +29,7 @@ func TestAbuse(t *testing.T) {
 	t.Run("all at once, few files", func(t *testing.T) { abuse(t, few, attack.All()...) })
 }
 
-// abuse attacks a container whose RLIMIT_NOFILE is files; 0 = that of this process.
+// abuse attacks a container whose RLIMIT_NOFILE is files; 0 = the limit of this process.
 func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	connections, gossip := 500, false
 	for _, a := range attacks {
@@ -67,7 +67,7 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 		require.NoError(t, client.Close())
 		worst = max(worst, time.Since(begin))
 		memory = max(memory, s.pss(t))
-		time.Sleep(50 * time.Millisecond) // the attack goes on
+		time.Sleep(50 * time.Millisecond) // spread the logins over the attack
 	}
 	opened := 0
 	for _, r := range running {
@@ -75,14 +75,15 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	}
 	t.Logf("%d connections; the slowest of 5 logins took %v; %d MB",
 		opened, worst.Round(time.Millisecond), memory>>20)
-	// docs/benchmarks.md has the usual time. A login that queues behind the attack takes half a minute and more.
-	if len(attacks) == 1 { // all together leave few processors for a login; a refused one has failed above
+	// docs/benchmarks.md has the usual times. A login that queues behind an attack takes half a minute or more. All
+	// attacks together leave a login too little CPU for a bound.
+	if len(attacks) == 1 {
 		require.Less(t, worst, 20*time.Second)
 	}
 	require.Less(t, memory, 200<<20)
 }
 
-// room lets this process open that many files.
+// room raises the limit of open files of this process to files.
 func room(t *testing.T, files int) {
 	var own syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &own))

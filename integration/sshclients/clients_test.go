@@ -16,13 +16,13 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// client is a program that people log in with, by the key of a name.
+// client is an SSH client. key is the name of a key in files.
 type client struct {
 	exec     func(key, user, command string, stdin []byte) ended
-	put, get func(key, from, to string) ended // names as the client and the server see them
+	put, get func(key, from, to string) ended // from and to are paths as the client and the server see them
 }
 
-// prove is what every client has to show.
+// prove checks what every client must be able to do.
 func (c client) prove(t *testing.T, s *server) {
 	data := make([]byte, 4<<20+13)
 	_, _ = rand.Read(data)
@@ -58,9 +58,11 @@ func (c client) prove(t *testing.T, s *server) {
 			require.NotZero(t, got.status, "%v", who)
 			require.NoFileExists(t, mark)
 		}
-		s.log.Wait(t, "ssh login refused", `reason="the login name is none of the user of this container"`, "user=nobody")
+		s.log.Wait(t, "ssh login refused",
+			`reason="the login name does not belong to this container's user"`, "user=nobody")
 	}
-	s.log.Wait(t, "ssh login refused", `reason="the key is not authorized"`, ssh.FingerprintSHA256(s.stranger.signer.PublicKey()))
+	s.log.Wait(t, "ssh login refused",
+		`reason="the key is not authorized"`, ssh.FingerprintSHA256(s.stranger.signer.PublicKey()))
 }
 
 func (s *server) same(t *testing.T, want []byte, file string) {
@@ -70,16 +72,18 @@ func (s *server) same(t *testing.T, want []byte, file string) {
 	require.True(t, bytes.Equal(want, got), "%s: %d of %d bytes", file, len(got), len(want))
 }
 
-// openSSH are the options of OpenSSH's programs, after those that run the program.
+// openSSH returns the options of OpenSSH's programs, followed by more.
 func (s *server) openSSH(key string, more ...string) []string {
-	return append([]string{"-F", "none", "-i", s.see(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
-		"-o", "StrictHostKeyChecking=yes", "-o", "GlobalKnownHostsFile=none", "-o", "UserKnownHostsFile=" + s.see("known_hosts"),
-		"-o", "ControlPath=" + s.see("control")}, more...)
+	return append([]string{
+		"-F", "none", "-i", s.see(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR",
+		"-o", "StrictHostKeyChecking=yes", "-o", "GlobalKnownHostsFile=none",
+		"-o", "UserKnownHostsFile=" + s.see("known_hosts"), "-o", "ControlPath=" + s.see("control"),
+	}, more...)
 }
 
 func (s *server) remote(user, file string) string { return user + "@127.0.0.1:" + file }
 
-// clientsOfOpenSSH are ssh with one of the ways to copy; before comes in front of every command line.
+// clientsOfOpenSSH returns ssh and each way to copy files. Every command line begins with before.
 func clientsOfOpenSSH(t *testing.T, s *server, before ...string) map[string]client {
 	port := strconv.Itoa(s.port)
 	command := func(stdin []byte, program string, args ...string) ended {
@@ -106,7 +110,9 @@ func clientsOfOpenSSH(t *testing.T, s *server, before ...string) map[string]clie
 			return command(batch, "sftp", s.openSSH(key, "-P", port, "-b", "-", "root@127.0.0.1")...)
 		}
 	}
-	return map[string]client{"ssh": {exec: shell}, "scp": scp(), "scp -O": scp("-O"), "sftp": {put: sftp("put"), get: sftp("get")}}
+	return map[string]client{
+		"ssh": {exec: shell}, "scp": scp(), "scp -O": scp("-O"), "sftp": {put: sftp("put"), get: sftp("get")},
+	}
 }
 
 func TestOpenSSH(t *testing.T) {
@@ -130,7 +136,7 @@ func TestOpenSSH10(t *testing.T) {
 	}
 }
 
-// startFor10 starts a container whose clients are those of OpenSSH 10, in another root directory.
+// startFor10 starts a container for the clients of OpenSSH 10, which are in another root directory.
 func startFor10(t *testing.T) (*server, string) {
 	t.Helper()
 	needProgram(t, "debootstrap", "debootstrap")
@@ -149,7 +155,8 @@ func TestRsync(t *testing.T) {
 	needProgram(t, "rsync", "rsync")
 	s := start(t, "")
 	rsync := func(key, from, to string) ended {
-		return run(t, nil, nil, "rsync", "-e", strings.Join(append([]string{"ssh"}, s.openSSH(key, "-p", strconv.Itoa(s.port))...), " "), from, to)
+		shell := append([]string{"ssh"}, s.openSSH(key, "-p", strconv.Itoa(s.port))...)
+		return run(t, nil, nil, "rsync", "-e", strings.Join(shell, " "), from, to)
 	}
 	client{
 		put: func(key, from, to string) ended { return rsync(key, from, s.remote("root", to)) },
@@ -162,13 +169,15 @@ func TestDropbear(t *testing.T) {
 	needProgram(t, "dbclient", "dropbear-bin")
 	s := start(t, "")
 	for _, key := range []string{"person", "stranger"} {
-		require.Zero(t, run(t, nil, nil, "dropbearconvert", "openssh", "dropbear", s.path(key), s.path(key+".db")).status)
+		got := run(t, nil, nil, "dropbearconvert", "openssh", "dropbear", s.path(key), s.path(key+".db"))
+		require.Zero(t, got.status)
 	}
-	// It knows hosts by ~/.ssh/known_hosts only, and without their ports.
+	// dropbear reads only ~/.ssh/known_hosts, and ignores ports.
 	require.NoError(t, os.Mkdir(s.path(".ssh"), 0o700))
 	s.write(t, ".ssh/known_hosts", append([]byte("127.0.0.1 "), ssh.MarshalAuthorizedKey(hostKey(t))...))
 	client{exec: func(key, user, command string, stdin []byte) ended {
-		return run(t, stdin, []string{"HOME=" + s.dir}, "dbclient", "-i", s.path(key+".db"), "-p", strconv.Itoa(s.port), user+"@127.0.0.1", command)
+		return run(t, stdin, []string{"HOME=" + s.dir},
+			"dbclient", "-i", s.path(key+".db"), "-p", strconv.Itoa(s.port), user+"@127.0.0.1", command)
 	}}.prove(t, s)
 }
 
@@ -177,10 +186,13 @@ func TestPuTTY(t *testing.T) {
 	needProgram(t, "plink", "putty-tools")
 	s := start(t, "")
 	for _, key := range []string{"person", "stranger"} {
-		require.Zero(t, run(t, nil, []string{"HOME=" + s.dir}, "puttygen", s.path(key), "-O", "private", "-o", s.path(key+".ppk")).status)
+		got := run(t, nil, []string{"HOME=" + s.dir},
+			"puttygen", s.path(key), "-O", "private", "-o", s.path(key+".ppk"))
+		require.Zero(t, got.status)
 	}
 	options := func(key string, more ...string) []string {
-		return append([]string{"-batch", "-noagent", "-hostkey", ssh.FingerprintSHA256(hostKey(t)), "-i", s.path(key + ".ppk"), "-P", strconv.Itoa(s.port)}, more...)
+		return append([]string{"-batch", "-noagent", "-hostkey", ssh.FingerprintSHA256(hostKey(t)),
+			"-i", s.path(key + ".ppk"), "-P", strconv.Itoa(s.port)}, more...)
 	}
 	putty := func(stdin []byte, program string, args ...string) ended {
 		return run(t, stdin, []string{"HOME=" + s.dir}, append([]string{program}, args...)...)
@@ -205,8 +217,10 @@ func TestParamiko(t *testing.T) {
 	}
 	s := start(t, "")
 	python := func(stdin []byte, key, user string, words ...string) ended {
-		return run(t, stdin, []string{"HOME=" + s.dir}, append([]string{"/usr/bin/python3", "-W", "ignore", "testdata/client.py",
-			strconv.Itoa(s.port), user, s.path(key), s.path("known_hosts")}, words...)...)
+		return run(t, stdin, []string{"HOME=" + s.dir}, append([]string{
+			"/usr/bin/python3", "-W", "ignore", "testdata/client.py",
+			strconv.Itoa(s.port), user, s.path(key), s.path("known_hosts"),
+		}, words...)...)
 	}
 	client{
 		exec: func(key, user, command string, stdin []byte) ended { return python(stdin, key, user, "run", command) },
@@ -218,13 +232,16 @@ func TestParamiko(t *testing.T) {
 func TestCurl(t *testing.T) {
 	t.Parallel()
 	if !strings.Contains(run(t, nil, nil, "curl", "-V").stdout, " sftp ") {
-		need(t, "curl: there is none that knows sftp")
+		need(t, "curl: not found, or without sftp")
 	}
 	s := start(t, "")
 	sum := sha256.Sum256(hostKey(t).Marshal())
 	curl := func(key, remote string, more ...string) ended {
-		return run(t, nil, nil, append([]string{"curl", "-sS", "-q", "--hostpubsha256", base64.RawStdEncoding.EncodeToString(sum[:]), "-u", "root:",
-			"--key", s.path(key), "--pubkey", s.path(key + ".pub"), fmt.Sprintf("sftp://127.0.0.1:%d%s", s.port, remote)}, more...)...)
+		return run(t, nil, nil, append([]string{
+			"curl", "-sS", "-q", "--hostpubsha256", base64.RawStdEncoding.EncodeToString(sum[:]), "-u", "root:",
+			"--key", s.path(key), "--pubkey", s.path(key + ".pub"),
+			fmt.Sprintf("sftp://127.0.0.1:%d%s", s.port, remote),
+		}, more...)...)
 	}
 	client{
 		put: func(key, from, to string) ended { return curl(key, to, "-T", from) },
@@ -237,9 +254,12 @@ func TestGit(t *testing.T) {
 	needProgram(t, "git", "git")
 	s := start(t, "")
 	git := func(key string, args ...string) ended {
-		return run(t, nil, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GIT_CONFIG_NOSYSTEM=1",
-			"GIT_AUTHOR_NAME=x", "GIT_AUTHOR_EMAIL=x@example.com", "GIT_COMMITTER_NAME=x", "GIT_COMMITTER_EMAIL=x@example.com",
-			"GIT_SSH_COMMAND=" + strings.Join(append([]string{"ssh"}, s.openSSH(key)...), " ")}, append([]string{"git"}, args...)...)
+		return run(t, nil, []string{
+			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GIT_CONFIG_NOSYSTEM=1",
+			"GIT_AUTHOR_NAME=x", "GIT_AUTHOR_EMAIL=x@example.com",
+			"GIT_COMMITTER_NAME=x", "GIT_COMMITTER_EMAIL=x@example.com",
+			"GIT_SSH_COMMAND=" + strings.Join(append([]string{"ssh"}, s.openSSH(key)...), " "),
+		}, append([]string{"git"}, args...)...)
 	}
 	bare, url := filepath.Join(s.home, "repo.git"), fmt.Sprintf("ssh://root@127.0.0.1:%d%s/repo.git", s.port, s.home)
 	require.Zero(t, git("person", "init", "-q", "--bare", "-b", "main", bare).status)
@@ -254,7 +274,8 @@ func TestGit(t *testing.T) {
 	require.NotZero(t, git("stranger", "-C", clone, "push", "-q", "origin", "HEAD:main").status)
 	got = git("person", "-C", clone, "push", "-q", "origin", "HEAD:main")
 	require.Zero(t, got.status, got.stderr)
-	require.Equal(t, git("person", "-C", clone, "rev-parse", "HEAD").stdout, git("person", "-C", bare, "rev-parse", "main").stdout)
+	require.Equal(t, git("person", "-C", clone, "rev-parse", "HEAD").stdout,
+		git("person", "-C", bare, "rev-parse", "main").stdout)
 	got = git("person", "clone", "-q", url, s.path("again"))
 	require.Zero(t, got.status, got.stderr)
 	s.same(t, data, filepath.Join(s.path("again"), "data"))
@@ -266,11 +287,15 @@ func TestAnsible(t *testing.T) {
 	needProgram(t, "ansible", "ansible-core")
 	s := start(t, "")
 	ansible := func(key string, words ...string) ended {
-		return run(t, nil, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=True", "ANSIBLE_NOCOLOR=1",
-			// Its default would leave a ControlMaster behind.
-			"ANSIBLE_SSH_ARGS=" + strings.Join(s.openSSH(key, "-o", "ControlMaster=no"), " ")},
-			append([]string{"ansible", "all", "-i", "127.0.0.1,", "-u", "root", "-e", "ansible_port=" + strconv.Itoa(s.port),
-				"-e", "ansible_python_interpreter=/usr/bin/python3"}, words...)...)
+		return run(t, nil, []string{
+			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=True",
+			"ANSIBLE_NOCOLOR=1",
+			// The default would leave a ControlMaster behind.
+			"ANSIBLE_SSH_ARGS=" + strings.Join(s.openSSH(key, "-o", "ControlMaster=no"), " "),
+		}, append([]string{
+			"ansible", "all", "-i", "127.0.0.1,", "-u", "root", "-e", "ansible_port=" + strconv.Itoa(s.port),
+			"-e", "ansible_python_interpreter=/usr/bin/python3",
+		}, words...)...)
 	}
 	got := ansible("person", "-m", "ping")
 	require.Zero(t, got.status, got.stdout+got.stderr)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a Debian 13 with OpenSSH 10 in a directory, unless one made by the same recipe is there, and prints its name. Needs root and debootstrap.
+# Installs Debian 13 with OpenSSH 10 in a directory, unless one of the same recipe exists, and prints its name. Needs
+# root and debootstrap.
 #
 # usage: debian13.sh CACHE
 set -eu
@@ -15,12 +16,14 @@ new=$(mktemp -d -p "$1")
 trap 'rm -rf "$new"' EXIT
 chmod 755 "$new"
 {
-	# The mirror that this machine's apt uses; debootstrap has its own default.
-	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+	# Use the mirror of this machine's apt, not debootstrap's default.
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' |
+		head -n 1)
 	# shellcheck disable=SC2086
 	debootstrap --variant=minbase --include=openssh-client trixie "$new" $mirror
-	rm -rf "$new"/var/cache/apt/* "$new"/var/lib/apt/lists/* "$new"/usr/share/doc/* "$new"/usr/share/locale/* "$new"/usr/share/man/*
-	# Another run may have been faster.
+	rm -rf "$new"/var/cache/apt/* "$new"/var/lib/apt/lists/* \
+		"$new"/usr/share/doc/* "$new"/usr/share/locale/* "$new"/usr/share/man/*
+	# Another run may have created it meanwhile.
 	mv -T "$new" "$root" || [ -d "$root" ]
 } >&2 </dev/null
 echo "$root"

@@ -1,5 +1,5 @@
-// Package sshclients holds the tests of the SSH server against the clients that people have: each proves bytes, statuses and
-// refusals against the binary as it is shipped.
+// Package sshclients tests the SSH server of the released binary with the SSH clients that people use. Each test checks
+// bytes, exit statuses and refusals.
 //
-// Two of them take a size: go test ./integration/sshclients -args -bytes 1000000000 -commands 100000 is what make soak runs.
+// Two tests take a size: make soak runs go test ./integration/sshclients -args -bytes 1000000000 -commands 100000.
 package sshclients

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// noise is so many random bytes that are the same every time.
+// noise returns n random bytes, which are the same in every call.
 func noise(n int) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{1}), int64(n)) }
 
 func sumOf(t *testing.T, r io.Reader) string {
@@ -31,13 +31,14 @@ func sumOf(t *testing.T, r io.Reader) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// There and back at once, and then one way, through OpenSSH; -bytes says how many.
+// TestBulk sends -bytes bytes through OpenSSH, first in both directions at once and then in one.
 func TestBulk(t *testing.T) {
 	needProgram(t, "ssh", "openssh-client")
 	s := start(t, "")
 	want := sumOf(t, noise(*bulkBytes))
 	client := func(command string) *exec.Cmd {
-		return exec.CommandContext(t.Context(), "ssh", s.openSSH("person", "-p", strconv.Itoa(s.port), "root@127.0.0.1", command)...)
+		return exec.CommandContext(t.Context(), "ssh",
+			s.openSSH("person", "-p", strconv.Itoa(s.port), "root@127.0.0.1", command)...)
 	}
 	cmd := client("cat")
 	sum := sha256.New()
@@ -59,7 +60,7 @@ type counter struct {
 
 func (c counter) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return c.Hash.Write(p) }
 
-// Not one byte and not one status may be lost; -commands says of how many.
+// TestShortCommands runs -commands commands. None may lose a byte or its status.
 func TestShortCommands(t *testing.T) {
 	s := start(t, "")
 	client, err := ssh.Dial("tcp", s.addr(), s.config(t, "root", s.person.signer))
@@ -107,7 +108,7 @@ func short(client *ssh.Client, i int64) error {
 	return nil
 }
 
-// 64 commands run at the same time on one connection of OpenSSH.
+// TestControlMaster runs 64 commands at the same time on one connection of OpenSSH.
 func TestControlMaster(t *testing.T) {
 	needProgram(t, "ssh", "openssh-client")
 	manySessions(t, start(t, ""))
@@ -120,7 +121,8 @@ func TestControlMasterOfOpenSSH10(t *testing.T) {
 
 func manySessions(t *testing.T, s *server, before ...string) {
 	client := func(words ...string) *exec.Cmd {
-		args := append(append(before[:len(before):len(before)], "ssh"), s.openSSH("person", append([]string{"-p", strconv.Itoa(s.port)}, words...)...)...)
+		options := s.openSSH("person", append([]string{"-p", strconv.Itoa(s.port)}, words...)...)
+		args := append(append(before[:len(before):len(before)], "ssh"), options...)
 		return exec.CommandContext(t.Context(), args[0], args[1:]...)
 	}
 	require.NoError(t, client("-M", "-N", "-f", "root@127.0.0.1").Run())
@@ -175,7 +177,7 @@ func muxed(cmd *exec.Cmd, stdin io.WriteCloser, i int, ready func(), begin <-cha
 	return nil
 }
 
-// Everybody gets in, also all at once.
+// TestParallelLogins: 500 logins at once all succeed.
 func TestParallelLogins(t *testing.T) {
 	s := start(t, "")
 	config := s.config(t, "root", s.person.signer)
@@ -190,7 +192,7 @@ func TestParallelLogins(t *testing.T) {
 				return
 			}
 			defer func() { _ = client.Close() }()
-			all.Wait() // all connections are there at once
+			all.Wait() // until all connections are open
 			if i%10 == 0 {
 				if err := short(client, int64(i)); err != nil {
 					t.Error(err)

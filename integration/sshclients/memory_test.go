@@ -27,10 +27,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ordinary is a user without a passwd entry.
+// ordinary is the id of a user without a passwd entry.
 const ordinary = 54321
 
-// as runs the server as another user, who owns its files.
+// as runs the server as another user, which owns the server's files.
 func as(t testing.TB, uid int) func(*server, *exec.Cmd) {
 	return func(s *server, cmd *exec.Cmd) {
 		own := filepath.Dir(cmd.Args[slices.Index(cmd.Args, "--state-dir")+1])
@@ -41,8 +41,8 @@ func as(t testing.TB, uid int) func(*server, *exec.Cmd) {
 	}
 }
 
-// Neither the secret nor a key that is derived from it is left where another process could find it. Processes that hold
-// keys belong to another user in /proc: they are not dumpable.
+// TestNoSecretInMemory: no process can read the secret, or a key derived from it, in the memory of another process.
+// Processes that hold keys are not dumpable, so that their files in /proc belong to root.
 func TestNoSecretInMemory(t *testing.T) {
 	needRoot(t, "reading the memory of other processes")
 	long := strings.Repeat(secret, 2)
@@ -62,7 +62,7 @@ func TestNoSecretInMemory(t *testing.T) {
 				tt.given(cmd)
 			})
 			config := s.config(t, "root", s.person.signer)
-			config.HostKeyCallback = ssh.InsecureIgnoreHostKey() // it may be another secret's
+			config.HostKeyCallback = ssh.InsecureIgnoreHostKey() // s.config expects the key of the other secret
 			client, err := ssh.Dial("tcp", s.addr(), config)
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
@@ -121,11 +121,11 @@ func TestNoSecretInMemory(t *testing.T) {
 				require.Empty(t, found, "in the memory of process %d of %v", pid, all)
 			}
 			logsIn := map[string]string{"seed": keys["user's seed"]}
-			require.NotEmpty(t, inMemory(t, agent, logsIn), "what is there is found")
+			require.NotEmpty(t, inMemory(t, agent, logsIn), "inMemory must find a key that the agent holds")
 
 			_, err = io.WriteString(in, "go\n")
 			require.NoError(t, err)
-			says("status 1") // it may not look at the agent
+			says("status 1") // a session must not read the agent's files
 			_, err = io.WriteString(in, "end\n")
 			require.NoError(t, err)
 			require.NoError(t, session.Wait())
@@ -141,8 +141,8 @@ func inVariable(secret string) func(*exec.Cmd) {
 	}
 }
 
-// derivedFrom computes, as package jobkey does, what no process may hold, and what only processes may hold that are not
-// dumpable.
+// derivedFrom computes, like package jobkey, the values that no process may keep (everywhere) and those that only
+// processes that are not dumpable may keep (keys).
 func derivedFrom(t *testing.T, secret string) (everywhere, keys map[string]string) {
 	key, domain := []byte(secret), "paiinit/v1"
 	everywhere = map[string]string{"secret": secret}
@@ -174,7 +174,7 @@ func derivedFrom(t *testing.T, secret string) (everywhere, keys map[string]strin
 	return everywhere, keys
 }
 
-// saltOf is package jobkey's.
+// saltOf computes the salt like package jobkey.
 func saltOf(domain string, names ...string) []byte {
 	b := []byte(domain)
 	for _, n := range names {
@@ -183,7 +183,7 @@ func saltOf(domain string, names ...string) []byte {
 	return b
 }
 
-// swapped is how SHA-256 keeps a text on a little-endian machine.
+// swapped returns a text as SHA-256 stores it on a little-endian machine.
 func swapped(text string) string {
 	b := []byte(text)[:len(text)&^3]
 	for i := 0; i < len(b); i += 4 {
@@ -192,13 +192,13 @@ func swapped(text string) string {
 	return string(b)
 }
 
-// children lists those of all threads of a process.
+// children returns the children of all threads of a process.
 func children(t testing.TB, pid int) (found []int) {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	require.NoError(t, err)
 	for _, list := range lists {
-		text, _ := os.ReadFile(list) // a thread may have ended
+		text, _ := os.ReadFile(list) // fails if the thread has ended
 		for _, word := range strings.Fields(string(text)) {
 			child, err := strconv.Atoi(word)
 			require.NoError(t, err)
@@ -208,7 +208,7 @@ func children(t testing.TB, pid int) (found []int) {
 	return found
 }
 
-// inMemory says which of the texts stand in the memory of a process, by name and mapping.
+// inMemory searches the memory of a process for texts, and returns the names and places of those that it finds.
 func inMemory(t testing.TB, pid int, texts map[string]string) (found []string) {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))

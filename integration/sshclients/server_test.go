@@ -33,8 +33,8 @@ import (
 )
 
 var (
-	bulkBytes = flag.Int("bytes", 64<<20, "how much TestBulk moves each way")
-	commands  = flag.Int("commands", 2000, "how many commands TestShortCommands runs")
+	bulkBytes = flag.Int("bytes", 64<<20, "number of bytes that TestBulk sends in each direction")
+	commands  = flag.Int("commands", 2000, "number of commands that TestShortCommands runs")
 )
 
 // paiinit is the binary under test.
@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "paiinit-sshclients-")
 	if err == nil {
 		paiinit = filepath.Join(dir, "paiinit")
-		cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_template", "-ldflags", "-s -w", "-o", paiinit, "../../cmd/paiinit")
+		cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs",
+			"-ldflags", "-s -w", "-o", paiinit, "../../cmd/paiinit")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		var out []byte
 		if out, err = cmd.CombinedOutput(); err != nil {
@@ -53,7 +54,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // for other users
+		err = os.Chmod(dir, 0o755) // other users must be able to run it
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,34 +71,34 @@ const (
 	secret = "correct horse battery staple"
 )
 
-// server is a container of one rank that people may log in to, and what its clients need.
+// server is a container of one rank with an SSH server for people, and the files of its clients.
 type server struct {
 	port     int
-	home     string // of its sessions
+	home     string // HOME of its sessions
 	log      *sshdtest.Log
 	cmd      *exec.Cmd
-	waits    bool // for another rank: it launches nothing
-	files         // for clients on this machine
-	person   key
-	stranger key // of nobody
+	waits    bool // it waits for another rank, and launches nothing
+	files         // files of clients on this machine
+	person   key  // the server accepts it
+	stranger key  // the server does not know it
 }
 
-// key is a key pair; its private half lies in files.
+// key is a key pair, whose private half is a file in files.
 type key struct {
 	signer ssh.Signer
 	name   string
 }
 
-// files are in a directory that clients are shown under another name when they live under another root.
+// files is a directory of files for clients, which may have another root directory.
 type files struct {
 	dir   string
-	shown string // of dir, to the clients
+	shown string // path of dir for the clients
 }
 
 func (f files) path(name string) string { return filepath.Join(f.dir, name) }
 func (f files) see(name string) string  { return filepath.Join(f.shown, name) }
 
-// write makes a file that ssh clients do not find too open.
+// write creates a file with a mode that ssh clients accept for private keys.
 func (f files) write(t testing.TB, name string, data []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(f.path(name), data, 0o600))
@@ -117,7 +118,7 @@ func (f files) key(t testing.TB, name string) key {
 	return key{signer, name}
 }
 
-// start starts a container whose authorized_keys begins with the line of a person, and options before it.
+// start starts a container whose authorized_keys has a line for person, with options.
 func start(t testing.TB, options string) *server {
 	t.Helper()
 	return startWith(t, filesIn(t.TempDir()), options, nil)
@@ -125,7 +126,7 @@ func start(t testing.TB, options string) *server {
 
 func filesIn(dir string) files { return files{dir, dir} }
 
-// waiting changes the command so that it waits for a second rank.
+// waiting makes the container wait for a second rank.
 func waiting(s *server, cmd *exec.Cmd) {
 	s.waits = true
 	at := slices.Index(cmd.Args, "--size")
@@ -133,7 +134,7 @@ func waiting(s *server, cmd *exec.Cmd) {
 	cmd.Args = slices.Concat(cmd.Args[:at], job, cmd.Args[at+2:])
 }
 
-// startWith starts one whose clients see files; wrap changes the command line.
+// startWith starts a container whose clients use f. wrap may change its command.
 func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.Cmd)) *server {
 	t.Helper()
 	s := &server{files: f, home: filepath.Join(t.TempDir(), "home"), log: &sshdtest.Log{}}
@@ -145,14 +146,15 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 	keys, secretFile := filepath.Join(own, "authorized_keys"), filepath.Join(own, "secret")
 	require.NoError(t, os.WriteFile(keys, append([]byte(options), public...), 0o644))
 	require.NoError(t, os.WriteFile(secretFile, []byte(secret), 0o644))
-	for _, dir := range []string{own, filepath.Dir(own), filepath.Dir(s.home)} { // for other users
+	for _, dir := range []string{own, filepath.Dir(own), filepath.Dir(s.home)} { // other users must have access
 		require.NoError(t, os.Chmod(dir, 0o755))
 	}
-	s.cmd = exec.Command(paiinit, "--job", jobID, "--size", "1", "--port", strconv.Itoa(freePort(t)), "--secret-file", secretFile, "--authorized-keys", keys,
-		"--state-dir", filepath.Join(own, "state"), "--log-level", "debug", "--", "sleep", "1000")
+	s.cmd = exec.Command(paiinit, "--job", jobID, "--size", "1", "--port", strconv.Itoa(freePort(t)),
+		"--secret-file", secretFile, "--authorized-keys", keys, "--state-dir", filepath.Join(own, "state"),
+		"--log-level", "debug", "--", "sleep", "1000")
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "SHELL=/bin/sh"}
 	s.cmd.Stderr = s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM} // also when the tests are killed
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM} // it ends if the test is killed
 	if wrap != nil {
 		wrap(s, s.cmd)
 	}
@@ -166,7 +168,7 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 			t.Errorf("paiinit ended with status %d", status)
 		}
 		if strings.Contains(s.log.String(), "panic") {
-			t.Error("there was a panic")
+			t.Error("paiinit panicked")
 		}
 		if t.Failed() {
 			t.Logf("log of the server:\n%s", s.log)
@@ -184,7 +186,7 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 	return s
 }
 
-// hostKey is what the server shows.
+// hostKey returns the host key of the server.
 func hostKey(t testing.TB) ssh.PublicKey {
 	t.Helper()
 	return derive(t, jobID, "").Host("worker-0").PublicKey()
@@ -200,7 +202,7 @@ func derive(t testing.TB, job, attempt string) *jobkey.Keys {
 func freePort(t testing.TB) int {
 	t.Helper()
 	for {
-		// Below the ports that the kernel gives to connections (ip_local_port_range), of which other tests open many between this look and the server.
+		// Choose below ip_local_port_range: other tests take many of those ports before the server listens.
 		ln, err := net.Listen("tcp", fmt.Sprintf(":%d", 20000+mathrand.N(10000)))
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
@@ -211,7 +213,7 @@ func freePort(t testing.TB) int {
 	}
 }
 
-// config is that of a client in this process.
+// config returns the configuration of a client in this process.
 func (s *server) config(t testing.TB, user string, signer ssh.Signer) *ssh.ClientConfig {
 	t.Helper()
 	c := &ssh.ClientConfig{User: user, HostKeyCallback: ssh.FixedHostKey(hostKey(t)), Timeout: 30 * time.Second}
@@ -223,7 +225,7 @@ func (s *server) config(t testing.TB, user string, signer ssh.Signer) *ssh.Clien
 
 func (s *server) addr() string { return fmt.Sprintf("127.0.0.1:%d", s.port) }
 
-// pss is the memory of the processes of the server, in bytes.
+// pss returns the memory of the server's processes, in bytes.
 func (s *server) pss(t testing.TB) (sum int) {
 	t.Helper()
 	pids := []string{strconv.Itoa(s.cmd.Process.Pid)}
@@ -233,7 +235,7 @@ func (s *server) pss(t testing.TB) (sum int) {
 		lists, err := filepath.Glob("/proc/" + pid + "/task/*/children")
 		require.NoError(t, err)
 		for _, list := range lists {
-			text, _ := os.ReadFile(list) // a thread may have ended
+			text, _ := os.ReadFile(list) // fails if the thread has ended
 			pids = append(pids, strings.Fields(string(text))...)
 		}
 		text, _ := os.ReadFile("/proc/" + pid + "/smaps_rollup")
@@ -247,13 +249,13 @@ func (s *server) pss(t testing.TB) (sum int) {
 	return sum
 }
 
-// ended is how a client ended.
+// ended is the result of a client.
 type ended struct {
 	stdout, stderr string
 	status         int
 }
 
-// run runs a client; one that does not end within a minute fails the test.
+// run runs a client. It fails the test if the client needs more than a minute, or longer with large -bytes.
 func run(t testing.TB, stdin []byte, environ []string, args ...string) ended {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(*bulkBytes/(5<<20))*time.Second)
@@ -273,7 +275,7 @@ func run(t testing.TB, stdin []byte, environ []string, args ...string) ended {
 	return ended{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// need skips the test because something is not there, or fails where that is not allowed.
+// need skips the test because something is missing, or fails it if PAIINIT_TEST_REQUIRE is set.
 func need(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -296,7 +298,7 @@ func needRoot(t testing.TB, why string) {
 	}
 }
 
-// debian13 is the root of a system with OpenSSH 10.
+// debian13 returns the root directory of a system with OpenSSH 10.
 var debian13 = sync.OnceValues(func() (string, error) {
 	cmd := exec.Command("./debian13.sh", "../../.cache")
 	cmd.Stderr = &bytes.Buffer{}

@@ -19,7 +19,7 @@ import (
 
 func needLandlock(t testing.TB) {
 	t.Helper()
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1 /* its version */); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, 1 /* return the version */); errno != 0 {
 		need(t, "Landlock: "+errno.Error())
 	}
 }
@@ -35,13 +35,13 @@ func (s *server) sftp(t testing.TB) *sftp.Client {
 	return client
 }
 
-// own is the directory that has the state directory, the secret and authorized_keys.
+// own returns the directory that has the state directory, the secret and authorized_keys.
 func (s *server) own() string {
 	return filepath.Dir(s.cmd.Args[slices.Index(s.cmd.Args, "--state-dir")+1])
 }
 
-// A key for sftp alone gets at no memory of a process, no device, no secret and no key, whatever name it finds for
-// them.
+// TestOnlySFTPIsNoShell: a key for sftp only gives no access to the memory of processes, devices, secrets and keys, by
+// any path.
 func TestOnlySFTPIsNoShell(t *testing.T) {
 	needRoot(t, "mounting")
 	needLandlock(t)
@@ -72,7 +72,7 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 		require.NoError(t, f.Close())
 		return err
 	}
-	// What such a key is for goes on.
+	// The usual operations still work.
 	require.NoError(t, write("data", "data"))
 	require.NoError(t, client.Mkdir("dir"))
 	require.NoError(t, client.PosixRename("data", "dir/data"))
@@ -110,7 +110,7 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 		}
 		return attacks
 	}
-	// Refused by the kernel.
+	// The kernel refuses these.
 	for _, attacks := range []map[string]func() error{
 		open(os.O_RDWR, "/proc/self/mem", "/proc/"+agent+"/mem", "/proc/1/mem", "memory", "processes/self/mem",
 			"../../mnt/proc/self/mem", "../../../../../proc/self/mem", "/proc/self/root/proc/self/mem",
@@ -136,11 +136,11 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 		},
 	} {
 		for name, attack := range attacks {
-			// The latter where both directories matter.
+			// The kernel reports cross-device if an operation concerns two directories.
 			require.Regexp(t, "permission denied|cross-device", attack(), name)
 		}
 	}
-	// Refused by a look at the path.
+	// The server refuses these by their paths.
 	for name, attack := range map[string]func() error{
 		"truncate":        func() error { return client.Truncate(keys, 0) },
 		"chmod":           func() error { return client.Chmod(keys, 0o666) },
@@ -169,7 +169,8 @@ func TestOnlySFTPIsNoShell(t *testing.T) {
 	require.Equal(t, os.FileMode(0o644), info.Mode())
 }
 
-// Whoever also gets a shell finds with sftp and scp what the shell shows.
+// TestSFTPBesideShellIsNotConfined: with a key that also allows a shell, sftp and scp have access to the same files as
+// the shell.
 func TestSFTPBesideShellIsNotConfined(t *testing.T) {
 	needProgram(t, "scp", "openssh-client")
 	s := start(t, "restrict ")

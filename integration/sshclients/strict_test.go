@@ -23,29 +23,47 @@ func TestAudit(t *testing.T) {
 	require.NotContains(t, got.stdout, "[fail]")
 }
 
-// Nobody gets in who is not of this attempt of this job, or a person whose line admits him; the log says why.
+// TestNobodyGetsIn: only this attempt of this job, and people with a valid line in authorized_keys, can log in. The log
+// tells the reason of each refusal.
 func TestNobodyGetsIn(t *testing.T) {
 	own := derive(t, jobID, "")
+	ofJob := func(*server) ssh.Signer { return own.User() }
+	ofPerson := func(s *server) ssh.Signer { return s.person.signer }
+	const (
+		wrongKey  = "the key is not authorized"
+		wrongName = "the login name does not belong to this container's user"
+	)
 	for name, row := range map[string]struct {
 		options string
 		user    string
-		signer  func(*server) ssh.Signer // nil: none
-		reason  string                   // "": gets in
+		signer  func(*server) ssh.Signer // nil = no key
+		reason  string                   // of the refusal; "" = the login succeeds
 		skipped string
 	}{
-		"the job's":         {user: "root", signer: func(*server) ssh.Signer { return own.User() }},
-		"person":            {user: "root", signer: func(s *server) ssh.Signer { return s.person.signer }},
-		"none":              {user: "root", reason: "no key was offered"},
-		"wrong key":         {user: "root", signer: func(s *server) ssh.Signer { return s.stranger.signer }, reason: "the key is not authorized"},
-		"another job":       {user: "root", signer: func(*server) ssh.Signer { return derive(t, "other", "").User() }, reason: "the key is not authorized"},
-		"another attempt":   {user: "root", signer: func(*server) ssh.Signer { return derive(t, jobID, "2").User() }, reason: "the key is not authorized"},
-		"host key":          {user: "root", signer: func(*server) ssh.Signer { return own.Host("worker-0") }, reason: "the key is not authorized"},
-		"job's, wrong name": {user: "nobody", signer: func(*server) ssh.Signer { return own.User() }, reason: "the login name is none of the user of this container"},
-		"wrong name":        {user: "nobody", signer: func(s *server) ssh.Signer { return s.person.signer }, reason: "the login name is none of the user of this container"},
-		"expired": {options: `expiry-time="20200101Z" `, user: "root", signer: func(s *server) ssh.Signer { return s.person.signer },
-			reason: "the key of person expired at 2020-01-01T00:00:00Z"},
-		"unknown option": {options: `tunnel="1" `, user: "root", signer: func(s *server) ssh.Signer { return s.person.signer },
-			reason: "the key is not authorized", skipped: "is not served"},
+		"the job's": {user: "root", signer: ofJob},
+		"person":    {user: "root", signer: ofPerson},
+		"none":      {user: "root", reason: "no key was offered"},
+		"wrong key": {
+			user: "root", signer: func(s *server) ssh.Signer { return s.stranger.signer }, reason: wrongKey,
+		},
+		"another job": {
+			user: "root", signer: func(*server) ssh.Signer { return derive(t, "other", "").User() }, reason: wrongKey,
+		},
+		"another attempt": {
+			user: "root", signer: func(*server) ssh.Signer { return derive(t, jobID, "2").User() }, reason: wrongKey,
+		},
+		"host key": {
+			user: "root", signer: func(*server) ssh.Signer { return own.Host("worker-0") }, reason: wrongKey,
+		},
+		"job's, wrong name": {user: "nobody", signer: ofJob, reason: wrongName},
+		"wrong name":        {user: "nobody", signer: ofPerson, reason: wrongName},
+		"expired": {
+			options: `expiry-time="20200101Z" `, user: "root", signer: ofPerson,
+			reason: "the key of person expired at 2020-01-01T00:00:00Z",
+		},
+		"unknown option": {
+			options: `tunnel="1" `, user: "root", signer: ofPerson, reason: wrongKey, skipped: "is not supported",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +83,8 @@ func TestNobodyGetsIn(t *testing.T) {
 				return
 			}
 			require.ErrorContains(t, err, "unable to authenticate")
-			line := s.log.Wait(t, "level=WARN", "ssh login refused", "remote=127.0.0.1:", "user="+row.user, fmt.Sprintf("reason=%q", row.reason))
+			line := s.log.Wait(t, "level=WARN", "ssh login refused", "remote=127.0.0.1:", "user="+row.user,
+				fmt.Sprintf("reason=%q", row.reason))
 			if signer != nil {
 				require.Contains(t, line, ssh.FingerprintSHA256(signer.PublicKey()))
 			}
@@ -74,7 +93,7 @@ func TestNobodyGetsIn(t *testing.T) {
 	}
 }
 
-// Whoever stands where another rank should is not believed.
+// TestHostKeyIsOfOneRank: a rank cannot pass for another one, because each has its own host key.
 func TestHostKeyIsOfOneRank(t *testing.T) {
 	s := start(t, "")
 	config := s.config(t, "root", s.person.signer)
@@ -87,7 +106,8 @@ func TestForwardingIsRefused(t *testing.T) {
 	needProgram(t, "ssh", "openssh-client")
 	s := start(t, "")
 	ssh := func(words ...string) ended {
-		return run(t, nil, nil, append([]string{"ssh"}, s.openSSH("person", append([]string{"-p", strconv.Itoa(s.port)}, words...)...)...)...)
+		options := s.openSSH("person", append([]string{"-p", strconv.Itoa(s.port)}, words...)...)
+		return run(t, nil, nil, append([]string{"ssh"}, options...)...)
 	}
 	got := ssh("-o", "ExitOnForwardFailure=yes", "-R", "0:127.0.0.1:1", "root@127.0.0.1", "true")
 	require.Equal(t, 255, got.status)
@@ -100,28 +120,33 @@ func TestForwardingIsRefused(t *testing.T) {
 	require.Equal(t, 255, got.status)
 }
 
-// A wrong file is said at once, as wrong usage.
+// TestUnreadableKeys: paiinit reports a bad authorized_keys file at once, with the status of wrong usage.
 func TestUnreadableKeys(t *testing.T) {
 	dir := t.TempDir()
 	keys := filepath.Join(dir, "keys")
 	require.NoError(t, os.WriteFile(keys, nil, 0o600))
 	require.NoError(t, os.Chmod(keys, 0o666))
-	for file, reason := range map[string]string{keys: "can be written by its group or by everybody", filepath.Join(dir, "no"): "no such file"} {
-		got := run(t, nil, []string{"PAIINIT_AUTHORIZED_KEYS=" + file}, paiinit, "--size", "1", "--state-dir", dir, "--", "true")
+	for file, reason := range map[string]string{
+		keys:                     "is writable by its group or by others",
+		filepath.Join(dir, "no"): "no such file",
+	} {
+		got := run(t, nil, []string{"PAIINIT_AUTHORIZED_KEYS=" + file},
+			paiinit, "--size", "1", "--state-dir", dir, "--", "true")
 		require.Equal(t, 64, got.status, got.stderr)
 		require.Contains(t, got.stderr, file)
 		require.Contains(t, got.stderr, reason)
 	}
 }
 
-// A container as careful people run it: a user without a passwd entry, a root file system that is read-only but for /run, a HOME that all ranks share.
+// TestOrdinaryUser runs hardened containers: a user without a passwd entry, a root file system that is read-only except
+// /run, a HOME that all ranks share.
 func TestOrdinaryUser(t *testing.T) {
 	needRoot(t, "another user")
 	needProgram(t, "ssh", "openssh-client")
 	for name, script := range map[string]string{
 		"no passwd entry": "exec setpriv --reuid=54321 --regid=54321 --clear-groups \"$@\"",
-		"read-only root": "mount -t tmpfs -o mode=1777 none /run && mount --bind \"$HOME\" \"$HOME\" && mount -o remount,bind,ro / && " +
-			"exec setpriv --reuid=54321 --regid=54321 --clear-groups \"$@\"",
+		"read-only root": "mount -t tmpfs -o mode=1777 none /run && mount --bind \"$HOME\" \"$HOME\" && " +
+			"mount -o remount,bind,ro / && exec setpriv --reuid=54321 --regid=54321 --clear-groups \"$@\"",
 		"home cannot be written": "mount -t tmpfs -o mode=1777 none /run && mount -o remount,bind,ro / && " +
 			"exec setpriv --reuid=54321 --regid=54321 --clear-groups \"$@\"",
 	} {
@@ -133,10 +158,12 @@ func TestOrdinaryUser(t *testing.T) {
 				i := slices.Index(cmd.Args, "--state-dir")
 				cmd.Args[i+1] = "/run/" + filepath.Base(filepath.Dir(s.home)) + strconv.Itoa(os.Getpid())
 				if !strings.Contains(script, "/run") {
-					cmd.Args[i+1] = filepath.Join(os.TempDir(), filepath.Base(cmd.Args[i+1])+strings.ReplaceAll(t.Name(), "/", "-"))
+					cmd.Args[i+1] = filepath.Join(os.TempDir(),
+						filepath.Base(cmd.Args[i+1])+strings.ReplaceAll(t.Name(), "/", "-"))
 				}
 				t.Cleanup(func() { _ = os.RemoveAll(cmd.Args[i+1]) })
-				cmd.Args = append([]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"}, cmd.Args...)
+				unshare := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"}
+				cmd.Args = append(unshare, cmd.Args...)
 				var err error
 				cmd.Path, err = exec.LookPath("unshare")
 				require.NoError(t, err)
@@ -154,7 +181,7 @@ func TestOrdinaryUser(t *testing.T) {
 			require.NotZero(t, clients["sftp"].get("person", "/etc/shadow", s.path("shadow")).status)
 			left, err := os.ReadDir(s.home)
 			require.NoError(t, err)
-			require.Empty(t, left, "something was written to HOME")
+			require.Empty(t, left, "paiinit must not write to HOME")
 			if name != "home cannot be written" {
 				got = clients["sftp"].put("person", s.path("data"), "data")
 				require.Zero(t, got.status, got.stderr)
@@ -164,7 +191,8 @@ func TestOrdinaryUser(t *testing.T) {
 	}
 }
 
-// What verbs need, and what Open MPI 4 bears.
+// TestLimitsOfSessions: sessions have the locked memory that verbs need, and no more open files than Open MPI 4 can
+// handle.
 func TestLimitsOfSessions(t *testing.T) {
 	needProgram(t, "prlimit", "util-linux")
 	dir := t.TempDir()

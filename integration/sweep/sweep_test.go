@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// makeAll makes one of each in the engine, by an image without a file.
+// makeAll creates one object of each kind in the engine, from an empty image.
 func makeAll(name string) error {
 	if _, err := sweep.Later(name); err != nil {
 		return err
@@ -41,7 +41,7 @@ func makeAll(name string) error {
 		{"create", "--name", "paiinit-" + name + "-1", image},
 	} {
 		cmd := exec.Command("docker", args...)
-		cmd.Stdin = bytes.NewReader(make([]byte, 1024)) // an archive of nothing
+		cmd.Stdin = bytes.NewReader(make([]byte, 1024)) // an empty tar archive
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w: %s", args, err, out)
 		}
@@ -68,7 +68,7 @@ func left(t *testing.T, name string) (all []string) {
 	return all
 }
 
-// Nothing is left of a test that is killed.
+// TestKilled: a killed test must leave no objects behind.
 func TestKilled(t *testing.T) {
 	if out, err := exec.Command("docker", "info").CombinedOutput(); err != nil {
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {

@@ -1,8 +1,8 @@
-"""A PyTorch program without PyTorch, as init_process_group("env://") begins: rank 0 listens on MASTER_PORT, all others come
-to MASTER_ADDR, and every rank has the sum of RANK+1 over WORLD_SIZE ranks in the end.
+"""Stands in for a PyTorch program, like init_process_group("env://"): rank 0 listens on MASTER_PORT, the others connect
+to MASTER_ADDR, and every rank gets the sum of RANK+1 over WORLD_SIZE ranks.
 
 --fail RANK       that rank exits with status 3 before the sum
---sleep SECONDS   ranks go on for this long after it"""
+--sleep SECONDS   ranks run for this long after the sum"""
 import argparse, os, socket, sys, time
 
 p = argparse.ArgumentParser()
@@ -14,7 +14,7 @@ master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def connect():
-    while True:  # PyTorch waits for rank 0, too
+    while True:  # PyTorch waits for rank 0 as well
         try:
             return socket.create_connection(master, timeout=5)
         except OSError:

@@ -1,10 +1,10 @@
-"""A TensorFlow program without TensorFlow. As with tf.train.Server, every task opens its own port of the cluster. A
-parameter server serves for ever (server.join()), and a worker waits for all parameter servers, pushes its gradients, and
-ends. Without parameter servers the workers push them to each other (MultiWorkerMirroredStrategy), and end when they have
-those of all. The cluster comes from TF_CONFIG, or from the options of tf_cnn_benchmarks.py.
+"""Stands in for a TensorFlow program. Like tf.train.Server, every task opens its own port of the cluster. A parameter
+server serves for ever (server.join()); a worker waits for all parameter servers, pushes its gradients, and ends.
+Without parameter servers the workers push their gradients to each other (MultiWorkerMirroredStrategy), and end when
+they have all of them. The cluster comes from TF_CONFIG, or from the options of tf_cnn_benchmarks.py.
 
 --fail INDEX      that worker exits with status 3 before it pushes
---sleep SECONDS   workers go on for this long after their line"""
+--sleep SECONDS   workers run for this long after they have printed their line"""
 import argparse, json, os, socket, sys, threading, time
 
 STEPS = 5
@@ -34,7 +34,7 @@ def place(task):
 
 
 def connect(task):
-    while True:  # TensorFlow waits for its servers, too
+    while True:  # TensorFlow waits for its servers as well
         try:
             return socket.create_connection(place(task), timeout=5)
         except OSError:

@@ -1,5 +1,6 @@
-// Package testnetwork gives the program of a test a network of its own, so that the fixed ports of its tests are free,
-// whatever else runs on this host. It initializes nothing: a test looks at what a program initializes at its start.
+// Package testnetwork gives a test program a network of its own, so that other programs of this host cannot use the
+// fixed ports of its tests. The package has no initialisers, because one test counts what a program initialises at its
+// start.
 package testnetwork
 
 import (
@@ -14,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar says what this program has still to do when Own has executed it again.
+// stageVar tells this program which step comes next after Own has executed it again.
 const stageVar = "PAIINIT_TEST_NETWORK"
 
-// Own moves this process to a network namespace in which only the loopback interface is: it executes the program again
-// there. An ordinary user's program runs below this process instead, in a user namespace in which the user keeps their
-// ids. Where neither is allowed, or `ip` is missing, Own does nothing. A TestMain calls it first.
+// Own executes this program again in a network namespace that has only the loopback interface. For an ordinary user the
+// program runs as a child of this process, in a user namespace that keeps the user's ids. If neither is allowed, or
+// `ip` is missing, Own does nothing. A TestMain calls it first.
 func Own() {
 	stage := os.Getenv(stageVar)
 	_ = os.Unsetenv(stageVar)
@@ -29,8 +30,8 @@ func Own() {
 	var err error
 	switch {
 	case stage == "loopback":
-		// The death of cloneNetwork's process kills the thread that was cloned, and the tests are whichever thread
-		// executes the program.
+		// The parent-death signal belongs to a thread, and exec keeps only the thread that calls it: set the signal on
+		// the thread that will call exec.
 		runtime.LockOSThread()
 		err = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 		if err == nil {
@@ -47,18 +48,18 @@ func Own() {
 	}
 }
 
-// unshareNetwork moves this thread into a new network namespace, and the process with it. It returns if it may not.
+// unshareNetwork executes this program again in a new network namespace. It returns nil where that is not permitted.
 func unshareNetwork() error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
-		return nil //nolint:nilerr // the program does without
+		return nil //nolint:nilerr // the program stays in this network
 	}
 	return executeWithLoopback()
 }
 
-// cloneNetwork runs this program in new user and network namespaces, and exits with its status. It returns if it may
-// not.
+// cloneNetwork runs this program in new user and network namespaces, and exits with its status. It returns nil where
+// that is not permitted.
 func cloneNetwork() error {
 	uid, gid := os.Getuid(), os.Getgid()
 	status, err := RunAgain(&exec.Cmd{
@@ -71,16 +72,16 @@ func cloneNetwork() error {
 		},
 	})
 	if err != nil {
-		return nil //nolint:nilerr // the program does without
+		return nil //nolint:nilerr // the program stays in this network
 	}
 	os.Exit(status)
 	return nil
 }
 
-// executeWithLoopback brings the loopback interface up and executes this program again, without the capability that
-// this has taken an ordinary user.
+// executeWithLoopback brings the loopback interface up and executes this program again, without the capability that an
+// ordinary user needed for it.
 func executeWithLoopback() error {
-	runtime.LockOSThread() // capabilities and namespaces are those of a thread
+	runtime.LockOSThread() // capabilities and namespaces belong to a thread
 	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		return fmt.Errorf("bringing the loopback interface up: %w: %s", err, bytes.TrimSpace(out))
 	}
@@ -91,11 +92,12 @@ func executeWithLoopback() error {
 	return fmt.Errorf("executing this program again: %w", err)
 }
 
-// RunAgain runs a command in place of this process, whose death ends it, and returns its exit status.
+// RunAgain runs a command with this process's standard streams and returns its exit status. The command dies with this
+// process.
 func RunAgain(cmd *exec.Cmd) (int, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
-	runtime.LockOSThread() // Pdeathsig speaks of this thread
+	runtime.LockOSThread() // Pdeathsig watches this thread
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {

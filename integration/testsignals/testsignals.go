@@ -1,7 +1,7 @@
 // Package testsignals gives the processes that a test starts the signal dispositions that the test expects.
 //
-// nohup, a shell's background job and some CI runners start a test with SIGHUP, SIGINT or SIGQUIT ignored, and every
-// process below it inherits that.
+// nohup, background jobs of a shell and some CI runners start a test with SIGHUP, SIGINT or SIGQUIT ignored, and every
+// child process inherits that.
 package testsignals
 
 import (
@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Default makes every process that is started from now on begin with the default disposition of the signals that this
-// process inherited as ignored. The process itself still survives them. A TestMain calls it first.
+// Default makes future child processes start with the default disposition of the signals that this process inherited as
+// ignored. This process still survives these signals. A TestMain calls it first.
 func Default() {
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 		if signal.Ignored(sig) {

@@ -13,7 +13,7 @@ import (
 
 const childVar = "TESTSIGNALS_CHILD"
 
-// The child is this program with the signals ignored; it starts a shell that interrupts itself.
+// TestMain is also the child of TestDefault: it starts with the signals ignored and runs a shell that signals itself.
 func TestMain(m *testing.M) {
 	if sig := os.Getenv(childVar); sig != "" {
 		testsignals.Default()

@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// image collects the files of an initial file system, by their path in it without the leading slash.
+// image collects the files of an initial file system.
 type image struct {
-	files map[string]string // from where
+	files map[string]string // path on this host, by path in the image without the leading slash
 }
 
-// add puts a file of this host into the image; programs and libraries bring the libraries that they need.
+// add adds a file of this host to the image, with the libraries that it needs.
 func (m *image) add(name, from string) error {
 	m.files[strings.TrimPrefix(name, "/")] = from
 	out, err := exec.Command("ldd", from).Output()
 	if err != nil {
-		return nil // static, or no program
+		return nil // a static program, or not a program
 	}
 	for _, lib := range regexp.MustCompile(`/\S+\.so\S*`).FindAllString(string(out), -1) {
 		if m.files[strings.TrimPrefix(lib, "/")] == "" {
@@ -33,7 +33,7 @@ func (m *image) add(name, from string) error {
 	return nil
 }
 
-// write writes the image in the format of Documentation/driver-api/early-userspace/buffer-format.rst of the kernel ("newc").
+// write writes the image in the format newc (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst).
 func (m *image) write(file string) (err error) {
 	f, err := os.Create(file)
 	if err != nil {
@@ -54,10 +54,12 @@ func (m *image) write(file string) (err error) {
 	inode := 0
 	header := func(name string, mode, size int) error {
 		inode++
-		if _, err := fmt.Fprintf(w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x", inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name)+1, 0); err != nil {
+		_, err := fmt.Fprintf(w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x",
+			inode, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name)+1, 0)
+		if err != nil {
 			return err
 		}
-		_, err := w.WriteString(name + strings.Repeat("\x00", 1+pad(110+len(name)+1)))
+		_, err = w.WriteString(name + strings.Repeat("\x00", 1+pad(110+len(name)+1)))
 		return err
 	}
 	for _, d := range sorted(dirs) {
@@ -102,7 +104,7 @@ func (m *image) copy(w *bufio.Writer, name string, header func(string, int, int)
 
 func pad(n int) int { return (4 - n%4) % 4 }
 
-// sorted directories come before what is in them.
+// sorted returns the names in order, so that a directory comes before its contents.
 func sorted[V any](m map[string]V) []string {
 	var names []string
 	for n := range m {

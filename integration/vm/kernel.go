@@ -18,17 +18,19 @@ import (
 // Kernel is an unpacked kernel package.
 type Kernel struct {
 	Image   string            // path of vmlinuz
-	modules map[string]string // files of modules by name, with "_" for "-"
+	modules map[string]string // paths of modules by name, with "_" for "-"
 }
 
-// moduleDirs hold what a machine of this package may need; the whole package is ten times as big.
+// moduleDirs are the directories of modules to unpack. The whole package is ten times as big.
 var moduleDirs = []string{
-	"arch/x86/crypto", "crypto", "lib", "fs/configfs", "drivers/virtio", "drivers/infiniband/core", "drivers/infiniband/sw",
-	"drivers/net/dummy", "drivers/net/veth", "drivers/net/virtio_net", "drivers/net/net_failover", "net/core", "net/ipv4", "net/ipv6",
+	"arch/x86/crypto", "crypto", "lib", "fs/configfs", "drivers/virtio",
+	"drivers/infiniband/core", "drivers/infiniband/sw",
+	"drivers/net/dummy", "drivers/net/veth", "drivers/net/virtio_net", "drivers/net/net_failover",
+	"net/core", "net/ipv4", "net/ipv6",
 }
 
-// FindKernel returns the kernel in cache, after getting it from Debian's archive if there is none yet (70 MB, once): the
-// newest that is not of the cloud flavour, which lacks rdma_rxe.
+// FindKernel returns the kernel in cache. If the cache is empty, it downloads the newest kernel from Debian's archive
+// (70 MB), but not of the cloud flavour, which lacks rdma_rxe.
 func FindKernel(cache string) (*Kernel, error) {
 	found, err := filepath.Glob(filepath.Join(cache, "linux-image-*", "boot", "vmlinuz-*"))
 	if err != nil {
@@ -68,7 +70,7 @@ func fetchKernel(cache string) (dir string, err error) {
 		}
 	}
 	if name == "" {
-		return "", errors.New("linux-image-amd64 depends on no kernel; apt-get update may help")
+		return "", errors.New("linux-image-amd64 does not depend on a kernel; run apt-get update")
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
@@ -105,7 +107,7 @@ func unpackKernel(deb, root string) error {
 		return err
 	}
 	err = unpackTar(bufio.NewReaderSize(pipe, 1<<20), root)
-	_, _ = io.Copy(io.Discard, pipe) // so that it ends
+	_, _ = io.Copy(io.Discard, pipe) // let dpkg-deb write the rest and end
 	return errors.Join(err, cmd.Wait())
 }
 
@@ -136,7 +138,7 @@ func unpackTar(r io.Reader, root string) error {
 	}
 }
 
-// wanted names are boot/vmlinuz-VERSION and lib/modules/VERSION/kernel/DIR/...
+// wanted matches boot/vmlinuz-VERSION and the modules of moduleDirs, lib/modules/VERSION/kernel/DIR/...
 func wanted(name string) bool {
 	if strings.HasPrefix(name, "boot/vmlinuz-") {
 		return true
@@ -150,8 +152,8 @@ func wanted(name string) bool {
 	return false
 }
 
-// order returns the files of the modules and of those that they depend on, dependencies first. What the kernel has built in
-// is left out.
+// order returns the files of the modules and of their dependencies, dependencies first, without modules that are built
+// into the kernel.
 func (k *Kernel) order(names []string) ([]string, error) {
 	var files []string
 	seen := make(map[string]bool)
@@ -183,7 +185,7 @@ func (k *Kernel) order(names []string) ([]string, error) {
 	return files, nil
 }
 
-// depends reads "depends=a,b" out of a module.
+// depends reads "depends=a,b" from a module.
 func depends(file string) ([]string, error) {
 	f, err := elf.Open(file)
 	if err != nil {

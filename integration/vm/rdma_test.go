@@ -14,7 +14,7 @@ import (
 	"github.com/paiinit/paiinit/rdma"
 )
 
-// probe is what paiinit says inside the machine.
+// probe runs paiinit rdma inside the machine and returns its report.
 func (m machine) probe(c wire.Command) (rdma.Report, wire.Result) {
 	m.t.Helper()
 	c.Args = []string{"paiinit", "rdma", "--json"}
@@ -32,7 +32,7 @@ func whats(r rdma.Report) string {
 	return strings.Join(all, "\n")
 }
 
-// TestDevice: a real kernel with a real verbs device. One machine serves all of it.
+// TestDevice checks the report on a verbs device of a real kernel. All subtests share one machine.
 func TestDevice(t *testing.T) {
 	m := boot(t, requireKit(t), nil)
 	m.must(`
@@ -52,8 +52,9 @@ func TestDevice(t *testing.T) {
 	t.Run("mode", func(t *testing.T) {
 		m := machine{t, m.Machine}
 		r, result := m.probe(wire.Command{UID: 1000})
-		require.Equal(t, "", r.Devices[0].OpenError, "devtmpfs lets everybody")
-		require.Contains(t, whats(r), "error: locked memory is limited to 8192 KiB", "the kernel's default, without CAP_IPC_LOCK")
+		require.Equal(t, "", r.Devices[0].OpenError, "devtmpfs gives all users access")
+		require.Contains(t, whats(r), "error: locked memory is limited to 8192 KiB",
+			"the kernel's default, without CAP_IPC_LOCK")
 		require.Equal(t, 69, result.Status)
 
 		m.must("guest chmod 600 /dev/infiniband/uverbs0")
@@ -89,27 +90,30 @@ func TestDevice(t *testing.T) {
 	t.Run("peer memory", func(t *testing.T) {
 		m := machine{t, m.Machine}
 		yama := func(scope string) {
-			r := m.run(wire.Command{Args: []string{"sh", "-c", "echo " + scope + " > /proc/sys/kernel/yama/ptrace_scope"}})
+			write := "echo " + scope + " > /proc/sys/kernel/yama/ptrace_scope"
+			r := m.run(wire.Command{Args: []string{"sh", "-c", write}})
 			require.Zero(t, r.Status, r.Stderr)
 		}
 		r, _ := m.probe(wire.Command{UID: 1000})
 		require.Equal(t, "allowed", r.PeerMemory)
-		yama("2") // who attaches to another process needs CAP_SYS_PTRACE
+		yama("2") // attaching to another process needs CAP_SYS_PTRACE
 		r, _ = m.probe(wire.Command{UID: 1000})
 		root, _ := m.probe(wire.Command{})
 		yama("0")
 		require.Equal(t, "denied", r.PeerMemory)
-		require.Contains(t, whats(r), "warning: processes may not read each other's memory (process_vm_readv: Operation not permitted)")
+		require.Contains(t, whats(r),
+			"warning: processes may not read each other's memory (process_vm_readv: Operation not permitted)")
 		require.Equal(t, "allowed", root.PeerMemory)
 	})
 	t.Run("foreign namespace, shared", func(t *testing.T) {
 		r, result := machine{t, m.Machine}.probe(wire.Command{NewNetwork: true, FreshSys: true})
 		require.Equal(t, 69, result.Status)
-		require.Contains(t, whats(r), "warning: port 1 has only GIDs of the network interface dummy0, which is not in this container")
+		require.Contains(t, whats(r),
+			"warning: port 1 has only GIDs of the network interface dummy0, which is not in this container")
 		require.Equal(t, "shared", r.NetnsMode)
 		require.Len(t, r.Devices, 1)
 		require.True(t, r.Devices[0].Openable)
-		require.Equal(t, "dummy0", r.Devices[0].Ports[0].GIDs[0].Netdev, "the name of an interface that is not there")
+		require.Equal(t, "dummy0", r.Devices[0].Ports[0].GIDs[0].Netdev, "an interface of another namespace")
 	})
 	t.Run("foreign namespace, exclusive", func(t *testing.T) {
 		m := machine{t, m.Machine}
@@ -119,20 +123,22 @@ func TestDevice(t *testing.T) {
 			rdma link add rxe0 type rxe netdev dummy0`)
 		r, _ := m.probe(wire.Command{})
 		require.Equal(t, "exclusive", r.NetnsMode)
-		require.True(t, r.Devices[0].Ports[0].Usable, "its own namespace")
+		require.True(t, r.Devices[0].Ports[0].Usable, "usable in its own namespace")
 
 		r, result := m.probe(wire.Command{NewNetwork: true, FreshSys: true})
 		require.Equal(t, 69, result.Status)
-		require.Contains(t, whats(r), "error: uverbs0 belongs to rxe0, which is not visible here: it is in another network namespace")
+		require.Contains(t, whats(r),
+			"error: uverbs0 belongs to rxe0, which is not visible here: it is in another network namespace")
 
 		r, result = m.probe(wire.Command{NewNetwork: true})
 		require.Equal(t, 69, result.Status)
 		require.Equal(t, "EPERM", r.Devices[0].OpenError)
-		require.Contains(t, whats(r), "error: /dev/infiniband/uverbs0 belongs to another network namespace", "a stale /sys shows it")
+		require.Contains(t, whats(r), "error: /dev/infiniband/uverbs0 belongs to another network namespace",
+			"the /sys of the first namespace still shows the device")
 	})
 }
 
-// compare compares every field that ibv_devinfo -v prints and paiinit knows.
+// compare compares every field that both ibv_devinfo -v and paiinit print.
 func compare(t *testing.T, m machine) {
 	report, result := m.probe(wire.Command{})
 	require.Zero(t, result.Status, result.Stderr)
@@ -163,7 +169,7 @@ func compare(t *testing.T, m machine) {
 		require.Equal(t, theirs, ours, name)
 		compared++
 	}
-	// What the device says, number by number: the tags of the JSON are ibv_devinfo's names, but for the port's few.
+	// Numbers from the device. The JSON tags are ibv_devinfo's names, except some of the port.
 	for field, number := range numbers(t, d.Attributes) {
 		same(field, likeTheirs(fields[field], number))
 	}
@@ -183,7 +189,7 @@ func compare(t *testing.T, m machine) {
 	same("node_guid", d.Attributes.NodeGUID)
 	same("sys_image_guid", d.Attributes.SysImageGUID)
 
-	// What /sys says.
+	// Values from /sys.
 	same("hca_id", d.Name)
 	same("node_guid", d.NodeGUID)
 	same("sys_image_guid", d.SysImageGUID)
@@ -206,17 +212,17 @@ func compare(t *testing.T, m machine) {
 	require.NoError(t, err)
 	require.Equal(t, width*speed, p.RateGbps)
 
-	// What RDMA netlink says.
+	// Values from RDMA netlink.
 	require.Equal(t, "shared", report.NetnsMode)
 	require.Equal(t, "roce", d.Protocol)
 	require.Equal(t, "231:192", d.VerbsDev)
 	require.Equal(t, rdma.KindSoftware, p.Fabric)
 	require.True(t, p.Usable)
 	require.GreaterOrEqual(t, compared, 50)
-	t.Logf("%d fields are equal", compared)
+	t.Logf("compared %d fields", compared)
 }
 
-// numbers are the fields of v that are numbers, by their JSON names.
+// numbers returns the fields of v that are numbers, by their JSON names.
 func numbers(t *testing.T, v any) map[string]uint64 {
 	b, err := json.Marshal(v)
 	require.NoError(t, err)
@@ -232,8 +238,8 @@ func numbers(t *testing.T, v any) map[string]uint64 {
 	return all
 }
 
-// likeTheirs writes a number as ibv_devinfo wrote it: "0x0", "0x00", "1024", or in the words "PORT_ACTIVE (4)", where the
-// number is the one in parentheses unless it stands in front, as for "4096 (5)".
+// likeTheirs formats a number like ibv_devinfo's value theirs: "0x0", "0x00", "1024", or with words, as "PORT_ACTIVE
+// (4)" for 4 and "4096 (5)" for 4096 or 5.
 func likeTheirs(theirs string, n uint64) string {
 	if m := regexp.MustCompile(`^(\S.*) \((\d+)\)$`).FindStringSubmatch(theirs); m != nil {
 		if m[1] == strconv.FormatUint(n, 10) || m[2] == strconv.FormatUint(n, 10) {

@@ -14,15 +14,15 @@ import (
 	"github.com/paiinit/paiinit/integration/vm/wire"
 )
 
-// Config says what a machine is made of.
+// Config describes a machine.
 type Config struct {
 	Kernel  *Kernel
-	Modules []string          // to load, in order, with what they need
-	Guest   string            // program of package guest, built static
-	Files   map[string]string // programs and files of this host, by the path that they get
-	Dir     string            // for files of the machine; it must be empty, and is for one machine
-	Link    string            // path of a Unix socket that two machines share, which is a wire between their eth0; "" = none
-	Listen  bool              // one of them listens, and is started first
+	Modules []string          // kernel modules to load in this order, each after its dependencies
+	Guest   string            // path of the static program of package guest
+	Files   map[string]string // paths of programs and files on this host, by path in the machine
+	Dir     string            // empty directory for the files of this machine
+	Link    string            // path of the Unix socket that connects the eth0 of two machines; "" = no eth0
+	Listen  bool              // listen on Link; set it for the machine that starts first
 	Address byte              // last byte of the MAC address of eth0
 }
 
@@ -111,7 +111,7 @@ func (m *Machine) read(ctx context.Context, r *wire.Result) error {
 	return nil
 }
 
-// Run runs a command to its end; not being a success is no error.
+// Run runs a command to its end. A failed command is not an error.
 func (m *Machine) Run(ctx context.Context, c wire.Command) (wire.Result, error) {
 	if c.Seconds == 0 {
 		c.Seconds = 60
@@ -127,10 +127,10 @@ func (m *Machine) Run(ctx context.Context, c wire.Command) (wire.Result, error) 
 	return r, nil
 }
 
-// Console is what the kernel and the guest wrote to the first serial line.
+// Console returns the output of the kernel and the guest on the first serial line.
 func (m *Machine) Console() string { return m.console.String() }
 
-// Close switches the machine off.
+// Close powers the machine off.
 func (m *Machine) Close() {
 	m.kill()
 	<-m.done

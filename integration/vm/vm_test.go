@@ -18,29 +18,29 @@ import (
 	"github.com/paiinit/paiinit/integration/vm/wire"
 )
 
-// patience is more than any step takes by emulation on a busy machine.
+// patience is the timeout of one step, long enough for emulation on a busy machine.
 const patience = 3 * time.Minute
 
-// programs of this host that the machines need, with the Debian package that brings each.
+// programs are the programs of this host that the tests need, with their Debian packages.
 var programs = map[string]string{
 	"qemu-system-x86_64": "qemu-system-x86", "ip": "iproute2", "rdma": "iproute2", "ibv_devinfo": "ibverbs-utils",
 	"apt-get": "apt", "dpkg-deb": "dpkg", "ldd": "libc-bin", "sh": "dash",
 }
 
-// provider is what libibverbs loads for rxe, in Debian's place.
+// provider is Debian's path of the library that libibverbs loads for rxe.
 const provider = "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so"
 
-// kit is what all machines are made of, got ready once.
+// kit has the kernel and the files of all machines.
 type kit struct {
 	kernel         *Kernel
 	guest, paiinit string
 	files          map[string]string
-	missing        string // why there is none
+	missing        string // reason why this host cannot run machines
 	err            error
 }
 
 var (
-	built string // directory of the programs, removed at the end
+	built string // temporary directory of the programs
 	tools = sync.OnceValue(func() kit {
 		k, err := newKit(built)
 		k.err = err
@@ -61,7 +61,9 @@ func TestMain(m *testing.M) {
 }
 
 func newKit(dir string) (kit, error) {
-	k := kit{files: map[string]string{provider: provider, "/etc/libibverbs.d/rxe.driver": "/etc/libibverbs.d/rxe.driver"}}
+	k := kit{files: map[string]string{
+		provider: provider, "/etc/libibverbs.d/rxe.driver": "/etc/libibverbs.d/rxe.driver",
+	}}
 	for program, pkg := range programs {
 		path, err := exec.LookPath(program)
 		for _, sbin := range []string{"/usr/sbin", "/sbin"} {
@@ -95,12 +97,12 @@ func newKit(dir string) (kit, error) {
 	k.guest, k.paiinit = filepath.Join(dir, "guest"), filepath.Join(dir, "paiinit")
 	k.files["/usr/bin/paiinit"], k.files["/usr/bin/guest"] = k.paiinit, k.guest
 	if k.kernel, err = FindKernel(filepath.Join(root, ".cache", "vm")); err != nil {
-		k.missing = err.Error() // no way to Debian's archive
+		k.missing = err.Error() // Debian's archive may be out of reach
 	}
 	return k, nil
 }
 
-// requireKit skips, or fails where that is asked for, if this host cannot run machines.
+// requireKit skips the test if this host cannot run machines, or fails it if PAIINIT_TEST_REQUIRE is set.
 func requireKit(t *testing.T) kit {
 	t.Helper()
 	k := tools()
@@ -115,7 +117,7 @@ func requireKit(t *testing.T) kit {
 	return k
 }
 
-// machine is a machine of a test.
+// machine is a Machine whose errors fail the test.
 type machine struct {
 	t *testing.T
 	*Machine
@@ -123,11 +125,12 @@ type machine struct {
 
 func boot(t *testing.T, k kit, change func(*Config)) machine {
 	t.Helper()
-	dir, err := os.MkdirTemp(built, "m") // short: a socket's path is
+	dir, err := os.MkdirTemp(built, "m") // a short name, because the length of a socket's path is limited
 	require.NoError(t, err)
 	c := Config{
 		Kernel: k.kernel, Guest: k.guest, Files: k.files, Dir: dir,
-		Modules: []string{"crc32_pclmul", "crc32_generic", "virtio_pci", "virtio_net", "dummy", "ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"},
+		Modules: []string{"crc32_pclmul", "crc32_generic", "virtio_pci", "virtio_net", "dummy",
+			"ib_uverbs", "rdma_ucm", "ib_umad", "rdma_rxe"},
 	}
 	if change != nil {
 		change(&c)
@@ -142,7 +145,7 @@ func boot(t *testing.T, k kit, change func(*Config)) machine {
 	return machine{t, m}
 }
 
-// run runs a command, whatever its status.
+// run runs a command, which may fail.
 func (m machine) run(c wire.Command) wire.Result {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -152,7 +155,7 @@ func (m machine) run(c wire.Command) wire.Result {
 	return r
 }
 
-// must runs commands that have to succeed, one on each line, and returns what the last one wrote.
+// must runs commands, one on each line, which must succeed. It returns the output of the last one.
 func (m machine) must(commands string) string {
 	m.t.Helper()
 	out := ""

@@ -28,8 +28,9 @@ type Server struct {
 	Log  *Log          // what it has logged
 }
 
-// Start starts a server with cfg on a free port of 127.0.0.1. Missing parts of cfg are filled in: a new host key, a new user key (added to Authorized), a
-// logger that writes to Log, a Grace of 100 milliseconds. prepare is called before the server serves. The server is shut down when the test ends, and the test fails if that leaves something behind.
+// Start starts a server with cfg on a free port of 127.0.0.1. It adds a new user key to Authorized and sets what is
+// missing in cfg: a new host key, a logger that writes to Log, a Grace of 100 milliseconds. It calls prepare before the
+// server serves. When the test ends, it shuts the server down, and the test fails if something is left behind.
 func Start(tb testing.TB, cfg sshd.Config, prepare ...func(*sshd.Server)) *Server {
 	tb.Helper()
 	s := &Server{User: Key(tb), Log: &Log{}}
@@ -75,7 +76,7 @@ func Start(tb testing.TB, cfg sshd.Config, prepare ...func(*sshd.Server)) *Serve
 	return s
 }
 
-// ClientConfig is what a client needs to log in and to know the server.
+// ClientConfig returns what a client needs to log in and to verify the server.
 func (s *Server) ClientConfig() *ssh.ClientConfig {
 	return &ssh.ClientConfig{
 		User:            "root",
@@ -85,7 +86,7 @@ func (s *Server) ClientConfig() *ssh.ClientConfig {
 	}
 }
 
-// Dial returns a new connection that has logged in; it is closed when the test ends.
+// Dial returns a new connection that has logged in. It is closed when the test ends.
 func (s *Server) Dial(tb testing.TB) *ssh.Client {
 	tb.Helper()
 	client, err := ssh.Dial("tcp", s.Addr.String(), s.ClientConfig())
@@ -141,11 +142,11 @@ func (l *Log) Wait(tb testing.TB, words ...string) string {
 	return l.WaitN(tb, 1, words...)[0]
 }
 
-// WaitN returns all lines that contain all words, once there are n or more. A server writes a line before its client can know of the matter, but
-// a log that comes through a pipe is read later.
+// WaitN returns all lines that contain all words, once there are n or more. A server logs before its client can know,
+// but a log that comes through a pipe is read later.
 func (l *Log) WaitN(tb testing.TB, n int, words ...string) []string {
 	tb.Helper()
-	timeout := time.After(time.Minute) // nothing but a mistake takes as long, also on a busy machine
+	timeout := time.After(time.Minute) // enough even on a busy machine
 	for {
 		l.mu.Lock()
 		text := l.text.String()
@@ -156,7 +157,7 @@ func (l *Log) WaitN(tb testing.TB, n int, words ...string) []string {
 		l.mu.Unlock()
 		var found []string
 		for line := range strings.Lines(text) {
-			if strings.HasSuffix(line, "\n") && containsAll(line, words) { // the last may have come in half
+			if strings.HasSuffix(line, "\n") && containsAll(line, words) { // the last line may be incomplete
 				found = append(found, strings.TrimSuffix(line, "\n"))
 			}
 		}

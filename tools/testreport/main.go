@@ -1,7 +1,7 @@
-// Command testreport turns the output of go test -json on its standard input back into the lines that go test prints, and
-// then says on one line each which tests were skipped and why, which go test does not say.
+// Command testreport converts the output of go test -json on its standard input back to the lines that go test prints,
+// and adds a line for each skipped test with the reason, which go test does not print.
 //
-// It exits with status 1 when a test or a build failed.
+// It exits with status 1 if a test or a build failed.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// event is what cmd/internal/test2json writes, with the build events of go help buildjson.
+// event is an event of cmd/internal/test2json, or a build event of go help buildjson.
 type event struct {
 	Action  string
 	Package string
@@ -22,7 +22,7 @@ type event struct {
 	Output  string
 }
 
-// frame matches the lines that only say which test runs.
+// frame matches the lines that only name the running test.
 var frame = regexp.MustCompile(`^\s*=== (RUN|PAUSE|CONT|NAME)\s`)
 
 // logged matches a line of t.Log, t.Skip or t.Error.
@@ -47,7 +47,7 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 	}()
 	type test struct{ pkg, name string }
 	output := make(map[test][]string)
-	var order []test // of tests that have not ended
+	var order []test // tests in the order of their first output
 	var skipped []string
 	end := func(t test) []string {
 		lines := output[t]
@@ -56,7 +56,7 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 	}
 	write := func(lines []string) {
 		for _, line := range lines {
-			_, _ = out.WriteString(line) // the error stays until Flush
+			_, _ = out.WriteString(line) // Flush returns the error
 		}
 	}
 	in := bufio.NewReader(r)
@@ -92,7 +92,7 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 			write(end(t))
 		case e.Action == "fail":
 			failed = true
-			// What a test had said when a panic or the time limit ended the package.
+			// A panic or the timeout has ended the package in the middle of these tests.
 			for _, t := range order {
 				if t.pkg == e.Package {
 					write(end(t))

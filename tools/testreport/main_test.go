@@ -27,7 +27,7 @@ func TestReport(t *testing.T) {
 			want: "ok  \tp\t0.003s\n",
 		},
 		{
-			name: "a skipped test is told at the end, on one line",
+			name: "a skipped test is reported at the end, on one line",
 			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: no engine:\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"        cannot connect\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
@@ -38,7 +38,7 @@ func TestReport(t *testing.T) {
 			want: "ok  \tp\t0.003s\nskipped: p TestA: no engine: cannot connect\n",
 		},
 		{
-			name: "a failed test says what it logged, the others do not",
+			name: "only the log of a failed test is printed",
 			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: fine\n"}
 {"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:9: bad\n"}
 {"Action":"fail","Package":"p","Test":"TestB"}
@@ -50,7 +50,7 @@ func TestReport(t *testing.T) {
 			failed: true,
 		},
 		{
-			name: "a package that ends in the middle of a test says what the test had logged",
+			name: "the log of a test is printed if its package ends in the middle of the test",
 			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"panic: test timed out\n"}
 {"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
 {"Action":"fail","Package":"p"}
@@ -67,7 +67,7 @@ func TestReport(t *testing.T) {
 			failed: true,
 		},
 		{
-			name: "what is no event is passed on",
+			name: "a line that is no event is copied",
 			in:   "go: no such tool\n",
 			want: "go: no such tool\n",
 		},

@@ -12,8 +12,8 @@
 // Of the remote shell, it takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a
 // paiinit that is an ancestor of this process. Everything else is left to main, before anything was sent: options,
 // terminals, an agent that cannot be reached, or that is another rank's, because a launcher has forwarded the variable
-// (mpirun -x). The protocol and what a signal means are those of package rsh, which has the other end and the long way;
-// that both are the same is tested with a real job.
+// (mpirun -x). The protocol and what a signal means are those of package rsh, which has the other end and the long way
+// (package rsh/frame has what both write alike); that both are the same is tested with a real job.
 //
 // The first process of a container only starts the agent, hands signals on and reaps (package pid1). Where the command
 // line is certain to be that of a launch, it does so here: the agent starts earlier, and PID 1 takes less memory.
@@ -27,7 +27,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 func init() {
@@ -80,7 +82,7 @@ func usual(args []string) (*call, bool) {
 	if socket == "" || len(words) < 2 || !plain(words[0]) || words[1] == "" || words[1][0] == '-' || isTerminal(0) {
 		return nil, false
 	}
-	content := []byte("paiinit-rsh/3\x00" + words[0] + "\x00\x00\x00\x00" + words[1])
+	content := []byte(frame.Protocol + "\x00" + words[0] + "\x00\x00\x00\x00" + words[1])
 	for _, w := range words[2:] {
 		content = append(append(content, ' '), w...)
 	}
@@ -88,7 +90,7 @@ func usual(args []string) (*call, bool) {
 	if n > 64<<10 {
 		return nil, false
 	}
-	return &call{socket: socket, request: append([]byte{'R', 0, byte(n >> 16), byte(n >> 8), byte(n)}, content...)}, true
+	return &call{socket: socket, request: append(frame.Header(frame.Request, n), content...)}, true
 }
 
 func base(args []string) string {
@@ -148,9 +150,8 @@ func (c *call) ask() bool {
 	return true
 }
 
-// descends reports whether the process at the other end is an ancestor of this one, or has the parent in common with an
-// orphan: a daemon of a launcher is a child of the first of paiinit's two processes. Reading /proc costs 20 us for each
-// generation. Another user's process is left to main, which says so: it may have the name of paiinit, and any parent.
+// descends reports whether the agent at the other end is an ancestor of this process. Another user's process is left to
+// main, which says so: it may have the name of paiinit, and any parent.
 func (c *call) descends(conn int) bool {
 	agent, err := syscall.GetsockoptUcred(conn, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	if err != nil || agent.Pid <= 0 {
@@ -159,61 +160,7 @@ func (c *call) descends(conn int) bool {
 	if own := syscall.Geteuid(); agent.Uid != 0 && int(agent.Uid) != own && own != 0 {
 		return false
 	}
-	var chain [64]int
-	n := 0
-	for pid := c.parent; pid > 0 && n < len(chain); n++ {
-		if pid == int(agent.Pid) {
-			return true
-		}
-		chain[n] = pid
-		_, pid = stat(pid)
-	}
-	name, first := stat(int(agent.Pid))
-	for _, pid := range chain[:n] {
-		if pid == first {
-			firstName, _ := stat(first)
-			return firstName == name
-		}
-	}
-	return false
-}
-
-// stat returns the name and the parent of a process from /proc/PID/stat, "PID (NAME) STATE PARENT ..."
-// (proc_pid_stat(5)), or "" and 0.
-func stat(pid int) (name string, parent int) {
-	fd, err := syscall.Open("/proc/"+decimal(pid)+"/stat", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return "", 0
-	}
-	var buf [128]byte // more than the first four fields have
-	n, _ := syscall.Read(fd, buf[:])
-	_ = syscall.Close(fd)
-	open, end := 0, n-1
-	for open < n && buf[open] != '(' {
-		open++
-	}
-	for end > open && buf[end] != ')' {
-		end--
-	}
-	if end <= open {
-		return "", 0
-	}
-	for i := end + len(") S "); i < n && '0' <= buf[i] && buf[i] <= '9'; i++ {
-		parent = 10*parent + int(buf[i]-'0')
-	}
-	return string(buf[open+1 : end]), parent
-}
-
-func decimal(n int) string {
-	var buf [20]byte
-	i := len(buf)
-	for {
-		i--
-		buf[i] = byte('0' + n%10)
-		if n /= 10; n == 0 {
-			return string(buf[i:])
-		}
-	}
+	return proc.Generations(os.DirFS("/proc"), c.parent, int(agent.Pid)) >= 0
 }
 
 // wait ends the process with the status of the command, or leaves what came in its place to main.
@@ -223,14 +170,14 @@ func (c *call) wait() {
 	c.orphaned()
 
 	for {
-		var b [6]byte // of a status: its kind, the length in four, itself
+		var b [frame.HeaderSize + 1]byte // of a status: the header, itself
 		switch n, _, err := syscall.Recvfrom(c.conn, b[:], syscall.MSG_PEEK); {
 		case errors.Is(err, syscall.EINTR):
 			continue
-		case n == len(b) && string(b[:5]) == "X\x00\x00\x00\x01":
-			os.Exit(int(b[5]))
-		case n == len(b) && string(b[:5]) == "K\x00\x00\x00\x01":
-			os.Exit(min(128+int(b[5]), 255))
+		case n == len(b) && string(b[:frame.HeaderSize]) == string(frame.Header(frame.Exit, 1)):
+			os.Exit(int(b[frame.HeaderSize]))
+		case n == len(b) && string(b[:frame.HeaderSize]) == string(frame.Header(frame.Killed, 1)):
+			os.Exit(min(128+int(b[frame.HeaderSize]), 255))
 		}
 		answer = os.NewFile(uintptr(c.conn), c.socket)
 		return
@@ -257,17 +204,16 @@ func (c *call) forward() {
 				os.Exit(128 + int(n))
 			}
 			ending = true
-			time.AfterFunc(agentTimeout, func() {
+			time.AfterFunc(frame.AgentTimeout, func() {
 				if c.isUnread() {
 					os.Exit(128 + int(n))
 				}
 			})
 		}
-		_ = syscall.Sendto(c.conn, []byte{'S', 0, 0, 0, 1, byte(n)}, syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, nil)
+		told := append(frame.Header(frame.Signal, 1), byte(n))
+		_ = syscall.Sendto(c.conn, told, syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, nil)
 	}
 }
-
-const agentTimeout = 2 * time.Second // as in package rsh
 
 // isUnread reports whether the agent, which may be stopped, has not read all that was sent to it.
 func (c *call) isUnread() bool {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/integration/testsignals"
+	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
 	"github.com/paiinit/paiinit/rsh"
 )
 
@@ -127,20 +127,6 @@ func stdin(t *testing.T) {
 func request(host, command string) string {
 	content := "paiinit-rsh/3\x00" + host + "\x00\x00\x00\x00" + command
 	return string(binary.BigEndian.AppendUint32([]byte{'R'}, uint32(len(content)))) + content
-}
-
-func TestStat(t *testing.T) {
-	comm, err := os.ReadFile("/proc/self/comm")
-	require.NoError(t, err)
-	name, parent := stat(os.Getpid())
-	require.Equal(t, strings.TrimSpace(string(comm)), name)
-	require.Equal(t, os.Getppid(), parent)
-	name, parent = stat(0)
-	require.Equal(t, "", name)
-	require.Zero(t, parent)
-	for _, n := range []int{0, 7, 10, 4194304} {
-		require.Equal(t, strconv.Itoa(n), decimal(n))
-	}
 }
 
 func TestIsTerminal(t *testing.T) {
@@ -276,7 +262,7 @@ func TestLeftToMain(t *testing.T) {
 		binary := filepath.Join(dir, "ssh") // self may lie where only root may look
 		require.NoError(t, os.WriteFile(binary, data, 0o755))
 		foreign := &agent{path: filepath.Join(dir, "a")}
-		foreign.ln = listenAs(t, 65534, foreign.path)
+		foreign.ln = unixsocktest.ListenAs(t, 65534, foreign.path)
 		go func() {
 			for {
 				conn, err := foreign.ln.Accept()
@@ -311,31 +297,6 @@ func TestLeftToMain(t *testing.T) {
 	out, err = a.ssh(t, "host", "true").Output()
 	require.NoError(t, err)
 	require.Equal(t, "left to main\n", string(out), "nobody there")
-}
-
-// listenAs listens on a socket as another user: the kernel gives that user as the peer (unix(7), SO_PEERCRED).
-func listenAs(t *testing.T, uid int, path string) *net.UnixListener {
-	type result struct {
-		ln  *net.UnixListener
-		err error
-	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine
-		const keep = ^uintptr(0)
-		_, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep)
-		if errno != 0 {
-			made <- result{nil, errno}
-			return
-		}
-		ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
-		made <- result{ln, err}
-	}()
-	r := <-made
-	require.NoError(t, r.err)
-	require.NoError(t, os.Chmod(path, 0o777))
-	t.Cleanup(func() { _ = r.ln.Close() })
-	return r.ln
 }
 
 // catches returns when a process catches all the signals that it passes on: the thread on which the Go runtime takes signals blocks

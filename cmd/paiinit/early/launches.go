@@ -21,10 +21,14 @@ func nested() []string {
 	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
 }
 
+// CompletionFlag is the last word of a command line that a shell asks to be completed.
+const CompletionFlag = "--generate-bash-completion"
+
 // launches reports whether this is certain to be the first process of a launch. Everything else is left to main: other
 // commands, ranks that a launcher has started, and command lines that may name this program twice.
 func launches(args, environ []string) bool {
-	if base(args) != "paiinit" || len(args) > 1 && slices.Contains(Commands(), args[1]) {
+	if base(args) != "paiinit" || len(args) > 1 && slices.Contains(Commands(), args[1]) ||
+		args[len(args)-1] == CompletionFlag {
 		return false
 	}
 	for _, name := range append(nested(), pid1.Variable) { // the last is that of the second process

@@ -35,6 +35,7 @@ func TestLaunches(t *testing.T) {
 		"paiinit|version":                        false,
 		"paiinit|status|--json":                  false,
 		"paiinit|--help":                         false,
+		"paiinit|-|--generate-bash-completion":   false,
 		"paiinit|rsh|host|true":                  false,
 		"paiinit|--|paiinit|status":              false,
 		"paiinit|--size|1|/x/paiinit|status":     false,

@@ -1,9 +1,9 @@
-// A remote shell that is as fast as one can be, for hosts that are containers of one machine: it enters the other container and runs
-// the command there. There is no network, no login and nobody on the other side.
+// The fastest possible remote shell between containers of one machine: it enters the other container and runs the
+// command there, without network, login and server.
 //
-// What every remote shell has is the same: a session and an environment that are not the launcher's, the working directory HOME, a shell
-// for the command, and a process that stays until the command has ended, which is what launchers wait for and what they kill. The
-// PID namespace cannot be entered, because it is no descendant of ours.
+// It does what every remote shell does: it gives the command a session and an environment of its own, the working
+// directory HOME and a shell, and stays until the command has ended, because launchers wait for it and kill it. It
+// cannot enter the PID namespace, which is no descendant of its own.
 //
 // usage: floor [OPTION...] HOST WORD...; the namespaces are files in /run/ns/HOST.
 #define _GNU_SOURCE
@@ -21,7 +21,8 @@ static const char *const kinds[] = {"uts", "ipc", "net", "mnt"};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static char *const environment[] = {
-	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", NULL,
+	"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	"HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh", NULL,
 };
 
 static void enter(const char *host)

@@ -1,7 +1,7 @@
-// Command inside is what benchmarks run in containers beside the programs that they measure.
+// Command inside runs in the containers of benchmarks, beside the programs that they measure.
 //
-//	inside sshd HOST-SEED USER-SEED        is an SSH server on port 12345 with keys made of these words
-//	inside key USER-SEED FILE              writes the user's private key, as ssh(1) reads it
+//	inside sshd HOST-SEED USER-SEED        serves SSH on port 12345, with keys derived from the seeds
+//	inside key USER-SEED FILE              writes the user's private key in the format of ssh(1)
 package main
 
 import (
@@ -54,7 +54,9 @@ func serve(host, user string) error {
 	if err != nil {
 		return err
 	}
-	s, err := sshd.New(sshd.Config{HostKey: hostKey, Authorized: []ssh.PublicKey{userKey.PublicKey()}, Environ: os.Environ()})
+	s, err := sshd.New(sshd.Config{
+		HostKey: hostKey, Authorized: []ssh.PublicKey{userKey.PublicKey()}, Environ: os.Environ(),
+	})
 	if err != nil {
 		return err
 	}

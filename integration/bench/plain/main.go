@@ -1,6 +1,7 @@
-// Command plain is a remote shell that is nothing but TCP: no encryption, no login, no terminal, no signals. Beside it stands what these cost.
+// Command plain is a remote shell over bare TCP, without encryption, login, terminal and signals. The benchmark of
+// launchers compares it with paiinit's, to show what these cost.
 //
-//	plain serve                   runs commands for everybody who can reach it
+//	plain serve                      runs commands for any client
 //	plain [OPTION...] HOST WORD...   is the remote shell
 package main
 
@@ -20,7 +21,7 @@ import (
 
 const port = "12399"
 
-// The kinds of messages from the server: a byte, the length in four, and as many bytes.
+// Kinds of messages from the server. A message is a byte for its kind, four bytes for the length, and the content.
 const (
 	stdout = 1 + iota
 	stderr
@@ -49,7 +50,7 @@ func run(args []string) (int, error) {
 	return ask(args[0], strings.Join(args[1:], " "))
 }
 
-// ask has a command run, and returns its status.
+// ask has the server run a command, and returns the command's status.
 func ask(host, command string) (int, error) {
 	conn, err := net.Dial("tcp", net.JoinHostPort(host, port))
 	if err != nil {
@@ -98,7 +99,7 @@ func serve() error {
 	}
 }
 
-// answer runs one command, which ends with the connection.
+// answer runs one command and kills it when the connection closes.
 func answer(conn net.Conn) error {
 	_, command, err := receive(conn)
 	if err != nil {
@@ -116,17 +117,17 @@ func answer(conn net.Conn) error {
 		return err
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // nothing comes
+		_, _ = io.Copy(io.Discard, conn) // the client sends no more: this returns when it hangs up
 		cancel()
 	}()
-	_ = cmd.Wait() // the status says it
+	_ = cmd.Wait() // the client gets the status
 	return send(conn, status, []byte{byte(cmd.ProcessState.ExitCode())})
 }
 
-// stream is one kind of message.
+// stream sends each write as a message of one kind.
 type stream struct {
 	conn net.Conn
-	mu   *sync.Mutex // of all kinds
+	mu   *sync.Mutex // shared by all kinds
 	kind byte
 }
 

@@ -1,8 +1,9 @@
-// What stands in for a launcher, and stands before a container: it prints when it was executed, and becomes the program. It is not in Go, as
-// the start of a Go program takes 1 to 2 ms, and many times that where 64 containers share two processors: that is none of what is measured.
+// Prints the time of its own execution, then executes the program. Benchmarks put it in front of a container's program
+// and use it as a stand-in for a launcher. It is written in C because the start of a Go program takes 1 to 2 ms, and
+// many times that when 64 containers share two processors, which would distort the figures.
 //
-// usage: stamp [-w FIFO] NAME [PROGRAM [ARG...]] prints "stamp:NAME:NANOSECONDS", since 1970. With -w it first waits until a process has
-// opened the FIFO for writing: many containers then start at the same moment.
+// usage: stamp [-w FIFO] NAME [PROGRAM [ARG...]] prints "stamp:NAME:NANOSECONDS", since 1970. With -w it first waits
+// until a process opens the FIFO for writing, so that many containers start at the same moment.
 #include <err.h>
 #include <fcntl.h>
 #include <stdio.h>

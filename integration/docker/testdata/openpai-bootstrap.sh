@@ -1,7 +1,7 @@
 #!/bin/bash
-# What OpenPAI 0.14 runs in a container (src/rest-server/src/templates/dockerContainerScript.mustache), in the same order,
-# with files where it asks HDFS. It differs in that the command's output goes to docker logs and not to /pai/log, and that
-# its end is seen at once and not within 20 s.
+# Does what OpenPAI 0.14 does in a container (src/rest-server/src/templates/dockerContainerScript.mustache), in the same
+# order, with files instead of HDFS. It differs in two points: the command's output goes to docker logs, not to
+# /pai/log, and the script notices the end of the command at once, not within 20 s.
 # usage: bootstrap.sh COMMAND
 
 trap 'exit 143' TERM
@@ -9,7 +9,7 @@ trap 'exit 143' TERM
 export PAI_WORK_DIR="$PWD" NVIDIA_VISIBLE_DEVICES=all
 [ -z "$(ls /pai/code)" ] || cp -r /pai/code/* ./
 
-# With openssh-server in the image: the job's key, who is where, and sshd on the ssh port.
+# If the image has openssh-server: the job's key, the addresses of the tasks, and sshd on the ssh port.
 if [ -d /keys ]; then
 	mkdir /root/.ssh
 	cp /keys/"$PAI_JOB_NAME" /keys/"$PAI_JOB_NAME.pub" /pai/ssh_config/config /root/.ssh/
@@ -28,7 +28,7 @@ if [ -d /keys ]; then
 	EOF
 fi
 
-# With paiAzRDMA.
+# If the job has paiAzRDMA.
 if [ -d /var/lib/hyperv ]; then
 	cp /etc/hosts /hosts.tmp
 	sed -i '/127.0.0.1/c\127.0.0.1 localhost' /hosts.tmp

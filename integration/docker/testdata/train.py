@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What horovodrun starts: every rank contributes its rank plus one to a sum, by MPI or, below --gloo, by TCP.
+"""The program of a horovodrun job: the ranks sum up their ranks plus one, by MPI or, below --gloo, by TCP.
 
---fail RANK   that rank exits with status 3 before the sum; the others are left waiting for it
---train DIR   goes on until SIGTERM, then takes two seconds to write DIR/saved-RANK, and exits with 0
+--fail RANK   that rank exits with status 3 before the sum; the others keep waiting for it
+--train DIR   run until SIGTERM, then write DIR/saved-RANK after two seconds, and exit with 0
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
-SAVING = 2  # seconds: longer than Open MPI lets pass between TERM and KILL by default
+SAVING = 2  # seconds; longer than Open MPI's default between TERM and KILL
 
 
 class MPI:
@@ -29,7 +29,7 @@ class MPI:
 
 
 class Gloo:
-    """A ring over TCP. The ranks learn their addresses from the launcher's rendezvous server, and talk over its interface."""
+    """A ring over TCP on the launcher's interface. The launcher's rendezvous server tells the ranks their addresses."""
 
     def __init__(self):
         self.rank, self.size = int(os.environ["HOROVOD_RANK"]), int(os.environ["HOROVOD_SIZE"])
@@ -45,7 +45,7 @@ class Gloo:
             self.previous = listener.accept()[0].makefile("r", encoding="utf-8")
 
     def address_of(self, rank):
-        """Asks until the rank has told it, as Gloo does: the server does not wait."""
+        """Polls until the rank has stored its address, like Gloo, because the server does not wait."""
         while True:
             try:
                 with urllib.request.urlopen(self.server + str(rank)) as answer:
@@ -61,7 +61,7 @@ class Gloo:
             self.following.sendall(f"{passed}\n".encode())
             line = self.previous.readline()
             if not line:
-                signal.pause()  # for the launcher to end us: whoever fails now by itself could seem the first
+                signal.pause()  # wait for the launcher's signal: a rank that fails now could count as the first one
             passed = type(value)(line.rstrip("\n"))
             values.append(passed)
         return values
@@ -77,7 +77,7 @@ def main():
     if world.rank == args.fail:
         print("this rank fails", file=sys.stderr, flush=True)
         os._exit(3)
-    # What follows is printed when every rank would save.
+    # Install the handler before the sum, so that each rank saves its work once rank 0 has printed the line below.
     stopping = []
     if args.train:
         signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))

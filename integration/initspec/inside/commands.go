@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// commands has paiinit itself run n commands, which it starts for its SSH clients, eight at a time. Each leaves an orphan, and
-// has a status of its own, which must come back.
+// commands has paiinit run n commands for SSH clients, eight at a time. Each leaves an orphan, and its client must
+// return its status.
 func commands(n int) error {
 	var next, wrong atomic.Int64
 	var first sync.Once
@@ -19,7 +19,7 @@ func commands(n int) error {
 	for range 8 {
 		clients.Go(func() {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				want := int(i % 250) // 255 is the client's own
+				want := int(i % 250) // the client uses 255 for its own failures
 				cmd := exec.Command("/sbin/paiinit", "rsh", "localhost", fmt.Sprintf("(: &); exit %d", want))
 				out, err := cmd.CombinedOutput()
 				if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -27,7 +27,9 @@ func commands(n int) error {
 				}
 				if got := cmd.ProcessState.ExitCode(); err != nil || got != want {
 					wrong.Add(1)
-					first.Do(func() { reason = fmt.Errorf("command %d gave %d, not %d: %s: %w", i, got, want, out, err) })
+					first.Do(func() {
+						reason = fmt.Errorf("command %d ended with %d, not %d: %s: %w", i, got, want, out, err)
+					})
 				}
 			}
 		})

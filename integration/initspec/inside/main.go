@@ -1,11 +1,11 @@
-// Command inside is what the specification tests of the init run in their containers beside a shell, and how they make
-// those containers out of namespaces.
+// Command inside runs in the containers of the init's specification tests, beside a shell, and sets up their
+// namespaces.
 //
-//	inside stage PLAN        furnish the namespaces that it is started in, and become the program
-//	inside trainer           print ready, and save its work on SIGTERM with the help of two workers
-//	inside signals           print ready, then the number of every signal that comes, for ever
-//	inside commands N        have paiinit run N commands, eight at a time; print how many came back with a wrong status
-//	inside orphans N         leave N processes behind that end at once; print how many zombies stay
+//	inside stage PLAN        set up the namespaces of this process, and execute the program
+//	inside trainer           print ready, and save work on SIGTERM with the help of two workers
+//	inside signals           print ready, then the number of each signal that arrives, for ever
+//	inside commands N        have paiinit run N commands, eight at a time; print how many had a wrong status
+//	inside orphans N         leave N processes behind that end at once; print how many zombies remain
 package main
 
 import (
@@ -53,15 +53,18 @@ func run(args []string) error {
 		}
 		return orphans(n)
 	}
-	return fmt.Errorf("no such thing to do: %q", args)
+	return fmt.Errorf("unknown arguments: %q", args)
 }
 
-// signals prints them in their order of arrival. Real-time signals begin at 35: the C library keeps 32 to 34.
+// signals prints signals in the order of arrival. Real-time signals begin at 35, because the C library reserves 32 to
+// 34.
 func signals() error {
-	all := []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+	all := []os.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
 		syscall.SIGTERM, syscall.SIGCONT, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGXCPU, syscall.SIGTSTP,
 		syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGTRAP, syscall.SIGSYS,
-		syscall.SIGSTKFLT}
+		syscall.SIGSTKFLT,
+	}
 	for n := 35; n <= 64; n++ {
 		all = append(all, syscall.Signal(n))
 	}

@@ -1,18 +1,19 @@
 package main
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// One parent leaves at most this many orphans, so that they come in bursts, as those of a shell script do.
+// burst is the number of orphans that one parent leaves, so that they end in bursts, like those of a shell script.
 const burst = 100
 
-// patience is how long zombies may stay.
+// patience is how long zombies may remain.
 const patience = time.Minute
 
 // orphans leaves n processes behind, and waits until no zombie is left in this PID namespace.
@@ -40,8 +41,8 @@ func orphans(n int) error {
 	return err
 }
 
-// leave forks a parent, which forks n children and ends. All of them are copies of this process in which nothing of the
-// Go runtime runs any more: they may do system calls, and nothing else.
+// leave forks a parent, which forks n children and ends. The Go runtime does not work in these copies of this process,
+// so they may only make system calls.
 func leave(n int) error {
 	parent, _, errno := fork()
 	if errno != 0 {
@@ -79,20 +80,15 @@ func exit(status uintptr) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, status, 0, 0)
 }
 
-// countZombies looks at all processes that /proc shows.
+// countZombies counts the zombies in /proc.
 func countZombies() (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
+	all := proc.ReadAll(os.DirFS("/proc"), os.Getpid())
+	if all == nil {
+		return 0, errors.New("/proc cannot be read")
 	}
 	zombies := 0
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has gone
-		}
-		// The state follows the name, which may contain anything (proc(5)).
-		if i := bytes.LastIndex(stat, []byte(") ")); i >= 0 && stat[i+2] == 'Z' {
+	for _, p := range all {
+		if p.State == 'Z' {
 			zombies++
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// trainer is a program that saves its work on SIGTERM, for which it needs its two workers, as a data loader does. It
-// prints saved if they both still answer then, and lost if not.
+// trainer saves its work on SIGTERM, for which it needs its two workers, like a data loader. It prints saved if both
+// still answer then, and lost otherwise.
 func trainer() error {
 	told := make(chan os.Signal, 1)
 	signal.Notify(told, syscall.SIGTERM)
@@ -31,12 +31,12 @@ func trainer() error {
 		}
 		answers := bufio.NewReader(out)
 		ask = append(ask, func() bool {
-			_, _ = fmt.Fprintln(in, "more") // it may have ended
+			_, _ = fmt.Fprintln(in, "more") // fails if the worker has ended
 			answer, err := answers.ReadString('\n')
 			return err == nil && strings.TrimSpace(answer) == "data"
 		})
 		if !ask[len(ask)-1]() {
-			return fmt.Errorf("a worker does not work")
+			return fmt.Errorf("a worker does not answer")
 		}
 	}
 	if _, err := fmt.Fprintln(os.Stdout, "ready"); err != nil {
@@ -44,7 +44,7 @@ func trainer() error {
 	}
 	<-told
 	result := "saved"
-	for range 100 { // batches: a signal to the workers has had its effect by then
+	for range 100 { // repeat, so that a signal to the workers has time to end them
 		for _, more := range ask {
 			if !more() {
 				result = "lost"

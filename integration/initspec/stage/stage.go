@@ -1,5 +1,4 @@
-// Package stage turns a process that was started in new namespaces into the first process of a container, with a root
-// directory of its own. It knows nothing of the program that it becomes, and makes no namespaces itself.
+// Package stage starts a process in new namespaces and makes it PID 1 of a container, with a root directory of its own.
 package stage
 
 import (
@@ -15,27 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Plan says what the container looks like. The zero values of Bare, ReadOnly and NoProc make it look like one of Docker's.
+// Plan describes a container. With the zero values of Bare, ReadOnly and NoProc it resembles a container of Docker.
 type Plan struct {
-	// Root is the container's root directory on this host. It has the directories and, in dev, the files that are
-	// mounted on.
+	// Root is the container's root directory on this host. It has all mount points: Dirs, and Devices in dev.
 	Root string
-	// Args is the program, which is not looked up, and its arguments. Env is its environment.
+	// Args is the path of the program, without a look-up in PATH, and its arguments. Env is its environment.
 	Args, Env []string
-	// ReadOnly makes Root read-only, Bare leaves out the writable file systems on /run, /tmp and /dev/shm.
+	// ReadOnly makes Root read-only. Bare omits the writable file systems on /run, /tmp and /dev/shm.
 	ReadOnly, Bare bool
-	// NoProc leaves out /proc.
+	// NoProc omits /proc.
 	NoProc bool
 }
 
-// Devices are the files in Root/dev.
+// Devices are the files that Root has in dev.
 var Devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// Dirs are the directories in Root.
+// Dirs are the directories that Root has.
 var Dirs = []string{"proc", "sys", "dev", "dev/shm", "run", "tmp"}
 
-// Command starts the program inside, which calls Become, in new namespaces: PID, mount, UTS, IPC and network, and with
-// user also a user namespace, in which it is root. The caller sets the standard files.
+// Command returns a command that runs the program inside, which calls Become, in new PID, mount, UTS, IPC and network
+// namespaces, and with user also as root of a new user namespace. The caller sets the standard files.
 func (p Plan) Command(inside string, user bool) (*exec.Cmd, error) {
 	plan, err := json.Marshal(p)
 	if err != nil {
@@ -43,12 +41,13 @@ func (p Plan) Command(inside string, user bool) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(inside, "stage", string(plan))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET,
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC |
+			syscall.CLONE_NEWNET,
 	}
 	if user {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		if os.Geteuid() == 0 {
-			// Root is another user than this host's.
+			// Map root to an ordinary user of this host.
 			m := []syscall.SysProcIDMap{{HostID: 100000, Size: 65536}}
 			cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = m, m
 			cmd.SysProcAttr.GidMappingsEnableSetgroups = true
@@ -61,10 +60,11 @@ func (p Plan) Command(inside string, user bool) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// ExecFile is the number of a file that, where the caller of Command has added one, is closed when the program is executed.
+// ExecFile is the file descriptor of the first of the command's ExtraFiles. Become closes it when it executes the
+// program.
 const ExecFile = 3
 
-// Become furnishes the namespaces that the process is in, and executes the program. It returns only if that fails.
+// Become sets up the namespaces of this process and executes the program. It returns only if that fails.
 func (p Plan) Become() error {
 	unix.CloseOnExec(ExecFile)
 	if err := p.mounts(); err != nil {
@@ -96,12 +96,13 @@ func (p Plan) mounts() error {
 	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	mount(p.Root, p.Root, "", unix.MS_BIND|unix.MS_REC, "")
 	if p.ReadOnly {
-		// A user namespace must not take away what the mount forbids.
+		// In a user namespace, a remount must keep the flags of the mount.
 		var st unix.Statfs_t
 		if err := unix.Statfs(p.Root, &st); err != nil {
 			return &fs.PathError{Op: "statfs", Path: p.Root, Err: err}
 		}
-		kept := uintptr(st.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME | unix.MS_RELATIME)
+		kept := uintptr(st.Flags) & (unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME |
+			unix.MS_NODIRATIME | unix.MS_RELATIME)
 		mount("", p.Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|kept, "")
 	}
 	for _, name := range Devices {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds kubernetes and coredns into a directory. On two processors it takes seven minutes the first time.
+# Builds kubernetes and coredns into a directory. The first build takes seven minutes on two processors.
 #
 # usage: build.sh DIRECTORY
 set -eu
@@ -16,6 +16,7 @@ version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
 minor=${version#v1.}
 stamps=
 for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-	stamps="$stamps -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*} -X $package.gitTreeState=clean"
+	stamps="$stamps -X $package.gitVersion=$version -X $package.gitMajor=1"
+	stamps="$stamps -X $package.gitMinor=${minor%%.*} -X $package.gitTreeState=clean"
 done
 go build -trimpath -ldflags "-s -w$stamps" -o "$out/" .

@@ -1,5 +1,5 @@
-// Command guest is the init of a test's virtual machine: it loads the kernel modules in /modules, runs the commands that come
-// in over the second serial line, and answers each with what became of it.
+// Command guest is the init of a test's virtual machine: it loads the kernel modules in /modules, reads commands from
+// the second serial line, runs them, and answers each with its result.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "stage":
 		err = stage(os.Args[2], os.Args[3:])
-	case len(os.Args) > 1 && os.Args[1] == "env": // a command that shows what it was given
+	case len(os.Args) > 1 && os.Args[1] == "env":
 		for _, kv := range os.Environ() {
 			fmt.Fprintln(os.Stdout, kv)
 		}
@@ -54,7 +54,10 @@ func main() {
 }
 
 func boot() error {
-	for _, m := range [][3]string{{"proc", "/proc", "proc"}, {"sysfs", "/sys", "sysfs"}, {"devtmpfs", "/dev", "devtmpfs"}, {"tmpfs", "/run", "tmpfs"}, {"tmpfs", "/tmp", "tmpfs"}} {
+	for _, m := range [][3]string{
+		{"proc", "/proc", "proc"}, {"sysfs", "/sys", "sysfs"}, {"devtmpfs", "/dev", "devtmpfs"},
+		{"tmpfs", "/run", "tmpfs"}, {"tmpfs", "/tmp", "tmpfs"},
+	} {
 		if err := unix.Mount(m[0], m[1], m[2], 0, ""); err != nil {
 			return fmt.Errorf("mounting %s: %w", m[1], err)
 		}
@@ -97,7 +100,7 @@ func load(dir string) error {
 		}
 		err = unix.FinitModule(int(f.Fd()), "", 0)
 		_ = f.Close()
-		// Some are for processors that this is not.
+		// Some modules need a processor feature that this machine lacks.
 		if err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("loading %s: %w", e.Name(), err)
 		}
@@ -140,14 +143,14 @@ func run(c wire.Command) wire.Result {
 	return r
 }
 
-// stage is between the fork and the command: it makes what the command sees, and becomes the command.
+// stage runs between fork and exec: it sets up mounts, limits and user, and executes the command.
 func stage(spec string, args []string) error {
 	var c wire.Command
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
 		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keeping mounts private: %w", err)
+		return fmt.Errorf("making mounts private: %w", err)
 	}
 	if c.FreshSys {
 		if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
@@ -166,7 +169,7 @@ func stage(spec string, args []string) error {
 	}
 	if c.UID > 0 {
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(c.UID), syscall.Setuid(c.UID)); err != nil {
-			return fmt.Errorf("becoming user %s: %w", strconv.Itoa(c.UID), err)
+			return fmt.Errorf("changing to user %d: %w", c.UID, err)
 		}
 	}
 	path := args[0]

@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with those plugins that a cluster's DNS consists of.
+// Command coredns is CoreDNS with only the plugins that a cluster's DNS needs.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command kubernetes is etcd, the components of a Kubernetes node and control plane, and kubectl, in one file: which of
-// them it is, its first argument says. They share nearly all their code, so one file is built and kept much faster than six.
+// Command kubernetes is etcd, the components of a Kubernetes node and control plane, and kubectl, in one file; its
+// first argument selects one of them. They share nearly all their code, so one file is faster to build and to cache
+// than six.
 package main
 
 import (
@@ -27,7 +28,8 @@ func main() {
 		"kubelet":                 kubelet.NewKubeletCommand,
 	}
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: kubernetes etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kubectl ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: kubernetes "+
+			"etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kubectl ARGUMENT...")
 		os.Exit(64)
 	}
 	os.Args = os.Args[1:]
@@ -41,7 +43,7 @@ func main() {
 	default:
 		command, ok := commands[name]
 		if !ok {
-			fmt.Fprintf(os.Stderr, "kubernetes: %q is none of its commands\n", name)
+			fmt.Fprintf(os.Stderr, "kubernetes: unknown command %q\n", name)
 			os.Exit(64)
 		}
 		os.Exit(cli.Run(command()))

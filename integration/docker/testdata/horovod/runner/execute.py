@@ -1,4 +1,4 @@
-"""Runs a shell command as Horovod does: below a process of another session, which ends it when told to.
+"""Runs a shell command like Horovod: below a process in another session, which ends the command on request.
 
 launcher -- this file as a program (setsid) -- sh -c COMMAND
 """
@@ -12,12 +12,12 @@ import sys
 import threading
 
 GRACE = 5  # seconds from TERM to KILL
-POLL = 1  # seconds between two looks at the events
+POLL = 1  # seconds between two checks of the events
 
 
 def run(command, out, err, events=(), rank=None):
     """Returns the status of the command, and copies its lines. Any of the events ends it."""
-    watched, told = os.pipe()  # a byte, or the death of the launcher, ends the command
+    watched, told = os.pipe()  # a byte, or EOF when the launcher dies, ends the command
     child = subprocess.Popen(
         [sys.executable, __file__, str(watched), command],
         stdin=subprocess.DEVNULL,
@@ -78,7 +78,7 @@ def children(pid):
                 if int(f.read().rpartition(b")")[2].split()[1]) == pid:
                     found.append(int(entry))
         except (ValueError, OSError):
-            pass  # not a process, or no longer one
+            pass  # not a process, or it has ended
     return found
 
 
@@ -115,9 +115,9 @@ def kill(pid):
 
 
 def end(shell):
-    """TERM reaches the shell's children; what is left is killed. The shell itself is stopped, then gets TERM, then KILL.
+    """Sends TERM to the shell's children, then KILL to the rest. The shell itself gets STOP, then TERM, then KILL.
 
-    A shell whose command is a single program has become that program: it has no children, and is stopped when TERM comes.
+    A shell with a single program as its command has executed it: it has no children, and is stopped when TERM arrives.
     """
     for child in children(shell):
         send(child, signal.SIGTERM)

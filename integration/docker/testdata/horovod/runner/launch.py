@@ -17,7 +17,7 @@ import time
 
 from horovod.runner import execute, network, options, task_fn
 
-CACHED = 60 * 60  # seconds that a check is believed
+CACHED = 60 * 60  # seconds for which a check is cached
 SSH_ATTEMPTS = 5
 MANY_HOSTS = 64
 NOT_EXPORTED = r"BASH_FUNC_|OLDPWD|.*CUDA_VISIBLE_DEVICES|_HOROVOD_SECRET_KEY"
@@ -27,7 +27,7 @@ KUBEXEC = "/etc/mpi/kubexec.sh"
 def main():
     args = options.parser().parse_args()
     if args.config_file or args.host_discovery_script or args.min_np is not None or args.jsrun:
-        sys.exit("the stand-in does neither elastic jobs nor jsrun nor --config-file")
+        sys.exit("the stand-in supports no elastic jobs, jsrun and --config-file")
     if args.hostfile:
         args.hosts = hosts_of_file(args.hostfile)
     args.hosts = args.hosts or f"localhost:{args.num_proc}"
@@ -45,7 +45,7 @@ def main():
 
 
 def hosts_of_file(file):
-    """Reads `name slots=n` lines. An empty line or a comment ends in an exception, as it does with Horovod."""
+    """Reads `name slots=n` lines. An empty line or a comment raises an exception, like with Horovod."""
     with open(file, encoding="utf-8") as f:
         return ",".join(line.split(maxsplit=1)[0] + ":" + line.rstrip().split("=", 2)[1] for line in f)
 
@@ -61,7 +61,7 @@ def parse_hosts(hosts):
 
 
 def in_threads(function, values):
-    """Returns function's results for all values, which have a thread each."""
+    """Calls function for each value, in a thread of its own, and returns the results."""
     results = [None] * len(values)
 
     def call(i, value):
@@ -77,7 +77,7 @@ def in_threads(function, values):
 
 
 class Cache:
-    """Keeps the results of checks in the home directory, for the same processes, hosts, port and key."""
+    """Caches the results of checks in the home directory, by processes, hosts, port and key."""
 
     def __init__(self, args):
         folder = os.path.join(os.path.expanduser("~"), ".horovod")
@@ -135,7 +135,7 @@ def check_ssh(args, remote, cache):
 
 
 class Driver:
-    """Collects what the tasks of the interface discovery report."""
+    """Collects the reports of the interface discovery's tasks."""
 
     def __init__(self, hosts):
         self.hosts, self.changed = hosts, threading.Condition()
@@ -205,7 +205,7 @@ def exported(env):
 
 
 def mpi(args, slots, nics, env):
-    """Becomes mpirun, by way of a shell."""
+    """Executes mpirun, through a shell."""
     said = io.StringIO()
     execute.run("mpirun --version", said, said)
     if "Open MPI" not in said.getvalue():
@@ -229,7 +229,7 @@ def mpi(args, slots, nics, env):
 
 
 class Rendezvous(http.server.ThreadingHTTPServer):
-    """Keeps what the ranks tell each other, under /SCOPE/KEY."""
+    """Stores values for the ranks, under /SCOPE/KEY."""
 
     daemon_threads = True
 
@@ -258,7 +258,7 @@ class Rendezvous(http.server.ThreadingHTTPServer):
 
 
 def ranks(slots, least):
-    """Returns the variables of each rank. Every slot of every host gets one: Horovod's -np is only the least number here."""
+    """Returns the variables of each rank. Every slot of every host gets a rank, because -np is only a minimum here."""
     places = [(host, local) for host, n in slots.items() for local in range(n)]
     size = len(places)
     if size < least:
@@ -277,7 +277,7 @@ def ranks(slots, least):
 
 
 def gloo(args, slots, nics, env):
-    """Runs one shell command per rank, by ssh where the host is another one, until all have ended."""
+    """Runs one shell command per rank, by ssh on other hosts, and waits until all have ended."""
     server = Rendezvous()
     of_all = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": network.driver_address(nics),

@@ -1,4 +1,4 @@
-"""Interfaces, and small services that know each other by a key."""
+"""Network interfaces, and small services that authenticate with a key."""
 
 import fcntl
 import hashlib
@@ -56,7 +56,7 @@ def read(stream, key):
 
 
 class Service:
-    """Answers messages: each names one of the methods of the object that it serves."""
+    """Answers messages. Each names a method of the served object."""
 
     def __init__(self, name, key, methods):
         class Handler(socketserver.StreamRequestHandler):
@@ -82,7 +82,7 @@ class Service:
 
 
 class Client:
-    """Calls a service at those of its addresses that answer."""
+    """Calls a service at each of its addresses that answers."""
 
     def __init__(self, name, key, addresses, attempts=3, same_interface=False):
         self.key, self.addresses = key, {}
@@ -103,7 +103,7 @@ class Client:
                 answering, seen = self.send(at, "ping", [])
             except OSError:
                 continue
-            # An address that was reached over another interface is behind a translation.
+            # If the peer sees another source address, the connection took another interface or a NAT.
             if answering == name and not (same_interface and interfaces().get(nic) != seen):
                 self.addresses[nic] = at
             return

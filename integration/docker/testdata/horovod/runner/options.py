@@ -30,7 +30,7 @@ SWITCHES = """
 --mpi-threads-disable/--no-mpi-threads-disable
 """
 
-# What reaches the ranks as a variable.
+# Options that the ranks get as variables.
 VARIABLES = {
     "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", lambda mb: mb << 20),
     "cycle_time_ms": ("HOROVOD_CYCLE_TIME", str),
@@ -62,7 +62,7 @@ class Interfaces(argparse.Action):
 
 
 class CheckBuild(argparse.Action):
-    """Says what the stand-in can do, and needs no -np for that."""
+    """Prints the features of the stand-in, without -np."""
 
     def __call__(self, parser, args, value, option=None):
         print("stand-in for Horovod v0.28.1: controllers MPI and Gloo")
@@ -108,7 +108,7 @@ def parser():
 
 
 def variables(args):
-    """Returns the environment of the ranks: ours, and what the options say."""
+    """Returns the environment of the ranks: this process's and the variables of the options."""
     import os
 
     env = dict(os.environ)

@@ -1,4 +1,4 @@
-"""The interface discovery's part on each host: python3 -m horovod.runner.task_fn INDEX HOSTS DRIVER SETTINGS, in base64.
+"""The interface discovery on each host: python3 -m horovod.runner.task_fn INDEX HOSTS DRIVER SETTINGS, in base64.
 
 Each task registers with the driver, looks which interfaces of the next task answer it, and tells the driver.
 """
@@ -12,7 +12,7 @@ from horovod.runner import network
 
 
 class Task:
-    """What others may call."""
+    """The methods that other tasks may call."""
 
     def __init__(self):
         self.all_registered = threading.Event()

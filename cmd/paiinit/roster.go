@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/hostfile"
+	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/netif"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
+)
+
+// agreement is what the ranks agreed on at the commit, and what follows from it for this container. Before the commit
+// its roster is empty.
+type agreement struct {
+	*identity
+	roster rendezvous.Roster
+	fabric launch.Fabric // the verdict on the verbs devices of all ranks
+
+	ownAddr  func() netip.Addr // of this container, before and after the commit
+	hostKeys *hostKeys
+
+	book          func() *hosts.Book // computed once
+	writeSSHFiles func()             // writes ssh_config and known_hosts, once
+	sessionVars   func() []string    // computed once
+
+	unlinkHostfile func() // undoes linkHostfile; nil = nothing to undo
+}
+
+// agreed returns the agreement of the commit, or one with an empty roster before it.
+func (c *container) agreed() *agreement {
+	if a := c.agreement.Load(); a != nil {
+		return a
+	}
+	return c.newAgreement(rendezvous.Roster{}, launch.Fabric{})
+}
+
+// agree notes what the ranks have agreed on.
+func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
+	a := c.newAgreement(roster, fabric)
+	c.agreement.Store(a)
+	return a
+}
+
+func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
+	a := &agreement{
+		identity: &c.identity, roster: roster, fabric: fabric, hostKeys: &c.hostKeys,
+		ownAddr:       func() netip.Addr { return c.node.Self().Addr.Addr() },
+		book:          sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) }),
+		writeSSHFiles: func() {},
+	}
+	a.sessionVars = sync.OnceValue(a.varsOfSessions)
+	if len(roster.Members) > 0 && !c.isAlone() {
+		a.writeSSHFiles = sync.OnceFunc(func() {
+			if err := a.writeSSH(c.running); err != nil && c.running.Err() == nil {
+				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
+			}
+		})
+	}
+	return a
+}
+
+// bookOf lists the hosts of a roster and the peers of this container's environment, with all their names.
+func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
+	b := &hosts.Book{Self: job.Alias}
+	all := make([]hostfile.Container, len(members))
+	for i := range members {
+		all[i] = hostfile.Container{Host: members[i].Host, Alias: members[i].Alias}
+	}
+	for i, name := range hostfile.Names(all) {
+		m := &members[i]
+		b.Hosts = append(b.Hosts, hosts.Host{
+			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Role: m.Role, Index: m.Index, Addr: m.Addr,
+		})
+	}
+	for _, p := range job.Peers {
+		b.Peers = append(b.Peers, hosts.Peer{
+			Role: p.Role, Index: p.Index, Alias: p.Alias, Host: p.Host, Port: p.Port, Names: p.Names,
+		})
+	}
+	return b
+}
+
+// named returns the members of the roster and their names in host lists.
+func (a *agreement) named() ([]rendezvous.Member, []string) {
+	return a.roster.Members, a.book().Names()
+}
+
+// slotsOf returns how many processes a launcher may start on a rank: as the scheduler told this container alone, else as
+// the rank itself has announced.
+func (a *agreement) slotsOf(m *rendezvous.Member) int {
+	for i := range a.job.Peers { // without copies: this is asked for every rank
+		if p := &a.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
+			return p.Slots
+		}
+	}
+	return m.Slots
+}
+
+// resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
+func (a *agreement) resolve(ctx context.Context, host string) (rsh.Target, bool) {
+	h, ok := a.book().Find(host)
+	if !ok {
+		h, ok = a.book().Resolve(ctx, netif.Resolver{}, host)
+	}
+	return rsh.Target{Name: h.Alias, ID: h.ID, Addr: h.Addr}, ok
+}
+
+// foreign reports whether the image's own ssh may handle a host that resolve does not know. It never gets a launcher's
+// daemon, the address of two ranks, or a rank that is still missing: these belong to this job.
+func (a *agreement) foreign(host, command string) bool {
+	_, daemon := launch.DaemonOf(command)
+	return !daemon && !a.book().Claims(host)
+}

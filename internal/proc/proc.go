@@ -1,0 +1,296 @@
+// Package proc reads the processes of a PID namespace from /proc, or from a file system that looks like it.
+//
+// The first process of a container and the early remote shell import this package, so it has no variables to initialise
+// and does not use bytes or strings: both import unicode, whose tables would be initialised in every process.
+package proc
+
+import (
+	"errors"
+	"io/fs"
+	"iter"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Process has what /proc/PID/stat says about a process (proc_pid_stat(5)).
+type Process struct {
+	PID, Parent, Group, Session int
+
+	Name    string        // comm: at most 15 bytes
+	State   byte          // 'Z' is a zombie, 'T' is stopped
+	Exiting bool          // its exit has begun: the connections are closed, but it may not be a zombie yet
+	Started time.Duration // since the machine's boot
+	Exit    int           // of a zombie, as wait(2) gives it; 0 where the kernel hides it
+}
+
+// Ended reports whether the process is dead: a zombie, or about to disappear.
+func (p Process) Ended() bool { return p.State == 'Z' || p.State == 'X' }
+
+// The fields of a line that Parse reads, counted from the state.
+const (
+	fieldState   = 0
+	fieldParent  = 1
+	fieldGroup   = 2
+	fieldSession = 3
+	fieldFlags   = 6
+	fieldStarted = 19
+	fieldExit    = 49 // kernels before 3.5 have no such field
+)
+
+// Parse reads "PID (NAME) STATE PARENT GROUP SESSION ...", where NAME may contain anything. It is false for a line that
+// ends before the start time does.
+func Parse(stat []byte) (p Process, ok bool) {
+	open, end := 0, len(stat)-1
+	for open < len(stat) && stat[open] != '(' {
+		open++
+	}
+	for end > open && stat[end] != ')' {
+		end--
+	}
+	if end <= open {
+		return Process{}, false
+	}
+	number, more := nextField(stat[:open])
+	if p.PID, ok = atoi(number); !ok || p.PID <= 0 || len(more) > 1 {
+		return Process{}, false
+	}
+	p.Name = string(stat[open+1 : end])
+	rest := stat[end+1:]
+	for i := 0; i <= fieldExit; i++ {
+		var field []byte
+		field, rest = nextField(rest)
+		if len(field) == 0 {
+			if i <= fieldStarted {
+				return Process{}, false
+			}
+			return p, true
+		}
+		n, isNumber := atoi(field)
+		switch i {
+		case fieldState:
+			p.State, ok = field[0], len(field) == 1
+		case fieldParent:
+			p.Parent, ok = n, isNumber
+		case fieldGroup:
+			p.Group, ok = n, isNumber
+		case fieldSession:
+			p.Session, ok = n, isNumber
+		case fieldFlags:
+			const exiting = 0x4 // PF_EXITING of the kernel's include/linux/sched.h
+			p.Exiting, ok = n&exiting != 0, isNumber
+		case fieldStarted:
+			p.Started = time.Duration(n) * 10 * time.Millisecond // Linux shows 100 ticks a second on every machine
+			ok = isNumber && len(rest) > 0                       // otherwise the number may be cut
+		case fieldExit:
+			p.Exit = n
+		}
+		if !ok {
+			return Process{}, false
+		}
+	}
+	return p, true
+}
+
+// nextField cuts off the first word.
+func nextField(b []byte) (field, rest []byte) {
+	begin := 0
+	for begin < len(b) && isSpace(b[begin]) {
+		begin++
+	}
+	end := begin
+	for end < len(b) && !isSpace(b[end]) {
+		end++
+	}
+	return b[begin:end], b[end:]
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\n' }
+
+// atoi is strconv.Atoi that allocates no error: the state is no number, and some limits exceed an int.
+func atoi(field []byte) (n int, ok bool) {
+	digits := field
+	if len(field) > 0 && field[0] == '-' {
+		digits = field[1:]
+	}
+	const most = 18 // digits that always fit
+	if len(digits) == 0 || len(digits) > most {
+		return 0, false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = 10*n + int(c-'0')
+	}
+	if len(digits) < len(field) {
+		n = -n
+	}
+	return n, true
+}
+
+// Read reads the entry of one process. The error wraps fs.ErrNotExist or syscall.ESRCH if the process is gone.
+func Read(proc fs.FS, pid int) (Process, error) {
+	return read(proc, strconv.Itoa(pid))
+}
+
+func read(proc fs.FS, name string) (Process, error) {
+	stat, err := fs.ReadFile(proc, name+"/stat")
+	if err != nil {
+		return Process{}, err
+	}
+	p, ok := Parse(stat)
+	if !ok {
+		return Process{}, &fs.PathError{Op: "read", Path: name + "/stat", Err: errors.New("not the line of a process")}
+	}
+	return p, nil
+}
+
+// Table has the processes of a PID namespace by number.
+type Table map[int]Process
+
+// ReadAll reads the processes once; self is the number of this process. It returns nil where proc belongs to another
+// PID namespace, whose numbers would name other processes here. A process that ends meanwhile is left out.
+func ReadAll(proc fs.FS, self int) Table {
+	if own, err := read(proc, "self"); err != nil || own.PID != self {
+		return nil
+	}
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return nil
+	}
+	all := make(Table, len(entries))
+	for _, e := range entries {
+		if name := e.Name(); name[0] < '1' || name[0] > '9' {
+			continue
+		}
+		if p, err := read(proc, e.Name()); err == nil {
+			all[p.PID] = p
+		}
+	}
+	return all
+}
+
+// Children returns the processes that a process has started, or adopted, in the order of their numbers.
+func (all Table) Children(pid int) (found []int) {
+	for _, p := range all {
+		if p.Parent == pid && p.PID != pid {
+			found = append(found, p.PID)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// Below returns the children of root, their children, and so on, each after its parent. The first process of a
+// container adopts orphans, so every process of the job is below it, whatever environment a launcher has given it.
+func (all Table) Below(root int) []int {
+	children := make(map[int][]int)
+	for _, p := range all {
+		children[p.Parent] = append(children[p.Parent], p.PID)
+	}
+	for _, c := range children {
+		slices.Sort(c)
+	}
+	seen := map[int]bool{root: true} // numbers that are used again while proc is read may close a circle
+	found := []int{root}
+	for i := 0; i < len(found); i++ {
+		for _, pid := range children[found[i]] {
+			if !seen[pid] {
+				seen[pid] = true
+				found = append(found, pid)
+			}
+		}
+	}
+	return found[1:]
+}
+
+// Ancestors yields the parent of a process, the parent's parent, and so on, as far as proc shows them.
+func Ancestors(proc fs.FS, pid int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		seen := []int{}
+		for {
+			p, err := Read(proc, pid)
+			if err != nil || p.Parent <= 0 || slices.Contains(seen, p.Parent) || !yield(p.Parent) {
+				return
+			}
+			pid = p.Parent
+			seen = append(seen, pid)
+		}
+	}
+}
+
+// Generations returns how many generations above a process its paiinit is, of which agent is the second process: 0 =
+// the process is the agent, -1 = the agent belongs to no ancestor. An orphan, such as a launcher's daemon, is a child of
+// the first of paiinit's two processes, which is the parent of the agent and has its name.
+func Generations(proc fs.FS, pid, agent int) int {
+	chain := []int{pid}
+	if pid == agent {
+		return 0
+	}
+	for ancestor := range Ancestors(proc, pid) {
+		if ancestor == agent {
+			return len(chain)
+		}
+		chain = append(chain, ancestor)
+	}
+	own, err := Read(proc, agent)
+	if err != nil {
+		return -1
+	}
+	first, err := Read(proc, own.Parent)
+	if err != nil || first.Name != own.Name {
+		return -1
+	}
+	return slices.Index(chain, first.PID)
+}
+
+// CommandLine returns the words with which a process was started; none where they cannot be read.
+func CommandLine(proc fs.FS, pid int) []string {
+	return readWords(proc, pid, "cmdline")
+}
+
+// Environ returns the environment with which a process was started; none where it cannot be read.
+func Environ(proc fs.FS, pid int) []string {
+	return readWords(proc, pid, "environ")
+}
+
+// readWords reads a file in which a NUL ends each word.
+func readWords(proc fs.FS, pid int, file string) (words []string) {
+	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/"+file)
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	text := string(b)
+	begin := 0
+	for i := range len(text) {
+		if text[i] == 0 {
+			words = append(words, text[begin:i])
+			begin = i + 1
+		}
+	}
+	if begin < len(text) { // a process may write its title there
+		words = append(words, text[begin:])
+	}
+	return words
+}
+
+// RunDelay returns how long the threads of this process that still run have been runnable and had no processor
+// (Documentation/scheduler/sched-stats.rst of the kernel, /proc/PID/schedstat); 0 where the kernel does not count it.
+func RunDelay(proc fs.FS) (sum time.Duration) {
+	threads, err := fs.ReadDir(proc, "self/task")
+	if err != nil {
+		return 0
+	}
+	for _, t := range threads {
+		text, err := fs.ReadFile(proc, "self/task/"+t.Name()+"/schedstat")
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest := nextField(text)
+		field, _ := nextField(rest)
+		ns, _ := atoi(field)
+		sum += time.Duration(ns)
+	}
+	return sum
+}

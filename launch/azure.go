@@ -1,0 +1,60 @@
+package launch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ExpandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
+// where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`.
+// Only whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
+// environment does not say otherwise. replaced names the arguments that changed, with their words' values.
+func ExpandAzureWords(args, environ []string, size int) (expanded []string, replaced []Var) {
+	expanded = slices.Clone(args)
+	environ = append(slices.Clip(environ), "WORLD_SIZE="+strconv.Itoa(size))
+	for i, a := range args {
+		option, value := "", a
+		if name, given, ok := strings.Cut(a, "="); ok && strings.HasPrefix(a, "-") {
+			option, value = name+"=", given
+		}
+		word := azureWord(value)
+		v, _ := lookupEnv(environ, word)
+		if i == 0 || v == "" || word == a && namesVariable(args, i) {
+			continue
+		}
+		expanded[i] = option + v
+		replaced = append(replaced, Var{Name: a, Value: v})
+	}
+	return expanded, replaced
+}
+
+// azureWord returns the word W that s is, written as W, $W or ${W}, or "".
+func azureWord(s string) string {
+	inner, braced := strings.CutPrefix(s, "${")
+	if braced {
+		inner, braced = strings.CutSuffix(inner, "}")
+	}
+	if braced {
+		s = inner
+	} else {
+		s = strings.TrimPrefix(s, "$")
+	}
+	switch s {
+	case "AZUREML_MPI_HOSTFILE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE":
+		return s
+	}
+	return ""
+}
+
+// namesVariable says whether args[i] is the name of a variable that an MPI launcher passes on: `-x MASTER_ADDR`.
+func namesVariable(args []string, i int) bool {
+	if name, _ := Called(args); !IsLauncher(name) {
+		return false
+	}
+	switch args[i-1] {
+	case "-x", "--x", "-env", "--env", "-genv", "--genv", "-envlist", "--envlist", "-genvlist", "--genvlist":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,129 @@
+// Package localapi lets the processes of one container ask its paiinit about the job, over the Unix socket status.sock.
+//
+// The agent of the container runs a [Server], which takes every answer from a [Job]. Commands such as `paiinit status`
+// or `paiinit each` use a [Client]. A connection carries one question, a line of JSON, and one answer, another line.
+// The package hides that format, the deadlines, and the check of the peer's user. It drops the question of a process
+// that has ended.
+//
+// The server refuses, without an answer, peers of another user except root, requests above 256 KiB, requests that are
+// not complete within 10 s, and requests that are not JSON. It answers a question that it does not know with an error.
+// The client refuses a server of another user, unless root asks, and limits the time and the size of every answer.
+//
+// Processes of two versions of paiinit may talk to each other: questions and fields are added, never changed. The
+// package knows neither the rendezvous nor launchers. Exit statuses come from the Job, and hints for people from the
+// command that asks.
+package localapi
+
+import "time"
+
+// Phase says how far the job is.
+type Phase string
+
+// The phases of a job.
+const (
+	Gathering Phase = "gathering"
+	Prepared  Phase = "prepared" // this rank has acknowledged the roster
+	Running   Phase = "running"
+	Ended     Phase = "ended"
+)
+
+// State says how far another rank is.
+type State string
+
+// The states of a rank.
+const (
+	Present State = "present" // rank 0 holds a control connection to it
+	Heard   State = "heard"   // gossip tells of it; only ranks without a connection to rank 0 say so
+	Missing State = "missing"
+	Lost    State = "lost" // it was present at the launch, and its control connection has ended
+)
+
+// Status is what `paiinit status --json` prints and status.json holds. Fields are added, never changed.
+type Status struct {
+	Phase   Phase              `json:"phase"`
+	Rank    int                `json:"rank"` // of this container; -1 = not agreed yet
+	Size    int                `json:"size"` // -1 = unknown
+	Epoch   uint64             `json:"epoch"`
+	Hash    string             `json:"hash"`
+	Ranks   []Rank             `json:"ranks"`
+	Timings map[string]float64 `json:"timings"` // seconds from the start of this container to the end of each phase
+}
+
+// Rank is one row of a Status.
+type Rank struct {
+	Rank   int       `json:"rank"` // -1 = not agreed yet
+	Alias  string    `json:"alias"`
+	Host   string    `json:"host"`
+	Port   int       `json:"port"`
+	State  State     `json:"state"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+	Slots  int       `json:"slots"` // -1 = unknown
+	GPUs   int       `json:"gpus"`  // -1 = unknown
+	Fabric string    `json:"fabric"`
+}
+
+// Host is one line of a host list. The field names are those of the wire format.
+type Host struct {
+	Name  string
+	Slots int
+}
+
+// FillCall is a launcher that starts in this container and learns its hosts from its command line alone.
+type FillCall struct {
+	Args []string `json:"args"` // without those of COMMAND
+	Dir  string   `json:"dir"`  // working directory
+	// Network is the interface that the environment names, "" if it names none.
+	Network string `json:"network"`
+	// Old says that this launcher has no option for the interface.
+	Old bool `json:"old"`
+}
+
+// Refusal is an answer without what was asked for.
+type Refusal struct {
+	Exit int // exit status of the command that asks, not 0
+	Text string
+}
+
+func (r *Refusal) Error() string { return r.Text }
+
+// The questions.
+const (
+	askStatus   = "status"
+	askWait     = "wait"
+	askBarrier  = "barrier"
+	askHosts    = "hosts"
+	askHostfile = "hostfile"
+	askNames    = "names"
+)
+
+// request is the line that a client sends.
+type request struct {
+	Ask     string        `json:"ask"`
+	Name    string        `json:"name"`                 // of the barrier
+	Timeout time.Duration `json:"timeout"`              // of wait and barrier; 0 = no limit
+	Fill    *FillCall     `json:"horovodrun,omitempty"` // with the name of the launcher in Ask
+}
+
+// answer is the line that the server sends.
+type answer struct {
+	Exit   int        `json:"exit"` // of the Refusal; 0 = there is none
+	Error  string     `json:"error"`
+	Status *Status    `json:"status,omitempty"`
+	Hosts  []Host     `json:"hosts,omitempty"`
+	Names  [][]string `json:"names,omitempty"`
+	Add    []string   `json:"add,omitempty"` // arguments for a launcher
+}
+
+// Limits of both directions.
+const (
+	maxRequest = 256 << 10 // bytes; that of a launcher holds a list of hosts
+	maxAnswer  = 16 << 20  // bytes; a status has about 300 for each rank
+
+	requestTimeout = 10 * time.Second       // from the connection to the end of the request
+	sendTimeout    = 10 * time.Second       // until the client has taken the answer
+	lastRequest    = 100 * time.Millisecond // both once the server ends: its container waits for it
+	lastSend       = time.Second
+	answerTimeout  = 10 * time.Second // until the answer is there, beyond the timeout of wait and barrier
+	dialTimeout    = 5 * time.Second  // while the queue of the socket is full
+)

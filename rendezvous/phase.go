@@ -1,0 +1,101 @@
+package rendezvous
+
+import "fmt"
+
+// Phase is the state of a rank in the protocol.
+type Phase string
+
+// The phases. Phase.mayBecome says in which order they come.
+const (
+	Gathering Phase = "gathering"
+	Prepared  Phase = "prepared" // holds a roster and has acknowledged it
+	Running   Phase = "running"
+	Ended     Phase = "ended"
+)
+
+// mayBecome is the table of legal changes. The loss of a rank voids a roster before go; after go nothing is taken back.
+func (p Phase) mayBecome(next Phase) bool {
+	switch p {
+	case Gathering:
+		return next == Prepared || next == Ended
+	case Prepared:
+		return next == Gathering || next == Running || next == Ended
+	case Running:
+		return next == Ended
+	}
+	return false
+}
+
+// BugError reports a state that the protocol excludes: a bug in this package.
+type BugError struct{ Reason string }
+
+func (e *BugError) Error() string { return "a bug in the rendezvous: " + e.Reason }
+
+// course is the progress of this rank, and the outcome of the job. Only the loop changes it. Other goroutines read the
+// fields of gathered and finished after these are closed.
+type course struct {
+	phase      Phase
+	gathered   chan struct{} // closed when roster and gatherErr are set
+	roster     Roster
+	gatherErr  error
+	finished   chan struct{} // closed when outcome and outcomeErr are set
+	outcome    Outcome
+	outcomeErr error
+}
+
+// enter changes the phase; entering the current phase again changes nothing. It refuses an illegal change and reports
+// false: this rank then ends with a BugError, because going on could launch twice or lose the outcome.
+func (s *course) enter(next Phase) bool {
+	switch {
+	case next == s.phase:
+	case s.phase.mayBecome(next):
+		s.phase = next
+	default:
+		err := &BugError{fmt.Sprintf("a rank that is %s cannot become %s", s.phase, next)}
+		s.setFinished(Outcome{}, err)
+		s.setGathered(Roster{}, err)
+		return false
+	}
+	return true
+}
+
+// end enters Ended with the outcome of the job.
+func (s *course) end(o Outcome) {
+	if s.enter(Ended) {
+		s.outcome = o
+	}
+}
+
+// setGathered lets Gather return. The first call counts.
+func (s *course) setGathered(r Roster, err error) {
+	select {
+	case <-s.gathered:
+	default:
+		s.roster, s.gatherErr = r, err
+		close(s.gathered)
+	}
+}
+
+// isGathered reports whether Gather may return.
+func (s *course) isGathered() bool {
+	select {
+	case <-s.gathered:
+		return true
+	default:
+		return false
+	}
+}
+
+// setFinished lets Wait return, and Gather where it still waits. The first call counts.
+func (s *course) setFinished(o Outcome, err error) {
+	select {
+	case <-s.finished:
+	default:
+		s.enter(Ended)
+		s.outcome, s.outcomeErr = o, err
+		close(s.finished)
+		if err == nil {
+			s.setGathered(Roster{}, &EndedError{o})
+		}
+	}
+}

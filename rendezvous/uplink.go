@@ -1,0 +1,445 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// uplink is a rank's view of rank 0, and its connection to it. Only the loop touches it.
+type uplink struct {
+	n *Node
+
+	wire    *wire
+	leader  *Record
+	waits   bool      // rank 0 has told which ranks are missing
+	awaited []Missing // the ranks that rank 0 told last
+	present int
+	lookErr error   // of the last call to rank 0
+	rumour  *Record // rank 0's record, as another rank told it
+	foreign foreign // the containers that answer in place of rank 0
+	// incompatible is the last ErrOtherSecret or ErrOtherVersion at rank 0's address, until rank 0 itself answers. It
+	// outlives foreign, which a refused connection resets: the other container may exit before this one has dialled it
+	// twice.
+	incompatible error
+
+	promised time.Time // when rank 0 acknowledged a knock
+
+	children []child // ranks that wait for the roster
+}
+
+type child struct {
+	w    *wire
+	hash string
+}
+
+// Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
+func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Addr) {
+	w := newWire(rwc, nil)
+	defer w.close()
+	defer context.AfterFunc(ctx, w.abort)()
+	defer context.AfterFunc(n.ctx, w.abort)()
+	err := w.read(func(m message) error {
+		if !n.post(func() { n.onMessage(w, m, remote) }) {
+			return errEnded
+		}
+		return nil
+	})
+	n.post(func() { n.up.onLost(w, err) })
+}
+
+// onMessage answers what any container may ask, and passes on what only rank 0 may say.
+func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
+	switch m.Type {
+	case hello:
+		n.up.greeted(w, m, remote)
+		return
+	case announce:
+		n.onAnnounce(w, m.Record)
+		return
+	case look:
+		n.onLook(w, m)
+		return
+	case fetch:
+		n.up.onFetch(w, m)
+		return
+	case ended: // a rank leaves
+		n.withdrawals.hear(w, m)
+		return
+	case ping:
+		w.send(message{Type: pong})
+		return
+	case pong:
+		n.probes.answered(w, true)
+		return
+	}
+	n.up.onMessage(w, m)
+}
+
+// onMessage handles the messages of rank 0.
+func (u *uplink) onMessage(w *wire, m message) {
+	if u.wire != w {
+		return
+	}
+	switch m.Type {
+	case refuse:
+		w.abort()
+	case waiting:
+		u.waits, u.awaited, u.present = true, m.Missing, m.Present
+		if u.n.phase == Prepared {
+			u.n.enter(Gathering) // the roster is void: rank 0 waits for a rank again
+			u.n.find.elect()
+		}
+	case prepare:
+		u.onPrepare(w, m)
+	case launched:
+		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
+			u.n.enter(Running)
+			u.n.find.end()
+			u.n.setGathered(u.n.roster, nil)
+		}
+		if u.n.phase == Running && m.Epoch == u.n.roster.Epoch {
+			w.send(message{Type: started, Epoch: m.Epoch})
+			u.n.calls.resume()
+		}
+	case stop:
+		u.onOrder(m)
+	case clock:
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
+	case release:
+		w.send(message{Type: released, Call: m.Call})
+		u.n.calls.onRelease(m.Call)
+	case answer:
+		u.n.calls.onAnswer(m)
+	case done:
+		if m.Outcome == nil {
+			return
+		}
+		w.send(message{Type: doneAck})
+		if u.n.phase != Ended {
+			u.n.end(*m.Outcome)
+		}
+		if u.n.outcome != *m.Outcome {
+			return // the first outcome counts
+		}
+		if m.Last {
+			u.depart(w)
+			return
+		}
+		time.AfterFunc(doneTimeout+linger, func() { u.n.post(func() { u.depart(w) }) })
+	case bye:
+		if u.n.phase == Ended {
+			u.depart(w)
+		}
+	}
+}
+
+// depart lets this rank end. It first waits until everything was sent, because the outcome may end the process.
+func (u *uplink) depart(w *wire) {
+	if u.n.outcomeErr != nil {
+		return
+	}
+	o := u.n.outcome
+	u.n.wg.Go(func() {
+		w.flush()
+		u.n.post(func() { u.n.setFinished(o, nil) })
+	})
+}
+
+// greeted handles a greeting, which may be one of a second container that claims rank 0. It first asks the first rank 0
+// whether it still answers, then the second one, which may have died after it sent the greeting.
+func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
+	r, first := m.Record, u.leader
+	if u.n.self.Rank == 0 {
+		first = &u.n.self
+	}
+	if r == nil || r.validate() != nil || r.Rank != 0 || first == nil || first.Rank != 0 || r.Nonce == first.Nonce ||
+		u.n.self.Rank != 0 && u.wire == nil {
+		u.onHello(w, m, remote)
+		return
+	}
+	both := func(alive bool) {
+		if !alive {
+			w.abort()
+			return
+		}
+		w.send(message{Type: refuse, Record: first, Reason: bothLead(first, r).Error()})
+		switch {
+		case u.n.self.Rank == 0:
+			u.n.lead.onRival(r)
+		case u.wire != nil && u.n.phase != Running && u.n.phase != Ended:
+			u.wire.send(message{Type: announce, Record: r})
+		}
+	}
+	if u.n.self.Rank == 0 {
+		u.n.probes.ask(w, both)
+		return
+	}
+	u.n.probes.ask(u.wire, func(alive bool) {
+		if !alive {
+			u.onHello(w, m, remote)
+			return
+		}
+		u.n.probes.ask(w, both)
+	})
+}
+
+// onHello answers a greeting. Only one container may lead: the one that the environment or the order determines.
+func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
+	r := m.Record
+	self := u.n.self
+	if r == nil || r.validate() != nil {
+		w.send(message{Type: refuse, Reason: "the greeting holds no record that can be used"})
+		return
+	}
+	if u.isLate(w, r) {
+		return
+	}
+	switch {
+	case r.Nonce == u.n.self.Nonce:
+		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
+		return
+	case u.n.self.Rank == 0,
+		u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
+		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", u.n.self.ID)})
+		if r.Rank < 0 && u.n.lead != nil && !u.n.lead.ending && !u.n.isGathered() {
+			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts as present
+		}
+		return
+	case u.n.lead != nil:
+		u.n.lead.stepDown()
+	}
+	if u.n.phase == Prepared && u.n.roster.Members[0].Nonce != r.Nonce {
+		// it must step down first; if it is gone, the job ends
+		if leader := &u.n.roster.Members[0]; leader.ID != r.ID {
+			reason := fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)
+			w.send(message{Type: refuse, Record: &self, Reason: reason})
+			return
+		}
+		u.giveUp(u.leaderLost("its container was started again"))
+	}
+	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) &&
+		u.n.roster.Members[0].Nonce != r.Nonce {
+		// A restarted rank 0: it learns from this registration that it is too late, and does not decide how the job
+		// ends.
+		w.send(u.registration(r))
+		return
+	}
+	if u.wire != nil && u.wire != w {
+		u.wire.abort()
+	}
+	if u.n.phase != Running {
+		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote,
+			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
+	}
+	u.wire, u.leader, u.incompatible = w, r, nil
+	answer := u.registration(r)
+	if m.Epoch != uint64(u.n.cfg.Size) {
+		answer.Size = u.n.cfg.Size // 0 = not known to this rank
+	}
+	w.send(answer)
+	if u.n.own != nil {
+		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
+	}
+	for _, f := range u.n.withdrawals.heard {
+		w.send(f)
+	}
+}
+
+// registration answers the greeting of a rank 0 with what this container says of itself.
+func (u *uplink) registration(greeting *Record) message {
+	self := u.n.record()
+	return message{
+		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking,
+	}
+}
+
+func (u *uplink) onPrepare(w *wire, m message) {
+	switch {
+	case u.n.phase == Running || u.n.phase == Ended:
+		return
+	case m.Roster == nil && m.Parent != nil && m.Hash == u.n.roster.Hash && u.n.roster.Epoch == m.Epoch:
+		// This rank has fetched it already.
+	case m.Roster == nil && m.Parent != nil:
+		u.n.enter(Gathering)
+		u.n.wg.Go(func() { u.fetchTable(w, m) })
+		return
+	case m.Roster == nil:
+		return
+	}
+	r := m.Roster
+	if r == nil {
+		r = &u.n.roster
+	}
+	if err := r.verify(&u.n.self); err != nil {
+		w.send(message{Type: refuse, Reason: err.Error()})
+		return
+	}
+	if u.n.cfg.share != nil {
+		r.Members = u.n.cfg.share(r.Members)
+	}
+	if !u.n.enter(Prepared) {
+		return
+	}
+	u.n.roster = *r
+	w.send(message{Type: ack, Epoch: u.n.roster.Epoch, Hash: u.n.roster.Hash})
+	for _, c := range u.children {
+		u.onFetch(c.w, message{Type: fetch, Hash: c.hash})
+	}
+	u.children = nil
+}
+
+// fetchTable asks another rank for the roster that rank 0 has announced, and rank 0 if that rank does not have it.
+func (u *uplink) fetchTable(w *wire, m message) {
+	ctx, cancel := context.WithTimeout(u.n.ctx, fetchTimeout)
+	defer cancel()
+	answer, err := u.n.exchange(ctx, m.Parent.ID, m.Parent.Addr, message{Type: fetch, Hash: m.Hash})
+	u.n.post(func() {
+		switch {
+		case u.wire != w:
+		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash &&
+			answer.Roster.verify(&u.n.self) == nil:
+			answer.Roster.Epoch = m.Epoch
+			u.onPrepare(w, message{Type: prepare, Epoch: m.Epoch, Roster: answer.Roster})
+		default:
+			u.n.log.Debug("another rank does not have the table", "peer", m.Parent.ID, "err", err)
+			w.send(message{Type: fetch, Hash: m.Hash})
+		}
+	})
+}
+
+// onFetch sends the roster to another rank, as soon as this rank has it.
+func (u *uplink) onFetch(w *wire, m message) {
+	switch {
+	case m.Hash == u.n.roster.Hash && m.Hash != "":
+		w.send(message{Type: table, packed: u.n.roster.pack()})
+	case u.n.phase == Gathering || u.n.phase == Prepared:
+		u.children = append(u.children[max(0, len(u.children)-2*tableFan):], child{w, m.Hash})
+	}
+}
+
+func (u *uplink) onLost(w *wire, err error) {
+	u.n.probes.answered(w, false)
+	if u.wire != w {
+		return
+	}
+	u.wire = nil
+	switch u.n.phase {
+	case Prepared, Running: // a rank that is prepared may have missed go
+		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
+		u.n.wg.Go(func() { u.awaitReturn(err) })
+	case Ended:
+		if u.n.outcomeErr == nil { // otherwise it has given up, and stays only to say so
+			u.n.wg.Go(func() { u.confirm(w) })
+		}
+	}
+}
+
+// awaitReturn gives rank 0 its grace time to come back. Two refusals in a row mean that its process is gone. Before
+// this rank gives it up, it asks other ranks, which may see rank 0 or know how the job ended.
+func (u *uplink) awaitReturn(cause error) {
+	begin, grace := time.Now(), u.n.cfg.grace(cause)
+	refused := 0
+	var asked chan peerView
+	var b backoff
+	for {
+		away := false
+		var leader Member
+		if !u.n.ask(func() {
+			if away = u.wire == nil && (u.n.phase == Prepared || u.n.phase == Running); away {
+				leader = u.n.roster.Members[0]
+			}
+		}) || !away {
+			return
+		}
+		if asked == nil && time.Since(begin)+lookTimeout > grace { // so that the answers are there when the grace ends
+			heard := make(chan peerView, 1)
+			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, lookTimeout+lookTimeout/2) })
+			asked = heard
+		}
+		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
+		answer, err := u.n.exchange(ctx, leader.ID, leader.Addr, message{Type: announce, Record: &u.n.self})
+		cancel()
+		if err != nil {
+			cause = err
+		}
+		refused++
+		if !errors.Is(err, syscall.ECONNREFUSED) && !isElse(err) {
+			refused = 0
+		}
+		// It has stepped down.
+		void := answer.Type == lead && answer.Name == leader.Nonce &&
+			(answer.Record == nil || answer.Record.Nonce != leader.Nonce)
+		known := peerView{Alive: true}
+		switch {
+		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its next start
+			refused += 2
+			cause = errors.New("its container was started again")
+		}
+		switch {
+		case answer.Type == done && answer.Outcome != nil && refused == 0:
+			known.Outcome = answer.Outcome
+		case refused >= 2, time.Since(begin) > grace:
+			if asked != nil {
+				known, asked = <-asked, nil
+			} else {
+				known = u.n.askOthers(u.n.ctx, leader, linger/2)
+			}
+			void = void || known.Void && !known.Alive && known.Outcome == nil
+			if !known.Alive && !void {
+				known = u.verdict(u.n.ctx, leader, known.Outcome)
+			}
+		}
+		u.n.post(func() {
+			if void && u.wire == nil && u.n.phase == Prepared && u.n.roster.Members[0].Nonce == leader.Nonce {
+				u.n.enter(Gathering) // it has not launched
+				u.n.find.elect()
+			}
+			u.onPeerView(known, cause)
+		})
+		select {
+		case <-u.n.ctx.Done():
+			return
+		case <-time.After(b.wait()):
+		}
+	}
+}
+
+// leaderLost returns the error of a rank that has lost rank 0. A rank that has acknowledged the roster cannot know
+// whether rank 0 has launched, because go may be lost. It does not follow the next start of rank 0, which would launch
+// a second time.
+func (u *uplink) leaderLost(reason string) *LostError {
+	const unsure = "; it may have launched"
+	if u.n.phase == Prepared && !strings.Contains(reason, unsure) {
+		reason += unsure
+	}
+	return &LostError{Reason: reason}
+}
+
+// onPeerView acts on what other ranks know of rank 0, unless rank 0 is back.
+func (u *uplink) onPeerView(known peerView, cause error) {
+	if u.wire != nil || u.n.phase != Prepared && u.n.phase != Running {
+		return
+	}
+	switch {
+	case known.Outcome != nil:
+		u.n.end(*known.Outcome)
+		o := u.n.outcome
+		// other ranks may still ask for it
+		time.AfterFunc(linger, func() { u.n.post(func() { u.n.setFinished(o, nil) }) })
+	case known.Alive:
+	default:
+		err := u.leaderLost(explain(cause) + known.Reason)
+		if known.First {
+			u.giveUp(err)
+			return
+		}
+		u.n.setFinished(Outcome{}, err)
+		u.n.setGathered(Roster{}, err)
+	}
+}
