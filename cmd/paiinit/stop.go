@@ -44,9 +44,9 @@ func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 			select {
 			case <-done:
 				return
-			case s := <-c.node.Stops():
-				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(s.Signal))
-				c.stopRanks(syscall.Signal(s.Signal))
+			case o := <-c.node.Orders():
+				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(o.Signal))
+				c.stopRanks(syscall.Signal(o.Signal))
 			}
 		}
 	})
