@@ -42,19 +42,29 @@ type mpiOptions struct {
 	unread string
 }
 
-// sharedOptions are the options of all launchers that have a program of this name: which of them it is, its name does
-// not tell.
-func sharedOptions(name string) (all mpiOptions) {
-	for _, l := range launcherPrograms(name) {
-		o := l.Options
-		all.ranks += " " + o.ranks
-		all.hosts += " " + o.hosts
-		all.hostfile += " " + o.hostfile
-		all.one += " " + o.one
-		all.two += " " + o.two
-		all.unread += " " + o.unread
+// What an option means; where launchers that share a program differ, the first of these.
+const (
+	optionUnread = iota
+	optionRanks
+	optionHosts
+	optionHostfile
+	optionTwo
+	optionOne
+	optionNone // it has no word of its own, or nothing is known of it
+)
+
+// meaning is what an option means to a program, which may belong to several launchers.
+func meaning(program, option string) int {
+	best := optionNone
+	for _, l := range launcherPrograms(program) {
+		o := &l.Options
+		for i, list := range [...]string{o.unread, o.ranks, o.hosts, o.hostfile, o.two, o.one} {
+			if i < best && slices.Contains(strings.Fields(list), option) {
+				best = i
+			}
+		}
 	}
-	return all
+	return best
 }
 
 // Asked reads the command line of a launcher, see [Called]. ok is false where
@@ -66,11 +76,11 @@ func Asked(line []string) (r Request, ok bool) {
 			return l.Asked(args)
 		}
 	}
-	return sharedOptions(name).asked(args)
+	return mpiAsked(name, args)
 }
 
-// asked reads the arguments of a launcher.
-func (o mpiOptions) asked(words []string) (r Request, ok bool) {
+// mpiAsked reads the arguments of a program.
+func mpiAsked(program string, words []string) (r Request, ok bool) {
 	next := func() string {
 		if len(words) == 0 {
 			return ""
@@ -95,35 +105,32 @@ func (o mpiOptions) asked(words []string) (r Request, ok bool) {
 			}
 			return next()
 		}
-		switch {
-		case hasWord(o.unread, name):
+		switch meaning(program, name) {
+		case optionUnread:
 			return Request{}, false
-		case hasWord(o.ranks, name):
+		case optionRanks:
 			n, err := strconv.Atoi(take())
 			if err != nil || n < 1 {
 				return Request{}, false
 			}
 			r.Ranks = n
-		case hasWord(o.hosts, name):
+		case optionHosts:
 			hosts, ok := hostWords(take())
 			if !ok {
 				return Request{}, false
 			}
 			r.Hosts = append(r.Hosts, hosts...)
-		case hasWord(o.hostfile, name):
+		case optionHostfile:
 			r.Hostfile = take()
-		case hasWord(o.two, name):
+		case optionTwo:
 			next()
 			next()
-		case hasWord(o.one, name):
+		case optionOne:
 			take()
 		}
 	}
 	return Request{}, false // no program
 }
-
-// hasWord reports whether a list with blanks between its words has this one.
-func hasWord(list, word string) bool { return slices.Contains(strings.Fields(list), word) }
 
 // hostWords reads "a,b:2": a once, b twice.
 func hostWords(list string) (hosts []string, ok bool) {

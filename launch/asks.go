@@ -29,6 +29,9 @@ type Asks struct {
 	// Log gets what is wrong with a command line; Bin is the job's bin directory.
 	Log *slog.Logger
 	Bin string
+	// Dir reads the working directory of a process, "" if it is not known; Ours reads whether it runs this very program.
+	Dir  func(pid int) string
+	Ours func(pid int) bool
 	// Slots returns the slots of the hosts among which a launcher is to choose, by the names of the hosts.
 	Slots func(ctx context.Context, r Request) (map[string]int, error)
 
@@ -54,12 +57,8 @@ func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 			return
 		case <-time.After(pause):
 		}
-		for _, p := range launchersBelow(processes(), self) {
-			dir := ""
-			if p.Dir != nil {
-				dir = p.Dir() // "" where the process has ended: then only absolute paths are read
-			}
-			a.Note(ctx, p.args(), dir)
+		for _, p := range a.launchersBelow(processes(), self) {
+			a.Note(ctx, p.args(), a.Dir(p.PID)) // without a directory, only absolute paths are read
 		}
 	}
 }
@@ -67,14 +66,15 @@ func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 // launchersBelow finds the launchers that the command has started, the topmost in each branch: those below a launcher
 // are its own, or its ranks'. Commands that came by ssh are none of the command's, and a program that only adds hosts is
 // about to be another.
-func launchersBelow(all []Process, self int) (found []Process) {
-	children := make(map[int][]Process)
-	for _, p := range all {
-		if p.PID != p.Parent {
+func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
+	children := make(map[int][]*Process)
+	for i := range all {
+		p := &all[i]
+		if p.PID != p.Parent && (p.Parent != self || !p.variables()["SSH_CONNECTION"]) {
 			children[p.Parent] = append(children[p.Parent], p)
 		}
 	}
-	open := slices.DeleteFunc(slices.Clone(children[self]), func(p Process) bool { return p.variables()["SSH_CONNECTION"] })
+	open := children[self]
 	for seen := make(map[int]bool); len(open) > 0; {
 		p := open[0]
 		open = open[1:]
@@ -85,7 +85,7 @@ func launchersBelow(all []Process, self int) (found []Process) {
 		switch name, _ := Called(p.args()); {
 		case name == "":
 			open = append(open, children[p.PID]...)
-		case p.Ours == nil || !p.Ours():
+		case !a.Ours(p.PID):
 			found = append(found, p)
 		}
 	}
@@ -99,10 +99,11 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	if name == "" || !a.isNews(dir+"\x00"+strings.Join(line, "\x00")) {
 		return
 	}
-	a.Log.Debug("the command has started a launcher", "phase", "wait", "command", brief(line))
+	log := a.Log.With("phase", "wait", "command", brief(line))
+	log.Debug("the command has started a launcher")
 	ask := asked{name: name, hint: a.withoutHosts(line)}
 	if ask.hint != "" {
-		a.Log.Warn("a launcher has no host list and starts on this host only", "phase", "wait", "command", brief(line),
+		log.Warn("a launcher has no host list and starts on this host only",
 			"reason", ask.hint, "hint", hostfileHint)
 	}
 	request, ok := Asked(line)
@@ -110,7 +111,7 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 		return
 	}
 	if strings.HasPrefix(request.Hostfile, "-") {
-		a.Log.Warn("a launcher takes an option for its host list", "phase", "wait", "command", brief(line),
+		log.Warn("a launcher takes an option for its host list",
 			"reason", "the variable before "+request.Hostfile+" was empty when a shell put its value there",
 			"hint", "write AZUREML_MPI_HOSTFILE without $: paiinit replaces it")
 	}

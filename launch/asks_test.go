@@ -26,15 +26,15 @@ func TestLaunchersBelow(t *testing.T) {
 	add(23, 20, "bash -lc y")
 	add(24, 23, "mpirun -np 2 y")
 	add(25, 24, "python3 y")
-	add(26, 25, "mpirun -np 1 z") // of a rank
-	add(27, 20, "horovodrun -np 1 z")
-	all[len(all)-1].Ours = func() bool { return true } // it is about to execute the real one
+	add(26, 25, "mpirun -np 1 z")     // of a rank
+	add(27, 20, "horovodrun -np 1 z") // is about to execute the real one
 	add(30, 7, "mpirun w", "SSH_CONNECTION")
 	add(40, 1, "mpirun v") // left the command's tree
 	var found []int
-	for _, p := range launchersBelow(all, 7) {
+	a := &Asks{Ours: func(pid int) bool { return pid == 27 }}
+	for _, p := range a.launchersBelow(all, 7) {
 		found = append(found, p.PID)
 	}
 	require.Equal(t, []int{21, 24}, found)
-	require.Empty(t, launchersBelow(nil, 7))
+	require.Empty(t, a.launchersBelow(nil, 7))
 }

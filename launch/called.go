@@ -83,8 +83,12 @@ func Probe(command string) bool {
 		return true
 	}
 	i := slices.Index(words, "-m")
-	return i >= 0 && i+1 < len(words) &&
-		slices.ContainsFunc(launchers, func(l *Launcher) bool { return slices.Contains(l.Probes, words[i+1]) })
+	for _, l := range launchers {
+		if i >= 0 && i+1 < len(words) && slices.Contains(l.Probes, words[i+1]) {
+			return true
+		}
+	}
+	return false
 }
 
 // options are those of a program that reads its command line with Python's argparse: names without dashes, by the

@@ -74,9 +74,10 @@ func (f Fabric) Travelling(args []string) []Var {
 	if f.SamePorts {
 		return own
 	}
-	carries := len(args) > 0 && slices.ContainsFunc(launchers, func(l *Launcher) bool {
-		return slices.Contains(l.Overrides, path.Base(args[0]))
-	})
+	carries := false
+	for _, l := range launchers {
+		carries = carries || len(args) > 0 && slices.Contains(l.Overrides, path.Base(args[0]))
+	}
 	return slices.DeleteFunc(own, func(v Var) bool { return carries || v.Name == "UCX_NET_DEVICES" })
 }
 

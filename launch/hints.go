@@ -134,13 +134,13 @@ func (p *Places) Texts() Texts {
 	prefix := path.Join(p.Launcher, "../..")
 	for _, l := range launchers {
 		f := l.Files
-		for file := range strings.FieldsSeq(f.home) {
+		for _, file := range strings.Fields(f.home) {
 			names += " " + get("HOME") + "/" + file
 		}
-		for file := range strings.FieldsSeq(f.dir) {
+		for _, file := range strings.Fields(f.dir) {
 			names += " " + p.Dir + "/" + file
 		}
-		for variable := range strings.FieldsSeq(f.variables) {
+		for _, variable := range strings.Fields(f.variables) {
 			names += " " + get(variable)
 		}
 		conf += " " + f.conf
@@ -170,8 +170,8 @@ func (p *Places) Texts() Texts {
 		}
 		previous = word
 	}
-	for dir := range strings.FieldsSeq(dirs) {
-		for file := range strings.FieldsSeq(conf) {
+	for _, dir := range strings.Fields(dirs) {
+		for _, file := range strings.Fields(conf) {
 			names += " " + dir + "/" + file
 		}
 	}

@@ -150,12 +150,14 @@ func RankVariables() (names []string) {
 
 // InsideRank reports whether a launcher that reaches other hosts has started this process as a rank, or below one.
 func InsideRank(environ []string) bool {
-	return slices.ContainsFunc(launchers, func(l *Launcher) bool {
-		return l.has(otherHosts) && slices.ContainsFunc(l.RankVariables, func(name string) bool {
-			value, _ := lookupEnv(environ, name)
-			return value != ""
-		})
-	})
+	for _, l := range launchers {
+		for _, name := range l.RankVariables {
+			if value, _ := lookupEnv(environ, name); value != "" && l.has(otherHosts) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // has reports whether the launcher starts all of this.
@@ -163,18 +165,23 @@ func (l *Launcher) has(what starts) bool { return l.Starts&what == what }
 
 // programStarts reports whether a program of this name or path starts all of this, under some launcher.
 func programStarts(name string, what starts) bool {
-	name = path.Base(name)
-	return slices.ContainsFunc(launchers, func(l *Launcher) bool {
-		return l.has(what) && slices.Contains(l.Programs, name)
-	})
+	for _, l := range launcherPrograms(path.Base(name)) {
+		if l.has(what) {
+			return true
+		}
+	}
+	return false
 }
 
 // lineStarts reports whether a command line, by the name of its program or as `python -m MODULE`, starts all of this.
 // A shell cannot be seen through.
 func lineStarts(line []string, what starts) bool {
 	name := program(line)
-	return slices.ContainsFunc(launchers, func(l *Launcher) bool {
-		return l.has(what) && (slices.Contains(l.Programs, name) || slices.Contains(l.Modules, name) ||
-			what == hostProcesses && slices.Contains(l.HostModules, name))
-	})
+	for _, l := range launchers {
+		if l.has(what) && (slices.Contains(l.Programs, name) || slices.Contains(l.Modules, name) ||
+			what == hostProcesses && slices.Contains(l.HostModules, name)) {
+			return true
+		}
+	}
+	return false
 }

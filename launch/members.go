@@ -23,10 +23,6 @@ type Process struct {
 	Args func() []string
 	// Variables reads the names in the environment with which it was started; nil: there are none.
 	Variables func() map[string]bool
-	// Dir reads its working directory; nil or "": it is not known.
-	Dir func() string
-	// Ours reads whether it runs this very program; nil: it does not.
-	Ours func() bool
 }
 
 // A wrapper is a program that people put around the program that saves the job's work. Programs that become their

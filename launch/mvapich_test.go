@@ -43,9 +43,9 @@ func TestMVAPICH(t *testing.T) {
 	d, ok := DaemonOf(daemon)
 	require.True(t, ok)
 	require.Equal(t, Daemon{Program: "mpispawn"}, d)
-	require.False(t, d.Launcher().DaemonsStay)
-	require.False(t, d.Launcher().MissesFailures)
-	require.False(t, d.Tree())
+	require.False(t, d.launcher().DaemonsStay)
+	require.False(t, d.launcher().MissesFailures)
+	require.False(t, d.tree())
 
 	line := []string{"/opt/bin/mpirun_rsh", "-np", "2"}
 	require.True(t, IsLauncher(line[0]))

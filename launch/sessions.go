@@ -75,13 +75,13 @@ func (s *Sessions) Begun(host, command string) {
 }
 
 func (s *Sessions) begun(host string, daemon Daemon, probe bool) {
-	l := daemon.Launcher()
+	l := daemon.launcher()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reached[host] = true
 	s.used[host] = s.used[host] || !probe
 	s.hosts = max(s.hosts, daemon.Hosts)
-	s.tree = s.tree || daemon.Tree()
+	s.tree = s.tree || daemon.tree()
 	s.watched = s.watched || daemon.Program != "" && !l.MissesFailures
 	if !daemon.Detached && l.DaemonsStay {
 		s.running++
@@ -102,7 +102,7 @@ type Failure struct {
 // Failed hears of a failure. A name of a host that a person mistyped is none.
 func (s *Sessions) Failed(f Failure) {
 	d, ok := DaemonOf(f.Command)
-	l := d.Launcher()
+	l := d.launcher()
 	failed := failure{
 		fmt.Sprintf("the remote shell to %s failed (%s)", f.Host, f.Stage), shellFailureTimeout, s.statuses.Lost,
 	}
@@ -129,7 +129,7 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 	if !ok || d.Detached {
 		return
 	}
-	l := d.Launcher()
+	l := d.launcher()
 	switch {
 	case l.DaemonsStay:
 		s.ended()

@@ -32,18 +32,18 @@ func daemonNamed(program string) (l *Launcher, d daemon) {
 	return nil, daemon{}
 }
 
-// Tree reports whether it starts daemons on further hosts and does not tell how many.
-func (d Daemon) Tree() bool {
+// tree reports whether it starts daemons on further hosts and does not tell how many.
+func (d Daemon) tree() bool {
 	_, known := daemonNamed(d.Program)
 	return known.starts
 }
 
-// Launcher is the launcher that has started it; where d is no daemon, the zero value.
-func (d Daemon) Launcher() Launcher {
+// launcher is the launcher that has started it; where d is no daemon, an empty one.
+func (d Daemon) launcher() *Launcher {
 	if l, _ := daemonNamed(d.Program); l != nil {
-		return *l
+		return l
 	}
-	return Launcher{}
+	return new(Launcher)
 }
 
 const space = " \t\n\f\r"

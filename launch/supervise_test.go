@@ -29,9 +29,9 @@ func TestDaemonOf(t *testing.T) {
 		d, ok := DaemonOf(command)
 		require.Equal(t, want, d, command)
 		require.Equal(t, want != Daemon{}, ok, command)
-		require.Equal(t, strings.Contains(command, "_proxy"), d.Launcher().MissesFailures)
-		require.Equal(t, strings.Contains(d.Program, "ted"), d.Launcher().DaemonsStay)
-		require.Equal(t, strings.Contains(command, "/intel/"), d.Tree())
+		require.Equal(t, strings.Contains(command, "_proxy"), d.launcher().MissesFailures)
+		require.Equal(t, strings.Contains(d.Program, "ted"), d.launcher().DaemonsStay)
+		require.Equal(t, strings.Contains(command, "/intel/"), d.tree())
 	}
 }
 

@@ -57,12 +57,6 @@ type Supervisor struct {
 // Supervise completes a Supervisor: its methods may be called from now on.
 func Supervise(s Supervisor) *Supervisor {
 	s.stops, s.losses, s.done = make(chan Stop), make(chan Loss), make(chan struct{})
-	if s.Kill == nil {
-		s.Kill = syscall.Kill
-	}
-	if s.SinceBoot == nil {
-		s.SinceBoot = sinceBoot
-	}
 	return &s
 }
 
@@ -272,7 +266,8 @@ func unnoticed(job []Process, launchers []int) map[int]int {
 	return found
 }
 
-func sinceBoot() time.Duration {
+// SinceBoot is the clock of the start times of processes.
+func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
 		return 0 // then nothing was started before

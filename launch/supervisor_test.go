@@ -32,7 +32,7 @@ func TestLaunchers(t *testing.T) {
 	require.Equal(t, map[int]int{20: 255, 21: 137}, unnoticed(job, launchersBefore(job, time.Hour)))
 	require.Empty(t, unnoticed(job, nil))
 	require.Empty(t, launchersBefore(nil, time.Hour))
-	require.Greater(t, sinceBoot(), time.Duration(0))
+	require.Greater(t, SinceBoot(), time.Duration(0))
 }
 
 func TestDaemonsAreIdleWhenTheLastHasEnded(t *testing.T) {

@@ -78,7 +78,7 @@ func program(args []string) string {
 			return args[i+2]
 		case strings.HasPrefix(a, "-m"):
 			return a[2:]
-		case slices.Contains([]string{"-c", "-"}, a):
+		case a == "-c", a == "-":
 			return name
 		case !strings.HasPrefix(a, "-"):
 			return path.Base(a) // python /usr/bin/torchrun

@@ -34,7 +34,7 @@ const rankAddr = "10.0.0.1"
 
 func isRank(a netip.Addr) bool { return a == netip.MustParseAddr(rankAddr) }
 
-// Streams from outside the job do not delay those of ranks, nor do streams of one address delay those of another.
+// Streams from outside the job do not delay those of ranks, and streams of one address do not delay those of another.
 func TestGateHasRoomForRanks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newAdmission(8192)

@@ -23,8 +23,8 @@ func (w *world) startAll(size int) []*Node {
 	return nodes
 }
 
-// TestBarrierHoldsEveryTime calls one name again and again on every rank, while connections are lost and come back: nobody may
-// leave before everybody has come, and nobody may be left behind.
+// TestBarrierHoldsEveryTime calls one name again and again on every rank, while connections are lost and come back: no
+// rank may leave before every rank has called, and no rank may be left behind.
 func TestBarrierHoldsEveryTime(t *testing.T) {
 	const size, times = 8, 30
 	for seed := range uint64(20) {
@@ -43,7 +43,8 @@ func TestBarrierHoldsEveryTime(t *testing.T) {
 							time.Sleep(time.Duration(rnd.IntN(200)) * time.Millisecond) // virtual
 							come[g].Add(1)
 							if !assert.NoError(t, n.Barrier(ctx, "step")) ||
-								!assert.EqualValues(t, size, come[g].Load(), "rank %d left time %d before all had come", i, g) {
+								!assert.EqualValues(t, size, come[g].Load(),
+									"rank %d left time %d before all had come", i, g) {
 								return
 							}
 						}
@@ -83,7 +84,8 @@ func TestBarrierWaitsForTheLastRank(t *testing.T) {
 		err := nodes[1].Barrier(short, "early")
 		var b *BarrierError
 		require.ErrorAs(t, err, &b)
-		require.Equal(t, `barrier "early": 2 of 3 ranks have come; missing: worker-2 (10.0.0.2:12345: connection refused)`, err.Error())
+		require.Equal(t, `barrier "early": 2 of 3 ranks have come; `+
+			`missing: worker-2 (10.0.0.2:12345: connection refused)`, err.Error())
 		nodes = append(nodes, w.start(w.config(2, 3)))
 		require.NoError(t, nodes[2].Barrier(t.Context(), "early"))
 		wg.Wait()
@@ -108,12 +110,13 @@ func TestBarrierCallerIsKilled(t *testing.T) {
 			require.EqualError(t, err, `barrier "b": 1 of 3 ranks have come; missing: worker-`+
 				[]string{"[1-2]", "[0-1]"}[i]+` (has not called it)`)
 		}
-		// A lost rank is told from one that is late.
+		// The error tells a lost rank from one that is late.
 		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 		w.cut(addrOf(2))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorContains(t, nodes[1].Barrier(short, "b"), "worker-0 (has not called it); worker-2 (lost: 10.0.0.2:12345: connection refused)")
+		require.ErrorContains(t, nodes[1].Barrier(short, "b"),
+			"worker-0 (has not called it); worker-2 (lost: 10.0.0.2:12345: connection refused)")
 		w.close(nodes...)
 	})
 }
@@ -148,7 +151,7 @@ func TestBarrierName(t *testing.T) {
 	})
 }
 
-// TestBarrierReleaseIsLost ends a connection in the moment of the release.
+// TestBarrierReleaseIsLost ends a connection at the moment of the release.
 func TestBarrierReleaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

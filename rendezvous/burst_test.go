@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All ranks of a job start at once on two processors, with and without UDP: the launch takes little longer than the
+// All ranks of a job start at once on two processors, with and without UDP. The launch takes little longer than the
 // work that it needs, however slow the processors are, because work that can wait does.
 func TestBurstOnFewProcessors(t *testing.T) {
 	for _, tt := range []burstCase{
@@ -65,8 +65,8 @@ func (c burstCase) looks() int {
 	return 0
 }
 
-// burst starts the ranks of a job at once, gathers and ends them. It returns how long the launch took, and what was
-// spent and met until then.
+// burst starts the ranks of a job at once, gathers and ends them. It returns how long the launch took, and the work and
+// events until then.
 func burst(t *testing.T, net *simNet, size int, agreed bool) (
 	took time.Duration, spent map[string]time.Duration, met tally,
 ) {

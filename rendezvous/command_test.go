@@ -64,7 +64,7 @@ func TestEveryRankReportsAndIsOrdered(t *testing.T) {
 	})
 }
 
-// slowConn takes its time with every message, and a short one only now and then.
+// slowConn delays messages, short ones only now and then.
 type slowConn struct {
 	net.Conn
 	in, out *rand.Rand
@@ -93,7 +93,7 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Nodes start at different times, and messages take different times: the order of reports says nothing.
+// Nodes start at different times, and messages take different times, so the order of the reports says nothing.
 func TestEndsAreOrderedByAlignedClocks(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -156,11 +156,12 @@ func TestEndsAreOrderedByAlignedClocks(t *testing.T) {
 	}
 }
 
-// Whoever cannot take part, nothing is judged and nothing is launched, and all end with the reason.
+// Whichever rank cannot take part, rank 0 judges and launches nothing, and all ranks end with the reason.
 func TestAnUnfitRankEndsTheJob(t *testing.T) {
 	const size = 3
 	unfit := Outcome{Status: 127, Reason: "no such command"}
-	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command", "worker-2: no such command"} {
+	for k, reason := range []string{"no such command", "no such command", "worker-2: no such command",
+		"worker-2: no such command"} {
 		who, looks := k/2*(size-1), k%2 > 0
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)

@@ -16,8 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// simJob starts ranks over a network in memory; edit changes what one of them knows, and where it says that it is.
-func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Duration, edit func(rank int, c *Config)) []*Node {
+// simJob starts ranks over a network in memory; edit changes what one of them knows, and the address that it announces.
+func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Duration,
+	edit func(rank int, c *Config)) []*Node {
 	nodes := make([]*Node, size)
 	for at := time.Duration(0); ; at += 100 * time.Millisecond {
 		missing := 0
@@ -31,12 +32,14 @@ func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Dura
 				h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 				cfg := Config{
 					Status: testStatuses,
-					Self:   Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Version: "1"},
-					Size:   size, Dial: net.dialer(h), Timeout: time.Minute,
+					Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr,
+						Version: "1"},
+					Size: size, Dial: net.dialer(h), Timeout: time.Minute,
 				}
 				for k := range size {
 					if k != rank {
-						cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: simAddr(k).Addr().String(), Port: 12345})
+						cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k,
+							Host: simAddr(k).Addr().String(), Port: 12345})
 					}
 				}
 				edit(rank, &cfg)
@@ -55,7 +58,7 @@ func simJob(t *testing.T, net *simNet, size int, starts func(rank int) time.Dura
 	}
 }
 
-// endJob gathers everybody, ends everything, and returns when the launch was.
+// endJob gathers all ranks, ends them, and returns when the launch was.
 func endJob(t *testing.T, net *simNet, nodes []*Node) time.Time {
 	for i, g := range gatherAll(t.Context(), nodes) {
 		require.NoError(t, g.err, "rank %d", i)
@@ -72,7 +75,7 @@ func endJob(t *testing.T, net *simNet, nodes []*Node) time.Time {
 
 func atOnce(int) time.Duration { return 0 }
 
-// What each rank may know, and that the others are found all the same.
+// The cases are what each rank may know; the ranks find each other in every case.
 func TestWaysToFindEachOther(t *testing.T) {
 	for name, edit := range map[string]func(rank int, c *Config){
 		"rank 0 knows nobody": func(rank int, c *Config) {
@@ -126,8 +129,8 @@ func TestWaysToFindEachOther(t *testing.T) {
 	}
 }
 
-// A program that accepts connections and says nothing has taken the port of a rank, which listens on another one: rank
-// 0 hears of that one while it waits for the program's greeting.
+// A program that accepts connections and stays silent has taken the port of a rank, which listens on another one: rank
+// 0 learns of that one while it waits for the program's greeting.
 func TestSilentProgramOnThePortOfARank(t *testing.T) {
 	for name, later := range map[string]time.Duration{
 		"all start at once": 0, "the rank starts later": 2 * time.Second,
@@ -164,8 +167,8 @@ func TestSilentProgramOnThePortOfARank(t *testing.T) {
 	}
 }
 
-// Another job has the port of every host, so that each container listens on the next one or the one after it, and
-// cannot be heard by gossip.
+// Another job has the port of every host, so each container listens on the next port or the one after it, and gossip
+// cannot find it.
 func TestPortsTakenByAnotherJob(t *testing.T) {
 	for name, other := range map[string]*simHost{
 		"another job":               {secret: "ours", try: 1},
@@ -198,8 +201,8 @@ func TestPortsTakenByAnotherJob(t *testing.T) {
 	}
 }
 
-// Rank 0 calls a container once, where it has the address from a seed and gossip then tells it again: two calls of one
-// container end each other, and with slow processors that goes on.
+// Rank 0 dials a container once if a seed has told its address and gossip then tells it again: two connections to one
+// container end each other, and on slow processors that would go on.
 func TestACallOfASeedIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
@@ -223,20 +226,25 @@ func TestACallOfASeedIsNotRepeated(t *testing.T) {
 	})
 }
 
-// A cluster's DNS learns of a container 0.4 s after its start, and remembers for 5 s that it did not know it.
+// A cluster's DNS learns of a container 0.4 s after its start, and caches a denial for 5 s.
 func TestNamesAreNotAskedForTooEarly(t *testing.T) {
 	const size = 8
 	for name, starts := range map[string]func(rank int) time.Duration{
-		"all at once":  atOnce,
-		"rank 0 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 0] },
-		"rank 5 last":  func(rank int) time.Duration { return map[bool]time.Duration{true: 3 * time.Second}[rank == 5] },
+		"all at once": atOnce,
+		"rank 0 last": func(rank int) time.Duration {
+			return map[bool]time.Duration{true: 3 * time.Second}[rank == 0]
+		},
+		"rank 5 last": func(rank int) time.Duration {
+			return map[bool]time.Duration{true: 3 * time.Second}[rank == 5]
+		},
 		"in a row":     func(rank int) time.Duration { return time.Duration(rank) * 500 * time.Millisecond },
 		"in a row, -1": func(rank int) time.Duration { return time.Duration(size-rank) * 500 * time.Millisecond },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
-				dns := &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+				dns := &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{},
+					names: map[string]map[int]simName{}}
 				var last time.Time
 				nodes := simJob(t, net, size, starts, func(rank int, c *Config) {
 					last = time.Now()
@@ -255,7 +263,7 @@ func TestNamesAreNotAskedForTooEarly(t *testing.T) {
 	}
 }
 
-// Whatever the resolver says, it is asked again, and those who want to know at the same time share one question.
+// Whatever the resolver answers, it is asked again, and callers at the same time share one lookup.
 func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -291,16 +299,18 @@ func TestNames(t *testing.T) {
 		addrs, err := s.find(t.Context(), "x")
 		require.NoError(t, err)
 		require.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, addrs)
-		// An address is not asked for.
+		// An address is not looked up.
 		addrs, err = s.find(t.Context(), "::1")
 		require.NoError(t, err)
 		require.Equal(t, []netip.Addr{netip.IPv6Loopback()}, addrs)
 	})
 }
 
-// Rank 0 waits up to a second between two calls of a rank that is not there; one packet ends that, before anybody joins gossip.
+// Rank 0 waits up to a second between two dials of a rank that is not there; one packet ends the wait, before any rank
+// joins gossip.
 func TestRankZeroHearsAKnock(t *testing.T) {
-	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second, time.Minute - time.Second} {
+	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second,
+		time.Minute - time.Second} {
 		for _, lost := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				net := newSimNet(rand.New(rand.NewPCG(1, 1)))
@@ -310,11 +320,12 @@ func TestRankZeroHearsAKnock(t *testing.T) {
 				}
 				var ports []*Port
 				var last time.Time
-				nodes := simJob(t, net, 3, func(rank int) time.Duration { return late * time.Duration(rank/2) }, func(rank int, c *Config) {
-					last = time.Now()
-					ports = append(ports, net.port(net.hosts[c.Self.Addr]))
-					c.Port, c.Key, c.Label, c.Timeout = ports[rank], make([]byte, 32), "job", 0
-				})
+				nodes := simJob(t, net, 3, func(rank int) time.Duration { return late * time.Duration(rank/2) },
+					func(rank int, c *Config) {
+						last = time.Now()
+						ports = append(ports, net.port(net.hosts[c.Self.Addr]))
+						c.Port, c.Key, c.Label, c.Timeout = ports[rank], make([]byte, 32), "job", 0
+					})
 				at := endJob(t, net, nodes).Sub(last)
 				for _, p := range ports {
 					require.NoError(t, p.Close())
@@ -363,7 +374,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 	}
 }
 
-// A packet that was under way during the launch, or is sent again by who has recorded it, ends nothing.
+// A packet that was on its way during the launch, or that an attacker has recorded and sends again, ends nothing.
 func TestLateKnock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
@@ -380,8 +391,8 @@ func TestLateKnock(t *testing.T) {
 	})
 }
 
-// A rank whose knock rank 0 has acknowledged leaves everything else to rank 0, which may have many others to call: it
-// joins no gossip and calls no rank.
+// A rank whose knock rank 0 has acknowledged waits for rank 0, which may have many ranks to dial: it joins no gossip
+// and calls no rank.
 func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
@@ -413,7 +424,7 @@ func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
 	})
 }
 
-// What is not urgent waits for longer where the process has waited for a processor.
+// Work that is not urgent waits longer if the process has had to wait for a processor.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delay := 300 * time.Millisecond

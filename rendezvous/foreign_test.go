@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What answers in place of a rank counts only when it is met again, at an address that was resolved again, after a
-// while without anything else.
+// A container that answers in place of a rank counts only if it is met again, after a while without any other result,
+// at an address that was resolved again.
 func TestForeign(t *testing.T) {
 	const ms = time.Millisecond
 	secret, job := fmt.Errorf("x: %w", ErrOtherSecret), fmt.Errorf("x: %w", ErrOtherJob)
@@ -76,8 +76,8 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestForeignRankZero: ranks that share a secret leave alike where rank 0 has another one, or belongs to another job,
-// unless one of its addresses is a rank 0 of theirs.
+// TestForeignRankZero: ranks that share a secret leave alike if rank 0 has another secret or belongs to another job,
+// unless a rank 0 of their job answers at one of its addresses.
 func TestForeignRankZero(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err     error
@@ -148,7 +148,7 @@ func TestForeignRankZero(t *testing.T) {
 					var m *MissingError
 					require.ErrorAs(t, err, &m)
 					require.Equal(t, cfg.Timeout, time.Since(begin).Truncate(time.Second))
-					// What may have been yesterday's may have been today's, too.
+					// A container of an earlier job may have answered as well.
 					require.Equal(t, tt.gone > 0, m.OtherSecret())
 					require.Equal(t, tt.gone > 0, strings.Contains(m.Error(), "has another secret; now "), "%v", m)
 				} else {
@@ -163,8 +163,7 @@ func TestForeignRankZero(t *testing.T) {
 	}
 }
 
-// TestSizesThatDiffer: rank 0 ends the job at once where a rank was told another number of ranks, and that rank hears
-// why.
+// TestSizesThatDiffer: rank 0 ends the job at once if a rank was told another number of ranks, and tells that rank why.
 func TestSizesThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -187,8 +186,8 @@ func TestSizesThatDiffer(t *testing.T) {
 	})
 }
 
-// TestARankThatLeavesEarly: rank 0 hears of it when it comes, from the rank itself or from another one, but not of a
-// start that has a successor.
+// TestARankThatLeavesEarly: when rank 0 comes, it learns of a rank that has left, from that rank or from another one,
+// but not of a start that has a successor.
 func TestARankThatLeavesEarly(t *testing.T) {
 	for name, tt := range map[string]struct{ stays, late, again, ends bool }{
 		"it is still there":                 {stays: true, ends: true},

@@ -1,13 +1,20 @@
 package rendezvous
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
@@ -190,4 +197,198 @@ func cutNumber(name string) (stem string, num int, ok bool) {
 		return "", 0, false
 	}
 	return name[:i], num, true
+}
+
+var errSilent = errors.New("it answers, but has not called back yet")
+
+// missing lists the ranks that are absent, by what this rank knows.
+func (n *Node) missing() []Missing {
+	if n.phase == Running || n.phase == Ended {
+		return nil
+	}
+	if n.lead == nil {
+		return n.up.missing()
+	}
+	return n.lead.missing()
+}
+
+// missing lists the ranks that are not registered.
+func (c *coordinator) missing() []Missing {
+	var out []Missing
+	for i := range c.n.cfg.Peers {
+		p := &c.n.cfg.Peers[i]
+		t := c.targets[p.ID]
+		if t != nil && t.rec == nil {
+			out = append(out, c.missingAt(t, p.Rank, p.ID))
+		}
+	}
+	// Then those that the environment does not list: what answered at the seeds' addresses, then the number that is
+	// left.
+	count := c.n.cfg.Size - c.present() - len(out)
+	keys := make([]string, 0, len(c.targets))
+	for k, t := range c.targets {
+		if t.peer == nil && t.rec == nil {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		if count == 0 {
+			break
+		}
+		t := c.targets[k]
+		out = append(out, c.missingAt(t, -1, c.nameOf(t)))
+		count--
+	}
+	if count > 0 {
+		name := "1 rank"
+		if count > 1 {
+			name = fmt.Sprintf("%d ranks", count)
+		}
+		out = append(out, Missing{Rank: -1, Name: name, Reason: c.n.find.seedReason()})
+	}
+	if len(out) == 0 {
+		return c.unsettled()
+	}
+	return out
+}
+
+func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
+	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+}
+
+// missing lists the ranks that rank 0 told, or what gossip and calls have found.
+func (u *uplink) missing() []Missing {
+	if u.wire != nil && u.waits {
+		return u.awaited
+	}
+	var out []Missing
+	var incompatible error
+	if u.wire == nil {
+		incompatible = u.incompatible
+	}
+	if u.wire == nil {
+		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
+		for _, p := range u.n.cfg.Peers {
+			if p.Rank == 0 {
+				m.Name = p.ID
+			}
+		}
+		switch {
+		case incompatible != nil && !isIncompatible(u.lookErr):
+			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
+		case u.lookErr != nil:
+			m.Reason = explain(u.lookErr)
+		case len(u.n.cfg.Seeds) > 0:
+			m.Reason = u.n.find.seedReason()
+		}
+		out = append(out, m)
+	}
+	for _, p := range u.n.cfg.Peers {
+		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
+			// Gossip needs the secret, so another secret explains why nothing is heard.
+			out = append(out, Missing{
+				Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible,
+			})
+		}
+	}
+	return out
+}
+
+// stillLooks is why the launch waits for a rank that is present.
+const stillLooks = "it is here, and still looks at its devices"
+
+// lookers lists the ranks that are present and have not told their fabric yet.
+func (c *coordinator) lookers() (out []Missing) {
+	if c.n.looking {
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
+	}
+	for _, t := range c.targets {
+		if t.rec != nil && t.looking {
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
+		}
+	}
+	sort.Slice(out, func(a, b int) bool {
+		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Name, out[b].Name)) < 0
+	})
+	return out
+}
+
+func (n *Node) missingError() *MissingError {
+	e := &MissingError{Size: n.cfg.Size, Missing: n.missing()}
+	switch {
+	case n.lead != nil:
+		late := n.lead.lookers()
+		e.Present, e.Missing = n.lead.present()-len(late), append(e.Missing, late...)
+	case n.up.wire != nil && n.up.waits:
+		e.Present = n.up.present
+	default:
+		e.Present = 1 + len(n.find.heard)
+	}
+	return e
+}
+
+func (c *coordinator) reason(t *target) string {
+	r, heard := c.n.find.heard[t.key]
+	switch {
+	case t.incompatible != nil && !isIncompatible(t.err):
+		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
+	case t.err != nil && heard:
+		return fmt.Sprintf("heard by gossip from %v, but %s", r.Addr, explain(t.err))
+	case t.err != nil:
+		return explain(t.err)
+	case heard:
+		return fmt.Sprintf("heard by gossip from %v, not connected yet", r.Addr)
+	}
+	return "never heard"
+}
+
+func (f *finder) seedReason() string {
+	var parts []string
+	for i, s := range f.seeds {
+		name := f.n.cfg.Seeds[i].Host
+		switch {
+		case s.err != nil:
+			parts = append(parts, explain(s.err))
+		case len(s.addrs) == 1:
+			parts = append(parts, fmt.Sprintf("%s has 1 address", name))
+		case s.asked:
+			parts = append(parts, fmt.Sprintf("%s has %d addresses", name, len(s.addrs)))
+		}
+	}
+	if len(parts) == 0 {
+		return "never heard"
+	}
+	return "never heard: " + strings.Join(parts, ", ")
+}
+
+// explain turns the error of a dial into words for people.
+func explain(err error) string {
+	var dns *net.DNSError
+	var at string
+	if err == nil {
+		return "no reason is known"
+	}
+	if head, _, ok := strings.Cut(err.Error(), ": "); ok {
+		if ap, perr := netip.ParseAddrPort(head); perr == nil {
+			at = ap.String() + ": "
+		}
+	}
+	switch {
+	case isElse(err), errors.Is(err, errSilent):
+		return err.Error()
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return fmt.Sprintf("name %s does not resolve", dns.Name)
+	case errors.As(err, &dns):
+		return fmt.Sprintf("name %s cannot be resolved: %s", dns.Name, dns.Err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return at + "connection refused"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return at + "no route to host"
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
+		return at + "connection closed by the other side"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return at + "no answer"
+	}
+	return err.Error()
 }

@@ -16,14 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutation is one way to break the protocol, which some test must notice: lines of a file, and what stands in their place.
+// mutation is one way to break the protocol, which a test must notice: lines of a file, and their replacement.
 type mutation struct {
 	name, file string
 	old, new   []string
 }
 
-// TestMutations checks that each mutation of testdata/mutations still fits the code. With PAIINIT_TEST_MUTATE=PART it also applies
-// those with PART in their name, "." being all, one at a time, and wants a red test for each: that is "make mutate".
+// TestMutations checks that each mutation of testdata/mutations still fits the code. With PAIINIT_TEST_MUTATE=PART it
+// also applies those with PART in their name, "." being all, one at a time, and requires a red test for each: that is
+// "make mutate".
 func TestMutations(t *testing.T) {
 	which := os.Getenv("PAIINIT_TEST_MUTATE")
 	for _, m := range readMutations(t) {
@@ -69,7 +70,7 @@ func readMutations(t *testing.T) (all []mutation) {
 	return all
 }
 
-// apply replaces the only place that reads like old, however it is indented.
+// apply replaces the only place whose lines equal old, however they are indented.
 func (m *mutation) apply(source string) (string, error) {
 	lines := strings.Split(source, "\n")
 	at := -1
@@ -87,13 +88,15 @@ func (m *mutation) apply(source string) (string, error) {
 		}
 	}
 	if at < 0 {
-		return "", fmt.Errorf("%q: %s has no such lines any more: write the mutation anew\n%s", m.name, m.file, strings.Join(m.old, "\n"))
+		return "", fmt.Errorf("%q: %s has no such lines any more: write the mutation anew\n%s", m.name, m.file,
+			strings.Join(m.old, "\n"))
 	}
 	out := append(append(append([]string{}, lines[:at]...), m.new...), lines[at+len(m.old):]...)
 	return strings.Join(out, "\n"), nil
 }
 
-// red compiles the package with the mutated file, runs its tests of the protocol, and returns what the first that failed said.
+// red compiles the package with the mutated file, runs its tests of the protocol, and returns the message of the first
+// one that failed.
 func (m *mutation) red(t *testing.T, mutated string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -106,7 +109,8 @@ func (m *mutation) red(t *testing.T, mutated string) string {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay"), overlay, 0o600))
 	tests := filepath.Join(dir, "tests")
-	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay"), "-o", tests, ".").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", filepath.Join(dir, "overlay"),
+		"-o", tests, ".").CombinedOutput()
 	require.NoError(t, err, "the mutation does not compile: %s", out)
 	for _, some := range []string{
 		"-test.skip=^(TestFaults|TestMutations|TestScale|" + realSockets + ")$", // those say most clearly what is wrong
@@ -123,12 +127,14 @@ func (m *mutation) red(t *testing.T, mutated string) string {
 	return ""
 }
 
-// realSockets are the tests whose outcome may depend on the load of the machine: a mutation is not to be red for that.
-const realSockets = "TestGossip.*|TestUnknownRanksAreAgreed|TestSeeds.*|TestWithoutUDP|TestTaken.*|TestPort.*|TestOtherKey.*|TestRestricted.*|TestMany.*"
+// realSockets are the tests whose outcome may depend on the load of the machine: they must not be what makes a mutation
+// red.
+const realSockets = "TestGossip.*|TestUnknownRanksAreAgreed|TestSeeds.*|TestWithoutUDP|TestTaken.*|TestPort.*|" +
+	"TestOtherKey.*|TestRestricted.*|TestMany.*"
 
 var plainFailure = regexp.MustCompile(`^\S*_test\.go:\d+: \S`) // and not the place of an assertion
 
-// firstFailure is the line that tells what was wrong.
+// firstFailure returns the line that says what was wrong.
 func firstFailure(out []byte) string {
 	lines := bytes.Split(out, []byte("\n"))
 	test := ""
@@ -137,7 +143,8 @@ func firstFailure(out []byte) string {
 		switch {
 		case strings.HasPrefix(s, "--- FAIL"):
 			test = s + " "
-		case strings.HasPrefix(s, "panic:"), strings.HasPrefix(s, "fatal error:"), strings.Contains(s, "_test.go:") && strings.Contains(s, "seed "):
+		case strings.HasPrefix(s, "panic:"), strings.HasPrefix(s, "fatal error:"), strings.Contains(s, "_test.go:") &&
+			strings.Contains(s, "seed "):
 			return test + s
 		case strings.HasPrefix(s, "Error:"):
 			for _, next := range lines[i+1 : min(len(lines), i+4)] {

@@ -25,7 +25,7 @@ var testStatuses = Statuses{Retry: 75, Conflict: 78}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a network of control connections in memory: who listens where, and what a dial meets.
+// world is a network of control connections in memory: the nodes by address, and what a dial meets.
 type world struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -36,7 +36,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{}, conns: map[netip.AddrPort][]net.Conn{}}
+	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{},
+		conns: map[netip.AddrPort][]net.Conn{}}
 }
 
 func addrOf(i int) netip.AddrPort {
@@ -78,14 +79,17 @@ func (w *world) cut(addr netip.AddrPort) {
 func (w *world) config(i, size int) Config {
 	cfg := Config{
 		Status: testStatuses,
-		Self:   Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 2, Version: "1"},
-		Size:   size, Dial: w.dial, Timeout: time.Minute,
+		Self: Record{ID: fmt.Sprintf("worker-%d", i), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(),
+			Addr: addrOf(i), Slots: 2, Version: "1"},
+		Size: size, Dial: w.dial, Timeout: time.Minute,
 	}
 	if os.Getenv("DEBUG") != "" {
-		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr,
+			&slog.HandlerOptions{Level: slog.LevelDebug})).With("self", i)
 	}
 	for k := range size {
-		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+		cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: addrOf(k).Addr().String(),
+			Port: 12345})
 	}
 	return cfg
 }
@@ -163,7 +167,8 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 				if i == 0 {
 					var m *MissingError
 					if assert.ErrorAs(t, err, &m) {
-						assert.Equal(t, "3 of 4 ranks are present; missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
+						assert.Equal(t, "3 of 4 ranks are present; "+
+							"missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
 						assert.False(t, m.OtherSecret())
 						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
 						for range 20 { // the deadline and the end have both come, and either may be seen first
@@ -200,7 +205,7 @@ func TestRankZeroNeverComes(t *testing.T) {
 	})
 }
 
-// TestOnlyRankZeroKnowsTheSize is a job whose other ranks are told nothing but where rank 0 is, such as an MPIJob's workers.
+// TestOnlyRankZeroKnowsTheSize is a job whose other ranks know only where rank 0 is, such as an MPIJob's workers.
 func TestOnlyRankZeroKnowsTheSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -260,7 +265,7 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 		require.Less(t, time.Since(begin), 2*secretPatience)
 		w.close(nodes...)
 
-		// The odd one finds out by looking at rank 0.
+		// The rank with another secret finds out when it calls rank 0.
 		w = newWorld(t)
 		w.set(addrOf(0), nil, other)
 		odd := w.start(w.config(2, 3))
@@ -288,7 +293,7 @@ func TestOtherVersionEndsTheWait(t *testing.T) {
 	})
 }
 
-// A leftover with another secret says nothing of the rank 0 that came after it.
+// A container of an earlier job with another secret says nothing of the rank 0 that came after it.
 func TestOtherSecretIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -308,7 +313,7 @@ func incompatibleOf(n *Node) (err error) {
 	return err
 }
 
-// The odd one has long found out when rank 0 calls again.
+// The rank with another secret finds out long before rank 0 dials again.
 func TestOtherSecretIsKnownToTheOthers(t *testing.T) {
 	for called := range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -371,7 +376,7 @@ func TestRestartBeforeTheLaunchReplaces(t *testing.T) {
 		w := newWorld(t)
 		zero, one := w.start(w.config(0, 3)), w.start(w.config(1, 3))
 		time.Sleep(time.Second) // virtual: rank 1 is registered
-		// Rank 2 comes, registers, and dies before the last rank is there: here rank 1 is the one that leaves.
+		// Rank 2 comes, registers, and dies before the last rank is there: here rank 1 is the rank that leaves.
 		w.set(addrOf(1), nil, syscall.ECONNREFUSED)
 		w.cut(addrOf(1))
 		require.NoError(t, one.Close())
@@ -404,7 +409,7 @@ func TestLossesWhileRunning(t *testing.T) {
 		for _, g := range gatherAll(t.Context(), nodes) {
 			require.NoError(t, g.err)
 		}
-		// A connection that comes back is forgiven.
+		// A connection that comes back does no harm.
 		w.cut(addrOf(1))
 		time.Sleep(time.Minute)
 		select {
@@ -412,13 +417,13 @@ func TestLossesWhileRunning(t *testing.T) {
 			t.Fatalf("lost %v", l)
 		default:
 		}
-		// One that does not is told once, with its reason.
+		// A rank that does not come back is reported once, with its reason.
 		w.set(addrOf(2), nil, syscall.EHOSTUNREACH)
 		w.cut(addrOf(2))
 		l := <-nodes[0].Losses()
 		require.Equal(t, 2, l.Rank)
 		require.Contains(t, l.Reason, "no route to host")
-		// The others are told, and the lost rank does not hold the end up.
+		// The others are told, and the lost rank does not delay the end.
 		begin := time.Now()
 		require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 		require.Less(t, time.Since(begin), doneTimeout)
@@ -544,7 +549,7 @@ func TestGatherEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Rank 0 cannot launch: those that come within its patience are told why, and it leaves when all know.
+// Rank 0 cannot launch: it tells the ranks that come within its patience why, and leaves when all know.
 func TestLatecomersAreSentHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -565,7 +570,7 @@ func TestLatecomersAreSentHome(t *testing.T) {
 		wg.Wait()
 		require.Less(t, time.Since(begin), 4*time.Second)
 
-		// One that never comes does not hold it longer than that.
+		// A rank that never comes does not delay it further.
 		other := newWorld(t)
 		alone := other.start(other.config(0, 3))
 		begin = time.Now()
@@ -594,11 +599,13 @@ func TestAbsent(t *testing.T) {
 		require.Empty(t, nodes[0].Absent(t.Context(), settle, 3*time.Second), "one that comes back is there")
 		require.Less(t, time.Since(begin), time.Second)
 
-		// One that goes only after the question.
+		// A rank that is lost only after the question.
 		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 		time.AfterFunc(settle/2, func() { w.cut(addrOf(2)) })
 		begin = time.Now()
-		require.Equal(t, []Loss{{Rank: 2, Name: "worker-2", Reason: "its control connection is lost (10.0.0.2:12345: connection refused)"}}, nodes[0].Absent(t.Context(), settle, 3*time.Second))
+		require.Equal(t, []Loss{{Rank: 2, Name: "worker-2",
+			Reason: "its control connection is lost (10.0.0.2:12345: connection refused)"}},
+			nodes[0].Absent(t.Context(), settle, 3*time.Second))
 		require.Less(t, time.Since(begin), time.Second, "nobody waits for one whose port is closed")
 
 		w.set(addrOf(1), nil, errors.New("silence"))
@@ -611,7 +618,7 @@ func TestAbsent(t *testing.T) {
 	})
 }
 
-// One that gives up when its context has ended already has nobody to tell.
+// A container that gives up when its context has ended already has no rank to tell.
 func TestFinishOnAnyRankWithAnEndedContext(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -625,7 +632,8 @@ func TestFinishOnAnyRankWithAnEndedContext(t *testing.T) {
 	}
 }
 
-// Rank 0 acts first; the first ranks know of the launch at once, the others when its command has been started, or a moment later.
+// Rank 0 acts first; the first ranks know of the launch at once, the others when its command has been started, or a
+// moment later.
 func TestRankZeroHasAHeadStart(t *testing.T) {
 	const size, head = 3 + witnesses, time.Second
 	for name, tt := range map[string]struct {
@@ -633,8 +641,10 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 		told time.Duration // for how long those who come last wait at most
 	}{
 		"it says that it has started": {(*Node).Launched, 0},
-		"it ends at once":             {func(n *Node) { go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }() }, 0},
-		"it says nothing":             {func(*Node) {}, head},
+		"it ends at once": {func(n *Node) {
+			go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }()
+		}, 0},
+		"it says nothing": {func(*Node) {}, head},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -671,7 +681,7 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 	}
 }
 
-// The successor of a rank 0 that went away when only the first ranks had been told to go does not launch again.
+// The next start of a rank 0 that was lost when only the first ranks had been told to go does not launch again.
 func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
 	const size = 3 + witnesses
 	synctest.Test(t, func(t *testing.T) {
@@ -698,7 +708,7 @@ func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
 	})
 }
 
-// What a launcher says of its version is in the roster if it comes in time, and goes to Late if not.
+// The version of a launcher is in the roster if it comes in time, and goes to Late if not.
 func TestLauncherIsSaidLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -727,7 +737,8 @@ func TestLauncherIsSaidLater(t *testing.T) {
 	})
 }
 
-// A rank is there before it knows its fabric, and nothing is launched before all know theirs: the roster holds each of them.
+// A rank is present before it knows its fabric, and rank 0 launches nothing before all know theirs: the roster holds
+// each of them.
 func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -740,7 +751,8 @@ func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
 			cfg.Fabric = found[i]
 			nodes = append(nodes, w.start(cfg))
 		}
-		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)", "worker-[1-2] (it is here, and still looks at its devices)",
+		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)",
+			"worker-[1-2] (it is here, and still looks at its devices)",
 			"worker-2 (it is here, and still looks at its devices)"} {
 			time.Sleep(3 * time.Second)
 			for _, n := range nodes {
@@ -770,7 +782,7 @@ func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
 	})
 }
 
-// Where somebody never knows its fabric, all say at the deadline who it is.
+// If a rank never knows its fabric, all ranks name it at the deadline.
 func TestAFabricThatIsNeverKnown(t *testing.T) {
 	for _, of := range []int{0, 1} {
 		synctest.Test(t, func(t *testing.T) {
@@ -789,7 +801,8 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 				var e *MissingError
 				require.ErrorAs(t, g.err, &e, "rank %d", i)
 				require.Equal(t, time.Minute, time.Since(begin))
-				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d (it is here, and still looks at its devices)", of), e.Error())
+				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d "+
+					"(it is here, and still looks at its devices)", of), e.Error())
 			}
 			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 			w.close(nodes...)
@@ -797,7 +810,7 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 	}
 }
 
-// A container that is started again has to look again, whatever the one before it has found.
+// A container that is started again has to look again, whatever its previous start has found.
 func TestARestartedRankLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

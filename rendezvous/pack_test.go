@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// filled sets every field of a struct to something that is not zero, so that a field that is forgotten is seen.
+// filled sets every field of a struct to a value that is not zero, so that a forgotten field is noticed.
 func filled(t *testing.T, v reflect.Value) {
 	t.Helper()
 	for i := range v.NumField() {
@@ -45,7 +45,7 @@ func TestEveryFieldOfARecordTravels(t *testing.T) {
 		require.False(t, d.short)
 		require.Empty(t, d.b[d.at:])
 	}
-	// What is zero where the other has something.
+	// Fields that are zero, but not in the reference.
 	zero := Record{ID: MakeID("", -1, r.Nonce), Index: -1, Rank: -1, Nonce: r.Nonce}
 	d := newUnpacker(appendRecord(nil, &zero, &r))
 	require.Equal(t, zero, d.record(&r))
@@ -55,7 +55,8 @@ func TestMessagesTravel(t *testing.T) {
 	members, err := assign([]Record{
 		{ID: "master-0", Role: "master", Index: 0, Rank: 0, Nonce: NewNonce(), Addr: addrOf(0), Host: "a"},
 		{ID: "worker-0", Role: "worker", Index: 0, Rank: -1, Order: 1, Nonce: NewNonce(), Addr: addrOf(1), Host: "b"},
-		{ID: "b", Role: "", Index: -1, Rank: -1, Order: 1, Nonce: NewNonce(), Addr: netip.MustParseAddrPort("[::1]:1"), Host: "c"},
+		{ID: "b", Role: "", Index: -1, Rank: -1, Order: 1, Nonce: NewNonce(),
+			Addr: netip.MustParseAddrPort("[::1]:1"), Host: "c"},
 	}, 3)
 	require.NoError(t, err)
 	for i := range members {
@@ -99,7 +100,8 @@ func (rwc) Close() error              { return nil }
 // Whatever a peer sends, it costs no more memory than it sent, and no panic.
 func FuzzMessage(f *testing.F) {
 	r := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: addrOf(1)}
-	for _, m := range []message{{Type: hello, Record: &r}, {Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}} {
+	for _, m := range []message{{Type: hello, Record: &r},
+		{Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}} {
 		b, err := m.encode()
 		require.NoError(f, err)
 		f.Add(b[1:])
@@ -112,11 +114,13 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzWire is FuzzMessage with the lengths around the messages: the end of what a peer says ends the reading, and messages survive another journey.
+// FuzzWire is FuzzMessage with the lengths around the messages: reading ends where the input ends, and every message
+// can be encoded again.
 func FuzzWire(f *testing.F) {
 	r := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: addrOf(1)}
 	var all []byte
-	for _, m := range []message{{Type: hello, Record: &r}, {Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}, {Type: bye}} {
+	for _, m := range []message{{Type: hello, Record: &r},
+		{Type: prepare, Roster: &Roster{Members: []Member{{Record: r}}}}, {Type: stop, Reason: "x"}, {Type: bye}} {
 		b, err := m.encode()
 		require.NoError(f, err)
 		f.Add(b)

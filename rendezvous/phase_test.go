@@ -24,7 +24,7 @@ func TestPhasesThatMayFollow(t *testing.T) {
 	}
 }
 
-// An illegal change of phase is refused, and everything that waits hears that it is a bug.
+// An illegal change of phase is refused, and every waiting call returns a BugError.
 func TestAnIllegalPhaseIsABug(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)

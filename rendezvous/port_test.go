@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is one container on a loopback address: the real port, real gossip, and control connections in the clear over the
+// host is one container on a loopback address: the real port, real gossip, and unencrypted control connections over the
 // port's SSH side.
 type host struct {
 	t    *testing.T
@@ -100,7 +100,7 @@ func requireSameRoster(t *testing.T, hosts []*host, size int) Roster {
 	return res[0].roster
 }
 
-// Ranks that only gossip tells of: rank 0 knows nobody's address, the others know its own.
+// Only gossip tells of the ranks: rank 0 knows no address, the others know rank 0's.
 func TestGossipTellsRankZeroWhoIsThere(t *testing.T) {
 	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 4, 0, 0 })
 	hosts := []*host{zero}
@@ -122,7 +122,7 @@ func TestGossipTellsRankZeroWhoIsThere(t *testing.T) {
 	}
 }
 
-// Containers behind one name that do not know their index: the ranks are agreed.
+// Containers behind one name do not know their index: the ranks are agreed.
 func TestUnknownRanksAreAgreed(t *testing.T) {
 	port := freePort(t, "127.0.0.1")
 	lookup := func(context.Context, string) ([]netip.Addr, error) {
@@ -148,7 +148,7 @@ func TestUnknownRanksAreAgreed(t *testing.T) {
 	}
 }
 
-// The one that cannot take part may be the first of an order that nobody has declared, and the one to tell the others.
+// The container that cannot take part may be the first of the agreed order, and so the one that has to tell the others.
 func TestAnUnfitRankOfAnAgreedOrderEndsTheJob(t *testing.T) {
 	for who, reason := range []string{`^no such command$`, `^worker at 127\.0\.0\.2: no such command$`} {
 		port := freePort(t, "127.0.0.1")
@@ -181,7 +181,8 @@ func TestAnUnfitRankOfAnAgreedOrderEndsTheJob(t *testing.T) {
 	}
 }
 
-// A declared rank 0 and names for the rest: rank 0 finds them at their names' addresses, its own among them.
+// Rank 0 is declared, and names for the rest: rank 0 finds the others at the addresses of these names, its own among
+// them.
 func TestSeedsWithADeclaredRankZero(t *testing.T) {
 	port := freePort(t, "127.0.0.1")
 	lookup := func(_ context.Context, name string) ([]netip.Addr, error) {
@@ -231,7 +232,7 @@ func TestWithoutUDP(t *testing.T) {
 	one.wg.Wait()
 }
 
-// Two containers on one address take different ports; peers are told apart by who they are.
+// Two containers on one address take different ports; peers are told apart by their identity.
 func TestTakenPortTakesTheNext(t *testing.T) {
 	a, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
@@ -300,14 +301,14 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	_ = got.Close()
 	_ = stream.Close()
 
-	// One that goes away without a word costs nothing, and those that wait do not outlive the port.
+	// A connection that closes silently costs nothing, and silent ones do not outlive the port.
 	_ = dial("").Close()
 	held := dial("")
 	defer held.Close()
 }
 
-// A machine may be so slow that the first byte of a stream comes after the port has taken the silence for that of an
-// SSH client: the byte decides all the same.
+// On a slow machine the first byte of a stream may come after the port has taken the silence for an SSH client: the
+// byte decides all the same.
 func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
@@ -333,7 +334,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 		require.Equal(t, want, string(b))
 	}
 
-	// Gossip. The greeting has been sent when the first byte is.
+	// Gossip: the greeting is sent before the first byte comes.
 	stream, err := tr.DialTimeout(addr, time.Minute)
 	require.NoError(t, err)
 	defer stream.Close()
@@ -374,7 +375,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	said(client, "more")
 	said(server, "SSH-2.0-x\r\n")
 
-	// One that goes on saying nothing is left to the SSH server.
+	// A connection that stays silent goes to the SSH server.
 	p.mu.Lock()
 	p.maxSilence = 2 * time.Millisecond
 	p.mu.Unlock()
@@ -390,7 +391,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	said(server, "y")
 }
 
-// Many that say nothing do not hold up one that does: the oldest of them goes for each that comes.
+// Many silent connections do not block one that speaks: the oldest of them goes for each new one.
 func TestPortIsNotBlockedBySilence(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
@@ -474,7 +475,7 @@ func TestRestrictedPortIsDeaf(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// Once the launch is made nobody gossips: a stream that comes all the same is closed, and holds nothing up.
+// After the launch no rank gossips: a stream that comes all the same is closed, and blocks nothing.
 func TestGossipEndsWithTheLaunch(t *testing.T) {
 	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
 	one := startHost(t, "127.0.0.2", 0, func(c *Config) {
@@ -496,7 +497,7 @@ func TestGossipEndsWithTheLaunch(t *testing.T) {
 	one.close()
 }
 
-// IPv6, and nine containers on one address: nothing is told apart by its address alone.
+// IPv6, and nine containers on one address: the address alone identifies no container.
 func TestManyOnOneAddress(t *testing.T) {
 	for _, ip := range []string{"::1", "127.0.0.1"} {
 		t.Run(ip, func(t *testing.T) {
@@ -560,7 +561,7 @@ func TestAloneReadsNoGossip(t *testing.T) {
 	require.False(t, isTimeout(err), "%v", err)
 }
 
-// FuzzFirstBytes: what a client says reaches gossip or SSH whole, as its first byte decides; nothing else gets it.
+// FuzzFirstBytes: what a client sends reaches gossip or SSH whole, as its first byte decides, and never both.
 func FuzzFirstBytes(f *testing.F) {
 	for _, s := range []string{
 		"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n",

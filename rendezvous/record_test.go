@@ -13,12 +13,13 @@ import (
 
 func genRecord(t *rapid.T) Record {
 	r := Record{
-		Role:    rapid.StringMatching(`[a-z_.~]{0,64}`).Draw(t, "role"),
-		Index:   rapid.IntRange(-1, 5000).Draw(t, "index"),
-		Rank:    rapid.IntRange(-1, 5000).Draw(t, "rank"),
-		Order:   rapid.IntRange(0, 100).Draw(t, "order"),
-		Nonce:   fmt.Sprintf("%016x", rapid.Uint64().Draw(t, "nonce")),
-		Addr:    netip.AddrPortFrom(netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "ip"))), rapid.Uint16().Draw(t, "port")),
+		Role:  rapid.StringMatching(`[a-z_.~]{0,64}`).Draw(t, "role"),
+		Index: rapid.IntRange(-1, 5000).Draw(t, "index"),
+		Rank:  rapid.IntRange(-1, 5000).Draw(t, "rank"),
+		Order: rapid.IntRange(0, 100).Draw(t, "order"),
+		Nonce: fmt.Sprintf("%016x", rapid.Uint64().Draw(t, "nonce")),
+		Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "ip"))),
+			rapid.Uint16().Draw(t, "port")),
 		Slots:   rapid.IntRange(0, 1024).Draw(t, "slots"),
 		GPUs:    rapid.IntRange(0, 16).Draw(t, "gpus"),
 		Version: rapid.StringMatching(`[0-9a-z.-]{0,32}`).Draw(t, "version"),
@@ -37,7 +38,8 @@ func TestRecordRoundTrip(t *testing.T) {
 		require.Less(t, len(b), 200, "gossip packets hold eight records of this size, and only two of 512 bytes")
 		got, err := decodeRecord(b, want.Addr)
 		require.NoError(t, err)
-		require.Empty(t, cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }), cmp.Comparer(func(a, b []byte) bool { return string(a) == string(b) })))
+		require.Empty(t, cmp.Diff(want, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+			cmp.Comparer(func(a, b []byte) bool { return string(a) == string(b) })))
 		for i := range b {
 			_, _ = decodeRecord(b[:i], want.Addr) // cut off anywhere: an error or a record, never a panic
 		}
@@ -60,7 +62,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// The ranks depend on who is there, never on the order in which they came.
+// The ranks depend on the set of records, not on the order of their arrival.
 func TestAssignIgnoresTheOrderOfArrival(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(t, "size")
@@ -68,7 +70,8 @@ func TestAssignIgnoresTheOrderOfArrival(t *testing.T) {
 		records := make([]Record, n)
 		for i := range records {
 			records[i] = Record{Role: rapid.SampledFrom([]string{"ps", "worker"}).Draw(t, "role"), Index: -1, Rank: -1,
-				Order: rapid.IntRange(0, 2).Draw(t, "order"), Nonce: fmt.Sprintf("%016x", i), Addr: addrOf(rapid.IntRange(0, 3).Draw(t, "addr"))}
+				Order: rapid.IntRange(0, 2).Draw(t, "order"),
+				Nonce: fmt.Sprintf("%016x", i), Addr: addrOf(rapid.IntRange(0, 3).Draw(t, "addr"))}
 			if rapid.Bool().Draw(t, "declared") {
 				records[i].Rank = declared[i]
 			}
@@ -94,15 +97,19 @@ func ints(n int) []int {
 	return s
 }
 
-// The alias follows from the rest.
+// The alias follows from the other fields.
 func TestHashCoversEveryField(t *testing.T) {
-	base := Member{Record: Record{ID: "a", Role: "b", Nonce: "0000000000000001", Host: "d", Version: "e", Fabric: []byte("f"), Launch: "g"}, Alias: "h"}
+	base := Member{Record: Record{ID: "a", Role: "b", Nonce: "0000000000000001", Host: "d", Version: "e",
+		Fabric: []byte("f"), Launch: "g"}, Alias: "h"}
 	seen := map[string]string{hashMembers([]Member{base}): "base"}
 	for name, edit := range map[string]func(*Member){
-		"id": func(m *Member) { m.ID = "x" }, "role": func(m *Member) { m.Role = "x" }, "nonce": func(m *Member) { m.Nonce = "0000000000000002" },
-		"host": func(m *Member) { m.Host = "x" }, "version": func(m *Member) { m.Version = "x" }, "fabric": func(m *Member) { m.Fabric = []byte("x") },
+		"id": func(m *Member) { m.ID = "x" }, "role": func(m *Member) { m.Role = "x" },
+		"nonce": func(m *Member) { m.Nonce = "0000000000000002" },
+		"host":  func(m *Member) { m.Host = "x" }, "version": func(m *Member) { m.Version = "x" },
+		"fabric":   func(m *Member) { m.Fabric = []byte("x") },
 		"launcher": func(m *Member) { m.Launch = "x" }, "addr": func(m *Member) { m.Addr = addrOf(1) },
-		"rank": func(m *Member) { m.Rank = 1 }, "index": func(m *Member) { m.Index = 1 }, "order": func(m *Member) { m.Order = 1 },
+		"rank": func(m *Member) { m.Rank = 1 }, "index": func(m *Member) { m.Index = 1 },
+		"order": func(m *Member) { m.Order = 1 },
 		"slots": func(m *Member) { m.Slots = 1 }, "gpus": func(m *Member) { m.GPUs = 1 },
 		"task": func(m *Member) { m.Task = 1 }, "exec": func(m *Member) { m.Exec = "x" },
 	} {
@@ -149,11 +156,15 @@ func TestFold(t *testing.T) {
 		{"", nil},
 		{"worker-3 (never heard)", []Missing{{Name: "worker-3", Reason: "never heard"}}},
 		{"worker-[3-5],worker-9 (never heard); ps-0 (no route)", []Missing{
-			{Name: "worker-3", Reason: "never heard"}, {Name: "worker-4", Reason: "never heard"}, {Name: "ps-0", Reason: "no route"},
+			{Name: "worker-3", Reason: "never heard"}, {Name: "worker-4", Reason: "never heard"},
+			{Name: "ps-0", Reason: "no route"},
 			{Name: "worker-5", Reason: "never heard"}, {Name: "worker-9", Reason: "never heard"}}},
-		{"10.0.0.1:12345,2 ranks (x)", []Missing{{Name: "10.0.0.1:12345", Reason: "x"}, {Name: "2 ranks", Reason: "x"}}},
-		{"worker-[1-2] (connection refused); worker-3 (10.0.0.3:22: no answer); worker-[4-5] (heard by gossip, but no answer)", []Missing{
-			{Name: "worker-1", Reason: "10.0.0.1:22: connection refused"}, {Name: "worker-2", Reason: "10.0.0.2:22: connection refused"},
+		{"10.0.0.1:12345,2 ranks (x)", []Missing{{Name: "10.0.0.1:12345", Reason: "x"},
+			{Name: "2 ranks", Reason: "x"}}},
+		{"worker-[1-2] (connection refused); worker-3 (10.0.0.3:22: no answer); " +
+			"worker-[4-5] (heard by gossip, but no answer)", []Missing{
+			{Name: "worker-1", Reason: "10.0.0.1:22: connection refused"},
+			{Name: "worker-2", Reason: "10.0.0.2:22: connection refused"},
 			{Name: "worker-3", Reason: "10.0.0.3:22: no answer"},
 			{Name: "worker-4", Reason: "heard by gossip from 10.0.0.4:22, but 10.0.0.4:22: no answer"},
 			{Name: "worker-5", Reason: "heard by gossip from [fd00::5]:22, but [fd00::5]:22: no answer"}}},
@@ -166,7 +177,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// decodeRoster is what becomes of a roster on its way.
+// decodeRoster returns a roster as its receiver sees it.
 func decodeRoster(t *testing.T, r *Roster) (*Roster, error) {
 	b, err := (&message{Type: prepare, Roster: r}).encode()
 	require.NoError(t, err)

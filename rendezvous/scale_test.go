@@ -14,10 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The protocol's own time and bytes, without those of the login below it, for a job whose ranks start at the same moment.
+// The protocol's own time and bytes, without those of the login below it, for a job whose ranks start at the same
+// moment.
 func TestScale(t *testing.T) {
 	const rtt = 200 * time.Microsecond
-	t.Logf("%5s  %10s  %8s  %14s  %14s  %10s  %12s", "ranks", "GO at all", "in RTT", "messages/rank", "bytes/rank", "table", "heap/rank")
+	t.Logf("%5s  %10s  %8s  %14s  %14s  %10s  %12s", "ranks", "GO at all", "in RTT", "messages/rank", "bytes/rank",
+		"table", "heap/rank")
 	sizes := []int{16, 64, 256, 1000, 1001, 4000}
 	if raceEnabled {
 		sizes = sizes[:3] // the race detector ends at 8128 goroutines; "make test" runs this test without it, too
@@ -81,7 +83,8 @@ func TestScale(t *testing.T) {
 			time.Sleep(time.Minute)
 		})
 		perRank := bytes / (size - 1)
-		t.Logf("%5d  %10v  %8.1f  %14.1f  %14d  %10d  %12d", size, took, float64(took)/float64(rtt), float64(messages)/float64(size-1), perRank, table, heap)
+		t.Logf("%5d  %10v  %8.1f  %14.1f  %14d  %10d  %12d", size, took, float64(took)/float64(rtt),
+			float64(messages)/float64(size-1), perRank, table, heap)
 		require.LessOrEqual(t, took, 6*rtt, "%d ranks", size)
 		if size <= starTable {
 			perRank -= table
@@ -91,19 +94,23 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// scaleConfig is that of a rank of a job in which everybody knows all addresses, with records of a usual length.
+// scaleConfig is the configuration of a rank in a job in which every rank knows all addresses, with records of a usual
+// length.
 func scaleConfig(net *simNet, rank, size int) Config {
 	id := fmt.Sprintf("worker-%d", rank)
 	h := net.listen(&simHost{addr: simAddr(rank), id: id, secret: "ours"})
 	cfg := Config{
 		Status: testStatuses,
-		Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr, Host: fmt.Sprintf("gpu-node-%d", rank),
-			Slots: 8, GPUs: 8, Version: "v1.0.0-12-g0123456789", Fabric: make([]byte, 40), Launch: "Open MPI 4.1.4", Exec: "rank0"},
+		Self: Record{ID: id, Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: h.addr,
+			Host:  fmt.Sprintf("gpu-node-%d", rank),
+			Slots: 8, GPUs: 8, Version: "v1.0.0-12-g0123456789", Fabric: make([]byte, 40), Launch: "Open MPI 4.1.4",
+			Exec: "rank0"},
 		Size: size, Dial: net.dialer(h),
 	}
 	if rank == 0 {
 		for k := 1; k < size; k++ {
-			cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k, Host: simAddr(k).Addr().String(), Port: 12345})
+			cfg.Peers = append(cfg.Peers, Peer{ID: fmt.Sprintf("worker-%d", k), Rank: k,
+				Host: simAddr(k).Addr().String(), Port: 12345})
 		}
 	} else {
 		cfg.Peers = []Peer{{ID: "worker-0", Rank: 0, Host: simAddr(0).Addr().String(), Port: 12345}}
@@ -120,7 +127,7 @@ func startSim(t *testing.T, net *simNet, cfg Config) *Node {
 	return n
 }
 
-// The table travels from rank to rank in a large job, and from rank 0 to those whose source is not there.
+// In a large job the roster goes from rank to rank, and from rank 0 to ranks whose source is not there.
 func TestTableTravelsByATree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 5
@@ -136,7 +143,7 @@ func TestTableTravelsByATree(t *testing.T) {
 			nodes = append(nodes, startSim(t, net, scaleConfig(net, i, size)))
 			nodes[i].ask(func() { nodes[i].cfg.starTable = 1 })
 		}
-		// Rank 3 cannot reach rank 1, which has the table.
+		// Rank 3 cannot reach rank 1, which has the roster.
 		net.setCut(simAddr(3), simAddr(1), true)
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -146,7 +153,8 @@ func TestTableTravelsByATree(t *testing.T) {
 			require.Len(t, g.roster.Members, size)
 		}
 		require.Less(t, time.Since(begin), ackTimeout)
-		require.Equal(t, map[string]int{"10.0.0.2 to 10.0.0.1": 1, "10.0.0.4 to 10.0.0.1": 1, "10.0.0.3 to 10.0.0.0": 1}, asked)
+		require.Equal(t, map[string]int{"10.0.0.2 to 10.0.0.1": 1, "10.0.0.4 to 10.0.0.1": 1,
+			"10.0.0.3 to 10.0.0.0": 1}, asked)
 		net.setCut(simAddr(3), simAddr(1), false)
 		for _, n := range nodes {
 			require.NoError(t, n.Close())
@@ -156,8 +164,8 @@ func TestTableTravelsByATree(t *testing.T) {
 	})
 }
 
-// Looking at the devices adds nothing to a launch where it is over before the ranks have found each other, and where it is not, no
-// more than what cannot be done before: to say it, and to agree.
+// Looking at the devices adds nothing to a launch if it is over before the ranks have found each other. If not, it adds
+// only the time to tell the result, and to agree.
 func TestLookingTakesNoTimeOfTheLaunch(t *testing.T) {
 	const rtt = 200 * time.Microsecond
 	launch := func(size int, look time.Duration) (took time.Duration, bytes int) {
@@ -197,7 +205,8 @@ func TestLookingTakesNoTimeOfTheLaunch(t *testing.T) {
 		none, plain := launch(size, 0)
 		for _, look := range []time.Duration{rtt / 4, rtt / 2, rtt, 20 * time.Millisecond} {
 			took, bytes := launch(size, look)
-			t.Logf("%3d ranks, %v to look: launched after %v, without it after %v; %d and %d bytes per rank", size, look, took, none, bytes, plain)
+			t.Logf("%3d ranks, %v to look: launched after %v, without it after %v; %d and %d bytes per rank", size,
+				look, took, none, bytes, plain)
 			require.LessOrEqual(t, took, max(none, look+2*rtt))
 			require.LessOrEqual(t, bytes, 300, "bytes at rank 0 per rank, besides the table")
 		}

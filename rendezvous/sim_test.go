@@ -22,12 +22,13 @@ import (
 	"time"
 )
 
-// The fault simulation: a whole job in virtual time, over a network in memory, with a schedule of faults that a seed composes, and
-// the invariants of doc.go checked after it. Goroutines are not scheduled by the seed, so that a failing one may need some tries
-// to fail again; what it asks for is always the same.
+// The fault simulation is a whole job in virtual time, over a network in memory, with a schedule of faults that a seed
+// composes. Afterwards it checks the invariants of doc.go. The seed does not schedule goroutines, so a failing seed may
+// need some tries to fail again; its faults are always the same.
 
-// TestFaults runs the seeds that once failed, then 2,000 others, or 500 where the race detector makes them slow. PAIINIT_TEST_SEED runs
-// one, and says what happens in it; PAIINIT_TEST_SEEDS sets the number, or "FIRST-LAST"; "make soak SEEDS=100000" is for more.
+// TestFaults runs the seeds that once failed, then 2,000 others, or 500 under the race detector, which makes them slow.
+// PAIINIT_TEST_SEED runs one and prints what happens in it; PAIINIT_TEST_SEEDS sets the number, or "FIRST-LAST"; "make
+// soak SEEDS=100000" runs more.
 func TestFaults(t *testing.T) {
 	if one := os.Getenv("PAIINIT_TEST_SEED"); one != "" {
 		seed, err := strconv.ParseUint(one, 10, 64)
@@ -119,26 +120,33 @@ func onceFailing(t *testing.T) (seeds []uint64) {
 	return seeds
 }
 
-// mustHappen is what a test of 2,000 seeds must have met, whatever the seeds are.
+// mustHappen lists what a test of 2,000 seeds must have met, whatever the seeds are.
 var mustHappen = []string{
-	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt", "dial that meets somebody else",
-	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken", "gossip packet to nobody", "gossip stream",
+	"refused dial", "silent dial", "dial that meets another secret", "dial that meets another attempt",
+	"dial that meets somebody else",
+	"gossip packet lost", "gossip packet twice", "gossip packet late", "gossip packet overtaken",
+	"gossip packet to nobody", "gossip stream",
 	"fault: crash", "fault: crash, its host with it", "fault: start again", "fault: start again elsewhere",
-	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale", "fault: duplicate", "fault: stop", "fault: reset",
+	"fault: pause", "fault: partition", "fault: cut", "fault: apart", "fault: stranger", "fault: stale",
+	"fault: duplicate", "fault: stop", "fault: reset",
 	"overloaded processors",
-	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment", "launch with ranks that were agreed", "launch with rank 0 from the environment",
+	"present before it knows its fabric", "fault at a message", "launch with ranks from the environment",
+	"launch with ranks that were agreed", "launch with rank 0 from the environment",
 	"rank 0 dies while gathering", "rank 0 dies while prepared", "rank 0 dies while running", "rank 0 dies while ended",
-	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack", "rank 0 dies at go",
+	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack",
+	"rank 0 dies at go",
 	"rank 0 dies at started", "rank 0 dies at done", "rank 0 dies at done-ack", "rank 0 dies at bye",
 }
 
-var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack", launched: "go",
-	started: "started", done: "done", doneAck: "done-ack", bye: "bye"}
+var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack",
+	launched: "go",
+	started:  "started", done: "done", doneAck: "done-ack", bye: "bye"}
 
 func runSeed(t *testing.T, seed uint64, verbose bool) (launched bool, met tally) {
 	var s *sim
 	bad := func(what any) {
-		t.Errorf("seed %d: %v\n%s\nreplay: PAIINIT_TEST_SEED=%d go test -run TestFaults -count 20 ./rendezvous", seed, what, s.plan, seed)
+		t.Errorf("seed %d: %v\n%s\nreplay: PAIINIT_TEST_SEED=%d go test -run TestFaults -count 20 ./rendezvous", seed,
+			what, s.plan, seed)
 	}
 	defer func() {
 		if r := recover(); r != nil { // a deadlock in the bubble
@@ -184,7 +192,7 @@ type plan struct {
 	slower  int             // factor on the usual costs
 }
 
-// who says who knows the ranks.
+// who says which containers know the ranks.
 type who string
 
 const (
@@ -193,7 +201,7 @@ const (
 	led      who = "rank 0 from the environment"
 )
 
-// book is who knows whose address.
+// book says which containers know whose address.
 type book string
 
 const (
@@ -220,18 +228,24 @@ type fault struct {
 func (f fault) String() string {
 	switch f.kind {
 	case "crash":
-		return fmt.Sprintf("%v crash of rank %d power=%v again=%v after %v moves=%v", f.at, f.rank, f.power, f.again, f.lasts, f.moves)
+		return fmt.Sprintf("%v crash of rank %d power=%v again=%v after %v moves=%v", f.at, f.rank, f.power, f.again,
+			f.lasts, f.moves)
 	case "crash-at":
-		return fmt.Sprintf("crash of rank 0 at message %d of type %d again=%v after %v moves=%v", f.nth, f.msg, f.again, f.lasts, f.moves)
+		return fmt.Sprintf("crash of rank 0 at message %d of type %d again=%v after %v moves=%v", f.nth, f.msg,
+			f.again, f.lasts, f.moves)
 	}
 	if f.msg != 0 {
-		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind, f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
+		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind,
+			f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
 	}
 	return fmt.Sprintf("%v %s rank %d other %d for %v", f.at, f.kind, f.rank, f.other, f.lasts)
 }
 
 func (p plan) String() string {
-	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, head %v lazy=%v, looks %v says %v, job %v status %d", p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts, p.head, p.lazy, p.looks, p.says, p.job, p.status)
+	s := fmt.Sprintf("size %d, %s, gossip=%v (loss %.1f), tree=%v, %s, delay %v+%v, loss %.2f, starts %v, "+
+		"head %v lazy=%v, looks %v says %v, job %v status %d",
+		p.size, p.who, p.gossip, p.udpLoss, p.tree, p.book, p.delay, p.jitter, p.loss, p.starts,
+		p.head, p.lazy, p.looks, p.says, p.job, p.status)
 	if p.cpus > 0 {
 		s += fmt.Sprintf(", %d processors %d times slower", p.cpus, p.slower)
 	}
@@ -315,7 +329,7 @@ func compose(seed uint64) plan {
 	return p
 }
 
-// add composes what came later: the seeds that were kept still ask for what they asked for.
+// add composes what was added later, so that the kept seeds still compose the same.
 func (p *plan) add(r *rand.Rand, horizon int) {
 	p.who = []who{declared, declared, declared, declared, elected, led}[r.IntN(6)]
 	if p.gossip = p.who != declared || r.IntN(6) == 0; p.gossip {
@@ -362,7 +376,7 @@ type sim struct {
 	hits     []hit
 }
 
-// hit is a fault that was really met.
+// hit is a fault that really happened.
 type hit struct {
 	fault
 	at time.Time
@@ -397,7 +411,8 @@ type simInst struct {
 
 func newSim(seed uint64, verbose bool) *sim {
 	p := compose(seed)
-	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{}, now: make([]*simInst, p.size)}
+	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{},
+		now: make([]*simInst, p.size)}
 	s.net = newSimNet(rand.New(rand.NewPCG(seed, 8)))
 	s.net.delay, s.net.jitter, s.net.loss = p.delay, p.jitter, p.loss
 	s.net.udpLoss = p.udpLoss
@@ -405,7 +420,8 @@ func newSim(seed uint64, verbose bool) *sim {
 		s.net.cpu = newSimCPU(p.cpus, usualCosts.times(p.slower))
 	}
 	s.net.seen, s.net.came = s.onMessage, s.onArrival
-	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{}, names: map[string]map[int]simName{}}
+	s.dns = &simDNS{lag: 400 * time.Millisecond, keep: 5 * time.Second, denied: map[string]time.Time{},
+		names: map[string]map[int]simName{}}
 	s.log = slog.New(slog.DiscardHandler)
 	if verbose {
 		s.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug,
@@ -457,7 +473,7 @@ func (s *sim) after(d time.Duration, f func()) {
 	})
 }
 
-// start makes a container; edit may turn it into somebody else's.
+// start makes a container; edit may give it another identity.
 func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHost)) *simInst {
 	self := Record{Role: "worker", Index: rank, Rank: rank, Nonce: NewNonce(), Addr: addr, Slots: 2, Version: "1"}
 	unknown := s.who == elected || s.who == led && rank != 0
@@ -496,7 +512,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	}
 	cfg := Config{
 		Status: testStatuses,
-		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head, Lookup: s.dns.lookup,
+		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head,
+		Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
 	if s.net.cpu != nil {
@@ -522,7 +539,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 			break
 		}
 		switch {
-		case k == rank, s.book == onlyZero && k != 0, s.book == zeroAlone && rank != 0, s.book == oneAnother && rank != 0 && k == 0:
+		case k == rank, s.book == onlyZero && k != 0, s.book == zeroAlone && rank != 0, s.book == oneAnother &&
+			rank != 0 && k == 0:
 			continue
 		}
 		host := simAddr(k).Addr().String()
@@ -559,7 +577,7 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 // fabric is what a container says of its devices.
 func (c *simInst) fabric() []byte { return []byte("fabric of " + c.nonce) }
 
-// live is what cmd does with a node.
+// live does with a node what cmd does.
 func (s *sim) live(ctx context.Context, c *simInst) {
 	status, reason := s.act(ctx, c)
 	s.mu.Lock()
@@ -609,7 +627,8 @@ func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
 			s.launches = append(s.launches, simLaunch{time.Now(), r, c})
 			for _, m := range r.Members[1:] {
 				if !s.acked[fmt.Sprint(m.Nonce, r.Epoch, r.Hash)] {
-					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster", m.Rank))
+					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster",
+						m.Rank))
 				}
 			}
 		}
@@ -646,7 +665,7 @@ func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
 	return o.Status, o.Reason
 }
 
-// kill ends a container, and brings it back.
+// kill ends a container, and starts it again.
 func (s *sim) kill(c *simInst, f fault) {
 	s.mu.Lock()
 	if c == nil || c.killed || !c.ended.IsZero() {
@@ -770,7 +789,8 @@ func (s *sim) now0() *simInst {
 	return s.now[0]
 }
 
-// onMessage inflicts what happens when rank 0 sends or is sent a certain message. It is called with the net's lock held.
+// onMessage injects the faults that happen when rank 0 sends or receives a certain message. It is called with the net's
+// lock held.
 func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -787,7 +807,7 @@ func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
 	}
 }
 
-// onArrival notes who has acknowledged what. It is called with the net's lock held.
+// onArrival notes which ranks have acknowledged what. It is called with the net's lock held.
 func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
 	if k != ack {
 		return
@@ -802,7 +822,7 @@ func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
 	}
 }
 
-// simDNS answers for the containers that were started lag ago, and remembers a denial for everybody.
+// simDNS answers for the containers that were started lag ago, and caches a denial for all ranks.
 type simDNS struct {
 	lag, keep time.Duration
 	mu        sync.Mutex
@@ -845,7 +865,7 @@ func (d *simDNS) lookup(_ context.Context, name string) ([]netip.Addr, error) {
 	return nil, &net.DNSError{Err: "server misbehaving", Name: name, IsTemporary: true}
 }
 
-// violations are the invariants that the run broke.
+// violations lists the invariants that the run broke.
 func (s *sim) violations() (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -858,7 +878,7 @@ func (s *sim) violations() (out []string) {
 			bad("%s did not end within %v", who(c), s.bound())
 		}
 	}
-	// Launches: each by a rank 0 whose predecessor is gone, and nobody has a part in two.
+	// Launches: each by a rank 0 whose predecessor is gone, and no rank takes part in two.
 	for i, l := range s.launches {
 		for _, e := range s.launches[:i] {
 			if e.by == l.by {
@@ -927,7 +947,8 @@ func (c *simInst) over() time.Time {
 	return c.ended
 }
 
-// zeroDiedAt says that a rank 0 was killed so shortly before, that it may have told to go without having gone itself.
+// zeroDiedAt reports whether a rank 0 was killed so shortly before that it may have sent go without acting on it
+// itself.
 func (s *sim) zeroDiedAt(zero string, at time.Time) bool {
 	for _, c := range s.all {
 		if c.nonce == zero && c.killed && !c.killAt.After(at) {
@@ -937,7 +958,7 @@ func (s *sim) zeroDiedAt(zero string, at time.Time) bool {
 	return false
 }
 
-// zeroWasAway says that rank 0 was dead, or silent for so long that the others had to take it for dead.
+// zeroWasAway reports whether rank 0 was dead, or silent for so long that the others had to take it for dead.
 func (s *sim) zeroWasAway() bool {
 	return slices.ContainsFunc(s.hits, func(f hit) bool {
 		switch f.kind {
@@ -954,7 +975,7 @@ func (s *sim) zeroWasAway() bool {
 	})
 }
 
-// statuses checks that those who took part in a launch and lived to its end say the same of it.
+// statuses checks that all ranks that took part in a launch and lived to its end report the same status.
 func (s *sim) statuses() (out []string) {
 	for _, l := range s.launches {
 		var first *simInst
@@ -989,18 +1010,20 @@ func (s *sim) statuses() (out []string) {
 				first, seen = c, true
 			}
 			if c.status != first.status {
-				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), %d/%s with %d (%s)", first.rank, first.what, first.status, first.reason, c.rank, c.what, c.status, c.reason))
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), %d/%s with %d (%s)", first.rank, first.what,
+					first.status, first.reason, c.rank, c.what, c.status, c.reason))
 			}
 			if !hurt && c.status != s.status {
-				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), and nothing was wrong", c.rank, c.what, c.status, c.reason))
+				out = append(out, fmt.Sprintf("%d/%s ends with %d (%s), and nothing was wrong", c.rank, c.what,
+					c.status, c.reason))
 			}
 		}
 	}
 	return out
 }
 
-// slow lists who was not told to go at once, or did not leave soon after a rank 0 that ended or was killed, where nothing but deaths
-// happened.
+// slow lists the ranks that were not told to go at once, or did not leave soon after a rank 0 that ended or was killed,
+// in runs where only deaths happened.
 func (s *sim) slow() (out []string) {
 	if s.loss > 0 || s.delay > time.Millisecond || s.cpus > 0 || slices.ContainsFunc(s.hits, func(f hit) bool {
 		return f.power ||
@@ -1024,8 +1047,8 @@ func (s *sim) slow() (out []string) {
 	return out
 }
 
-// atWork checks what a launch that lasts must have led to: all act on it, one that dies ends it, and one that only rank 0 does not see
-// does not.
+// atWork checks the results of a launch that lasts: all ranks act on it, a rank that dies ends it, and a rank that only
+// rank 0 does not see does not.
 func (s *sim) atWork(l simLaunch) (out []string) {
 	const settled = simKeepalive + 10*time.Second // a lost host is silent for the first part of it
 	calm, cuts := true, 0                         // nothing but deaths; nothing but cuts
@@ -1048,19 +1071,21 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 			switch {
 			case i < 0:
 			case c.killed && end.Sub(c.killAt) > settled && l.by.status == s.status:
-				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what, end.Sub(c.killAt)))
+				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what,
+					end.Sub(c.killAt)))
 			case !c.killed && c.roster == nil:
 				out = append(out, fmt.Sprintf("%d/%s was never told to go", c.rank, c.what))
 			}
 		}
 	}
 	if cuts == 1 && len(s.hits) == 1 && s.size > 2 && s.loss == 0 && l.by.status != s.status {
-		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status, l.by.reason))
+		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status,
+			l.by.reason))
 	}
 	return out
 }
 
-// mustLaunch says that the plan leaves nothing to wait for: everybody comes, and stays.
+// mustLaunch reports whether the plan leaves nothing to wait for: every rank comes, and stays.
 func (s *sim) mustLaunch() bool {
 	for _, c := range s.all {
 		if c.roster != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // simCPU is a few processors that all hosts share, as the containers of one machine do. A host that has work queues for
-// them: its oldest piece is done as a whole, then the next host has its turn, so that one host with much to do gets no
+// them: its oldest piece is done as a whole, then the next host has its turn, so that a host with much work gets no
 // more than any other.
 type simCPU struct {
 	mu    sync.Mutex
@@ -17,7 +17,7 @@ type simCPU struct {
 	cost  simCosts
 }
 
-// simCosts is the processor time of what a process does.
+// simCosts is the processor time of each kind of work.
 type simCosts struct {
 	start   time.Duration
 	step    time.Duration // of a login: there are two on each side
@@ -26,7 +26,7 @@ type simCosts struct {
 	stream  time.Duration // of gossip, on each side
 }
 
-// usualCosts is what was measured of real processes.
+// usualCosts were measured on real processes.
 var usualCosts = simCosts{start: 20 * time.Millisecond, step: time.Millisecond, message: 200 * time.Microsecond,
 	packet: 50 * time.Microsecond, stream: 1500 * time.Microsecond}
 
@@ -46,7 +46,7 @@ func newSimCPU(processors int, cost simCosts) *simCPU {
 	return &simCPU{free: processors, spent: map[string]time.Duration{}, cost: cost}
 }
 
-// use returns when the host has had its processor time, or at once when ctx has ended before its turn came.
+// use returns when the host has had its processor time, or at once if ctx ended before its turn came.
 func (c *simCPU) use(ctx context.Context, h *simHost, what string, cost time.Duration) {
 	if c == nil || cost == 0 {
 		return

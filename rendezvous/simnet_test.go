@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// simNet is a network of streams in memory and virtual time. A stream behaves like TCP: in order, what is lost comes later, a
-// process that dies ends its streams, and a network that is cut holds them up until they time out.
+// simNet is a network of streams in memory and virtual time. A stream behaves like TCP: it keeps the order, a lost
+// segment comes later, a process that dies ends its streams, and a cut network holds them up until they time out.
 type simNet struct {
 	delay  time.Duration // one way
 	jitter time.Duration
@@ -84,10 +84,11 @@ const (
 	simKeepalive  = 10 * time.Second // a stream without a way dies after it
 )
 
-// simKnocks are the pauses after which a kernel sends again what opens a stream, and at last the rest of the time that rsh gives it.
+// simKnocks are the pauses after which a kernel repeats the first packet of a connection, and at last the rest of the
+// time that rsh allows.
 var simKnocks = [...]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}
 
-// listen puts a host at its address, in place of who was there.
+// listen puts a host at its address, in place of the one before.
 func (s *simNet) listen(h *simHost) *simHost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +101,7 @@ func (s *simNet) listen(h *simHost) *simHost {
 	return h
 }
 
-// nodeOf is who lives at the host, nil = nobody any more.
+// nodeOf returns the node of a host, nil if it has ended.
 func (s *simNet) nodeOf(h *simHost) *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,10 +178,10 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 	}
 }
 
-// simLogin is how long rsh gives a login.
+// simLogin is rsh's timeout of a login.
 const simLogin = 20 * time.Second
 
-// login takes the processor time of one, which is lost when its time is over.
+// login uses the processor time of a login, which is lost if the login times out.
 func (s *simNet) login(ctx context.Context, h, to *simHost) error {
 	if s.cpu == nil {
 		return nil
@@ -198,7 +199,7 @@ func (s *simNet) login(ctx context.Context, h, to *simHost) error {
 	return nil
 }
 
-// cpuCosts is what work costs; nothing where it takes no time.
+// cpuCosts returns the costs of work; zero where it takes no time.
 func (s *simNet) cpuCosts() simCosts {
 	if s.cpu == nil {
 		return simCosts{}
@@ -238,7 +239,7 @@ func (s *simNet) awake(ctx context.Context, h *simHost) error {
 	}
 }
 
-// way is the time of one segment to the other side.
+// way returns the time that one segment takes to the other side.
 func (s *simNet) way() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +262,7 @@ func (s *simNet) cut(from, to netip.AddrPort) bool {
 	return cut
 }
 
-// setCut cuts or mends one direction.
+// setCut cuts or restores one direction.
 func (s *simNet) setCut(from, to netip.AddrPort, cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,8 +312,8 @@ func (s *simNet) pause(h *simHost, paused bool) {
 	}
 }
 
-// kill ends the process at a host: the kernel closes its streams. A host that loses its power says nothing, and the others find out
-// when their streams time out.
+// kill ends the process at a host, and the kernel closes its streams. A host that loses its power sends nothing, and
+// the others find out when their streams time out.
 func (s *simNet) kill(h *simHost, power bool) {
 	s.pause(h, false)
 	s.mu.Lock()
@@ -405,7 +406,7 @@ func (c *simConn) push(g segment) {
 	})
 }
 
-// pump delivers what has arrived.
+// pump delivers the segments that have arrived.
 func (c *simConn) pump() {
 	now := time.Now()
 	for len(c.out) > 0 && !c.out[0].at.After(now) && !c.net.cut(c.host.addr, c.to) {
@@ -493,7 +494,7 @@ func (c *simConn) closeLocked() {
 	}
 }
 
-// tell splits what was written into its messages.
+// tell splits written bytes into messages.
 func (c *simConn) tell(f simHook, b []byte) {
 	for f != nil && !c.gossip && len(b) > 0 {
 		size, n := binary.Uvarint(b)
@@ -505,7 +506,7 @@ func (c *simConn) tell(f simHook, b []byte) {
 	}
 }
 
-// What memberlist needs of a stream.
+// These methods are what memberlist needs of a stream.
 
 func (c *simConn) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(c.host.addr) }
 func (c *simConn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.to) }
@@ -532,7 +533,7 @@ func (c *simConn) deadline(which *time.Time, t time.Time) error {
 	return nil
 }
 
-// port is the host's port for gossip.
+// port returns the host's port for gossip.
 func (s *simNet) port(h *simHost) *Port {
 	h.streams = make(chan net.Conn, 64)
 	closed := make(chan struct{})
@@ -583,7 +584,7 @@ func (s *simNet) dialGossip(ctx context.Context, h *simHost, addr netip.AddrPort
 	return a, err
 }
 
-// openGossip is what the kernels do; the net's lock is held.
+// openGossip does what the kernels do; the net's lock is held.
 func (s *simNet) openGossip(h, to *simHost) (net.Conn, error) {
 	if to == nil || to.node == nil || to.streams == nil || s.hosts[h.addr] != h {
 		return nil, syscall.ECONNREFUSED
@@ -621,7 +622,7 @@ func (l *simListener) Close() error {
 
 func (l *simListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.host.addr) }
 
-// simPackets is UDP: what is sent may be lost, come twice, late, and in another order.
+// simPackets is UDP: packets may be lost, come twice, late, or in another order.
 type simPackets struct {
 	net  *simNet
 	host *simHost

@@ -20,9 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Here one node is real, and the test plays all others, message by message: for what a network that is merely bad seldom does.
+// In these tests one node is real, and the test plays all others, message by message: for sequences that a lossy
+// network rarely produces.
 
-// play is a network in which whoever dials talks to the test.
+// play is a network in which every dial of the node reaches the test.
 type play struct {
 	t     *testing.T
 	mu    sync.Mutex
@@ -84,7 +85,7 @@ func (p *play) line(c net.Conn, ref *Record) *line {
 	return l
 }
 
-// called is the next connection that the node makes to rank i.
+// called returns the next connection that the node makes to rank i.
 func (p *play) called(i int) *line {
 	p.mu.Lock()
 	calls := p.calls[addrOf(i)]
@@ -98,7 +99,7 @@ func (p *play) called(i int) *line {
 	}
 }
 
-// call is a connection to the node under test.
+// call connects to the node under test.
 func (p *play) call(n *Node, ref *Record) *line {
 	a, b := net.Pipe()
 	p.wg.Go(func() { n.Accept(context.Background(), b, nil) })
@@ -134,13 +135,15 @@ func rosterOf(t *testing.T, epoch uint64, records ...Record) *Roster {
 }
 
 func (p *play) record(i int) Record {
-	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i), Slots: 1, Version: "1"}
+	return Record{ID: MakeID("worker", i, ""), Role: "worker", Index: i, Rank: i, Nonce: NewNonce(), Addr: addrOf(i),
+		Slots: 1, Version: "1"}
 }
 
 func (p *play) start(self Record, size int) *Node {
 	cfg := Config{Status: testStatuses, Self: self, Size: size, Dial: p.dial, Timeout: 10 * time.Minute}
 	for k := range size {
-		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(), Port: 12345})
+		cfg.Peers = append(cfg.Peers, Peer{ID: MakeID("worker", k, ""), Rank: k, Host: addrOf(k).Addr().String(),
+			Port: 12345})
 	}
 	n, err := Start(cfg)
 	require.NoError(p.t, err)
@@ -163,7 +166,7 @@ func (p *play) end(n *Node, lines ...*line) {
 	p.wg.Wait()
 }
 
-// want is the next message, of that kind; what only keeps people informed is left out.
+// want returns the next message, which must be of that kind; it skips waiting messages.
 func (l *line) want(k kind) message {
 	for {
 		select {
@@ -181,7 +184,7 @@ func (l *line) want(k kind) message {
 	}
 }
 
-// quiet checks that nothing is sent for a while.
+// quiet checks that the node sends nothing for a while.
 func (l *line) quiet(d time.Duration) {
 	select {
 	case m, ok := <-l.got:
@@ -283,7 +286,7 @@ func TestOnlyAcksOfTheRosterThatIsOutCount(t *testing.T) {
 	})
 }
 
-// What a connection that was given up still brings is void.
+// What a dropped connection still brings is void.
 func TestAnAckInTheLastMomentOfAConnectionIsVoid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -330,7 +333,7 @@ func TestGoIsRepeatedToARankThatIsBack(t *testing.T) {
 	}
 }
 
-// An order is told to a rank that was out of reach when it was given.
+// A rank that was out of reach when an order was given gets it when it is back.
 func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -345,10 +348,11 @@ func TestAnOrderIsRepeatedToARankThatIsBack(t *testing.T) {
 	})
 }
 
-// playGone is for each of those who may answer at the address of a container that does not live any more.
+// playGone runs a test for each thing that may answer at the address of a dead container.
 func playGone(t *testing.T, test func(p *play)) {
 	for name, others := range map[string]error{
-		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob, "another secret": ErrOtherSecret,
+		"nobody": nil, "another start": ErrOtherContainer, "another attempt": ErrOtherJob,
+		"another secret": ErrOtherSecret,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -360,7 +364,7 @@ func playGone(t *testing.T, test func(p *play)) {
 	}
 }
 
-// A rank that rank 0 does not reach any more is lost only when nobody else sees it, and once its grace is over.
+// A rank that rank 0 does not reach any more is lost only if no other rank sees it, and once its grace is over.
 func TestNoRankIsLostOnTheViewOfRankZeroAlone(t *testing.T) {
 	playGone(t, func(p *play) {
 		t := p.t
@@ -408,7 +412,7 @@ func TestALostRankHasItsGrace(t *testing.T) {
 	})
 }
 
-// A rank has one rank 0 from the moment at which it has been told to go, and acts on its word alone.
+// From go on, a rank has one rank 0 and obeys that one alone.
 func TestARunningRankHasOneRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -428,7 +432,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 		up.want(started)
 		require.True(t, launchedYet(n))
 
-		// Another one comes, which may have been started in place of it, or be of no right at all.
+		// Another one comes: the next start of rank 0, or a container that has no right to the rank.
 		for _, phase := range []Phase{Running, Ended} {
 			late := p.greet(n, &other)
 			up.want(ping)
@@ -466,7 +470,7 @@ func TestARunningRankHasOneRankZero(t *testing.T) {
 	})
 }
 
-// One that is prepared does not follow a rank 0 that was started again: the one before may have launched.
+// A prepared rank does not follow a rank 0 that was started again: the first start may have launched.
 func TestAPreparedRankFollowsNoOtherStartOfRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -485,7 +489,7 @@ func TestAPreparedRankFollowsNoOtherStartOfRankZero(t *testing.T) {
 	})
 }
 
-// A roster that holds another start of this container, or makes it another rank, is refused.
+// A rank refuses a roster that holds another start of its container, or gives it another rank.
 func TestARosterMustHoldThisStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -508,7 +512,7 @@ func TestARosterMustHoldThisStart(t *testing.T) {
 	})
 }
 
-// A rank that has lost rank 0 stays as long as another one sees it, and learns from it how the job ended.
+// A rank that has lost rank 0 stays as long as another one sees rank 0, and learns from that one how the job ended.
 func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
 	playGone(t, func(p *play) {
 		t := p.t
@@ -542,8 +546,8 @@ func TestRankZeroIsNotGoneOnOneViewAlone(t *testing.T) {
 	})
 }
 
-// Where nobody knows the ranks another one may lead at first. Who has acknowledged its roster follows no other, unless it has stepped down:
-// it may have launched.
+// Where ranks are agreed, another container may lead at first. A rank that has acknowledged its roster follows no
+// other, unless that container has stepped down: it may have launched.
 func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -577,7 +581,7 @@ func TestAPreparedRankFollowsAnotherWhenItsOwnHasSteppedDown(t *testing.T) {
 	})
 }
 
-// A rank that is started again after go ends the job, whoever learns of it first.
+// A rank that is started again after go ends the job, whichever rank learns of it first.
 func TestARankThatIsStartedAgainAfterGoEndsTheJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -594,7 +598,7 @@ func TestARankThatIsStartedAgainAfterGoEndsTheJob(t *testing.T) {
 	})
 }
 
-// One that comes when all are here does not disturb them.
+// A container that comes when all ranks are present does not disturb them.
 func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -619,7 +623,7 @@ func TestOneTooManyDoesNotHoldUpTheLaunch(t *testing.T) {
 	})
 }
 
-// What rank 0 tells of the others' standing is a matter of its clock, which may be hours away from ours.
+// Rank 0 tells the others' standing by its own clock, which may be hours away from ours.
 func TestNoClockIsCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -630,7 +634,8 @@ func TestNoClockIsCompared(t *testing.T) {
 		theirs := time.Now().Add(-7 * time.Hour)
 		p.wg.Go(func() {
 			m := up.want(inquiry)
-			up.w.send(message{Type: answer, Call: m.Call, Now: theirs, Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
+			up.w.send(message{Type: answer, Call: m.Call, Now: theirs,
+				Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
 		})
 		s := n.Status(t.Context())
 		require.Len(t, s.Ranks, 1)
@@ -638,7 +643,8 @@ func TestNoClockIsCompared(t *testing.T) {
 		p.end(n, up)
 	})
 
-	// Of the clocks of day nothing else is told; within a process Go's times are monotonic, as long as nobody makes a date of one.
+	// No other time of day goes over the wire. Within a process Go's times are monotonic, unless code turns one into a
+	// date.
 	times := map[string]bool{}
 	var walk func(path string, at reflect.Type)
 	walk = func(path string, at reflect.Type) {
@@ -668,7 +674,7 @@ func TestNoClockIsCompared(t *testing.T) {
 	}
 }
 
-// One that has given up rank 0 says so, and nothing else, when the old connection ends after that.
+// A rank that has given up rank 0 says so, and nothing else, when the old connection ends after that.
 func TestOneThatHasGivenUpDoesNotSayThatAllIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -687,7 +693,7 @@ func TestOneThatHasGivenUpDoesNotSayThatAllIsWell(t *testing.T) {
 	})
 }
 
-// Once rank 0 waits for somebody again, a roster that was acknowledged is void: rank 0 may be gone, and another one come.
+// When rank 0 waits for a rank again, an acknowledged roster is void: rank 0 may be lost, and its next start come.
 func TestARosterIsVoidWhenRankZeroWaitsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -704,7 +710,7 @@ func TestARosterIsVoidWhenRankZeroWaitsAgain(t *testing.T) {
 	})
 }
 
-// One that leads does not commit to a roster in which another comes first: that one is going to lead.
+// A coordinator does not commit to a roster in which another container comes first: that one is going to lead.
 func TestOnlyTheFirstCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -739,7 +745,7 @@ func TestOnlyTheFirstCommits(t *testing.T) {
 	})
 }
 
-// A rank whose connection does not come back is not absent when another one sees it.
+// A rank whose connection does not come back is not absent if another one sees it.
 func TestNoRankIsAbsentOnTheViewOfRankZeroAlone(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -766,7 +772,7 @@ func TestNoRankIsAbsentOnTheViewOfRankZeroAlone(t *testing.T) {
 	}
 }
 
-// What a rank says of itself last counts, even if it says it over the connection that it has: a roster with what it said before is void.
+// The last registration of a rank counts, even over the same connection: a roster with an earlier one is void.
 func TestAnotherStartOnTheSameConnectionIsInTheRoster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -788,7 +794,7 @@ func TestAnotherStartOnTheSameConnectionIsInTheRoster(t *testing.T) {
 	})
 }
 
-// Where an address of a seed is taken over by another container, that one is a rank like any other.
+// If another container takes over the address of a seed, it is a rank like any other.
 func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -798,9 +804,11 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 			r.Index, r.Rank, r.Order = -1, -1, 1
 			r.ID = MakeID(r.Role, r.Index, r.Nonce)
 		}
-		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		zero, err := Start(Config{Status: testStatuses, Self: p.record(0), Size: 2, Dial: p.dial,
+			Timeout: 10 * time.Minute})
 		require.NoError(t, err)
-		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) }) // once: the DNS says nothing more
+		// once: the DNS says nothing more
+		zero.post(func() { zero.lead.addTarget("@"+addrOf(1).String(), nil, addrOf(1)) })
 		gone := p.called(1)
 		gone.register(before, Gathering)
 		gone.want(prepare)
@@ -816,7 +824,7 @@ func TestASeedsAddressMayBeSomebodyElsesByNow(t *testing.T) {
 	})
 }
 
-// A rank that was started again knows nothing of rank 0's end, whatever it says.
+// A rank that was started again knows nothing of the end of rank 0, whatever it says.
 func TestALaterStartGivesNoVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -841,7 +849,8 @@ func TestALaterStartGivesNoVerdict(t *testing.T) {
 	})
 }
 
-// Who has acknowledged a roster may be part of a launch: it does not lead, even if all whom it hears of come after it.
+// A rank that has acknowledged a roster may be part of a launch: it does not lead, even if it comes first of all that
+// it hears of.
 func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -860,7 +869,8 @@ func TestWhoHasAcknowledgedARosterDoesNotLead(t *testing.T) {
 	})
 }
 
-// Rank 0 has not launched where somebody has not acknowledged: when it is gone, who did acknowledge waits for the next one.
+// Rank 0 has not launched if a rank has not acknowledged: when rank 0 is lost, the ranks that did acknowledge wait for
+// its next start.
 func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -880,7 +890,7 @@ func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 	})
 }
 
-// Rank 0 leaves last: it stays until those whom it has let go are gone.
+// Rank 0 leaves last: it stays until the ranks that it told to leave are gone.
 func TestRankZeroLeavesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
@@ -1005,8 +1015,8 @@ func (n *Node) count() (count int) {
 	return count
 }
 
-// A rank whose connection was reset is asked where it was, before another start of it that answers elsewhere is
-// believed: what that one says of its own address may be wrong.
+// A rank whose connection was reset is asked at its address before rank 0 believes another start of it that answers
+// elsewhere, because that start may be wrong about its own address.
 func TestARankThatIsBackAtItsAddressIsNotReplaced(t *testing.T) {
 	for _, calls := range []bool{true, false} {
 		for _, there := range []bool{true, false} {
@@ -1127,8 +1137,8 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	}
 }
 
-// A coordinator that ends the job tells those who are there, and those who come within its patience. It does not leave that to another
-// container which comes earlier in the order and does not know of the end.
+// A coordinator that ends the job tells the connected ranks, and those that come within its patience. It does not leave
+// that to another container, which comes earlier in the order and does not know of the end.
 func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 	for _, patience := range []time.Duration{0, 5 * time.Second} {
 		t.Run(patience.String(), func(t *testing.T) {
@@ -1137,7 +1147,8 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 				p.listen(2, true)
 				self, first, last := p.record(1), p.record(0), p.record(2)
 				self.Rank, first.Rank, last.Rank = -1, -1, -1
-				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute})
 				require.NoError(t, err)
 				n.post(func() { n.find.onGossip(last, true) })
 				two := p.called(2)
@@ -1170,7 +1181,7 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 	}
 }
 
-// Once the job has ended before its launch, the acknowledgement that was awaited last launches nothing.
+// Once the job has ended before its launch, the last awaited acknowledgement launches nothing.
 func TestAnEndedJobIsNotLaunched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)

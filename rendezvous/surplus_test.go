@@ -57,7 +57,7 @@ func (c *crowd) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 	return slices.Clone(c.dns[host]), nil
 }
 
-// register has the DNS know container i, which it may do before that one starts.
+// register adds container i to the DNS, which may happen before that container starts.
 func (c *crowd) register(role string, i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,8 +77,9 @@ func (c *crowd) start(role string, others ...netip.AddrPort) {
 	self.ID = MakeID(role, self.Index, self.Nonce)
 	h := c.net.listen(&simHost{addr: self.Addr, id: self.ID, secret: "ours"})
 	port := c.net.port(h)
-	cfg := Config{Status: testStatuses, Self: self, Size: c.size, Dial: c.net.dialer(h), Timeout: time.Minute, Lookup: c.lookup,
-		Port: port, Key: make([]byte, 32), Label: "job",
+	cfg := Config{Status: testStatuses, Self: self, Size: c.size, Dial: c.net.dialer(h), Timeout: time.Minute,
+		Lookup: c.lookup,
+		Port:   port, Key: make([]byte, 32), Label: "job",
 		Logger: slog.New(slog.NewTextHandler(c.log, nil)).With("self", i)}
 	c.register(role, i)
 	c.mu.Lock()
@@ -127,7 +128,7 @@ func (c *crowd) start(role string, others ...netip.AddrPort) {
 	})
 }
 
-// over waits for the end of all.
+// over waits for the end of all containers.
 func (c *crowd) over() (ends []end) {
 	c.wg.Wait()
 	for i, n := range c.all {
@@ -142,7 +143,7 @@ func (c *crowd) over() (ends []end) {
 	return ends
 }
 
-// lines is a log that many write.
+// lines is a log with several writers.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -226,7 +227,7 @@ func TestMoreContainersThanRanks(t *testing.T) {
 	}
 }
 
-// The line says which containers are too many, by where they are.
+// The log line names the containers that are too many by their addresses.
 func TestSurplusIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 2, "worker")
@@ -242,7 +243,7 @@ func TestSurplusIsNamed(t *testing.T) {
 	})
 }
 
-// As many containers as the job has are not the job while one of its roles has none.
+// As many containers as ranks are not the job while one of its roles has none.
 func TestARoleWithoutAContainerIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, 2, "launcher", "worker")
@@ -256,7 +257,7 @@ func TestARoleWithoutAContainerIsAwaited(t *testing.T) {
 	})
 }
 
-// A container that does not answer keeps its connection for a while when another one comes: it is asked, and does not
+// A container that has died may keep its connection for a while when another one comes: it is asked, and does not
 // count.
 func TestADeadContainerIsNotOneTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -290,7 +291,8 @@ func TestMoreThanTheSizeHaveACoordinator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.listen(2, true)
-		n, err := Start(Config{Status: testStatuses, Self: p.agreed(1), Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+		n, err := Start(Config{Status: testStatuses, Self: p.agreed(1), Size: 2, Dial: p.dial,
+			Timeout: 10 * time.Minute})
 		require.NoError(t, err)
 		first := p.agreed(0)
 		n.post(func() {
@@ -305,15 +307,15 @@ func TestMoreThanTheSizeHaveACoordinator(t *testing.T) {
 	})
 }
 
-// A container that would lead, and was not there at the launch, has no part in it; where rank 0 is gone, it may be its
-// next start.
+// A coordinator that was not there at the launch has no part in it; if rank 0 is lost, it may be its next start.
 func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 	for _, alive := range []bool{true, false} {
 		t.Run(fmt.Sprintf("rank 0 answers %v", alive), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlay(t)
 				self, first, late := p.agreed(1), p.agreed(0), p.agreed(2)
-				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute})
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute})
 				require.NoError(t, err)
 				up := p.call(n, &first)
 				up.w.send(message{Type: hello, Record: &first})
@@ -341,7 +343,7 @@ func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 	}
 }
 
-// Containers are counted, not addresses, and nothing is waited for where all addresses answer.
+// Containers are counted, not addresses, and nothing is waited for if all addresses answer.
 func TestContainersWithTwoAddresses(t *testing.T) {
 	for name, two := range map[string]bool{"one address each": false, "two addresses each": true} {
 		t.Run(name, func(t *testing.T) {
@@ -365,7 +367,7 @@ func TestContainersWithTwoAddresses(t *testing.T) {
 	}
 }
 
-// The DNS may still tell the addresses of containers that are gone.
+// The DNS may still return the addresses of containers that are gone.
 func TestAddressesWithoutAContainer(t *testing.T) {
 	for _, test := range []struct {
 		name           string

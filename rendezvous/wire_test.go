@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/wire: another version of paiinit will not read the changed messages")
+var update = flag.Bool("update", false, "rewrite testdata/wire: other versions will not read the changed messages")
 
-// TestWireGolden holds every message to the bytes that earlier versions read and wrote: testdata/wire has one line for
-// each, its name and its bytes in hex.
+// TestWireGolden compares every message with the bytes that earlier versions read and wrote: testdata/wire has one line
+// for each, its name and its bytes in hex.
 func TestWireGolden(t *testing.T) {
 	var out strings.Builder
 	kinds := map[kind]bool{}
@@ -83,9 +83,11 @@ type goldenMessage struct {
 
 func goldenRecords() (zero, one Record) {
 	zero = Record{
-		ID: "master-0", Role: "master", Index: 0, Rank: 0, Nonce: "0011223344556677", Addr: netip.MustParseAddrPort("10.0.0.1:12345"),
-		Host: "node-a", Slots: 8, GPUs: 8, Version: "1.2.3", Fabric: []byte{1, 0, 255}, Launch: "mpirun (Open MPI) 4.1.4",
-		Task: 40000, Exec: "rank0", Network: "eth0",
+		ID: "master-0", Role: "master", Index: 0, Rank: 0, Nonce: "0011223344556677",
+		Addr: netip.MustParseAddrPort("10.0.0.1:12345"),
+		Host: "node-a", Slots: 8, GPUs: 8, Version: "1.2.3", Fabric: []byte{1, 0, 255},
+		Launch: "mpirun (Open MPI) 4.1.4",
+		Task:   40000, Exec: "rank0", Network: "eth0",
 	}
 	one = Record{
 		ID: "8899aabbccddeeff", Role: "worker", Index: -1, Rank: -1, Order: 1, Nonce: "8899aabbccddeeff",
@@ -109,7 +111,8 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"register-ended", message{Type: register, ref: &zero, Record: &one, State: Ended, Epoch: 300}},
 		{"refuse", message{Type: refuse, Reason: "the greeting holds no record that can be used"}},
 		{"refuse-record", message{Type: refuse, Record: &zero, Reason: "master-0 leads already"}},
-		{"waiting", message{Type: waiting, Present: 1, Missing: []Missing{{Rank: -1, Name: "worker-1", Reason: "never heard"}}}},
+		{"waiting", message{Type: waiting, Present: 1,
+			Missing: []Missing{{Rank: -1, Name: "worker-1", Reason: "never heard"}}}},
 		{"prepare", message{Type: prepare, Epoch: 3, Roster: r}},
 		{"prepare-packed", message{Type: prepare, Epoch: 3, packed: r.pack()}},
 		{"prepare-parent", message{Type: prepare, Epoch: 3, Hash: r.Hash, Parent: &parentRank{"worker-9", one.Addr}}},
@@ -125,10 +128,12 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"inquiry", message{Type: inquiry, Call: 7}},
 		{"inquiry-barrier", message{Type: inquiry, Call: 8, Name: "epoch 1"}},
 		{"answer", message{Type: answer, Call: 7, Now: now, Ranks: []RankStatus{{
-			Rank: 1, Alias: "worker-1", Host: "10.0.0.2", Port: 2222, Standing: Lost, Reason: "lost", Since: now.Add(-time.Minute), Slots: -1, GPUs: -1,
+			Rank: 1, Alias: "worker-1", Host: "10.0.0.2", Port: 2222, Standing: Lost, Reason: "lost",
+			Since: now.Add(-time.Minute), Slots: -1, GPUs: -1,
 			Fabric: []byte{1},
 		}}}},
-		{"answer-barrier", message{Type: answer, Call: 8, Missing: []Missing{{Rank: 1, Name: "worker-1", Reason: "has not called it"}}}},
+		{"answer-barrier", message{Type: answer, Call: 8,
+			Missing: []Missing{{Rank: 1, Name: "worker-1", Reason: "has not called it"}}}},
 		{"arrive", message{Type: arrive, Call: 9, Name: "epoch 1"}},
 		{"leave", message{Type: leave, Call: 9, Name: "epoch 1"}},
 		{"release", message{Type: release, Call: 9}},

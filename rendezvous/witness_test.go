@@ -44,7 +44,8 @@ func TestRankZeroVanishesWhileItTellsTheEnd(t *testing.T) {
 	}
 }
 
-// TestRankZeroVanishesBeforeItTellsAnybodyToGo lets rank 0 die when it has all acknowledgements: it may have launched, and nobody knows.
+// TestRankZeroVanishesBeforeItTellsAnybodyToGo lets rank 0 die when it has all acknowledgements: it may have launched,
+// and no other rank knows.
 func TestRankZeroVanishesBeforeItTellsAnybodyToGo(t *testing.T) {
 	const size = 5
 	for name, again := range map[string]bool{"for good": false, "and comes again": true, "at the deadline": false} {

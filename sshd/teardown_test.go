@@ -157,7 +157,7 @@ func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
 	require.Equal(t, "now\nlate\n", late.stdout, "what comes within the bound is not lost")
 }
 
-func TestTwoThousandSessionsLoseNoStatus(t *testing.T) {
+func TestSixHundredSessionsLoseNoStatus(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short")
 	}

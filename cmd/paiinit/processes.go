@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -38,11 +37,6 @@ func launchProcesses(fsys fs.FS, all proc.Table, job []int) []launch.Process {
 			Name: p.Name, Exit: p.Exit,
 			Args:      func() []string { return proc.CommandLine(fsys, pid) },
 			Variables: func() map[string]bool { return variables(fsys, pid) },
-			Dir: func() string {
-				dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
-				return dir
-			},
-			Ours: func() bool { return runsSelf(fsys, pid) },
 		}
 	}
 	return found

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/paiinit/paiinit/hostfile"
@@ -22,7 +23,7 @@ func (c *container) supervisor(r rendezvous.Roster, environ []string, stop *laun
 		Line: c.settings.command, Self: c.job.Alias, Hosts: len(r.Members),
 		Own: c.agent.Environ, Environ: environ, AllowPartial: c.allowPartial, Log: c.log,
 		Sessions: c.sessions, Asks: c.asks, Processes: c.jobMembers,
-		Hard: stop.Abort, Gently: stop.Request,
+		SinceBoot: launch.SinceBoot, Hard: stop.Abort, Gently: stop.Request, Kill: syscall.Kill,
 	})
 }
 
@@ -47,7 +48,14 @@ func newSessions() *launch.Sessions {
 
 // newAsks remembers what the launchers of the command are asked for.
 func (c *container) newAsks() *launch.Asks {
-	return &launch.Asks{Log: c.log, Bin: c.state.File(statedir.Bin), Slots: c.slotsAsked}
+	return &launch.Asks{
+		Log: c.log, Bin: c.state.File(statedir.Bin), Slots: c.slotsAsked,
+		Dir: func(pid int) string {
+			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
+			return dir
+		},
+		Ours: func(pid int) bool { return runsSelf(os.DirFS("/proc"), pid) },
+	}
 }
 
 // onExec hears of a command that was started on another host.

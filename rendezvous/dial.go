@@ -1,0 +1,279 @@
+package rendezvous
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort) *target {
+	if t, ok := c.targets[key]; ok {
+		if announced.IsValid() {
+			t.moveTo(announced)
+		}
+		return t
+	}
+	// A seed's address that is being dialled may be the same container, and two connections to one rank end each other.
+	if t, ok := c.targets["@"+announced.String()]; ok && t.rec == nil && announced.IsValid() {
+		t.rouse()
+		return t
+	}
+	t := &target{key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced, begun: time.Now()}
+	if !strings.HasPrefix(key, "@") {
+		t.id = key
+	}
+	t.ctx, t.drop = context.WithCancel(c.ctx)
+	c.targets[key] = t
+	c.n.wg.Go(func() { c.keep(t) })
+	return t
+}
+
+// keep dials a target until the job is over, and serves each connection to its end.
+func (c *coordinator) keep(t *target) {
+	var b backoff
+	for {
+		served, err := c.reach(t)
+		if t.ctx.Err() != nil {
+			return
+		}
+		c.n.post(func() { c.onUnreachable(t, err, served) })
+		if served {
+			b.reset()
+		}
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.wake:
+			b.reset()
+		case <-time.After(b.wait()):
+		}
+	}
+}
+
+// reach dials the addresses of a target and serves the first connection to its end.
+func (c *coordinator) reach(t *target) (served bool, err error) {
+	addrs, err := c.candidates(t)
+	if err != nil || len(addrs) == 0 {
+		return false, err
+	}
+	rwc, addr, err := c.dialAny(t, addrs)
+	if err != nil {
+		return false, err
+	}
+	return true, c.serve(t, rwc, addr)
+}
+
+// dialAny dials the addresses in order, the next one as soon as one fails or stays silent: a container behind a NAT
+// announces an unreachable address, and the environment's address may be outdated. It dials an address that gossip
+// brings meanwhile at once, because an unrelated program may hold the port, accept, and stay silent for all of
+// callTimeout. If another program or a container of another job answers, the target may listen on the next port.
+func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(c.n.cfg.Size)*callShare)
+	defer cancel()
+	type result struct {
+		rwc  io.ReadWriteCloser
+		addr netip.AddrPort
+		err  error
+	}
+	results := make(chan result)
+	var err error
+	started, ended, above := 0, 0, 0
+	dialNext := func() {
+		a := addrs[started]
+		started++
+		c.n.wg.Go(func() {
+			rwc, err := c.n.cfg.Dial(ctx, t.id, a)
+			results <- result{rwc, a, err}
+		})
+	}
+	woken := false
+	dialNext()
+	for ended < len(addrs) {
+		var next <-chan time.Time
+		if started < len(addrs) {
+			next = time.After(nextAddress)
+		}
+		select {
+		case <-next:
+			dialNext()
+		case <-t.wake:
+			if a := t.heardAt(); a.IsValid() && !slices.Contains(addrs, a) {
+				addrs = slices.Insert(addrs, started, a)
+				dialNext()
+			} else {
+				woken = true
+			}
+		case r := <-results:
+			ended++
+			if r.err == nil {
+				open := started - ended
+				c.n.wg.Go(func() { // close the connections that succeed later
+					for range open {
+						if r := <-results; r.err == nil {
+							_ = r.rwc.Close()
+						}
+					}
+				})
+				return r.rwc, r.addr, nil
+			}
+			// The error of the first address tells most, unless another container of the job answered at a later one.
+			if err == nil || r.addr == addrs[0] || isIncompatible(r.err) {
+				err = fmt.Errorf("%v: %w", r.addr, r.err)
+			}
+			if next, ok := nextPort(r.addr, r.err); ok && above < portTries && !slices.Contains(addrs, next) {
+				above++
+				addrs = slices.Insert(addrs, started, next)
+			}
+			if started < len(addrs) {
+				dialNext()
+			}
+		}
+	}
+	if woken { // keep dials again at once
+		t.rouse()
+	}
+	return nil, netip.AddrPort{}, err
+}
+
+// heardAt returns the address that gossip tells; it is invalid if gossip has told none.
+func (t *target) heardAt() netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.announced
+}
+
+// moveTo stores an address that gossip tells and has it dialled without waiting for the back-off.
+func (t *target) moveTo(a netip.AddrPort) {
+	t.mu.Lock()
+	t.announced = a
+	t.mu.Unlock()
+	t.rouse()
+}
+
+func (t *target) rouse() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// candidates returns the addresses of a target: the announced one, then those of the environment.
+func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
+	var addrs []netip.AddrPort
+	if announced := t.heardAt(); announced.IsValid() {
+		addrs = append(addrs, announced)
+	}
+	if t.peer == nil {
+		return addrs, nil
+	}
+	found, err := t.peer.addrs(c.n)
+	if err != nil && len(addrs) == 0 {
+		return nil, err
+	}
+	for _, a := range found {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, nil
+}
+
+func (c *coordinator) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) error {
+	self := c.n.self
+	w := newWire(rwc, &self)
+	defer w.close()
+	defer context.AfterFunc(t.ctx, w.abort)()
+	silent := time.AfterFunc(c.n.cfg.patience(registerTimeout), w.abort)
+	defer silent.Stop()
+	c.n.post(func() { c.greet(t, w) })
+	err := w.read(func(m message) error {
+		var said netip.AddrPort
+		if m.Type == register && m.Record != nil {
+			silent.Stop()
+			if m.Record.Addr.Addr() != addr.Addr() {
+				m.Record.Network = "" // Network belongs to another address
+			}
+			said, m.Record.Addr = m.Record.Addr, addr // the address that worked counts
+		}
+		if !c.n.post(func() {
+			if said.IsValid() {
+				w.said = said
+			}
+			c.onTarget(t, w, m)
+		}) {
+			return errEnded
+		}
+		return nil
+	})
+	c.n.post(func() { c.onLost(t, w, err) })
+	return err
+}
+
+func (c *coordinator) onUnreachable(t *target, err error, served bool) {
+	if c.n.lead != c || c.targets[t.key] != t {
+		return
+	}
+	if !served {
+		t.err, t.tried, t.rival = err, true, false
+		if isIncompatible(err) {
+			if t.incompatible == nil {
+				what := "a container with another secret answers"
+				if errors.Is(err, ErrOtherVersion) {
+					what = "a container with another version of paiinit answers"
+				}
+				c.n.log.Warn(what, "peer", c.nameOf(t), "reason", explain(err))
+			}
+			t.incompatible = err
+		}
+		resolved := time.Now()
+		if t.peer != nil {
+			resolved = c.n.find.names.answered(t.peer.Host)
+		}
+		t.foreign.met(err, resolved)
+		if !t.since.IsZero() && isGone(err) {
+			t.gone = true
+		}
+		c.wakeAbsentWaiters()
+		c.checkEnd()
+	}
+	c.checkForeign(false)
+	c.tryPrepare()
+}
+
+// isGone reports whether err means that the container has left its address, rather than that the address is slow.
+func isGone(err error) bool {
+	return isElse(err) || errors.Is(err, syscall.ECONNREFUSED) ||
+		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+}
+
+// checkForeign ends the wait when every missing rank has another secret or belongs to another job. These ranks get time
+// to find the same first.
+func (c *coordinator) checkForeign(lingered bool) {
+	if c.n.phase != Gathering || c.n.isGathered() {
+		return
+	}
+	e := &MissingError{Present: c.present(), Size: c.n.cfg.Size, Missing: c.n.missing()}
+	switch err := e.end(); {
+	case err == nil:
+	case lingered:
+		c.n.setGathered(Roster{}, err)
+	case !c.lingers:
+		c.lingers = true
+		c.n.wg.Go(func() {
+			// They may share processors with this rank, and look for rank 0 less often where processors are short.
+			c.n.pace.sleep(c.n.ctx, c.n.gathered, foreignLinger)
+			c.n.post(func() {
+				if c.n.lead == c {
+					c.lingers = false
+					c.checkForeign(true)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package rendezvous
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// onPromise notes that rank 0 has acknowledged a knock, and dials this rank.
+func (u *uplink) onPromise(r *Record) {
+	if u.n.lead == nil && r.Rank == 0 && r.Nonce != u.n.self.Nonce {
+		u.promised = time.Now()
+	}
+}
+
+// isCalled reports whether rank 0 is connected, or has acknowledged a knock a moment ago and will connect.
+func (u *uplink) isCalled() bool {
+	return u.wire != nil || !u.promised.IsZero() && time.Since(u.promised) < promiseTime
+}
+
+// promiseTime is how long a rank waits for rank 0 after rank 0 has acknowledged a knock.
+const promiseTime = 5 * time.Second
+
+// lookForLeader finds out why rank 0 does not connect. A call that reaches rank 0 costs it a login, so calls become
+// rarer while they find nothing else; calls that reach nothing cost little.
+func (u *uplink) lookForLeader() {
+	const first, again = 250 * time.Millisecond, time.Second
+	b := backoff{next: again, most: 8 * again}
+	pause := max(first, u.n.cfg.AskAfter)
+	for {
+		// All ranks may be waiting for the same rank 0: together they call it at most about 200 times a second.
+		if !u.n.pace.sleep(u.n.ctx, u.n.gathered, pause+rand.N(time.Duration(u.n.cfg.Size+1)*5*time.Millisecond)) {
+			return
+		}
+		pause = again
+		called := false
+		if !u.n.ask(func() { called = u.isCalled() }) {
+			return
+		}
+		if called {
+			continue
+		}
+		reached, err := u.lookOnce()
+		if err != nil {
+			u.leaveIncompatible(err)
+		}
+		if reached {
+			pause = b.wait()
+		} else {
+			b.next = again
+		}
+	}
+}
+
+// lookOnce announces this container at all places where rank 0 may be, at once, and notes why rank 0 does not connect.
+// hopeless is a reason that waiting does not mend. reached reports that a login was begun at one of the places.
+func (u *uplink) lookOnce() (reached bool, hopeless error) {
+	places, sure := u.leaderPlaces()
+	if len(places) == 0 {
+		return false, nil
+	}
+	type found struct {
+		addr   netip.AddrPort
+		answer message
+		err    error
+	}
+	results := make([][]found, len(places))
+	var wg sync.WaitGroup
+	for i, p := range places {
+		wg.Go(func() {
+			addrs, err := p.find(u.n)
+			if err != nil {
+				results[i] = []found{{err: err}}
+			}
+			for _, a := range addrs {
+				answer, err := u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
+				f := found{a, answer, err}
+				for range portTries {
+					next, ok := nextPort(a, err)
+					if !ok || !p.sure {
+						break
+					}
+					a = next
+					answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
+					if err == nil {
+						f = found{a, answer, nil}
+					}
+				}
+				results[i] = append(results[i], f)
+			}
+		})
+	}
+	wg.Wait()
+	others, ours := 0, false
+	var other error // the container that answers in place of rank 0
+	var resolved time.Time
+	var reason error
+	var outcome *Outcome
+	var leader *Record
+	for i, p := range places {
+		for _, f := range results[i] {
+			// A login that was cut off by its timeout has cost as much as a complete one.
+			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
+			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
+			incompatible := isIncompatible(f.err)
+			switch {
+			case !p.sure && sure:
+			case f.addr.IsValid() && f.err == nil:
+				ours = true
+			case incompatible, errors.Is(f.err, ErrOtherJob):
+				others++
+				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(u.n)
+			}
+			switch {
+			case !f.addr.IsValid():
+				if p.sure || reason == nil {
+					reason = f.err
+				}
+			case f.err == nil && p.sure:
+				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
+			case f.err == nil: // this container may know more than the next
+			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // of the other containers nothing is known
+				reason = fmt.Errorf("%v: %w", f.addr, f.err)
+			}
+			switch f.answer.Type {
+			case done:
+				outcome = f.answer.Outcome
+			case lead:
+				leader = f.answer.Record
+			}
+		}
+	}
+	u.n.ask(func() {
+		u.lookErr = reason
+		if leader != nil && leader.validate() == nil && leader.Nonce != u.n.self.Nonce {
+			u.rumour = leader
+		}
+		switch {
+		case ours || u.wire != nil:
+			u.foreign.met(nil, resolved)
+			u.incompatible = nil
+		// rank 0, or all that answer, and none of them shares our secret and job
+		case sure || others == len(places) && len(u.n.find.heard) == 0:
+			u.foreign.met(cmp.Or(other, reason, errSilent), resolved)
+			if isIncompatible(other) {
+				u.incompatible = other
+			}
+		}
+		switch {
+		case u.wire != nil || u.n.phase != Gathering:
+		case outcome != nil:
+			u.n.end(*outcome)
+			u.n.setFinished(*outcome, nil)
+		case u.foreign.proven:
+			err := u.foreign.proof()
+			hopeless = (&MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{{
+				Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err,
+			}}}).end()
+		}
+	})
+	return reached, hopeless
+}
+
+// leaveIncompatible ends the wait of a container whose secret or job differs from rank 0's, after rank 0 had the time
+// to connect here again and find the same.
+func (u *uplink) leaveIncompatible(err error) {
+	select {
+	case <-u.n.ctx.Done():
+	case <-u.n.gathered:
+	case <-time.After(foreignLinger):
+		u.n.post(func() {
+			if u.wire == nil && u.n.phase == Gathering && u.foreign.proven {
+				u.n.setGathered(Roster{}, err)
+			}
+		})
+	}
+}
+
+// place is an address or a name where rank 0 may be.
+type place struct {
+	id   string
+	find func(*Node) ([]netip.AddrPort, error)
+	sure bool   // rank 0 itself should answer there
+	host string // "" = an address
+}
+
+// resolved returns when the addresses that find returns were resolved.
+func (p place) resolved(n *Node) time.Time {
+	if p.host == "" {
+		return time.Now()
+	}
+	return n.find.names.answered(p.host)
+}
+
+// leaderPlaces returns where to look for rank 0: where the environment or another container says that it is; if it is
+// not there, at two other ranks, which may be connected to it, or at a few silent addresses of the seeds. It returns
+// none if rank 0 is connected.
+func (u *uplink) leaderPlaces() (places []place, sure bool) {
+	u.n.ask(func() {
+		if u.wire != nil || u.n.lead != nil || u.n.phase == Running || u.n.phase == Ended {
+			return
+		}
+		for _, p := range u.n.cfg.Peers {
+			if p.Rank == 0 {
+				places, sure = append(places, place{p.ID, p.addrs, true, p.Host}), true
+			}
+		}
+		if r := u.rumour; r != nil {
+			places, sure = append(places, placeAt(r.ID, r.Addr, true)), true
+		}
+		if sure && (u.lookErr == nil || errors.Is(u.lookErr, errSilent)) {
+			return
+		}
+		var rest []place
+		for _, p := range u.n.cfg.Peers {
+			if p.Rank != 0 && u.n.find.mayAsk(p) {
+				rest = append(rest, place{p.ID, p.addrs, false, p.Host})
+			}
+		}
+		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		places = append(places, rest[:min(2, len(rest))]...)
+		if len(places) > 0 {
+			return
+		}
+		// The first in the order leads.
+		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size {
+			heard := slices.Collect(maps.Values(u.n.find.heard))
+			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
+			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
+				if i == 0 || r.ID != first.ID {
+					places = append(places, placeAt(r.ID, r.Addr, false))
+				}
+			}
+		}
+		for _, a := range u.n.find.silentSeeds() {
+			if len(places) < 4 {
+				places = append(places, placeAt("", a, false))
+			}
+		}
+	})
+	return places, sure
+}
+
+func placeAt(id string, a netip.AddrPort, sure bool) place {
+	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure, ""}
+}
