@@ -123,10 +123,10 @@ func Await(ctx context.Context, ln *net.UnixListener) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err = raw.Read(func(fd uintptr) bool {
-		// The poller tells of a waiting client once, maybe before this call, which then would wait for the next one.
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+	asked := false
+	err = raw.Read(func(uintptr) bool {
+		defer func() { asked = true }()
+		return asked // the first time, it is not known yet
 	})
 	if ctx.Err() != nil {
 		return nil
