@@ -5,20 +5,20 @@ import (
 	"os"
 )
 
-// Values of --people.
+// The values of --people.
 const (
 	peopleJob   = "job"
 	peopleLocal = "local"
 )
 
-// personBehind decides whether a process may use the other ranks.
+// personBehind names the person behind a process, and refuses the process if it may not use the other ranks.
 func (c *container) personBehind(pid int) (string, error) {
-	if c.server != nil { // otherwise no person can log in
+	if c.server != nil { // without a server, no person can log in
 		c.server.AwaitStarts()
 	}
 	name := c.people.Behind(os.DirFS("/proc"), pid)
 	if name != "" && c.settings.people == peopleLocal {
-		return "", fmt.Errorf("%s may run commands in this container only (--people local)", name)
+		return "", fmt.Errorf("%s may run commands only in this container (--people local)", name)
 	}
 	return name, nil
 }
