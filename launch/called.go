@@ -135,7 +135,7 @@ func (o options) next(args []string) (name string, values, rest []string, known,
 // complete returns the only option that begins with prefix, else prefix.
 func (o options) complete(prefix string) string {
 	found := prefix
-	for full := range strings.FieldsSeq(o.none + " " + o.one + " " + o.two) {
+	for _, full := range strings.Fields(o.none + " " + o.one + " " + o.two) {
 		switch {
 		case len(prefix) < 2 || !strings.HasPrefix(full, prefix):
 		case found != prefix:

@@ -113,7 +113,7 @@ func versionOption(program string) string {
 
 // Known reports whether what [Identify] found holds a version.
 func Known(found string) bool {
-	for entry := range strings.FieldsSeq(found) {
+	for _, entry := range strings.Fields(found) {
 		if !strings.HasSuffix(entry, "="+unknown) {
 			return true
 		}
@@ -128,7 +128,7 @@ func Differ(hosts, found []string, strict bool) string {
 	if len(found) == 0 {
 		return ""
 	}
-	for first := range strings.FieldsSeq(found[0]) {
+	for _, first := range strings.Fields(found[0]) {
 		name, version, _ := strings.Cut(first, "=")
 		if version == unknown {
 			continue
@@ -137,7 +137,7 @@ func Differ(hosts, found []string, strict bool) string {
 		who := make(map[string][]string)
 		for i, f := range found {
 			kind := "none"
-			for entry := range strings.FieldsSeq(f) {
+			for _, entry := range strings.Fields(f) {
 				if n, v, _ := strings.Cut(entry, "="); n == name {
 					kind = strings.ReplaceAll(v, "_", " ")
 				}

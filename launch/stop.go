@@ -82,24 +82,25 @@ func ends(sig os.Signal) bool {
 // signal kills its ranks at once. Everything else, and SIGTERM where there are no ranks or no time for them, goes to
 // the command itself. The caller holds the lock.
 func (g *Stopper) pass(sig os.Signal) {
-	g.told = g.told || ends(sig)
-	if g.begun && ends(sig) {
-		g.Soft(sig)
-		return
-	}
 	var below []int
-	if ends(sig) && g.Launchers != nil {
-		below = g.Launchers()
-	}
+	direct := StartsRanks(g.Line)
 	if ends(sig) {
-		g.ranked = g.ranked || len(below) > 0 || StartsRanks(g.Line)
+		g.told = true
+		if g.begun {
+			g.Soft(sig)
+			return
+		}
+		if g.Launchers != nil {
+			below = g.Launchers()
+		}
+		g.ranked = g.ranked || len(below) > 0 || direct
 	}
 	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*EndTime {
 		g.Hard(sig)
 		return
 	}
 	g.begun = true
-	if !StartsRanks(g.Line) {
+	if !direct {
 		// A script gets the signal as soon as its launcher has ended: otherwise it would go on to the end of its
 		// commands.
 		g.cancel = whenEnded(below, func() { g.Hard(syscall.SIGTERM) })

@@ -103,6 +103,21 @@ type RankReport struct {
 	Error   string
 }
 
+// JudgeReports judges what the ranks have found. What a rank without a report lacks is its error.
+func JudgeReports(ranks []RankReport) Verdict {
+	summaries := make([]Summary, len(ranks))
+	for i, r := range ranks {
+		summaries[i] = r.Summary
+	}
+	v := Judge(summaries)
+	for i, l := range v.Lacks {
+		if e := ranks[l.Rank].Error; e != "" {
+			v.Lacks[i].Why = e
+		}
+	}
+	return v
+}
+
 // WriteJobTable writes a line for each rank of a job, with a star at each value that differs from most ranks', the
 // verdict with its details, and each finding once.
 func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ...string) error {

@@ -55,7 +55,7 @@ func (c *container) status(s rendezvous.Status) *localapi.Status {
 		out.Rank = 0
 	}
 	if roster := c.agreed().roster; len(roster.Members) > 0 {
-		out.Rank, out.Size = c.self(roster).Rank, len(roster.Members)
+		out.Rank, out.Size = c.agreed().self().Rank, len(roster.Members)
 	}
 	for _, r := range s.Ranks {
 		row := localapi.Rank{

@@ -31,7 +31,7 @@ func TestStatusWords(t *testing.T) {
 
 // A person who may not use the other ranks is not told their names to run commands there.
 func TestNames(t *testing.T) {
-	c := &container{log: slog.New(slog.DiscardHandler)}
+	c := &container{identity: identity{log: slog.New(slog.DiscardHandler)}}
 	names, refusal := answers{c}.Names(os.Getpid())
 	require.Nil(t, refusal)
 	require.Empty(t, names, "before the commit")

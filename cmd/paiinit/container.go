@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
@@ -44,19 +43,16 @@ const controlChannel = "control@paiinit"
 // exist yet.
 type container struct {
 	identity
-	log      *slog.Logger
 	signals  *signals.Switch
 	oomKills int // before anything was started
 
-	command string // path of the command, "" when this container has none
 	devices *rdma.Search
 
 	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
 	task     *netif.HeldPort     // for the job's own use
 	launcher chan string         // what this container's launcher says of its version
-	versions versions            // of the launchers of all ranks
+	versions launch.Versions     // of the launchers of all ranks
 	unask    context.CancelFunc  // nobody wants to know it any more
-	state    *statedir.Dir
 	port     *rendezvous.Port
 	node     *rendezvous.Node
 	server   *sshd.Server
@@ -79,7 +75,6 @@ type container struct {
 	mu      sync.Mutex
 	timings map[string]time.Duration // from begin to the end of each phase
 
-	unlinkHostfile func() // takes back what linkHostfile did; nil = nothing
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -88,8 +83,10 @@ func newContainer(s settings, agent pid1.Agent) *container {
 		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
 	})
 	return &container{
-		identity: identity{settings: s, agent: agent, begin: time.Now(), first: os.Getppid()},
-		log:      s.logger(s.logOutput()), signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
+		identity: identity{
+			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(), log: s.logger(s.logOutput()),
+		},
+		signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
 	}
 }
 
@@ -350,7 +347,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
-	c.versions.own = cfg.Self
+	c.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
 	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
 	cfg.Late = c.hearLate
 	if c.keys != nil {
@@ -459,7 +456,7 @@ func (c *container) untilStopped(ctx context.Context) (context.Context, func()) 
 }
 
 // gather waits for all ranks.
-func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
+func (c *container) gather(ctx context.Context) (*agreement, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	// What this makes of a few MB of garbage would fall into the launch as often as not, on rank 0 above all.
@@ -491,21 +488,21 @@ func (c *container) gather(ctx context.Context) (rendezvous.Roster, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return roster, err
+		return nil, err
 	}
-	self := c.self(roster)
+	fabric := c.agreeOnFabric(roster)
+	a := c.agree(roster, fabric)
+	self := a.self()
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	fabric := c.agreeOnFabric(roster)
 	if err := writeFabric(c.state, fabric); err != nil { // the variables of sessions say the same
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
-	c.agree(roster, fabric)
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members), "epoch", roster.Epoch,
 		"hash", roster.Hash[:12], "elapsed", c.elapsed())
-	return roster, nil
+	return a, nil
 }
 
 // gcPercent is how much garbage the heap may hold until the launch, in percent of what is in use (runtime/debug.SetGCPercent): the runtime's usual
@@ -537,8 +534,8 @@ const silence = 6 * time.Second
 // rank 0 has a connection to every rank, and 64 that asked each 15 s woke it 120 times a second (TestQuiet).
 const signOfLife = 5 * time.Minute
 
-func (c *container) self(r rendezvous.Roster) rendezvous.Member {
-	m, _ := r.Self(c.nonce) // a roster without this start of the container is refused by the rendezvous
+func (a *agreement) self() rendezvous.Member {
+	m, _ := a.roster.Self(a.nonce) // a roster without this start of the container is refused by the rendezvous
 	return m
 }
 
@@ -709,8 +706,8 @@ func (c *container) release(about func(what string)) {
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
-	if c.unlinkHostfile != nil {
-		c.unlinkHostfile()
+	if unlink := c.agreed().unlinkHostfile; unlink != nil {
+		unlink()
 	}
 	if c.state != nil {
 		c.state.Close()

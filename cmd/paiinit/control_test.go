@@ -25,7 +25,7 @@ func TestWhoAnswers(t *testing.T) {
 	}
 	const secret = "a secret of a test"
 	log := slog.New(slog.DiscardHandler)
-	c := &container{log: log, identity: identity{keys: derive(secret, "1")}}
+	c := &container{identity: identity{log: log, keys: derive(secret, "1")}}
 	c.pool = newPool(c.keys, &c.hostKeys, c.log)
 	defer func() { require.NoError(t, c.pool.Close()) }()
 	for name, tt := range map[string]struct {

@@ -24,12 +24,12 @@ const (
 )
 
 // everywhere is the launch where every rank runs the command: each tells rank 0 how its own ended, and rank 0 decides.
-func (c *container) everywhere(ctx context.Context, r rendezvous.Roster) (int, error) {
-	t := c.startTask(ctx, r)
+func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
+	t := c.startTask(ctx, a)
 	if t.rank != 0 {
 		return c.obey(ctx, t)
 	}
-	return c.finish(ctx, c.conduct(ctx, t, r))
+	return c.finish(ctx, c.conduct(ctx, t, a))
 }
 
 // task is the command of this rank while it runs.
@@ -39,23 +39,23 @@ type task struct {
 	end  <-chan rendezvous.End // one, how it ended
 }
 
-func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
-	self := c.self(r)
+func (c *container) startTask(ctx context.Context, a *agreement) task {
+	self := a.self()
 	end := make(chan rendezvous.End, 1)
 	t := task{rank: self.Rank, pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", t.rank, err)}
 		end <- rendezvous.End{Rank: t.rank, Name: self.Alias, Outcome: o, At: time.Now()}
 	}
-	environ, err := c.launcherEnviron(r, launch.TaskEnvironment(c.tasks(r)))
+	environ, err := a.launcherEnviron(launch.TaskEnvironment(a.tasks()))
 	if err != nil {
 		failed(err)
 		return t
 	}
 	if c.job.ServerPort {
-		environ = c.job.WithServerPorts(environ, taskPorts(r.Members))
+		environ = c.job.WithServerPorts(environ, taskPorts(a.roster.Members))
 	}
-	cmd, pass, err := c.jobCommand(environ, len(r.Members))
+	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
 	if err != nil {
 		failed(err)
 		return t
@@ -63,7 +63,7 @@ func (c *container) startTask(ctx context.Context, r rendezvous.Roster) task {
 	t.pass = pass
 	cmd.Started = c.leaveDirectory
 	c.task.Release()
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(r.Members), "elapsed", c.elapsed())
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
 		c.mark("launch")
 		result, err := c.runCommand(ctx, cmd)
@@ -106,9 +106,9 @@ func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 }
 
 // tasks is what the frameworks without a launcher need to know of the ranks.
-func (c *container) tasks(r rendezvous.Roster) launch.Tasks {
-	t := launch.Tasks{Job: c.job.ID, Self: c.self(r).Rank, Spawns: launch.Spawns(c.settings.command)}
-	for _, m := range r.Members {
+func (a *agreement) tasks() launch.Tasks {
+	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
+	for _, m := range a.roster.Members {
 		t.Ranks = append(t.Ranks, launch.Task{Role: m.Role, Index: m.Index, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots})
 	}
 	return t
@@ -159,7 +159,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 // conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
 // job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
 // run. Package launch judges; conduct hears, logs and passes on.
-func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) rendezvous.Outcome {
+func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
 	c.signals.To(func(sig os.Signal) {
 		if signals.Terminating(sig) == 0 {
@@ -178,7 +178,7 @@ func (c *container) conduct(ctx context.Context, t task, r rendezvous.Roster) re
 	defer cancel()
 
 	var (
-		v        = launch.Verdict{Ranks: c.ranksToJudge(r.Members), LostStatus: statusRetry}
+		v        = launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry}
 		ends     []rendezvous.End
 		absent   = make(chan []rendezvous.Loss, 1)
 		overtime <-chan time.Time
@@ -269,8 +269,9 @@ func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezv
 }
 
 // ranksToJudge are the ranks of the job, and whether --until waits for their commands.
-func (c *container) ranksToJudge(members []rendezvous.Member) []launch.Rank {
-	needed := launch.Needed(rolesOf(members), c.until)
+func (a *agreement) ranksToJudge() []launch.Rank {
+	members := a.roster.Members
+	needed := launch.Needed(rolesOf(members), a.until)
 	ranks := make([]launch.Rank, len(members))
 	for i := range members {
 		m := &members[i]

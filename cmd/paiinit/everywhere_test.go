@@ -23,7 +23,7 @@ func TestWarnServerPort(t *testing.T) {
 		"a job of one opens no port":  {envspec.Job{Size: 1, Port: 23010, ServerPort: true}, execAll, false},
 	} {
 		var log bytes.Buffer
-		c := &container{log: slog.New(slog.NewTextHandler(&log, nil)), identity: identity{job: tt.job}}
+		c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil)), job: tt.job}}
 		c.exec = tt.exec
 		c.warnServerPort()
 		require.Equal(t, tt.warns, strings.Contains(log.String(), "level=WARN"), name)

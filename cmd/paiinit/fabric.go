@@ -156,12 +156,12 @@ func writeFabric(state *statedir.Dir, f launch.Fabric) error {
 
 // fabricVars are the variables of the command of this rank; a launcher carries only some of them to other hosts as they
 // are.
-func (c *container) fabricVars() []launch.Var {
-	f := c.agreed().fabric
-	if c.exec == execAll {
+func (a *agreement) fabricVars() []launch.Var {
+	f := a.fabric
+	if a.exec == execAll {
 		return everyFabricVar(f)
 	}
-	return slices.Concat(f.Job(), f.Travelling(c.settings.command))
+	return slices.Concat(f.Job(), f.Travelling(a.settings.command))
 }
 
 // everyFabricVar is for a command of this rank alone, such as one that another rank starts here.

@@ -135,7 +135,7 @@ func (c *container) fillWords(ctx context.Context, name string, how *launch.Fill
 	// An interface for hosts that are all local ends Horovod with an error.
 	network := netif.SharedInterface(endpoints(members))
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
-		c.networkHints != hintsOff && !c.settled(c.choices(), how.NetworkOption, slog.LevelInfo) {
+		c.networkHints != hintsOff && !c.agreed().settled(c.agreed().choices(), how.NetworkOption, slog.LevelInfo) {
 		add = append(add, how.NetworkOption, network)
 	}
 	c.log.Info(name+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))

@@ -11,7 +11,7 @@ import (
 
 // writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE, AZ_BATCHAI_MPI_HOST_FILE and
 // PAIINIT_HOSTFILE name them wherever a rank may be started.
-func (c *container) writeHosts(a *agreement) error {
+func (a *agreement) writeHosts() error {
 	var hosts []hostfile.Host
 	members, names := a.named()
 	for i := range members {
@@ -19,12 +19,12 @@ func (c *container) writeHosts(a *agreement) error {
 			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: slots})
 		}
 	}
-	if err := writeHostfiles(c.state, hosts); err != nil {
+	if err := writeHostfiles(a.state, hosts); err != nil {
 		return err
 	}
 	for _, reader := range launch.HostfileReaders() {
-		if len(members) > 1 && mayRead(reader, c.settings.command, c.exec) {
-			c.linkHostfile(reader.Program, reader.Hostfile)
+		if len(members) > 1 && mayRead(reader, a.settings.command, a.exec) {
+			a.linkHostfile(reader.Program, reader.Hostfile)
 		}
 	}
 	return nil
@@ -43,22 +43,22 @@ func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 
 // linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless something
 // is there.
-func (c *container) linkHostfile(launcher, name string) {
-	unlink, err := c.state.Link(statedir.Hostfile, name)
+func (a *agreement) linkHostfile(launcher, name string) {
+	unlink, err := a.state.Link(statedir.Hostfile, name)
 	if unlink != nil {
-		c.unlinkHostfile = unlink
+		a.unlinkHostfile = unlink
 	}
 	command := ""
-	if len(c.settings.command) > 0 {
-		command, _ = launch.Called(c.settings.command)
+	if len(a.settings.command) > 0 {
+		command, _ = launch.Called(a.settings.command)
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		c.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
+		a.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
 	case err != nil && command == launcher:
-		c.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
+		a.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
 			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")
 	case err != nil:
-		c.log.Debug(launcher+" would find no host list", "phase", "launch", "err", err)
+		a.log.Debug(launcher+" would find no host list", "phase", "launch", "err", err)
 	}
 }

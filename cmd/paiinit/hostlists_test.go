@@ -18,12 +18,14 @@ func TestDeepSpeedHostfile(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "job", "hostfile")
 	var log bytes.Buffer
-	at := func(place string) *container {
+	at := func(place string) *agreement {
 		s := &statedir.Dir{Path: filepath.Join(dir, place)}
 		require.NoError(t, os.MkdirAll(s.Path, 0o755))
 		require.NoError(t, writeHostfiles(s, []hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
-		return &container{log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
-			identity: identity{settings: settings{command: []string{"sh", "train.sh"}}}}
+		return &agreement{identity: &identity{
+			log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
+			settings: settings{command: []string{"sh", "train.sh"}},
+		}}
 	}
 	read := func() string {
 		b, err := os.ReadFile(name)

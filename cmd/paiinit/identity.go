@@ -34,6 +34,10 @@ type identity struct {
 	nonce string
 	keys  *jobkey.Keys // nil for a job of one rank, which derives none before a command needs them
 	open  bool         // --insecure: anyone who knows the job's id can derive the keys
+
+	log     *slog.Logger
+	state   *statedir.Dir
+	command string // path of the command, "" when this container has none
 }
 
 // readJob reads what the scheduler says about this container. A job that contradicts itself comes with its error, so

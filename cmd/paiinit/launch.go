@@ -47,12 +47,12 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 }
 
 // launch runs the command on rank 0 and says how the job ended.
-func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.Outcome {
-	environ, err := c.launcherEnviron(r, nil)
+func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
+	environ, err := a.launcherEnviron(nil)
 	if err != nil {
 		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	cmd, pass, err := c.jobCommand(environ, len(r.Members))
+	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
 	if err != nil {
 		return rendezvous.Outcome{Status: statusBug, Reason: err.Error()}
 	}
@@ -69,13 +69,13 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { c.checkWay(ctx, r) })
-	s := c.supervisor(r, environ, &stop)
+	c.serve.Go(func() { c.checkWay(ctx, a.roster) })
+	s := c.supervisor(a.roster, environ, &stop)
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
 	looking.Go(func() { c.supervise(ctx, s) })
-	if len(r.Members) > 1 {
+	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
 			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
@@ -84,7 +84,7 @@ func (c *container) launch(ctx context.Context, r rendezvous.Roster) rendezvous.
 		}
 	}
 	c.mark("launch")
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(r.Members), "elapsed", c.elapsed())
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(a.roster.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
 	c.signals.To(nil) // what comes after the command's end hurries finish
 	cancel()
@@ -137,14 +137,14 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 	return launch.Command{
 		Path: path, Args: args, Environ: environ, Dir: c.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
-		TailHosts: c.hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
+		TailHosts: c.agreed().hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
 		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
 	}, pass, nil
 }
 
 // hostsOfLines are the names with which a launcher may mark the lines of a host.
-func (c *container) hostsOfLines() []string {
-	members, names := c.agreed().named()
+func (a *agreement) hostsOfLines() []string {
+	members, names := a.named()
 	all := slices.Clone(names)
 	for i := range members {
 		all = append(all, members[i].Alias)
@@ -163,41 +163,41 @@ func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.
 }
 
 // launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
-func (c *container) launcherEnviron(r rendezvous.Roster, more []launch.Var) ([]string, error) {
+func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
-	files.Go(c.agreed().writeSSHFiles) // beside the rest
+	files.Go(a.writeSSHFiles) // beside the rest
 	defer files.Wait()
-	if err := c.writeHosts(c.agreed()); err != nil {
+	if err := a.writeHosts(); err != nil {
 		return nil, err
 	}
-	n := c.reachedOver(r)
-	l := c.setup(n, r)
+	n := a.reachedOver()
+	l := a.setup(n)
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	environ := c.agent.Environ
+	environ := a.agent.Environ
 	for _, v := range launch.Leftovers(environ) {
-		c.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
+		a.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
-	vars := c.withoutSettled(n, slices.Concat(launch.Environment(l), c.fabricVars()), slog.LevelInfo)
-	environ, kept := launch.Merge(environ, slices.Concat(c.jobVars(r), vars, more))
+	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
+	environ, kept := launch.Merge(environ, slices.Concat(a.jobVars(), vars, more))
 	for _, v := range kept {
-		c.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
+		a.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
-	environ = c.withBin(environ, c.state.File(statedir.Bin))
+	environ = a.withBin(environ, a.state.File(statedir.Bin))
 	return environ, launch.CheckSizes(environ)
 }
 
 // setup is what the variables of all launchers are made of.
-func (c *container) setup(n netif.Network, r rendezvous.Roster) launch.Setup {
+func (a *agreement) setup(n netif.Network) launch.Setup {
 	s := launch.Setup{
-		Hostfile: c.state.File(statedir.Hostfile), CountedHostfile: c.state.File(statedir.CountedHostfile),
-		Agent: []string{c.state.Program, "rsh"}, AgentPath: c.state.File("bin/ssh"),
-		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(r.Members)), Root: os.Geteuid() == 0,
+		Hostfile: a.state.File(statedir.Hostfile), CountedHostfile: a.state.File(statedir.CountedHostfile),
+		Agent: []string{a.state.Program, "rsh"}, AgentPath: a.state.File("bin/ssh"),
+		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(a.roster.Members)), Root: os.Geteuid() == 0,
 	}
-	if !writable(c.agent.Environ) {
-		s.TempDir = c.state.File(statedir.Temp)
+	if !writable(a.agent.Environ) {
+		s.TempDir = a.state.File(statedir.Temp)
 	}
 	return s
 }
@@ -220,43 +220,43 @@ func (c *container) sessionVars() []string {
 }
 
 // varsOfSessions computes sessionVars.
-func (c *container) varsOfSessions(roster rendezvous.Roster, fabric launch.Fabric) []string {
+func (a *agreement) varsOfSessions() []string {
 	var out []string
-	n := c.reachedOver(roster)
-	hints := append(everyFabricVar(fabric), c.sessionSockets(n)...)
-	hints = c.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
-	for _, v := range append(c.jobVars(roster), hints...) {
+	n := a.reachedOver()
+	hints := append(everyFabricVar(a.fabric), a.sessionSockets(n)...)
+	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
+	for _, v := range append(a.jobVars(), hints...) {
 		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
-		if !slices.ContainsFunc(c.agent.Environ, set) {
+		if !slices.ContainsFunc(a.agent.Environ, set) {
 			out = append(out, v.Name+"="+v.Value)
 		}
 	}
-	search := lookup(c.withBin(c.agent.Environ, c.state.File(statedir.Bin)), "PATH")
-	if search != lookup(c.agent.Environ, "PATH") {
+	search := lookup(a.withBin(a.agent.Environ, a.state.File(statedir.Bin)), "PATH")
+	if search != lookup(a.agent.Environ, "PATH") {
 		out = append(out, "PATH="+search)
 	}
 	return out
 }
 
 // jobVars tells the command about the job. What is not known before the commit is left out then.
-func (c *container) jobVars(r rendezvous.Roster) []launch.Var {
+func (a *agreement) jobVars() []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: c.state.File(statedir.AgentSocket),
+		{Name: "PAIINIT_AGENT", Value: a.state.File(statedir.AgentSocket),
 			Reason: "how paiinit rsh finds the paiinit of this container"},
-		{Name: "PAIINIT_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
-		{Name: "AZUREML_MPI_HOSTFILE", Value: c.state.File(statedir.Hostfile)},
-		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: c.state.File(statedir.Hostfile)},
+		{Name: "PAIINIT_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
+		{Name: "AZUREML_MPI_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
+		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: a.state.File(statedir.Hostfile)},
 	}
-	rank, size := c.job.Rank, c.job.Size
-	if len(r.Members) > 0 {
-		rank, size = c.self(r).Rank, len(r.Members)
-		port := r.Members[0].Task
+	rank, size := a.job.Rank, a.job.Size
+	if len(a.roster.Members) > 0 {
+		rank, size = a.self().Rank, len(a.roster.Members)
+		port := a.roster.Members[0].Task
 		if port == 0 {
 			port = defaultMasterPort
 		}
-		vars = append(vars, masterVars(r.Members[0].Addr.Addr().String(), port)...)
+		vars = append(vars, masterVars(a.roster.Members[0].Addr.Addr().String(), port)...)
 	}
-	vars = append(vars, identityVars(c.job, rank, size)...)
+	vars = append(vars, identityVars(a.job, rank, size)...)
 	return vars
 }

@@ -23,8 +23,11 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)), sessions: newSessions(), state: &statedir.Dir{Path: "/s"},
-		identity: identity{settings: settings{command: command}},
+		identity: identity{
+			log: slog.New(slog.NewTextHandler(&log, nil)), state: &statedir.Dir{Path: "/s"},
+			settings: settings{command: command},
+		},
+		sessions: newSessions(),
 	}
 	c.asks = c.newAsks()
 	c.job.Alias = "worker-0"

@@ -63,17 +63,17 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
 		return 0, err
 	}
-	roster, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
+	agreed, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
 	if err != nil {
 		return c.giveUp(err)
 	}
 	switch {
 	case c.exec == execAll: // every rank runs the command
-		return c.everywhere(ctx, roster)
-	case c.self(roster).Rank != 0:
+		return c.everywhere(ctx, agreed)
+	case agreed.self().Rank != 0:
 		return c.wait(ctx)
 	}
-	result := c.launch(ctx, roster)
+	result := c.launch(ctx, agreed)
 	return c.finish(ctx, result)
 }
 

@@ -37,21 +37,21 @@ func addrsOf(members []rendezvous.Member) (addrs []netip.Addr) {
 
 // reachedOver is the network over which this container was reached. Behind a NAT none of its interfaces has that
 // address. With --network-hints off it is not looked for.
-func (c *container) reachedOver(r rendezvous.Roster) netif.Network {
-	if c.networkHints == hintsOff {
+func (a *agreement) reachedOver() netif.Network {
+	if a.networkHints == hintsOff {
 		return netif.Network{}
 	}
-	if m, ok := r.Self(c.nonce); ok {
+	if m, ok := a.roster.Self(a.nonce); ok {
 		if n := netif.Of(m.Addr.Addr().Unmap()); n.Name != "" {
 			return n
 		}
 	}
-	return netif.Of(c.node.Self().Addr.Addr())
+	return netif.Of(a.ownAddr())
 }
 
 // sessionSockets tells the ranks that a launcher starts here about this container's network, which may have another
 // name elsewhere.
-func (c *container) sessionSockets(n netif.Network) []launch.Var {
+func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	if n.Several {
 		return launch.OwnVariables(n.Name)
 	}
@@ -60,28 +60,28 @@ func (c *container) sessionSockets(n netif.Network) []launch.Var {
 
 // withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a
 // choice: several networks, or devices.
-func (c *container) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
-	if !n.Several && !c.agreed().fabric.Devices {
+func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
+	if !n.Several && !a.fabric.Devices {
 		return vars
 	}
-	texts := c.choices()
-	return slices.DeleteFunc(vars, func(v launch.Var) bool { return c.settled(texts, v.Name, level) })
+	texts := a.choices()
+	return slices.DeleteFunc(vars, func(v launch.Var) bool { return a.settled(texts, v.Name, level) })
 }
 
 // settled says whether the user has made the choice that a variable or option would make, and logs it.
-func (c *container) settled(texts launch.Texts, name string, level slog.Level) bool {
+func (a *agreement) settled(texts launch.Texts, name string, level slog.Level) bool {
 	why := texts.Settled(name)
 	if why != "" {
-		c.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
+		a.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
 			"variable", name, "reason", why)
 	}
 	return why != ""
 }
 
 // choices are the texts in which the user of this job may have chosen a network.
-func (c *container) choices() launch.Texts {
+func (a *agreement) choices() launch.Texts {
 	p := &launch.Places{
-		Environ: c.agent.Environ, Args: c.settings.command, Command: c.command, Dir: c.dir, Root: os.DirFS("/"),
+		Environ: a.agent.Environ, Args: a.settings.command, Command: a.command, Dir: a.dir, Root: os.DirFS("/"),
 	}
 	p.Launcher = launch.Configured(p.Environ)
 	return p.Texts()

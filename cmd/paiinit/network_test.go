@@ -12,7 +12,6 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
-	"github.com/paiinit/paiinit/rendezvous"
 )
 
 // What the user has chosen is looked for where there is a choice only: on hosts with several networks.
@@ -21,15 +20,15 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 	require.NoError(t, os.WriteFile(script, []byte("mpirun -mca btl_tcp_if_exclude docker0 train\n"), 0o600))
 	var log bytes.Buffer
 	c := &container{
-		log: slog.New(slog.NewTextHandler(&log, nil)),
 		identity: identity{
+			log:      slog.New(slog.NewTextHandler(&log, nil)),
 			agent:    pid1.Agent{Environ: []string{"PATH=/none"}},
 			settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
 		},
 	}
 	hints := func(n netif.Network) (names []string) {
 		l := launch.Setup{Interface: n.Name, Several: n.Several, Network: "10.0.0.0/24"}
-		for _, v := range c.withoutSettled(n, launch.Environment(l), slog.LevelInfo) {
+		for _, v := range c.agreed().withoutSettled(n, launch.Environment(l), slog.LevelInfo) {
 			names = append(names, v.Name)
 		}
 		return names
@@ -45,5 +44,5 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 			`reason="btl_tcp_if_exclude is in `+script+`"`)
 
 	c.networkHints = hintsOff
-	require.Equal(t, netif.Network{}, c.reachedOver(rendezvous.Roster{}))
+	require.Equal(t, netif.Network{}, c.agreed().reachedOver())
 }

@@ -157,10 +157,9 @@ func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) err
 // judgeRanks shows what the ranks have answered, and the verdict on it.
 func judgeRanks(out io.Writer, ranks []rankRDMA, asJSON bool) error {
 	reports := make([]rdma.RankReport, len(ranks))
-	summaries := make([]rdma.Summary, len(ranks))
 	names := make([]string, len(ranks))
 	for i, r := range ranks {
-		reports[i] = rdma.RankReport{Rank: r.Rank, Name: r.Name, Error: r.Error}
+		reports[i], names[i] = rdma.RankReport{Rank: r.Rank, Name: r.Name, Error: r.Error}, r.Name
 		if r.Report != nil {
 			s, err := rdma.DecodeSummary(r.Report.Record)
 			if err != nil {
@@ -168,14 +167,8 @@ func judgeRanks(out io.Writer, ranks []rankRDMA, asJSON bool) error {
 			}
 			reports[i].Report, reports[i].Summary = &r.Report.Report, s
 		}
-		summaries[i], names[i] = reports[i].Summary, r.Name
 	}
-	v := rdma.Judge(summaries)
-	for i, l := range v.Lacks {
-		if e := ranks[l.Rank].Error; e != "" {
-			v.Lacks[i].Why = e
-		}
-	}
+	v := rdma.JudgeReports(reports)
 	answer := fabricJSON{v.String(), v.Fabric, foldLacks(names, v.Lacks), foldLacks(names, v.Notes), ranks}
 	var err error
 	if asJSON {
@@ -196,19 +189,10 @@ func askRDMA(ctx context.Context, socket, self string, rank int, host string) ra
 		answer.Error = fmt.Sprintf(format, args...)
 		return answer
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return fail("%v", err)
-	}
-	var text []byte
-	var reading sync.WaitGroup
-	reading.Go(func() { text, err = io.ReadAll(r) })
-	c := rsh.Caller{Socket: socket, Stdout: w, Stderr: os.Stderr}
 	// A report that nothing can be used is a report, too: its error is ours to tell.
-	status := c.Run(ctx, rsh.Invocation{Host: host, Command: shellWords([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true})
-	_ = w.Close()
-	reading.Wait()
-	_ = r.Close()
+	text, status, err := rsh.Caller{Socket: socket, Stderr: os.Stderr}.Output(ctx, rsh.Invocation{
+		Host: host, Command: rsh.Quote([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true,
+	})
 	var report reportJSON
 	switch {
 	case err != nil:

@@ -140,7 +140,7 @@ func TestCheckFabric(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+			c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
 			c.job.AzureRDMA = tt.signs
 			var r rendezvous.Roster
 			for _, s := range tt.ranks {

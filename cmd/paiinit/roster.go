@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 
 	"github.com/paiinit/paiinit/envspec"
@@ -16,13 +17,18 @@ import (
 // agreement is what the ranks agreed on at the commit, and what follows from it for this container. Before the commit
 // its roster is empty.
 type agreement struct {
+	*identity
 	roster rendezvous.Roster
-	fabric launch.Fabric  // the verdict on the verbs devices of all ranks
-	peers  []envspec.Peer // that this container's environment lists
+	fabric launch.Fabric // the verdict on the verbs devices of all ranks
+
+	ownAddr  func() netip.Addr // of this container, before and after the commit
+	hostKeys *hostKeys
 
 	book          func() *hosts.Book // computed once
 	writeSSHFiles func()             // writes ssh_config and known_hosts, once
 	sessionVars   func() []string    // computed once
+
+	unlinkHostfile func() // undoes linkHostfile; nil = nothing to undo
 }
 
 // agreed returns the agreement of the commit, or one with an empty roster before it.
@@ -34,20 +40,23 @@ func (c *container) agreed() *agreement {
 }
 
 // agree notes what the ranks have agreed on.
-func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) {
-	c.agreement.Store(c.newAgreement(roster, fabric))
+func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
+	a := c.newAgreement(roster, fabric)
+	c.agreement.Store(a)
+	return a
 }
 
 func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := &agreement{
-		roster: roster, fabric: fabric, peers: c.job.Peers,
+		identity: &c.identity, roster: roster, fabric: fabric, hostKeys: &c.hostKeys,
+		ownAddr:       func() netip.Addr { return c.node.Self().Addr.Addr() },
 		book:          sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) }),
-		sessionVars:   sync.OnceValue(func() []string { return c.varsOfSessions(roster, fabric) }),
 		writeSSHFiles: func() {},
 	}
+	a.sessionVars = sync.OnceValue(a.varsOfSessions)
 	if len(roster.Members) > 0 && !c.isAlone() {
 		a.writeSSHFiles = sync.OnceFunc(func() {
-			if err := c.writeSSH(c.running, a.book()); err != nil && c.running.Err() == nil {
+			if err := a.writeSSH(c.running); err != nil && c.running.Err() == nil {
 				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
 			}
 		})
@@ -84,8 +93,8 @@ func (a *agreement) named() ([]rendezvous.Member, []string) {
 // slotsOf returns how many processes a launcher may start on a rank: as the scheduler told this container alone, else as
 // the rank itself has announced.
 func (a *agreement) slotsOf(m *rendezvous.Member) int {
-	for i := range a.peers { // without copies: this is asked for every rank
-		if p := &a.peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
+	for i := range a.job.Peers { // without copies: this is asked for every rank
+		if p := &a.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
 			return p.Slots
 		}
 	}

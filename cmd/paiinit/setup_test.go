@@ -30,7 +30,7 @@ func TestDocumentedVariables(t *testing.T) {
 	c, _ := newReached(t, "mpirun")
 	c.state.Program = "/usr/bin/paiinit"
 	c.agent.Environ = []string{"TMPDIR=" + t.TempDir() + "/none"}
-	s := c.setup(netif.Network{Name: "eth1", Prefix: netip.MustParsePrefix("10.0.0.0/24"), Several: true}, c.agreed().roster)
+	s := c.agreed().setup(netif.Network{Name: "eth1", Prefix: netip.MustParsePrefix("10.0.0.0/24"), Several: true})
 	s.Root = true // this test may run as another user
 	require.NoError(t, s.Check())
 	var passed []string

@@ -40,22 +40,22 @@ func (h *hostKeys) of(keys *jobkey.Keys, id string) ssh.PublicKey {
 
 // writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx
 // ends: the keys of 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
-func (c *container) writeSSH(ctx context.Context, book *hosts.Book) error {
+func (a *agreement) writeSSH(ctx context.Context) error {
 	var known bytes.Buffer
-	for _, h := range book.Hosts {
+	for _, h := range a.book().Hosts {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		fmt.Fprintf(&known, "%s %s", h.Alias, ssh.MarshalAuthorizedKey(c.hostKeys.of(c.keys, h.ID)))
+		fmt.Fprintf(&known, "%s %s", h.Alias, ssh.MarshalAuthorizedKey(a.hostKeys.of(a.keys, h.ID)))
 	}
 	files := hosts.SSHFiles{
-		Config: c.state.File(statedir.SSHConfig), Agent: c.state.File(statedir.KeysSocket),
-		KnownHosts: c.state.File(statedir.KnownHosts),
+		Config: a.state.File(statedir.SSHConfig), Agent: a.state.File(statedir.KeysSocket),
+		KnownHosts: a.state.File(statedir.KnownHosts),
 	}
 	for name, text := range map[string][]byte{
-		statedir.KnownHosts: known.Bytes(), statedir.SSHConfig: book.SSHConfig(files),
+		statedir.KnownHosts: known.Bytes(), statedir.SSHConfig: a.book().SSHConfig(files),
 	} {
-		if err := c.state.WriteFile(name, text); err != nil {
+		if err := a.state.WriteFile(name, text); err != nil {
 			return err
 		}
 	}

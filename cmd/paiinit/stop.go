@@ -32,7 +32,7 @@ func (c *container) stopRanks(sig syscall.Signal) {
 
 // awaitEnd waits on every rank but 0 until the job has ended, and tells the ranks of the launcher here when they are to end.
 func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
-	if err := c.writeHosts(c.agreed()); err != nil {
+	if err := c.agreed().writeHosts(); err != nil {
 		c.log.Warn("this rank has no host list", "phase", "wait", "err", err)
 	}
 	done := make(chan struct{})

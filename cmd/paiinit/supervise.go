@@ -49,7 +49,9 @@ func newSessions() *launch.Sessions {
 // newAsks remembers what the launchers of the command are asked for.
 func (c *container) newAsks() *launch.Asks {
 	return &launch.Asks{
-		Log: c.log, Bin: c.state.File(statedir.Bin), Slots: c.slotsAsked,
+		Log: c.log, Bin: c.state.File(statedir.Bin), Slots: func(ctx context.Context, r launch.Request) (map[string]int, error) {
+			return c.agreed().slotsAsked(ctx, r)
+		},
 		Dir: func(pid int) string {
 			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
 			return dir
@@ -88,7 +90,7 @@ func (c *container) absent(ctx context.Context, settle time.Duration) *launch.Lo
 }
 
 // slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
-func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
+func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
 	count := make(map[string]int)
 	hostfile := request.Hostfile
 	if request.HostfileOptional {
@@ -99,7 +101,7 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 	switch {
 	case request.Hosts != nil:
 		for _, h := range request.Hosts {
-			t, ok := c.agreed().resolve(ctx, h)
+			t, ok := a.resolve(ctx, h)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h)
 			}
@@ -111,21 +113,20 @@ func (c *container) slotsAsked(ctx context.Context, request launch.Request) (map
 			return nil, err
 		}
 		for _, h := range hosts {
-			t, ok := c.agreed().resolve(ctx, h.Name)
+			t, ok := a.resolve(ctx, h.Name)
 			if !ok {
 				return nil, fmt.Errorf("%s is no container of this job", h.Name)
 			}
 			count[t.Name] += h.Slots
 		}
 	default:
-		a := c.agreed()
 		for i := range a.roster.Members {
 			m := &a.roster.Members[i]
 			count[m.Alias] = a.slotsOf(m)
 		}
 	}
 	for _, h := range request.Without {
-		if t, ok := c.agreed().resolve(ctx, h); ok {
+		if t, ok := a.resolve(ctx, h); ok {
 			delete(count, t.Name)
 		}
 	}

@@ -2,15 +2,13 @@ package main
 
 import (
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// askLauncher finds out which launcher this container has, while it is getting ready: the answer takes less time than that.
+// askLauncher finds out which launcher this container has while it gets ready, which takes longer than the answer.
 func (c *container) askLauncher(ctx context.Context) {
 	c.launcher = make(chan string, 1)
 	switch {
@@ -25,13 +23,14 @@ func (c *container) askLauncher(ctx context.Context) {
 
 // A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch;
 // tellLauncher passes its answer on.
-const launcherPatience = 50 * time.Millisecond
+const versionWait = 50 * time.Millisecond
 
-// lastFirst is how long after the start that is put off which rank 0 does not need: if this container is the last to come, the job is launched by then.
+// lastFirst delays work that rank 0 does not need: if this container is the last to come, the job is launched by
+// then.
 const lastFirst = 100 * time.Millisecond
 
-// mayComeLater says whether rank 0 may hear of this container's launcher after this container has registered: a host with several of them
-// takes 10 ms to say their versions, and the job would wait for some of them if this container is the last to come.
+// mayComeLater reports whether rank 0 may hear of this container's launcher after this container has registered: a host
+// with several of them takes 10 ms to say their versions, and the job would wait for the last container.
 func (c *container) mayComeLater() bool {
 	return c.job.Rank > 0 && c.exec != execAll && !c.sameLauncher
 }
@@ -39,7 +38,7 @@ func (c *container) mayComeLater() bool {
 // tellLauncher passes on what the launcher of this container says when that is not known before this container is
 // announced: where rank 0 may hear it later, the launcher is asked only now.
 func (c *container) tellLauncher(ctx context.Context) {
-	if !c.mayComeLater() && !c.versions.awaited() {
+	if !c.mayComeLater() && !c.versions.Awaited() {
 		return
 	}
 	c.serve.Go(func() {
@@ -67,7 +66,7 @@ func (c *container) launcherFound() string {
 	}
 	var late <-chan time.Time
 	if !c.sameLauncher {
-		t := time.NewTimer(launcherPatience)
+		t := time.NewTimer(versionWait)
 		defer t.Stop()
 		late = t.C
 	}
@@ -78,72 +77,24 @@ func (c *container) launcherFound() string {
 		}
 		return found
 	case <-late:
-		c.versions.await()
+		c.versions.Await()
 		return ""
 	}
 }
 
-// versions is what rank 0 compares the launchers of the other ranks with. The answers may come in any order, and after
-// the launch.
-type versions struct {
-	mu       sync.Mutex
-	awaiting bool                // rank 0's own launcher has not answered yet
-	early    []rendezvous.Record // of the ranks whose launchers have
-	own      rendezvous.Record
-	warned   []string // what differs and has been said
-}
-
-func (v *versions) await() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.awaiting = true
-}
-
-func (v *versions) awaited() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.awaiting
-}
-
-// hearOwn compares the launcher of this container, when it answers late, with the launchers that have
-// answered before it.
+// hearOwn compares the launcher of this container, when it answers late, with the launchers that have answered before it.
 func (c *container) hearOwn(id, found string) {
-	c.versions.mu.Lock()
-	defer c.versions.mu.Unlock()
-	c.versions.awaiting = false
-	c.versions.own = rendezvous.Record{ID: id, Launch: found}
-	for _, r := range c.versions.early {
-		c.compareLauncher(r)
-	}
-	c.versions.early = nil
+	c.versions.Own(launch.Found{Host: id, Launchers: found}, c.log)
 }
 
 // hearLate compares a launcher that was not known in time for the check with rank 0's, as soon as both are known.
 func (c *container) hearLate(r rendezvous.Record) {
-	c.versions.mu.Lock()
-	defer c.versions.mu.Unlock()
-	if c.versions.awaiting {
-		c.versions.early = append(c.versions.early, r)
-		return
-	}
-	c.compareLauncher(r)
-}
-
-// compareLauncher warns once of launchers that are the same as each other: many may come late. The caller holds the
-// lock.
-func (c *container) compareLauncher(r rendezvous.Record) {
-	own := c.versions.own
-	differ := launch.Differ([]string{own.ID, r.ID}, []string{own.Launch, r.Launch}, false)
-	if differ == "" || slices.Contains(c.versions.warned, r.Launch) {
-		return
-	}
-	c.versions.warned = append(c.versions.warned, r.Launch)
-	c.log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
+	c.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, c.log)
 }
 
 // checkLaunchers looks for launchers of different versions: their daemons may not understand each other.
 func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
-	if r.Members[0].Launch == "" && c.versions.awaited() {
+	if r.Members[0].Launch == "" && c.versions.Awaited() {
 		for _, m := range r.Members[1:] {
 			if m.Launch != "" {
 				c.hearLate(m.Record)
@@ -151,22 +102,13 @@ func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
 		}
 		return nil
 	}
-	var hosts, found []string
-	for i, m := range r.Members {
-		if m.Launch != "" || i == 0 || c.sameLauncher {
-			hosts, found = append(hosts, m.Alias), append(found, m.Launch)
-		}
+	all := make([]launch.Found, len(r.Members))
+	for i := range r.Members {
+		all[i] = launch.Found{Host: r.Members[i].Alias, Launchers: r.Members[i].Launch}
 	}
-	differ := launch.Differ(hosts, found, c.sameLauncher)
-	switch {
-	case differ == "" && c.sameLauncher && c.exec == execRank0 && len(found) > 1 && !launch.Known(found[0]):
-		return &rendezvous.Outcome{Status: statusUnmendable,
-			Reason: "--require-same-launcher: " + hosts[0] + " has no launcher of a known version"}
-	case differ == "":
+	refused := launch.CheckVersions(all, c.sameLauncher, c.exec == execRank0, c.log)
+	if refused == "" {
 		return nil
-	case c.sameLauncher:
-		return &rendezvous.Outcome{Status: statusUnmendable, Reason: differ}
 	}
-	c.log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
-	return nil
+	return &rendezvous.Outcome{Status: statusUnmendable, Reason: refused}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -34,7 +35,7 @@ func TestCheckLaunchers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
+			c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
 			c.exec, c.sameLauncher = execRank0, tt.required
 			var r rendezvous.Roster
 			for i, f := range tt.found {
@@ -56,8 +57,8 @@ func TestCheckLaunchers(t *testing.T) {
 func TestHearLate(t *testing.T) {
 	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
 	var log bytes.Buffer
-	c := &container{log: slog.New(slog.NewTextHandler(&log, nil))}
-	c.versions.own = rendezvous.Record{ID: "worker-0", Launch: four}
+	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
+	c.versions.Start(launch.Found{Host: "worker-0", Launchers: four})
 	for i, found := range []string{four, five, five, six, four, five, "mpirun=? mpiexec.hydra=MPICH_4.0.2"} {
 		c.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
 	}
@@ -71,7 +72,7 @@ func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
 	const four, five, six, seven = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0",
 		"mpirun=Open_MPI_7.0.0"
 	var log bytes.Buffer
-	c := &container{log: slog.New(slog.NewTextHandler(&log, nil)), launcher: make(chan string, 1)}
+	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}, launcher: make(chan string, 1)}
 	c.exec, c.job.Rank = execRank0, 0
 	require.Empty(t, c.launcherFound())
 	member := func(id, found string) rendezvous.Member {

@@ -1,4 +1,4 @@
-package main
+package hosts
 
 import (
 	"slices"
@@ -21,7 +21,7 @@ func TestParseRanks(t *testing.T) {
 		" 1 , 2 ":             {1, 2},
 		"4-4":                 {4},
 	} {
-		got, err := parseRanks(list, eachHosts)
+		got, err := ParseRanks(list, eachHosts)
 		require.NoError(t, err, "%q", list)
 		require.Equal(t, want, got, "%q", list)
 	}
@@ -38,7 +38,7 @@ func TestParseRanks(t *testing.T) {
 		"99999999999999999999":   "is no rank",
 		"0-99999999999999999999": "is no rank",
 	} {
-		_, err := parseRanks(list, eachHosts)
+		_, err := ParseRanks(list, eachHosts)
 		require.ErrorContains(t, err, want, "%q", list)
 	}
 }
@@ -48,7 +48,7 @@ func FuzzParseRanks(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, list string) {
-		ranks, err := parseRanks(list, eachHosts)
+		ranks, err := ParseRanks(list, eachHosts)
 		if err != nil {
 			return
 		}
@@ -58,9 +58,4 @@ func FuzzParseRanks(f *testing.F) {
 			require.NotContains(t, slices.Delete(slices.Clone(ranks), i, i+1), rank)
 		}
 	})
-}
-
-func TestShellWords(t *testing.T) {
-	require.Equal(t, "echo $HOME | cat", shellWords([]string{"echo $HOME | cat"}))
-	require.Equal(t, `'echo' '$HOME' 'it'\''s' ''`, shellWords([]string{"echo", "$HOME", "it's", ""}))
 }

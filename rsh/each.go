@@ -1,0 +1,171 @@
+package rsh
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Numbered is a host of the job, and the number that stands for it.
+type Numbered struct {
+	Number int
+	Host   string
+}
+
+// Each runs one command on several hosts, through the agent of this container.
+type Each struct {
+	Socket string // of the agent
+	AtOnce int    // on how many hosts the command runs at the same time
+	// Stdout and Stderr get whole lines, each with the number of its host in front.
+	Stdout, Stderr io.Writer
+	// Ended is told how the command ended on each host; err says why it could not be started here.
+	Ended func(host Numbered, status int, err error)
+
+	writing sync.Mutex // lines are not mixed
+
+	mu      sync.Mutex
+	running map[chan os.Signal]bool
+	stopped syscall.Signal // no further command starts; 0 = not so
+	worst   int
+}
+
+// Run returns the highest status of the commands. All that run get each of the signals; one that asks to end keeps
+// further commands from starting, and is the status if no command has failed.
+func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signals <-chan os.Signal) (status int) {
+	e.running = make(map[chan os.Signal]bool)
+	done := make(chan struct{})
+	var passing sync.WaitGroup
+	passing.Go(func() { e.pass(signals, done) })
+	var runs sync.WaitGroup
+	places := make(chan struct{}, e.AtOnce)
+	for _, host := range hosts {
+		places <- struct{}{}
+		runs.Go(func() {
+			defer func() { <-places }()
+			e.one(ctx, host, command)
+		})
+	}
+	runs.Wait()
+	close(done)
+	passing.Wait()
+	if e.worst == 0 && e.stopped != 0 {
+		return 128 + int(e.stopped)
+	}
+	return e.worst
+}
+
+// pass hands signals to all that run.
+func (e *Each) pass(signals <-chan os.Signal, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case sig := <-signals:
+			e.mu.Lock()
+			switch sig {
+			case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
+				e.stopped = sig.(syscall.Signal)
+			}
+			for to := range e.running {
+				select {
+				case to <- sig:
+				default: // it has enough of them
+				}
+			}
+			e.mu.Unlock()
+		}
+	}
+}
+
+// one runs the command on one host.
+func (e *Each) one(ctx context.Context, host Numbered, command string) {
+	signals := make(chan os.Signal, 16)
+	e.mu.Lock()
+	if e.stopped != 0 {
+		e.mu.Unlock()
+		return
+	}
+	e.running[signals] = true
+	e.mu.Unlock()
+	var copying sync.WaitGroup
+	status := exitTransport
+	stdout, err := e.prefix(&copying, e.Stdout, host.Number)
+	if err == nil {
+		var stderr *os.File
+		if stderr, err = e.prefix(&copying, e.Stderr, host.Number); err == nil {
+			c := Caller{
+				Socket: e.Socket, Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals },
+			}
+			status = c.Run(ctx, Invocation{Host: host.Host, Command: command})
+			_ = stderr.Close()
+		}
+		_ = stdout.Close()
+	}
+	copying.Wait()
+	e.Ended(host, status, err)
+	e.mu.Lock()
+	delete(e.running, signals)
+	e.worst = max(e.worst, status)
+	e.mu.Unlock()
+}
+
+// prefix returns a file whose lines go to w with the number in front, until it is closed everywhere.
+func (e *Each) prefix(copying *sync.WaitGroup, w io.Writer, number int) (*os.File, error) {
+	r, file, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	copying.Go(func() {
+		defer func() { _ = r.Close() }()
+		in := bufio.NewReaderSize(r, 64<<10)
+		for {
+			line, err := in.ReadSlice('\n') // a longer line is cut
+			if len(line) > 0 {
+				e.writing.Lock()
+				_, werr := fmt.Fprintf(w, "%d: %s\n", number, strings.TrimSuffix(string(line), "\n"))
+				e.writing.Unlock()
+				if werr != nil {
+					return // the command gets SIGPIPE
+				}
+			}
+			if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+				return
+			}
+		}
+	})
+	return file, nil
+}
+
+// Output is Run for a command whose standard output the caller reads. The error says why that is not possible.
+func (c Caller) Output(ctx context.Context, inv Invocation) (text []byte, status int, err error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, exitTransport, err
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() { text, err = io.ReadAll(r) })
+	c.Stdout = w
+	status = c.Run(ctx, inv)
+	_ = w.Close()
+	reading.Wait()
+	_ = r.Close()
+	return text, status, err
+}
+
+// Quote returns a command for the shell that runs words as they are; one word alone is such a command already.
+func Quote(words []string) string {
+	if len(words) == 1 {
+		return words[0]
+	}
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}
