@@ -1,5 +1,5 @@
-// Package tcp notices that a connection between two ranks is lost, and keeps why. The client and the server of SSH both
-// need it.
+// Package tcp detects the loss of a connection between two ranks, and keeps the reason. Both the client and the server
+// of SSH need it.
 package tcp
 
 import (
@@ -17,14 +17,14 @@ import (
 // or not. TCP keepalives wake no process; with several probes, a few lost packets do not end the connection (tcp(7),
 // tcp_keepalive_*).
 func Watch(conn net.Conn, timeout time.Duration) error {
-	const questions = 6
-	pause := int(max(timeout/questions, time.Second).Seconds())
+	const probes = 6
+	pause := int(max(timeout/probes, time.Second).Seconds())
 	err := onSocket(conn, func(fd int) error {
 		return errors.Join(
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, pause),
 			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, pause),
-			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, questions))
+			unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, probes))
 	})
 	return errors.Join(err, SetUserTimeout(conn, timeout))
 }
