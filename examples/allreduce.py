@@ -67,9 +67,9 @@ class MPICH:
         return [every.raw[i : i + NAME_BYTES].split(b"\0")[0].decode() for i in range(0, len(every), NAME_BYTES)]
 
     def finish(self):
-        # MPI_Finalize of MPICH 4.0 hangs more often than not where ranks talk over TCP: a rank that waits for the
-        # others in it no longer answers those that still take leave of it (pmodels/mpich#6596). So this says goodbye
-        # to the launcher alone, in the words of the PMI-1 protocol, once nobody needs anybody any more.
+        # MPI_Finalize of MPICH 4.0 usually hangs if ranks communicate over TCP: a rank that waits in it no longer answers
+        # the ranks that still disconnect from it (pmodels/mpich#6596). So we end only the connection to the launcher, by
+        # the PMI-1 protocol, once no rank needs another one.
         self.lib.MPI_Barrier(self.WORLD)
         launcher = int(os.environ["PMI_FD"])
         os.write(launcher, b"cmd=finalize\n")
@@ -77,7 +77,7 @@ class MPICH:
 
 
 def world():
-    """The MPI that this process was started by: hydra sets PMI_RANK, Open MPI OMPI_COMM_WORLD_RANK."""
+    """Returns the MPI implementation that started this process: hydra sets PMI_RANK, Open MPI OMPI_COMM_WORLD_RANK."""
     if "PMI_RANK" in os.environ and "OMPI_COMM_WORLD_RANK" not in os.environ:
         return MPICH()
     return OpenMPI()

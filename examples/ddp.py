@@ -33,14 +33,15 @@ def main():
     dist.init_process_group(args.backend)
     losses = train(args.fail)
 
-    # One write for the line: processes share the pipe.
+    # We write each line by one call, because the processes share the pipe.
     sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()}: loss {losses[0]:.6f} -> {losses[-1]:.6f}\n")
     sys.stdout.flush()
     time.sleep(args.sleep)
     dist.barrier()
-    # The end of the group waits for its threads, and one of them may not have let go yet of what was communicated. If that
-    # is the last hold on a tensor of Python's, the thread needs Python, which waits for it or is ending: the process hangs
-    # or aborts (pytorch/pytorch#190489). So the model, which holds the group, is gone by now, and losses is still there.
+    # Destroying the group waits for its threads, and a thread may still hold a tensor that it has sent. If that is the
+    # last reference to a tensor of Python, the thread needs the interpreter, which waits for the thread or is ending: the
+    # process hangs or aborts (pytorch/pytorch#190489). So we have dropped the model, which refers to the group, and still
+    # keep losses.
     dist.destroy_process_group()
     return 0 if losses[-1] < losses[0] / 2 else 1
 
@@ -51,9 +52,9 @@ def train(fail):
 
     torch.manual_seed(rank)
     x = torch.randn(SAMPLES, FEATURES)
-    y = x @ torch.arange(1.0, FEATURES + 1).unsqueeze(1)  # what the model has to find out
+    y = x @ torch.arange(1.0, FEATURES + 1).unsqueeze(1)  # what the model must learn
 
-    # Parameters and buffers of rank 0 go to all others first.
+    # DistributedDataParallel first sends the parameters and buffers of rank 0 to all other ranks.
     model = DistributedDataParallel(torch.nn.Linear(FEATURES, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = torch.zeros(STEPS)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ParseRanks reads a list of ranks, ranges of ranks and names, of which each may stand there more than once; "" = all.
-// names are those of every rank.
+// ParseRanks reads a list of ranks, ranges of ranks and names, which may have duplicates; "" = all ranks. names has the
+// names of every rank.
 func ParseRanks(list string, names [][]string) ([]int, error) {
 	var ranks []int
 	if list == "" {
@@ -45,9 +45,9 @@ func parseRange(word string, names [][]string) (first, last int, err error) {
 	}
 	switch {
 	case err != nil || from[0] == '+' || to[0] == '+':
-		return 0, 0, fmt.Errorf("%q is no rank, no range of ranks such as 3-5, and no name of a host", word)
+		return 0, 0, fmt.Errorf("%q is not a rank, a range of ranks such as 3-5, or the name of a host", word)
 	case first > last:
-		return 0, 0, fmt.Errorf("%q begins behind its end", word)
+		return 0, 0, fmt.Errorf("%q: the first rank is higher than the last", word)
 	case last >= len(names):
 		return 0, 0, fmt.Errorf("%q: the job has the ranks 0 to %d", word, len(names)-1)
 	}

@@ -28,15 +28,15 @@ func TestParseRanks(t *testing.T) {
 	for list, want := range map[string]string{
 		"5":                      `"5": the job has the ranks 0 to 4`,
 		"0-5":                    `"0-5": the job has the ranks 0 to 4`,
-		"4-2":                    `"4-2" begins behind its end`,
-		"-1":                     `"-1" is no rank`,
-		"1-":                     `"1-" is no rank`,
-		"+1":                     `"+1" is no rank`,
-		"1-+2":                   `"1-+2" is no rank`,
-		"0,,1":                   `"" is no rank`,
-		"worker-9":               `"worker-9" is no rank, no range of ranks such as 3-5, and no name of a host`,
-		"99999999999999999999":   "is no rank",
-		"0-99999999999999999999": "is no rank",
+		"4-2":                    `"4-2": the first rank is higher than the last`,
+		"-1":                     `"-1" is not a rank`,
+		"1-":                     `"1-" is not a rank`,
+		"+1":                     `"+1" is not a rank`,
+		"1-+2":                   `"1-+2" is not a rank`,
+		"0,,1":                   `"" is not a rank`,
+		"worker-9":               `"worker-9" is not a rank, a range of ranks such as 3-5, or the name of a host`,
+		"99999999999999999999":   "is not a rank",
+		"0-99999999999999999999": "is not a rank",
 	} {
 		_, err := ParseRanks(list, eachHosts)
 		require.ErrorContains(t, err, want, "%q", list)

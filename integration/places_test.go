@@ -146,5 +146,5 @@ $`, stdout(c))
 	require.Contains(t, says, "paiinit is not running here")
 	require.Contains(t, says, "paiinit rsh: localhost: asking the paiinit at /dev/shm/paiinit-12345-d/agent.sock: "+
 		"user 54321 serves this socket instead of user 12345 or root; nothing was sent to it\n")
-	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: user 54321 is at the other end")
+	require.Contains(t, says, "asking on /dev/shm/paiinit-12345-d/status.sock: the other end belongs to user 54321")
 }

@@ -601,7 +601,7 @@ func TestServerOfAnotherUser(t *testing.T) {
 		<-answered
 		want := "asked"
 		if tt.refused {
-			want = fmt.Sprintf("asking on %s: user 65534 is at the other end, neither user 65533 nor root", c.Socket)
+			want = fmt.Sprintf("asking on %s: the other end belongs to user 65534 instead of user 65533 or root", c.Socket)
 		}
 		require.Equal(t, want, string(out), "%+v", tt)
 	}

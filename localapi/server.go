@@ -127,18 +127,18 @@ func readRequest(ctx context.Context, conn net.Conn) (*request, error) {
 func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 	var a answer
 	var refusal *Refusal
-	switch {
-	case q.Ask == askStatus:
+	switch q.Ask {
+	case askStatus:
 		a.Status = s.Job.Status(ctx)
-	case q.Ask == askWait:
+	case askWait:
 		refusal = s.Job.Wait(ctx)
-	case q.Ask == askBarrier:
+	case askBarrier:
 		refusal = s.Job.Barrier(ctx, q.Name)
-	case q.Ask == askHosts:
+	case askHosts:
 		a.Hosts, refusal = s.Job.Hosts(ctx)
-	case q.Ask == askHostfile:
+	case askHostfile:
 		a.Hosts, refusal = s.Job.Hostfile(ctx)
-	case q.Ask == askNames:
+	case askNames:
 		a.Names, refusal = s.Job.Names(pid)
 	default:
 		if q.Fill != nil {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Numbered is a host of the job, and the number that stands for it.
+// Numbered is a host of the job and its number in the output.
 type Numbered struct {
 	Number int
 	Host   string
@@ -20,23 +20,23 @@ type Numbered struct {
 
 // Each runs one command on several hosts, through the agent of this container.
 type Each struct {
-	Socket string // of the agent
-	AtOnce int    // on how many hosts the command runs at the same time
-	// Stdout and Stderr get whole lines, each with the number of its host in front.
+	Socket string // the agent's socket
+	AtOnce int    // the number of hosts on which the command runs concurrently
+	// Stdout and Stderr get whole lines, each prefixed by the number of its host.
 	Stdout, Stderr io.Writer
-	// Ended is told how the command ended on each host; err says why it could not be started here.
+	// Ended is called when the command has ended on a host; err says why it could not be started here.
 	Ended func(host Numbered, status int, err error)
 
-	writing sync.Mutex // lines are not mixed
+	writing sync.Mutex // keeps lines whole
 
 	mu      sync.Mutex
 	running map[chan os.Signal]bool
-	stopped syscall.Signal // no further command starts; 0 = not so
+	stopped syscall.Signal // the signal after which no further command starts; 0 = none
 	worst   int
 }
 
-// Run returns the highest status of the commands. Every running command gets each of the signals; a signal that asks to
-// end keeps further commands from starting, and is the status if no command has failed.
+// Run runs the command on all hosts and returns the highest exit status. It forwards each signal to all running
+// commands. After a signal that asks to end, no further command starts, and Run returns 128+n if no command has failed.
 func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signals <-chan os.Signal) (status int) {
 	e.running = make(map[chan os.Signal]bool)
 	done := make(chan struct{})
@@ -60,7 +60,7 @@ func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signal
 	return e.worst
 }
 
-// pass hands signals to all that run.
+// pass forwards signals to all running commands.
 func (e *Each) pass(signals <-chan os.Signal, done <-chan struct{}) {
 	for {
 		select {
@@ -75,7 +75,7 @@ func (e *Each) pass(signals <-chan os.Signal, done <-chan struct{}) {
 			for to := range e.running {
 				select {
 				case to <- sig:
-				default: // it has enough of them
+				default: // its queue is full of unread signals
 				}
 			}
 			e.mu.Unlock()
@@ -115,7 +115,8 @@ func (e *Each) one(ctx context.Context, host Numbered, command string) {
 	e.mu.Unlock()
 }
 
-// prefix returns a file whose lines go to w with the number in front, until it is closed everywhere.
+// prefix returns a file. It copies the file's lines to w, prefixed by the number, until every process has closed the
+// file.
 func (e *Each) prefix(copying *sync.WaitGroup, w io.Writer, number int) (*os.File, error) {
 	r, file, err := os.Pipe()
 	if err != nil {
@@ -125,7 +126,7 @@ func (e *Each) prefix(copying *sync.WaitGroup, w io.Writer, number int) (*os.Fil
 		defer func() { _ = r.Close() }()
 		in := bufio.NewReaderSize(r, 64<<10)
 		for {
-			line, err := in.ReadSlice('\n') // a longer line is cut
+			line, err := in.ReadSlice('\n') // splits a line longer than the buffer
 			if len(line) > 0 {
 				e.writing.Lock()
 				_, werr := fmt.Fprintf(w, "%d: %s\n", number, strings.TrimSuffix(string(line), "\n"))
@@ -142,7 +143,7 @@ func (e *Each) prefix(copying *sync.WaitGroup, w io.Writer, number int) (*os.Fil
 	return file, nil
 }
 
-// Output is Run for a command whose standard output the caller reads. The error says why that is not possible.
+// Output runs a command as Run does, and returns its standard output. err says why the output could not be read.
 func (c Caller) Output(ctx context.Context, inv Invocation) (text []byte, status int, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -158,7 +159,7 @@ func (c Caller) Output(ctx context.Context, inv Invocation) (text []byte, status
 	return text, status, err
 }
 
-// Quote returns a command for the shell that runs words as they are; one word alone is such a command already.
+// Quote returns a shell command that runs the words unchanged. A single word is already a shell command.
 func Quote(words []string) string {
 	if len(words) == 1 {
 		return words[0]

@@ -18,7 +18,7 @@ func TestQuote(t *testing.T) {
 	require.Equal(t, `'echo' '$HOME' 'it'\''s' ''`, Quote([]string{"echo", "$HOME", "it's", ""}))
 }
 
-// Each line of the output begins with the number of its host, and the highest status is that of all.
+// Each line of the output begins with the number of its host, and Run returns the highest status.
 func TestEach(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	var mu sync.Mutex
@@ -45,7 +45,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// A signal that asks to end keeps commands from starting.
+// After a signal that asks to end, no further command starts.
 func TestEachIsStopped(t *testing.T) {
 	caught := make(chan os.Signal)
 	e := &Each{AtOnce: 1, Ended: func(Numbered, int, error) { t.Error("nothing is to start") }}

@@ -11,15 +11,15 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-// adopt returns the command line, and the environment, that a container was meant to start with: an ENTRYPOINT and a
-// command that both name this program are one command line.
+// adopt merges an ENTRYPOINT and a command that both name this program into one command line. It returns that command
+// line and its environment:
 //
 //	paiinit --timeout 1m -- paiinit --exec all -- CMD   paiinit run --timeout 1m --exec all -- CMD
 //	paiinit --state-dir /x -- paiinit status            paiinit status, with PAIINIT_STATE_DIR=/x
 //	paiinit -- --timeout 1m CMD                         paiinit run --timeout 1m -- CMD
 //
-// Of a flag that is given twice, the inner one wins. isSelf reports whether a word is the name of this program. Every
-// round takes words away, so there is an end.
+// If a flag is given twice, the inner one wins. isSelf reports whether a word is the name of this program. The loop
+// ends, because every round removes words.
 func adopt(args, environ []string, isSelf func(word string) bool) (adopted, environment []string) {
 	if isRemoteShell(args) || commandOf(args) != "run" {
 		return args, environ
@@ -32,7 +32,7 @@ func adopt(args, environ []string, isSelf func(word string) bool) (adopted, envi
 			words = words[1:]
 		}
 		switch {
-		case len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-': // no program has such a name
+		case len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-': // a flag, because no program has such a name
 			rest = append(flags, words...)
 			if own := commandOf(append(args[:1:1], words...)); own != "run" {
 				return append(args[:1:1], words...), asEnvironment(flags, environ)
@@ -53,7 +53,7 @@ func adopt(args, environ []string, isSelf func(word string) bool) (adopted, envi
 	}
 }
 
-// asEnvironment gives the variables of flags of run, for a command that may not have all of these flags.
+// asEnvironment turns flags of run into variables, for a command that may not have all of these flags.
 func asEnvironment(flags, environ []string) []string {
 	var set []string
 	for i := 0; i < len(flags); i++ {
@@ -72,13 +72,13 @@ func asEnvironment(flags, environ []string) []string {
 			set = append(set, twin(name)+"="+value)
 		}
 	}
-	slices.Reverse(set) // the first of a name counts in an environment, the last one on a command line
+	slices.Reverse(set) // in an environment the first entry of a name wins, on a command line the last
 	return slices.Concat(set, environ)
 }
 
-// isSelf reports whether a word of a command line is the name of this program: paiinit, or another name of the same
-// file. By the names of the links in the state directory's bin it does another program's work, which a job may have as
-// its command.
+// isSelf reports whether a word of a command line names this program: paiinit, or another name of the same file. The
+// names of the links in the state directory's bin do not count: under these, this program does the work of another
+// program, which may be a job's command.
 func isSelf(word string, environ []string) bool {
 	switch filepath.Base(word) {
 	case "paiinit":

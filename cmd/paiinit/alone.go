@@ -19,24 +19,24 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// isAlone reports whether this container is the whole job and admits no login from outside: it then opens no port, and
-// derives no key before one is needed.
+// isAlone reports whether this container is the whole job and admits no login from outside. It then opens no port, and
+// derives keys only when it needs them.
 func (id *identity) isAlone() bool { return id.job.Size == 1 && id.keysFile == "" }
 
-// listenAlone is listen for a job of one rank: the commands that ask are answered, and `paiinit rsh` and `paiinit each`
-// on its only host once one of them is used.
+// listenAlone replaces listen for a job of one rank. It answers the commands that ask, and starts the server for
+// `paiinit rsh` and `paiinit each` at their first use.
 func (c *container) listenAlone() error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce))
 	cfg.Dial = func(context.Context, string, netip.AddrPort) (io.ReadWriteCloser, error) {
-		return nil, errors.New("a job of one rank")
+		return nil, errors.New("a job of one rank has no other ranks")
 	}
 	cfg.Fabric = c.tellFabric(serving)
 	if !cfg.Self.Addr.IsValid() {
 		addr, err := rendezvous.OwnAddr()
 		if err != nil {
-			return fmt.Errorf("finding the own address: %w", err)
+			return fmt.Errorf("finding this container's address: %w", err)
 		}
 		cfg.Self.Addr = netip.AddrPortFrom(addr, 0)
 	}
@@ -46,7 +46,7 @@ func (c *container) listenAlone() error {
 	}
 	c.serve.Go(func() {
 		if err := c.serveOwnHost(serving); err != nil {
-			c.log.Error("paiinit rsh and each cannot be used", "err", err)
+			c.log.Error("paiinit rsh and paiinit each do not work in this container", "err", err)
 		}
 	})
 	c.tellLauncher(serving)
@@ -56,14 +56,14 @@ func (c *container) listenAlone() error {
 	return nil
 }
 
-// serveOwnHost waits for the first call of the remote shell, and serves this and the next ones until ctx ends, by an
-// SSH server that only this process reaches.
+// serveOwnHost waits for the first call of the remote shell, and serves this and all later calls until ctx ends. Its
+// SSH server is reachable only from this process.
 func (c *container) serveOwnHost(ctx context.Context) error {
 	if err := unixsock.Await(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
 		return err
 	}
 	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails, by its documentation
+	_, _ = rand.Read(secret) // its documentation says that it never fails
 	keys, err := jobkey.Derive(secret, c.job.ID, c.job.Attempt)
 	clear(secret)
 	if err != nil {
@@ -86,6 +86,6 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	if serr := server.Shutdown(stopping); serr != nil {
 		c.log.Debug("sessions were ended by force", "err", serr)
 	}
-	_ = pool.Close() // its connections end either way
+	_ = pool.Close() // Close has ended every connection even if it fails
 	return err
 }

@@ -50,6 +50,6 @@ func TestNames(t *testing.T) {
 	c.settings.people = peopleLocal
 	_, refusal = answers{c}.Names(os.Getpid())
 	require.Equal(t, &localapi.Refusal{
-		Exit: statusUnmendable, Text: "alice@laptop may run commands in this container only (--people local)",
+		Exit: statusUnmendable, Text: "alice@laptop may run commands only in this container (--people local)",
 	}, refusal)
 }

@@ -27,7 +27,7 @@ func envCommand(environ []string) *cli.Command {
 	}
 }
 
-// showEnv prints what was detected about the job. Secrets are named by their places, never shown.
+// showEnv prints what was detected about the job. Of a secret it prints only the variable or file that has it.
 func showEnv(c *cli.Context, environ []string) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -50,7 +50,7 @@ func showEnv(c *cli.Context, environ []string) error {
 	case c.Bool("json"):
 		return printJSON(w, struct {
 			envspec.Job
-			// Export is what a command would be told of the job, as far as that is known before the ranks have met.
+			// Export has the variables that a command would get, as far as they are known before the ranks connect.
 			Export map[string]string `json:"export"`
 		}{job, exported(environ, vars)})
 	case c.Bool("export"):
@@ -59,7 +59,7 @@ func showEnv(c *cli.Context, environ []string) error {
 	return tableEnv(w, job)
 }
 
-// identityVars tell a command who and how many.
+// identityVars returns the variables that tell a command its rank and the size of the job.
 func identityVars(job envspec.Job, rank, size int) []launch.Var {
 	vars := []launch.Var{{Name: "PAIINIT_JOB", Value: job.ID}, {Name: "PAIINIT_ROLE", Value: job.Role}}
 	if job.Index >= 0 {
@@ -69,21 +69,23 @@ func identityVars(job envspec.Job, rank, size int) []launch.Var {
 		vars = append(vars, launch.Var{Name: "PAIINIT_SIZE", Value: strconv.Itoa(size)})
 	}
 	if rank >= 0 {
-		vars = append(vars, launch.Var{Name: "PAIINIT_RANK", Value: strconv.Itoa(rank)}, launch.Var{Name: "NODE_RANK", Value: strconv.Itoa(rank)})
+		vars = append(vars, launch.Var{Name: "PAIINIT_RANK", Value: strconv.Itoa(rank)},
+			launch.Var{Name: "NODE_RANK", Value: strconv.Itoa(rank)})
 	}
 	return vars
 }
 
-const defaultMasterPort = 29500 // torchrun's own
+const defaultMasterPort = 29500 // the default of torchrun
 
-// masterVars tell a command where rank 0 is.
+// masterVars returns the variables that tell a command the address and port of rank 0.
 func masterVars(host string, port int) []launch.Var {
 	return []launch.Var{
-		{Name: "PAIINIT_MASTER", Value: host}, {Name: "MASTER_ADDR", Value: host}, {Name: "MASTER_PORT", Value: strconv.Itoa(port)},
+		{Name: "PAIINIT_MASTER", Value: host}, {Name: "MASTER_ADDR", Value: host},
+		{Name: "MASTER_PORT", Value: strconv.Itoa(port)},
 	}
 }
 
-// exported are the values that a command would see: the user's own where there is one.
+// exported returns the values of vars that a command would see. The user's own values win.
 func exported(environ []string, vars []launch.Var) map[string]string {
 	merged, _ := launch.Merge(environ, vars)
 	values := make(map[string]string, len(vars))
@@ -93,7 +95,7 @@ func exported(environ []string, vars []launch.Var) map[string]string {
 	return values
 }
 
-// printExports writes what environ lacks, for a POSIX shell.
+// printExports prints the variables that environ lacks, for a POSIX shell.
 func printExports(w io.Writer, environ []string, vars []launch.Var) error {
 	merged, _ := launch.Merge(environ, vars)
 	for _, kv := range merged[len(environ):] {
@@ -108,7 +110,7 @@ func printExports(w io.Writer, environ []string, vars []launch.Var) error {
 func tableEnv(out io.Writer, job envspec.Job) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	row := func(field string, value any) {
-		_, _ = fmt.Fprintf(w, "%s\t%v\t%s\n", field, value, job.Sources[field]) // reported by Flush
+		_, _ = fmt.Fprintf(w, "%s\t%v\t%s\n", field, value, job.Sources[field]) // Flush returns the error
 	}
 	row("system", job.System)
 	row("job", job.ID)
@@ -125,11 +127,12 @@ func tableEnv(out io.Writer, job envspec.Job) error {
 		if i == 0 {
 			from = job.Sources["peers"]
 		}
-		place := "a place unknown"
+		place := "unknown address"
 		if p.Host != "" && p.Port != 0 {
 			place = fmt.Sprintf("%s:%d", p.Host, p.Port)
 		}
-		_, _ = fmt.Fprintf(w, "peer\t%s rank %s at %s, slots %s\t%s\n", p.Alias, unknown(p.Rank), place, unknown(p.Slots), from)
+		_, _ = fmt.Fprintf(w, "peer\t%s rank %s at %s, slots %s\t%s\n",
+			p.Alias, unknown(p.Rank), place, unknown(p.Slots), from)
 	}
 	for _, s := range job.Seeds {
 		_, _ = fmt.Fprintf(w, "seed\t%s:%d\t%s\n", s.Host, s.Port, job.Sources["seeds"])

@@ -12,13 +12,13 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// Whether launchers and libraries are told which network to use (--network-hints).
+// The values of --network-hints: whether paiinit tells launchers and libraries which network to use.
 const (
 	hintsAuto = "auto"
 	hintsOff  = "off"
 )
 
-// endpoints are where the ranks are reached.
+// endpoints returns the address and the interface of every rank.
 func endpoints(members []rendezvous.Member) (hosts []netif.Endpoint) {
 	for i := range members {
 		m := &members[i]
@@ -27,7 +27,7 @@ func endpoints(members []rendezvous.Member) (hosts []netif.Endpoint) {
 	return hosts
 }
 
-// addrsOf are the addresses of the ranks.
+// addrsOf returns the addresses of the ranks.
 func addrsOf(members []rendezvous.Member) (addrs []netip.Addr) {
 	for i := range members {
 		addrs = append(addrs, members[i].Addr.Addr())
@@ -35,8 +35,8 @@ func addrsOf(members []rendezvous.Member) (addrs []netip.Addr) {
 	return addrs
 }
 
-// reachedOver is the network over which this container was reached. Behind a NAT none of its interfaces has that
-// address. With --network-hints off it is not looked for.
+// reachedOver returns the network over which rank 0 reached this container. Behind a NAT no interface has that address,
+// so it returns the network of the container's own address. With --network-hints off it returns the zero Network.
 func (a *agreement) reachedOver() netif.Network {
 	if a.networkHints == hintsOff {
 		return netif.Network{}
@@ -49,8 +49,8 @@ func (a *agreement) reachedOver() netif.Network {
 	return netif.Of(a.ownAddr())
 }
 
-// sessionSockets tells the ranks that a launcher starts here about this container's network, which may have another
-// name elsewhere.
+// sessionSockets returns the variables that name this container's network for the ranks that a launcher starts here. The
+// network may have another name in other containers.
 func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	if n.Several {
 		return launch.OwnVariables(n.Name)
@@ -58,8 +58,8 @@ func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	return nil
 }
 
-// withoutSettled are those of vars that contradict no choice of the user's. Files are read only where there is a
-// choice: several networks, or devices.
+// withoutSettled returns vars without those that contradict the user's choice. It reads configuration files only if there
+// is something to choose: several networks, or devices.
 func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
 	if !n.Several && !a.fabric.Devices {
 		return vars
@@ -68,7 +68,7 @@ func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slo
 	return slices.DeleteFunc(vars, func(v launch.Var) bool { return a.settled(texts, v.Name, level) })
 }
 
-// settled says whether the user has made the choice that a variable or option would make, and logs it.
+// settled reports whether the user has already made the choice that a variable or option would make, and logs it.
 func (a *agreement) settled(texts launch.Texts, name string, level slog.Level) bool {
 	why := texts.Settled(name)
 	if why != "" {
@@ -78,7 +78,7 @@ func (a *agreement) settled(texts launch.Texts, name string, level slog.Level) b
 	return why != ""
 }
 
-// choices are the texts in which the user of this job may have chosen a network.
+// choices returns the texts in which the user of this job may have chosen a network.
 func (a *agreement) choices() launch.Texts {
 	p := &launch.Places{
 		Environ: a.agent.Environ, Args: a.settings.command, Command: a.command, Dir: a.dir, Root: os.DirFS("/"),

@@ -18,7 +18,7 @@ import (
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
-// Exit statuses of paiinit's own, after sysexits.h.
+// The exit statuses of paiinit itself, after sysexits.h.
 const (
 	statusUsage      = 64
 	statusUnmendable = 69
@@ -28,7 +28,7 @@ const (
 	statusConfig     = 78
 )
 
-// run is the agent: it reads the command line, launches, and says why it ends.
+// run is the agent: it reads the command line, launches the job, and reports why it ends.
 func run(args []string, agent pid1.Agent) int {
 	status := 0
 	var s settings
@@ -54,7 +54,7 @@ func run(args []string, agent pid1.Agent) int {
 	}
 	stderr.Ending()
 	log := s.logger(stderr)
-	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // else it is for that paiinit to tell
+	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // the running paiinit owns the message
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
@@ -112,7 +112,7 @@ func statusOf(err error) int {
 	return statusUnmendable
 }
 
-// hint says what a person can do about an error that came after COMMAND, if there was one.
+// hint returns what a person can do about an error; command is COMMAND, if there is one.
 func hint(err error, command []string) string {
 	var (
 		usage   *usageError
@@ -126,36 +126,37 @@ func hint(err error, command []string) string {
 		if name := mistyped(strings.Join(command[:min(len(command), 1)], "")); name != "" {
 			return fmt.Sprintf("did you mean paiinit %s?", name)
 		}
-		return "paiinit status asks the paiinit that runs; a command beside the job needs no paiinit in front; " +
-			"another job needs a name (--job)"
+		return "paiinit status asks the running paiinit; run a command beside the job without paiinit; " +
+			"give another job a name (--job)"
 	case errors.As(err, &usage):
 		return "see paiinit run --help"
 	case errors.As(err, &secret):
 		return "make a secret with: head -c 32 /dev/urandom | base64; give the same one to every container: " +
 			"--secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
-			"PAIINIT_SECRET in the environment; or a key that the scheduler shares already " +
-			"(OpenPAI's job ssh plugin). Without one, --insecure lets everybody take part who reaches the port"
+			"PAIINIT_SECRET in the environment; or a key that the scheduler already shares " +
+			"(OpenPAI's job ssh plugin). Without a secret, --insecure lets every host that reaches the port join"
 	case errors.As(err, &missing) && missing.OtherVersion():
-		return "all containers of a job need the same paiinit; `paiinit version` in each image tells which it has"
+		return "all containers of a job need the same version of paiinit; `paiinit version` shows it in each image"
 	case errors.As(err, &missing) && missing.OtherSecret():
-		return "the containers of one job must be given the same secret; " +
-			"the fingerprint in the first log line of each container tells them apart"
+		return "give all containers of the job the same secret; " +
+			"the first log line of each container has the fingerprint of its secret"
 	case errors.As(err, &missing):
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
 	case errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "":
 		return fmt.Sprintf("did you mean paiinit %s? "+
-			"A command of the job is looked up in this container's PATH before anything is launched",
+			"paiinit looks for the job's command in this container's PATH before the launch",
 			mistyped(look.Name))
 	case errors.As(err, &look) && look.Status == 127:
-		return "the command is looked up in this container's PATH before anything is launched"
+		return "paiinit looks for the job's command in this container's PATH before the launch"
 	}
 	return ""
 }
 
-// nested returns the variable that says that this process is inside a launched rank already, or "".
+// nested returns the variable that marks a process inside a launched rank, or "" if this process is outside.
 func nested(environ []string) string { return envspec.Nested(environ) }
 
-// passThrough runs the command in place of this process: an image's ENTRYPOINT must do no harm when a launcher starts it again.
+// passThrough replaces this process by the command: an image's ENTRYPOINT must be harmless when a launcher starts it
+// again.
 func passThrough(args, environ []string) int {
 	var s settings
 	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
@@ -164,11 +165,12 @@ func passThrough(args, environ []string) int {
 		return statusOf(err)
 	}
 	if len(s.command) == 0 {
-		complain("%s is set, so this is inside a launched rank, and there is no COMMAND to run", nested(environ))
+		complain("no COMMAND given: %s is set, so this process is inside a launched rank and only runs COMMAND",
+			nested(environ))
 		return statusUsage
 	}
 	if ignored := ignoredFlags(args, environ); len(ignored) > 0 {
-		complain("a paiinit has started this command already, so %s has no effect here; give it to that paiinit",
+		complain("%s has no effect here, because a running paiinit has started this command; give it to that paiinit",
 			strings.Join(ignored, " "))
 	}
 	dir, err := os.Getwd()
@@ -195,8 +197,9 @@ func passThrough(args, environ []string) int {
 	return 126
 }
 
-// ignoredFlags are the flags that passThrough cannot heed in a script of the job, where --exec all would be missed. A
-// rank that a launcher has started comes through the same ENTRYPOINT as its container, whose paiinit has heeded them.
+// ignoredFlags returns the flags that passThrough ignores in a script of the job, where a user would miss --exec all.
+// It returns none in a rank that a launcher has started: the rank runs the ENTRYPOINT of its container, whose paiinit
+// has used these flags.
 func ignoredFlags(args, environ []string) []string {
 	others := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
 		return strings.HasPrefix(kv, "PAIINIT_ACTIVE=")

@@ -9,11 +9,11 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// sftpServer is the command that the SSH server runs for the subsystem sftp.
+// sftpServer is the command of this program that the SSH server runs for the subsystem sftp.
 const sftpServer = "sftp-server"
 
-// sftpCommand is not for people: it speaks SFTP on its standard input and output. Its arguments are hidden from the
-// client.
+// sftpCommand serves SFTP on its standard input and output. Its arguments are the paths to hide from the client. It is
+// not for people, so the help does not show it.
 func sftpCommand() *cli.Command {
 	return &cli.Command{
 		Name: sftpServer, Hidden: true,
@@ -23,8 +23,8 @@ func sftpCommand() *cli.Command {
 	}
 }
 
-// hidden is what a key for sftp alone must not reach: the memory and the devices of this machine, what makes a caller
-// one of the job, and who may log in.
+// hidden returns the paths that a key for sftp only must not reach: the memory and the devices of this machine, the
+// secret and the sockets of the job, and the list of keys that may log in.
 func (id *identity) hidden() []string {
 	paths := []string{"/proc", "/sys", "/dev", id.state.Path, id.keysFile, id.absolute(id.secretFile)}
 	for _, secret := range id.job.Secrets {
@@ -33,7 +33,7 @@ func (id *identity) hidden() []string {
 	return paths
 }
 
-// isPeer reports whether an address is one of the job's: of the list that the environment gives, or of the roster.
+// isPeer reports whether an address belongs to the job: to the peers from the environment, or to the roster.
 func (a *agreement) isPeer(addr netip.Addr) bool {
 	for _, p := range a.job.Peers {
 		if a, err := netip.ParseAddr(p.Host); err == nil && a.Unmap() == addr {

@@ -2,14 +2,14 @@ package main
 
 import "strings"
 
-// ownCommands are the commands of this program that a person may have meant.
+// ownCommands returns the commands of this program that a person may have meant.
 func ownCommands() []string {
 	return []string{
 		"run", "rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help",
 	}
 }
 
-// mistyped returns the command of ours that a word most likely means, "" when it resembles none.
+// mistyped returns the command of this program that a word most likely means, or "" if it resembles none.
 func mistyped(word string) string {
 	best, least := "", 1+len(word)/3
 	for _, name := range ownCommands() {
@@ -20,8 +20,8 @@ func mistyped(word string) string {
 	return best
 }
 
-// distance counts the letters to insert, delete, replace or swap with their neighbour to make one word of the other
-// (optimal string alignment).
+// distance returns the number of insertions, deletions, replacements and swaps of neighbours that turn one word into
+// the other (optimal string alignment).
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {

@@ -9,14 +9,14 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// untilOf normalises the value of --until: ranks that were told the same in other words agree.
+// untilOf normalises the value of --until, so that ranks with equivalent values agree.
 func untilOf(value string) string {
 	roles := strings.FieldsFunc(strings.ToLower(value), func(r rune) bool { return r == ',' || r == ' ' })
 	slices.Sort(roles)
 	return strings.Join(slices.Compact(roles), ",")
 }
 
-// whoRuns is what all ranks must have been told alike: --exec, and --until where it was given.
+// whoRuns returns the settings that must be equal on all ranks: --exec, and --until if it is given.
 func (s *settings) whoRuns() string {
 	if s.exec != execAll || s.until == "" {
 		return s.exec
@@ -24,8 +24,8 @@ func (s *settings) whoRuns() string {
 	return s.exec + " --until " + s.until
 }
 
-// checkUntil refuses roles in --until that no rank has. A container on its own, such as TFJob's evaluator, may have
-// been given those of a whole job.
+// checkUntil refuses roles in --until that no rank has. It accepts any role in a container that runs alone, such as
+// TFJob's evaluator, because the setting may be for the whole job.
 func (s *settings) checkUntil(roles []string) error {
 	if s.exec != execAll || s.until == "" || s.until == launch.UntilRank0 || len(roles) < 2 {
 		return nil

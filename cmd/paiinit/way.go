@@ -9,12 +9,12 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// wayTimeout covers two SYN packets that are lost: the kernel repeats them after 1 s and 3 s.
+// wayTimeout covers two lost SYN packets, which the kernel repeats after 1 s and 3 s.
 const wayTimeout = 4 * time.Second
 
-// checkWay warns when packets to a port that no environment names are dropped between two hosts of the job, where
-// mpirun would wait for minutes without a word. Rank 0 dials the port that the first rank on another host keeps for the
-// job: the kernel there refuses, which is an answer.
+// checkWay warns if a firewall between two hosts of the job drops packets to ports other than paiinit's, because mpirun
+// would then wait silently for minutes. Rank 0 dials the port that the first rank on another host reserves for the job.
+// If packets arrive, the kernel there refuses the connection, which is an answer.
 func (a *agreement) checkWay(ctx context.Context) {
 	to, ok := otherHost(a.roster.Members)
 	if !ok {
@@ -25,11 +25,11 @@ func (a *agreement) checkWay(ctx context.Context) {
 		a.log.Warn("packets to other ports than ours do not reach a rank", "phase", "launch", "peer", to.Alias,
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
-				"allow all TCP between the hosts of the job, or give them a range (docs/launchers.md)")
+				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")
 	}
 }
 
-// otherHost is the first rank at another address than rank 0's that keeps a port for the job.
+// otherHost returns the first rank that reserves a port for the job and has another address than rank 0.
 func otherHost(members []rendezvous.Member) (m rendezvous.Member, ok bool) {
 	for _, m := range members {
 		if m.Task != 0 && m.Addr.Addr().Unmap() != members[0].Addr.Addr().Unmap() {

@@ -1,9 +1,9 @@
 #!/bin/sh
-# In place of init.sh in the ConfigMap of kubeflow/openmpi, whose pods call it as before:
+# This replaces init.sh in the ConfigMap of kubeflow/openmpi, whose pods call it as before:
 #
 #   sh init.sh master|worker WORKERS EXEC INIT_TIMEOUT
 #
-# The image needs paiinit, and no openssh. The key in secrets/ is the job's secret: it is not copied to anywhere.
+# The image needs paiinit, but no openssh. The key in secrets/ is the job's secret; the script copies it nowhere.
 set -eu
 
 role=$1 exec=$3 timeout=$4
@@ -20,7 +20,7 @@ if [ "$role" = master ]; then
 	exec paiinit --timeout "${timeout}s" -- sh -c "$exec"
 fi
 
-# The sidecar says when the drivers and the data are there.
+# The sidecar signals when the drivers and the data are ready.
 left=$timeout
 until [ -f "$signals/SIGCONT" ]; do
 	if [ "$left" -le 0 ]; then
@@ -36,7 +36,7 @@ trap '[ -z "$worker" ] || kill -TERM "$worker"' TERM INT
 paiinit --timeout "${timeout}s" &
 worker=$!
 
-# It also says when the master has ended, which paiinit knows by itself once all have met.
+# It also signals the end of the master, which paiinit notices by itself once all ranks are connected.
 (
 	until [ -f "$signals/SIGTERM" ]; do sleep 1; done
 	kill -TERM "$worker"

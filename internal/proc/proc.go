@@ -21,7 +21,7 @@ type Process struct {
 	State   byte          // 'Z' is a zombie, 'T' is stopped
 	Exiting bool          // its exit has begun: the connections are closed, but it may not be a zombie yet
 	Started time.Duration // since the machine's boot
-	Exit    int           // of a zombie, as wait(2) gives it; 0 where the kernel hides it
+	Exit    int           // the wait(2) status of a zombie; 0 if the kernel hides it
 }
 
 // Ended reports whether the process is dead: a zombie, or about to disappear.
@@ -38,8 +38,8 @@ const (
 	fieldExit    = 49 // kernels before 3.5 have no such field
 )
 
-// Parse reads "PID (NAME) STATE PARENT GROUP SESSION ...", where NAME may contain anything. It is false for a line that
-// ends before the start time does.
+// Parse reads "PID (NAME) STATE PARENT GROUP SESSION ...", where NAME may contain anything. It returns false for a line
+// that is cut before the end of the start time.
 func Parse(stat []byte) (p Process, ok bool) {
 	open, end := 0, len(stat)-1
 	for open < len(stat) && stat[open] != '(' {
@@ -107,7 +107,7 @@ func nextField(b []byte) (field, rest []byte) {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' }
 
-// atoi is strconv.Atoi that allocates no error: the state is no number, and some limits exceed an int.
+// atoi is strconv.Atoi, but allocates no error: the state is not a number, and some limits exceed an int.
 func atoi(field []byte) (n int, ok bool) {
 	digits := field
 	if len(field) > 0 && field[0] == '-' {
@@ -149,8 +149,8 @@ func read(proc fs.FS, name string) (Process, error) {
 // Table has the processes of a PID namespace by number.
 type Table map[int]Process
 
-// ReadAll reads the processes once; self is the number of this process. It returns nil where proc belongs to another
-// PID namespace, whose numbers would name other processes here. A process that ends meanwhile is left out.
+// ReadAll reads the processes once; self is the PID of this process. It returns nil if proc belongs to another PID
+// namespace, whose PIDs would name other processes here. It omits processes that end meanwhile.
 func ReadAll(proc fs.FS, self int) Table {
 	if own, err := read(proc, "self"); err != nil || own.PID != self {
 		return nil
@@ -171,7 +171,7 @@ func ReadAll(proc fs.FS, self int) Table {
 	return all
 }
 
-// Children returns the processes that a process has started, or adopted, in the order of their numbers.
+// Children returns the processes that a process has started or adopted, in the order of their PIDs.
 func (all Table) Children(pid int) (found []int) {
 	for _, p := range all {
 		if p.Parent == pid && p.PID != pid {
@@ -192,7 +192,7 @@ func (all Table) Below(root int) []int {
 	for _, c := range children {
 		slices.Sort(c)
 	}
-	seen := map[int]bool{root: true} // numbers that are used again while proc is read may close a circle
+	seen := map[int]bool{root: true} // PIDs that the kernel reuses while we read proc may form a cycle
 	found := []int{root}
 	for i := 0; i < len(found); i++ {
 		for _, pid := range children[found[i]] {
@@ -221,8 +221,8 @@ func Ancestors(proc fs.FS, pid int) iter.Seq[int] {
 }
 
 // Generations returns how many generations above a process its paiinit is, of which agent is the second process: 0 =
-// the process is the agent, -1 = the agent belongs to no ancestor. An orphan, such as a launcher's daemon, is a child of
-// the first of paiinit's two processes, which is the parent of the agent and has its name.
+// the process is the agent, -1 = the agent belongs to no ancestor. An orphan, such as a launcher's daemon, is a child
+// of the first of paiinit's two processes, which is the parent of the agent and has its name.
 func Generations(proc fs.FS, pid, agent int) int {
 	chain := []int{pid}
 	if pid == agent {
@@ -245,12 +245,12 @@ func Generations(proc fs.FS, pid, agent int) int {
 	return slices.Index(chain, first.PID)
 }
 
-// CommandLine returns the words with which a process was started; none where they cannot be read.
+// CommandLine returns the arguments of a process; none if they cannot be read.
 func CommandLine(proc fs.FS, pid int) []string {
 	return readWords(proc, pid, "cmdline")
 }
 
-// Environ returns the environment with which a process was started; none where it cannot be read.
+// Environ returns the environment with which a process was started; none if it cannot be read.
 func Environ(proc fs.FS, pid int) []string {
 	return readWords(proc, pid, "environ")
 }
@@ -269,7 +269,7 @@ func readWords(proc fs.FS, pid int, file string) (words []string) {
 			begin = i + 1
 		}
 	}
-	if begin < len(text) { // a process may write its title there
+	if begin < len(text) { // a process may have written its title there, without a NUL
 		words = append(words, text[begin:])
 	}
 	return words

@@ -17,7 +17,7 @@ import (
 	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// line is what the kernel shows of a process: 52 fields.
+// line returns the kernel's line for a process: 52 fields.
 func line(p proc.Process) string {
 	flags := 4194560
 	if p.Exiting {
@@ -126,7 +126,7 @@ func TestTable(t *testing.T) {
 	f.add(20, 7, "sh) (x")
 	f.add(22, 20, "python3")
 	f.add(21, 20, "cat")
-	f.add(5, 22, "loader") // numbers are used again
+	f.add(5, 22, "loader") // the kernel has reused the PID
 	f.add(30, 0, "docker-exec")
 	all := proc.ReadAll(f, 7)
 	require.Len(t, all, 7)
@@ -148,8 +148,8 @@ func TestTable(t *testing.T) {
 	require.Equal(t, []int{41, 40}, slices.Collect(proc.Ancestors(f, 40)))
 }
 
-// The agent of a process is the nearest one above it, whatever its environment says; a launcher's daemon has left its
-// parents.
+// The agent of a process is its nearest ancestor that is an agent, whatever the environment says. A launcher's daemon
+// is an orphan.
 func TestGenerations(t *testing.T) {
 	fsys := fstest.MapFS{}
 	for pid, stat := range map[string]string{

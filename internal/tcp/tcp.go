@@ -1,5 +1,5 @@
-// Package tcp notices that a connection between two ranks is lost, and keeps why. The client and the server of SSH both
-// need it.
+// Package tcp detects the loss of a connection between two ranks, and keeps the reason. Both the client and the server
+// of SSH need it.
 package tcp
 
 import (

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen opens the socket at path, in place of the one that an earlier process has left there. Only this user and root
-// can connect to it.
+// Listen opens a socket at path, and replaces the socket of an earlier process. Only this user and root can connect to
+// it.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, &os.PathError{Op: "remove", Path: path, Err: err}
@@ -32,16 +32,16 @@ func Listen(path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// Server says how the connections to a socket are answered. Its functions may be called at the same time.
+// Server answers the connections to a socket. Its functions may be called concurrently.
 type Server struct {
-	// Answer answers a process of this user or of root, and has to return soon after ctx ends. pid is 0 for a process
+	// Answer answers a process of this user or of root, and must return soon after ctx ends. pid is 0 for a process
 	// of another PID namespace. Serve closes the connection.
 	Answer func(ctx context.Context, conn *net.UnixConn, pid int)
 
-	// Refuse, if not nil, is called in place of Answer for a process that may not connect.
+	// Refuse, if not nil, is called instead of Answer for a process that may not connect.
 	Refuse func(conn *net.UnixConn, err error)
 
-	// Retry, if not nil, is called when no connection can be accepted for now, before the next try after pause.
+	// Retry, if not nil, is called after a temporary failure to accept. Serve tries again after pause.
 	Retry func(err error, pause time.Duration)
 }
 
@@ -92,8 +92,8 @@ func (s Server) answer(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// mayPass reports whether accept lacks what other connections give back when they end. The kernel keeps the client
-// waiting meanwhile.
+// mayPass reports whether accept lacks a resource that other connections release when they end. The client waits in the
+// kernel's queue meanwhile.
 func mayPass(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS}, func(e error) bool {
 		return errors.Is(err, e)
@@ -134,7 +134,7 @@ func Await(ctx context.Context, ln *net.UnixListener) error {
 	return err
 }
 
-// Pair returns two sockets that are connected with each other.
+// Pair returns two sockets that are connected to each other.
 func Pair() (a, b *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -158,7 +158,7 @@ func Pair() (a, b *net.UnixConn, err error) {
 type UserError struct{ UID, Own int }
 
 func (e *UserError) Error() string {
-	return fmt.Sprintf("user %d is at the other end, neither user %d nor root", e.UID, e.Own)
+	return fmt.Sprintf("the other end belongs to user %d instead of user %d or root", e.UID, e.Own)
 }
 
 // checkClient returns the process that has connected, which must be this user's or root's.
@@ -197,7 +197,7 @@ func peerOf(conn *net.UnixConn) (cred *syscall.Ucred, err error) {
 		err = errors.Join(err, controlErr)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("finding out who is at the other end: %w", err)
+		return nil, fmt.Errorf("finding the user at the other end: %w", err)
 	}
 	return cred, nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
 )
 
-// TestMain is also a client of another user, which prints what it is told.
+// TestMain turns this program into a client of another user, which prints the answer.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("UNIXSOCK_TEST_CLIENT"); path != "" {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
@@ -62,7 +62,7 @@ func dial(t *testing.T, path string) *net.UnixConn {
 
 func TestListen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sock")
-	for range 2 { // the second time in place of a socket that was left
+	for range 2 { // the second time it replaces the socket of the first
 		ln, err := unixsock.Listen(path)
 		require.NoError(t, err)
 		info, err := os.Lstat(path)
@@ -142,7 +142,7 @@ func TestServeTriesAgainWithoutDescriptors(t *testing.T) {
 	require.NoError(t, end())
 }
 
-// A socket that somebody else has closed ends the server, with what it has started.
+// If the socket is closed from outside, the server ends, and so does everything that it has started.
 func TestServeEndsWithItsSocket(t *testing.T) {
 	ln, err := unixsock.Listen(filepath.Join(t.TempDir(), "sock"))
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestOtherUsers(t *testing.T) {
 		}
 		t.Skip(why)
 	}
-	dir, err := os.MkdirTemp("", "unixsock") // t.TempDir is root's alone
+	dir, err := os.MkdirTemp("", "unixsock") // only root can read t.TempDir
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o777))
@@ -222,13 +222,13 @@ func TestOtherUsers(t *testing.T) {
 	require.Equal(t, "welcome", client(0, path))
 	require.Contains(t, client(65534, path), "permission denied")
 	require.NoError(t, os.Chmod(path, 0o777))
-	require.Equal(t, "user 65534 is at the other end, neither user 0 nor root", client(65534, path))
+	require.Equal(t, "the other end belongs to user 65534 instead of user 0 or root", client(65534, path))
 	cancel()
 	require.NoError(t, <-served)
 
 	foreign := filepath.Join(dir, "foreign")
 	unixsocktest.ListenAs(t, 65534, foreign)
-	require.Equal(t, "user 65534 is at the other end, neither user 65533 nor root", client(65533, foreign))
+	require.Equal(t, "the other end belongs to user 65534 instead of user 65533 or root", client(65533, foreign))
 	_, err = unixsock.CheckServer(dial(t, foreign))
 	require.NoError(t, err, "root may ask every user's")
 }

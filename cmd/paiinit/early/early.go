@@ -1,22 +1,22 @@
-// Package early does two things before the rest of the program is initialised: it makes the usual call of the remote
-// shell, which is made often, and is the first process of a container, for which all others wait.
+// Package early does two things before the rest of the program is initialised: it handles the usual call of the remote
+// shell, which is frequent, and it runs the first process of a container, for which all others wait.
 //
-// A launcher starts `paiinit rsh HOST COMMAND` once for each host, and such a process has little to do: it hands its
-// standard files and the command to the paiinit of its container, forwards signals, and returns the status. Nine tenths
-// of what is initialised before main, 0.9 of its 2.5 ms of processor time and 155 of its 460 page faults, belong to
-// packages that it does not use: the imports of memberlist, ssh, dns (measured with GODEBUG=inittrace=1 and
-// getrusage(2) on the two processors of a virtual machine). Go initialises packages as soon as their imports are, in
-// the order of their paths (The Go Programming Language Specification, Program initialization), so that this one, which
-// imports little, comes before them. It is the only package here with an init function.
+// A launcher starts `paiinit rsh HOST COMMAND` once for each host. Such a process has little to do: it sends its
+// standard files and the command to the paiinit of its container, forwards signals, and returns the exit status. The
+// packages that it does not use, the imports of memberlist, ssh and dns, take 0.9 of its 2.5 ms of processor time
+// before main, and 155 of its 460 page faults (measured with GODEBUG=inittrace=1 and getrusage(2) on the two processors
+// of a virtual machine). Go initialises a package as soon as its imports are initialised, in the order of their paths
+// (The Go Programming Language Specification, Program initialization). This package imports little, so it comes before
+// them. It is the only package here with an init function.
 //
-// Of the remote shell, it takes a plain host and command, without a terminal, where PAIINIT_AGENT names the socket of a
-// paiinit that is an ancestor of this process. Everything else is left to main, before anything was sent: options,
-// terminals, an agent that cannot be reached, or that is another rank's, because a launcher has forwarded the variable
-// (mpirun -x). The protocol and what a signal means are those of package rsh, which has the other end and the long way
-// (package rsh/frame has what both write alike); that both are the same is tested with a real job.
+// As remote shell, it handles a plain host and command, without a terminal, if PAIINIT_AGENT names the socket of a
+// paiinit that is an ancestor of this process. It leaves all other calls to main, before it sends anything: options,
+// terminals, an agent that cannot be reached, and an agent of another rank, whose variable a launcher has forwarded
+// (mpirun -x). The protocol and the meaning of signals are those of package rsh, which has the server and the full
+// client. Both clients share the constants of package rsh/frame. A test with a real job checks that both behave alike.
 //
-// The first process of a container only starts the agent, hands signals on and reaps (package pid1). Where the command
-// line is certain to be that of a launch, it does so here: the agent starts earlier, and PID 1 takes less memory.
+// The first process of a container only starts the agent, forwards signals and reaps (package pid1). If the command
+// line certainly starts a launch, this package does that: the agent starts earlier, and PID 1 takes less memory.
 package early
 
 import (
@@ -37,23 +37,23 @@ func init() {
 		c.wait()
 	}
 	if environ := os.Environ(); launches(os.Args, environ) {
-		// Init functions run locked to the main thread: every wait in one would be two switches of threads.
+		// Init functions are locked to the main thread, so every wait in one would cost two thread switches.
 		status := make(chan int)
 		go func() { status <- pid1.Main(Container(os.Args, environ), nil) }() // no agent: this is the first process
 		os.Exit(<-status)
 	}
 }
 
-// Container is what a container's two processes were started with.
+// Container returns the configuration of a container's two processes.
 func Container(args, environ []string) pid1.Config {
 	return pid1.Config{Args: args, Environ: environ, Secrets: []string{SecretVariable}, Stderr: os.Stderr}
 }
 
-// SecretVariable may have the job's secret.
+// SecretVariable is the variable that may have the job's secret.
 const SecretVariable = "PAIINIT_SECRET"
 
-// Answer is what the agent of this container has answered to the command of this process, if it was asked and has not
-// answered with a status; or else nil.
+// Answer returns the connection to the agent if this package has sent the command and the answer is not a status, or
+// nil.
 func Answer() *os.File { return answer }
 
 var answer *os.File // written by init only
@@ -66,7 +66,7 @@ type call struct {
 	conn    int
 }
 
-// usual reads the command line.
+// usual returns the call if the command line is one that this package handles.
 func usual(args []string) (*call, bool) {
 	words := args[min(len(args), 1):]
 	if name := base(args); name != "ssh" && name != "rsh" {
@@ -75,7 +75,7 @@ func usual(args []string) (*call, bool) {
 		}
 		words = words[1:]
 	}
-	if len(words) > 0 && words[0] == "-x" { // MPICH hydra's way to call an ssh
+	if len(words) > 0 && words[0] == "-x" { // MPICH's hydra calls ssh with -x
 		words = words[1:]
 	}
 	socket := os.Getenv("PAIINIT_AGENT")
@@ -106,7 +106,7 @@ func base(args []string) string {
 	return name
 }
 
-// plain says that a word is nothing but a host: no option, no user, no port.
+// plain reports whether a word is only a host, without option, user or port.
 func plain(word string) bool {
 	for i := range len(word) {
 		c := word[i]
@@ -119,15 +119,15 @@ func plain(word string) bool {
 }
 
 func isTerminal(fd int) bool {
-	var settings [256]byte // more than a struct termios has
+	var settings [256]byte // larger than a struct termios
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TCGETS, uintptr(unsafe.Pointer(&settings)))
 	return errno == 0
 }
 
-// ask hands the command over; false: nobody has it.
+// ask sends the command to the agent. It returns false if the agent did not get it.
 func (c *call) ask() bool {
 	c.parent = os.Getppid()
-	// Nonblocking, as the queue of the socket may be full: main has more patience.
+	// The socket is non-blocking, because its queue may be full: then main retries.
 	conn, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return false
@@ -150,8 +150,8 @@ func (c *call) ask() bool {
 	return true
 }
 
-// descends reports whether the agent at the other end is an ancestor of this process. Another user's process is left to
-// main, which says so: it may have the name of paiinit, and any parent.
+// descends reports whether the agent at the other end is an ancestor of this process. It returns false for another
+// user's process, which could have the name of paiinit and any parent; main reports that.
 func (c *call) descends(conn int) bool {
 	agent, err := syscall.GetsockoptUcred(conn, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	if err != nil || agent.Pid <= 0 {
@@ -163,14 +163,15 @@ func (c *call) descends(conn int) bool {
 	return proc.Generations(os.DirFS("/proc"), c.parent, int(agent.Pid)) >= 0
 }
 
-// wait ends the process with the status of the command, or leaves what came in its place to main.
+// wait ends the process with the exit status of the command. It returns, and sets answer, if the agent sent anything
+// else.
 func (c *call) wait() {
 	go c.forward()
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGPWR), 0, 0, 0, 0)
 	c.orphaned()
 
 	for {
-		var b [frame.HeaderSize + 1]byte // of a status: the header, itself
+		var b [frame.HeaderSize + 1]byte // the header and the status
 		switch n, _, err := syscall.Recvfrom(c.conn, b[:], syscall.MSG_PEEK); {
 		case errors.Is(err, syscall.EINTR):
 			continue
@@ -184,15 +185,17 @@ func (c *call) wait() {
 	}
 }
 
-// forward passes signals on, until the process ends.
+// forward forwards signals until the process ends.
 //
-// It begins when the command is under way, and beside the wait: to catch signals takes 0.6 ms of processor time, most of it for handing over from
-// thread to thread. A signal that asks to end and comes earlier ends this process, and with it the command; others are lost.
+// It starts after the command is sent, and runs beside wait, because catching signals takes 0.6 ms of processor time,
+// mostly for thread switches. An earlier signal that asks to end kills this process, and so the command; others are
+// lost.
 func (c *call) forward() {
 	caught := make(chan os.Signal, 16)
-	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPWR)
-	c.orphaned()    // the word of it may have been one of those
-	ending := false // the command was asked to end
+	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGPWR)
+	c.orphaned()    // an earlier SIGPWR may be lost
+	ending := false // a signal has asked the command to end
 	for sig := range caught {
 		n := sig.(syscall.Signal)
 		switch n {
@@ -215,14 +218,14 @@ func (c *call) forward() {
 	}
 }
 
-// isUnread reports whether the agent, which may be stopped, has not read all that was sent to it.
+// isUnread reports whether the agent has not read everything that was sent to it. It may be stopped.
 func (c *call) isUnread() bool {
 	var left int32
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(c.conn), syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&left)))
 	return errno == 0 && left > 0
 }
 
-// orphaned ends the process, and so the command, if its parent has died.
+// orphaned ends this process, and so the command, if its parent has died.
 func (c *call) orphaned() {
 	if os.Getppid() != c.parent {
 		os.Exit(128 + int(syscall.SIGHUP))

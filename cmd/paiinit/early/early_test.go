@@ -24,7 +24,7 @@ import (
 	"github.com/paiinit/paiinit/rsh"
 )
 
-// TestMain is what main is to the program: under the name ssh, this process has come through init.
+// TestMain takes the place of main: under the name ssh, this process has already run init.
 func TestMain(m *testing.M) {
 	if name := base(os.Args); name == "ssh" {
 		if Answer() == nil {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		text, err := io.ReadAll(Answer())
 		fmt.Printf("answer %q, %v\n", text, err)
 		os.Exit(0)
-	} else if name == "parent" { // of an ssh; it stays until it is killed
+	} else if name == "parent" { // the parent of an ssh, which runs until the test kills it
 		self, _ := os.Executable()
 		_ = (&exec.Cmd{Path: self, Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout}).Run()
 		os.Exit(1)
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("listening", err)
 		go func() {
 			for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
-				_, _ = conn.Read(make([]byte, 1)) // of a call, if it comes
+				_, _ = conn.Read(make([]byte, 1)) // the first byte of a call, if there is one
 				_ = conn.Close()
 			}
 		}()
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The usual call is one that the long way takes for the same.
+// usual reads a command line as the full client does.
 func TestUsual(t *testing.T) {
 	t.Setenv("PAIINIT_AGENT", "/agent")
 	stdin(t)
@@ -117,7 +117,7 @@ func TestUsual(t *testing.T) {
 	require.False(t, ok, "nobody to ask")
 }
 
-// stdin makes sure that the standard input of the test is no terminal.
+// stdin makes sure that the standard input of the test is not a terminal.
 func stdin(t *testing.T) {
 	if isTerminal(0) {
 		t.Skip("stdin is a terminal")
@@ -141,7 +141,7 @@ func TestIsTerminal(t *testing.T) {
 	require.False(t, isTerminal(-1))
 }
 
-// agent is the other end of the socket.
+// agent is the server end of the socket.
 type agent struct {
 	ln   *net.UnixListener
 	path string
@@ -155,7 +155,7 @@ func newAgent(t *testing.T) *agent {
 	return &agent{ln, path}
 }
 
-// ssh starts this program under that name.
+// ssh starts this program under the name ssh.
 func (a *agent) ssh(t *testing.T, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func (a *agent) ssh(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// accept takes one call.
+// accept accepts one call.
 func (a *agent) accept(t *testing.T, want string) (conn *net.UnixConn, files [3]*os.File) {
 	require.NoError(t, a.ln.SetDeadline(time.Now().Add(time.Minute)))
 	conn, err := a.ln.AcceptUnix()
@@ -220,7 +220,7 @@ func TestStatus(t *testing.T) {
 		for _, f := range files {
 			require.NoError(t, f.Close())
 		}
-		_ = cmd.Wait() // the status is looked at
+		_ = cmd.Wait() // the test reads the status below
 		require.Equal(t, want, fmt.Sprintf("%d %s", cmd.ProcessState.ExitCode(), stdout.String()), "%q", answer)
 		require.Equal(t, "from the agent", stderr.String())
 	}
@@ -250,7 +250,7 @@ func TestLeftToMain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "left to main\n", string(out), "a forwarded PAIINIT_AGENT")
 	require.NoError(t, hold.Close())
-	_ = stranger.Wait() // a parent ends with 1
+	_ = stranger.Wait() // its status is 1
 
 	if os.Getuid() == 0 {
 		dir, err := os.MkdirTemp("", "early")
@@ -259,7 +259,7 @@ func TestLeftToMain(t *testing.T) {
 		require.NoError(t, os.Chmod(dir, 0o777))
 		data, err := os.ReadFile(self)
 		require.NoError(t, err)
-		binary := filepath.Join(dir, "ssh") // self may lie where only root may look
+		binary := filepath.Join(dir, "ssh") // the test binary may be in a directory that only root can read
 		require.NoError(t, os.WriteFile(binary, data, 0o755))
 		foreign := &agent{path: filepath.Join(dir, "a")}
 		foreign.ln = unixsocktest.ListenAs(t, 65534, foreign.path)
@@ -296,11 +296,11 @@ func TestLeftToMain(t *testing.T) {
 	require.NoError(t, a.ln.Close())
 	out, err = a.ssh(t, "host", "true").Output()
 	require.NoError(t, err)
-	require.Equal(t, "left to main\n", string(out), "nobody there")
+	require.Equal(t, "left to main\n", string(out), "no agent")
 }
 
-// catches returns when a process catches all the signals that it passes on: the thread on which the Go runtime takes signals blocks
-// the others, and has let go of the last one of ours (runtime, ensureSigM).
+// catches returns when a process catches all the signals that it forwards: the thread on which the Go runtime receives
+// signals unblocks the last of them (runtime, ensureSigM).
 func catches(t *testing.T, pid int) {
 	require.Eventually(t, func() bool {
 		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -322,7 +322,8 @@ func TestSignals(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	conn, _ := a.accept(t, request("host", "true"))
 	catches(t, cmd.Process.Pid)
-	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH, syscall.SIGPWR, syscall.SIGUSR1, syscall.SIGINT} {
+	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
+		syscall.SIGPWR, syscall.SIGUSR1, syscall.SIGINT} {
 		require.NoError(t, cmd.Process.Signal(sig))
 		if sig == syscall.SIGWINCH || sig == syscall.SIGPWR {
 			continue
@@ -333,13 +334,13 @@ func TestSignals(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("S\x00\x00\x00\x01%c", int(sig)), string(frame[:]))
 	}
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	_ = cmd.Wait() // the status is looked at
+	_ = cmd.Wait() // the test reads the status below
 	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode(), "the second one that asks to end")
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// An agent that is stopped reads nothing.
+// A stopped agent reads nothing.
 func TestSignalThatIsNotRead(t *testing.T) {
 	a := newAgent(t)
 	cmd := a.ssh(t, "host", "true")
@@ -348,7 +349,7 @@ func TestSignalThatIsNotRead(t *testing.T) {
 	catches(t, cmd.Process.Pid)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
-	_ = cmd.Wait() // the status is looked at
+	_ = cmd.Wait() // the test reads the status below
 	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode())
 	text, err := io.ReadAll(conn)
 	require.NoError(t, err)
@@ -362,7 +363,7 @@ func TestParentDies(t *testing.T) {
 	require.NoError(t, parent.Start())
 	conn, _ := a.accept(t, request("host", "true"))
 	require.NoError(t, parent.Process.Kill())
-	_ = parent.Wait() // it was killed
+	_ = parent.Wait() // the test has killed it
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }

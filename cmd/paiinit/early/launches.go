@@ -8,7 +8,7 @@ import (
 	"github.com/paiinit/paiinit/pid1"
 )
 
-// Commands are the first words that make a command line something else than a launch.
+// Commands returns the first words of command lines that are not a launch.
 func Commands() []string {
 	return []string{
 		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help",
@@ -16,22 +16,22 @@ func Commands() []string {
 	}
 }
 
-// nested are the variables by which a program knows that it was started inside the job; package envspec has the same.
+// nested returns the variables that mark a process inside the job; package envspec has the same list.
 func nested() []string {
 	return []string{"PAIINIT_ACTIVE", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID"}
 }
 
-// CompletionFlag is the last word of a command line that a shell asks to be completed.
+// CompletionFlag is the last word of a command line that a shell wants to complete.
 const CompletionFlag = "--generate-bash-completion"
 
-// launches reports whether this is certain to be the first process of a launch. Everything else is left to main: other
-// commands, ranks that a launcher has started, and command lines that may name this program twice.
+// launches reports whether this is certainly the first process of a launch. It leaves the rest to main: other commands,
+// ranks that a launcher has started, and command lines that may name this program twice.
 func launches(args, environ []string) bool {
 	if base(args) != "paiinit" || len(args) > 1 && slices.Contains(Commands(), args[1]) ||
 		args[len(args)-1] == CompletionFlag {
 		return false
 	}
-	for _, name := range append(nested(), pid1.Variable) { // the last is that of the second process
+	for _, name := range append(nested(), pid1.Variable) { // pid1.Variable marks the second process
 		if slices.ContainsFunc(environ, func(entry string) bool { return isSet(name, entry) }) {
 			return false
 		}
@@ -44,7 +44,7 @@ func launches(args, environ []string) bool {
 	return true
 }
 
-// firstWords are those of which one is the job's command, if there is one: only main knows which flags have a value.
+// firstWords returns the words that may be the job's command: only main knows which flags take a value.
 func firstWords(words []string) []string {
 	var found []string
 	for i, word := range words {
@@ -56,7 +56,7 @@ func firstWords(words []string) []string {
 		}
 		found = append(found, word)
 		if i == 0 || !isFlag(words[i-1]) {
-			break // no flag's value: this is the command, or what follows it
+			break // this word is no flag's value, so it is the command or follows it
 		}
 	}
 	return found
@@ -90,7 +90,7 @@ func isProgram(word string) bool {
 
 func isFlag(word string) bool { return word != "" && word[0] == '-' }
 
-// isSet reports whether an entry of the environment is that variable.
+// isSet reports whether an entry of the environment sets the variable.
 func isSet(name, entry string) bool {
 	return len(entry) > len(name) && entry[:len(name)] == name && entry[len(name)] == '='
 }

@@ -54,7 +54,7 @@ func TestLaunches(t *testing.T) {
 	require.False(t, launches(nil, nil))
 }
 
-// A process that finds out later what it is would end the container with the wrong status.
+// A process that learns only later which process it is would end the container with the wrong status.
 func TestLaunchesOfOtherProcesses(t *testing.T) {
 	require.Equal(t, envspec.NestedVariables(), nested())
 	args := []string{"paiinit", "true"}
