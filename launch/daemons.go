@@ -73,9 +73,9 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 	return Daemon{}, false
 }
 
-// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for
-// a launcher that then did not end, although all that was left to do was to exit.
-func Announced(tail []string) (status int, ok bool) {
+// announcedStatus is the status of the rank that a launcher has named as the reason to end, in its last lines on
+// stderr: for a launcher that then did not end, although all that was left to do was to exit.
+func announcedStatus(tail []string) (status int, ok bool) {
 	var announcements []announcement
 	var texts []*regexp.Regexp
 	for _, l := range launchers {

@@ -145,8 +145,8 @@ func launcherPrograms(name string) (found []*Launcher) {
 	return found
 }
 
-// RankVariables are the variables that tell a rank its number, by all launchers.
-func RankVariables() (names []string) {
+// rankVariables are the variables that tell a rank its number, by all launchers.
+func rankVariables() (names []string) {
 	for _, l := range launchers {
 		names = append(names, l.RankVariables...)
 	}

@@ -71,7 +71,7 @@ func (s *Sessions) fail(f failure) {
 // Begun hears of a command that was started on another host.
 func (s *Sessions) Begun(host, command string) {
 	d, _ := DaemonOf(command)
-	s.begun(host, d, Probe(command))
+	s.begun(host, d, isProbe(command))
 }
 
 func (s *Sessions) begun(host string, daemon Daemon, probe bool) {

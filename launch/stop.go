@@ -18,8 +18,8 @@ import (
 // host, and the time of --grace to save their work; the launcher ends when they have, or is told to end for the last
 // of that time.
 
-// EndTime is how long a launcher needs to end once it was told to.
-const EndTime = 3 * time.Second
+// launcherEndTime is how long a launcher needs to end once it was told to.
+const launcherEndTime = 3 * time.Second
 
 // Stopper passes signals on to a command, and stops a launcher by its ranks first.
 type Stopper struct {
@@ -83,7 +83,7 @@ func ends(sig os.Signal) bool {
 // the command itself. The caller holds the lock.
 func (g *Stopper) pass(sig os.Signal) {
 	var below []int
-	direct := StartsRanks(g.Line)
+	direct := startsRanks(g.Line)
 	if ends(sig) {
 		g.told = true
 		if g.begun {
@@ -95,7 +95,7 @@ func (g *Stopper) pass(sig os.Signal) {
 		}
 		g.ranked = g.ranked || len(below) > 0 || direct
 	}
-	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*EndTime {
+	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*launcherEndTime {
 		g.Hard(sig)
 		return
 	}
@@ -105,10 +105,10 @@ func (g *Stopper) pass(sig os.Signal) {
 		// commands.
 		g.cancel = whenEnded(below, func() { g.Hard(syscall.SIGTERM) })
 	}
-	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-EndTime)
+	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-launcherEndTime)
 	g.Soft(sig)
 	g.timers = append(g.timers,
-		time.AfterFunc(g.Grace-EndTime, func() { g.Hard(syscall.SIGTERM) }),
+		time.AfterFunc(g.Grace-launcherEndTime, func() { g.Hard(syscall.SIGTERM) }),
 		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
 }
 
@@ -132,7 +132,7 @@ func (g *Stopper) End() bool {
 func RankLaunchers(job []Process) (found []int) {
 	for _, p := range job {
 		line := p.args()
-		if p.State != 'Z' && (IsLauncher(p.Name) || StartsRanks(line)) && !AsksVersion(line) {
+		if p.State != 'Z' && (IsLauncher(p.Name) || startsRanks(line)) && !asksVersion(line) {
 			found = append(found, p.PID)
 		}
 	}
@@ -198,7 +198,7 @@ func Ranks(job []Process, environ []string) (found []int) {
 		value, _ := lookupEnv(environ, name)
 		return value != ""
 	}
-	marks := slices.DeleteFunc(RankVariables(), inherited)
+	marks := slices.DeleteFunc(rankVariables(), inherited)
 	marked := make(map[int]bool)
 	for _, p := range job {
 		has := p.variables()

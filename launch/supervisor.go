@@ -166,7 +166,7 @@ func (w *watch) abort(because Interruption) {
 	}
 	w.end(w.Hard, 0, because)
 	if w.isLauncher() {
-		w.force = time.After(EndTime)
+		w.force = time.After(launcherEndTime)
 	}
 }
 
@@ -293,7 +293,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
 	direct := s.isLauncher()
 	_, lost, _ := s.Sessions.now()
-	announced, known := Announced(result.Tail)
+	announced, known := announcedStatus(result.Tail)
 	switch {
 	case why.Status == statuses.Lost && result.Signal == syscall.SIGKILL && known:
 		o.Status = announced // a launcher that said why it ends, and did not
