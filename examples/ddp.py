@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A small model, trained by PyTorch's DistributedDataParallel on every rank with data of its own.
+"""A small model, trained by PyTorch's DistributedDataParallel on every rank with its own data.
 
     paiinit --exec all -- torchrun examples/ddp.py       # one process for each slot of each rank
     paiinit --exec all -- python3 examples/ddp.py        # one process for each rank

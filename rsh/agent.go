@@ -39,16 +39,16 @@ type Agent struct {
 	OnExit    func(t Target, command string, s Status)
 	OnFailure func(t Target, command, stage string, err error)
 
-	// Patience bounds the retries while a peer refuses or drops the connection before the command starts; 0 = 5 s,
+	// RetryTimeout bounds the retries while a peer refuses or drops the connection before the command starts; 0 = 5 s,
 	// negative = no retry. A peer that proved to be the wrong one is not tried again.
-	Patience time.Duration
+	RetryTimeout time.Duration
 }
 
 // ServeAgent answers Run on a Unix socket until ctx ends, and runs each command over the pool. Then it closes the
 // socket, ends the commands, and returns nil. It serves only processes of its own user and of root.
 func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) error {
-	if a.Patience == 0 {
-		a.Patience = 5 * time.Second
+	if a.RetryTimeout == 0 {
+		a.RetryTimeout = 5 * time.Second
 	}
 	err := unixsock.Server{
 		Answer: func(ctx context.Context, conn *net.UnixConn, pid int) { p.serveClient(ctx, conn, pid, a) },
@@ -258,7 +258,7 @@ func (p *Pool) run(ctx context.Context, host string, a Agent, r request) (Status
 	if target.Name == "" {
 		target.Name = host
 	}
-	s, err := p.persist(ctx, target, a.Patience)
+	s, err := p.openSessionWithRetry(ctx, target, a.RetryTimeout)
 	if err != nil {
 		if ctx.Err() == nil {
 			a.failed(target, r.Command, err)
@@ -316,13 +316,14 @@ func (a Agent) known() string {
 	return " (its hosts are " + list + ")"
 }
 
-// persist opens a session, and retries for the time of patience while the failure may be temporary.
-func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*opened, error) {
-	deadline := time.Now().Add(patience)
+// openSessionWithRetry opens a session, and retries until the timeout while the failure may be temporary.
+func (p *Pool) openSessionWithRetry(ctx context.Context, t Target, timeout time.Duration) (*opened, error) {
+	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		s, err := p.openSession(ctx, t)
 		var dial *DialError
-		if err == nil || !errors.As(err, &dial) || ctx.Err() != nil || !mayPass(dial) || time.Until(deadline) < pause {
+		if err == nil || !errors.As(err, &dial) || ctx.Err() != nil ||
+			!mayBeTemporary(dial) || time.Until(deadline) < pause {
 			return s, err
 		}
 		p.cfg.Logger.Debug("cannot open a session, trying again", "peer", t.Name, "err", err, "pause", pause)
@@ -330,8 +331,8 @@ func (p *Pool) persist(ctx context.Context, t Target, patience time.Duration) (*
 	}
 }
 
-// mayPass reports whether the peer may only be restarting or overloaded. The command has not been started yet.
-func mayPass(e *DialError) bool {
+// mayBeTemporary reports whether the peer may only be restarting or overloaded. The command has not been started yet.
+func mayBeTemporary(e *DialError) bool {
 	for _, final := range []error{errClosed, ErrNotPaiinit, ErrOtherJob, ErrOtherVersion, ErrOtherSecret, ErrOtherID} {
 		if errors.Is(e, final) {
 			return false

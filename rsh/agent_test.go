@@ -77,10 +77,10 @@ func startAgentOn(t testing.TB, pool *Pool, set func(*Agent), peers ...*peerServ
 			}
 			return names
 		},
-		OnExec:    func(t Target, command string) { a.note("exec %s %s", t.Name, command) },
-		OnExit:    func(t Target, command string, s Status) { a.note("exit %s %s %d", t.Name, command, s.Code) },
-		OnFailure: func(t Target, _, stage string, err error) { a.note("failure %s %s", t.Name, stage) },
-		Patience:  -1,
+		OnExec:       func(t Target, command string) { a.note("exec %s %s", t.Name, command) },
+		OnExit:       func(t Target, command string, s Status) { a.note("exit %s %s %d", t.Name, command, s.Code) },
+		OnFailure:    func(t Target, _, stage string, err error) { a.note("failure %s %s", t.Name, stage) },
+		RetryTimeout: -1,
 	}
 	if set != nil {
 		set(&agent)
@@ -462,14 +462,14 @@ func TestAgentStops(t *testing.T) {
 	require.Equal(t, []string{"exec worker-1 hang"}, a.noted())
 }
 
-// The agent retries a peer that comes back within Patience, but not a wrong peer.
+// The agent retries a peer that comes back within RetryTimeout, but not a wrong peer.
 func TestPatience(t *testing.T) {
 	var served atomic.Int32
 	peer := startPeer(t, "worker-1", func(s *peerServer) {
 		s.raw = func(net.Conn) bool { return served.Add(1) <= 3 } // closes the first three
 	})
 	wrong := startPeer(t, "worker-2", func(s *peerServer) { s.hostKey = testKey("other", "host worker-2") })
-	a := startAgentWith(t, func(a *Agent) { a.Patience = time.Minute }, peer, wrong)
+	a := startAgentWith(t, func(a *Agent) { a.RetryTimeout = time.Minute }, peer, wrong)
 	require.Equal(t, outcome{7, "", ""}, run1(t, a.client("worker-1", "exit", "7")))
 	require.EqualValues(t, 4, served.Load())
 	got := run1(t, a.client("worker-2", "exit", "7"))

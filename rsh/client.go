@@ -87,7 +87,7 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		if err != nil || kind != frameAgain {
 			return result(kind, content, err)
 		}
-		wait(ctx, againPause)
+		wait(ctx, noRoomPause)
 	}
 	if inv.NoStdin {
 		c.Stdin = nil
@@ -97,17 +97,17 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 	}
 	for begin := time.Now(); ; {
 		status, err := c.ask(ctx, inv)
-		if !errors.Is(err, errNoRoom) || time.Since(begin) > againPatience || ctx.Err() != nil {
+		if !errors.Is(err, errNoRoom) || time.Since(begin) > noRoomTimeout || ctx.Err() != nil {
 			return status, err
 		}
-		wait(ctx, againPause)
+		wait(ctx, noRoomPause)
 	}
 }
 
 // The limits of the retries while the agent has no room for the files of a command.
 const (
-	againPatience = 10 * time.Second
-	againPause    = 50 * time.Millisecond
+	noRoomTimeout = 10 * time.Second
+	noRoomPause   = 50 * time.Millisecond
 )
 
 // ask sends the command once. It fails with errNoRoom if the agent could not take it.

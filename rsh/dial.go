@@ -61,14 +61,14 @@ func (e *DialError) Unwrap() error { return e.Err }
 
 func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 	p.mu.Lock()
-	silence := p.watch
+	ackTimeout := p.ackTimeout
 	p.mu.Unlock()
 	// The kernel repeats a SYN after 1 s, 3 s and 7 s. A short timeout and a new attempt find a machine that was cut
 	// off for a while sooner.
-	d := net.Dialer{Timeout: min(silence/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
+	d := net.Dialer{Timeout: min(ackTimeout/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err == nil {
-		_ = tcp.Watch(conn, silence) // fails only if the connection has ended
+		_ = tcp.Watch(conn, ackTimeout) // fails only if the connection has ended
 	}
 	return conn, err
 }

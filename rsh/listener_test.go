@@ -43,7 +43,7 @@ func TestListener(t *testing.T) {
 			require.NoError(t, ln.Close())
 		})
 	}
-	t.Run("silence", func(t *testing.T) {
+	t.Run("no answer", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer func() { _ = ln.Close() }()

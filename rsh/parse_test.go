@@ -11,7 +11,8 @@ import (
 // These command lines were recorded or are documented, by caller. words splits its argument into one word per line.
 func TestParseCallers(t *testing.T) {
 	words := func(s string) []string { return strings.Split(strings.TrimSuffix(s, "\n"), "\n") }
-	orted := `-mca ess "env" -mca ess_base_jobid "2664300544" -mca orte_node_regex "worker-[1:0-3]@0(4)" -mca orte_hnp_uri "2664300544.0;tcp://10.66.0.1:37425" -mca plm "rsh" --tree-spawn -mca pmix "^s1,s2"`
+	orted := `-mca ess "env" -mca ess_base_jobid "2664300544" -mca orte_node_regex "worker-[1:0-3]@0(4)" -mca ` +
+		`orte_hnp_uri "2664300544.0;tcp://10.66.0.1:37425" -mca plm "rsh" --tree-spawn -mca pmix "^s1,s2"`
 	tests := []struct {
 		name string
 		args []string
@@ -19,47 +20,76 @@ func TestParseCallers(t *testing.T) {
 	}{
 		{"Open MPI 4.1.4", append([]string{"worker-1", " orted"}, strings.Fields(orted)...),
 			Invocation{Host: "worker-1", Command: " orted " + orted}},
-		{"Open MPI 4.1.4, agent named ssh, plm_rsh_args", append([]string{"-x", "-p", "12345", "host3", " orted"}, strings.Fields(orted)...),
+		{"Open MPI 4.1.4, agent named ssh, plm_rsh_args", append([]string{"-x", "-p", "12345", "host3", " orted"},
+			strings.Fields(orted)...),
 			Invocation{Host: "host3", Port: 12345, Command: " orted " + orted}},
-		{"Open MPI 4.1.4, port= in the hostfile", append([]string{"worker-1", "-p", "2222", " orted"}, strings.Fields(orted)...),
+		{"Open MPI 4.1.4, port= in the hostfile", append([]string{"worker-1", "-p", "2222", " orted"},
+			strings.Fields(orted)...),
 			Invocation{Host: "worker-1", Port: 2222, Command: " orted " + orted}},
-		{"Open MPI 4.1.4 by absolute path", words("worker-1\n  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/usr/lib:${LD_LIBRARY_PATH:-} ; export LD_LIBRARY_PATH ; /usr/bin/orted\n-mca\ness\n\"env\""),
-			Invocation{Host: "worker-1", Command: `  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/usr/lib:${LD_LIBRARY_PATH:-} ; export LD_LIBRARY_PATH ; /usr/bin/orted -mca ess "env"`}},
-		{"Open MPI 4, root's shell is sh", words("root@worker-1\n( test ! -r ./.profile || . ./.profile;\n orted\n-mca\nplm\n\"rsh\"\n)"),
-			Invocation{Host: "worker-1", User: "root", Command: `( test ! -r ./.profile || . ./.profile;  orted -mca plm "rsh" )`}},
+		{"Open MPI 4.1.4 by absolute path",
+			words("worker-1\n  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/usr/lib:${LD_LIBRARY_PATH:-} ; " +
+				"export LD_LIBRARY_PATH ; /usr/bin/orted\n-mca\ness\n\"env\""),
+			Invocation{Host: "worker-1",
+				Command: `  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/usr/lib:${LD_LIBRARY_PATH:-} ; ` +
+					`export LD_LIBRARY_PATH ; /usr/bin/orted -mca ess "env"`}},
+		{"Open MPI 4, root's shell is sh",
+			words("root@worker-1\n( test ! -r ./.profile || . ./.profile;\n orted\n-mca\nplm\n\"rsh\"\n)"),
+			Invocation{Host: "worker-1", User: "root",
+				Command: `( test ! -r ./.profile || . ./.profile;  orted -mca plm "rsh" )`}},
 		{"Open MPI 4, shell probe", words("worker-1\necho $SHELL"),
 			Invocation{Host: "worker-1", Command: "echo $SHELL"}},
-		{"Open MPI 5.0.7", words("q5b\nPRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib:$LD_LIBRARY_PATH;export LD_LIBRARY_PATH;/usr/bin/prted\n--prtemca\nplm\nssh\n--tree-spawn"),
-			Invocation{Host: "q5b", Command: "PRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib:$LD_LIBRARY_PATH;export LD_LIBRARY_PATH;/usr/bin/prted --prtemca plm ssh --tree-spawn"}},
-		{"MPICH 4.0.2 hydra", words("-x\nworker-1\n\"/usr/bin/hydra_pmi_proxy\"\n--control-port\nworker-0:41141\n--rmk\nuser\n--launcher\nssh\n--launcher-exec\n/run/paiinit/bin/ssh\n--demux\npoll\n--pgid\n0\n--usize\n-2\n--proxy-id\n1"),
-			Invocation{Host: "worker-1", Command: `"/usr/bin/hydra_pmi_proxy" --control-port worker-0:41141 --rmk user --launcher ssh --launcher-exec /run/paiinit/bin/ssh --demux poll --pgid 0 --usize -2 --proxy-id 1`}},
+		{"Open MPI 5.0.7", words("q5b\nPRTE_PREFIX=/usr;export " +
+			"PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib:$LD_LIBRARY_PATH;export LD_LIBRARY_PATH;/usr/bin/prted\n" +
+			"--prtemca\nplm\nssh\n--tree-spawn"),
+			Invocation{Host: "q5b",
+				Command: "PRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib:$LD_LIBRARY_PATH;export " +
+					"LD_LIBRARY_PATH;/usr/bin/prted --prtemca plm ssh --tree-spawn"}},
+		{"MPICH 4.0.2 hydra",
+			words("-x\nworker-1\n\"/usr/bin/hydra_pmi_proxy\"\n--control-port\nworker-0:41141\n--rmk\nuser\n" +
+				"--launcher\nssh\n--launcher-exec\n/run/paiinit/bin/ssh\n--demux\npoll\n--pgid\n0\n--usize\n-2\n" +
+				"--proxy-id\n1"),
+			Invocation{Host: "worker-1",
+				Command: `"/usr/bin/hydra_pmi_proxy" --control-port worker-0:41141 --rmk user --launcher ssh ` +
+					`--launcher-exec /run/paiinit/bin/ssh --demux poll --pgid 0 --usize -2 --proxy-id 1`}},
 		{"MPICH hydra, launcher rsh, user=", words("me@worker-1\n\"/usr/bin/hydra_pmi_proxy\"\n--proxy-id\n1"),
 			Invocation{Host: "worker-1", User: "me", Command: `"/usr/bin/hydra_pmi_proxy" --proxy-id 1`}},
-		{"Intel MPI", words("-q\n-x\nworker-1\n/opt/intel/bin//hydra_bstrap_proxy\n--upstream-host\nworker-0\n--tree-width\n16\n/opt/intel/bin//hydra_pmi_proxy\n--usize\n-1"),
-			Invocation{Host: "worker-1", Command: "/opt/intel/bin//hydra_bstrap_proxy --upstream-host worker-0 --tree-width 16 /opt/intel/bin//hydra_pmi_proxy --usize -1"}},
-		{"mpirun_rsh of MVAPICH 3.0, from its sources", words("-q\nworker-1\ncd /w; /usr/bin/env MPISPAWN_ARGC=1 /opt/bin/mpispawn 0"),
+		{"Intel MPI", words("-q\n-x\nworker-1\n/opt/intel/bin//hydra_bstrap_proxy\n--upstream-host\nworker-0\n" +
+			"--tree-width\n16\n/opt/intel/bin//hydra_pmi_proxy\n--usize\n-1"),
+			Invocation{Host: "worker-1",
+				Command: "/opt/intel/bin//hydra_bstrap_proxy --upstream-host worker-0 --tree-width 16 " +
+					"/opt/intel/bin//hydra_pmi_proxy --usize -1"}},
+		{"mpirun_rsh of MVAPICH 3.0, from its sources",
+			words("-q\nworker-1\ncd /w; /usr/bin/env MPISPAWN_ARGC=1 /opt/bin/mpispawn 0"),
 			Invocation{Host: "worker-1", Command: "cd /w; /usr/bin/env MPISPAWN_ARGC=1 /opt/bin/mpispawn 0"}},
-		{"horovodrun, check", words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\n-i\n/key\n-o\nConnectTimeout=10\ntrue"),
+		{"horovodrun, check",
+			words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\n-i\n/key\n-o\n" +
+				"ConnectTimeout=10\ntrue"),
 			Invocation{Host: "host4", Port: 12345, Command: "true"}},
-		{"horovodrun, gloo", words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\ncd /examples > /dev/null 2>&1 ; env HOROVOD_RANK=3 HOSTNAME=host1 python train.py"),
-			Invocation{Host: "host4", Port: 12345, Command: "cd /examples > /dev/null 2>&1 ; env HOROVOD_RANK=3 HOSTNAME=host1 python train.py"}},
+		{"horovodrun, gloo", words("-o\nPasswordAuthentication=no\n-o\nStrictHostKeyChecking=no\nhost4\n-p\n12345\n" +
+			"cd /examples > /dev/null 2>&1 ; env HOROVOD_RANK=3 HOSTNAME=host1 python train.py"),
+			Invocation{Host: "host4", Port: 12345,
+				Command: "cd /examples > /dev/null 2>&1 ; env HOROVOD_RANK=3 HOSTNAME=host1 python train.py"}},
 		{"DeepSpeed, check", words("-o\nPasswordAuthentication=no\n-p\n2222\nworker-1\nhostname"),
 			Invocation{Host: "worker-1", Port: 2222, Command: "hostname"}},
 		{"DeepSpeed, master address", words("worker-1\nhostname -I"),
 			Invocation{Host: "worker-1", Command: "hostname -I"}},
-		{"pdsh", words("-oConnectTimeout=10\n-p\n12345\n-2\n-a\n-x\nworker-1\nexport K=\"V\"; cd /w; python -u -m deepspeed.launcher.launch --node_rank=1"),
-			Invocation{Host: "worker-1", Port: 12345, Command: `export K="V"; cd /w; python -u -m deepspeed.launcher.launch --node_rank=1`}},
+		{"pdsh", words("-oConnectTimeout=10\n-p\n12345\n-2\n-a\n-x\nworker-1\nexport K=\"V\"; cd /w; python -u -m " +
+			"deepspeed.launcher.launch --node_rank=1"),
+			Invocation{Host: "worker-1", Port: 12345,
+				Command: `export K="V"; cd /w; python -u -m deepspeed.launcher.launch --node_rank=1`}},
 		{"pdsh with a user", words("-oConnectTimeout=10\n-2\n-a\n-x\n-lroot\nworker-1\ndate"),
 			Invocation{Host: "worker-1", User: "root", Command: "date"}},
 		{"rsync -e ssh", words("-l\nuser\nworker-1\nrsync\n--server\n-vlogDtprze.iLsfxCIvu\n.\n/dst"),
 			Invocation{Host: "worker-1", User: "user", Command: "rsync --server -vlogDtprze.iLsfxCIvu . /dst"}},
-		{"scp over sftp", words("-x\n-oPermitLocalCommand=no\n-oClearAllForwardings=yes\n-oRemoteCommand=none\n-oRequestTTY=no\n-p\n22\n-l\nroot\n-s\n--\nworker-1\nsftp"),
+		{"scp over sftp", words("-x\n-oPermitLocalCommand=no\n-oClearAllForwardings=yes\n-oRemoteCommand=none\n" +
+			"-oRequestTTY=no\n-p\n22\n-l\nroot\n-s\n--\nworker-1\nsftp"),
 			Invocation{Host: "worker-1", User: "root", Port: 22, Subsystem: true, TTY: -1, Command: "sftp"}},
 		{"scp -O", words("-x\n-oClearAllForwardings=yes\n--\nworker-1\nscp -t /dst"),
 			Invocation{Host: "worker-1", Command: "scp -t /dst"}},
 		{"git", words("-o\nSendEnv=GIT_PROTOCOL\nworker-1\ngit-upload-pack '/r.git'"),
 			Invocation{Host: "worker-1", SendEnv: []string{"GIT_PROTOCOL"}, Command: "git-upload-pack '/r.git'"}},
-		{"ansible", words("-C\n-o\nControlMaster=auto\n-o\nControlPersist=60s\n-o\nUser=\"root\"\n-o\nConnectTimeout=10\n-tt\nworker-1\n/bin/sh -c 'echo ~root && sleep 0'"),
+		{"ansible", words("-C\n-o\nControlMaster=auto\n-o\nControlPersist=60s\n-o\nUser=\"root\"\n-o\n" +
+			"ConnectTimeout=10\n-tt\nworker-1\n/bin/sh -c 'echo ~root && sleep 0'"),
 			Invocation{Host: "worker-1", User: "root", TTY: 2, Command: "/bin/sh -c 'echo ~root && sleep 0'"}},
 	}
 	for _, tt := range tests {
@@ -93,7 +123,8 @@ func TestParseForms(t *testing.T) {
 		{"-o|Port = 2222|h", Invocation{Host: "h", Port: 2222}},
 		{"-o|User=me|h", Invocation{Host: "h", User: "me"}},
 		{"-o|X=Port=1|h", Invocation{Host: "h"}},
-		{"-oBatchMode=yes|-F|/f|-i|/k|-E|/log|-J|jump|-S|none|-W|x:1|-w|0:0|-B|if|-b|1.2.3.4|-c|aes|-D|1|-e|none|-I|p11|-L|1:h:1|-m|mac|-O|exit|-Q|key|-R|1:h:1|-P|tag|h|true",
+		{"-oBatchMode=yes|-F|/f|-i|/k|-E|/log|-J|jump|-S|none|-W|x:1" +
+			"|-w|0:0|-B|if|-b|1.2.3.4|-c|aes|-D|1|-e|none|-I|p11|-L|1:h:1|-m|mac|-O|exit|-Q|key|-R|1:h:1|-P|tag|h|true",
 			Invocation{Host: "h", Command: "true", NoEscape: true, Unsupported: "-W"}},
 		{"-AaCfGgKkMNnqsTtvXxYy1246|h",
 			Invocation{Host: "h", NoStdin: true, Subsystem: true, TTY: 1, Unsupported: "-G"}},
@@ -204,7 +235,8 @@ func TestEnvironment(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		"worker-1\x00 orted\x00-mca\x00ess\x00\"env\"", "-x\x00-p\x0022\x00me@h\x00-p\x001\x00true", "-oA=b\x00--\x00h", "ssh://u@[::1]:22",
+		"worker-1\x00 orted\x00-mca\x00ess\x00\"env\"", "-x\x00-p\x0022\x00me@h\x00-p\x001\x00true", "-oA=b\x00--\x00h",
+		"ssh://u@[::1]:22",
 		"-o\x00user", "-\x00-", "[", "@", "--x\x00h\x00--\x00-p",
 		"-o\x00SetEnv=A=\"b c\"\x00-oSendEnv=[\x00-oSendEnv -[\x00h",
 	} {

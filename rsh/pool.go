@@ -63,9 +63,9 @@ type Config struct {
 	// fewer.
 	Sessions int
 
-	// Silence bounds how long the machine of a peer may leave TCP data unacknowledged before the connection is lost; 0
-	// = 20 s. A stopped process is not silent, because its kernel still acknowledges. Watch changes it.
-	Silence time.Duration
+	// AckTimeout bounds how long the machine of a peer may leave TCP data unacknowledged before the connection is lost;
+	// 0 = 20 s. A stopped process is not silent, because its kernel still acknowledges. Watch changes it.
+	AckTimeout time.Duration
 
 	// Dial opens a stream to a peer; nil = TCP.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
@@ -86,8 +86,8 @@ func (c Config) withDefaults() Config {
 	if c.Sessions == 0 {
 		c.Sessions = 64
 	}
-	if c.Silence == 0 {
-		c.Silence = 20 * time.Second
+	if c.AckTimeout == 0 {
+		c.AckTimeout = 20 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -98,14 +98,14 @@ func (c Config) withDefaults() Config {
 // Pool holds one connection to each peer, by ID and address, and more while that one has no room for another session.
 // Its methods may be called concurrently.
 type Pool struct {
-	cfg    Config
-	mu     sync.Mutex
-	links  map[peer]*link
-	watch  time.Duration // Config.Silence until Watch changes it
-	pause  atomic.Int64  // Config.Keepalive until Watch changes it
-	turns  turns
-	closed bool
-	wg     sync.WaitGroup // all goroutines; nothing is added once closed is set
+	cfg        Config
+	mu         sync.Mutex
+	links      map[peer]*link
+	ackTimeout time.Duration // Config.AckTimeout until Watch changes it
+	pause      atomic.Int64  // Config.Keepalive until Watch changes it
+	turns      turns
+	closed     bool
+	wg         sync.WaitGroup // all goroutines; nothing is added once closed is set
 
 	longestTurn time.Duration // longestTurn, except in tests
 }
@@ -139,22 +139,22 @@ var errClosed = errors.New("the pool is closed")
 // New returns a pool without connections. The caller closes it.
 func New(cfg Config) *Pool {
 	cfg = cfg.withDefaults()
-	p := &Pool{cfg: cfg, watch: cfg.Silence, links: map[peer]*link{}, longestTurn: longestTurn}
+	p := &Pool{cfg: cfg, ackTimeout: cfg.AckTimeout, links: map[peer]*link{}, longestTurn: longestTurn}
 	p.pause.Store(int64(cfg.Keepalive))
 	return p
 }
 
-// Watch changes Config.Silence and Config.Keepalive, also for open connections. Before the launch a lossy network
+// Watch changes Config.AckTimeout and Config.Keepalive, also for open connections. Before the launch a lossy network
 // should not cost a connection; after it, the loss of a machine must be noticed soon. The kernels detect that without
 // waking a process; a keepalive request wakes both ends in the middle of the job.
-func (p *Pool) Watch(silence, keepalive time.Duration) {
+func (p *Pool) Watch(ackTimeout, keepalive time.Duration) {
 	p.pause.Store(int64(keepalive))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.watch = silence
+	p.ackTimeout = ackTimeout
 	for _, l := range p.links {
 		if l.tcp != nil {
-			_ = tcp.Watch(l.tcp.Conn, silence) // fails only if the connection has ended
+			_ = tcp.Watch(l.tcp.Conn, ackTimeout) // fails only if the connection has ended
 		}
 	}
 }
@@ -466,7 +466,7 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		return
 	}
 	l.conn, l.tcp, l.id = conn, greeted, id
-	_ = tcp.Watch(greeted.Conn, p.watch) // fails only if the connection has ended
+	_ = tcp.Watch(greeted.Conn, p.ackTimeout) // fails only if the connection has ended
 	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
 		l.keys = append(l.keys, key) // the caller gave no id
 		p.links[key] = l

@@ -603,7 +603,7 @@ func TestNoRoomAtAll(t *testing.T) {
 	var dial *DialError
 	require.ErrorAs(t, err, &dial)
 	require.Equal(t, stageChannel, dial.Stage)
-	require.True(t, mayPass(dial))
+	require.True(t, mayBeTemporary(dial))
 }
 
 // The kernel watches a connection before Watch and after it, and a channel reports why the connection was lost. The

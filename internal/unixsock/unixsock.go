@@ -67,7 +67,7 @@ func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 			})
 		case ctx.Err() != nil:
 			return nil
-		case mayPass(err):
+		case mayBeTemporary(err):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			if s.Retry != nil {
 				s.Retry(err, pause)
@@ -92,9 +92,9 @@ func (s Server) answer(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// mayPass reports whether accept lacks a resource that other connections release when they end. The client waits in the
-// kernel's queue meanwhile.
-func mayPass(err error) bool {
+// mayBeTemporary reports whether accept lacks a resource that other connections release when they end. The client waits
+// in the kernel's queue meanwhile.
+func mayBeTemporary(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS}, func(e error) bool {
 		return errors.Is(err, e)
 	})

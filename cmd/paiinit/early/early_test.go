@@ -114,7 +114,7 @@ func TestUsual(t *testing.T) {
 	require.False(t, ok)
 	t.Setenv("PAIINIT_AGENT", "")
 	_, ok = usual([]string{"ssh", "host", "true"})
-	require.False(t, ok, "nobody to ask")
+	require.False(t, ok, "PAIINIT_AGENT is not set")
 }
 
 // stdin makes sure that the standard input of the test is not a terminal.
@@ -335,7 +335,7 @@ func TestSignals(t *testing.T) {
 	}
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait() // the test reads the status below
-	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode(), "the second one that asks to end")
+	require.Equal(t, 128+int(syscall.SIGTERM), cmd.ProcessState.ExitCode(), "the second signal that asks to end")
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
