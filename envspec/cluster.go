@@ -82,6 +82,9 @@ func readCluster(r *reader, job *Job, name string) error {
 	// The order of keys in an object means nothing.
 	types := slices.Sorted(maps.Keys(spec.Cluster))
 	for _, t := range types {
+		if t == "" {
+			return r.wrong(v, "", "a task type of the cluster has no name")
+		}
 		if !isRoleName(t) {
 			return r.part(v, t, "", "%s: the cluster has a task type %s", v.name, quote(t))
 		}
