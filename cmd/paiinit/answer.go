@@ -169,9 +169,6 @@ func (c *container) mark(phase string) {
 	c.timings[phase] = time.Since(c.begin)
 }
 
-// launchFirst delays work that is not urgent after all ranks have come, in favour of the launch.
-const launchFirst = time.Second
-
 // statusInterval is how often status.json is written while ranks are missing.
 const statusInterval = 10 * time.Second
 

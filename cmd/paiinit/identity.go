@@ -16,6 +16,7 @@ import (
 
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/statedir"
@@ -190,3 +191,43 @@ func sizeText(size int) string {
 	}
 	return fmt.Sprint(size)
 }
+
+// findCommand looks up the command. A container that is certainly rank 0 needs one.
+func (id *identity) findCommand() error {
+	if len(id.job.Peers) == id.job.Size { // otherwise rank 0 checks once all roles are known
+		var roles []string
+		for _, p := range id.job.Peers {
+			roles = append(roles, p.Role)
+		}
+		if err := id.checkUntil(roles); err != nil {
+			return err
+		}
+	}
+	if len(id.settings.command) == 0 {
+		if id.job.Rank == 0 || id.job.First {
+			return &usageError{errors.New("this container is rank 0 and has no COMMAND to run")}
+		}
+		if id.exec == execAll {
+			return &usageError{errors.New("with --exec all every rank needs a COMMAND, and this one has none")}
+		}
+		return nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("finding the working directory: %w", err)
+	}
+	id.command, err = launch.Look(id.settings.command[0], id.agent.Environ, dir)
+	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
+		if o := id.state.Beside(id.stateDir); o != nil { // a question to that paiinit, mistyped
+			return &statedir.RunningError{Owner: *o}
+		}
+	}
+	if err != nil && id.job.Rank > 0 && id.exec == execRank0 {
+		id.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
+		id.command = ""
+		return nil
+	}
+	return err
+}
+
+func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

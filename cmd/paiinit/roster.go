@@ -116,3 +116,9 @@ func (a *agreement) foreign(host, command string) bool {
 	_, daemon := launch.DaemonOf(command)
 	return !daemon && !a.book().Claims(host)
 }
+
+// self returns this container's entry in the roster.
+func (a *agreement) self() rendezvous.Member {
+	m, _ := a.roster.Self(a.nonce) // the rendezvous refuses a roster without this container
+	return m
+}

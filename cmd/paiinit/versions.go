@@ -33,10 +33,6 @@ func (c *container) askLauncher(ctx context.Context) {
 // tellLauncher passes its answer on.
 const versionWait = 50 * time.Millisecond
 
-// lastFirst delays work that rank 0 does not need: if this container is the last to come, the job is launched by
-// then.
-const lastFirst = 100 * time.Millisecond
-
 // mayComeLater reports whether rank 0 may hear of this container's launcher after this container has registered: a host
 // with several of them takes 10 ms to say their versions, and the job would wait for the last container.
 func (id *identity) mayComeLater() bool {
