@@ -16,12 +16,9 @@ func readAWSBatch(r *reader, job *Job) error {
 		job.Attempt = v.value
 		r.note("attempt", v)
 	}
-	size, sizeVar, ok, err := r.number(1, maxTasks, "AWS_BATCH_JOB_NUM_NODES")
-	switch {
-	case err != nil:
+	size, sizeVar, err := r.required("", 1, maxTasks, "AWS_BATCH_JOB_NUM_NODES")
+	if err != nil {
 		return err
-	case !ok:
-		return r.missing("", "AWS_BATCH_JOB_NUM_NODES")
 	}
 	if err := r.soleRole(job, sizeVar); err != nil {
 		return err
@@ -31,19 +28,14 @@ func readAWSBatch(r *reader, job *Job) error {
 	if err != nil {
 		return err
 	}
-	node, v, ok, err := r.number(0, size-1, "AWS_BATCH_JOB_NODE_INDEX")
-	switch {
-	case err != nil:
+	node, v, err := r.required("set PAIINIT_INDEX", 0, size-1, "AWS_BATCH_JOB_NODE_INDEX")
+	if err != nil {
 		return err
-	case !ok:
-		return r.missing("set PAIINIT_INDEX", "AWS_BATCH_JOB_NODE_INDEX")
 	}
 	job.Index = (node - main + size) % size // the main node has rank 0
 	r.note("index", v)
-	if r.has("PAIINIT_INDEX") {
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+	if err := r.explicitIndex(job); err != nil {
+		return err
 	}
 	if node == main {
 		return nil

@@ -23,9 +23,8 @@ func readAzure(r *reader, job *Job) error {
 	if cluster.beyondNodes() {
 		return readCluster(r, job, "TF_CONFIG")
 	}
-	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(v, "set process_count_per_instance to 1", "%s=%s: started more than once on this node", v.name,
-			quotePlain(v.value))
+	if err := r.checkOnce("LOCAL_RANK", "on this node", "set process_count_per_instance to 1"); err != nil {
+		return err
 	}
 	if r.has("AZ_BATCHAI_WORKER_HOSTS") &&
 		(r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {

@@ -96,10 +96,8 @@ func readCluster(r *reader, job *Job, name string) error {
 	if err := findClusterSelf(r, job, v); err != nil {
 		return err
 	}
-	if r.has("PAIINIT_INDEX") {
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+	if err := r.explicitIndex(job); err != nil {
+		return err
 	}
 	return r.ownRole(job, job.Role, v, v)
 }

@@ -38,7 +38,7 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 			return r.wrong(v, "", "%s occurs twice", quote(hp.host))
 		}
 		if hp.port == 0 {
-			hp.port = DefaultPort
+			hp.port = defaultPort
 			if isPort {
 				hp.port = port
 			}
@@ -56,7 +56,7 @@ func readDNSPeers(r *reader, job *Job, v variable) error {
 		return r.fail(portVar, "leave one of them out", "%s=%d but %s gives %q port %d", portVar.name, port, v.name,
 			job.Role, job.Port)
 	}
-	if r.sources["port"] = v.source(); job.Port == DefaultPort {
+	if r.sources["port"] = v.source(); job.Port == defaultPort {
 		r.sources["port"] = "default"
 	}
 	return nil

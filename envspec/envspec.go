@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// DefaultPort is the port that paiinit listens on if neither a scheduler nor a flag gives one.
-const DefaultPort = 12345
+// defaultPort is the port that paiinit listens on if neither a scheduler nor a flag gives one.
+const defaultPort = 12345
 
 // Resolver answers the DNS questions of Read.
 type Resolver interface {

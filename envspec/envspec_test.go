@@ -33,7 +33,7 @@ func TestReadNothing(t *testing.T) {
 	checkJob(t, job)
 	require.Equal(t, "single", job.System)
 	require.Equal(t, []int{0, 1, 1}, []int{job.Rank, job.Size, job.Slots})
-	require.Equal(t, envspec.DefaultPort, job.Port)
+	require.Equal(t, 12345, job.Port)
 }
 
 func TestReadCancelled(t *testing.T) {

@@ -30,12 +30,10 @@ func readJobSet(r *reader, job *Job) error {
 		return r.bad(replicasVar, "", "does not divide %s=%d", r.sources["size"], size)
 	}
 	each := size / replicas
-	jobIndex, jobVar, ok, err := r.number(0, replicas-1, "PAIINIT_JOB_INDEX")
-	switch {
-	case err != nil:
+	jobIndex, jobVar, err := r.required("take it from the label jobset.sigs.k8s.io/job-index",
+		0, replicas-1, "PAIINIT_JOB_INDEX")
+	if err != nil {
 		return err
-	case !ok:
-		return r.missing("take it from the label jobset.sigs.k8s.io/job-index", "PAIINIT_JOB_INDEX")
 	}
 	if err := r.ownIndex(job, "JOB_COMPLETION_INDEX"); err != nil {
 		return err

@@ -24,12 +24,9 @@ func readLeaderWorkerSet(r *reader, job *Job) error {
 	if err := r.ownIndex(job, "LWS_WORKER_INDEX"); err != nil {
 		return err
 	}
-	size, sizeVar, ok, err := r.number(1, maxTasks, "LWS_GROUP_SIZE")
-	switch {
-	case err != nil:
+	size, sizeVar, err := r.required("", 1, maxTasks, "LWS_GROUP_SIZE")
+	if err != nil {
 		return err
-	case !ok:
-		return r.missing("", "LWS_GROUP_SIZE")
 	}
 	group, domain, _ := strings.Cut(leader.value, ".")
 	r.jobID(job, group, leader)

@@ -233,10 +233,8 @@ func readMPIWorker(r *reader, job *Job, role variable) error {
 	r.jobID(job, id, name)
 	job.Index = index
 	r.note("index", name)
-	if r.has("PAIINIT_INDEX") {
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+	if err := r.explicitIndex(job); err != nil {
+		return err
 	}
 	r.launchOnly["launcher"] = true // if it computes too, workers do not know
 	r.countRole(job, "launcher", 1, role)

@@ -70,7 +70,7 @@ func readPeerList(r *reader, job *Job, v variable) error {
 		return err
 	}
 	if !ok {
-		port = DefaultPort
+		port = defaultPort
 	}
 	taken := make(map[peerKey]bool)
 	count := make(map[string]int)

@@ -13,7 +13,7 @@ func (r *reader) port() (int, variable, bool, error) { return r.number(1, 65535,
 func (r *reader) usualPort() (int, error) {
 	port, _, ok, err := r.port()
 	if !ok {
-		port = cmp.Or(r.jobPort, DefaultPort)
+		port = cmp.Or(r.jobPort, defaultPort)
 	}
 	return port, err
 }
@@ -79,11 +79,11 @@ func choosePort(r *reader, job *Job) error {
 		if r.sources["port"] == "" {
 			r.note("port", r.origin[peerKey{job.Role, job.Index}])
 		}
-		if r.spread && job.Port == DefaultPort && r.jobPort == 0 {
+		if r.spread && job.Port == defaultPort && r.jobPort == 0 {
 			r.sources["port"] = "default"
 		}
 	case job.Port == 0:
-		job.Port = DefaultPort
+		job.Port = defaultPort
 		r.sources["port"] = "default"
 	}
 	if self >= 0 {

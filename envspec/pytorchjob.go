@@ -24,12 +24,10 @@ func readPyTorchJob(r *reader, job *Job) error {
 	if !hasMaster {
 		return readElasticPyTorchJob(r, job, size, sizeVar)
 	}
-	rank, v, ok, err := r.number(0, maxTasks, "PET_NODE_RANK", "RANK")
+	rank, v, err := r.required("set PAIINIT_RANK", 0, maxTasks, "PET_NODE_RANK", "RANK")
 	switch {
 	case err != nil:
 		return err
-	case !ok:
-		return r.missing("set PAIINIT_RANK", "PET_NODE_RANK", "RANK")
 	case rank >= size:
 		return r.bad(v, "", "is outside 0..%d (%s=%s)", size-1, sizeVar.name, quotePlain(sizeVar.value))
 	}

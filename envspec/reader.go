@@ -104,6 +104,15 @@ func (r *reader) number(low, high int, names ...string) (n int, v variable, ok b
 	return n, v, true, err
 }
 
+// required is number for names of which one must be set.
+func (r *reader) required(advice string, low, high int, names ...string) (n int, v variable, err error) {
+	n, v, ok, err := r.number(low, high, names...)
+	if !ok {
+		return 0, v, r.missing(advice, names...)
+	}
+	return n, v, err
+}
+
 func (r *reader) parseNumber(v variable, low, high int) (int, error) {
 	n, err := strconv.Atoi(v.value)
 	if err != nil {

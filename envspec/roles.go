@@ -113,6 +113,23 @@ func (r *reader) ownIndex(job *Job, names ...string) error {
 	return nil
 }
 
+// explicitIndex lets PAIINIT_INDEX replace the scheduler's index.
+func (r *reader) explicitIndex(job *Job) error {
+	if !r.has("PAIINIT_INDEX") {
+		return nil
+	}
+	return r.ownIndex(job)
+}
+
+// checkOnce refuses a process whose number among those of one place, in the variable name, is not 0.
+func (r *reader) checkOnce(name, where, advice string) error {
+	n, v, ok, err := r.number(0, maxTasks, name)
+	if !ok || err == nil && n == 0 {
+		return nil
+	}
+	return r.fail(v, advice, "%s=%s: started more than once %s", v.name, quotePlain(v.value), where)
+}
+
 // gpusEach reads the number of GPUs in each container of the role.
 func (r *reader) gpusEach(job *Job, names ...string) {
 	v, ok := r.get(names...)

@@ -68,10 +68,7 @@ func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep
 			return r.wrong(v, advice, "started %d times on this node", n)
 		}
 	}
-	if n, v, ok, err := r.number(0, maxTasks, "SLURM_LOCALID"); ok && (err != nil || n > 0) {
-		return r.fail(v, advice, "%s=%s: started more than once on this node", v.name, quotePlain(v.value))
-	}
-	return nil
+	return r.checkOnce("SLURM_LOCALID", "on this node", advice)
 }
 
 // tasksOn returns the number of tasks on a node from a list such as "2(x3),1"; 0 is unknown.
@@ -185,13 +182,13 @@ func expandRanges(ranges string, most int) (list []string, problem string) {
 	return list, ""
 }
 
-// jobPorts is the number of ports, from DefaultPort on, that jobs on one host share.
+// jobPorts is the number of ports, from defaultPort on, that jobs on one host share.
 const jobPorts = 64
 
 // portOfJob derives the port from the job's number, so that consecutive jobs have different ports.
 func portOfJob(r *reader, v variable) {
 	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
-		r.jobPort = DefaultPort + int(n%jobPorts)
+		r.jobPort = defaultPort + int(n%jobPorts)
 		r.note("port", v)
 	}
 }

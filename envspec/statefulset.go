@@ -25,10 +25,8 @@ func readStatefulSet(r *reader, job *Job) error {
 	}
 	job.Index = index
 	r.note("index", name)
-	if r.has("PAIINIT_INDEX") {
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+	if err := r.explicitIndex(job); err != nil {
+		return err
 	}
 	size, err := podCount(r, "spec.replicas")
 	if err != nil {

@@ -18,7 +18,7 @@ type told struct {
 	ownSlots   slotCount             // slots of this container
 
 	spread   bool // the scheduler gives containers no port: spreadPorts gives them one
-	jobPort  int  // replaces DefaultPort
+	jobPort  int  // replaces defaultPort
 	openSize bool // the size may stay unknown in this container
 }
 

@@ -11,9 +11,8 @@ func matchTorchrun(r *reader) string {
 }
 
 func readTorchrun(r *reader, job *Job) error {
-	if n, v, ok, err := r.number(0, maxTasks, "LOCAL_RANK"); ok && (err != nil || n > 0) {
-		return r.fail(v, "start paiinit once per container", "%s=%s: started more than once in this container", v.name,
-			quotePlain(v.value))
+	if err := r.checkOnce("LOCAL_RANK", "in this container", "start paiinit once per container"); err != nil {
+		return err
 	}
 	readTorchSlots(r)
 	return readKnownMaster(r, job, []string{"MASTER_ADDR"}, []string{"NODE_RANK", "RANK"},

@@ -29,7 +29,7 @@ read x <d.up; ask status | head -n 1; echo >d.end; wait $d; echo d $?
 in_job='
 echo $PAIINIT_JOB: status $(dirname $PAIINIT_AGENT | grep -c "/dev/shm/paiinit-12345-$PAIINIT_JOB-worker-0-")
 echo $PAIINIT_JOB: all $("$PAIINIT" each "echo \$PAIINIT_JOB.\$PAIINIT_RANK" | sort | tr "\n" " ")
-# A rank must ask its own paiinit, although a launcher forwards rank 0's PAIINIT_AGENT.
+# A rank must ask its own paiinit, although a launcher forwards the PAIINIT_AGENT of rank 0.
 forwarded=PAIINIT_AGENT=$PAIINIT_AGENT
 echo $PAIINIT_JOB: forwarded $("$PAIINIT" rsh worker-1 "$forwarded $PAIINIT status | grep -o \"this is rank .\"
 	$forwarded $PAIINIT rsh localhost \"echo here is \\\$PAIINIT_RANK\"")

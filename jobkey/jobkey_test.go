@@ -36,7 +36,8 @@ var secret = []byte(
 //
 // and the public keys from these seeds with openssl (RFC 8410 wrapping):
 //
-//	(echo 302e020100300506032b657004220420 | xxd -r -p; cat seed) | openssl pkey -inform DER -pubout -outform DER | tail -c 32
+//	(echo 302e020100300506032b657004220420 | xxd -r -p; cat seed) |
+//	  openssl pkey -inform DER -pubout -outform DER | tail -c 32
 func TestKnownAnswers(t *testing.T) {
 	derive := func(secret []byte, job, attempt string) *Keys {
 		k, err := Derive(secret, job, attempt)

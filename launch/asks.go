@@ -29,7 +29,8 @@ type Asks struct {
 	// Log gets what is wrong with a command line; Bin is the job's bin directory.
 	Log *slog.Logger
 	Bin string
-	// Dir reads the working directory of a process, "" if it is not known; Ours reads whether it runs this very program.
+	// Dir reads the working directory of a process, "" if it is not known; Ours reads whether it runs this very
+	// program.
 	Dir  func(pid int) string
 	Ours func(pid int) bool
 	// Slots returns the slots of the hosts among which a launcher is to choose, by the names of the hosts.
@@ -64,8 +65,8 @@ func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 }
 
 // launchersBelow finds the launchers that the command has started, the topmost in each branch: those below a launcher
-// are its own, or its ranks'. Commands that came by ssh are none of the command's, and a program that only adds hosts is
-// about to be another.
+// are its own, or its ranks'. It leaves out what another rank has started here by ssh, and a program of ours that is
+// about to execute the real launcher.
 func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
 	children := make(map[int][]*Process)
 	for i := range all {
@@ -183,8 +184,8 @@ func (a *Asks) started() (asks []asked, some bool) {
 // sentence ends a text with a full stop.
 func sentence(s string) string { return strings.TrimSuffix(s, ".") + "." }
 
-// Reached compares the hosts on which a launcher has started processes with the hosts that it was asked for. The launcher
-// is the command itself, or a process that the command has started.
+// Reached compares the hosts on which a launcher has started processes with the hosts that it was asked for. The
+// launcher is the command itself, or a process that the command has started.
 func (s *Supervisor) Reached() *Outcome {
 	if s.Hosts == 1 || s.AllowPartial {
 		return nil
@@ -228,11 +229,12 @@ func (s *Supervisor) Reached() *Outcome {
 	return nil
 }
 
-// likelyCause says what may have kept a launcher from the other hosts: own is the job's own environment, given that of the
-// command.
+// likelyCause says what may have kept a launcher from the other hosts: own is the job's own environment, given that of
+// the command.
 func likelyCause(own, given []string) string {
 	var wins []string
-	for _, v := range Environment(Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}) {
+	sample := Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}
+	for _, v := range Environment(sample) {
 		value, _ := lookupEnv(given, v.Name)
 		users, set := lookupEnv(own, v.Name)
 		if value == "" && set || value != "" && users == value {

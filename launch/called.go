@@ -64,9 +64,9 @@ func ReachesHosts(line []string) bool {
 	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
-// AsksVersion reports whether a launcher, or a script in its place, was started for its version alone: such a launcher
+// asksVersion reports whether a launcher, or a script in its place, was started for its version alone: such a launcher
 // has no ranks.
-func AsksVersion(line []string) bool {
+func asksVersion(line []string) bool {
 	if len(line) < 2 || len(line) > 3 {
 		return false
 	}
@@ -75,9 +75,9 @@ func AsksVersion(line []string) bool {
 	return last == "--version" || name != "" && last == versionOption(name)
 }
 
-// Probe reports whether a command on another host only finds out whether that host is there and how it is reached, as
+// isProbe reports whether a command on another host only finds out whether that host is there and how it is reached, as
 // horovodrun does before it starts anything.
-func Probe(command string) bool {
+func isProbe(command string) bool {
 	words := strings.Fields(command)
 	if len(words) == 1 && words[0] == "true" {
 		return true

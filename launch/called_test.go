@@ -52,7 +52,7 @@ func TestProbe(t *testing.T) {
 		"python -m": false,
 		`cd /w > /dev/null 2>&1 ; env HOROVOD_RANK=3 python train.py`: false,
 	} {
-		require.Equal(t, want, Probe(command), command)
+		require.Equal(t, want, isProbe(command), command)
 	}
 }
 

@@ -55,8 +55,8 @@ func SignalName(n int) string {
 }
 
 // JobStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1 (Open
-// MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its work and
-// ended with 0.
+// MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its work
+// and ended with 0.
 func (r Result) JobStatus(launcher bool) int {
 	if launcher && r.Forwarded != 0 {
 		return 128 + int(r.Forwarded)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// deepSpeedHostfile is where the deepspeed command looks for its hosts without --hostfile; without the file it runs on this host
-// alone (deepspeed/launcher/runner.py, DLTS_HOSTFILE).
+// deepSpeedHostfile is where the deepspeed command looks for its hosts without --hostfile; without the file it runs on
+// this host alone (deepspeed/launcher/runner.py, DLTS_HOSTFILE).
 const deepSpeedHostfile = "/job/hostfile"
 
 // deepSpeed is the deepspeed command, which starts its processes by pdsh, and pdsh them by the name ssh.

@@ -22,7 +22,8 @@ type Fabric struct {
 	Required bool
 	// NoPeerMemory says that on some rank processes may not read each other's memory.
 	NoPeerMemory bool
-	// ConfigDir is a directory with this rank's [UCXConfig] in a file ucx.conf, at the same place on every rank; may be "".
+	// ConfigDir is a directory with this rank's [UCXConfig] in a file ucx.conf, at the same place on every rank; may be
+	// "".
 	ConfigDir string
 	// Why is the reason to give for TCP.
 	Why string
@@ -67,8 +68,8 @@ func OwnVariables(network string) (vars []Var) {
 }
 
 // Travelling returns those of Own that may be in the environment of the launcher args on rank 0. Where ranks call their
-// ports differently, a launcher must not carry rank 0's names to other hosts, as some do. Those get none, and UCX, which
-// reads its file, none either.
+// ports differently, a launcher must not carry rank 0's names to other hosts, as some do. Those get none, and UCX,
+// which reads its file, none either.
 func (f Fabric) Travelling(args []string) []Var {
 	own := f.Own()
 	if f.SamePorts {

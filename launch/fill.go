@@ -1,6 +1,9 @@
 package launch
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+)
 
 // Fill is how a launcher is given its hosts that learns them from its command line alone: a program of its name in the
 // job's bin directory adds words, and executes the real one.
@@ -33,6 +36,39 @@ type HostLine struct {
 	Options int
 
 	readable bool
+}
+
+// HostSlots is a host of the job. Local says that the launcher runs there.
+type HostSlots struct {
+	Name  string
+	Slots int
+	Local bool
+}
+
+// Add returns the words that give a launcher these hosts, the number of all their slots, and whether a host that it gets is
+// another than its own. Without a slot anywhere there are no words.
+func (f *Fill) Add(line HostLine, all []HostSlots) (words []string, slots int, remote bool) {
+	var hosts []string
+	for _, h := range all {
+		n := h.Slots
+		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
+		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
+			n = max(room, 0)
+		}
+		if n > 0 {
+			hosts = append(hosts, h.Name+":"+strconv.Itoa(n))
+			remote = remote || !h.Local
+		}
+		slots += h.Slots
+	}
+	ranks := 0
+	if line.Ranks == 0 && line.Unread == "" {
+		ranks = slots
+	}
+	if len(hosts) > 0 {
+		words = f.Words(hosts, ranks)
+	}
+	return words, slots, remote
 }
 
 // FillNamed returns how a program is given its hosts; nil if it needs no words for that.

@@ -11,9 +11,11 @@ import (
 // asking every host; with mpirun below it, that one's variables count. A host with several networks is told which one
 // Gloo takes, because the question is answered by name (horovod/runner/driver/driver_service.py).
 var horovod = Launcher{
-	Name:      "horovodrun",
-	Programs:  []string{"horovodrun"},
-	Modules:   []string{"horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner"},
+	Name:     "horovodrun",
+	Programs: []string{"horovodrun"},
+	Modules: []string{
+		"horovod.runner", "horovod.runner.launch", "horovod.run", "horovod.run.run", "horovod.run.runner",
+	},
 	Starts:    ranks,
 	Variables: horovodVariables,
 

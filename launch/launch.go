@@ -5,12 +5,13 @@
 // around the launcher cannot be looked into. A launcher is one file with one [Launcher] value; [Environment] puts their
 // variables together.
 //
-// [Run] runs one command to its end in a process group of its own, and answers what became of it: it passes signals on,
-// stops the group when it is told to, and takes away what the command left behind in its group.
+// [Run] runs one command to its end in a process group of its own, and returns how it ended: it passes signals on,
+// stops the group when it is told to, and takes away what the command left behind in its group. A [Supervisor] watches
+// the command from plain events, and judges its end; a [Stopper] stops a launcher by its ranks first.
 //
-// The package refuses to guess: it does not look for hosts, does not read its own process's environment, writes no
-// files, never runs anything but the given command, and does not reach processes that left the group (that is the
-// init's part).
+// The package does not guess: it does not look for hosts, does not read its own process's environment, writes no files,
+// runs nothing but the given command and launchers for their versions, and does not reach processes that left the group
+// (the init does).
 package launch
 
 import (

@@ -78,7 +78,8 @@ type choice struct{ variable, names string }
 
 // choiceFiles are the files in which a launcher or library looks for its settings, with blanks between their names.
 type choiceFiles struct {
-	// home are below the home directory of the user, conf in a directory of configuration, dir in the working directory.
+	// home are below the home directory of the user, conf in a directory of configuration, dir in the working
+	// directory.
 	home, conf, dir string
 	// variables hold paths of such files.
 	variables string
@@ -105,6 +106,10 @@ type daemon struct {
 	program string
 	// starts says that it starts daemons on further hosts, and that nothing tells how many.
 	starts bool
+	// detached is the option with which it leaves the session that started it, "" if there is none.
+	detached string
+	// hosts reads from its command on how many hosts the launcher has daemons; nil: the command does not tell.
+	hosts func(command string) int
 }
 
 // starts says what a program starts: a set of bits.
@@ -115,7 +120,7 @@ const (
 	hostProcesses starts = 1 << iota
 	// otherHosts: it reaches other hosts itself, so it belongs on one rank.
 	otherHosts
-	// jobRanks: what it starts are the ranks of a job, to which a stop goes first.
+	// jobRanks: what it starts are the ranks of a job. It gives them little time to end, so they are stopped before it.
 	jobRanks
 	// untilEnd: it stays until all its ranks have ended, and is ended where it stays for longer.
 	untilEnd
@@ -140,8 +145,8 @@ func launcherPrograms(name string) (found []*Launcher) {
 	return found
 }
 
-// RankVariables are the variables that tell a rank its number, by all launchers.
-func RankVariables() (names []string) {
+// rankVariables are the variables that tell a rank its number, by all launchers.
+func rankVariables() (names []string) {
 	for _, l := range launchers {
 		names = append(names, l.RankVariables...)
 	}

@@ -50,7 +50,7 @@ func mvapichAsked(args []string) (r Request, ok bool) {
 		args = rest
 		value := strings.Join(values, " ")
 		switch {
-		case !known, slices.Contains([]string{"help", "v", "show", "ppn", "config", "dpm", "dpmspawn", "spawnfile"}, name):
+		case !known, slices.Contains(strings.Fields("help v show ppn config dpm dpmspawn spawnfile"), name):
 			return Request{}, false // nothing runs, or the number of ranks or hosts follows from something else
 		case name == "launcher" && value != "ssh" && value != "rsh":
 			return Request{}, false

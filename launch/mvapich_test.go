@@ -39,7 +39,8 @@ func TestMVAPICH(t *testing.T) {
 
 	// The words that mpirun_rsh gives to ssh: `ssh -q HOST COMMAND`, spawn_fast in mpirun_rsh.c.
 	const daemon = "cd /work; /usr/bin/env LD_LIBRARY_PATH=/opt/lib MPISPAWN_MPIRUN_MPD=0 USE_LINEAR_SSH=1 " +
-		"MPISPAWN_MPIRUN_HOST=node-0 MPISPAWN_GLOBAL_NPROCS=4 MPISPAWN_ARGC=1 MPISPAWN_ARGV_0='./a.out'  /opt/bin/mpispawn 0"
+		"MPISPAWN_MPIRUN_HOST=node-0 MPISPAWN_GLOBAL_NPROCS=4 MPISPAWN_ARGC=1 MPISPAWN_ARGV_0='./a.out'  " +
+		"/opt/bin/mpispawn 0"
 	d, ok := DaemonOf(daemon)
 	require.True(t, ok)
 	require.Equal(t, Daemon{Program: "mpispawn"}, d)
@@ -49,7 +50,7 @@ func TestMVAPICH(t *testing.T) {
 
 	line := []string{"/opt/bin/mpirun_rsh", "-np", "2"}
 	require.True(t, IsLauncher(line[0]))
-	require.True(t, StartsRanks(line))
+	require.True(t, startsRanks(line))
 	require.True(t, ReachesHosts(line))
 	require.True(t, InsideRank([]string{"MVP_COMM_WORLD_RANK=1"}))
 	require.Equal(t, "MVAPICH 3.0", identified("Version: mvapich-3.0\n"))

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -15,8 +16,9 @@ var openMPI4 = Launcher{
 
 	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
 	Foreign: []Var{
-		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid Engine.
-		// Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of PRRTE).
+		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid
+		// Engine. Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of
+		// PRRTE).
 		{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
 		{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
 		{Name: "LSB_JOBID", Reason: "Open MPI would take its hosts from LSF"},
@@ -45,12 +47,12 @@ var openMPI4 = Launcher{
 		ranks:    "n np c",
 		hosts:    "H host",
 		hostfile: "hostfile machinefile default-hostfile",
-		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am tune " +
-			"max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
+		one: "x wdir wd map-by rank-by bind-to path prefix output-filename stdin timeout report-state-on-timeout am " +
+			"tune max-restarts report-uri report-pid server ompi-server personality rf rankfile cpu-set cpu-list",
 		two:    "mca gmca omca",
 		unread: "N npernode pernode npersocket app hnp loadbalance",
 	},
-	Daemons: []daemon{{program: "orted"}},
+	Daemons: []daemon{{program: "orted", detached: "--daemonize", hosts: openMPIHosts}},
 	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
@@ -86,8 +88,8 @@ func openMPI4Fabric(f Fabric) []Var {
 			t.set("OMPI_MCA_mtl", "ofi", why)
 		}
 	case FabricTCP:
-		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the name of
-		// the shared memory component is not the same in 4 and 5.
+		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the
+		// name of the shared memory component is not the same in 4 and 5.
 		t.set("OMPI_MCA_pml", "ob1", f.Why+": MPI stays off UCX and libfabric")
 		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
 	}
@@ -96,4 +98,20 @@ func openMPI4Fabric(f Fabric) []Var {
 			"Open MPI 4 would print errors (Read -1, expected ...)")
 	}
 	return t
+}
+
+// openMPIHosts reads the number in `-mca ess_base_num_procs "4"` (orte/mca/plm/base/plm_base_launch_support.c; PRRTE
+// has the same).
+func openMPIHosts(command string) int {
+	_, after, ok := strings.Cut(command, " ess_base_num_procs ")
+	if !ok {
+		return 0
+	}
+	word := strings.TrimLeft(after, space+`"`)
+	digits := len(word) - len(strings.TrimLeft(word, "0123456789"))
+	n, err := strconv.ParseUint(word[:digits], 10, 31)
+	if err != nil {
+		return 0
+	}
+	return int(n)
 }

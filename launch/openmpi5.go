@@ -30,11 +30,12 @@ var openMPI5 = Launcher{
 		ranks:    "n np c",
 		hosts:    "H host",
 		hostfile: "hostfile machinefile default-hostfile",
-		one:      "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path prefix",
-		two:      "mca gmca prtemca pmixmca omca",
-		unread:   "N npernode ppn dvm app hnp",
+		one: "x wdir wd map-by rank-by bind-to output display runtime-options prtemca-file personality path " +
+			"prefix",
+		two:    "mca gmca prtemca pmixmca omca",
+		unread: "N npernode ppn dvm app hnp",
 	},
-	Daemons:        []daemon{{program: "prted"}},
+	Daemons:        []daemon{{program: "prted", detached: "--daemonize", hosts: openMPIHosts}},
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
 	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).

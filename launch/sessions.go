@@ -16,13 +16,13 @@ const shellFailureTimeout = 10 * time.Second
 type Statuses struct {
 	// Lost is for a rank or daemon that was lost: a retry may help.
 	Lost int
-	// Unused is for hosts of the job that a launcher did not use, or hosts that it was told to use and that are none of
-	// the job's: no retry helps.
+	// Unused is for hosts of the job that a launcher did not use, or hosts outside the job that it was told to use: no
+	// retry helps.
 	Unused int
 }
 
-// Sessions is what rank 0 knows of the sessions by which a launcher has reached other hosts. Its methods Begun, Ended and
-// Failed take the events; a [Supervisor] draws conclusions from them.
+// Sessions is what rank 0 knows of the sessions by which a launcher has reached other hosts. Its methods Begun, Ended
+// and Failed take the events; a [Supervisor] draws conclusions from them.
 type Sessions struct {
 	statuses Statuses
 	fails    chan failure   // the first daemon that failed
@@ -71,7 +71,7 @@ func (s *Sessions) fail(f failure) {
 // Begun hears of a command that was started on another host.
 func (s *Sessions) Begun(host, command string) {
 	d, _ := DaemonOf(command)
-	s.begun(host, d, Probe(command))
+	s.begun(host, d, isProbe(command))
 }
 
 func (s *Sessions) begun(host string, daemon Daemon, probe bool) {
@@ -93,13 +93,13 @@ type Failure struct {
 	Host, Command string
 	// Stage names what failed.
 	Stage string
-	// Unknown says that the host is none of the job's.
+	// Unknown says that no container of the job has this name.
 	Unknown bool
 	// Running says that the command was running.
 	Running bool
 }
 
-// Failed hears of a failure. A name of a host that a person mistyped is none.
+// Failed hears of a failure. A host name that a person mistyped does not count.
 func (s *Sessions) Failed(f Failure) {
 	d, ok := DaemonOf(f.Command)
 	l := d.launcher()
@@ -121,9 +121,9 @@ func (s *Sessions) Failed(f Failure) {
 	s.fail(failed)
 }
 
-// Ended hears of a command on another host that has ended with a status, as a shell shows it. Where the launcher does not
-// always notice that one of its daemons fails, that is a failure; every other launcher ends by itself then, and a script
-// of the user's may fail as it likes.
+// Ended hears of a command on another host that has ended with a status, as a shell shows it. Where the launcher does
+// not always notice that one of its daemons fails, that is a failure; every other launcher ends by itself then, and a
+// script of the user's may fail as it likes.
 func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal) {
 	d, ok := DaemonOf(command)
 	if !ok || d.Detached {
@@ -137,9 +137,8 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 	case status == 0:
 		s.over(host, l.Name)
 	default:
-		f := failure{
-			fmt.Sprintf("the launcher's proxy on %s ended with status %d", host, status), l.FailureTimeout, s.statuses.Lost,
-		}
+		reason := fmt.Sprintf("the launcher's proxy on %s ended with status %d", host, status)
+		f := failure{reason, l.FailureTimeout, s.statuses.Lost}
 		if signal == 0 && status < 128 {
 			f.status = status // that of its ranks
 		}
@@ -147,8 +146,8 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 	}
 }
 
-// isWatched reports whether the launcher looks after its remote shells itself. On a busy machine it may take long to wait
-// for a remote shell that it has ended itself.
+// isWatched reports whether the launcher looks after its remote shells itself. On a busy machine it may take long to
+// wait for a remote shell that it has ended itself.
 func (s *Sessions) isWatched() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

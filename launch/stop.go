@@ -18,8 +18,8 @@ import (
 // host, and the time of --grace to save their work; the launcher ends when they have, or is told to end for the last
 // of that time.
 
-// EndTime is how long a launcher needs to end once it was told to.
-const EndTime = 3 * time.Second
+// launcherEndTime is how long a launcher needs to end once it was told to.
+const launcherEndTime = 3 * time.Second
 
 // Stopper passes signals on to a command, and stops a launcher by its ranks first.
 type Stopper struct {
@@ -41,8 +41,8 @@ type Stopper struct {
 	cancel func() // stops waiting for the launchers below the command; nil: nothing waits
 }
 
-// Own is the way of this container's signals. Kubernetes tells every container of a job that it ends: the first signal
-// here after another rank's request says the same again, and the command is not told twice.
+// Own passes on a signal that this container got. Kubernetes signals every container of a job: the first signal here
+// after another rank's request repeats that request, and the command does not get it twice.
 func (g *Stopper) Own(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +56,7 @@ func (g *Stopper) Own(sig os.Signal) {
 	g.pass(sig)
 }
 
-// Request is the way of what another rank was asked to do.
+// Request passes on a signal that another rank got.
 func (g *Stopper) Request(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +65,7 @@ func (g *Stopper) Request(sig os.Signal) {
 	}
 }
 
-// Abort is the way of what leaves nothing to be saved.
+// Abort signals the command at once: the job cannot go on, and its ranks have nothing to save.
 func (g *Stopper) Abort(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -83,7 +83,7 @@ func ends(sig os.Signal) bool {
 // the command itself. The caller holds the lock.
 func (g *Stopper) pass(sig os.Signal) {
 	var below []int
-	direct := StartsRanks(g.Line)
+	direct := startsRanks(g.Line)
 	if ends(sig) {
 		g.told = true
 		if g.begun {
@@ -95,7 +95,7 @@ func (g *Stopper) pass(sig os.Signal) {
 		}
 		g.ranked = g.ranked || len(below) > 0 || direct
 	}
-	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*EndTime {
+	if sig != syscall.SIGTERM || !g.ranked || g.Grace < 2*launcherEndTime {
 		g.Hard(sig)
 		return
 	}
@@ -105,14 +105,15 @@ func (g *Stopper) pass(sig os.Signal) {
 		// commands.
 		g.cancel = whenEnded(below, func() { g.Hard(syscall.SIGTERM) })
 	}
-	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-EndTime)
+	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-launcherEndTime)
 	g.Soft(sig)
 	g.timers = append(g.timers,
-		time.AfterFunc(g.Grace-EndTime, func() { g.Hard(syscall.SIGTERM) }),
+		time.AfterFunc(g.Grace-launcherEndTime, func() { g.Hard(syscall.SIGTERM) }),
 		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
 }
 
-// End forgets what was to come. It returns whether a launcher was running when the command was told to end.
+// End cancels the signals that are still due. It reports whether a launcher was running when the command was told to
+// end.
 func (g *Stopper) End() bool {
 	g.mu.Lock()
 	ranked, cancel := g.ranked, g.cancel
@@ -131,7 +132,7 @@ func (g *Stopper) End() bool {
 func RankLaunchers(job []Process) (found []int) {
 	for _, p := range job {
 		line := p.args()
-		if p.State != 'Z' && (IsLauncher(p.Name) || StartsRanks(line)) && !AsksVersion(line) {
+		if p.State != 'Z' && (IsLauncher(p.Name) || startsRanks(line)) && !asksVersion(line) {
 			found = append(found, p.PID)
 		}
 	}
@@ -190,14 +191,14 @@ func whenEnded(pids []int, f func()) (cancel func()) {
 }
 
 // Ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
-// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children in
-// job. For a rank that leads a process group, the number is that of the whole group: -pid.
+// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children
+// in job. For a rank that leads a process group, the number is that of the whole group: -pid.
 func Ranks(job []Process, environ []string) (found []int) {
 	inherited := func(name string) bool {
 		value, _ := lookupEnv(environ, name)
 		return value != ""
 	}
-	marks := slices.DeleteFunc(RankVariables(), inherited)
+	marks := slices.DeleteFunc(rankVariables(), inherited)
 	marked := make(map[int]bool)
 	for _, p := range job {
 		has := p.variables()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A launcher is not believed: it may hang when one of its daemons has failed, hang when all of them have ended, and say
-// that all is well when it has lost one or has never used the other hosts. What is known better is known from the
-// sessions by which it reached the other hosts.
+// The exit status of a launcher is not enough: a launcher may hang when one of its daemons has failed or when all of
+// them have ended, and it may exit with 0 although it has lost a daemon or has never used the other hosts. The sessions
+// by which it reached the other hosts tell more.
 
 const (
 	// idleTimeout: a launcher whose daemons have all ended may still have to write what the ranks printed.
@@ -166,12 +166,12 @@ func (w *watch) abort(because Interruption) {
 	}
 	w.end(w.Hard, 0, because)
 	if w.isLauncher() {
-		w.force = time.After(EndTime)
+		w.force = time.After(launcherEndTime)
 	}
 }
 
-// abortAfterFailure ends a launcher that has not ended by itself after a failure. One that a script had started may have
-// ended while the script goes on.
+// abortAfterFailure ends a launcher that has not ended by itself after a failure. Where a script had started the
+// launcher, and the launcher has ended, the script goes on.
 func (w *watch) abortAfterFailure() {
 	if !w.isLauncher() && len(w.launchersSince(w.failedAt)) == 0 {
 		w.impatient = nil
@@ -181,7 +181,7 @@ func (w *watch) abortAfterFailure() {
 	w.abort(Interruption{Reason: w.failed.reason + ", and the command did not end by itself", Status: w.failed.status})
 }
 
-// lookForZombies finds a failed remote shell that the launcher has not looked at twice.
+// lookForZombies finds a remote shell that has failed, and that the launcher has not waited for since the last look.
 func (w *watch) lookForZombies() {
 	if w.Sessions.isWatched() {
 		return
@@ -198,8 +198,8 @@ func (w *watch) lookForZombies() {
 	w.dead = now
 }
 
-// endStuck ends a launcher that is still there although all its daemons have ended. One that has started daemons again is
-// not stuck, and a script goes on by itself.
+// endStuck ends a launcher that is still there although all its daemons have ended, unless it has started daemons
+// again. A script goes on by itself.
 func (w *watch) endStuck() {
 	running, _, _ := w.Sessions.now()
 	if running > 0 || !w.killStuck() || !w.isLauncher() {
@@ -223,13 +223,13 @@ func (w *watch) killStuck() bool {
 	return killed
 }
 
-// tellLull logs that all ranks of a host have ended while others go on: MPICH does not end a job when a rank that is alone
-// on its host exits with an error, and the others may wait for it for ever.
+// tellLull logs that all ranks of a host have ended while others go on: MPICH does not end a job when a rank that is
+// alone on its host exits with an error, and the others may wait for it for ever.
 func (w *watch) tellLull() {
 	if pids := w.launchersSince(w.left.at); len(pids) > 0 && pids[0] != w.told {
 		w.told = pids[0]
-		w.Log.Info("all ranks on a host have ended, others go on; "+w.left.launcher+" does not tell whether one has failed",
-			"phase", "wait", "peer", w.left.host, "ago", idleTimeout)
+		w.Log.Info("all ranks on a host have ended, others go on; "+w.left.launcher+
+			" does not tell whether one has failed", "phase", "wait", "peer", w.left.host, "ago", idleTimeout)
 	}
 }
 
@@ -293,7 +293,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
 	direct := s.isLauncher()
 	_, lost, _ := s.Sessions.now()
-	announced, known := Announced(result.Tail)
+	announced, known := announcedStatus(result.Tail)
 	switch {
 	case why.Status == statuses.Lost && result.Signal == syscall.SIGKILL && known:
 		o.Status = announced // a launcher that said why it ends, and did not

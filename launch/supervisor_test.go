@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -78,12 +79,14 @@ func TestDaemonsAreWatched(t *testing.T) {
 // job is a command under a Supervisor in virtual time.
 type job struct {
 	*Supervisor
-	t         *testing.T
-	began     time.Time
-	said      []string
+	t     *testing.T
+	began time.Time
+	said  []string
+	ended func()
+	why   chan Interruption
+
+	mu        sync.Mutex
 	processes []Process
-	ended     func()
-	why       chan Interruption
 }
 
 // supervised starts the Supervisor of a command on one of three hosts; f runs in virtual time.
@@ -100,7 +103,11 @@ func supervised(t *testing.T, line string, f func(*job)) {
 			Asks: &Asks{Log: log, Slots: func(context.Context, Request) (map[string]int, error) {
 				return map[string]int{"a": 1, "b": 1, "c": 1}, nil
 			}},
-			Processes: func() []Process { return j.processes },
+			Processes: func() []Process {
+				j.mu.Lock()
+				defer j.mu.Unlock()
+				return j.processes
+			},
 			SinceBoot: func() time.Duration { return time.Hour + time.Since(j.began) },
 			Hard:      say("command"), Gently: say("ranks"),
 			Kill: func(pid int, sig syscall.Signal) error { j.say("process %d %v", pid, sig); return nil },
@@ -116,6 +123,13 @@ func (j *job) say(format string, args ...any) {
 	j.said = append(j.said, fmt.Sprintf("%v ", time.Since(j.began))+fmt.Sprintf(format, args...))
 }
 
+// run sets the processes of the job.
+func (j *job) run(processes ...Process) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.processes = processes
+}
+
 // end ends the command, and returns why it was stopped.
 func (j *job) end() Interruption {
 	synctest.Wait()
@@ -124,6 +138,8 @@ func (j *job) end() Interruption {
 }
 
 const (
+	notEnded = ", and the command did not end by itself"
+
 	anOrted = ` orted -mca ess "env"`
 	aProxy  = `"/usr/bin/hydra_pmi_proxy" --control-port a:1`
 )
@@ -147,23 +163,24 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 				j.Begun("b", aProxy)
 				j.Ended("b", aProxy, 3, 0)
 			},
-			Interruption{Reason: "the launcher's proxy on b ended with status 3, and the command did not end by itself", Status: 3},
+			Interruption{Reason: "the launcher's proxy on b ended with status 3" + notEnded, Status: 3},
 			"5s command terminated|8s command killed",
 		},
 		"a proxy is killed": {
 			"mpiexec x", func(j *job) { j.Ended("b", aProxy, 137, syscall.SIGKILL) },
-			Interruption{Reason: "the launcher's proxy on b ended with status 137, and the command did not end by itself", Status: 75},
+			Interruption{Reason: "the launcher's proxy on b ended with status 137" + notEnded, Status: 75},
 			"5s command terminated|8s command killed",
 		},
 		"a daemon cannot be started": {
 			"mpirun x", func(j *job) { j.Failed(Failure{Host: "c", Command: anOrted, Stage: "login"}) },
-			Interruption{Reason: "the remote shell to c failed (login), and the command did not end by itself", Status: 75},
+			Interruption{Reason: "the remote shell to c failed (login)" + notEnded, Status: 75},
 			"10s command terminated|13s command killed",
 		},
 		"a host that is none of the job's": {
-			"mpiexec x", func(j *job) { j.Failed(Failure{Host: "z", Command: aProxy, Stage: "resolve", Unknown: true}) },
-			Interruption{Status: 69, Reason: "the launcher was told to use z, which is no container of this job, " +
-				"and the command did not end by itself"},
+			"mpiexec x", func(j *job) {
+				j.Failed(Failure{Host: "z", Command: aProxy, Stage: "resolve", Unknown: true})
+			},
+			Interruption{Status: 69, Reason: "the launcher was told to use z, which is no container of this job" + notEnded},
 			"5s command terminated|8s command killed",
 		},
 		"a name that was mistyped": {
@@ -175,15 +192,15 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 		},
 		"a script whose launcher hangs": {
 			"sh x", func(j *job) {
-				j.processes = []Process{launcher}
+				j.run(launcher)
 				j.Failed(Failure{Host: "c", Command: anOrted, Stage: "login"})
 			},
-			Interruption{Reason: "the remote shell to c failed (login), and the command did not end by itself", Status: 75},
+			Interruption{Reason: "the remote shell to c failed (login)" + notEnded, Status: 75},
 			"10s command terminated",
 		},
 		"all daemons have ended": {
 			"mpirun x", func(j *job) {
-				j.processes = []Process{launcher}
+				j.run(launcher)
 				j.Begun("b", anOrted)
 				j.Ended("b", anOrted, 0, 0)
 			},
@@ -192,7 +209,7 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 		},
 		"daemons again": {
 			"mpirun x", func(j *job) {
-				j.processes = []Process{launcher}
+				j.run(launcher)
 				j.Begun("b", anOrted)
 				j.Ended("b", anOrted, 0, 0)
 				time.Sleep(time.Second)
@@ -202,15 +219,16 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 		"a remote shell that the launcher does not look at": {
 			"mpiexec x", func(j *job) {
 				zombie := Process{PID: 11, Parent: 10, Name: "ssh", State: 'Z', Exit: 255 << 8}
-				j.processes = []Process{{PID: 10, Name: "mpiexec", State: 'S'}, zombie}
+				j.run(Process{PID: 10, Name: "mpiexec", State: 'S'}, zombie)
 			},
-			Interruption{Reason: "the launcher's remote shell ended with status 255, and the command did not end by itself",
+			Interruption{Reason: "the launcher's remote shell ended with status 255" + notEnded,
 				Status: 75},
 			"10s command terminated|13s command killed",
 		},
 		"a rank is lost": {
 			"mpirun x", func(j *job) { j.Lost(Loss{Rank: 2, Name: "c", Reason: "no answer"}) },
-			Interruption{Reason: "rank 2 (c) was lost: no answer", Status: 75}, "0s command terminated|3s command killed",
+			Interruption{Reason: "rank 2 (c) was lost: no answer", Status: 75},
+			"0s command terminated|3s command killed",
 		},
 		"a script loses a rank": {
 			"sh x", func(j *job) { j.Lost(Loss{Rank: 2, Name: "c", Reason: "no answer"}) },
@@ -261,8 +279,8 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"hosts that it did not use": {
 			"mpirun x", func(j *job) { j.Note(t.Context(), j.Line, "/") }, Ending{Absent: none},
-			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: it asked for 3 at least and can " +
-				"have started on 1 (a). The launcher did not read the host list in its environment: an option or a " +
+			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: it asked for 3 at least " +
+				"and can have started on 1 (a). The launcher did not read the host list in its environment: an option or a " +
 				"configuration file of its own may have taken its place. --allow-partial accepts it"},
 		},
 		"0 although a daemon was lost": {
@@ -294,14 +312,16 @@ func TestSupervisorJudges(t *testing.T) {
 				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{3, "it hung; rank 0's command prterun was ended by SIGKILL; its last lines on stderr:\n   Exit code:    3"},
+			Outcome{3, "it hung; rank 0's command prterun was ended by SIGKILL; " +
+				"its last lines on stderr:\n   Exit code:    3"},
 		},
 		"stopped for a loss": {
 			"mpirun x", nil, Ending{
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM was passed on to it"},
+			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 " +
+				"after SIGTERM was passed on to it"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},

@@ -51,15 +51,15 @@ func TaskEnvironment(t Tasks) []Var {
 	return vars
 }
 
-// Spawns says whether a command line starts the processes of its host itself: torchrun and its like, by their own name or as
-// `python -m MODULE`. A shell cannot be seen through.
+// Spawns says whether a command line starts the processes of its host itself: torchrun and its like, by their own name
+// or as `python -m MODULE`. A shell cannot be seen through.
 func Spawns(args []string) bool {
 	return lineStarts(args, hostProcesses)
 }
 
-// StartsRanks says whether a command line is that of a launcher that starts the ranks of a job on its hosts: an MPI
+// startsRanks says whether a command line is that of a launcher that starts the ranks of a job on its hosts: an MPI
 // launcher, horovodrun or deepspeed, by their own name or as `python -m MODULE`.
-func StartsRanks(args []string) bool {
+func startsRanks(args []string) bool {
 	return lineStarts(args, ranks)
 }
 

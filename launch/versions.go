@@ -9,8 +9,8 @@ import (
 // Found is what a host says of its launchers, as [Identify] returns it; "" where it has not said it.
 type Found struct{ Host, Launchers string }
 
-// Versions compares the launchers of rank 0 with those of the other ranks, whose daemons may not understand each other if
-// they differ. The answers may come in any order, and after the launch.
+// Versions compares the launchers of rank 0 with those of the other ranks, whose daemons may not understand each other
+// if they differ. The answers may come in any order, and after the launch.
 type Versions struct {
 	mu       sync.Mutex
 	awaiting bool    // rank 0's own launcher has not answered yet
@@ -77,8 +77,8 @@ func warnDiffer(differ string, log *slog.Logger) {
 	log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
 }
 
-// CheckVersions compares the answers of all ranks in rank order before the launch. It logs a difference, or with strict returns
-// it as the reason why nothing is launched. Where the first host has to have a launcher, needed says so.
+// CheckVersions compares the answers of all ranks in rank order before the launch. It logs a difference, or with strict
+// returns it as the reason why nothing is launched. Where the first host has to have a launcher, needed says so.
 func CheckVersions(all []Found, strict, needed bool, log *slog.Logger) (refused string) {
 	var hosts, found []string
 	for i, f := range all {

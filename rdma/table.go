@@ -103,7 +103,7 @@ type RankReport struct {
 	Error   string
 }
 
-// JudgeReports judges what the ranks have found. What a rank without a report lacks is its error.
+// JudgeReports judges the reports of all ranks. If a rank has no report, its Error says why.
 func JudgeReports(ranks []RankReport) Verdict {
 	summaries := make([]Summary, len(ranks))
 	for i, r := range ranks {

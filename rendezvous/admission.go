@@ -49,7 +49,7 @@ const (
 	sourceStreams = 32
 	sourceTurns   = 2
 
-	streamPatience = 10 * time.Second
+	streamTimeout = 10 * time.Second
 )
 
 // newAdmission returns the admission of a process whose RLIMIT_NOFILE is files.
@@ -96,7 +96,7 @@ func (a *admission) admit(ctx context.Context, conn net.Conn) (net.Conn, error) 
 }
 
 func (a *admission) wait(ctx context.Context, remote net.Addr) (leave func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, streamPatience, errNoTurn)
+	ctx, cancel := context.WithTimeoutCause(ctx, streamTimeout, errNoTurn)
 	defer cancel()
 	var undo []func()
 	free := sync.OnceFunc(func() {

@@ -87,7 +87,7 @@ func TestGateEndsEachWait(t *testing.T) {
 		begin := time.Now()
 		_, err := g.admit(t.Context(), conn(rankAddr, "")) // before begin
 		require.ErrorIs(t, err, errNoTurn)
-		require.Equal(t, streamPatience, time.Since(begin))
+		require.Equal(t, streamTimeout, time.Since(begin))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err = g.admit(ctx, conn(rankAddr, ""))

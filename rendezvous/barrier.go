@@ -35,7 +35,8 @@ type BarrierError struct {
 
 func (e *BarrierError) Error() string {
 	if len(e.Absent) == 0 {
-		return fmt.Sprintf("barrier %q: not every rank has come, and rank 0 does not say who is awaited", e.Name)
+		return fmt.Sprintf("barrier %q: not every rank has called it, and rank 0 does not say which ranks are missing",
+			e.Name)
 	}
 	return fmt.Sprintf("barrier %q: %d of %d ranks have come; missing: %s",
 		e.Name, e.Size-len(e.Absent), e.Size, Fold(e.Absent))

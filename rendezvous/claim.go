@@ -32,7 +32,7 @@ func (q *probes) ask(w *wire, then func(alive bool)) {
 	p := &probe{then: []func(bool){then}}
 	q.open[w] = p
 	w.send(message{Type: ping})
-	time.AfterFunc(q.n.cfg.patience(probeTimeout), func() {
+	time.AfterFunc(q.n.cfg.scaled(probeTimeout), func() {
 		q.n.post(func() {
 			if q.open[w] == p {
 				q.answered(w, false)

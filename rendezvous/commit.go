@@ -20,10 +20,10 @@ func (c *coordinator) tryPrepare() {
 	if !c.isWhole() {
 		return
 	}
-	if c.n.looking {
+	if c.n.details.looking {
 		return
 	}
-	records := []Record{c.n.record()}
+	records := []Record{c.n.details.record()}
 	reached := map[string]netip.AddrPort{c.n.self.Nonce: c.reachedAt()}
 	for _, t := range c.targets {
 		switch {
@@ -75,7 +75,7 @@ func (c *coordinator) tryPrepare() {
 			t.link.send(c.prepareFor(&r, i))
 		}
 	}
-	timeout := c.n.cfg.patience(ackTimeout) << min(c.unacked, maxPatience)
+	timeout := c.n.cfg.scaled(ackTimeout) << min(c.unacked, maxAckDoublings)
 	time.AfterFunc(timeout, func() { c.n.post(func() { c.onAckTimeout(r.Epoch) }) })
 	c.tryLaunch()
 }

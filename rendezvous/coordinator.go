@@ -124,9 +124,9 @@ func (c *coordinator) stepDown() {
 	c.n.enter(Gathering)
 }
 
-// patience extends the timeout d of a small job by the size: logins of all ranks at once, 2 ms each, keep rank 0 busy,
+// scaled extends the timeout d of a small job by the size: logins of all ranks at once, 2 ms each, keep rank 0 busy,
 // and ranks may share its processors.
-func (cfg *Config) patience(d time.Duration) time.Duration {
+func (cfg *Config) scaled(d time.Duration) time.Duration {
 	return d + min(time.Duration(cfg.Size)*20*time.Millisecond, 20*time.Second)
 }
 

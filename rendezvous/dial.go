@@ -189,7 +189,7 @@ func (c *coordinator) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPo
 	w := newWire(rwc, &self)
 	defer w.close()
 	defer context.AfterFunc(t.ctx, w.abort)()
-	silent := time.AfterFunc(c.n.cfg.patience(registerTimeout), w.abort)
+	silent := time.AfterFunc(c.n.cfg.scaled(registerTimeout), w.abort)
 	defer silent.Stop()
 	c.n.post(func() { c.greet(t, w) })
 	err := w.read(func(m message) error {

@@ -140,7 +140,7 @@ func (f *finder) joinOthers() {
 	}
 	b, factor, later := backoff{}, 0, 1 // ranks to be agreed find each other by gossip alone
 	if f.n.self.Rank >= 0 {             // rank 0 dials by itself, too
-		b = backoff{next: 5 * joinHead, most: f.spread(rejoinInterval)}
+		b = backoff{next: 5 * joinDelay, most: f.spread(rejoinInterval)}
 		factor, later = lateFactor, lateFactor
 	}
 	for pause := time.Duration(0); f.n.pace.sleepFor(f.n.ctx, f.n.gathered, pause, factor); factor = later {
@@ -181,7 +181,7 @@ func (f *finder) knock() (over bool) {
 		return false
 	}
 	f.n.wg.Go(func() {
-		b := backoff{next: 2 * joinHead, most: promiseTime / 2}
+		b := backoff{next: 2 * joinDelay, most: promiseTime / 2}
 		for {
 			connected := false
 			if !f.n.ask(func() { connected = f.n.up.wire != nil }) {
@@ -201,7 +201,7 @@ func (f *finder) knock() (over bool) {
 			}
 		}
 	})
-	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinHead)
+	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinDelay)
 }
 
 // join exchanges gossip states with the first address of a place that answers.
@@ -215,8 +215,8 @@ func (f *finder) join(p place) {
 	f.n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
-// joinHead is how long rank 0 may take to dial a rank that has knocked, before that rank joins gossip.
-const joinHead = 50 * time.Millisecond
+// joinDelay is how long rank 0 may take to dial a rank that has knocked, before that rank joins gossip.
+const joinDelay = 50 * time.Millisecond
 
 // manyJoins is the largest job whose ranks join rank 0: memberlist serves 128 joins at a time, each with the whole
 // list.

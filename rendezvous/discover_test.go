@@ -115,7 +115,7 @@ func TestWaysToFindEachOther(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, silence %v", name, silent), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					net := newSimNet(rand.New(rand.NewPCG(1, 1)))
-					if silent { // nobody says that nobody is there
+					if silent { // no host answers, not even with a refusal
 						for _, a := range []string{"10.9.9.9:1", "10.9.9.9:12345", "10.0.0.2:1"} {
 							net.listen(&simHost{addr: netip.MustParseAddrPort(a), silent: true})
 						}
@@ -331,7 +331,7 @@ func TestRankZeroHearsAKnock(t *testing.T) {
 					require.NoError(t, p.Close())
 				}
 				if lost {
-					require.Less(t, at, joinHead+10*time.Millisecond, "gossip is joined then")
+					require.Less(t, at, joinDelay+10*time.Millisecond, "gossip is joined then")
 				} else {
 					require.Less(t, at, 10*net.delay)
 				}

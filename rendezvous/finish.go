@@ -12,8 +12,8 @@ import (
 // Finish tells every rank how the job ended and waits until each rank has acknowledged it or is known to be gone, until
 // ctx ends at the latest. It waits 5 s for a connected rank, which may be frozen and will read the outcome later, and
 // 15 s for a rank whose connection is lost. Rank 0 calls it, and leaves last. Before the launch it tells the ranks that
-// are connected, and those that connect within patience.
-func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) error {
+// are connected, and stays for stay to tell those that connect late.
+func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error {
 	if !n.ask(func() {
 		if n.lead == nil || n.phase == Ended {
 			n.setFinished(o, nil)
@@ -21,9 +21,9 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 		}
 		n.lead.tellGo() // ranks that were not told go would take the job for one that was never launched
 		n.end(o)
-		n.lead.ending, n.lead.tellsLateRanks = true, patience > 0
-		if patience > 0 {
-			time.AfterFunc(patience, func() {
+		n.lead.ending, n.lead.tellsLateRanks = true, stay > 0
+		if stay > 0 {
+			time.AfterFunc(stay, func() {
 				n.post(func() {
 					n.lead.tellsLateRanks = false // a coordinator that ends the job does not step down (onHello)
 					n.lead.checkEnd()
@@ -75,7 +75,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, patience time.Duration) er
 func (c *coordinator) tellEnd(t *target) {
 	t.endSent = time.Now()
 	t.link.send(c.lastWord())
-	time.AfterFunc(c.n.cfg.patience(doneAckTimeout), func() { c.n.post(c.checkEnd) })
+	time.AfterFunc(c.n.cfg.scaled(doneAckTimeout), func() { c.n.post(c.checkEnd) })
 }
 
 // pending reports whether rank 0 still waits for this rank to acknowledge the end of the job.
@@ -84,7 +84,7 @@ func (c *coordinator) pending(t *target) bool {
 	case t.doneAck || t.gone:
 		return false
 	case t.link != nil:
-		return time.Since(t.endSent) < c.n.cfg.patience(doneAckTimeout)
+		return time.Since(t.endSent) < c.n.cfg.scaled(doneAckTimeout)
 	}
 	_, member := c.memberOf(t)
 	return member && t.rec != nil

@@ -12,9 +12,9 @@ import (
 // job that is about to end. So it counts only after this container has dialled the rank, has met nothing else for a
 // while, and has dialled it again at an address that was resolved after that while.
 const (
-	secretPatience = 5 * time.Second
-	jobPatience    = 12 * time.Second // and versions: longer than the grace of a container of an earlier attempt
-	foreignLinger  = 3 * longestPause // for the other ranks to find the same; a dial takes time, too
+	secretProofTime = 5 * time.Second
+	jobProofTime    = 12 * time.Second // and versions: longer than the grace of a container of an earlier attempt
+	foreignLinger   = 3 * longestPause // for the other ranks to find the same; a dial takes time, too
 )
 
 // foreign is what answers at the addresses of a rank in its place.
@@ -27,9 +27,9 @@ type foreign struct {
 // met notes the result of one attempt to reach the rank; a nil error is a container of this job. resolved is when its
 // address was resolved.
 func (f *foreign) met(err error, resolved time.Time) {
-	patience := secretPatience
+	proofTime := secretProofTime
 	if !errors.Is(err, ErrOtherSecret) {
-		patience = jobPatience
+		proofTime = jobProofTime
 	}
 	switch {
 	case err == nil:
@@ -42,7 +42,7 @@ func (f *foreign) met(err error, resolved time.Time) {
 		*f = foreign{err: err, since: time.Now()}
 	default:
 		f.err = err
-		f.proven = !resolved.Before(f.since.Add(patience))
+		f.proven = !resolved.Before(f.since.Add(proofTime))
 	}
 }
 

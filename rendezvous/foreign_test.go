@@ -30,30 +30,30 @@ func TestForeign(t *testing.T) {
 		proven bool
 	}{
 		"once":                  {[]meeting{{0, secret, -1}}, false},
-		"twice, at once":        {[]meeting{{0, secret, -1}, {secretPatience - ms, secret, -1}}, false},
-		"twice, later":          {[]meeting{{0, secret, -1}, {secretPatience, secret, -1}}, true},
+		"twice, at once":        {[]meeting{{0, secret, -1}, {secretProofTime - ms, secret, -1}}, false},
+		"twice, later":          {[]meeting{{0, secret, -1}, {secretProofTime, secret, -1}}, true},
 		"the address is as old": {[]meeting{{0, secret, -1}, {time.Minute, secret, 0}}, false},
 		"no answer in between": {[]meeting{
-			{0, secret, -1}, {time.Second, context.DeadlineExceeded, -1}, {secretPatience, secret, -1},
+			{0, secret, -1}, {time.Second, context.DeadlineExceeded, -1}, {secretProofTime, secret, -1},
 		}, true},
 		"gone in between": {[]meeting{
-			{0, secret, -1}, {time.Second, syscall.ECONNREFUSED, -1}, {secretPatience, secret, -1},
+			{0, secret, -1}, {time.Second, syscall.ECONNREFUSED, -1}, {secretProofTime, secret, -1},
 		}, false},
 		"one of ours in between": {[]meeting{
-			{0, secret, -1}, {time.Second, nil, -1}, {secretPatience, secret, -1},
+			{0, secret, -1}, {time.Second, nil, -1}, {secretProofTime, secret, -1},
 		}, false},
 		"proven, and gone": {[]meeting{
-			{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, syscall.ECONNREFUSED, -1},
+			{0, secret, -1}, {secretProofTime, secret, -1}, {time.Minute, syscall.ECONNREFUSED, -1},
 		}, true},
 		"proven, and one of ours": {[]meeting{
-			{0, secret, -1}, {secretPatience, secret, -1}, {time.Minute, nil, -1},
+			{0, secret, -1}, {secretProofTime, secret, -1}, {time.Minute, nil, -1},
 		}, false},
-		"another job, while one may end":       {[]meeting{{0, job, -1}, {jobPatience - ms, job, -1}}, false},
-		"another job, for long":                {[]meeting{{0, job, -1}, {jobPatience, job, -1}}, true},
-		"another job, then another secret":     {[]meeting{{0, job, -1}, {jobPatience, secret, -1}}, false},
-		"another version, while one may end":   {[]meeting{{0, version, -1}, {jobPatience - ms, version, -1}}, false},
-		"another version, for long":            {[]meeting{{0, version, -1}, {jobPatience, version, -1}}, true},
-		"another version, then another secret": {[]meeting{{0, version, -1}, {jobPatience, secret, -1}}, false},
+		"another job, while one may end":       {[]meeting{{0, job, -1}, {jobProofTime - ms, job, -1}}, false},
+		"another job, for long":                {[]meeting{{0, job, -1}, {jobProofTime, job, -1}}, true},
+		"another job, then another secret":     {[]meeting{{0, job, -1}, {jobProofTime, secret, -1}}, false},
+		"another version, while one may end":   {[]meeting{{0, version, -1}, {jobProofTime - ms, version, -1}}, false},
+		"another version, for long":            {[]meeting{{0, version, -1}, {jobProofTime, version, -1}}, true},
+		"another version, then another secret": {[]meeting{{0, version, -1}, {jobProofTime, secret, -1}}, false},
 		"another secret, when it is awaited": {[]meeting{
 			{0, syscall.ECONNREFUSED, -1}, {time.Minute, secret, -1},
 		}, false},
@@ -86,17 +86,17 @@ func TestForeignRankZero(t *testing.T) {
 		patient time.Duration
 		check   func(t *testing.T, err error)
 	}{
-		"another secret": {ErrOtherSecret, 1, 0, secretPatience, func(t *testing.T, err error) {
+		"another secret": {ErrOtherSecret, 1, 0, secretProofTime, func(t *testing.T, err error) {
 			var m *MissingError
 			require.ErrorAs(t, err, &m)
 			require.True(t, m.OtherSecret())
 		}},
-		"another job": {ErrOtherJob, 1, 0, jobPatience, func(t *testing.T, err error) {
+		"another job": {ErrOtherJob, 1, 0, jobProofTime, func(t *testing.T, err error) {
 			var c *ConflictError
 			require.ErrorAs(t, err, &c)
 			require.ErrorContains(t, err, "another job")
 		}},
-		"another version": {ErrOtherVersion, 1, 0, jobPatience, func(t *testing.T, err error) {
+		"another version": {ErrOtherVersion, 1, 0, jobProofTime, func(t *testing.T, err error) {
 			var m *MissingError
 			require.ErrorAs(t, err, &m)
 			require.True(t, m.OtherVersion())
@@ -104,7 +104,7 @@ func TestForeignRankZero(t *testing.T) {
 			require.ErrorContains(t, err, "another version of paiinit")
 		}},
 		"another secret, and ours beside it": {ErrOtherSecret, 2, 0, 0, nil},
-		"yesterday's, which ends":            {ErrOtherSecret, 1, secretPatience / 2, 0, nil},
+		"yesterday's, which ends":            {ErrOtherSecret, 1, secretProofTime / 2, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

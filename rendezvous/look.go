@@ -124,7 +124,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 					reason = f.err
 				}
 			case f.err == nil && p.sure:
-				reason = fmt.Errorf("%v: %w", f.addr, errSilent)
+				reason = fmt.Errorf("%v: %w; is %d/tcp open here?", f.addr, errSilent, u.n.self.Addr.Port())
 			case f.err == nil: // this container may know more than the next
 			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // of the other containers nothing is known
 				reason = fmt.Errorf("%v: %w", f.addr, f.err)

@@ -114,8 +114,8 @@ func (n *Node) Absent(ctx context.Context, settle, grace time.Duration) []Loss {
 func (c *coordinator) absent(ctx context.Context, settle, grace time.Duration) []Loss {
 	settled := time.NewTimer(settle)
 	defer settled.Stop()
-	patience := time.NewTimer(settle + grace)
-	defer patience.Stop()
+	deadline := time.NewTimer(settle + grace)
+	defer deadline.Stop()
 	for {
 		found := make(map[int]absentee) // by rank
 		waiting := false
@@ -135,7 +135,7 @@ func (c *coordinator) absent(ctx context.Context, settle, grace time.Duration) [
 		for _, rank := range slices.Sorted(maps.Keys(found)) {
 			absent = append(absent, found[rank])
 		}
-		enough := patience.C
+		enough := deadline.C
 		switch {
 		case len(absent) == 0:
 			enough = settled.C

@@ -199,7 +199,7 @@ func cutNumber(name string) (stem string, num int, ok bool) {
 	return name[:i], num, true
 }
 
-var errSilent = errors.New("it answers, but has not called back yet")
+var errSilent = errors.New("rank 0 answers, but has not connected back to this container")
 
 // missing lists the ranks that are absent, by what this rank knows.
 func (n *Node) missing() []Missing {
@@ -300,7 +300,7 @@ const stillLooks = "it is here, and still looks at its devices"
 
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
-	if c.n.looking {
+	if c.n.details.looking {
 		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
 	}
 	for _, t := range c.targets {

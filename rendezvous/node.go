@@ -77,7 +77,7 @@ type Config struct {
 	// Dial opens an authenticated control connection to the container with that id, "" = to any container of the job.
 	// Its errors wrap ErrOtherSecret, ErrOtherVersion, ErrOtherJob, ErrOtherContainer or ErrOtherProgram where they
 	// apply, and the system's errors otherwise.
-	Dial dialFunc
+	Dial func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
 
 	// Fabric gives Self.Fabric once, if finding it takes a while: this container is announced without it, and only the
 	// launch waits for it. Nil = Self holds it.
@@ -126,13 +126,11 @@ type Config struct {
 	share     func([]Member) []Member // lets thousands of nodes in one process share the roster
 }
 
-type dialFunc = func(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error)
-
 const (
 	ackTimeout = 3 * time.Second
 	// The timeout for acknowledgements doubles this many times: where packets are lost, one of many ranks is always
 	// late.
-	maxPatience     = 3
+	maxAckDoublings = 3
 	registerTimeout = 5 * time.Second
 	fetchTimeout    = 2 * time.Second
 	dialTimeout     = 5 * time.Second
@@ -191,14 +189,49 @@ type Node struct {
 	find        finder
 	lead        *coordinator // nil = another rank coordinates
 	up          uplink       // view of rank 0
-	launcher    string       // Self.Launch by now
-	fabric      []byte       // Self.Fabric by now
-	looking     bool         // cfg.Fabric has not come yet
-	own         *message     // report to rank 0 on how this rank's command ended
-	order       *message     // rank 0's first order to end every command
-	calls       calls        // pending questions to rank 0
+	details     details
+	own         *message // report to rank 0 on how this rank's command ended
+	order       *message // rank 0's first order to end every command
+	calls       calls    // pending questions to rank 0
 	probes      probes
 	withdrawals withdrawals
+}
+
+// details are what this container learns of itself after the start. Only the loop touches them.
+type details struct {
+	n        *Node
+	launcher string // Self.Launch by now
+	fabric   []byte // Self.Fabric by now
+	looking  bool   // cfg.Fabric has not come yet
+}
+
+// awaitFabric waits for Config.Fabric and adds it to the record.
+func (d *details) awaitFabric() {
+	select {
+	case <-d.n.ctx.Done():
+	case f := <-d.n.cfg.Fabric:
+		d.n.post(func() {
+			d.fabric, d.looking = f, false
+			d.amend()
+		})
+	}
+}
+
+// amend sends what this container has learned of itself since it registered.
+func (d *details) amend() {
+	switch {
+	case d.n.lead != nil:
+		d.n.lead.tryPrepare()
+	case d.n.up.wire != nil && d.n.phase != Ended:
+		d.n.up.wire.send(d.n.up.registration(d.n.up.leader))
+	}
+}
+
+// record returns what this container says of itself by now.
+func (d *details) record() Record {
+	r := d.n.self
+	r.Launch, r.Fabric = d.launcher, d.fabric
+	return r
 }
 
 type seedState struct {
@@ -259,15 +292,12 @@ func Start(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
 		ctx: ctx, cancel: cancel, begin: time.Now(),
-		stops:    make(chan Stop, 16),
-		orders:   make(chan Order, 16),
-		losses:   make(chan Loss, 16),
-		ends:     make(chan End, cfg.Size), // one from each rank, so that the loop never waits
-		loop:     loop{over: make(chan struct{})},
-		course:   course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
-		launcher: self.Launch,
-		fabric:   self.Fabric,
-		looking:  cfg.Fabric != nil || cfg.Unfit != nil,
+		stops:  make(chan Stop, 16),
+		orders: make(chan Order, 16),
+		losses: make(chan Loss, 16),
+		ends:   make(chan End, cfg.Size), // one from each rank, so that the loop never waits
+		loop:   loop{over: make(chan struct{})},
+		course: course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
 	}
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
 	n.find = finder{
@@ -278,6 +308,10 @@ func Start(cfg Config) (*Node, error) {
 		},
 	}
 	n.up.n = n
+	n.details = details{
+		n: n, launcher: self.Launch, fabric: self.Fabric,
+		looking: cfg.Fabric != nil || cfg.Unfit != nil,
+	}
 	n.withdrawals = withdrawals{n: n, heard: make(map[string]message)}
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes = probes{n: n, open: make(map[*wire]*probe)}
@@ -307,7 +341,7 @@ func Start(cfg Config) (*Node, error) {
 		}
 	})
 	if cfg.Fabric != nil && cfg.Unfit == nil {
-		n.wg.Go(n.awaitFabric)
+		n.wg.Go(n.details.awaitFabric)
 	}
 	if cfg.Size != 1 {
 		for i := range cfg.Seeds {
@@ -332,38 +366,9 @@ func (n *Node) Self() Record { return n.self }
 // than finding the other ranks. The roster holds it if it comes in time.
 func (n *Node) SetLaunch(launcher string) {
 	n.post(func() {
-		n.launcher = launcher
-		n.amend()
+		n.details.launcher = launcher
+		n.details.amend()
 	})
-}
-
-// awaitFabric waits for Config.Fabric and adds it to the record.
-func (n *Node) awaitFabric() {
-	select {
-	case <-n.ctx.Done():
-	case f := <-n.cfg.Fabric:
-		n.post(func() {
-			n.fabric, n.looking = f, false
-			n.amend()
-		})
-	}
-}
-
-// amend sends what this container has learned of itself since it registered.
-func (n *Node) amend() {
-	switch {
-	case n.lead != nil:
-		n.lead.tryPrepare()
-	case n.up.wire != nil && n.phase != Ended:
-		n.up.wire.send(n.up.registration(n.up.leader))
-	}
-}
-
-// record returns what this container says of itself by now.
-func (n *Node) record() Record {
-	r := n.self
-	r.Launch, r.Fabric = n.launcher, n.fabric
-	return r
 }
 
 // Rest waits for d before work that is not urgent, and longer if this process had to wait for a processor

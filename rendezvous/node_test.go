@@ -262,7 +262,7 @@ func TestOtherSecretEndsTheWait(t *testing.T) {
 		require.True(t, m.OtherSecret())
 		require.Contains(t, m.Error(), "another secret")
 		require.Contains(t, m.Error(), "worker-2")
-		require.Less(t, time.Since(begin), 2*secretPatience)
+		require.Less(t, time.Since(begin), 2*secretProofTime)
 		w.close(nodes...)
 
 		// The rank with another secret finds out when it calls rank 0.
@@ -288,7 +288,7 @@ func TestOtherVersionEndsTheWait(t *testing.T) {
 		require.True(t, m.OtherVersion())
 		require.False(t, m.OtherSecret())
 		require.ErrorContains(t, err, "worker-2: is another version of paiinit")
-		require.Less(t, time.Since(begin), 2*jobPatience)
+		require.Less(t, time.Since(begin), 2*jobProofTime)
 		w.close(zero, one)
 	})
 }
@@ -549,7 +549,7 @@ func TestGatherEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// Rank 0 cannot launch: it tells the ranks that come within its patience why, and leaves when all know.
+// Rank 0 cannot launch: it tells the ranks that come while it stays why, and leaves when all know.
 func TestLatecomersAreSentHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -638,7 +638,7 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 	const size, head = 3 + witnesses, time.Second
 	for name, tt := range map[string]struct {
 		say  func(*Node)
-		told time.Duration // for how long those who come last wait at most
+		told time.Duration // how long the last ranks wait at most
 	}{
 		"it says that it has started": {(*Node).Launched, 0},
 		"it ends at once": {func(n *Node) {

@@ -187,7 +187,7 @@ type plan struct {
 	head    time.Duration
 	lazy    bool            // rank 0 does not say that its command has been started
 	looks   []time.Duration // by rank, from the start: when it knows its fabric; 0 = at once
-	says    []time.Duration // the same of its launcher, for which nobody waits; 0 = never
+	says    []time.Duration // delay of the launcher's version, for which no rank waits; 0 = never
 	cpus    int             // that all ranks share; 0 = no work takes time
 	slower  int             // factor on the usual costs
 }
@@ -336,7 +336,7 @@ func (p *plan) add(r *rand.Rand, horizon int) {
 		p.udpLoss = []float64{0, 0.1, 0.5, 1}[r.IntN(4)]
 	}
 	if p.who == elected {
-		p.timeout = 100 * time.Second // gossip takes half a minute to tell that somebody is gone
+		p.timeout = 100 * time.Second // gossip takes half a minute to tell that a rank is gone
 	}
 	for range []int{0, 0, 0, 1, 1, 2}[r.IntN(6)] {
 		f := fault{at: time.Duration(r.IntN(horizon+1)) * time.Millisecond, rank: r.IntN(p.size)}
@@ -371,7 +371,7 @@ type sim struct {
 	acked    map[string]bool // nonce and hash
 	hasty    []string        // launches that did not wait for all
 	bugs     []string        // illegal changes of phase
-	spare    int             // addresses for those who move
+	spare    int             // addresses for containers that move
 	now      []*simInst      // by rank
 	hits     []hit
 }
@@ -1000,7 +1000,7 @@ func (s *sim) statuses() (out []string) {
 		}
 		out = append(out, s.atWork(l)...)
 		if cut || reset && paused || zero && (paused || power || s.loss > 0 || s.cpus > 0) {
-			continue // somebody may be alone, and can only say 75
+			continue // a rank may be alone, and can only report 75
 		}
 		for _, c := range s.all {
 			if c.roster == nil || c.roster.Hash != l.roster.Hash || c.killed {
@@ -1089,7 +1089,7 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 func (s *sim) mustLaunch() bool {
 	for _, c := range s.all {
 		if c.roster != nil {
-			return false // somebody was told to go by a rank 0 that died of it
+			return false // a rank 0 that died right after it told a rank to go
 		}
 		if c.lost && s.zeroWasAway() {
 			return false // it had acknowledged the roster
@@ -1118,7 +1118,7 @@ func (s *sim) mustLaunch() bool {
 				return false
 			}
 			if f.moves && (s.book == zeroAlone || f.kind == "crash-at" && s.book != everybody) {
-				return false // nobody is told
+				return false // no rank is told
 			}
 			if f.moves && (s.book == onlyZero || s.book == oneAnother) && (f.rank == 0 || f.kind == "crash-at") {
 				return false

@@ -48,7 +48,7 @@ type simHook func(from *simHost, to netip.AddrPort, k kind, b []byte)
 // simHost is what answers at an address.
 type simHost struct {
 	addr   netip.AddrPort
-	node   *Node // nil = nobody listens
+	node   *Node // nil = nothing listens
 	id     string
 	secret string // a dialler with another one is turned away, and so is one of another attempt
 	try    int
@@ -150,7 +150,7 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 			s.meet("refused dial")
 			return nil, syscall.ECONNREFUSED
 		}
-		if err := s.awake(ctx, to); err != nil { // the kernel answers, and nobody else
+		if err := s.awake(ctx, to); err != nil { // only the kernel answers
 			return nil, err
 		}
 		if err := s.login(ctx, h, to); err != nil {

@@ -41,8 +41,8 @@ type Status struct {
 	Ranks []RankStatus // by rank; unknown ranks come last
 }
 
-// askPatience is how long Status waits for rank 0 before it returns what this rank knows.
-const askPatience = 2 * time.Second
+// statusTimeout is how long Status waits for rank 0 before it returns what this rank knows.
+const statusTimeout = 2 * time.Second
 
 // View returns the state of the rendezvous by what this container knows.
 func (n *Node) View() Status {
@@ -72,7 +72,7 @@ func (n *Node) Status(ctx context.Context) Status {
 // inquire asks rank 0 for the ranks, or for those that have not called a barrier. It reports false if rank 0 is not
 // connected or does not answer in time.
 func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var call uint64
 	answer := make(chan message, 1)
@@ -114,8 +114,8 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		self := n.record()
-		out = append(out, presentStatus(&self, n.looking, n.begin))
+		self := n.details.record()
+		out = append(out, presentStatus(&self, n.details.looking, n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {

@@ -253,9 +253,10 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 
 // registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
-	self := u.n.record()
+	self := u.n.details.record()
 	return message{
-		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch, Looking: u.n.looking,
+		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch,
+		Looking: u.n.details.looking,
 	}
 }
 

@@ -40,7 +40,7 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (Outcome, bool) {
 		if early = n.lead == nil && (n.phase == Gathering || n.phase == Prepared); !early {
 			return
 		}
-		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may become the coordinator
+		n.cfg.Unfit, n.details.looking = &o, true // where ranks are agreed, it may become the coordinator
 		n.own = &message{Type: ended, Outcome: &o}
 		if n.up.wire != nil {
 			n.up.wire.send(*n.own)
@@ -115,7 +115,7 @@ func (s *withdrawals) hear(w *wire, m message) {
 	}
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
-	time.AfterFunc(s.n.cfg.patience(withdrawDelay), func() {
+	time.AfterFunc(s.n.cfg.scaled(withdrawDelay), func() {
 		s.n.post(func() {
 			if s.n.lead == nil || s.n.phase != Gathering && s.n.phase != Prepared {
 				return

@@ -26,10 +26,10 @@ type peerView struct {
 	Void    bool     // another rank has not acknowledged our roster, so rank 0 has not launched
 }
 
-// askOthers asks up to three ranks of the roster what they know of m, for patience at most. Without an answer, m counts
+// askOthers asks up to three ranks of the roster what they know of m, for timeout at most. Without an answer, m counts
 // as not seen.
-func (n *Node) askOthers(ctx context.Context, m Member, patience time.Duration) peerView {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) peerView {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var others []Member
 	var hash string
@@ -98,7 +98,7 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 		case i == judges:
 			return peerView{Outcome: own}
 		case i > 0 && reached == nil:
-			reached = reachable(ctx, u.n.cfg.Dial, members[1:][:min(judges, len(members)-1)])
+			reached = u.n.cfg.reachable(ctx, members[1:][:min(judges, len(members)-1)])
 		}
 		if i > 0 && !reached[i] {
 			continue
@@ -116,14 +116,14 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 }
 
 // reachable dials all at once: a rank that is cut off from all of them would need seconds for each.
-func reachable(ctx context.Context, dial dialFunc, members []Member) []bool {
+func (cfg *Config) reachable(ctx context.Context, members []Member) []bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
 		wg.Go(func() {
-			if rwc, err := dial(ctx, o.ID, o.Addr); err == nil {
+			if rwc, err := cfg.Dial(ctx, o.ID, o.Addr); err == nil {
 				out[i] = true
 				_ = rwc.Close()
 			}
@@ -152,7 +152,7 @@ func (u *uplink) confirm(w *wire) {
 	}
 	u.n.post(func() {
 		if !v.Alive && v.Outcome == nil {
-			reason := "it ended before it had told everybody how the job ended" + v.Reason
+			reason := "it ended before every rank knew how the job ended" + v.Reason
 			u.n.setFinished(Outcome{}, &LostError{Reason: reason})
 			return
 		}

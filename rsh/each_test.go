@@ -24,7 +24,7 @@ func TestEach(t *testing.T) {
 	var mu sync.Mutex
 	var ended []int
 	e := &Each{
-		Socket: filepath.Join(t.TempDir(), "nobody-answers"), AtOnce: 2, Stdout: &stdout, Stderr: &stderr,
+		Socket: filepath.Join(t.TempDir(), "no-agent"), AtOnce: 2, Stdout: &stdout, Stderr: &stderr,
 		Ended: func(h Numbered, status int, err error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -1,6 +1,6 @@
 // Package signals hands the signals that a container gets to the part of its story that is responsible for them at the
-// moment. Between two parts it keeps those that ask to end: none is lost. It hides how a person says that the container
-// must not wait for the end of the grace: by a second Ctrl-C.
+// moment. Between two parts it keeps a signal that asks to end, so that the next part gets it. It hides how a person
+// says that the container must not wait for the end of the grace: by a second Ctrl-C.
 package signals
 
 import (

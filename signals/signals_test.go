@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Between two phases nobody is responsible for signals: the last rank may come together with SIGTERM.
+// Between two phases no function is responsible for signals: the last rank may come together with SIGTERM.
 func TestTerminatingSignalIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in := make(chan os.Signal)
@@ -24,7 +24,8 @@ func TestTerminatingSignalIsKept(t *testing.T) {
 		s.To(take)
 		in <- syscall.SIGUSR2
 		s.To(nil)
-		require.Equal(t, []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR2}, got, "those that ask to end, in order, once")
+		require.Equal(t, []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGUSR2}, got,
+			"signals that ask to end, in order, once")
 
 		in <- syscall.SIGQUIT
 		in <- syscall.SIGHUP
@@ -83,7 +84,7 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// A signal that comes while nobody is responsible waits for who will be; the others are not for keeping.
+// A signal that asks to end, and comes while no function is responsible, waits for the next one; others are dropped.
 func TestSignalsBetweenTwoPhases(t *testing.T) {
 	in := make(chan os.Signal)
 	s := Watch(in, false)

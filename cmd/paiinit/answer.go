@@ -16,13 +16,8 @@ import (
 // answers implements localapi.Job: it answers the processes of this container.
 type answers struct{ c *container }
 
-// answerQuestions serves status.sock until ctx ends.
-func (c *container) answerQuestions(ctx context.Context) error {
-	return localapi.Server{Job: answers{c}, Version: version, Logger: c.log}.Serve(ctx, c.state.Status)
-}
-
 func (a answers) Status(ctx context.Context) *localapi.Status {
-	return a.c.status(a.c.node.Status(ctx))
+	return a.status(a.c.node.Status(ctx))
 }
 
 // Hosts lists the hosts of the live ranks.
@@ -36,7 +31,7 @@ func (a answers) Hostfile(context.Context) ([]localapi.Host, *localapi.Refusal) 
 
 // Names refuses the sessions of a person who may not use other ranks (--people local).
 func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
-	if _, err := a.c.personBehind(pid); err != nil {
+	if _, err := a.personBehind(pid); err != nil {
 		a.c.log.Warn("refused to name the hosts", "err", err)
 		return nil, &localapi.Refusal{Exit: statusOf(err), Text: err.Error()}
 	}
@@ -44,18 +39,18 @@ func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 }
 
 // status converts the status of the rendezvous to the one that `paiinit status` prints.
-func (c *container) status(s rendezvous.Status) *localapi.Status {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (a answers) status(s rendezvous.Status) *localapi.Status {
+	a.c.mu.Lock()
+	defer a.c.mu.Unlock()
 	out := &localapi.Status{
-		Phase: localapi.Phase(s.Phase), Rank: c.job.Rank, Size: c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
+		Phase: localapi.Phase(s.Phase), Rank: a.c.job.Rank, Size: a.c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
 		Ranks: []localapi.Rank{}, Timings: map[string]float64{},
 	}
-	if c.job.First {
+	if a.c.job.First {
 		out.Rank = 0
 	}
-	if roster := c.agreed().roster; len(roster.Members) > 0 {
-		out.Rank, out.Size = c.agreed().self().Rank, len(roster.Members)
+	if roster := a.c.agreed().roster; len(roster.Members) > 0 {
+		out.Rank, out.Size = a.c.agreed().self().Rank, len(roster.Members)
 	}
 	for _, r := range s.Ranks {
 		row := localapi.Rank{
@@ -67,7 +62,7 @@ func (c *container) status(s rendezvous.Status) *localapi.Status {
 		}
 		out.Ranks = append(out.Ranks, row)
 	}
-	for phase, d := range c.timings {
+	for phase, d := range a.c.timings {
 		out.Timings[phase] = d.Seconds()
 	}
 	return out
@@ -96,7 +91,7 @@ func (a answers) Wait(ctx context.Context) *localapi.Refusal {
 	case errors.As(err, &ended):
 		return &localapi.Refusal{Exit: failing(ended.Outcome.Status), Text: err.Error()}
 	case errors.Is(err, context.DeadlineExceeded):
-		s := a.c.status(a.c.node.Status(context.WithoutCancel(ctx)))
+		s := a.status(a.c.node.Status(context.WithoutCancel(ctx)))
 		return &localapi.Refusal{Exit: statusRetry, Text: missing(s).Error()}
 	case ctx.Err() != nil:
 		return a.over("before all ranks were present")
@@ -149,7 +144,7 @@ func (a answers) hosts(
 	agreed := a.c.agreed()
 	members, names := agreed.named()
 	if len(members) == 0 {
-		text := "no host list yet: " + missing(a.c.status(s)).Error()
+		text := "no host list yet: " + missing(a.status(s)).Error()
 		return nil, &localapi.Refusal{Exit: statusRetry, Text: text}
 	}
 	list := []localapi.Host{}
@@ -182,21 +177,21 @@ const statusInterval = 10 * time.Second
 
 // keepStatusFile writes status.json, which stays readable after exit: soon after the wait has begun, every
 // statusInterval while ranks are missing, after the launch, and at the end.
-func (c *container) keepStatusFile(ctx context.Context) {
+func (a answers) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
-		err := printJSON(&b, c.status(c.node.View()))
+		err := printJSON(&b, a.status(a.c.node.View()))
 		if err == nil {
-			err = c.state.WriteFile(statedir.StatusFile, b.Bytes())
+			err = a.c.state.WriteFile(statedir.StatusFile, b.Bytes())
 		}
 		if err != nil {
-			c.log.Debug("status.json cannot be written", "err", err)
+			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
 	interval := lastFirst
 	for waiting := true; waiting; interval = statusInterval {
 		soon, cancel := context.WithTimeout(ctx, interval)
-		_, err := c.node.Gather(soon)
+		_, err := a.c.node.Gather(soon)
 		waiting = errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 		cancel()
 		if waiting {
@@ -204,12 +199,12 @@ func (c *container) keepStatusFile(ctx context.Context) {
 		}
 	}
 	soon, cancel := context.WithTimeout(ctx, launchFirst)
-	_, err := c.node.Wait(soon)
+	_, err := a.c.node.Wait(soon)
 	cancel()
 	if err != nil {
-		c.agreed().writeSSHFiles()
+		a.c.agreed().writeSSHFiles()
 		write()
-		_, _ = c.node.Wait(ctx) // status.json shows how it ended
+		_, _ = a.c.node.Wait(ctx) // status.json shows how it ended
 	}
 	write()
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rdma"
@@ -43,38 +44,36 @@ const controlChannel = "control@paiinit"
 // exist yet.
 type container struct {
 	identity
-	signals  *signals.Switch
-	oomKills int // before anything was started
-
-	devices *rdma.Search
-
-	unfit    *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
-	task     *netif.HeldPort     // for the job's own use
-	launcher chan string         // what this container's launcher says of its version
-	versions launch.Versions     // of the launchers of all ranks
-	unask    context.CancelFunc  // nobody wants to know it any more
-	port     *rendezvous.Port
-	node     *rendezvous.Node
-	server   *sshd.Server
-	pool     *rsh.Pool
-
-	safe     func() error       // whether nobody gets in without the job's key, seen once
-	uncheck  context.CancelFunc // nobody is to log in any more
-	running  context.Context    // until the job has ended, or this container leaves
-	stop     context.CancelFunc // of the two that serve
-	serve    sync.WaitGroup
-	sessions *launch.Sessions // by which the launcher has reached other hosts, on rank 0
-	people   sshd.PersonSessions
-	asks     *launch.Asks   // what the command's launchers were asked for, on rank 0
-	asked    sync.WaitGroup // of the two that speak of the rendezvous
-
-	hostKeys hostKeys
-
+	opened
+	launching launching
+	launcher  ownLauncher
+	signals   *signals.Switch
+	oomKills  int // before anything was started
+	devices   *rdma.Search
+	unfit     *rendezvous.Outcome // why it can have no part in a launch: it only comes to say so
+	people    sshd.PersonSessions
 	agreement atomic.Pointer[agreement]
 
 	mu      sync.Mutex
 	timings map[string]time.Duration // from begin to the end of each phase
+}
 
+// opened is what listen opens and release closes.
+type opened struct {
+	task   *netif.HeldPort // for the job's own use
+	port   *rendezvous.Port
+	node   *rendezvous.Node
+	server *sshd.Server
+	pool   *rsh.Pool
+
+	safe    func() error       // proves once that the server refuses logins without the job's key
+	uncheck context.CancelFunc // ends that proof
+	running context.Context    // until the job has ended, or this container leaves
+	stop    context.CancelFunc // ends the services
+	serve   sync.WaitGroup     // of the services
+	asked   sync.WaitGroup     // of the services that need the rendezvous
+
+	hostKeys hostKeys
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -86,7 +85,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 		identity: identity{
 			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(), log: s.logger(s.logOutput()),
 		},
-		signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)), sessions: newSessions(),
+		signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)),
 	}
 }
 
@@ -95,7 +94,7 @@ func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
 	}
-	c.look()
+	c.devices = c.look()
 	c.oomKills = oomKills(os.DirFS("/"))
 	jobErr := c.readJob(ctx)
 	if jobErr != nil && contradictionIn(jobErr) == nil {
@@ -132,7 +131,9 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
-	c.asks = c.newAsks()
+	c.launching = newLaunching(&c.identity, func(ctx context.Context, r launch.Request) (map[string]int, error) {
+		return c.agreed().slotsAsked(ctx, r)
+	})
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
@@ -141,21 +142,21 @@ func (c *container) identify(ctx context.Context) error {
 }
 
 // findCommand looks the command up. A container that is certain to be rank 0 needs one.
-func (c *container) findCommand() error {
-	if len(c.job.Peers) == c.job.Size { // otherwise rank 0 looks when all roles are known
+func (id *identity) findCommand() error {
+	if len(id.job.Peers) == id.job.Size { // otherwise rank 0 looks when all roles are known
 		var roles []string
-		for _, p := range c.job.Peers {
+		for _, p := range id.job.Peers {
 			roles = append(roles, p.Role)
 		}
-		if err := c.checkUntil(roles); err != nil {
+		if err := id.checkUntil(roles); err != nil {
 			return err
 		}
 	}
-	if len(c.settings.command) == 0 {
-		if c.job.Rank == 0 || c.job.First {
+	if len(id.settings.command) == 0 {
+		if id.job.Rank == 0 || id.job.First {
 			return &usageError{errors.New("this container is rank 0 and has no COMMAND to run")}
 		}
-		if c.exec == execAll {
+		if id.exec == execAll {
 			return &usageError{errors.New("with --exec all every rank needs a COMMAND, and this one has none")}
 		}
 		return nil
@@ -164,15 +165,15 @@ func (c *container) findCommand() error {
 	if err != nil {
 		return fmt.Errorf("finding the working directory: %w", err)
 	}
-	c.command, err = launch.Look(c.settings.command[0], c.agent.Environ, dir)
+	id.command, err = launch.Look(id.settings.command[0], id.agent.Environ, dir)
 	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
-		if o := c.state.Beside(c.stateDir); o != nil { // a question to that paiinit, mistyped
+		if o := id.state.Beside(id.stateDir); o != nil { // a question to that paiinit, mistyped
 			return &statedir.RunningError{Owner: *o}
 		}
 	}
-	if err != nil && c.job.Rank > 0 && c.exec == execRank0 {
-		c.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
-		c.command = ""
+	if err != nil && id.job.Rank > 0 && id.exec == execRank0 {
+		id.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
+		id.command = ""
 		return nil
 	}
 	return err
@@ -213,7 +214,7 @@ func (c *container) listen(ctx context.Context) error {
 	c.uncheck = uncheck
 	c.safe = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
 	cfgServer := c.serverConfig(c.keys, id)
-	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, c.isPeer, c.safe
+	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, func(addr netip.Addr) bool { return c.agreed().isPeer(addr) }, c.safe
 	cfgServer.Channels = map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control}
 	c.server, err = sshd.New(cfgServer)
 	if err != nil && c.keysFile != "" {
@@ -244,7 +245,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.tellLauncher(serving)
 	if c.port.Number() != c.job.Port {
-		c.serve.Go(func() { c.sayPortTaken(serving) })
+		c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
 	}
 	c.serve.Go(func() {
 		if err := c.pool.ServeAgent(serving, c.state.Agent, c.remoteAgent()); err != nil {
@@ -275,7 +276,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		SFTP:           []string{"/proc/self/exe", sftpServer},
 		Hidden:         c.hidden(),
 		Environ:        c.agent.Environ,
-		Extra:          c.sessionVars,
+		Extra:          func() []string { return c.agreed().forSession() },
 		StartWithSlack: c.agent.StartWithSlack,
 		OnCommand:      c.people.Note,
 		Grace:          time.Second,
@@ -286,22 +287,23 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 // remoteAgent finds the hosts for the remote shell, and hears what became of its commands.
 func (c *container) remoteAgent() rsh.Agent {
 	return rsh.Agent{
-		Person:  c.personBehind,
+		Person:  answers{c}.personBehind,
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
-		OnExec:  c.onExec, OnExit: c.onExit, OnFailure: c.onFailure,
+		OnExec:  c.launching.onExec, OnExit: c.launching.onExit, OnFailure: c.launching.onFailure,
 	}
 }
 
 // answerAll begins to answer the commands that ask, and to keep status.json.
 func (c *container) answerAll(ctx context.Context) {
 	c.asked.Go(func() {
-		if err := c.answerQuestions(ctx); err != nil {
+		server := localapi.Server{Job: answers{c}, Version: version, Logger: c.log}
+		if err := server.Serve(ctx, c.state.Status); err != nil {
 			c.log.Error("paiinit status, wait and barrier are not answered any more", "err", err)
 		}
 	})
-	c.asked.Go(func() { c.keepStatusFile(ctx) })
+	c.asked.Go(func() { answers{c}.keepStatusFile(ctx) })
 	running, over := context.WithCancel(ctx)
 	c.running = running
 	c.asked.Go(func() {
@@ -312,21 +314,21 @@ func (c *container) answerAll(ctx context.Context) {
 }
 
 // sayPortTaken names who has the port that the other ranks look for first.
-func (c *container) sayPortTaken(ctx context.Context) {
+func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 	ctx, cancel := context.WithTimeout(ctx, portOwnerTimeout)
 	defer cancel()
-	label, id, err := rsh.Listener(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(c.job.Port)))
+	label, listener, err := rsh.Listener(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(id.job.Port)))
 	owner := "a program that does not say what it is"
 	switch {
-	case err == nil && label == c.keys.Label():
-		owner = id + " of this job, or of another job that was given no name of its own (--job)"
+	case err == nil && label == id.keys.Label():
+		owner = listener + " of this job, or of another job that was given no name of its own (--job)"
 	case err == nil:
-		owner = fmt.Sprintf("%s of another job or attempt (label %s, ours is %s)", id, label, c.keys.Label())
+		owner = fmt.Sprintf("%s of another job or attempt (label %s, ours is %s)", listener, label, id.keys.Label())
 	case errors.Is(err, rsh.ErrNotPaiinit):
 		owner = "another program than paiinit"
 	}
-	c.log.Warn("the port is taken, using another one", "phase", "listen", "port", c.job.Port,
-		"instead", c.port.Number(), "owner", owner)
+	id.log.Warn("the port is taken, using another one", "phase", "listen", "port", id.job.Port,
+		"instead", instead, "owner", owner)
 }
 
 // portOwnerTimeout is how long the program on our port may take to say what it is.
@@ -338,18 +340,18 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order, Nonce: c.nonce, Host: c.host,
 			Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcherFound(),
+			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcher.found(&c.identity),
 		},
-		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
+		Size: max(c.job.Size, 0), Port: c.port, Known: func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay: func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 	}
 	if slices.ContainsFunc(c.agent.Environ, func(kv string) bool { return strings.HasPrefix(kv, "KUBERNETES_SERVICE_HOST=") }) {
 		cfg.AskAfter = time.Second // the cluster's DNS learns of a pod about 0.4 s after its start, and remembers a denial for 5 s
 	}
-	c.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
+	c.launcher.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
 	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
-	cfg.Late = c.hearLate
+	cfg.Late = func(r rendezvous.Record) { c.launcher.hearLate(r, c.log) }
 	if c.keys != nil {
 		cfg.Key, cfg.Label = c.keys.Gossip(), rsh.Comment(c.keys.Label(), "gossip")
 	}
@@ -380,8 +382,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 const headStart = 100 * time.Millisecond
 
 // dialControl is how the rendezvous reaches a container: over the connection that mpirun's agent will use later.
-func (c *container) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
-	rwc, err := c.pool.Control(ctx, rsh.Target{Name: id, ID: id, Addr: addr})
+func (o *opened) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
+	rwc, err := o.pool.Control(ctx, rsh.Target{Name: id, ID: id, Addr: addr})
 	var dial *rsh.DialError
 	known := errors.As(err, &dial)
 	switch {
@@ -490,7 +492,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if err != nil {
 		return nil, err
 	}
-	fabric := c.agreeOnFabric(roster)
+	fabric := c.agreeOnFabric(c.devices, roster)
 	a := c.agree(roster, fabric)
 	self := a.self()
 	if self.Rank != 0 || c.exec == execAll {
@@ -539,7 +541,7 @@ func (a *agreement) self() rendezvous.Member {
 	return m
 }
 
-func (c *container) elapsed() time.Duration { return time.Since(c.begin).Round(time.Microsecond) }
+func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }
 
 // stoppedError says that this container was told to stop before the launch.
 type stoppedError struct {
@@ -609,7 +611,7 @@ func (c *container) giveUp(err error) (int, error) {
 
 // wait is the part of every rank but 0: until rank 0 says how the job ended.
 func (c *container) wait(ctx context.Context) (int, error) {
-	c.leaveDirectory()
+	leaveDirectory()
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	o, err := c.awaitEnd(ctx)
@@ -697,8 +699,8 @@ func (c *container) release(about func(what string)) {
 		_ = c.pool.Close() // its connections end either way
 	}
 	about("the services of this container")
-	if c.unask != nil {
-		c.unask()
+	if c.launcher.cancel != nil {
+		c.launcher.cancel()
 	}
 	c.serve.Wait()
 	about("the port and the state directory")

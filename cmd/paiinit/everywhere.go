@@ -55,13 +55,13 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	if c.job.ServerPort {
 		environ = c.job.WithServerPorts(environ, taskPorts(a.roster.Members))
 	}
-	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
+	cmd, pass, err := a.jobCommand(environ)
 	if err != nil {
 		failed(err)
 		return t
 	}
 	t.pass = pass
-	cmd.Started = c.leaveDirectory
+	cmd.Started = leaveDirectory
 	c.task.Release()
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
@@ -84,10 +84,10 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 }
 
 // warnServerPort says that a server of the command cannot have the port that its scheduler gave it.
-func (c *container) warnServerPort() {
-	if c.job.ServerPort && c.exec == execAll && !c.isAlone() {
-		c.log.Warn("paiinit listens on the http port of this task, which the command cannot bind", "phase", "identify",
-			"port", c.job.Port, "reason", "OpenPAI before 0.11 tells the other tasks no other port",
+func (id *identity) warnServerPort() {
+	if id.job.ServerPort && id.exec == execAll && !id.isAlone() {
+		id.log.Warn("paiinit listens on the http port of this task, which the command cannot bind", "phase", "identify",
+			"port", id.job.Port, "reason", "OpenPAI before 0.11 tells the other tasks no other port",
 			"hint", "TF_CONFIG and the PAI_..._HOST_LIST variables of the command name another port of each task; "+
 				"arguments with these variables belong into sh -c '...', which paiinit starts")
 	}
@@ -247,12 +247,12 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 			timedOut = true
 		}
 	}
-	c.align(ctx, &v, ends)
+	align(ctx, c.node, &v, ends)
 	return rendezvous.Outcome(v.Outcome())
 }
 
 // align compares the clocks of the ranks whose commands ended at times that the verdict depends on.
-func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezvous.End) {
+func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends []rendezvous.End) {
 	ctx, cancel := context.WithTimeout(ctx, alignTime)
 	defer cancel()
 	unclear := v.Unclear()
@@ -262,7 +262,7 @@ func (c *container) align(ctx context.Context, v *launch.Verdict, ends []rendezv
 			compared = append(compared, &ends[i])
 		}
 	}
-	c.node.Align(ctx, compared...)
+	node.Align(ctx, compared...)
 	for _, e := range compared {
 		v.Align(e.Rank, e.At, e.Error)
 	}

@@ -21,11 +21,11 @@ const (
 )
 
 // look begins to look at the devices; limits of memory must have been raised before.
-func (c *container) look() {
+func (id *identity) look() *rdma.Search {
 	where := rdma.System()
 	where.Brief = true
 	settings := map[string]rdma.Flags{rdmaOff: rdma.FlagOff, rdmaRequire: rdma.FlagRequire}
-	c.devices = rdma.Begin(where, settings[c.rdma])
+	return rdma.Begin(where, settings[id.rdma])
 }
 
 // tellFabric hands what was found to the rendezvous as soon as it is known, and then to the log.
@@ -36,22 +36,22 @@ func (c *container) tellFabric(ctx context.Context) <-chan []byte {
 		case <-ctx.Done():
 		case <-c.devices.Done():
 			told <- c.devices.Summary().Encode()
-			c.sayFabric()
+			c.sayFabric(c.devices)
 		}
 	})
 	return told
 }
 
 // sayFabric logs what was found.
-func (c *container) sayFabric() {
-	if c.rdma == rdmaOff {
+func (id *identity) sayFabric(found *rdma.Search) {
+	if id.rdma == rdmaOff {
 		return
 	}
-	r := c.devices.Report()
-	c.log.Info("verbs devices", "phase", "identify", "rdma", r.Summary().String())
+	r := found.Report()
+	id.log.Info("verbs devices", "phase", "identify", "rdma", r.Summary().String())
 	for _, f := range r.Findings {
 		if f.Severity == rdma.SeverityError {
-			c.log.Warn("a verbs device cannot be used", "phase", "identify",
+			id.log.Warn("a verbs device cannot be used", "phase", "identify",
 				"device", f.Device, "reason", f.What, "hint", f.Fix)
 		}
 	}
@@ -78,7 +78,7 @@ func foldLacks(names []string, lacks []rdma.Lack) string {
 
 // checkFabric refuses to launch where a rank that requires RDMA would have to go without it, and logs what the ranks
 // use.
-func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
+func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
 	names := make([]string, len(r.Members))
 	for i := range r.Members {
@@ -99,22 +99,22 @@ func (c *container) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	if v.Devices {
 		hints = append(hints, "paiinit rdma --all shows the devices of all ranks")
 	}
-	if slices.Contains(c.job.AzureRDMA, "paiAzRDMA") {
+	if slices.Contains(id.job.AzureRDMA, "paiAzRDMA") {
 		hints = append(hints,
 			"paiAzRDMA=true asks for RDMA: with --rdma require the job ends instead of running on TCP")
 	}
 	if len(hints) > 0 && !v.RDMA() && !v.Off {
-		c.log.Warn("fabric", append(line, "hint", strings.Join(hints, "; "))...)
+		id.log.Warn("fabric", append(line, "hint", strings.Join(hints, "; "))...)
 	} else {
-		c.log.Info("fabric", line...)
+		id.log.Info("fabric", line...)
 	}
 	return nil
 }
 
 // agreeOnFabric is the verdict on a complete roster in terms of libraries, for this rank.
-func (c *container) agreeOnFabric(r rendezvous.Roster) launch.Fabric {
-	f := fabricOf(judgeFabric(r), c.devices.Report())
-	f.ConfigDir = c.state.Path
+func (id *identity) agreeOnFabric(found *rdma.Search, r rendezvous.Roster) launch.Fabric {
+	f := fabricOf(judgeFabric(r), found.Report())
+	f.ConfigDir = id.state.Path
 	return f
 }
 
@@ -164,5 +164,5 @@ func (a *agreement) fabricVars() []launch.Var {
 	return slices.Concat(f.Job(), f.Travelling(a.settings.command))
 }
 
-// everyFabricVar is for a command of this rank alone, such as one that another rank starts here.
+// everyFabricVar is for a command of this rank alone, such as a session that another rank opens here.
 func everyFabricVar(f launch.Fabric) []launch.Var { return slices.Concat(f.Job(), f.Own()) }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/paiinit/paiinit/hostfile"
@@ -15,8 +14,8 @@ import (
 	"github.com/paiinit/paiinit/netif"
 )
 
-// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So the
-// bin directory of the job holds a program of its name that adds the hosts and executes the real one.
+// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So
+// the bin directory of the job holds a program of its name that adds the hosts and executes the real one.
 
 // fill is a program in bin/: it executes the next program of its name in PATH, with the hosts of the job where the user
 // gave none.
@@ -82,68 +81,55 @@ func (a answers) Fill(ctx context.Context, name string, q localapi.FillCall) ([]
 	if how == nil {
 		return nil, false
 	}
-	return a.c.fillWords(ctx, name, how, q), true
+	return a.fillWords(ctx, name, how, q), true
 }
 
-func (c *container) fillWords(ctx context.Context, name string, how *launch.Fill, q localapi.FillCall) []string {
-	agreed := c.agreed()
+func (a answers) fillWords(ctx context.Context, name string, how *launch.Fill, q localapi.FillCall) []string {
+	agreed := a.c.agreed()
 	members, names := agreed.named()
 	line := how.Read(q.Args)
 	if len(members) < 2 || !line.Launches {
 		return nil
 	}
-	if c.exec == execAll {
-		c.log.Warn(name+" gets no hosts with --exec all", "phase", "launch",
+	if a.c.exec == execAll {
+		a.c.log.Warn(name+" gets no hosts with --exec all", "phase", "launch",
 			"reason", "every rank would start the processes of all ranks",
 			"hint", "with --exec rank0, the default, "+name+" starts once and uses all hosts")
 		return nil
 	}
 	if line.Given != "" {
-		c.log.Info(name+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
-		c.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
+		a.c.log.Info(name+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
+		a.c.launching.asks.Note(ctx, append([]string{name}, q.Args...), q.Dir)
 		return nil
 	}
-	var hosts []string
-	slots, remote := 0, false
+	var hosts []launch.HostSlots
 	for i, m := range members {
 		n := agreed.slotsOf(&m)
 		if n < 1 {
 			continue
 		}
 		if err := hostfile.Check(hostfile.Dialect(how.Dialect), names[i]); err != nil {
-			c.log.Warn(name+" gets no hosts", "phase", "launch", "err", err)
+			a.c.log.Warn(name+" gets no hosts", "phase", "launch", "err", err)
 			return nil
 		}
-		// Horovod 0.28's gloo starts a process on every slot that is listed, whatever -np says.
-		if room := line.Ranks - slots; line.Ranks > 0 && line.Unread == "" && room < n {
-			n = max(room, 0)
-		}
-		if n > 0 {
-			hosts = append(hosts, names[i]+":"+strconv.Itoa(n))
-			remote = remote || m.Nonce != c.nonce
-		}
-		slots += n
+		hosts = append(hosts, launch.HostSlots{Name: names[i], Slots: n, Local: m.Nonce == a.c.nonce})
 	}
-	if len(hosts) == 0 {
+	add, slots, remote := how.Add(line, hosts)
+	if len(add) == 0 {
 		return nil
 	}
-	ranks := 0
-	if line.Ranks == 0 && line.Unread == "" {
-		ranks = slots
-	}
-	add := how.Words(hosts, ranks)
 	// An interface for hosts that are all local ends Horovod with an error.
 	network := netif.SharedInterface(endpoints(members))
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
-		c.networkHints != hintsOff && !c.agreed().settled(c.agreed().choices(), how.NetworkOption, slog.LevelInfo) {
+		a.c.networkHints != hintsOff && !a.c.agreed().settled(a.c.agreed().choices(), how.NetworkOption, slog.LevelInfo) {
 		add = append(add, how.NetworkOption, network)
 	}
-	c.log.Info(name+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
+	a.c.log.Info(name+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
 	if line.Ranks > slots {
-		c.log.Warn(name+" is asked for more processes than the job has slots", "phase", "launch",
+		a.c.log.Warn(name+" is asked for more processes than the job has slots", "phase", "launch",
 			"processes", line.Ranks, "slots", slots,
 			"hint", "--slots sets how many processes belong on a container")
 	}
-	c.asks.Note(ctx, slices.Concat([]string{name}, add, q.Args), q.Dir)
+	a.c.launching.asks.Note(ctx, slices.Concat([]string{name}, add, q.Args), q.Dir)
 	return add
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE, AZ_BATCHAI_MPI_HOST_FILE and
-// PAIINIT_HOSTFILE name them wherever a rank may be started.
+// writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE,
+// AZ_BATCHAI_MPI_HOST_FILE and PAIINIT_HOSTFILE name them wherever a rank may be started.
 func (a *agreement) writeHosts() error {
 	var hosts []hostfile.Host
 	members, names := a.named()

@@ -34,7 +34,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 	if err := c.checkUntil(rolesOf(r.Members)); err != nil {
 		return &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	if o := c.checkLaunchers(r); o != nil {
+	if o := c.launcher.check(&c.identity, r); o != nil {
 		return o
 	}
 	if o := c.checkFabric(r); o != nil {
@@ -52,35 +52,39 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	if err != nil {
 		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	cmd, pass, err := c.jobCommand(environ, len(a.roster.Members))
+	cmd, pass, err := a.jobCommand(environ)
 	if err != nil {
 		return rendezvous.Outcome{Status: statusBug, Reason: err.Error()}
 	}
 	cmd.Started = func() {
 		c.node.Launched()
-		c.leaveDirectory()
+		leaveDirectory()
 		c.watchOthers()
 	}
 	c.task.Release()
 	stop := launch.Stopper{
-		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: c.stopAllRanks,
+		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: func(sig os.Signal) { // the ranks of the launcher, on all hosts
+			n := sig.(syscall.Signal) // as all that the kernel knows
+			c.node.Order(int(n), "the ranks are told to end")
+			c.stopRanks(n)
+		},
 		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
 	}
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { c.checkWay(ctx, a.roster) })
-	s := c.supervisor(a.roster, environ, &stop)
+	c.serve.Go(func() { a.checkWay(ctx) })
+	s := c.launching.supervisor(a.roster, environ, &stop)
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
 	looking.Go(func() { c.supervise(ctx, s) })
 	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
-			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
+			looking.Go(func() { c.launching.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
-			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
+			looking.Go(func() { c.launching.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
 	c.mark("launch")
@@ -97,7 +101,13 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	}
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
 		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
-		Absent: func(settle time.Duration) *launch.Loss { return c.absent(ctx, settle) },
+		Absent: func(settle time.Duration) *launch.Loss {
+			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, absence) {
+				lost := launch.Loss(l)
+				return &lost
+			}
+			return nil
+		},
 	}))
 	if o.Status == statusRetry {
 		// A rank that is away at this moment would come to the same end by itself, so rank 0 does not wait for it.
@@ -114,12 +124,12 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 
 // leaveDirectory goes to /, as the first process does: the directory in which the job was started can be unmounted
 // then. COMMAND has it itself if it needs it.
-func (c *container) leaveDirectory() { _ = os.Chdir("/") }
+func leaveDirectory() { _ = os.Chdir("/") }
 
 // jobCommand is the job's command as this rank runs it, and the way to send it signals.
-func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, pass func(os.Signal), err error) {
-	path := c.command
-	if here, err := launch.Look(c.settings.command[0], environ, c.dir); err == nil {
+func (a *agreement) jobCommand(environ []string) (cmd launch.Command, pass func(os.Signal), err error) {
+	path := a.command
+	if here, err := launch.Look(a.settings.command[0], environ, a.dir); err == nil {
 		path = here // the bin directory of the state may have one of this name
 	}
 	in := make(chan os.Signal, 64)
@@ -129,16 +139,16 @@ func (c *container) jobCommand(environ []string, size int) (cmd launch.Command, 
 		default: // sixty-four signals that the command has not taken say enough
 		}
 	}
-	args, replaced := launch.ExpandAzureWords(c.settings.command, environ, size)
+	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
-		c.log.Info("a literal word of the Azure ML job specification stands for its value",
+		a.log.Info("a literal word of the Azure ML job specification stands for its value",
 			"phase", "launch", "word", v.Name, "value", v.Value)
 	}
 	return launch.Command{
-		Path: path, Args: args, Environ: environ, Dir: c.dir,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: c.grace, TailLines: keptLines(),
-		TailHosts: c.agreed().hostsOfLines(), Signals: in, Fork: c.agent.StartWithSlack,
-		WholeGroup: c.signal == signalGroup || launch.IsLauncher(c.settings.command[0]), Processes: c.jobMembers,
+		Path: path, Args: args, Environ: environ, Dir: a.dir,
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: a.grace, TailLines: keptLines(),
+		TailHosts: a.hostsOfLines(), Signals: in, Fork: a.agent.StartWithSlack,
+		WholeGroup: a.signal == signalGroup || launch.IsLauncher(a.settings.command[0]), Processes: a.jobMembers,
 	}, pass, nil
 }
 
@@ -153,10 +163,10 @@ func (a *agreement) hostsOfLines() []string {
 }
 
 // runCommand runs the job's command to its end.
-func (c *container) runCommand(ctx context.Context, cmd launch.Command) (launch.Result, error) {
+func (id *identity) runCommand(ctx context.Context, cmd launch.Command) (launch.Result, error) {
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
-		c.log.Warn("standard error was not read, the last that the command wrote to it was dropped", "phase", "wait",
+		id.log.Warn("standard error was not read, the last that the command wrote to it was dropped", "phase", "wait",
 			"bytes", result.Unread)
 	}
 	return result, err
@@ -211,15 +221,14 @@ func writable(environ []string) bool {
 	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
-// sessionVars returns the variables that a command of another rank gets here in addition to this container's
-// environment: everything about the job except what the user has set.
-func (c *container) sessionVars() []string {
-	a := c.agreed()
+// forSession returns the variables that a command of another rank gets here in addition to this container's environment:
+// everything about the job except what the user has set.
+func (a *agreement) forSession() []string {
 	a.writeSSHFiles()
 	return a.sessionVars()
 }
 
-// varsOfSessions computes sessionVars.
+// varsOfSessions computes forSession.
 func (a *agreement) varsOfSessions() []string {
 	var out []string
 	n := a.reachedOver()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -27,9 +28,10 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			log: slog.New(slog.NewTextHandler(&log, nil)), state: &statedir.Dir{Path: "/s"},
 			settings: settings{command: command},
 		},
-		sessions: newSessions(),
 	}
-	c.asks = c.newAsks()
+	c.launching = newLaunching(&c.identity, func(ctx context.Context, r launch.Request) (map[string]int, error) {
+		return c.agreed().slotsAsked(ctx, r)
+	})
 	c.job.Alias = "worker-0"
 	var roster rendezvous.Roster
 	for i := range 3 {
@@ -85,13 +87,13 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.asks.Note(t.Context(), line, dir)
-			c.asks.Note(t.Context(), line, dir) // seen again
+			c.launching.asks.Note(t.Context(), line, dir)
+			c.launching.asks.Note(t.Context(), line, dir) // seen again
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
-				c.sessions.Begun(host, command)
+				c.launching.sessions.Begun(host, command)
 			}
-			s := c.supervisor(c.agreed().roster, nil, new(launch.Stopper))
+			s := c.launching.supervisor(c.agreed().roster, nil, new(launch.Stopper))
 			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)
@@ -118,7 +120,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
 	} {
 		c, log := newReached(t)
-		c.asks.Note(t.Context(), strings.Fields(line), "/")
+		c.launching.asks.Note(t.Context(), strings.Fields(line), "/")
 		require.Equal(t, warns, strings.Contains(log.String(), "takes an option for its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}

@@ -1,11 +1,12 @@
 // Command paiinit starts distributed jobs: baked into every image as its ENTRYPOINT, or put in front of the job's
 // command, it is the init of its container, finds its peers, and has rank 0 run the command once all ranks are there.
 //
-// main.go is the story of a launch; the other files of this package are its details, and the packages beside it hide one
-// thing each.
+// main.go is the story of a launch; the other files of this package are its details, and the packages beside it hide
+// one thing each.
 //
-// The Go runtime does not look for the cgroup's quota, which takes each process 0.1 ms or more, once for each host that a launcher starts, and does not
-// name its memory mappings: the agent, which alone lives long enough, knows its quota from package envspec.
+// The Go runtime does not look for the cgroup's quota, which takes each process 0.1 ms or more, once for each host that
+// a launcher starts, and does not name its memory mappings: the agent, which alone lives long enough, knows its quota
+// from package envspec.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
@@ -30,8 +31,8 @@ func main() {
 	os.Exit(start(os.Args, os.Environ()))
 }
 
-// start decides what this process is: a remote shell, a launcher that gets its hosts, one of the commands that only ask, or the init of a
-// container.
+// start decides what this process is: a remote shell, a launcher that gets its hosts, one of the commands that only
+// ask, or the init of a container.
 func start(words, environ []string) int {
 	if name := filepath.Base(words[0]); launch.FillNamed(name) != nil {
 		return fill(name, words, environ)

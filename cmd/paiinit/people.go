@@ -12,12 +12,12 @@ const (
 )
 
 // personBehind names the person behind a process, and refuses the process if it may not use the other ranks.
-func (c *container) personBehind(pid int) (string, error) {
-	if c.server != nil { // without a server, no person can log in
-		c.server.AwaitStarts()
+func (a answers) personBehind(pid int) (string, error) {
+	if a.c.server != nil { // without a server, no person can log in
+		a.c.server.AwaitStarts()
 	}
-	name := c.people.Behind(os.DirFS("/proc"), pid)
-	if name != "" && c.settings.people == peopleLocal {
+	name := a.c.people.Behind(os.DirFS("/proc"), pid)
+	if name != "" && a.c.settings.people == peopleLocal {
 		return "", fmt.Errorf("%s may run commands only in this container (--people local)", name)
 	}
 	return name, nil

@@ -13,10 +13,10 @@ import (
 
 // jobProcesses finds the processes of the job in this container: those below the first process, without this one.
 // Where the first process is gone, those below this one.
-func (c *container) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
+func (id *identity) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
 	fsys = os.DirFS("/proc")
 	all = proc.ReadAll(fsys, os.Getpid())
-	root := c.first
+	root := id.first
 	if os.Getppid() != root {
 		root = os.Getpid()
 	}
@@ -24,8 +24,8 @@ func (c *container) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
 }
 
 // jobMembers are the processes of the job as package launch wants them.
-func (c *container) jobMembers() []launch.Process {
-	return launchProcesses(c.jobProcesses())
+func (id *identity) jobMembers() []launch.Process {
+	return launchProcesses(id.jobProcesses())
 }
 
 func launchProcesses(fsys fs.FS, all proc.Table, job []int) []launch.Process {

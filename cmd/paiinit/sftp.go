@@ -25,22 +25,22 @@ func sftpCommand() *cli.Command {
 
 // hidden returns the paths that a key for sftp only must not reach: the memory and the devices of this machine, the
 // secret and the sockets of the job, and the list of keys that may log in.
-func (c *container) hidden() []string {
-	paths := []string{"/proc", "/sys", "/dev", c.state.Path, c.keysFile, c.absolute(c.secretFile)}
-	for _, secret := range c.job.Secrets {
+func (id *identity) hidden() []string {
+	paths := []string{"/proc", "/sys", "/dev", id.state.Path, id.keysFile, id.absolute(id.secretFile)}
+	for _, secret := range id.job.Secrets {
 		paths = append(paths, secret.Name)
 	}
 	return paths
 }
 
 // isPeer reports whether an address belongs to the job: to the peers from the environment, or to the roster.
-func (c *container) isPeer(addr netip.Addr) bool {
-	for _, p := range c.job.Peers {
+func (a *agreement) isPeer(addr netip.Addr) bool {
+	for _, p := range a.job.Peers {
 		if a, err := netip.ParseAddr(p.Host); err == nil && a.Unmap() == addr {
 			return true
 		}
 	}
-	for _, m := range c.agreed().roster.Members {
+	for _, m := range a.roster.Members {
 		if m.Addr.Addr().Unmap() == addr {
 			return true
 		}

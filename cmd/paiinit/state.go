@@ -83,7 +83,7 @@ func (e *severalError) Error() string {
 }
 
 // chooseDir returns the state directory of the paiinit that this process asks: the paiinit that the command line
-// names, else the one that package statedir finds.
+// names, else the paiinit that package statedir finds.
 func chooseDir(environ []string, named string) (string, error) {
 	if named != "" {
 		return named, nil

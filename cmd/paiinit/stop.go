@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"sync"
 	"syscall"
 
@@ -16,16 +15,9 @@ const (
 	signalGroup  = "group"  // all of its process group
 )
 
-// stopAllRanks signals the ranks in all containers.
-func (c *container) stopAllRanks(sig os.Signal) {
-	n := sig.(syscall.Signal) // as all that the kernel knows
-	c.node.Order(int(n), "the ranks are told to end")
-	c.stopRanks(n)
-}
-
 // stopRanks signals the ranks that a launcher of this job has started in this container.
-func (c *container) stopRanks(sig syscall.Signal) {
-	for _, r := range launch.Ranks(c.jobMembers(), c.agent.Environ) {
+func (id *identity) stopRanks(sig syscall.Signal) {
+	for _, r := range launch.Ranks(id.jobMembers(), id.agent.Environ) {
 		_ = syscall.Kill(r, sig) // it may have ended meanwhile
 	}
 }
@@ -44,7 +36,7 @@ func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 			select {
 			case <-done:
 				return
-			case s := <-c.node.Stops():
+			case s := <-c.node.Orders():
 				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(s.Signal))
 				c.stopRanks(syscall.Signal(s.Signal))
 			}

@@ -16,13 +16,20 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
+// launching is what rank 0 knows of the launchers that its command starts.
+type launching struct {
+	*identity
+	sessions *launch.Sessions // by which launchers have reached other hosts
+	asks     *launch.Asks     // what launchers were asked for
+}
+
 // supervisor watches the command of rank 0, whose environment is environ. Package launch judges; what is here hears,
 // and passes on.
-func (c *container) supervisor(r rendezvous.Roster, environ []string, stop *launch.Stopper) *launch.Supervisor {
+func (l *launching) supervisor(r rendezvous.Roster, environ []string, stop *launch.Stopper) *launch.Supervisor {
 	return launch.Supervise(launch.Supervisor{
-		Line: c.settings.command, Self: c.job.Alias, Hosts: len(r.Members),
-		Own: c.agent.Environ, Environ: environ, AllowPartial: c.allowPartial, Log: c.log,
-		Sessions: c.sessions, Asks: c.asks, Processes: c.jobMembers,
+		Line: l.settings.command, Self: l.job.Alias, Hosts: len(r.Members),
+		Own: l.agent.Environ, Environ: environ, AllowPartial: l.allowPartial, Log: l.log,
+		Sessions: l.sessions, Asks: l.asks, Processes: l.jobMembers,
 		SinceBoot: launch.SinceBoot, Hard: stop.Abort, Gently: stop.Request, Kill: syscall.Kill,
 	})
 }
@@ -41,53 +48,44 @@ func (c *container) supervise(ctx context.Context, s *launch.Supervisor) {
 	}
 }
 
-// newSessions hears of the sessions to other hosts, see onExec.
-func newSessions() *launch.Sessions {
-	return launch.NewSessions(launch.Statuses{Lost: statusRetry, Unused: statusUnmendable})
-}
-
-// newAsks remembers what the launchers of the command are asked for.
-func (c *container) newAsks() *launch.Asks {
-	return &launch.Asks{
-		Log: c.log, Bin: c.state.File(statedir.Bin), Slots: func(ctx context.Context, r launch.Request) (map[string]int, error) {
-			return c.agreed().slotsAsked(ctx, r)
+// newLaunching begins to listen to the sessions, see onExec; slots finds the slots of the hosts that a launcher was
+// asked for.
+func newLaunching(
+	id *identity, slots func(context.Context, launch.Request) (map[string]int, error),
+) launching {
+	return launching{
+		identity: id,
+		sessions: launch.NewSessions(launch.Statuses{Lost: statusRetry, Unused: statusUnmendable}),
+		asks: &launch.Asks{
+			Log: id.log, Bin: id.state.File(statedir.Bin), Slots: slots,
+			Dir: func(pid int) string {
+				dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
+				return dir
+			},
+			Ours: func(pid int) bool { return runsSelf(os.DirFS("/proc"), pid) },
 		},
-		Dir: func(pid int) string {
-			dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)) // "" if the process has ended
-			return dir
-		},
-		Ours: func(pid int) bool { return runsSelf(os.DirFS("/proc"), pid) },
 	}
 }
 
 // onExec hears of a command that was started on another host.
-func (c *container) onExec(t rsh.Target, command string) { c.sessions.Begun(t.Name, command) }
+func (l *launching) onExec(t rsh.Target, command string) { l.sessions.Begun(t.Name, command) }
 
 // onFailure hears of a command on another host that could not be started, or was lost.
-func (c *container) onFailure(t rsh.Target, command, stage string, err error) {
-	c.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
-	c.sessions.Failed(launch.Failure{
+func (l *launching) onFailure(t rsh.Target, command, stage string, err error) {
+	l.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
+	l.sessions.Failed(launch.Failure{
 		Host: t.Name, Command: command, Stage: stage,
 		Unknown: stage == rsh.StageResolve, Running: stage == rsh.StageSession,
 	})
 }
 
 // onExit hears of a command on another host that has ended.
-func (c *container) onExit(t rsh.Target, command string, s rsh.Status) {
-	c.sessions.Ended(t.Name, command, s.Code, s.Signal)
+func (l *launching) onExit(t rsh.Target, command string, s rsh.Status) {
+	l.sessions.Ended(t.Name, command, s.Code, s.Signal)
 }
 
 // absence is how long a rank that is away when the command has ended may take to come back.
 const absence = 3 * time.Second
-
-// absent is the first rank that is gone, nil if there is none: settle is for how long it may still turn out to be.
-func (c *container) absent(ctx context.Context, settle time.Duration) *launch.Loss {
-	for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, absence) {
-		lost := launch.Loss(l)
-		return &lost
-	}
-	return nil
-}
 
 // slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
 func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {

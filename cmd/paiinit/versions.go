@@ -2,22 +2,30 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
+// ownLauncher is the launcher of this container, and on rank 0 what is compared with it.
+type ownLauncher struct {
+	answer   chan string // what the launcher says of its version
+	cancel   context.CancelFunc
+	versions launch.Versions // of the launchers of all ranks
+}
+
 // askLauncher finds out which launcher this container has while it gets ready, which takes longer than the answer.
 func (c *container) askLauncher(ctx context.Context) {
-	c.launcher = make(chan string, 1)
+	c.launcher.answer = make(chan string, 1)
 	switch {
 	case c.mayComeLater(): // tellLauncher asks
 	case c.job.Size == 1, c.exec == execAll:
-		c.launcher <- ""
+		c.launcher.answer <- ""
 	default:
-		ctx, c.unask = context.WithCancel(ctx)
-		c.serve.Go(func() { c.launcher <- launch.Identify(ctx, c.settings.command, c.agent.Environ, true) })
+		ctx, c.launcher.cancel = context.WithCancel(ctx)
+		c.serve.Go(func() { c.launcher.answer <- launch.Identify(ctx, c.settings.command, c.agent.Environ, true) })
 	}
 }
 
@@ -31,14 +39,14 @@ const lastFirst = 100 * time.Millisecond
 
 // mayComeLater reports whether rank 0 may hear of this container's launcher after this container has registered: a host
 // with several of them takes 10 ms to say their versions, and the job would wait for the last container.
-func (c *container) mayComeLater() bool {
-	return c.job.Rank > 0 && c.exec != execAll && !c.sameLauncher
+func (id *identity) mayComeLater() bool {
+	return id.job.Rank > 0 && id.exec != execAll && !id.sameLauncher
 }
 
 // tellLauncher passes on what the launcher of this container says when that is not known before this container is
 // announced: where rank 0 may hear it later, the launcher is asked only now.
 func (c *container) tellLauncher(ctx context.Context) {
-	if !c.mayComeLater() && !c.versions.Awaited() {
+	if !c.mayComeLater() && !c.launcher.versions.Awaited() {
 		return
 	}
 	c.serve.Go(func() {
@@ -49,55 +57,50 @@ func (c *container) tellLauncher(ctx context.Context) {
 			}
 			found = launch.Identify(ctx, c.settings.command, c.agent.Environ, false)
 		} else {
-			found = <-c.launcher // close ends it
+			found = <-c.launcher.answer // close ends it
 		}
 		if launch.Known(found) {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
 			c.node.SetLaunch(found)
 		}
-		c.hearOwn(c.node.Self().ID, found)
+		c.launcher.versions.Own(launch.Found{Host: c.node.Self().ID, Launchers: found}, c.log)
 	})
 }
 
-// launcherFound is the answer, "" if it does not come in time and --require-same-launcher does not wait for it.
-func (c *container) launcherFound() string {
-	if c.mayComeLater() {
+// found is the answer, "" if it does not come in time and --require-same-launcher does not wait for it.
+func (l *ownLauncher) found(id *identity) string {
+	if id.mayComeLater() {
 		return ""
 	}
 	var late <-chan time.Time
-	if !c.sameLauncher {
+	if !id.sameLauncher {
 		t := time.NewTimer(versionWait)
 		defer t.Stop()
 		late = t.C
 	}
 	select {
-	case found := <-c.launcher:
+	case found := <-l.answer:
 		if found != "" {
-			c.log.Debug("launcher", "phase", "listen", "launcher", found)
+			id.log.Debug("launcher", "phase", "listen", "launcher", found)
 		}
 		return found
 	case <-late:
-		c.versions.Await()
+		l.versions.Await()
 		return ""
 	}
 }
 
-// hearOwn compares the launcher of this container, when it answers late, with the launchers that have answered before it.
-func (c *container) hearOwn(id, found string) {
-	c.versions.Own(launch.Found{Host: id, Launchers: found}, c.log)
-}
-
 // hearLate compares a launcher that was not known in time for the check with rank 0's, as soon as both are known.
-func (c *container) hearLate(r rendezvous.Record) {
-	c.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, c.log)
+func (l *ownLauncher) hearLate(r rendezvous.Record, log *slog.Logger) {
+	l.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, log)
 }
 
-// checkLaunchers looks for launchers of different versions: their daemons may not understand each other.
-func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
-	if r.Members[0].Launch == "" && c.versions.Awaited() {
+// check looks for launchers of different versions: their daemons may not understand each other.
+func (l *ownLauncher) check(id *identity, r rendezvous.Roster) *rendezvous.Outcome {
+	if r.Members[0].Launch == "" && l.versions.Awaited() {
 		for _, m := range r.Members[1:] {
 			if m.Launch != "" {
-				c.hearLate(m.Record)
+				l.hearLate(m.Record, id.log)
 			}
 		}
 		return nil
@@ -106,7 +109,7 @@ func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
 	for i := range r.Members {
 		all[i] = launch.Found{Host: r.Members[i].Alias, Launchers: r.Members[i].Launch}
 	}
-	refused := launch.CheckVersions(all, c.sameLauncher, c.exec == execRank0, c.log)
+	refused := launch.CheckVersions(all, id.sameLauncher, id.exec == execRank0, id.log)
 	if refused == "" {
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestCheckLaunchers(t *testing.T) {
 			for i, f := range tt.found {
 				r.Members = append(r.Members, rendezvous.Member{Alias: []string{"worker-0", "worker-1"}[i], Record: rendezvous.Record{Launch: f}})
 			}
-			o := c.checkLaunchers(r)
+			o := c.launcher.check(&c.identity, r)
 			if tt.refused == "" {
 				require.Nil(t, o)
 			} else {
@@ -58,9 +58,9 @@ func TestHearLate(t *testing.T) {
 	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
 	var log bytes.Buffer
 	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
-	c.versions.Start(launch.Found{Host: "worker-0", Launchers: four})
+	c.launcher.versions.Start(launch.Found{Host: "worker-0", Launchers: four})
 	for i, found := range []string{four, five, five, six, four, five, "mpirun=? mpiexec.hydra=MPICH_4.0.2"} {
-		c.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
+		c.launcher.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found}, c.log)
 	}
 	require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
 	require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-2")
@@ -72,19 +72,19 @@ func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
 	const four, five, six, seven = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0",
 		"mpirun=Open_MPI_7.0.0"
 	var log bytes.Buffer
-	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}, launcher: make(chan string, 1)}
+	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}, launcher: ownLauncher{answer: make(chan string, 1)}}
 	c.exec, c.job.Rank = execRank0, 0
-	require.Empty(t, c.launcherFound())
+	require.Empty(t, c.launcher.found(&c.identity))
 	member := func(id, found string) rendezvous.Member {
 		return rendezvous.Member{Alias: id, Record: rendezvous.Record{ID: id, Launch: found}}
 	}
 	members := []rendezvous.Member{member("worker-0", ""), member("worker-1", five), member("worker-2", four),
 		member("worker-3", ""), member("worker-4", "")}
-	require.Nil(t, c.checkLaunchers(rendezvous.Roster{Members: members}))
-	c.hearLate(rendezvous.Record{ID: "worker-4", Launch: seven})
+	require.Nil(t, c.launcher.check(&c.identity, rendezvous.Roster{Members: members}))
+	c.launcher.hearLate(rendezvous.Record{ID: "worker-4", Launch: seven}, c.log)
 	require.Empty(t, log.String())
-	c.hearOwn("worker-0", four)
-	c.hearLate(rendezvous.Record{ID: "worker-3", Launch: six})
+	c.launcher.versions.Own(launch.Found{Host: "worker-0", Launchers: four}, c.log)
+	c.launcher.hearLate(rendezvous.Record{ID: "worker-3", Launch: six}, c.log)
 	require.Equal(t, 3, strings.Count(log.String(), "level=WARN"), log.String())
 	for _, other := range []string{"5.0.7 on worker-1", "6.0.0 on worker-3", "7.0.0 on worker-4"} {
 		require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI "+other)

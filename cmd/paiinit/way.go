@@ -15,14 +15,14 @@ const wayTimeout = 4 * time.Second
 // checkWay warns if a firewall between two hosts of the job drops packets to ports other than paiinit's, because mpirun
 // would then wait silently for minutes. Rank 0 dials the port that the first rank on another host reserves for the job.
 // If packets arrive, the kernel there refuses the connection, which is an answer.
-func (c *container) checkWay(ctx context.Context, r rendezvous.Roster) {
-	to, ok := otherHost(r.Members)
+func (a *agreement) checkWay(ctx context.Context) {
+	to, ok := otherHost(a.roster.Members)
 	if !ok {
 		return
 	}
 	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
 	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
-		c.log.Warn("packets to other ports than ours do not reach a rank", "phase", "launch", "peer", to.Alias,
+		a.log.Warn("packets to other ports than ours do not reach a rank", "phase", "launch", "peer", to.Alias,
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
 				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")

@@ -40,8 +40,8 @@ func (l launcher) hello(options ...string) []string {
 }
 
 const (
-	ranks  = 3
-	settle = 90 * time.Second // timeout of a job that ends by itself: containers start slowly beside other tests
+	ranks      = 3
+	endTimeout = 90 * time.Second // timeout of a job that ends by itself: containers start slowly beside other tests
 )
 
 // ended is part of the last log line of every container.
@@ -79,14 +79,14 @@ func TestLaunchers(t *testing.T) {
 		t.Run(l.name+"/version", func(t *testing.T) {
 			j := newJob(t, l.suite)
 			j.start(t, 1, 1, nil, append(l.command, "--version")...)
-			require.Equal(t, []int{0}, j.wait(t, settle))
+			require.Equal(t, []int{0}, j.wait(t, endTimeout))
 			out, _ := j.output(t, 0)
 			require.Contains(t, out, l.version)
 		})
 		t.Run(l.name+"/hello", func(t *testing.T) {
 			j := newJob(t, l.suite).withInput()
 			j.start(t, ranks, ranks, nil, l.hello()...)
-			require.Equal(t, same(0), j.wait(t, settle))
+			require.Equal(t, same(0), j.wait(t, endTimeout))
 			out, _ := j.output(t, 0)
 			hosts := strings.Fields(out)
 			slices.Sort(hosts)
@@ -95,7 +95,7 @@ func TestLaunchers(t *testing.T) {
 		t.Run(l.name+"/allreduce", func(t *testing.T) {
 			j := newJob(t, l.suite)
 			j.start(t, ranks, ranks, nil, program()...)
-			require.Equal(t, same(0), j.wait(t, settle))
+			require.Equal(t, same(0), j.wait(t, endTimeout))
 			out, _ := j.output(t, 0)
 			require.Contains(t, out,
 				"allreduce over 6 ranks on 3 hosts: sum = 21, expected 21 (host-0, host-1, host-2)")
@@ -109,7 +109,7 @@ func TestLaunchers(t *testing.T) {
 				command = append(slices.Clone(l.command), "sh", "-c", "exit 3")
 			}
 			j.start(t, ranks, ranks, nil, command...)
-			require.Equal(t, same(3), j.wait(t, settle))
+			require.Equal(t, same(3), j.wait(t, endTimeout))
 		})
 		t.Run(l.name+"/killed rank", func(t *testing.T) {
 			j := newJob(t, l.suite)
@@ -117,17 +117,17 @@ func TestLaunchers(t *testing.T) {
 				// MPICH 4.2 may lose the status of a killed rank if its host has several ranks (docs/launchers.md).
 				command := append(slices.Clone(l.command), "-ppn", "1")
 				j.start(t, ranks, ranks, nil, append(command, program("--kill", "2")[1:]...)...)
-				requireEqualNotZero(t, j.wait(t, settle))
+				requireEqualNotZero(t, j.wait(t, endTimeout))
 				return
 			}
 			j.start(t, ranks, ranks, nil, program("--kill", "4")...)
-			require.Equal(t, same(137), j.wait(t, settle))
+			require.Equal(t, same(137), j.wait(t, endTimeout))
 		})
 		t.Run(l.name+"/killed container", func(t *testing.T) {
 			j := running(t)
 			_, err := docker(t.Context(), "kill", j.containers[2])
 			require.NoError(t, err)
-			require.Equal(t, []int{75, 75, 137}, j.wait(t, settle))
+			require.Equal(t, []int{75, 75, 137}, j.wait(t, endTimeout))
 			_, says := j.output(t, 1)
 			require.Contains(t, says, "worker-2")
 		})
@@ -136,7 +136,7 @@ func TestLaunchers(t *testing.T) {
 				j := running(t)
 				_, err := docker(t.Context(), "stop", "--time", "30", j.containers[rank])
 				require.NoError(t, err)
-				require.Equal(t, same(143), j.wait(t, settle))
+				require.Equal(t, same(143), j.wait(t, endTimeout))
 				_, says := j.output(t, 0)
 				assert.Less(t, logged(t, says, ended).Sub(logged(t, says, "the ranks are told to end")), 15*time.Second)
 				assert.NotContains(t, says, "leaving before")
@@ -145,7 +145,7 @@ func TestLaunchers(t *testing.T) {
 		t.Run(l.name+"/unreachable host", func(t *testing.T) {
 			j := newJob(t, l.suite)
 			j.start(t, ranks-1, ranks, []string{"--timeout", "8s"}, program()...)
-			require.Equal(t, []int{75, 75}, j.wait(t, settle))
+			require.Equal(t, []int{75, 75}, j.wait(t, endTimeout))
 			_, says := j.output(t, 1)
 			require.Contains(t, says, "worker-2")
 		})
@@ -171,7 +171,7 @@ func TestWrongRankCount(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			j := newJob(t, l.suite).withInput()
 			j.start(t, ranks, ranks, nil, l.hello("-np", "7")...)
-			got := j.wait(t, settle)
+			got := j.wait(t, endTimeout)
 			out, says := j.output(t, 0)
 			if l.hydra() {
 				require.Equal(t, same(0), got)
@@ -199,7 +199,7 @@ func TestNamesOfTheNetwork(t *testing.T) {
 				option = "-hosts"
 			}
 			j.start(t, ranks, ranks, nil, l.hello("-np", "6", option, strings.Join(hosts, ","))...)
-			require.Equal(t, same(0), j.wait(t, settle))
+			require.Equal(t, same(0), j.wait(t, endTimeout))
 			out, _ := j.output(t, 0)
 			used := strings.Fields(out)
 			slices.Sort(used)
@@ -227,7 +227,7 @@ func TestSilentSingleHost(t *testing.T) {
 				"PRTE_MCA_plm_ssh_agent=", "PRTE_MCA_prte_default_hostfile=",
 			}
 			j.start(t, ranks, ranks, append(flags, "--slots", "1"), "mpirun", "--oversubscribe", "-np", "3", "hostname")
-			got := j.wait(t, settle)
+			got := j.wait(t, endTimeout)
 			out, _ := j.output(t, 0)
 			require.Equal(t, []string{"host-0", "host-0", "host-0"}, strings.Fields(out))
 			if flags != nil {
@@ -268,7 +268,7 @@ func TestNetworkThatTheImageExcludes(t *testing.T) {
 			_, err = docker(t.Context(), "network", "connect", second, j.containers[0])
 			require.NoError(t, err)
 			j.start(t, 1, 2, nil, script...)
-			require.Equal(t, []int{0, 0}, j.wait(t, settle))
+			require.Equal(t, []int{0, 0}, j.wait(t, endTimeout))
 			out, says := j.output(t, 0)
 			require.Contains(t, out, "allreduce over 4 ranks on 2 hosts: sum = 10, expected 10")
 			require.Contains(t, says, `variable=OMPI_MCA_btl_tcp_if_include reason="`+excluded)

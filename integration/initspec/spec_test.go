@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soon bounds an end that waits for nothing, on a slow machine and with Docker. It is shorter than long, the grace in
-// the rows that use it, so that waiting for the grace fails.
+// soon bounds an end that waits for nothing, on a slow machine and with Docker. It is shorter than longGrace, the grace
+// in the rows that use it, so that waiting for the grace fails.
 const (
-	soon = 40 * time.Second
-	long = "--grace=1m"
+	soon      = 40 * time.Second
+	longGrace = "--grace=1m"
 )
 
 // files are in the directory /files of every container.
@@ -237,7 +237,7 @@ func plainScript(t *testing.T, d driver) {
 
 // signals sends the signals to end last, because they start the grace.
 func signals(t *testing.T, d driver) {
-	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c := start(t, d, program{flags: []string{longGrace}, command: []string{"/bin/inside", "signals"}})
 	c.line("ready")
 	sent := []syscall.Signal{64, 37, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT, unix.SIGALRM,
 		unix.SIGXCPU, unix.SIGPWR, 35, unix.SIGHUP, unix.SIGQUIT, unix.SIGINT}
@@ -263,7 +263,7 @@ func terminate(t *testing.T, d driver) {
 			continue
 		}
 		// Not a shell, because busybox's ignores SIGQUIT.
-		c := start(t, d, program{flags: []string{long}, command: []string{"sleep", "1000"}})
+		c := start(t, d, program{flags: []string{longGrace}, command: []string{"sleep", "1000"}})
 		c.says("msg=launching")
 		begin := time.Now()
 		c.signal(sig)
@@ -273,7 +273,7 @@ func terminate(t *testing.T, d driver) {
 }
 
 func terminateShell(t *testing.T, d driver) {
-	c := start(t, d, script("echo ready; sleep 1000 && echo going on", long))
+	c := start(t, d, script("echo ready; sleep 1000 && echo going on", longGrace))
 	c.line("ready")
 	begin := time.Now()
 	c.signal(unix.SIGTERM)
@@ -287,7 +287,7 @@ func statusAfterStop(t *testing.T, d driver) {
 		silent, w, err := os.Pipe()
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = silent.Close(), w.Close() })
-		p := script(fmt.Sprintf("trap 'exit %d' TERM; echo ready; while :; do read -r line; done", own), long)
+		p := script(fmt.Sprintf("trap 'exit %d' TERM; echo ready; while :; do read -r line; done", own), longGrace)
 		p.stdin = silent
 		c := start(t, d, p)
 		c.line("ready")
@@ -314,7 +314,7 @@ func saveWithWorkers(t *testing.T, d driver) {
 		if isDocker(d) && name != "in a shell" {
 			continue
 		}
-		test.program.flags = append(test.program.flags, long)
+		test.program.flags = append(test.program.flags, longGrace)
 		c := start(t, d, test.program)
 		c.line("ready")
 		begin := time.Now()
@@ -327,7 +327,8 @@ func saveWithWorkers(t *testing.T, d driver) {
 
 func saveInBackground(t *testing.T, d driver) {
 	c := start(t, d, script(
-		`(trap 'sleep 1; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done) & exec sleep 1000`, long))
+		`(trap 'sleep 1; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done) & exec sleep 1000`,
+		longGrace))
 	c.line("ready")
 	c.signal(unix.SIGTERM)
 	assert.Equal(t, 143, c.wait())
@@ -336,7 +337,8 @@ func saveInBackground(t *testing.T, d driver) {
 
 // stoppedGroup stops the command's process group, like Ctrl-Z.
 func stoppedGroup(t *testing.T, d driver) {
-	c := start(t, d, script(`trap 'echo saved; exit 5' TERM; sleep 1000 & echo "group $$ job $! ready"; wait`, long))
+	c := start(t, d, script(
+		`trap 'echo saved; exit 5' TERM; sleep 1000 & echo "group $$ job $! ready"; wait`, longGrace))
 	c.line("ready")
 	var group, job int
 	_, err := fmt.Sscanf(c.stdout.String(), "group %d job %d", &group, &job)
@@ -381,7 +383,7 @@ func noGrace(t *testing.T, d driver) {
 }
 
 func repeated(t *testing.T, d driver) {
-	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c := start(t, d, program{flags: []string{longGrace}, command: []string{"/bin/inside", "signals"}})
 	c.line("ready")
 	expected := "ready\n"
 	for i, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGTERM, unix.SIGQUIT, unix.SIGTERM, 40} {
@@ -399,7 +401,7 @@ func repeated(t *testing.T, d driver) {
 }
 
 func hurry(t *testing.T, d driver) {
-	c := start(t, d, script(`trap 'echo first' INT; while :; do sleep 1000 & echo ready; wait $!; done`, long))
+	c := start(t, d, script(`trap 'echo first' INT; while :; do sleep 1000 & echo ready; wait $!; done`, longGrace))
 	c.line("ready")
 	c.signal(unix.SIGINT)
 	c.line("first")
@@ -471,7 +473,7 @@ func terminateAtOnce(t *testing.T, c *container, delay time.Duration) {
 
 func terminateSoon(t *testing.T, d driver) {
 	for _, delay := range []time.Duration{0, 0, 0, 500, 1000, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 20000} {
-		c := start(t, d, program{flags: []string{long}, command: []string{"/bin/sleep", "1000"}})
+		c := start(t, d, program{flags: []string{longGrace}, command: []string{"/bin/sleep", "1000"}})
 		terminateAtOnce(t, c, delay*time.Microsecond)
 	}
 }
@@ -542,7 +544,7 @@ func running(t *testing.T, mark string) int {
 func daemons(t *testing.T, d driver) {
 	command, mark := daemon(t)
 	begin := time.Now()
-	c := start(t, d, script(command+"; exit 4", long))
+	c := start(t, d, script(command+"; exit 4", longGrace))
 	assert.Equal(t, 4, c.wait())
 	assert.Less(t, time.Since(begin), soon)
 	assert.Equal(t, 0, running(t, mark))
@@ -550,7 +552,7 @@ func daemons(t *testing.T, d driver) {
 
 func daemonsAtStop(t *testing.T, d driver) {
 	command, mark := daemon(t)
-	c := start(t, d, script(command+"; echo ready; exec sleep 1000", long))
+	c := start(t, d, script(command+"; echo ready; exec sleep 1000", longGrace))
 	c.line("ready")
 	begin := time.Now()
 	c.signal(unix.SIGTERM)
@@ -561,7 +563,7 @@ func daemonsAtStop(t *testing.T, d driver) {
 
 func daemonsAreAsked(t *testing.T, d driver) {
 	c := start(t, d, script(`(setsid sh -c 'trap "echo daemon saved; exit" TERM; echo ready; `+
-		`while :; do sleep 0.1; done' &); exec sleep 1000`, long))
+		`while :; do sleep 0.1; done' &); exec sleep 1000`, longGrace))
 	c.line("ready")
 	c.signal(unix.SIGTERM)
 	assert.Equal(t, 143, c.wait())
@@ -694,7 +696,7 @@ func terminal(t *testing.T, d driver) {
 }
 
 func controlC(t *testing.T, d driver) {
-	p := script(`trap 'echo caught' INT; while :; do sleep 1000 & echo ready; wait $!; done`, long, quiet)
+	p := script(`trap 'echo caught' INT; while :; do sleep 1000 & echo ready; wait $!; done`, longGrace, quiet)
 	p.tty = true
 	c := start(t, d, p)
 	c.line("ready")
@@ -744,7 +746,7 @@ func behind(t *testing.T, d driver) {
 	command, mark := daemon(t)
 	p := program{
 		behind: fmt.Sprintf(`/sbin/paiinit %s -- /bin/sh -c "%s; echo last words >&2; exit 4"; echo "status $?"; `+
-			`echo "left $(ps -o args | grep -c '^sleep %s')"; cat /dev/shm/message`, long, command, mark),
+			`echo "left $(ps -o args | grep -c '^sleep %s')"; cat /dev/shm/message`, longGrace, command, mark),
 		env: []string{"PAIINIT_TERMINATION_LOG=/dev/shm/message"},
 	}
 	c := start(t, d, p)
@@ -771,7 +773,9 @@ func unreadError(t *testing.T, d driver) {
 	c := start(t, d, p)
 	assert.Equal(t, 11, c.wait())
 	assert.Equal(t, "out\n", c.stdout.String())
-	p = program{flags: []string{long, "--log-level=debug"}, command: []string{"/bin/inside", "signals"}, unread: true}
+	p = program{
+		flags: []string{longGrace, "--log-level=debug"}, command: []string{"/bin/inside", "signals"}, unread: true,
+	}
 	c = start(t, d, p)
 	c.line("ready")
 	c.signal(unix.SIGUSR1)
@@ -784,10 +788,10 @@ func unreadError(t *testing.T, d driver) {
 	assert.Less(t, time.Since(begin), soon)
 }
 
-// faults checks that paiinit forwards these signals, like SIGABRT, if a process sends them. Only from the kernel they
-// are faults.
+// faults checks that paiinit forwards these signals, like SIGABRT, if a process sends them. They are faults only if the
+// kernel sends them.
 func faults(t *testing.T, d driver) {
-	c := start(t, d, program{flags: []string{long}, command: []string{"/bin/inside", "signals"}})
+	c := start(t, d, program{flags: []string{longGrace}, command: []string{"/bin/inside", "signals"}})
 	c.line("ready")
 	for _, sig := range []syscall.Signal{
 		unix.SIGSEGV, unix.SIGBUS, unix.SIGILL, unix.SIGFPE, unix.SIGTRAP, unix.SIGSYS, unix.SIGSTKFLT,

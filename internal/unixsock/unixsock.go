@@ -123,10 +123,10 @@ func Await(ctx context.Context, ln *net.UnixListener) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	asked := false
-	err = raw.Read(func(uintptr) bool {
-		defer func() { asked = true }()
-		return asked // the first time, it is not known yet
+	// Read forgets what the runtime's poller has seen before, so each round looks for itself.
+	err = raw.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil
 	})
 	if ctx.Err() != nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 // burst is the number of orphans that one parent leaves, so that they end in bursts, like those of a shell script.
 const burst = 100
 
-// patience is how long zombies may remain.
-const patience = time.Minute
+// zombieTimeout is how long zombies may remain.
+const zombieTimeout = time.Minute
 
 // orphans leaves n processes behind, and waits until no zombie is left in this PID namespace.
 func orphans(n int) error {
@@ -23,7 +23,7 @@ func orphans(n int) error {
 			return err
 		}
 	}
-	timeout := time.After(patience)
+	timeout := time.After(zombieTimeout)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	zombies, err := countZombies()

@@ -15,8 +15,8 @@ type Daemon struct {
 	Program string
 	// Detached says that it leaves the session that started it, which then ends at once.
 	Detached bool
-	// Hosts is on how many hosts the launcher has daemons, its own host among them, if the command tells; 0 = unknown. A
-	// daemon may start others (Open MPI: ess_base_num_procs, in orte/mca/plm/base/plm_base_launch_support.c and PRRTE's).
+	// Hosts is on how many hosts the launcher has daemons, its own host among them, if the command tells; 0 = unknown.
+	// A daemon may start others.
 	Hosts int
 }
 
@@ -57,8 +57,13 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 		if end >= 0 {
 			word = more[:end]
 		}
-		if l, _ := daemonNamed(word); l != nil && (end < 0 || more[end] != '/' && more[end] != ';') {
-			return Daemon{Program: word, Detached: strings.Contains(command, "--daemonize"), Hosts: daemonHosts(command)}, true
+		if l, known := daemonNamed(word); l != nil && (end < 0 || more[end] != '/' && more[end] != ';') {
+			d := Daemon{Program: word}
+			d.Detached = known.detached != "" && strings.Contains(command, known.detached)
+			if known.hosts != nil {
+				d.Hosts = known.hosts(command)
+			}
+			return d, true
 		}
 		if end < 0 {
 			break
@@ -68,24 +73,9 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 	return Daemon{}, false
 }
 
-// daemonHosts reads the number in `-mca ess_base_num_procs "4"`.
-func daemonHosts(command string) int {
-	_, after, ok := strings.Cut(command, " ess_base_num_procs ")
-	if !ok {
-		return 0
-	}
-	word := strings.TrimLeft(after, space+`"`)
-	digits := len(word) - len(strings.TrimLeft(word, "0123456789"))
-	n, err := strconv.ParseUint(word[:digits], 10, 31)
-	if err != nil {
-		return 0
-	}
-	return int(n)
-}
-
-// Announced is the status of the rank that a launcher has named as the reason to end, in its last lines on stderr: for a launcher
-// that then did not end, although all that was left to do was to exit.
-func Announced(tail []string) (status int, ok bool) {
+// announcedStatus is the status of the rank that a launcher has named as the reason to end, in its last lines on
+// stderr: for a launcher that then did not end, although all that was left to do was to exit.
+func announcedStatus(tail []string) (status int, ok bool) {
 	var announcements []announcement
 	var texts []*regexp.Regexp
 	for _, l := range launchers {
