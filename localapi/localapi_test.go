@@ -601,7 +601,8 @@ func TestServerOfAnotherUser(t *testing.T) {
 		<-answered
 		want := "asked"
 		if tt.refused {
-			want = fmt.Sprintf("asking on %s: the other end belongs to user 65534 instead of user 65533 or root", c.Socket)
+			want = fmt.Sprintf("asking on %s: the other end belongs to user 65534 instead of user 65533 or root",
+				c.Socket)
 		}
 		require.Equal(t, want, string(out), "%+v", tt)
 	}

@@ -32,7 +32,7 @@ const (
 // The reasons why a peer is the wrong one, for errors.Is on a *DialError.
 var (
 	// ErrNotPaiinit says that another program answers there.
-	ErrNotPaiinit = errors.New("another program than paiinit answers")
+	ErrNotPaiinit = errors.New("the server is not paiinit")
 	// ErrOtherJob says that the peer is a paiinit of another job or of another attempt of this one.
 	ErrOtherJob = errors.New("it belongs to another job or to another attempt of this one")
 	// ErrOtherVersion says that the peer is a paiinit of this job and attempt with another version of the protocol.

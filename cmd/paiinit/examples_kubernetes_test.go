@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What the examples use of the objects of Kubernetes; anything else in them is an error.
+// These types have the fields of Kubernetes objects that the examples use; any other field is an error.
 type (
 	envVar struct {
 		Name, Value string
@@ -67,7 +67,7 @@ type (
 	}
 )
 
-// pod is the pod's only container with the environment of its template. Fields of the pod are taken from fields.
+// pod returns the pod's only container with the environment of its template. fields has the values of the pod's fields.
 func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...string) started {
 	t.Helper()
 	require.Len(t, p.Spec.Containers, 1)
@@ -111,7 +111,8 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 func (s started) named(name, service string) started {
 	s.environ = append(s.environ, "HOSTNAME="+name)
 	if service != "" {
-		s.files["etc/hosts"] = &fstest.MapFile{Data: []byte(fmt.Sprintf("10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", name, service, name))}
+		line := fmt.Sprintf("10.244.1.5\t%s.%s.default.svc.cluster.local\t%s\n", name, service, name)
+		s.files["etc/hosts"] = &fstest.MapFile{Data: []byte(line)}
 	}
 	return s
 }
@@ -141,7 +142,8 @@ func kubernetesExample(t *testing.T, file string) []started {
 			require.Equal(t, job.Completions, job.Parallelism)
 			require.Equal(t, map[string]string{"job-name": name}, services[job.Template.Spec.Subdomain])
 			for i := range job.Completions {
-				list = append(list, pod(t, job.Template, nil, vars("JOB_COMPLETION_INDEX", i)...).named(fmt.Sprintf("%s-%d", name, i), job.Template.Spec.Subdomain))
+				list = append(list, pod(t, job.Template, nil, vars("JOB_COMPLETION_INDEX",
+					i)...).named(fmt.Sprintf("%s-%d", name, i), job.Template.Spec.Subdomain))
 			}
 		case "jobset.x-k8s.io/v1alpha2 JobSet":
 			set := strictYAML[struct {
@@ -208,7 +210,8 @@ func kubernetesExample(t *testing.T, file string) []started {
 					environ = append(environ, vars("PET_NPROC_PER_NODE", processes)...)
 				}
 				environ = append(environ, vars("WORLD_SIZE", processes*n)...)
-				list = append(list, pod(t, job.Specs[role].Template, nil, environ...).named(fmt.Sprintf("%s-%s-%d", name, strings.ToLower(role), index), ""))
+				list = append(list, pod(t, job.Specs[role].Template, nil, environ...).named(fmt.Sprintf("%s-%s-%d",
+					name, strings.ToLower(role), index), ""))
 			}
 		case "kubeflow.org/v1 TFJob":
 			specs := strictYAML[struct {
@@ -223,7 +226,8 @@ func kubernetesExample(t *testing.T, file string) []started {
 			}
 			for role, r := range specs {
 				for i := range r.Replicas {
-					text, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": strings.ToLower(role), "index": i}, "environment": "cloud"})
+					text, err := json.Marshal(map[string]any{"cluster": cluster,
+						"task": map[string]any{"type": strings.ToLower(role), "index": i}, "environment": "cloud"})
 					require.NoError(t, err)
 					list = append(list, pod(t, r.Template, nil, vars("TF_CONFIG", string(text))...))
 				}
@@ -241,8 +245,10 @@ func kubernetesExample(t *testing.T, file string) []started {
 			for i := range job.Trainer.Nodes {
 				list = append(list, started{
 					argv: slices.Concat(job.Trainer.Command, job.Trainer.Args),
-					environ: vars("PET_NNODES", job.Trainer.Nodes, "PET_NPROC_PER_NODE", "auto", "PET_NODE_RANK", i, "JOB_COMPLETION_INDEX", i,
-						"PET_MASTER_ADDR", fmt.Sprintf("%s-node-0-0.%s", name, name), "PET_MASTER_PORT", 29500, secretVariable, "of the Secret, long enough"),
+					environ: vars("PET_NNODES", job.Trainer.Nodes, "PET_NPROC_PER_NODE", "auto", "PET_NODE_RANK", i,
+						"JOB_COMPLETION_INDEX", i,
+						"PET_MASTER_ADDR", fmt.Sprintf("%s-node-0-0.%s", name,
+							name), "PET_MASTER_PORT", 29500, secretVariable, "of the Secret, long enough"),
 				})
 			}
 		case "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":
@@ -255,7 +261,8 @@ func kubernetesExample(t *testing.T, file string) []started {
 				} `yaml:"leaderWorkerTemplate"`
 			}](t, spec)[0]
 			for i := range set.Template.Size { // one group
-				list = append(list, pod(t, set.Template.Worker, nil, vars("LWS_LEADER_ADDRESS", name+"-0."+name+".default", "LWS_GROUP_SIZE", set.Template.Size,
+				list = append(list, pod(t, set.Template.Worker, nil, vars("LWS_LEADER_ADDRESS",
+					name+"-0."+name+".default", "LWS_GROUP_SIZE", set.Template.Size,
 					"LWS_WORKER_INDEX", i)...))
 			}
 		case "batch.volcano.sh/v1alpha1 Job":
@@ -284,7 +291,8 @@ func mpiJobPods(t *testing.T, name string, spec []byte) []started {
 		}
 		list = append(list, pod(t, job.Specs["Worker"].Template, nil, "K_MPI_JOB_ROLE=worker").named(worker, ""))
 	}
-	launcher := pod(t, job.Specs["Launcher"].Template, nil, "K_MPI_JOB_ROLE=launcher", "OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile").named(name+"-launcher", "")
+	launcher := pod(t, job.Specs["Launcher"].Template, nil, "K_MPI_JOB_ROLE=launcher",
+		"OMPI_MCA_orte_default_hostfile=/etc/mpi/hostfile").named(name+"-launcher", "")
 	launcher.files["etc/mpi/hostfile"] = &fstest.MapFile{Data: []byte(hostfile)}
 	list = append(list, launcher)
 	for _, s := range list {
@@ -322,8 +330,10 @@ func volcanoPods(t *testing.T, name string, spec []byte) []started {
 	var list []started
 	for _, task := range job.Tasks {
 		for i := range task.Replicas {
-			s := pod(t, task.Template, nil, append(vars("VC_TASK_INDEX", i), lists...)...).named(fmt.Sprintf("%s-%s-%d", name, task.Name, i), "")
-			s.files["root/.ssh/id_rsa"], s.files["root/.ssh/config"] = &fstest.MapFile{Data: []byte("key")}, &fstest.MapFile{Data: []byte(config)}
+			s := pod(t, task.Template, nil, append(vars("VC_TASK_INDEX", i), lists...)...).named(fmt.Sprintf("%s-%s-%d",
+				name, task.Name, i), "")
+			s.files["root/.ssh/id_rsa"] = &fstest.MapFile{Data: []byte("key")}
+			s.files["root/.ssh/config"] = &fstest.MapFile{Data: []byte(config)}
 			list = append(list, s)
 		}
 	}

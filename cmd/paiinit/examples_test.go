@@ -28,10 +28,6 @@ import (
 	"github.com/paiinit/paiinit/jobkey"
 )
 
-// The job files of examples/ are read strictly, and every container that they describe is given to this program, with the
-// environment that its scheduler makes of it: the command line parses, all containers agree on who is who, the first one
-// has a command, and there is a secret.
-
 // started is one container of an example.
 type started struct {
 	argv     []string // of the container, without the ENTRYPOINT if that is the image's
@@ -41,9 +37,12 @@ type started struct {
 	resolver envspec.Resolver
 }
 
-// entrypoint is that of Dockerfile.example.
+// entrypoint is the ENTRYPOINT of Dockerfile.example.
 var entrypoint = []string{"paiinit", "--"}
 
+// TestExamples reads the job files of examples/ strictly, and gives the program every container that they describe,
+// with the environment that its scheduler would set: the command line parses, all containers agree on all ranks, the
+// first one has a command, and there is a secret.
 func TestExamples(t *testing.T) {
 	for file, c := range map[string]struct {
 		system     string
@@ -131,7 +130,8 @@ func (s started) run(t *testing.T) envspec.Job {
 	var got settings
 	app := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil })
 	require.NoError(t, app.Run(runArgs(s.argv)))
-	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver, Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
+	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver,
+		Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
 	if s.addr != "" {
 		in.Addrs = []netip.Addr{netip.MustParseAddr(s.addr)}
 	}
@@ -156,8 +156,8 @@ func readExample(t *testing.T, file string) []byte {
 	return b
 }
 
-// readSubmitted reads an example whose platform has no store of secrets: what submits the job puts the secret in place
-// of the reference, as envsubst(1) and az ml job create --set do. As it is, the file has no secret.
+// readSubmitted reads an example whose platform has no secret store. It replaces the reference by a secret, as
+// envsubst(1) and az ml job create --set do. The file itself has no secret.
 func readSubmitted(t *testing.T, file string) []byte {
 	t.Helper()
 	text, reference := readExample(t, file), []byte("${"+secretVariable+"}")
@@ -167,7 +167,7 @@ func readSubmitted(t *testing.T, file string) []byte {
 	return bytes.Replace(text, reference, []byte(rand.Text()), 1)
 }
 
-// strictYAML reads all documents of a file. Nothing may be in it that v does not know, nor twice.
+// strictYAML reads all documents of a file. It fails on a field that v does not have, and on duplicates.
 func strictYAML[T any](t *testing.T, text []byte) []T {
 	t.Helper()
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -192,7 +192,7 @@ func strictJSON[T any](t *testing.T, text []byte) (v T) {
 	return v
 }
 
-// vars makes an environment of names and values by turns.
+// vars makes an environment of alternating names and values.
 func vars(pairs ...any) []string {
 	var list []string
 	for i := 0; i < len(pairs); i += 2 {
@@ -206,7 +206,7 @@ func words(line string, environ []string) []string {
 	return strings.Fields(os.Expand(line, func(name string) string { return lookup(environ, name) }))
 }
 
-// lineWith returns the command line in a script that starts paiinit, from there on.
+// lineWith returns the command line in a script that starts paiinit, from the word paiinit on.
 func lineWith(t *testing.T, script []byte, environ []string) []string {
 	t.Helper()
 	joined := strings.ReplaceAll(string(script), "\\\n", " ")
@@ -227,7 +227,7 @@ type paiRole struct {
 	command string
 }
 
-// openPAITasks are the tasks of a job on OpenPAI 0.14, or 1.x on Kubernetes.
+// openPAITasks returns the tasks of a job on OpenPAI 0.14, or 1.x on Kubernetes.
 func openPAITasks(roles []paiRole, more []string, kubernetes bool, files fstest.MapFS) []started {
 	var common, names []string
 	total, port := 0, 20000
@@ -241,22 +241,26 @@ func openPAITasks(roles []paiRole, more []string, kubernetes bool, files fstest.
 		var list []string
 		for i := range r.count {
 			common = append(common, vars(
-				fmt.Sprintf("PAI_HOST_IP_%s_%d", runtime, i), "10.151.41.9", fmt.Sprintf("PAI_PORT_LIST_%s_%d_ssh", runtime, i), port+1,
+				fmt.Sprintf("PAI_HOST_IP_%s_%d", runtime, i), "10.151.41.9", fmt.Sprintf("PAI_PORT_LIST_%s_%d_ssh",
+					runtime, i), port+1,
 				fmt.Sprintf("PAI_PORT_LIST_%s_%d_http", runtime, i), port)...)
 			list = append(list, fmt.Sprintf("10.151.41.9:%d", port))
 			port += 2
 		}
 		total += r.count
-		common = append(common, vars("PAI_TASK_ROLE_"+runtime+"_HOST_LIST", strings.Join(list, ","), "PAI_TASK_ROLE_TASK_COUNT_"+r.name, r.count)...)
+		common = append(common, vars("PAI_TASK_ROLE_"+runtime+"_HOST_LIST", strings.Join(list, ","),
+			"PAI_TASK_ROLE_TASK_COUNT_"+r.name, r.count)...)
 	}
-	common = append(common, vars("PAI_JOB_NAME", "alice~job", "PAI_TASK_ROLE_LIST", strings.Join(names, ","), "PAI_TASKS_NUM", total)...)
+	common = append(common, vars("PAI_JOB_NAME", "alice~job", "PAI_TASK_ROLE_LIST", strings.Join(names, ","),
+		"PAI_TASKS_NUM", total)...)
 	if kubernetes {
 		common = append(common, vars("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", "0_uid", "FC_TASKROLE_NAME", "x")...)
 	}
 	var list []started
 	for _, r := range roles {
 		for i := range r.count {
-			environ := slices.Concat(common, more, vars("PAI_CURRENT_TASK_ROLE_NAME", r.name, "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", i, "PAI_TASK_INDEX", i))
+			environ := slices.Concat(common, more, vars("PAI_CURRENT_TASK_ROLE_NAME", r.name,
+				"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", i, "PAI_TASK_INDEX", i))
 			if !kubernetes {
 				environ = append(environ, vars("APP_ID", "application_1", "PAI_CURRENT_TASK_ROLE_GPU_COUNT", r.gpus)...)
 			}
@@ -296,7 +300,7 @@ func openPAIClassicExample(t *testing.T, file string) []started {
 	return openPAITasks(roles, envs, false, nil)
 }
 
-// openPAI08Example are the tasks on OpenPAI before 0.11, which tells the http ports of others alone.
+// openPAI08Example has the tasks on OpenPAI before 0.11, which tells a task only the http ports of the others.
 func openPAI08Example(t *testing.T, file string) []started {
 	list := openPAIClassicExample(t, file)
 	for i := range list {
@@ -350,7 +354,8 @@ func azureNode(i, n int) (environ []string, addr string) {
 	for k := range n {
 		list = append(list, fmt.Sprintf("10.0.0.%d", 4+k))
 	}
-	return vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCH_HOST_LIST", strings.Join(list, ","), "AZ_BATCH_MASTER_NODE", list[0]+":6000"), list[i]
+	return vars("AZ_BATCH_JOB_ID", "job", "AZ_BATCH_HOST_LIST", strings.Join(list, ","), "AZ_BATCH_MASTER_NODE",
+		list[0]+":6000"), list[i]
 }
 
 func azureMLExample(t *testing.T, file string) []started {
@@ -398,7 +403,7 @@ func azureMLExample(t *testing.T, file string) []started {
 	return list
 }
 
-// azureTasks are the TF_CONFIG of the workers and then of the parameter servers of a job, both from the first node on.
+// azureTasks returns the TF_CONFIG of a job's workers, and then of its parameter servers, both from the first node on.
 func azureTasks(t *testing.T, nodes, servers, workers int) (configs []string) {
 	t.Helper()
 	cluster := make(map[string][]string)
@@ -437,7 +442,8 @@ func azureBatchExample(t *testing.T, file string) []started {
 		for _, v := range task.EnvironmentSettings {
 			environ = append(environ, vars(v.Name, v.Value)...)
 		}
-		list = append(list, started{argv: words(task.MultiInstance.CoordinationCommandLine, environ), environ: environ, addr: addr})
+		list = append(list, started{argv: words(task.MultiInstance.CoordinationCommandLine, environ), environ: environ,
+			addr: addr})
 	}
 	return list
 }
@@ -448,7 +454,8 @@ func slurmExample(t *testing.T, file string) []started {
 	require.Contains(t, string(script), "\nsrun --ntasks-per-node=1 paiinit ")
 	var list []started
 	for i := range 4 {
-		environ := vars("HOME", "/home/me", "SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", "n[0-3]", "SLURM_NODEID", i, "SLURM_PROCID", i,
+		environ := vars("HOME", "/home/me", "SLURM_JOB_ID", 7, "SLURM_STEP_ID", 0, "SLURM_STEP_NODELIST", "n[0-3]",
+			"SLURM_NODEID", i, "SLURM_PROCID", i,
 			"SLURM_LOCALID", 0, "SLURM_STEP_TASKS_PER_NODE", "1(x4)")
 		list = append(list, started{argv: lineWith(t, script, environ), environ: environ})
 	}
@@ -481,7 +488,8 @@ func sageMakerExample(t *testing.T, file string) []started {
 		text, err := json.Marshal(map[string]any{"current_host": host, "hosts": hosts})
 		require.NoError(t, err)
 		list = append(list, started{
-			argv:    slices.Concat(job.AlgorithmSpecification.ContainerEntrypoint, job.AlgorithmSpecification.ContainerArguments),
+			argv: slices.Concat(job.AlgorithmSpecification.ContainerEntrypoint,
+				job.AlgorithmSpecification.ContainerArguments),
 			environ: vars("TRAINING_JOB_NAME", job.TrainingJobName, secretVariable, job.Environment[secretVariable]),
 			files:   fstest.MapFS{"opt/ml/input/config/resourceconfig.json": {Data: text}},
 		})
@@ -513,7 +521,8 @@ func awsBatchExample(t *testing.T, file string) []started {
 	require.Equal(t, secretVariable, container.Secrets[0].Name)
 	var list []started
 	for i := range nodes.NumNodes {
-		environ := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("id#%d", i), "AWS_BATCH_JOB_NODE_INDEX", i, "AWS_BATCH_JOB_NUM_NODES", nodes.NumNodes,
+		environ := vars("AWS_BATCH_JOB_ID", fmt.Sprintf("id#%d", i), "AWS_BATCH_JOB_NODE_INDEX", i,
+			"AWS_BATCH_JOB_NUM_NODES", nodes.NumNodes,
 			"AWS_BATCH_JOB_MAIN_NODE_INDEX", nodes.MainNode, secretVariable, "of the vault, long enough")
 		if i != nodes.MainNode {
 			environ = append(environ, "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=10.0.0.10")
@@ -549,7 +558,8 @@ func vertexExample(t *testing.T, file string) []started {
 	var list []started
 	for i, p := range job.Pools {
 		for k := range p.Replicas {
-			spec, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": fmt.Sprintf("workerpool%d", i), "index": k}})
+			spec, err := json.Marshal(map[string]any{"cluster": cluster,
+				"task": map[string]any{"type": fmt.Sprintf("workerpool%d", i), "index": k}})
 			require.NoError(t, err)
 			list = append(list, started{
 				argv:    slices.Concat(p.Container.Command, p.Container.Args),
@@ -572,8 +582,10 @@ func dstackExample(t *testing.T, file string) []started {
 	require.Equal(t, []string{secretVariable + "=${{ secrets.paiinit }}"}, task.Env)
 	var list []started
 	for i := range task.Nodes {
-		environ := append(vars(secretVariable, "of dstack's, long enough"), vars("DSTACK_NODES_IPS", "10.2.0.1\n10.2.0.2\n10.2.0.3\n10.2.0.4", "DSTACK_MASTER_NODE_IP", "10.2.0.1",
-			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", task.Nodes, "DSTACK_GPUS_PER_NODE", 8, "DSTACK_RUN_ID", "run")...)
+		environ := append(vars(secretVariable, "of dstack's, long enough"), vars("DSTACK_NODES_IPS",
+			"10.2.0.1\n10.2.0.2\n10.2.0.3\n10.2.0.4", "DSTACK_MASTER_NODE_IP", "10.2.0.1",
+			"DSTACK_NODE_RANK", i, "DSTACK_NODES_NUM", task.Nodes, "DSTACK_GPUS_PER_NODE", 8,
+			"DSTACK_RUN_ID", "run")...)
 		list = append(list, started{argv: words(task.Commands[0], environ), environ: environ})
 	}
 	return list
@@ -590,7 +602,8 @@ func skyPilotExample(t *testing.T, file string) []started {
 	require.Contains(t, task.Secrets, secretVariable)
 	var list []started
 	for i := range task.Nodes {
-		environ := vars("SKYPILOT_NODE_IPS", "10.3.0.4\n10.3.0.5\n10.3.0.6\n10.3.0.7", "SKYPILOT_NODE_RANK", i, "SKYPILOT_NUM_NODES", task.Nodes,
+		environ := vars("SKYPILOT_NODE_IPS", "10.3.0.4\n10.3.0.5\n10.3.0.6\n10.3.0.7", "SKYPILOT_NODE_RANK", i,
+			"SKYPILOT_NUM_NODES", task.Nodes,
 			"SKYPILOT_NUM_GPUS_PER_NODE", 8, secretVariable, "of the command line, long enough")
 		list = append(list, started{argv: words(task.Run, environ), environ: environ})
 	}
@@ -600,14 +613,16 @@ func skyPilotExample(t *testing.T, file string) []started {
 func runPodExample(t *testing.T, file string) []started {
 	var list []started
 	for i := range 4 {
-		environ := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "MASTER_PORT", 29400, "NODE_ADDR", fmt.Sprintf("10.65.0.%d", 2+i),
-			"NODE_RANK", i, "NUM_NODES", 4, "NUM_TRAINERS", 8, "WORLD_SIZE", 32, secretVariable, "of RunPod's, long enough")
+		environ := vars("PRIMARY_ADDR", "10.65.0.2", "MASTER_ADDR", "10.65.0.2", "MASTER_PORT", 29400, "NODE_ADDR",
+			fmt.Sprintf("10.65.0.%d", 2+i),
+			"NODE_RANK", i, "NUM_NODES", 4, "NUM_TRAINERS", 8, "WORLD_SIZE", 32,
+			secretVariable, "of RunPod's, long enough")
 		list = append(list, started{argv: lineWith(t, readExample(t, file), environ), environ: environ})
 	}
 	return list
 }
 
-// nameServer is that of a container engine.
+// nameServer is the DNS server of a container engine.
 type nameServer map[netip.Addr]string
 
 func (n nameServer) LookupHost(_ context.Context, name string) ([]netip.Addr, error) {
@@ -660,7 +675,7 @@ func composeExample(t *testing.T, file string) []started {
 	return list
 }
 
-// compose runs the compose tool, of either generation.
+// compose runs the compose tool, version 1 or 2.
 func compose(t *testing.T, args ...string) {
 	t.Helper()
 	command := []string{"docker", "compose"}
@@ -679,7 +694,8 @@ func compose(t *testing.T, args ...string) {
 	require.NoError(t, err, "%s", out)
 }
 
-// hostsExample runs a script with a docker that prints its words. Every option of docker run in it is known here.
+// hostsExample runs a script with a docker that prints its arguments. It knows every option of docker run in the
+// script.
 func hostsExample(t *testing.T, file string) []started {
 	t.Helper()
 	dir := t.TempDir()
@@ -825,8 +841,8 @@ func TestExampleOfOneContainer(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`)
 
-// TestSchedulerPages asserts that there is a page for every scheduler, that every job file is on one, and that what the pages
-// refer to is there.
+// TestSchedulerPages asserts that every scheduler has a page, that every job file is on a page, and that the links of
+// the pages are valid.
 func TestSchedulerPages(t *testing.T) {
 	const dir = "../../docs/schedulers"
 	pages, err := filepath.Glob(dir + "/*.md")

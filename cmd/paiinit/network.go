@@ -49,8 +49,8 @@ func (a *agreement) reachedOver() netif.Network {
 	return netif.Of(a.ownAddr())
 }
 
-// sessionSockets returns the variables that name this container's network for the ranks that a launcher starts here. The
-// network may have another name in other containers.
+// sessionSockets returns the variables that name this container's network for the ranks that a launcher starts here.
+// The network may have another name in other containers.
 func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	if n.Several {
 		return launch.OwnVariables(n.Name)
@@ -58,8 +58,8 @@ func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	return nil
 }
 
-// withoutSettled returns vars without those that contradict the user's choice. It reads configuration files only if there
-// is something to choose: several networks, or devices.
+// withoutSettled returns vars without those that contradict the user's choice. It reads configuration files only if
+// there is something to choose: several networks, or devices.
 func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
 	if !n.Several && !a.fabric.Devices {
 		return vars

@@ -275,8 +275,8 @@ func readWords(proc fs.FS, pid int, file string) (words []string) {
 	return words
 }
 
-// RunDelay returns how long the threads of this process that still run have been runnable and had no processor
-// (Documentation/scheduler/sched-stats.rst of the kernel, /proc/PID/schedstat); 0 where the kernel does not count it.
+// RunDelay returns how long the living threads of this process have waited for a processor
+// (Documentation/scheduler/sched-stats.rst of the kernel, /proc/PID/schedstat); 0 if the kernel does not count it.
 func RunDelay(proc fs.FS) (sum time.Duration) {
 	threads, err := fs.ReadDir(proc, "self/task")
 	if err != nil {
@@ -285,7 +285,7 @@ func RunDelay(proc fs.FS) (sum time.Duration) {
 	for _, t := range threads {
 		text, err := fs.ReadFile(proc, "self/task/"+t.Name()+"/schedstat")
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		_, rest := nextField(text)
 		field, _ := nextField(rest)
