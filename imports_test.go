@@ -21,7 +21,9 @@ var imports = map[string]struct {
 	reason  string
 }{
 	"cmd/paiinit": {
-		[]string{module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		[]string{
+			module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys",
+		},
 		"the story is the only place that sees all packages, and the only one that knows flags",
 	},
 	"cmd/paiinit/early": {
@@ -70,8 +72,8 @@ var imports = map[string]struct {
 	},
 	"pid1": {
 		[]string{module + "/internal/proc"},
-		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it, and " +
-			"internal/proc has nothing to initialise",
+		"process 1 must not fail, so it is small enough to be read in one go; " +
+			"its imports are initialised before it, and internal/proc has nothing to initialise",
 	},
 	"rdma": {
 		[]string{"golang.org/x/sys"},
@@ -137,8 +139,8 @@ var standard = map[string]struct {
 	},
 	"net": {
 		[]string{
-			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir",
-			"integration",
+			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd",
+			"statedir", "integration",
 		},
 		"the others are tested without a network, and stay so",
 	},
@@ -190,8 +192,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// violations walks from the package at path through the packages of this module and returns the chain to each import that
-// is neither standard, nor allowed, nor the package itself or below it.
+// violations walks from the package at path through the packages of this module. It returns the chain to each import
+// that is neither standard, nor allowed, nor the package itself or below it.
 func violations(packages map[string]listed, path string, allowed []string) [][]string {
 	var found [][]string
 	seen := map[string]bool{path: true}

@@ -109,8 +109,8 @@ func (c *container) identify(ctx context.Context) error {
 	return jobErr
 }
 
-// stoppable returns a context that a signal ends: by way of rank 0, which ends the job everywhere, or directly if rank 0
-// is not connected or the signal came twice.
+// stoppable returns a context that a signal ends. If rank 0 is connected, the first signal goes to rank 0, which ends
+// the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c.signals.To(func(sig os.Signal) {
