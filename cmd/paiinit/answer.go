@@ -186,7 +186,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	interval := lastFirst
+	interval := deferUntilLaunched
 	for waiting := true; waiting; interval = statusInterval {
 		soon, cancel := context.WithTimeout(ctx, interval)
 		_, err := a.c.node.Gather(soon)
@@ -196,7 +196,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			write()
 		}
 	}
-	soon, cancel := context.WithTimeout(ctx, launchFirst)
+	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
 	_, err := a.c.node.Wait(soon)
 	cancel()
 	if err != nil {

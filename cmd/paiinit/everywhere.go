@@ -62,7 +62,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	}
 	t.pass = pass
 	cmd.Started = leaveDirectory
-	c.task.Release()
+	c.reservedPort.Release()
 	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "),
 		"rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
@@ -211,7 +211,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
 			// The command may have failed because another container was killed: ask which ranks are gone.
-			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, absence) })
+			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, reconnectTimeout) })
 		}
 	}
 	for timedOut := false; !timedOut && len(v.Running()) > 0; {
@@ -298,7 +298,7 @@ func firstLine(s string) string {
 }
 
 // withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment of this rank
-// contradicts itself, rank 0 may have failed for the same reason, so withdraw waits for at most dismissal.
+// contradicts itself, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
@@ -307,7 +307,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	defer end()
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
 	if contradiction := (*envspec.VarError)(nil); errors.As(err, &contradiction) {
-		leaving, cancel := context.WithTimeout(ctx, dismissal)
+		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
 	} else {

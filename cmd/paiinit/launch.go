@@ -63,7 +63,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		leaveDirectory()
 		c.watchOthers()
 	}
-	c.task.Release()
+	c.reservedPort.Release()
 	stop := launch.Stopper{
 		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass,
 		Soft: func(sig os.Signal) { // signals the launcher's ranks on all hosts
@@ -106,7 +106,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
 		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
 		Absent: func(settle time.Duration) *launch.Loss {
-			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, absence) {
+			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
 				return &lost
 			}

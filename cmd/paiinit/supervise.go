@@ -84,8 +84,8 @@ func (l *launching) onExit(t rsh.Target, command string, s rsh.Status) {
 	l.sessions.Ended(t.Name, command, s.Code, s.Signal)
 }
 
-// absence is how long rank 0 waits after the command's end for a rank to reconnect.
-const absence = 3 * time.Second
+// reconnectTimeout is how long rank 0 waits after the command's end for a rank to reconnect.
+const reconnectTimeout = 3 * time.Second
 
 // slotsAsked returns the slots of the hosts from which the launcher could choose, by alias.
 func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {

@@ -48,7 +48,7 @@ func (c *container) tellLauncher(ctx context.Context) {
 	c.serve.Go(func() {
 		var found string
 		if c.mayComeLater() {
-			if !c.node.Rest(ctx, lastFirst) {
+			if !c.node.Rest(ctx, deferUntilLaunched) {
 				return
 			}
 			found = launch.Identify(ctx, c.settings.command, c.agent.Environ, false)
