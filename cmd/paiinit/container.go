@@ -60,7 +60,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 // identify finds out who this container is, takes its state directory, and derives the keys.
 func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
-		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
+		c.log.Warn("resource limits could not be raised", "phase", "identify", "err", err)
 	}
 	c.devices = c.look()
 	c.oomKills = oomKills(os.DirFS("/"))
@@ -202,7 +202,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	if ferr := c.node.Finish(ctx, *c.unfit, notifyTimeout); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	c.sayEnd(*c.unfit)
 	return c.unfit.Status, nil
@@ -228,14 +228,14 @@ func (c *container) giveUp(err error) (int, error) {
 		o = ended.Outcome
 	}
 	var missing *rendezvous.MissingError
-	// Rank 0 waits for ranks that start now, which would otherwise look for a rank 0 that has ended. If ranks are
-	// missing after --timeout, it has waited long enough, unless they have another secret or version: these ranks exist.
+	// Rank 0 waits for ranks that start now, which would otherwise look for a rank 0 that has ended. After --timeout it
+	// waits only for ranks with another secret or version, because these ranks exist.
 	lateRanks := notifyTimeout
 	if errors.As(err, &missing) && !missing.OtherSecret() && !missing.OtherVersion() {
 		lateRanks = 0
 	}
 	if ferr := c.node.Finish(ctx, o, lateRanks); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
 }
@@ -262,7 +262,7 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, erro
 		return statusBug, err
 	}
 	if err != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)
 	return o.Status, nil

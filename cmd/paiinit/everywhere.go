@@ -88,9 +88,9 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 func (id *identity) warnServerPort() {
 	if id.job.ServerPort && id.exec == execAll && !id.isAlone() {
 		id.log.Warn("paiinit listens on the http port of this task, which the command cannot bind", "phase", "identify",
-			"port", id.job.Port, "reason", "OpenPAI before 0.11 tells the other tasks no other port",
+			"port", id.job.Port, "reason", "OpenPAI before 0.11 gives the other tasks only this port",
 			"hint", "TF_CONFIG and the PAI_..._HOST_LIST variables of the command name another port of each task; "+
-				"arguments with these variables belong into sh -c '...', which paiinit starts")
+				"put arguments with these variables into sh -c '...', which paiinit starts")
 	}
 }
 
@@ -313,12 +313,12 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	} else {
 		_, gerr := c.node.Gather(ctx)
 		if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
-			c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
+			c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
 		}
 	}
-	// With agreed ranks this rank may be rank 0, which tells the others.
+	// If the ranks are agreed and not given, this rank may have become rank 0, which tells the others.
 	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return c.unfit.Status, err
 }

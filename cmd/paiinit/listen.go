@@ -49,7 +49,7 @@ type opened struct {
 func (c *container) listen(ctx context.Context) error {
 	var err error
 	if c.reservedPort, err = netif.HoldPort(mathrand.IntN); err != nil {
-		c.log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
+		c.log.Warn("no port could be reserved for the command", "phase", "listen", "err", err)
 	}
 	if c.isAlone() {
 		return c.listenAlone()

@@ -1,4 +1,4 @@
-// Command paiinit starts distributed jobs. It is the ENTRYPOINT of every image, or a prefix of the job's command. It
+// Command paiinit starts distributed jobs. It is the ENTRYPOINT of every image, or the job's command begins with it. It
 // runs as the init of its container, finds its peers, and runs the command on rank 0 once all ranks are present.
 //
 // main.go shows the steps of a launch. The other files of this package have the details of each step. Each package

@@ -34,7 +34,7 @@ func rdmaCommand(environ []string) *cli.Command {
 			out := c.App.Writer
 			switch {
 			case c.Bool("all") && c.IsSet("root"):
-				return &usageError{errors.New("--all asks running containers, --root looks at a captured one")}
+				return &usageError{errors.New("--root reads another container's files, so it excludes --all")}
 			case c.Bool("all"):
 				dir, err := chooseDir(environ, "")
 				if err != nil {

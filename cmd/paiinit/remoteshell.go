@@ -198,7 +198,7 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	case err != nil:
 		return nil, rsh.Agent{}, err
 	case secret == nil:
-		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
+		return nil, rsh.Agent{}, errors.New("the job's secret is unknown here; use --secret-file FILE")
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // this process has the job's keys now
 	keys, err := jobkey.Derive(secret, job.ID, job.Attempt)

@@ -44,7 +44,7 @@ type settings struct {
 	logSettings
 }
 
-// loginSettings say who may log in to this container.
+// loginSettings say who may log in to this container, and with which keys.
 type loginSettings struct {
 	secretFile string
 	keysFile   string
@@ -52,7 +52,7 @@ type loginSettings struct {
 	people     string
 }
 
-// commandSettings say where and how COMMAND runs, and what it finds there.
+// commandSettings say on which ranks and how COMMAND runs, and which launchers and networks it may use.
 type commandSettings struct {
 	exec         string
 	signal       string
