@@ -14,23 +14,25 @@ const module = "github.com/paiinit/paiinit"
 // everything in a list of imports allows every package.
 const everything = "*"
 
-// imports says what each package may import beyond the standard library, and why no more than that. A package's
-// subpackages follow the row of the package, unless they have a row of their own.
+// imports lists what each package may import beyond the standard library, and why it may not import more. A subpackage
+// without a row follows the row of its parent.
 var imports = map[string]struct {
 	allowed []string
 	reason  string
 }{
 	"cmd/paiinit": {
-		[]string{module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys"},
-		"the story is the only place that sees all packages, and the only one that knows flags",
+		[]string{
+			module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys",
+		},
+		"the story of a launch: no other package sees all packages, and no other package knows flags",
 	},
 	"cmd/paiinit/early": {
 		[]string{module + "/internal/proc", module + "/pid1", module + "/rsh/frame"},
-		"whatever it imports is initialised before it",
+		"its imports are initialised before it, and cost time",
 	},
 	"envspec": {
 		nil,
-		"an environment becomes a Job without doing anything: every fixture of every scheduler can be tested as text",
+		"an environment becomes a Job without side effects, so the fixtures of all schedulers can be tested as text",
 	},
 	"hostfile": {
 		nil,
@@ -42,19 +44,19 @@ var imports = map[string]struct {
 	},
 	"internal/proc": {
 		nil,
-		"process 1 and the early remote shell import it, so that it must cost nothing before main",
+		"process 1 and the early remote shell import it, so it must cost nothing before main",
 	},
 	"internal/tcp": {
 		[]string{"golang.org/x/sys"},
-		"both ends of an SSH connection find out by the same rules that it is lost, and neither knows the other",
+		"both ends of an SSH connection detect its loss by the same rules, and neither imports the other",
 	},
 	"internal/unixsock": {
 		[]string{"golang.org/x/sys"},
-		"the rules for who may use a socket are in one place, which knows nothing of what is said there",
+		"one place decides who may use a socket, and knows none of the protocols on it",
 	},
 	"jobkey": {
 		[]string{"golang.org/x/crypto"},
-		"who derives keys does no I/O, and sees nothing to which a key could leak",
+		"it derives keys without any I/O through which a key could leak",
 	},
 	"launch": {
 		[]string{module + "/internal/proc", "golang.org/x/sys"},
@@ -62,39 +64,39 @@ var imports = map[string]struct {
 	},
 	"localapi": {
 		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
-		"asks and answers in plain structs: what the answers are made of is the story's",
+		"it asks and answers in plain structs; cmd/paiinit fills them",
 	},
 	"netif": {
 		[]string{"github.com/miekg/dns", "golang.org/x/sys"},
-		"addresses in, names of networks out: it is tested on interfaces that a test has made",
+		"addresses in, names of networks out: the tests create their own interfaces",
 	},
 	"pid1": {
 		[]string{module + "/internal/proc"},
-		"process 1 must not fail: it is small enough to be read in one go; its imports are initialised before it, and " +
-			"internal/proc has nothing to initialise",
+		"process 1 must not fail, so it is small enough to be read in one go; " +
+			"its imports are initialised before it, and internal/proc has nothing to initialise",
 	},
 	"rdma": {
 		[]string{"golang.org/x/sys"},
-		"reads the kernel's files only, so that a captured tree is as good as a machine",
+		"it reads only the kernel's files, so the captured files of a machine are enough for a test",
 	},
 	"rendezvous": {
 		[]string{"github.com/hashicorp/memberlist"},
-		"hides memberlist: everybody else sees a roster and an outcome",
+		"it hides memberlist: other packages get a roster and an outcome",
 	},
 	"rsh": {
 		[]string{
 			module + "/internal/tcp", module + "/internal/unixsock", module + "/rsh/frame",
 			"golang.org/x/crypto/ssh", "golang.org/x/sys",
 		},
-		"the client knows the protocol and not our server: it is tested against real ones",
+		"the client knows the protocol but not our server, so that tests can use real servers",
 	},
 	"rsh/frame": {
 		nil,
-		"package early imports it: it has nothing to initialise",
+		"package early imports it, so it must have nothing to initialise",
 	},
 	"signals": {
 		nil,
-		"when a signal is kept and when a person is in a hurry is tested in virtual time",
+		"it depends on time, and its tests use virtual time",
 	},
 	"sshd": {
 		[]string{
@@ -102,7 +104,7 @@ var imports = map[string]struct {
 			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
 			"golang.org/x/sys",
 		},
-		"hides gliderlabs/ssh and pkg/sftp, and knows nothing of jobs: a logged-in peer is a key",
+		"it hides gliderlabs/ssh and pkg/sftp, and knows nothing about jobs: a logged-in peer is a key",
 	},
 	"sshd/sshdtest": {
 		[]string{module + "/sshd", "golang.org/x/crypto/ssh"},
@@ -110,37 +112,37 @@ var imports = map[string]struct {
 	},
 	"statedir": {
 		[]string{module + "/internal/proc", module + "/internal/unixsock", "golang.org/x/sys"},
-		"the kernel's locks and sockets alone tell whose a directory is: no flag, launcher or rank does",
+		"only the kernel's locks and sockets decide who owns a directory, not flags, launchers or ranks",
 	},
 	"stderrlog": {
 		nil,
-		"what a full pipe does to a log is tested in virtual time",
+		"its tests fill a pipe in virtual time",
 	},
 	"integration": {
 		[]string{everything},
-		"tests and harnesses may use all; nothing imports them",
+		"tests and harnesses may import all packages; no package imports them",
 	},
 	"tools": {
 		nil,
-		"a tool of the Makefile runs before anything else was built",
+		"the Makefile runs its tools before it builds anything else",
 	},
 }
 
-// standard says which packages of the standard library only some packages may import, and why.
+// standard lists the packages of the standard library that only some packages may import, and why.
 var standard = map[string]struct {
 	only   []string
 	reason string
 }{
 	"os/exec": {
 		[]string{"launch", "sshd", "integration"},
-		"who starts a process must know how to end it, its group and what it leaves behind",
+		"a package that starts a process must know how to end it, its group and the processes that it leaves",
 	},
 	"net": {
 		[]string{
-			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd", "statedir",
-			"integration",
+			"cmd/paiinit", "internal/tcp", "internal/unixsock", "localapi", "netif", "rendezvous", "rsh", "sshd",
+			"statedir", "integration",
 		},
-		"the others are tested without a network, and stay so",
+		"all other packages can be tested without a network",
 	},
 	"net/http": {
 		[]string{"integration"},
@@ -163,7 +165,7 @@ func TestImports(t *testing.T) {
 	t.Run("table", func(t *testing.T) {
 		for row := range imports {
 			if !strings.HasPrefix(row, "integration") && packages[module+"/"+row].ImportPath == "" && row != "tools" {
-				t.Errorf("imports has a row for %s, and there is no such package", row)
+				t.Errorf("imports has a row for %s, which is not a package", row)
 			}
 		}
 	})
@@ -175,7 +177,7 @@ func TestImports(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			row := rowOf(name)
 			if row == "" {
-				t.Fatalf("%s has no row in imports: add one, with the reason for what it may import", name)
+				t.Fatalf("%s has no row in imports: add it, with the reason for its imports", name)
 			}
 			for _, chain := range violations(packages, path, imports[row].allowed) {
 				t.Errorf("%s\n\twhy not: %s", strings.Join(chain, " -> "), imports[row].reason)
@@ -190,8 +192,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// violations walks from the package at path through the packages of this module and returns the chain to each import that
-// is neither standard, nor allowed, nor the package itself or below it.
+// violations walks from the package at path through the packages of this module. It returns the chain to each import
+// that is neither standard, nor allowed, nor the package itself or below it.
 func violations(packages map[string]listed, path string, allowed []string) [][]string {
 	var found [][]string
 	seen := map[string]bool{path: true}

@@ -126,6 +126,7 @@ func TestSSHConfig(t *testing.T) {
 	got := book.SSHConfig(SSHFiles{
 		Config: "/run/paiinit/ssh_config", Agent: "/run/paiinit/keys.sock", KnownHosts: "/run/paiinit/known_hosts",
 	})
+	//nolint:lll // the file as it is written
 	require.Equal(t, `# For OpenSSH: ssh -F /run/paiinit/ssh_config HOST, or "Include /run/paiinit/ssh_config" in another one.
 Host node-a master-0 10.0.0.1 worker-0 worker-1 worker-2 fd00::1
     User root

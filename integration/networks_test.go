@@ -128,7 +128,7 @@ func TestClosedPorts(t *testing.T) {
 	seen := t.TempDir()
 	hosts[0].binds = map[string]string{"/run/seen": seen}
 	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
-	waitLine(t, containers[0], "packets to other ports than ours do not reach a rank")
+	waitLine(t, containers[0], "a rank gets no packets on other ports than paiinit's")
 	require.Contains(t, stderr(containers[0]), "peer=worker-1")
 	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
 	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))

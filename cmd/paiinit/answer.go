@@ -13,7 +13,7 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// answers implements localapi.Job: it answers the processes of this container.
+// answers implements localapi.Job: it answers the queries of processes in this container.
 type answers struct{ c *container }
 
 func (a answers) Status(ctx context.Context) *localapi.Status {
@@ -29,7 +29,7 @@ func (a answers) Hostfile(context.Context) ([]localapi.Host, *localapi.Refusal) 
 	return a.hosts(a.c.node.View(), func(rendezvous.RankStatus) bool { return true })
 }
 
-// Names refuses the sessions of a person who may not use other ranks (--people local).
+// Names returns the names of every rank. It refuses sessions of people who may not use other ranks (--people local).
 func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 	if _, err := a.personBehind(pid); err != nil {
 		a.c.log.Warn("refused to name the hosts", "err", err)
@@ -129,7 +129,8 @@ func (a answers) over(when string) *localapi.Refusal {
 	}
 }
 
-// failing returns the exit status of a process that waited in vain: the job's, or 75 if the job has succeeded.
+// failing returns the exit status of a process whose wait the end of the job has cut short: the job's, or 75 if the job
+// has succeeded.
 func failing(status int) int {
 	if status == 0 {
 		return statusRetry
@@ -159,7 +160,7 @@ func (a answers) hosts(
 	return list, nil
 }
 
-// mark records when a phase of the story has ended.
+// mark records the time at which a phase of the launch has ended.
 func (c *container) mark(phase string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,11 +170,11 @@ func (c *container) mark(phase string) {
 	c.timings[phase] = time.Since(c.begin)
 }
 
-// statusInterval is how often status.json is written while ranks are missing.
+// statusInterval is the time between two writes of status.json while ranks are missing.
 const statusInterval = 10 * time.Second
 
-// keepStatusFile writes status.json, which stays readable after exit: soon after the wait has begun, every
-// statusInterval while ranks are missing, after the launch, and at the end.
+// keepStatusFile writes status.json, which stays readable after exit. It writes the file shortly after the wait begins,
+// every statusInterval while ranks are missing, after the launch, and at the end.
 func (a answers) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
@@ -185,7 +186,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	interval := lastFirst
+	interval := deferUntilLaunched
 	for waiting := true; waiting; interval = statusInterval {
 		soon, cancel := context.WithTimeout(ctx, interval)
 		_, err := a.c.node.Gather(soon)
@@ -195,13 +196,13 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			write()
 		}
 	}
-	soon, cancel := context.WithTimeout(ctx, launchFirst)
+	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
 	_, err := a.c.node.Wait(soon)
 	cancel()
 	if err != nil {
 		a.c.agreed().writeSSHFiles()
 		write()
-		_, _ = a.c.node.Wait(ctx) // status.json shows how it ended
+		_, _ = a.c.node.Wait(ctx) // the outcome is in status.json
 	}
 	write()
 }

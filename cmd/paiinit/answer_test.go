@@ -13,7 +13,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// A status shows phases and states by the rendezvous' own words.
+// A status uses the rendezvous' words for phases and states.
 func TestStatusWords(t *testing.T) {
 	for phase, want := range map[rendezvous.Phase]localapi.Phase{
 		rendezvous.Gathering: localapi.Gathering, rendezvous.Prepared: localapi.Prepared,
@@ -29,7 +29,7 @@ func TestStatusWords(t *testing.T) {
 	}
 }
 
-// A person who may not use the other ranks is not told their names to run commands there.
+// A person who may not use the other ranks does not get their names.
 func TestNames(t *testing.T) {
 	c := &container{identity: identity{log: slog.New(slog.DiscardHandler)}}
 	names, refusal := answers{c}.Names(os.Getpid())

@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	tailLines = 20 // of a failed command's stderr that every container tells
+	tailLines = 20 // of a failed command's stderr, which every container logs
 
-	// Kubernetes shows at most so many bytes of a termination message (core/v1, Container.terminationMessagePath).
+	// Kubernetes truncates a termination message to this many bytes (core/v1, Container.terminationMessagePath).
 	maxTermination = 4096
 )
 
-// keptLines is how many lines of the command's stderr to keep: none when it is a terminal, which has to stay one.
+// keptLines returns how many lines of the command's stderr to keep. It keeps none of a terminal: a pipe in its place
+// would change how the command behaves.
 func keptLines() int {
 	if isTerminal(os.Stderr) {
 		return 0
@@ -35,8 +36,9 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// oomKills reads how many processes of this container's cgroup the kernel has killed for lack of memory: memory.events of
-// cgroup v2, memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel).
+// oomKills returns how many processes of this container's cgroup the OOM killer has killed. It reads memory.events of
+// cgroup v2 or memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst in the
+// kernel's sources).
 func oomKills(root fs.FS) int {
 	for _, name := range []string{"sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"} {
 		b, err := fs.ReadFile(root, name)
@@ -55,7 +57,7 @@ func oomKills(root fs.FS) int {
 	return 0
 }
 
-// sayEnd is the last line of every container, and its termination message.
+// sayEnd writes the termination message and the last log line of this container.
 func (c *container) sayEnd(o rendezvous.Outcome) {
 	level := slog.LevelInfo
 	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed()}
@@ -71,7 +73,8 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 	c.log.Log(context.Background(), level, "the job has ended", line...)
 }
 
-// writeTermination leaves the reason of a failure where Kubernetes looks for it, if there is such a place.
+// writeTermination writes the reason of a failure to the file that Kubernetes reads, if that file exists or
+// PAIINIT_TERMINATION_LOG names it.
 func (s *settings) writeTermination(environ []string, log *slog.Logger, o rendezvous.Outcome) {
 	name := s.absolute(lookup(environ, "PAIINIT_TERMINATION_LOG"))
 	asked := name != ""

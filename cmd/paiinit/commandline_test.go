@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The command line of the job stays as it is, whatever it looks like.
+// The job's command line stays unchanged, even if it looks like one of paiinit's.
 func TestCommandIsKeptApart(t *testing.T) {
 	for _, test := range []struct{ args, command string }{
 		{"-- a", "a"},
@@ -51,7 +51,7 @@ func TestCommandIsKeptApart(t *testing.T) {
 	}
 }
 
-// An ENTRYPOINT of this program and a command of this program are one command line.
+// If the ENTRYPOINT and the command are both this program, they become one command line.
 func TestAdopt(t *testing.T) {
 	self := func(word string) bool { return word == "paiinit" || word == "/sbin/paiinit" || word == "init" }
 	for _, row := range []struct{ args, want, variables string }{
@@ -98,7 +98,7 @@ func TestAdopt(t *testing.T) {
 		require.Equal(t, row.variables+"A=1", strings.Join(environ, " "), row.args)
 	}
 
-	// Of a flag that is given twice the inner one counts, and both before the environment.
+	// The inner of two equal flags takes precedence over the outer one, and both over the environment.
 	s := parse(t, []string{"PAIINIT_EXEC=rank0", "PAIINIT_TIMEOUT=9m", "PAIINIT_GRACE=9s"}, self,
 		"--exec", "rank0", "--timeout", "1m", "--insecure", "--",
 		"paiinit", "--exec", "all", "--insecure=false", "--", "a")
@@ -109,7 +109,7 @@ func TestAdopt(t *testing.T) {
 	require.Equal(t, []string{"a"}, s.command)
 }
 
-// The twins come from the environment that main was given, and an empty one is none.
+// Environment twins come from the environment that main passes. An empty twin counts as unset.
 func TestTwins(t *testing.T) {
 	t.Setenv("PAIINIT_GRACE", "1s")
 	none := func(string) bool { return false }

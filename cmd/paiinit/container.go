@@ -34,7 +34,7 @@ type container struct {
 	launching launching
 	launcher  ownLauncher
 	signals   *signals.Switch
-	oomKills  int // of this container before anything was started
+	oomKills  int // of this container before the launch
 	devices   *rdma.Search
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
@@ -60,7 +60,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 // identify finds out who this container is, takes its state directory, and derives the keys.
 func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
-		c.log.Warn("resource limits stay as they are", "phase", "identify", "err", err)
+		c.log.Warn("resource limits could not be raised", "phase", "identify", "err", err)
 	}
 	c.devices = c.look()
 	c.oomKills = oomKills(os.DirFS("/"))
@@ -72,13 +72,13 @@ func (c *container) identify(ctx context.Context) error {
 	var err error
 	self := identityOf(c.job, c.host, c.nonce, c.begin)
 	if c.state, err = openState(ctx, c.stateDir, self, c.agent.Environ); err != nil {
-		return err // of a second paiinit in this container, for one
+		return err // for example because another paiinit runs in this container
 	}
-	if runtime.GOMAXPROCS(0) > c.job.CPUs { // main.go says why the runtime does not look itself
+	if runtime.GOMAXPROCS(0) > c.job.CPUs { // main.go disables the runtime's own lookup
 		runtime.GOMAXPROCS(c.job.CPUs)
 	}
 	if !c.isAlone() {
-		c.serve.Go(jobkey.Warm) // beside the rest
+		c.serve.Go(jobkey.Warm) // concurrently
 	}
 	c.askLauncher(ctx)
 	for _, w := range c.job.Warnings {
@@ -89,7 +89,7 @@ func (c *container) identify(ctx context.Context) error {
 	if !c.isAlone() {
 		source, err = c.deriveKeys(c.log)
 	}
-	for _, secret := range c.agent.Secrets { // also where a file was preferred, or no secret was needed
+	for _, secret := range c.agent.Secrets { // even if deriveKeys has used none of them
 		clear(secret)
 	}
 	if err != nil {
@@ -109,8 +109,8 @@ func (c *container) identify(ctx context.Context) error {
 	return jobErr
 }
 
-// stoppable returns a context that a signal ends: by way of rank 0, which ends the job everywhere, or directly if rank 0
-// is not connected or the signal came twice.
+// stoppable returns a context that a signal ends. If rank 0 is connected, the first signal goes to rank 0, which ends
+// the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c.signals.To(func(sig os.Signal) {
@@ -201,15 +201,16 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	if ferr := c.node.Finish(ctx, *c.unfit, dismissal); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+	if ferr := c.node.Finish(ctx, *c.unfit, notifyTimeout); ferr != nil {
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	c.sayEnd(*c.unfit)
 	return c.unfit.Status, nil
 }
 
-// dismissal is how long rank 0 waits for the other ranks to tell them; containers of one job start within seconds.
-const dismissal = 5 * time.Second
+// notifyTimeout is how long rank 0 waits for the other ranks, to report a failure to them. Containers of one job start
+// within seconds.
+const notifyTimeout = 5 * time.Second
 
 // giveUp ends the job, which was not launched, on all connected ranks.
 func (c *container) giveUp(err error) (int, error) {
@@ -218,7 +219,7 @@ func (c *container) giveUp(err error) (int, error) {
 	defer end()
 	var stopped *stoppedError
 	if errors.As(err, &stopped) {
-		leaving, cancel := context.WithTimeout(ctx, dismissal)
+		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
 		cancel()
 	}
@@ -227,13 +228,14 @@ func (c *container) giveUp(err error) (int, error) {
 		o = ended.Outcome
 	}
 	var missing *rendezvous.MissingError
-	// A rank that starts now would wait for a rank 0 that has ended, or must detect a different secret by itself.
-	lateRanks := dismissal
+	// Rank 0 waits for ranks that start now, which would otherwise look for a rank 0 that has ended. After --timeout it
+	// waits only for ranks with another secret or version, because these ranks exist.
+	lateRanks := notifyTimeout
 	if errors.As(err, &missing) && !missing.OtherSecret() && !missing.OtherVersion() {
 		lateRanks = 0
 	}
 	if ferr := c.node.Finish(ctx, o, lateRanks); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
 }
@@ -260,7 +262,7 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, erro
 		return statusBug, err
 	}
 	if err != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", err)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", err)
 	}
 	c.sayEnd(o)
 	return o.Status, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// The rendezvous is told who answers in place of the container that was called.
+// If another container answers than the one that was called, the rendezvous learns which one.
 func TestWhoAnswers(t *testing.T) {
 	derive := func(secret, attempt string) *jobkey.Keys {
 		keys, err := jobkey.Derive([]byte(secret), "job", attempt)
@@ -33,7 +33,7 @@ func TestWhoAnswers(t *testing.T) {
 		id   string
 		is   error
 		text string
-		wire string // behind the id in the greeting; "" = ours
+		wire string // version of the wire format in the greeting, after the ID; "" = ours
 	}{
 		"the one that was called": {derive(secret, "1"), "worker-1", nil, "", ""},
 		"another container": {derive(secret, "1"), "worker-2", rendezvous.ErrOtherContainer,

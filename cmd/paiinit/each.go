@@ -16,10 +16,10 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// eachAtOnce is on how many ranks `paiinit each` runs the command at the same time.
+// eachAtOnce is the number of ranks on which `paiinit each` runs the command at the same time.
 const eachAtOnce = 64
 
-// endStatus is the exit status of a command that has said everything already.
+// endStatus is the exit status of a command that has already reported its errors.
 type endStatus int
 
 func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
@@ -68,7 +68,8 @@ func each(ctx context.Context, dir, list string, words []string) error {
 		chosen[i] = rsh.Numbered{Number: rank, Host: names[rank][0]}
 	}
 	caught := make(chan os.Signal, 16)
-	signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(caught,
+		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(caught)
 	e := &rsh.Each{
 		Socket: filepath.Join(dir, statedir.AgentSocket), AtOnce: eachAtOnce, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -86,7 +87,7 @@ func each(ctx context.Context, dir, list string, words []string) error {
 	return nil
 }
 
-// absentError says that something may be there later.
+// absentError is an error after which a retry may succeed.
 type absentError struct{ err error }
 
 func (e *absentError) Error() string { return e.err.Error() }

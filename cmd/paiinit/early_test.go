@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The agent initialises all packages; the first process leaves that out, which is what makes it early.
+// The agent initialises all packages. The first process starts early because it skips them.
 func TestFirstProcessInitialisesLittle(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)

@@ -17,13 +17,13 @@ import (
 	"github.com/paiinit/paiinit/signals"
 )
 
-// Who runs the command (--exec).
+// The ranks that run the command (--exec).
 const (
 	execRank0 = "rank0"
 	execAll   = "all"
 )
 
-// everywhere is the launch where every rank runs the command: each tells rank 0 how its own ended, and rank 0 decides.
+// everywhere runs the command on every rank. Each rank reports to rank 0 how its command ended, and rank 0 decides.
 func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
 	t := c.startTask(ctx, a)
 	if t.rank != 0 {
@@ -36,7 +36,7 @@ func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
 type task struct {
 	rank int
 	pass func(os.Signal)
-	end  <-chan rendezvous.End // one, how it ended
+	end  <-chan rendezvous.End // receives one value: how the command ended
 }
 
 func (c *container) startTask(ctx context.Context, a *agreement) task {
@@ -62,8 +62,9 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	}
 	t.pass = pass
 	cmd.Started = leaveDirectory
-	c.task.Release()
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
+	c.reservedPort.Release()
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "),
+		"rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
 		c.mark("launch")
 		result, err := c.runCommand(ctx, cmd)
@@ -83,17 +84,17 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	return t
 }
 
-// warnServerPort says that a server of the command cannot have the port that its scheduler gave it.
+// warnServerPort warns that a server of the command cannot use the port that its scheduler assigned to it.
 func (id *identity) warnServerPort() {
 	if id.job.ServerPort && id.exec == execAll && !id.isAlone() {
 		id.log.Warn("paiinit listens on the http port of this task, which the command cannot bind", "phase", "identify",
-			"port", id.job.Port, "reason", "OpenPAI before 0.11 tells the other tasks no other port",
+			"port", id.job.Port, "reason", "OpenPAI before 0.11 gives the other tasks only this port",
 			"hint", "TF_CONFIG and the PAI_..._HOST_LIST variables of the command name another port of each task; "+
-				"arguments with these variables belong into sh -c '...', which paiinit starts")
+				"put arguments with these variables into sh -c '...', which paiinit starts")
 	}
 }
 
-// taskPorts finds the port that a member holds for its command, 0 where it holds none.
+// taskPorts returns a function that finds the port that a member reserves for its command, 0 if it reserves none.
 func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 	return func(role string, index int) int {
 		for i := range members {
@@ -105,22 +106,25 @@ func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 	}
 }
 
-// tasks is what the frameworks without a launcher need to know of the ranks.
+// tasks returns the ranks as frameworks without a launcher need them.
 func (a *agreement) tasks() launch.Tasks {
 	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
 	for _, m := range a.roster.Members {
-		t.Ranks = append(t.Ranks, launch.Task{Role: m.Role, Index: m.Index, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots})
+		t.Ranks = append(t.Ranks, launch.Task{
+			Role: m.Role, Index: m.Index, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots,
+		})
 	}
 	return t
 }
 
-// obey is the part of every rank but 0: its command ends by itself, or when rank 0 says so.
+// obey waits on a rank other than 0 until its command has ended and rank 0 has ended the job. It stops the command when
+// rank 0 orders it.
 func (c *container) obey(ctx context.Context, t task) (int, error) {
 	c.signals.To(func(sig os.Signal) {
 		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.job.Alias}
 			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
-				return // it comes back as rank 0's order, to everybody
+				return // rank 0 orders all ranks to stop, this one too
 			}
 		}
 		t.pass(sig)
@@ -156,9 +160,9 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	return w.outcome.Status, nil
 }
 
-// conduct is rank 0's part: the first failure, loss or request to stop ends all commands, and is the outcome of the
-// job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the commands that still
-// run. Package launch judges; conduct hears, logs and passes on.
+// conduct runs the job on rank 0 to its end. The first failure, loss or request to stop ends all commands and is the
+// outcome of the job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the
+// commands that still run. Package launch decides; conduct feeds it with events, and logs and sends its orders.
 func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvous.Outcome {
 	asked := make(chan os.Signal, 16)
 	c.signals.To(func(sig os.Signal) {
@@ -168,7 +172,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		}
 		select {
 		case asked <- sig:
-		default: // sixteen unread ones say enough
+		default: // 16 signals are pending already
 		}
 	})
 	defer c.signals.To(nil)
@@ -206,21 +210,22 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		}, time.Now())
 		give(order)
 		if order != nil && e.Outcome.Status != 0 {
-			// A container that was killed takes its command, and so the others', with it.
-			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, absence) })
+			// The command may have failed because another container was killed: ask which ranks are gone.
+			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, reconnectTimeout) })
 		}
 	}
 	for timedOut := false; !timedOut && len(v.Running()) > 0; {
 		select {
 		case sig := <-asked:
-			if sig == syscall.SIGKILL { // a person is in a hurry, and has been heard already
-				c.node.Order(int(syscall.SIGKILL), "the job is ended at once")
+			if sig == syscall.SIGKILL { // from a second SIGINT; the first one has requested the stop
+				c.node.Order(int(syscall.SIGKILL), "killing the job")
 				t.pass(sig)
 				continue
 			}
 			first := c.signals.First()
 			if v.Ordered() {
-				if !first { // who ends a whole job tells every container: the first one here says no more than the order
+				// A scheduler that ends the job signals every container, so the first signal repeats the order.
+				if !first {
 					t.pass(sig)
 				}
 				continue
@@ -242,7 +247,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 				lost(l)
 			}
 		case <-overtime:
-			c.log.Error("ranks do not say that their command has ended", "phase", "wait",
+			c.log.Error("ranks did not report the end of their command", "phase", "wait",
 				"ranks", strings.Join(slices.Sorted(slices.Values(v.Running())), ","))
 			timedOut = true
 		}
@@ -251,7 +256,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 	return rendezvous.Outcome(v.Outcome())
 }
 
-// align compares the clocks of the ranks whose commands ended at times that the verdict depends on.
+// align compares the clocks of the ranks for which the verdict depends on the time at which their command ended.
 func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends []rendezvous.End) {
 	ctx, cancel := context.WithTimeout(ctx, alignTime)
 	defer cancel()
@@ -268,7 +273,7 @@ func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends [
 	}
 }
 
-// ranksToJudge are the ranks of the job, and whether --until waits for their commands.
+// ranksToJudge returns the ranks of the job, and whether --until waits for their commands.
 func (a *agreement) ranksToJudge() []launch.Rank {
 	members := a.roster.Members
 	needed := launch.Needed(rolesOf(members), a.until)
@@ -281,9 +286,9 @@ func (a *agreement) ranksToJudge() []launch.Rank {
 }
 
 const (
-	// alignTime is for how long the ranks whose commands have failed may take to tell their clocks.
+	// alignTime bounds the comparison of clocks.
 	alignTime = time.Second
-	// overtimeAfter is how long after the grace a rank may still take to say that its command has ended.
+	// overtimeAfter is how long after the grace rank 0 waits for a rank to report the end of its command.
 	overtimeAfter = 3 * time.Second
 )
 
@@ -292,8 +297,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// withdraw is the way out of a rank other than 0: rank 0 ends the job for all when it hears of it. Where the
-// environment of this rank contradicts itself, that of rank 0 may, too, and rank 0 be gone: withdraw waits 5 s at most.
+// withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment of this rank
+// contradicts itself, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
@@ -302,28 +307,29 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	defer end()
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
 	if contradiction := (*envspec.VarError)(nil); errors.As(err, &contradiction) {
-		leaving, cancel := context.WithTimeout(ctx, dismissal)
+		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
 	} else {
 		_, gerr := c.node.Gather(ctx)
 		if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
-			c.log.Warn("rank 0 was not told", "phase", "exit", "err", gerr)
+			c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
 		}
 	}
-	// Where ranks are agreed, this one may be the first, and the one to tell.
+	// If the ranks are agreed and not given, this rank may have become rank 0, which tells the others.
 	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
-		c.log.Warn("not every rank was told", "phase", "exit", "err", ferr)
+		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return c.unfit.Status, err
 }
 
-// checkExec refuses ranks that were told different things about who runs the command.
+// checkExec refuses ranks with different values of --exec or --until.
 func checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 	for _, m := range r.Members {
 		if first := r.Members[0]; m.Exec != first.Exec {
 			return &rendezvous.Outcome{Status: statusConfig, Reason: fmt.Sprintf(
-				"the ranks were told different things about who runs the command: %s has --exec %s, %s has --exec %s", first.Alias, first.Exec, m.Alias, m.Exec)}
+				"the ranks disagree on which of them run the command: %s has --exec %s, %s has --exec %s",
+				first.Alias, first.Exec, m.Alias, m.Exec)}
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ const (
 	rdmaOff     = "off"
 )
 
-// look begins to look at the devices; limits of memory must have been raised before.
+// look starts the search for devices. The limit of locked memory must have been raised before.
 func (id *identity) look() *rdma.Search {
 	where := rdma.System()
 	where.Brief = true
@@ -28,7 +28,7 @@ func (id *identity) look() *rdma.Search {
 	return rdma.Begin(where, settings[id.rdma])
 }
 
-// tellFabric hands what was found to the rendezvous as soon as it is known, and then to the log.
+// tellFabric returns a channel that gets this rank's devices once the search has ended. It also logs them.
 func (c *container) tellFabric(ctx context.Context) <-chan []byte {
 	told := make(chan []byte, 1)
 	c.serve.Go(func() {
@@ -42,7 +42,7 @@ func (c *container) tellFabric(ctx context.Context) <-chan []byte {
 	return told
 }
 
-// sayFabric logs what was found.
+// sayFabric logs the devices that the search has found, and what is wrong with them.
 func (id *identity) sayFabric(found *rdma.Search) {
 	if id.rdma == rdmaOff {
 		return
@@ -57,7 +57,7 @@ func (id *identity) sayFabric(found *rdma.Search) {
 	}
 }
 
-// judgeFabric is the verdict on all ranks, the same on every rank.
+// judgeFabric returns the verdict on all ranks, which is the same on every rank.
 func judgeFabric(r rendezvous.Roster) rdma.Verdict {
 	var summaries [][]byte
 	for i := range r.Members {
@@ -66,7 +66,7 @@ func judgeFabric(r rendezvous.Roster) rdma.Verdict {
 	return rdma.JudgeEncoded(summaries)
 }
 
-// foldLacks tells equal lacks once; names are those of the ranks.
+// foldLacks formats lacks. Ranks with the same lack share an entry. names are the names of all ranks.
 func foldLacks(names []string, lacks []rdma.Lack) string {
 	var all []rendezvous.Missing
 	for _, l := range lacks {
@@ -76,8 +76,7 @@ func foldLacks(names []string, lacks []rdma.Lack) string {
 	return rendezvous.Fold(all)
 }
 
-// checkFabric refuses to launch where a rank that requires RDMA would have to go without it, and logs what the ranks
-// use.
+// checkFabric refuses to launch if a rank requires RDMA and the ranks cannot use it. It logs the verdict.
 func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
 	names := make([]string, len(r.Members))
@@ -86,7 +85,8 @@ func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	}
 	lacks := foldLacks(names, v.Lacks)
 	if v.Required && !v.RDMA() {
-		return &rendezvous.Outcome{Status: statusUnmendable, Reason: "RDMA is required, but not usable on every rank: " + lacks}
+		reason := "RDMA is required, but not usable on every rank: " + lacks
+		return &rendezvous.Outcome{Status: statusUnmendable, Reason: reason}
 	}
 	line := []any{"phase", "check", "verdict", v.String()}
 	if lacks != "" {
@@ -111,14 +111,14 @@ func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	return nil
 }
 
-// agreeOnFabric is the verdict on a complete roster in terms of libraries, for this rank.
+// agreeOnFabric returns the verdict on a complete roster in terms of libraries, for this rank.
 func (id *identity) agreeOnFabric(found *rdma.Search, r rendezvous.Roster) launch.Fabric {
 	f := fabricOf(judgeFabric(r), found.Report())
 	f.ConfigDir = id.state.Path
 	return f
 }
 
-// fabricOf is a verdict in terms of libraries, for the rank with this report.
+// fabricOf returns a verdict in terms of libraries, for the rank with report r.
 func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 	f := launch.Fabric{
 		SamePorts: v.SameNames, Devices: v.Devices, GPUs: v.GPUs, Required: v.Required, NetworkDirect: v.NetworkDirect,
@@ -139,7 +139,7 @@ func fabricOf(v rdma.Verdict, r rdma.Report) launch.Fabric {
 	return f
 }
 
-// writeFabric leaves this rank's part of the verdict where libraries look for it.
+// writeFabric writes the configuration of UCX for this rank, or removes the file of an earlier job.
 func writeFabric(state *statedir.Dir, f launch.Fabric) error {
 	config := f.UCXConfig()
 	if config == "" {
@@ -154,8 +154,8 @@ func writeFabric(state *statedir.Dir, f launch.Fabric) error {
 	return nil
 }
 
-// fabricVars are the variables of the command of this rank; a launcher carries only some of them to other hosts as they
-// are.
+// fabricVars returns the fabric's variables for the command of this rank. It leaves out variables that the launcher
+// would forward to hosts where they are wrong.
 func (a *agreement) fabricVars() []launch.Var {
 	f := a.fabric
 	if a.exec == execAll {
@@ -164,5 +164,5 @@ func (a *agreement) fabricVars() []launch.Var {
 	return slices.Concat(f.Job(), f.Travelling(a.settings.command))
 }
 
-// everyFabricVar is for a command of this rank alone, such as a session that another rank opens here.
+// everyFabricVar returns all variables of the fabric, for a command that runs on this rank only, such as a session.
 func everyFabricVar(f launch.Fabric) []launch.Var { return slices.Concat(f.Job(), f.Own()) }

@@ -14,11 +14,11 @@ import (
 	"github.com/paiinit/paiinit/netif"
 )
 
-// A launcher that learns its hosts from its command line alone runs on its own host without them, and says nothing. So
-// the bin directory of the job holds a program of its name that adds the hosts and executes the real one.
+// Some launchers get their hosts only from their command line. Without hosts they silently run on one host. So the bin
+// directory of the job has a program of the launcher's name, which adds the hosts and executes the launcher.
 
-// fill is a program in bin/: it executes the next program of its name in PATH, with the hosts of the job where the user
-// gave none.
+// fill runs such a program: it executes the next program of its name in PATH, and adds the job's hosts if the command
+// line has none.
 func fill(name string, args, environ []string) int {
 	path, err := lookPastSelf(name, environ)
 	if err != nil {
@@ -38,7 +38,7 @@ func fill(name string, args, environ []string) int {
 	return 126
 }
 
-// askForHosts asks the paiinit of this container what to add. Where none runs there is nothing to add.
+// askForHosts asks the paiinit of this container which arguments to add. It adds none if no paiinit runs here.
 func askForHosts(name string, how *launch.Fill, options []string, path string, environ []string) ([]string, error) {
 	state, err := chooseDir(environ, "")
 	if err != nil {
@@ -62,7 +62,7 @@ func askForHosts(name string, how *launch.Fill, options []string, path string, e
 	return add, explain(err)
 }
 
-// lacksNetworkOption reports whether a launcher is of a version without an option for its interface.
+// lacksNetworkOption reports whether a launcher's version has no option for the network interface.
 func lacksNetworkOption(how *launch.Fill, path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -73,9 +73,8 @@ func lacksNetworkOption(how *launch.Fill, path string) bool {
 	return err == nil && how.LacksNetwork(b)
 }
 
-// Fill returns the arguments for a launcher in this container that learns its hosts from its command line alone: the
-// hosts if its user has chosen none, the number of processes if there is none, and the interface if it has the same name
-// on every rank.
+// Fill returns the arguments that a launcher's command line lacks: the hosts, the number of processes, and the network
+// interface if it has the same name on every rank.
 func (a answers) Fill(ctx context.Context, name string, q localapi.FillCall) ([]string, bool) {
 	how := launch.FillNamed(name)
 	if how == nil {
@@ -118,10 +117,10 @@ func (a answers) fillWords(ctx context.Context, name string, how *launch.Fill, q
 	if len(add) == 0 {
 		return nil
 	}
-	// An interface for hosts that are all local ends Horovod with an error.
+	// Horovod fails if it gets an interface and all hosts are local.
 	network := netif.SharedInterface(endpoints(members))
 	if network != "" && remote && line.Network == "" && !q.Old && (q.Network == "" || q.Network == network) &&
-		a.c.networkHints != hintsOff && !a.c.agreed().settled(a.c.agreed().choices(), how.NetworkOption, slog.LevelInfo) {
+		a.c.networkHints != hintsOff && !agreed.settled(agreed.choices(), how.NetworkOption, slog.LevelInfo) {
 		add = append(add, how.NetworkOption, network)
 	}
 	a.c.log.Info(name+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))

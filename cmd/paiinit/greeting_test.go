@@ -17,7 +17,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// afterGreeting is a client's connection that says nothing before the server has said something.
+// afterGreeting is a client's connection that holds back its data until the server has sent something.
 type afterGreeting struct {
 	net.Conn
 	mu    sync.Mutex
@@ -48,8 +48,7 @@ func (c *afterGreeting) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// The port sends the identification to a client that waits for it, and the server's own copy of it is dropped: the
-// client logs in.
+// A client that waits for the identification can log in: the port sends it, and drops the copy that the server sends.
 func TestAClientMayWaitForTheGreeting(t *testing.T) {
 	keys, err := jobkey.Derive([]byte("a secret of a test, long enough"), "job", "0")
 	require.NoError(t, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// writeHosts writes the host lists of this container, which every rank has: AZUREML_MPI_HOSTFILE,
-// AZ_BATCHAI_MPI_HOST_FILE and PAIINIT_HOSTFILE name them wherever a rank may be started.
+// writeHosts writes the host lists of this container. Every rank needs them: AZUREML_MPI_HOSTFILE,
+// AZ_BATCHAI_MPI_HOST_FILE and PAIINIT_HOSTFILE name them in the environment of every rank.
 func (a *agreement) writeHosts() error {
 	var hosts []hostfile.Host
 	members, names := a.named()
@@ -30,19 +30,19 @@ func (a *agreement) writeHosts() error {
 	return nil
 }
 
-// mayRead reports whether a command may start a launcher on all hosts: by its name, or in a script, whose text is not
-// read. With --exec all a script's launcher stays on its own host, because every rank starts one.
+// mayRead reports whether a command may start this launcher on all hosts: the command is the launcher, or may be a
+// script that calls it. With --exec all a script's launcher stays on its own host, because every rank starts one.
 func mayRead(reader launch.HostfileReader, command []string, exec string) bool {
 	if len(command) == 0 {
-		return exec == execRank0 // of a rank that waits: a person may start it there
+		return exec == execRank0 // a user may start the launcher in this container
 	}
 	name, _ := launch.Called(command)
 	return name == reader.Program || name == "" && exec == execRank0 && !launch.Spawns(command) &&
 		!launch.ReachesHosts(command)
 }
 
-// linkHostfile puts a link to the host list in the only place where a launcher looks for one by itself, unless something
-// is there.
+// linkHostfile links the host list to the only path where a launcher looks for one by itself. It never replaces a file
+// there.
 func (a *agreement) linkHostfile(launcher, name string) {
 	unlink, err := a.state.Link(statedir.Hostfile, name)
 	if unlink != nil {
@@ -54,7 +54,7 @@ func (a *agreement) linkHostfile(launcher, name string) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		a.log.Info("the host list that is there already is kept", "phase", "launch", "file", name)
+		a.log.Info("kept the host list that exists already", "phase", "launch", "file", name)
 	case err != nil && command == launcher:
 		a.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
 			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")

@@ -35,12 +35,12 @@ func TestDeepSpeedHostfile(t *testing.T) {
 	first := at("first")
 	first.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read())
-	first.linkHostfile("deepspeed", name) // of a session after the launch
+	first.linkHostfile("deepspeed", name) // again, as for a session after the launch
 	first.unlinkHostfile()
 	require.NoDirExists(t, filepath.Dir(name), "nothing is left behind")
 
-	// A paiinit that was killed leaves its link, and maybe its sockets: the same place is taken again, another one when
-	// the sockets are gone.
+	// A killed paiinit leaves its link and its sockets. The next paiinit reuses its state directory, or takes another
+	// one if the sockets are gone.
 	first.linkHostfile("deepspeed", name)
 	again := at("first")
 	again.linkHostfile("deepspeed", name)
@@ -49,7 +49,7 @@ func TestDeepSpeedHostfile(t *testing.T) {
 	second := at("second")
 	second.linkHostfile("deepspeed", name)
 	require.Equal(t, "first slots=2\nb slots=1\n", read(), "another job is running")
-	require.Contains(t, log.String(), "the host list that is there already is kept")
+	require.Contains(t, log.String(), "kept the host list that exists already")
 	require.Nil(t, second.unlinkHostfile)
 	require.NoError(t, os.Remove(first.state.File(statedir.AgentSocket)))
 	second.linkHostfile("deepspeed", name)

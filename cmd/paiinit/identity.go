@@ -22,8 +22,8 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// identity is the place of this container in its job: what its command line, its environment and its machine say, and
-// the keys that follow from the job's secret. It does not change once identify has returned.
+// identity is the place of this container in its job, from its command line, its environment and its machine, and the
+// keys derived from the job's secret. It does not change once identify has returned.
 type identity struct {
 	settings
 	agent pid1.Agent
@@ -33,16 +33,16 @@ type identity struct {
 	host  string
 	job   envspec.Job
 	nonce string
-	keys  *jobkey.Keys // nil for a job of one rank, which derives none before a command needs them
-	open  bool         // --insecure: anyone who knows the job's id can derive the keys
+	keys  *jobkey.Keys // nil for a job of one rank until a command needs them
+	open  bool         // --insecure: anyone who knows the job's ID can derive the keys
 
 	log     *slog.Logger
 	state   *statedir.Dir
 	command string // path of the command, "" when this container has none
 }
 
-// readJob reads what the scheduler says about this container. A job that contradicts itself comes with its error, so
-// that the other ranks can be told.
+// readJob reads the scheduler's variables. If they contradict each other, it returns an error and still sets id.job, so
+// that this container can tell the other ranks.
 func (id *identity) readJob(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -60,14 +60,14 @@ func (id *identity) readJob(ctx context.Context) error {
 		id.job = *contradiction.Job
 		return contradiction
 	}
-	if statedir.UnderPaiinit() { // started without the flags of the ENTRYPOINT, as docker exec does
+	if statedir.UnderPaiinit() { // docker exec, for example, starts this program without the flags of the ENTRYPOINT
 		unnamed := identityOf(envspec.Job{Index: -1, Rank: -1, Size: 1}, host, "", id.begin)
 		return cmp.Or(unnamed.CheckAlone(id.stateDir), err)
 	}
 	return err
 }
 
-// contradictionIn returns the error of an environment that contradicts itself and still tells whose it is, else nil.
+// contradictionIn returns the error of an environment that contradicts itself but identifies its container, else nil.
 func contradictionIn(err error) *envspec.VarError {
 	var contradiction *envspec.VarError
 	if errors.As(err, &contradiction) && contradiction.Job != nil {
@@ -86,13 +86,13 @@ func envInput(environ []string, flags map[string]string, host string) (envspec.I
 	return in, err
 }
 
-// secretError says that there is no secret, or none that can be used.
+// secretError says that the job's secret is missing or unusable.
 type secretError struct{ err error }
 
 func (e *secretError) Error() string { return e.err.Error() }
 func (e *secretError) Unwrap() error { return e.err }
 
-// deriveKeys derives the keys from the first secret that it finds, and says where that was.
+// deriveKeys derives the keys from the first secret that it finds, and returns where it found that.
 func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 	secret, source, err := findSecret(id.secretFile, id.agent.Secrets, id.job)
 	switch {
@@ -112,7 +112,7 @@ func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 		return "random, for a single container", err
 	case id.insecure:
 		id.keys, id.open = jobkey.Insecure(id.job.ID, id.job.Attempt), true
-		log.Warn("running without a secret (--insecure): anyone who reaches the port and knows the job's id "+
+		log.Warn("running without a secret (--insecure): anyone who reaches the port and knows the job's ID "+
 			"can run commands in this job", "phase", "identify")
 		return "none (--insecure)", nil
 	}
@@ -122,8 +122,8 @@ func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 	return "", &secretError{fmt.Errorf("the job has %d ranks and no secret", id.job.Size)}
 }
 
-// findSecret reads the secret from the file that was named on the command line, else from the variables of the first
-// process, else from the file that the scheduler shares. It returns nil without one. The caller clears the secret.
+// findSecret reads the secret from the file that the command line names, else from the variables of the first process,
+// else from the file that the scheduler shares, and returns nil if there is none. The caller clears the secret.
 func findSecret(
 	name string, variables map[string][]byte, job envspec.Job,
 ) (secret []byte, source string, err error) {
@@ -141,7 +141,7 @@ func findSecret(
 		return nil, "", fmt.Errorf("reading the secret: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies behind as it grows
+	b := make([]byte, maxSecretFile) // io.ReadAll would leave copies of the secret in memory as its buffer grows
 	n, err := io.ReadFull(f, b)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, "", fmt.Errorf("reading the secret: %w", err)
@@ -149,30 +149,32 @@ func findSecret(
 	return trimSecret(b[:n]), name, nil
 }
 
-// trimSecret removes the line end that an editor, echo or base64 adds, so that a secret is the same in a file and in a
-// variable. Other blanks may belong to it.
+// trimSecret removes the line end that an editor, echo or base64 adds to a file, so that a file and a variable give the
+// same secret. Other white space may belong to the secret.
 func trimSecret(b []byte) []byte { return bytes.TrimRight(b, "\r\n") }
 
-// maxSecretFile bounds what is read of a secret: a scheduler's key file has a few KiB.
+// maxSecretFile is the number of bytes read of a secret's file. A scheduler's key file has a few KiB.
 const maxSecretFile = 1 << 16
 
-// closedList returns the addresses that may connect to the port of a job without a secret: those that its environment
-// lists. Loopback is one of them only if a peer is listed there: on a shared host network every user could connect.
-// Commands inside the container use the local socket, and reach their own rank from its listed address.
+// closedList returns the addresses that may connect to the port of a job without a secret: the addresses of all peers
+// in its environment. It includes loopback only if a peer has such an address, because every user of a shared host
+// network can connect from there. Commands in this container use the local socket, or connect from its listed address.
 func (id *identity) closedList() ([]netip.Addr, error) {
-	list := []netip.Addr{} // not nil, which would admit all
+	list := []netip.Addr{} // nil would admit all addresses
 	for _, p := range id.job.Peers {
 		a, err := netip.ParseAddr(p.Host)
 		if err != nil {
-			return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
+			return nil, &secretError{fmt.Errorf(
+				"--insecure needs the addresses of all containers; %s is known as %q only", p.Alias, p.Host)}
 		}
 		if a = a.Unmap(); a.Is4() && a.IsLoopback() {
-			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // what connections to any of 127.0.0.0/8 come from
+			a = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the source address of connections to any of 127.0.0.0/8
 		}
 		list = append(list, a)
 	}
 	if len(id.job.Seeds) > 0 || len(id.job.Peers) != id.job.Size {
-		return nil, &secretError{fmt.Errorf("--insecure needs the addresses of all containers (%s); the environment lists %d",
+		return nil, &secretError{fmt.Errorf(
+			"--insecure needs the addresses of all containers (%s); the environment lists %d",
 			sizeText(id.job.Size), len(id.job.Peers))}
 	}
 	return list, nil
@@ -192,7 +194,7 @@ func sizeText(size int) string {
 	return fmt.Sprint(size)
 }
 
-// findCommand looks up the command. A container that is certainly rank 0 needs one.
+// findCommand finds the path of the command. It fails if this container is rank 0 and has no command.
 func (id *identity) findCommand() error {
 	if len(id.job.Peers) == id.job.Size { // otherwise rank 0 checks once all roles are known
 		var roles []string
@@ -218,12 +220,13 @@ func (id *identity) findCommand() error {
 	}
 	id.command, err = launch.Look(id.settings.command[0], id.agent.Environ, dir)
 	if look := (*launch.LookError)(nil); errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "" {
-		if o := id.state.Beside(id.stateDir); o != nil { // a question to that paiinit, mistyped
+		if o := id.state.Beside(id.stateDir); o != nil { // probably a mistyped subcommand for that paiinit
 			return &statedir.RunningError{Owner: *o}
 		}
 	}
 	if err != nil && id.job.Rank > 0 && id.exec == execRank0 {
-		id.log.Debug("the command of this rank cannot be run; only rank 0's is", "phase", "identify", "err", err)
+		id.log.Debug("this rank cannot run its command, and does not need to: only rank 0 runs it",
+			"phase", "identify", "err", err)
 		id.command = ""
 		return nil
 	}

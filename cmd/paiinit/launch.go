@@ -20,12 +20,13 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// check is what rank 0 asks of a complete roster before anything is launched.
+// check returns the outcome of a job that rank 0 refuses to launch with this complete roster, else nil.
 func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 	for i := range r.Members {
 		if m := &r.Members[i]; m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
-				"the ranks run different versions of paiinit: %s has %s, %s has %s", r.Members[0].Alias, r.Members[0].Version, m.Alias, m.Version)}
+				"the ranks run different versions of paiinit: %s has %s, %s has %s",
+				r.Members[0].Alias, r.Members[0].Version, m.Alias, m.Version)}
 		}
 	}
 	if o := checkExec(r); o != nil {
@@ -41,12 +42,13 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		return o
 	}
 	if c.command == "" && r.Members[0].Nonce == c.nonce {
-		return &rendezvous.Outcome{Status: statusUsage, Reason: fmt.Sprintf("%s became rank 0 and has no COMMAND to run", r.Members[0].Alias)}
+		reason := r.Members[0].Alias + " became rank 0 and has no COMMAND to run"
+		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil
 }
 
-// launch runs the command on rank 0 and says how the job ended.
+// launch runs the command on rank 0 and returns how the job ended.
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
 	environ, err := a.launcherEnviron(nil)
 	if err != nil {
@@ -61,10 +63,11 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		leaveDirectory()
 		c.watchOthers()
 	}
-	c.task.Release()
+	c.reservedPort.Release()
 	stop := launch.Stopper{
-		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass, Soft: func(sig os.Signal) { // the ranks of the launcher, on all hosts
-			n := sig.(syscall.Signal) // as all that the kernel knows
+		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass,
+		Soft: func(sig os.Signal) { // signals the launcher's ranks on all hosts
+			n := sig.(syscall.Signal) // package os has no other implementation
 			c.node.Order(int(n), "the ranks are told to end")
 			c.stopRanks(n)
 		},
@@ -80,29 +83,30 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	var looking sync.WaitGroup
 	looking.Go(func() { c.supervise(ctx, s) })
 	if len(a.roster.Members) > 1 {
-		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // which tells us itself
-			looking.Go(func() { c.launching.asks.Note(ctx, cmd.Args, cmd.Dir) }) // the command need not wait for DNS
+		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // else our program in bin/ reports the hosts
+			looking.Go(func() { c.launching.asks.Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
 			looking.Go(func() { c.launching.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
 	c.mark("launch")
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "), "hosts", len(a.roster.Members), "elapsed", c.elapsed())
+	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "),
+		"hosts", len(a.roster.Members), "elapsed", c.elapsed())
 	result, err := c.runCommand(ctx, cmd)
-	c.signals.To(nil) // what comes after the command's end hurries finish
+	c.signals.To(nil) // a signal after the command's end shortens finish
 	cancel()
 	why := <-watched
 	looking.Wait()
 	launcher := launch.Spawns(c.settings.command)
 	if stop.End() {
-		launcher = true // itself, or below the command
+		launcher = true // the command, or a process that it started
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
 		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
 		Absent: func(settle time.Duration) *launch.Loss {
-			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, absence) {
+			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
 				return &lost
 			}
@@ -110,7 +114,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		},
 	}))
 	if o.Status == statusRetry {
-		// A rank that is away at this moment would come to the same end by itself, so rank 0 does not wait for it.
+		// A rank without a connection to rank 0 also exits with this status, so rank 0 does not wait for it.
 		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
 			c.node.GiveUp(l.Rank)
 		}
@@ -118,30 +122,31 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	if err != nil {
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	c.log.Info("the command has ended", "phase", "wait", "command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
+	c.log.Info("the command has ended", "phase", "wait",
+		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
 	return o
 }
 
-// leaveDirectory goes to /, as the first process does: the directory in which the job was started can be unmounted
-// then. COMMAND has it itself if it needs it.
+// leaveDirectory changes to /, as the first process does, so that the first working directory can be unmounted. COMMAND
+// keeps that directory as its own.
 func leaveDirectory() { _ = os.Chdir("/") }
 
-// jobCommand is the job's command as this rank runs it, and the way to send it signals.
+// jobCommand returns the job's command as this rank runs it, and a function that sends it signals.
 func (a *agreement) jobCommand(environ []string) (cmd launch.Command, pass func(os.Signal), err error) {
 	path := a.command
 	if here, err := launch.Look(a.settings.command[0], environ, a.dir); err == nil {
-		path = here // the bin directory of the state may have one of this name
+		path = here // the bin directory of the state may have a program of this name
 	}
 	in := make(chan os.Signal, 64)
 	pass = func(sig os.Signal) {
 		select {
 		case in <- sig:
-		default: // sixty-four signals that the command has not taken say enough
+		default: // 64 signals are pending already
 		}
 	}
 	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
-		a.log.Info("a literal word of the Azure ML job specification stands for its value",
+		a.log.Info("replaced a word of the Azure ML job specification with its value",
 			"phase", "launch", "word", v.Name, "value", v.Value)
 	}
 	return launch.Command{
@@ -152,7 +157,7 @@ func (a *agreement) jobCommand(environ []string) (cmd launch.Command, pass func(
 	}, pass, nil
 }
 
-// hostsOfLines are the names with which a launcher may mark the lines of a host.
+// hostsOfLines returns the host names with which a launcher may prefix lines of output.
 func (a *agreement) hostsOfLines() []string {
 	members, names := a.named()
 	all := slices.Clone(names)
@@ -166,16 +171,16 @@ func (a *agreement) hostsOfLines() []string {
 func (id *identity) runCommand(ctx context.Context, cmd launch.Command) (launch.Result, error) {
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
-		id.log.Warn("standard error was not read, the last that the command wrote to it was dropped", "phase", "wait",
+		id.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
 			"bytes", result.Unread)
 	}
 	return result, err
 }
 
-// launcherEnviron writes the host lists and returns the environment of the command, with what else it is given.
+// launcherEnviron writes the host lists and returns the environment of the command, with more added.
 func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	var files sync.WaitGroup
-	files.Go(a.writeSSHFiles) // beside the rest
+	files.Go(a.writeSSHFiles) // concurrently: it derives a host key for each rank
 	defer files.Wait()
 	if err := a.writeHosts(); err != nil {
 		return nil, err
@@ -187,19 +192,20 @@ func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	}
 	environ := a.agent.Environ
 	for _, v := range launch.Leftovers(environ) {
-		a.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch", "variable", v.Name, "reason", v.Reason)
+		a.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch",
+			"variable", v.Name, "reason", v.Reason)
 	}
 	environ = launch.Without(environ, launch.Leftovers(environ))
 	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
 	environ, kept := launch.Merge(environ, slices.Concat(a.jobVars(), vars, more))
 	for _, v := range kept {
-		a.log.Info("the job's own value of a variable is kept", "phase", "launch", "variable", v.Name, "value", v.Value)
+		a.log.Info("kept the job's own value of a variable", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
 	environ = a.withBin(environ, a.state.File(statedir.Bin))
 	return environ, launch.CheckSizes(environ)
 }
 
-// setup is what the variables of all launchers are made of.
+// setup returns the values for the variables of all launchers.
 func (a *agreement) setup(n netif.Network) launch.Setup {
 	s := launch.Setup{
 		Hostfile: a.state.File(statedir.Hostfile), CountedHostfile: a.state.File(statedir.CountedHostfile),
@@ -212,7 +218,7 @@ func (a *agreement) setup(n netif.Network) launch.Setup {
 	return s
 }
 
-// writable says whether there is a directory for temporary files, on a read-only root file system for example.
+// writable reports whether the directory for temporary files can be written, unlike on a read-only root file system.
 func writable(environ []string) bool {
 	dir := lookup(environ, "TMPDIR")
 	if dir == "" {
@@ -221,8 +227,8 @@ func writable(environ []string) bool {
 	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
 }
 
-// forSession returns the variables that a command of another rank gets here in addition to this container's environment:
-// everything about the job except what the user has set.
+// forSession returns the variables that a session from another rank gets in addition to this container's environment:
+// all variables about the job that the user has not set.
 func (a *agreement) forSession() []string {
 	a.writeSSHFiles()
 	return a.sessionVars()
@@ -233,7 +239,7 @@ func (a *agreement) varsOfSessions() []string {
 	var out []string
 	n := a.reachedOver()
 	hints := append(everyFabricVar(a.fabric), a.sessionSockets(n)...)
-	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has told of its own
+	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has logged its own at level info
 	for _, v := range append(a.jobVars(), hints...) {
 		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
 		if !slices.ContainsFunc(a.agent.Environ, set) {
@@ -247,7 +253,7 @@ func (a *agreement) varsOfSessions() []string {
 	return out
 }
 
-// jobVars tells the command about the job. What is not known before the commit is left out then.
+// jobVars returns the variables about the job. Before the commit it leaves out variables that depend on the roster.
 func (a *agreement) jobVars() []launch.Var {
 	vars := []launch.Var{
 		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},

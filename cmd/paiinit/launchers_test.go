@@ -19,7 +19,7 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// newReached is rank 0 of a job of three ranks with two slots each.
+// newReached returns rank 0 of a job of three ranks with two slots each.
 func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
@@ -88,7 +88,7 @@ func TestReached(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
 			c.launching.asks.Note(t.Context(), line, dir)
-			c.launching.asks.Note(t.Context(), line, dir) // seen again
+			c.launching.asks.Note(t.Context(), line, dir) // a second note changes nothing
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
 				c.launching.sessions.Begun(host, command)
@@ -136,7 +136,10 @@ func TestAnswerHorovodrun(t *testing.T) {
 			localapi.FillCall{Args: []string{"-np", "6", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
 		},
-		"some": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, nil, "-H node-0:2,node-1:1 --network-interface eth0"},
+		"some": {
+			localapi.FillCall{Args: []string{"-np", "3", "x"}}, nil,
+			"-H node-0:2,node-1:1 --network-interface eth0",
+		},
 		"too many": {
 			localapi.FillCall{Args: []string{"-np", "9", "x"}}, nil,
 			"-H node-0:2,node-1:2,node-2:2 --network-interface eth0",
@@ -146,7 +149,8 @@ func TestAnswerHorovodrun(t *testing.T) {
 		},
 		"own host only": {localapi.FillCall{Args: []string{"-np", "1", "x"}}, nil, "-H node-0:1"},
 		"own network": {
-			localapi.FillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil, "-H node-0:2,node-1:1",
+			localapi.FillCall{Args: []string{"-np", "3", "--network-interfaces", "ib0", "x"}}, nil,
+			"-H node-0:2,node-1:1",
 		},
 		"variable": {localapi.FillCall{Args: []string{"-np", "3", "x"}, Network: "ib0"}, nil, "-H node-0:2,node-1:1"},
 		"our variable": {
@@ -162,15 +166,16 @@ func TestAnswerHorovodrun(t *testing.T) {
 		"version":    {localapi.FillCall{Args: []string{"--version"}}, nil, ""},
 		"--exec all": {localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.exec = execAll }, ""},
 		"before the commit": {
-			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agree(rendezvous.Roster{}, launch.Fabric{}) }, "",
 		},
 		"different networks": {
 			localapi.FillCall{Args: []string{"-np", "3", "x"}},
 			func(c *container) { c.agreed().roster.Members[2].Network = "eth1" }, "-H node-0:2,node-1:1",
 		},
 		"an unknown network": {
-			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[2].Network = "" },
-			"-H node-0:2,node-1:1",
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[2].Network = "" }, "-H node-0:2,node-1:1",
 		},
 		"IPv6": {
 			localapi.FillCall{Args: []string{"-np", "3", "x"}},
@@ -182,7 +187,8 @@ func TestAnswerHorovodrun(t *testing.T) {
 			"-H node-0:2,node-1:1",
 		},
 		"a launcher by itself": {
-			localapi.FillCall{Args: []string{"-np", "3", "x"}}, func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
+			localapi.FillCall{Args: []string{"-np", "3", "x"}},
+			func(c *container) { c.agreed().roster.Members[0].Slots = 0 },
 			"-H node-1:2,node-2:1 --network-interface eth0",
 		},
 	} {

@@ -29,18 +29,18 @@ import (
 
 // opened is what listen opens and release closes.
 type opened struct {
-	task   *netif.HeldPort // reserved for the command
-	port   *rendezvous.Port
-	node   *rendezvous.Node
-	server *sshd.Server
-	pool   *rsh.Pool
+	reservedPort *netif.HeldPort // reserved for the command
+	port         *rendezvous.Port
+	node         *rendezvous.Node
+	server       *sshd.Server
+	pool         *rsh.Pool
 
-	safe    func() error       // proves once that the server refuses logins without the job's key
-	uncheck context.CancelFunc // ends that proof
-	running context.Context    // until the job has ended, or this container leaves
-	stop    context.CancelFunc // ends the services
-	serve   sync.WaitGroup     // of the services
-	asked   sync.WaitGroup     // of the services that need the rendezvous
+	selfCheck       func() error       // proves once that the server refuses logins without the job's key
+	cancelSelfCheck context.CancelFunc // ends that proof
+	running         context.Context    // ends when the job has ended or this container leaves
+	stop            context.CancelFunc // ends the services
+	serve           sync.WaitGroup     // of the services
+	statusServers   sync.WaitGroup     // of the services that need the rendezvous
 
 	hostKeys hostKeys
 }
@@ -48,8 +48,8 @@ type opened struct {
 // listen opens the port, with its SSH server and gossip, and the sockets of the state directory.
 func (c *container) listen(ctx context.Context) error {
 	var err error
-	if c.task, err = netif.HoldPort(mathrand.IntN); err != nil {
-		c.log.Warn("no port could be kept free for the job", "phase", "listen", "err", err)
+	if c.reservedPort, err = netif.HoldPort(mathrand.IntN); err != nil {
+		c.log.Warn("no port could be reserved for the command", "phase", "listen", "err", err)
 	}
 	if c.isAlone() {
 		return c.listenAlone()
@@ -76,11 +76,11 @@ func (c *container) listen(ctx context.Context) error {
 			_ = rwc.Close()
 		}
 	}
-	checking, uncheck := context.WithCancel(ctx)
-	c.uncheck = uncheck
-	c.safe = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
+	checking, cancel := context.WithCancel(ctx)
+	c.cancelSelfCheck = cancel
+	c.selfCheck = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
 	cfgServer := c.serverConfig(c.keys, id)
-	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, c.isPeer, c.safe
+	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, c.isPeer, c.selfCheck
 	cfgServer.Channels = map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control}
 	c.server, err = sshd.New(cfgServer)
 	if err != nil && c.keysFile != "" {
@@ -106,7 +106,7 @@ func (c *container) listen(ctx context.Context) error {
 	// The server admits logins once this check has proved that it refuses logins without the job's key. Clients may
 	// connect and authenticate meanwhile. A job of one rank checks at its first login, which most likely never comes.
 	if c.job.Size != 1 {
-		if err := c.safe(); err != nil {
+		if err := c.selfCheck(); err != nil {
 			return err
 		}
 	}
@@ -164,16 +164,16 @@ func (c *container) remoteAgent() rsh.Agent {
 
 // answerAll starts the server of status.sock and the writer of status.json.
 func (c *container) answerAll(ctx context.Context) {
-	c.asked.Go(func() {
+	c.statusServers.Go(func() {
 		server := localapi.Server{Job: answers{c}, Version: version, Logger: c.log}
 		if err := server.Serve(ctx, c.state.Status); err != nil {
 			c.log.Error("the server for paiinit status, wait and barrier has stopped", "err", err)
 		}
 	})
-	c.asked.Go(func() { answers{c}.keepStatusFile(ctx) })
+	c.statusServers.Go(func() { answers{c}.keepStatusFile(ctx) })
 	running, over := context.WithCancel(ctx)
 	c.running = running
-	c.asked.Go(func() {
+	c.statusServers.Go(func() {
 		defer over()
 		_, _ = c.node.Wait(ctx) // only the end counts here
 	})
@@ -208,7 +208,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order,
 			Nonce: c.nonce, Host: c.host, Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.task.Number(), Exec: c.whoRuns(), Launch: c.launcher.found(&c.identity),
+			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.launcher.found(&c.identity),
 		},
 		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
@@ -228,7 +228,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		cfg.Self.Rank = 0
 	}
 	if c.exec == execRank0 {
-		cfg.GoDelay = headStart
+		cfg.GoDelay = goDelay
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
@@ -252,8 +252,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 // isPeer reports whether an address belongs to the job.
 func (c *container) isPeer(addr netip.Addr) bool { return c.agreed().isPeer(addr) }
 
-// headStart is how long rank 0 gets to start the command before the other ranks wake up.
-const headStart = 100 * time.Millisecond
+// goDelay is the head start of rank 0's command over the other ranks' wake-up.
+const goDelay = 100 * time.Millisecond
 
 // dialControl connects the rendezvous to a container, over the connection that mpirun's remote shell will use later.
 func (o *opened) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
@@ -300,8 +300,8 @@ func claimedName(id string, err error) string {
 // release closes everything in the reverse order of listen, and calls about before each step.
 func (c *container) release(about func(what string)) {
 	about("the SSH server")
-	if c.uncheck != nil {
-		c.uncheck()
+	if c.cancelSelfCheck != nil {
+		c.cancelSelfCheck()
 	}
 	if c.server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -314,7 +314,7 @@ func (c *container) release(about func(what string)) {
 		c.stop()
 	}
 	about("the answers to commands")
-	c.asked.Wait() // their answers tell how the job ended
+	c.statusServers.Wait() // their answers tell how the job ended
 	about("the rendezvous")
 	if c.node != nil {
 		if err := c.node.Close(); err != nil {
@@ -331,7 +331,7 @@ func (c *container) release(about func(what string)) {
 	}
 	c.serve.Wait()
 	about("the port and the state directory")
-	c.task.Release()
+	c.reservedPort.Release()
 	if c.port != nil {
 		_ = c.port.Close() // the process ends
 	}
@@ -349,13 +349,13 @@ func (o *opened) watchOthers() {
 	if o.port == nil { // a job of one rank has no connections
 		return
 	}
-	o.pool.Watch(silence, signOfLife)
-	o.server.Watch(silence, signOfLife)
+	o.pool.Watch(ackTimeout, keepaliveInterval)
+	o.server.Watch(ackTimeout, keepaliveInterval)
 }
 
-// silence is how long the machine of another rank may acknowledge nothing while the job runs.
-const silence = 6 * time.Second
+// ackTimeout is how long data to another rank may stay unacknowledged while the job runs.
+const ackTimeout = 6 * time.Second
 
-// signOfLife is the keepalive interval between the agents of a running job, which detects an agent that is stopped for
-// good. With 15 s, 64 ranks woke rank 0 often enough to disturb the job (TestQuiet).
-const signOfLife = 5 * time.Minute
+// keepaliveInterval is the keepalive interval between the agents of a running job, which detects stopped agents. A
+// short interval, such as 15 s, disturbs the job on rank 0 (TestQuiet).
+const keepaliveInterval = 5 * time.Minute

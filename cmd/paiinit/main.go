@@ -1,12 +1,11 @@
-// Command paiinit starts distributed jobs: baked into every image as its ENTRYPOINT, or put in front of the job's
-// command, it is the init of its container, finds its peers, and has rank 0 run the command once all ranks are there.
+// Command paiinit starts distributed jobs. It is the ENTRYPOINT of every image, or the job's command begins with it. It
+// runs as the init of its container, finds its peers, and runs the command on rank 0 once all ranks are present.
 //
-// main.go is the story of a launch; the other files of this package are its details, and the packages beside it hide
-// one thing each.
+// main.go shows the steps of a launch. The other files of this package have the details of each step. Each package
+// beside it solves one problem.
 //
-// The Go runtime does not look for the cgroup's quota, which takes each process 0.1 ms or more, once for each host that
-// a launcher starts, and does not name its memory mappings: the agent, which alone lives long enough, knows its quota
-// from package envspec.
+// We disable the runtime's cgroup lookup, which costs 0.1 ms per process, and a launcher starts a process for each
+// host; envspec reads the quota for the agent. We also disable the names of memory mappings.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
@@ -31,8 +30,8 @@ func main() {
 	os.Exit(start(os.Args, os.Environ()))
 }
 
-// start decides what this process is: a remote shell, a launcher that gets its hosts, one of the commands that only
-// ask, or the init of a container.
+// start runs this process as what its command line asks for: a launcher that gets its hosts, a remote shell, a command
+// such as status, or the init of a container.
 func start(words, environ []string) int {
 	if name := filepath.Base(words[0]); launch.FillNamed(name) != nil {
 		return fill(name, words, environ)
@@ -50,7 +49,7 @@ func start(words, environ []string) int {
 		func(agent pid1.Agent) int { return run(args, agent) })
 }
 
-// launchJob is a launch from its beginning to its end. It returns the exit status of the container.
+// launchJob runs a launch from beginning to end and returns the exit status of the container.
 func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, err error) {
 	c := newContainer(s, agent)
 	defer c.close()
@@ -58,13 +57,13 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	if err := c.identify(ctx); err != nil { // who am I, who are the others, what do we share?
 		return c.dismiss(ctx, err)
 	}
-	if err := c.findCommand(); err != nil { // a typo is found now, not after the wait
+	if err := c.findCommand(); err != nil { // detects a typo before waiting
 		return c.dismiss(ctx, err)
 	}
 	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
 		return 0, err
 	}
-	agreed, err := c.gather(ctx) // every rank is there, can be logged in to, agrees, and was checked
+	agreed, err := c.gather(ctx) // every rank is present, accepts logins, agrees, and has passed the checks
 	if err != nil {
 		return c.giveUp(err)
 	}
@@ -83,7 +82,7 @@ func isRemoteShell(args []string) bool {
 	return name == "ssh" || name == "rsh" || len(args) > 1 && args[1] == "rsh"
 }
 
-// complain writes one line to standard error, and gives up after a moment if that is not read.
+// complain writes one line to standard error. It gives up after a moment if standard error is a pipe that is not read.
 func complain(format string, args ...any) {
 	l := stderrlog.New(os.Stderr)
 	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrlog.Log never fails

@@ -20,12 +20,12 @@ func TestMain(m *testing.M) {
 	program := func() { os.Exit(start(os.Args, os.Environ())) }
 	programs := map[string]func(){"paiinit": program, "ssh": program, "horovodrun": program, "told": told}
 	if programs[filepath.Base(os.Args[0])] == nil {
-		testnetwork.Own() // scripts have fixed ports
+		testnetwork.Own() // the scripts use fixed ports
 	}
 	testscript.Main(scripts{m}, programs)
 }
 
-// scripts runs the tests, but not the programs that the scripts call.
+// scripts runs the tests. testscript runs the programs that the scripts call.
 type scripts struct{ tests *testing.M }
 
 func (s scripts) Run() int {
@@ -33,10 +33,11 @@ func (s scripts) Run() int {
 	return s.tests.Run()
 }
 
-// told runs a script's background command and tells its status on stdout. It takes the command along when it is interrupted or killed:
-// a script that fails interrupts what it has started, and then waits until nobody holds the pipes of its output.
+// told runs a script's background command and prints its status on stdout. It kills the command when it is interrupted
+// or killed itself: a script that fails interrupts its background processes, then waits until all have closed their
+// output pipes.
 func told() {
-	runtime.LockOSThread() // the command dies with the thread that started it
+	runtime.LockOSThread() // the parent death signal is sent when this thread ends
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
 	command := exec.Command(os.Args[1], os.Args[2:]...)
@@ -50,7 +51,7 @@ func told() {
 		<-interrupted
 		_ = command.Process.Kill()
 	}()
-	_ = command.Wait() // the state says what the error says
+	_ = command.Wait() // ProcessState has the same information
 	status := command.ProcessState.ExitCode()
 	if by := command.ProcessState.Sys().(syscall.WaitStatus); by.Signaled() {
 		status = 128 + int(by.Signal())
@@ -59,13 +60,14 @@ func told() {
 	os.Exit(0)
 }
 
-// The scripts run the real program: each starts its containers on the loopback address with ports of its own.
+// The scripts run the real program. Each script starts its containers on the loopback address with its own ports.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			e.Setenv("PAIINIT_STATE_DIR", filepath.Join(e.WorkDir, "s")) // short: it holds a socket
+			// Short, because the path of a socket in it has at most 107 bytes (unix(7)).
+			e.Setenv("PAIINIT_STATE_DIR", filepath.Join(e.WorkDir, "s"))
 			docs, err := filepath.Abs("../../docs")
 			e.Setenv("DOCS", docs)
 			return err

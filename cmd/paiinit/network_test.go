@@ -14,7 +14,7 @@ import (
 	"github.com/paiinit/paiinit/pid1"
 )
 
-// What the user has chosen is looked for where there is a choice only: on hosts with several networks.
+// Only on hosts with several networks does paiinit look for the user's own choice of a network.
 func TestHintsThatTheUserHasSettled(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "train.sh")
 	require.NoError(t, os.WriteFile(script, []byte("mpirun -mca btl_tcp_if_exclude docker0 train\n"), 0o600))

@@ -11,8 +11,8 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-// jobProcesses finds the processes of the job in this container: those below the first process, without this one.
-// Where the first process is gone, those below this one.
+// jobProcesses returns the job's processes in this container: all descendants of the first process except this one. If
+// the first process is gone, it returns the descendants of this one.
 func (id *identity) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
 	fsys = os.DirFS("/proc")
 	all = proc.ReadAll(fsys, os.Getpid())
@@ -23,7 +23,7 @@ func (id *identity) jobProcesses() (fsys fs.FS, all proc.Table, job []int) {
 	return fsys, all, slices.DeleteFunc(all.Below(root), func(pid int) bool { return pid == os.Getpid() })
 }
 
-// jobMembers are the processes of the job as package launch wants them.
+// jobMembers returns the processes of the job in this container, as package launch needs them.
 func (id *identity) jobMembers() []launch.Process {
 	return launchProcesses(id.jobProcesses())
 }
@@ -49,7 +49,7 @@ func runsSelf(fsys fs.FS, pid int) bool {
 	return err == nil && errOwn == nil && os.SameFile(theirs, own)
 }
 
-// variables are the names in the environment with which a process was started; none where it cannot be read.
+// variables returns the names in a process's initial environment, none if the environment cannot be read.
 func variables(fsys fs.FS, pid int) map[string]bool {
 	names := make(map[string]bool)
 	for _, kv := range proc.Environ(fsys, pid) {

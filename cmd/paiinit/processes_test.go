@@ -12,7 +12,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-// fakeProc is a /proc in which process self reads.
+// fakeProc is a /proc as process self sees it.
 type fakeProc struct{ fstest.MapFS }
 
 func newFakeProc(self int) fakeProc {
@@ -22,7 +22,7 @@ func newFakeProc(self int) fakeProc {
 	return f
 }
 
-// add adds a process with the environment that it was started with.
+// add adds a process with its initial environment.
 func (f fakeProc) add(pid, parent, group int, name string, environ ...string) {
 	dir := fmt.Sprint(pid)
 	line := fmt.Sprintf("%d (%s) S %d %d %d%s 150", pid, name, parent, group, group, strings.Repeat(" 0", 15))
@@ -47,13 +47,13 @@ func TestRanks(t *testing.T) {
 	f.add(30, 7, 30, "sh", "PAIINIT_AGENT=/dev/shm/x/agent.sock") // a session; the launcher forwards rank 0's value
 	f.add(31, 30, 30, "python3", "PAIINIT_AGENT=/tmp/paiinit-0/agent.sock", "HOROVOD_RANK=3")
 	f.add(32, 31, 30, "python3", "HOROVOD_RANK=3")
-	f.add(40, 1, 40, "orted", ours) // left its session
+	f.add(40, 1, 40, "orted", ours) // has started its own session
 	f.add(41, 40, 41, "train", "PMI_RANK=4")
 	f.add(50, 7, 50, "python3", "RANK=1", "LOCAL_RANK=0")
-	f.add(60, 0, 60, "train", ours, "PMI_RANK=4") // of another container in the same PID namespace
+	f.add(60, 0, 60, "train", ours, "PMI_RANK=4") // in another container of the same PID namespace
 	all := proc.ReadAll(f, 7)
 	require.Equal(t, []int{-50, -41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), nil))
-	own := []string{"LOCAL_RANK=0"} // of the container itself: it makes no rank
+	own := []string{"LOCAL_RANK=0"} // of the container itself: it marks no rank
 	require.Equal(t, []int{-41, -21, 31}, launch.Ranks(launchProcesses(f, all, all.Below(1)), own))
 	require.Empty(t, launch.Ranks(nil, nil))
 }

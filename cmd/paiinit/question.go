@@ -22,7 +22,7 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// questions returns the commands that ask the paiinit running in this container.
+// questions returns the commands that query the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
 	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
@@ -48,7 +48,9 @@ func questions(environ []string) []*cli.Command {
 	}
 	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
 		DefaultText: "forever", Action: notNegative("timeout")}
-	formats := []string{string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed)}
+	formats := []string{
+		string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed),
+	}
 	return []*cli.Command{
 		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
@@ -72,7 +74,7 @@ func clientIn(dir string) localapi.Client {
 	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
-// explain adds what a person can do about a paiinit that cannot be reached.
+// explain adds advice to the error about a paiinit that cannot be reached.
 func explain(err error) error {
 	var dial *localapi.DialError
 	switch {
@@ -189,7 +191,7 @@ func same(a, b *localapi.Status) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// sayStatus prints a status for people: one sentence, the time of each phase, and a row for each rank.
+// sayStatus prints a status as text: one sentence, the time of each phase, and a row for each rank.
 func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 	var b strings.Builder
 	if e := missing(s); len(e.Missing) > 0 {
@@ -214,7 +216,8 @@ func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
 		if r.Port > 0 {
 			addr = net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\n", dash(r.Rank), r.Alias, addr, r.State, now.Sub(r.Since).Truncate(time.Second),
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\n",
+			dash(r.Rank), r.Alias, addr, r.State, now.Sub(r.Since).Truncate(time.Second),
 			dash(r.Slots), dash(r.GPUs), r.Fabric, r.Reason)
 	}
 	if err := t.Flush(); err != nil {

@@ -18,12 +18,28 @@ func TestSayStatus(t *testing.T) {
 		text   string
 	}{
 		"waiting": {
-			localapi.Status{Phase: localapi.Gathering, Rank: -1, Size: 4, Timings: map[string]float64{"listen": 0.0123}, Ranks: []localapi.Rank{
-				{Rank: 0, Alias: "ps-0", Host: "10.0.0.1", Port: 12345, State: localapi.Present, Since: ago(90), Slots: 0, GPUs: 0, Fabric: "none"},
-				{Rank: 1, Alias: "worker-0", Host: "fd00::1", Port: 22, State: localapi.Heard, Since: ago(1), Slots: 8, GPUs: 8},
-				{Rank: 2, Alias: "worker-1", Host: "w1", Port: 22, State: localapi.Missing, Since: ago(90), Slots: -1, GPUs: -1, Reason: "never heard"},
-				{Rank: -1, Alias: "1 rank", State: localapi.Missing, Since: ago(90), Slots: -1, GPUs: -1, Reason: "never heard: w has 3 addresses"},
-			}},
+			localapi.Status{
+				Phase: localapi.Gathering, Rank: -1, Size: 4, Timings: map[string]float64{"listen": 0.0123},
+				Ranks: []localapi.Rank{
+					{
+						Rank: 0, Alias: "ps-0", Host: "10.0.0.1", Port: 12345, State: localapi.Present,
+						Since: ago(90), Slots: 0, GPUs: 0, Fabric: "none",
+					},
+					{
+						Rank: 1, Alias: "worker-0", Host: "fd00::1", Port: 22, State: localapi.Heard,
+						Since: ago(1), Slots: 8, GPUs: 8,
+					},
+					{
+						Rank: 2, Alias: "worker-1", Host: "w1", Port: 22, State: localapi.Missing,
+						Since: ago(90), Slots: -1, GPUs: -1, Reason: "never heard",
+					},
+					{
+						Rank: -1, Alias: "1 rank", State: localapi.Missing,
+						Since: ago(90), Slots: -1, GPUs: -1, Reason: "never heard: w has 3 addresses",
+					},
+				},
+			},
+			//nolint:lll // the text as it is printed
 			`gathering: 2 of 4 ranks are present; missing: worker-1 (never heard); 1 rank (never heard: w has 3 addresses)
 this is rank unknown, listen 0.012s
 
@@ -35,8 +51,14 @@ RANK  NAME      ADDRESS         STATE    SINCE  SLOTS  GPUS  FABRIC  REASON
 `,
 		},
 		"running": {
-			localapi.Status{Phase: localapi.Running, Rank: 0, Size: 1, Epoch: 2, Hash: strings.Repeat("ab", 32), Timings: map[string]float64{"listen": 0.01, "gather": 1, "launch": 1.5},
-				Ranks: []localapi.Rank{{Rank: 0, Alias: "rank-0", Host: "10.0.0.1", Port: 12345, State: localapi.Present, Since: now, Slots: 1, GPUs: 0}}},
+			localapi.Status{
+				Phase: localapi.Running, Rank: 0, Size: 1, Epoch: 2, Hash: strings.Repeat("ab", 32),
+				Timings: map[string]float64{"listen": 0.01, "gather": 1, "launch": 1.5},
+				Ranks: []localapi.Rank{{
+					Rank: 0, Alias: "rank-0", Host: "10.0.0.1", Port: 12345, State: localapi.Present,
+					Since: now, Slots: 1, GPUs: 0,
+				}},
+			},
 			`running: 1 of 1 ranks are present
 this is rank 0, epoch 2, roster abababababab, listen 0.010s, gather 1.000s, launch 1.500s
 

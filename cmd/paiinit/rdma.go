@@ -34,7 +34,7 @@ func rdmaCommand(environ []string) *cli.Command {
 			out := c.App.Writer
 			switch {
 			case c.Bool("all") && c.IsSet("root"):
-				return &usageError{errors.New("--all asks running containers, --root looks at a captured one")}
+				return &usageError{errors.New("--root reads another container's files, so it excludes --all")}
 			case c.Bool("all"):
 				dir, err := chooseDir(environ, "")
 				if err != nil {
@@ -47,7 +47,8 @@ func rdmaCommand(environ []string) *cli.Command {
 	}
 }
 
-// rdmaConfig looks at the own container, or at a captured one, where nodes cannot be opened and nothing be asked.
+// rdmaConfig returns the configuration for a search in this container, or in the files of another container under root,
+// where device files cannot be opened.
 func rdmaConfig(root string) rdma.Config {
 	if root == "/" {
 		return rdma.System()
@@ -56,18 +57,18 @@ func rdmaConfig(root string) rdma.Config {
 	return rdma.Config{Root: tree, Limits: rdma.TreeLimits(tree)}
 }
 
-// unusableError says that there are verbs devices, but none that works, or not on all ranks.
+// unusableError says that verbs devices exist, but that none works on this rank or on all ranks.
 type unusableError struct{ why string }
 
 func (e *unusableError) Error() string { return e.why }
 
-// reportJSON is a report as `paiinit rdma --json` tells it.
+// reportJSON is the output of `paiinit rdma --json`.
 type reportJSON struct {
 	rdma.Report
-	// Summary is for people, Record what other ranks judge.
+	// Summary is the report as text, Record as other ranks judge it.
 	Summary string `json:"summary"`
 	Record  []byte `json:"record"`
-	// Variables are what commands get if every rank is like this one, by name.
+	// Variables are the variables, by name, that commands get if every rank is like this one.
 	Variables map[string]string `json:"variables"`
 }
 
@@ -109,7 +110,7 @@ func tableVars(out io.Writer, title string, vars []launch.Var) error {
 	return err
 }
 
-// rankRDMA is what one rank answered.
+// rankRDMA is the answer of one rank.
 type rankRDMA struct {
 	Rank   int         `json:"rank"`
 	Name   string      `json:"name"`
@@ -117,16 +118,16 @@ type rankRDMA struct {
 	Error  string      `json:"error"`
 }
 
-// fabricJSON is what `paiinit rdma --all --json` tells.
+// fabricJSON is the output of `paiinit rdma --all --json`.
 type fabricJSON struct {
 	Verdict string     `json:"verdict"`
 	Fabric  rdma.Kind  `json:"fabric"` // "none" for TCP
-	Lacks   string     `json:"lacks"`  // which ranks stand in the way of a better one
+	Lacks   string     `json:"lacks"`  // which ranks prevent a better one, and why
 	Notes   string     `json:"notes"`
 	Ranks   []rankRDMA `json:"ranks"`
 }
 
-// showFabric asks all ranks at once and judges them as rank 0 did before the launch.
+// showFabric asks all ranks for their devices concurrently and judges them as rank 0 does before the launch.
 func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) error {
 	hosts, err := clientIn(dir).Names(ctx)
 	if err != nil {
@@ -154,7 +155,7 @@ func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) err
 	return judgeRanks(out, ranks, asJSON)
 }
 
-// judgeRanks shows what the ranks have answered, and the verdict on it.
+// judgeRanks prints the answers of the ranks and the verdict on them.
 func judgeRanks(out io.Writer, ranks []rankRDMA, asJSON bool) error {
 	reports := make([]rdma.RankReport, len(ranks))
 	names := make([]string, len(ranks))
@@ -182,14 +183,14 @@ func judgeRanks(out io.Writer, ranks []rankRDMA, asJSON bool) error {
 	return err
 }
 
-// askRDMA runs paiinit rdma on a rank, in a session such as the launcher's.
+// askRDMA runs paiinit rdma on a rank, in a session like a launcher's.
 func askRDMA(ctx context.Context, socket, self string, rank int, host string) rankRDMA {
 	answer := rankRDMA{Rank: rank, Name: host}
 	fail := func(format string, args ...any) rankRDMA {
 		answer.Error = fmt.Sprintf(format, args...)
 		return answer
 	}
-	// A report that nothing can be used is a report, too: its error is ours to tell.
+	// Without a usable device the rank's report is complete: its standard error would repeat it.
 	text, status, err := rsh.Caller{Socket: socket, Stderr: os.Stderr}.Output(ctx, rsh.Invocation{
 		Host: host, Command: rsh.Quote([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true,
 	})
@@ -201,7 +202,7 @@ func askRDMA(ctx context.Context, socket, self string, rank int, host string) ra
 		return fail("paiinit rdma ended there with status %d", status)
 	}
 	if err := json.Unmarshal(text, &report); err != nil {
-		return fail("its answer: %v", err)
+		return fail("reading its answer: %v", err)
 	}
 	answer.Report = &report
 	return answer

@@ -35,7 +35,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// captured lays out a fixture of package rdma as a captured container.
+// captured unpacks a fixture of package rdma: the files of another container.
 func captured(t *testing.T, name string) string {
 	t.Helper()
 	a, err := txtar.ParseFile(filepath.Join("../../rdma/testdata", name+".txtar"))
@@ -66,7 +66,8 @@ func TestRDMATable(t *testing.T) {
 func TestRDMAUnusable(t *testing.T) {
 	root := captured(t, "mlx5-vf")
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "proc/self"), 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/self/limits"), []byte("Max locked memory         65536                65536                bytes\n"), 0o644))
+	limits := []byte("Max locked memory         65536                65536                bytes\n")
+	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/self/limits"), limits, 0o644))
 	var out bytes.Buffer
 	probed := rdma.Probe(rdmaConfig(root))
 	err := showRDMA(&out, probed, true)
@@ -78,7 +79,7 @@ func TestRDMAUnusable(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, report.Summary, s.String())
 	require.Equal(t, "ob1", report.Variables["OMPI_MCA_pml"])
-	// With Network Direct there is something that Intel MPI can use.
+	// Intel MPI can use Network Direct.
 	probed.NetworkDirect = true
 	require.NoError(t, showRDMA(&out, probed, true))
 }
@@ -158,7 +159,7 @@ func TestCheckFabric(t *testing.T) {
 	}
 }
 
-// On machines with Network Direct on all ranks Intel MPI gets what it needs, unless the job has set it.
+// With Network Direct on all ranks Intel MPI gets its variables. The job's own values take precedence.
 func TestNetworkDirectVariables(t *testing.T) {
 	root := captured(t, "network-direct")
 	report := rdma.Probe(rdmaConfig(root))

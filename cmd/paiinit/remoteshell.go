@@ -50,7 +50,7 @@ PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
 The exit status is that of COMMAND; 128+n if signal n ended it; 255 if it could not be run or its connection was lost.
 `
 
-// remoteShell is `paiinit rsh`: what mpirun calls for each host. The paiinit of this container does the work.
+// remoteShell runs `paiinit rsh`, which launchers call for each host. The paiinit of this container opens the session.
 func remoteShell(args, environ []string) int {
 	words, handOn := args[1:], func() {}
 	if name := filepath.Base(args[0]); name != "ssh" && name != "rsh" {
@@ -76,7 +76,7 @@ func remoteShell(args, environ []string) int {
 		return 0
 	}
 	if isOwnName(inv.User, environ) {
-		inv.User = "" // as if it was not given, also where the other container's user has another name
+		inv.User = "" // as if it was not given: the other container's user may have another name
 	}
 	dir, err := chooseDir(environ, "")
 	if err != nil {
@@ -88,7 +88,8 @@ func remoteShell(args, environ []string) int {
 		Stdin:  os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Term: lookup(environ, "TERM"), Environ: environ,
 		Signals: func() <-chan os.Signal {
 			caught := make(chan os.Signal, 16)
-			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH)
+			signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+				syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH)
 			return caught
 		},
 		Direct: func(ctx context.Context) (*rsh.Pool, rsh.Agent, error) {
@@ -102,8 +103,8 @@ func remoteShell(args, environ []string) int {
 	return c.Run(context.Background(), inv)
 }
 
-// isForeign says whether a call by the name ssh is for the image's own ssh: it names no host, or one outside of the
-// job. Where no paiinit runs, a call is ours if it comes with the job's secret.
+// isForeign reports whether a call under the name ssh is for the image's own ssh: it names no host, or a host outside
+// of the job. If no paiinit runs here, a call with the job's secret is for the job.
 func isForeign(words, environ []string) bool {
 	secretFile, words := ownFlag(words)
 	inv, err := rsh.Parse(words)
@@ -122,8 +123,8 @@ func isForeign(words, environ []string) bool {
 	return !known
 }
 
-// isOwnName reports whether a login name is that of the user of this process. One without an entry in the user database
-// has USER or the number.
+// isOwnName reports whether name is the login name of this process's user. It also accepts USER and the numeric ID, for
+// users without an entry in the user database.
 func isOwnName(name string, environ []string) bool {
 	uid := strconv.Itoa(os.Getuid())
 	if name == "" || name == uid || name == lookup(environ, "USER") {
@@ -133,10 +134,10 @@ func isOwnName(name string, environ []string) bool {
 	return err == nil && u.Username == name
 }
 
-// lookPastSelf finds the program of a name for which a link to this one stands in PATH.
+// lookPastSelf finds the next program of a name in PATH after the link to this program.
 func lookPastSelf(name string, environ []string) (string, error) {
 	self, err := os.Stat("/proc/self/exe")
-	if err != nil { // without /proc
+	if err != nil { // /proc is not mounted
 		path, errSelf := os.Executable()
 		if errSelf != nil {
 			return "", fmt.Errorf("finding this program's own path: %w", errors.Join(err, errSelf))
@@ -148,16 +149,16 @@ func lookPastSelf(name string, environ []string) (string, error) {
 	return launch.LookPast(name, environ, self)
 }
 
-// become executes another program in place of this process. It returns only if that fails, and has said so then.
+// become executes another program in place of this process. If that fails, it reports the error and returns.
 func become(path string, args, environ []string) {
-	// The fast path has asked for a signal at the death of the parent, which an exec would keep (prctl(2)).
+	// Package early has requested a signal at the parent's death, which would survive the exec (prctl(2)).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0)
 	complain("running %s: %v", path, syscall.Exec(path, args, environ))
 }
 
-// ownFlag takes out the only option that is not one of ssh's.
+// ownFlag removes --secret-file, the only option that ssh does not have.
 func ownFlag(words []string) (secretFile string, rest []string) {
 	for i, w := range words {
 		if !strings.HasPrefix(w, "-") {
@@ -173,8 +174,8 @@ func ownFlag(words []string) (secretFile string, rest []string) {
 	return "", words
 }
 
-// direct is for a container in which no paiinit runs (any more), or none of the job at all: it has the keys if it has the
-// secret, and finds a host by what the environment says of the job, or else by its name in the network.
+// direct returns connections for a container in which no paiinit runs, inside or outside of the job. It derives the
+// keys from the job's secret, and finds a host with the variables about the job or by its name in the network.
 func direct(ctx context.Context, environ []string, secretFile string, port int) (*rsh.Pool, rsh.Agent, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -197,7 +198,7 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	case err != nil:
 		return nil, rsh.Agent{}, err
 	case secret == nil:
-		return nil, rsh.Agent{}, errors.New("the job's secret is not known here (--secret-file FILE gives it)")
+		return nil, rsh.Agent{}, errors.New("the job's secret is unknown here; use --secret-file FILE")
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // this process has the job's keys now
 	keys, err := jobkey.Derive(secret, job.ID, job.Attempt)
@@ -213,7 +214,7 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	}}, nil
 }
 
-// newPool returns the connections to other containers: with the job's key, to those that have a host key of the job.
+// newPool returns connections to other containers. They log in with the job's key and require a host key of the job.
 func newPool(keys *jobkey.Keys, hosts *hostKeys, log *slog.Logger) *rsh.Pool {
 	return rsh.New(rsh.Config{
 		User:   keys.User(),
@@ -223,16 +224,16 @@ func newPool(keys *jobkey.Keys, hosts *hostKeys, log *slog.Logger) *rsh.Pool {
 	})
 }
 
-// withBin puts the state directory's bin first in PATH. This program is called ssh and horovodrun there: horovodrun,
-// pdsh and git know no other way to name a remote shell, and horovodrun has no variable for its hosts. With --ssh image
-// the PATH stays.
+// withBin puts the state directory's bin, which has links to this program, first in PATH. Its ssh is for programs such
+// as horovodrun, pdsh and git, which find their remote shell only in PATH. Its horovodrun adds the job's hosts. With
+// --ssh image the PATH stays unchanged.
 func (s *settings) withBin(environ []string, bin string) []string {
 	search := lookup(environ, "PATH")
 	if first, _, _ := strings.Cut(search, ":"); first == bin || s.ssh == sshImage {
 		return environ
 	}
 	if search == "" {
-		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // what a shell would take
+		search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // the default of shells
 	}
 	kept := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool { return strings.HasPrefix(kv, "PATH=") })
 	return append(kept, "PATH="+bin+":"+search)

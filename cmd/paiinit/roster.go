@@ -14,8 +14,8 @@ import (
 	"github.com/paiinit/paiinit/rsh"
 )
 
-// agreement is what the ranks agreed on at the commit, and what follows from it for this container. Before the commit
-// its roster is empty.
+// agreement is the roster that the ranks have committed, and values that depend on it. Before the commit its roster is
+// empty.
 type agreement struct {
 	*identity
 	roster rendezvous.Roster
@@ -90,10 +90,10 @@ func (a *agreement) named() ([]rendezvous.Member, []string) {
 	return a.roster.Members, a.book().Names()
 }
 
-// slotsOf returns how many processes a launcher may start on a rank: as the scheduler told this container alone, else as
-// the rank itself has announced.
+// slotsOf returns how many processes a launcher may start on a rank. A number that only this container's scheduler has
+// set takes precedence over the number that the rank has announced.
 func (a *agreement) slotsOf(m *rendezvous.Member) int {
-	for i := range a.job.Peers { // without copies: this is asked for every rank
+	for i := range a.job.Peers { // by index, to avoid copies: this runs for every rank
 		if p := &a.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
 			return p.Slots
 		}
@@ -101,7 +101,7 @@ func (a *agreement) slotsOf(m *rendezvous.Member) int {
 	return m.Slots
 }
 
-// resolve finds the container that a launcher or a person calls by one of its names, or by a name in DNS.
+// resolve finds a container of the job by any of its names or by a name in DNS.
 func (a *agreement) resolve(ctx context.Context, host string) (rsh.Target, bool) {
 	h, ok := a.book().Find(host)
 	if !ok {
@@ -110,8 +110,8 @@ func (a *agreement) resolve(ctx context.Context, host string) (rsh.Target, bool)
 	return rsh.Target{Name: h.Alias, ID: h.ID, Addr: h.Addr}, ok
 }
 
-// foreign reports whether the image's own ssh may handle a host that resolve does not know. It never gets a launcher's
-// daemon, the address of two ranks, or a rank that is still missing: these belong to this job.
+// foreign reports whether the image's own ssh may handle a host that resolve does not know. Launcher daemons, addresses
+// that two ranks share, and missing ranks belong to this job.
 func (a *agreement) foreign(host, command string) bool {
 	_, daemon := launch.DaemonOf(command)
 	return !daemon && !a.book().Claims(host)

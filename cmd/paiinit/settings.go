@@ -28,36 +28,51 @@ const (
 
 const secretVariable = early.SecretVariable
 
-// settings are what the command line and its environment twins say about this program itself. What they say about the
-// job goes to envspec by the names of its variables.
+// settings are the command line and its environment twins, as far as they are about this program. Flags about the job
+// go to envspec under the names of its variables.
 type settings struct {
 	command []string // COMMAND ARG...
-	dir     string   // where this program was started, and COMMAND starts; "" = cannot be told
+	dir     string   // working directory at start, which COMMAND gets; "" = unknown
 
 	job map[string]string // flags about the job, by PAIINIT_ variable
 
-	secretFile   string
-	keysFile     string
-	insecure     bool
-	allowPartial bool
-	sameLauncher bool
-	timeout      time.Duration
-	grace        time.Duration
+	timeout  time.Duration
+	stateDir string
+
+	loginSettings
+	commandSettings
+	logSettings
+}
+
+// loginSettings say who may log in to this container, and with which keys.
+type loginSettings struct {
+	secretFile string
+	keysFile   string
+	insecure   bool
+	people     string
+}
+
+// commandSettings say on which ranks and how COMMAND runs, and which launchers and networks it may use.
+type commandSettings struct {
 	exec         string
 	signal       string
 	until        string // of launch.Needed; roles are sorted
+	grace        time.Duration
+	allowPartial bool
+	sameLauncher bool
 	networkHints string
 	rdma         string
 	ssh          string
-	logFormat    string
-	logLevel     slog.Level
-	stateDir     string
-	people       string
-
-	stderr *stderrlog.Log // where the log goes; nil: standard error itself
 }
 
-// jobFlags are the flags that envspec understands: it reads their twins itself.
+// logSettings say what is logged, in which format, and where.
+type logSettings struct {
+	logFormat string
+	logLevel  slog.Level
+	stderr    *stderrlog.Log // nil = standard error itself
+}
+
+// jobFlags returns the flags about the job. Package envspec reads their twins.
 func jobFlags() []cli.Flag {
 	return []cli.Flag{
 		textFlag("system", "NAME", "name of the scheduler, if the detected one is wrong", ""),
@@ -74,7 +89,7 @@ func jobFlags() []cli.Flag {
 	}
 }
 
-// ownFlags are the flags of run that say what paiinit does. An empty twin means the default.
+// ownFlags returns the flags of run about paiinit itself. An empty twin means the default.
 func ownFlags() []cli.Flag {
 	return []cli.Flag{
 		textFlag("secret-file", "FILE", "file with the job's secret, or the secret itself in PAIINIT_SECRET; "+
@@ -110,7 +125,7 @@ func ownFlags() []cli.Flag {
 
 func runFlags() []cli.Flag { return append(jobFlags(), ownFlags()...) }
 
-// textFlag is a flag of run whose default is described, not a value.
+// textFlag returns a flag of run whose default the help describes in words.
 func textFlag(name, value, usage, otherwise string) cli.Flag {
 	return &cli.StringFlag{Name: name, Usage: withTwin(name, value, usage), DefaultText: otherwise}
 }
@@ -125,12 +140,12 @@ func durationFlag(name, usage string, value time.Duration, text string) cli.Flag
 	}
 }
 
-// choiceFlag is a flag of run whose first word is the default.
+// choiceFlag returns a flag of run that takes one of words. The first is the default.
 func choiceFlag(name, value, usage string, words ...string) cli.Flag {
 	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{words[0], words}}
 }
 
-// withTwin names the variable of a flag in its help. The library repeats the word in backquotes beside the flag.
+// withTwin adds the environment twin of a flag to its help. The library shows the word in backquotes beside the flag.
 func withTwin(name, value, usage string) string {
 	if value == "" {
 		return usage + " [" + twin(name) + "]"
@@ -138,7 +153,7 @@ func withTwin(name, value, usage string) string {
 	return usage + " [" + twin(name) + "=`" + value + "`]"
 }
 
-// notNegative refuses what the library takes for a duration of that flag.
+// notNegative returns an action that refuses negative durations, which the library accepts.
 func notNegative(name string) func(*cli.Context, time.Duration) error {
 	return func(c *cli.Context, d time.Duration) error {
 		if d < 0 {
@@ -148,7 +163,7 @@ func notNegative(name string) func(*cli.Context, time.Duration) error {
 	}
 }
 
-// choice is the value of a flag that is one of a few words.
+// choice is the value of a flag that accepts a few words.
 type choice struct {
 	word  string
 	words []string
@@ -170,8 +185,8 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// wrongUsage names the flag and what it wants, where the library found a value wrong: flag.FlagSet says that in words
-// only.
+// wrongUsage turns the library's error about a flag's value into a refusal. Package flag has no error type for it, only
+// text.
 func wrongUsage(c *cli.Context, err error, _ bool) error {
 	for _, format := range []string{"invalid value %q for flag -%s", "invalid boolean value %q for -%s"} {
 		var value, name string
@@ -182,7 +197,7 @@ func wrongUsage(c *cli.Context, err error, _ bool) error {
 	return &usageError{err}
 }
 
-// refusal says why a flag of a command, or its twin, cannot have a value.
+// refusal returns the error for a value that a flag or its twin does not accept.
 func refusal(c *cli.Context, name, value string) error {
 	where := "--" + name
 	if c.Command.Name == "run" && name != "help" {
@@ -205,7 +220,7 @@ func refusal(c *cli.Context, name, value string) error {
 	return &usageError{fmt.Errorf("%s is %q: %w", where, value, err)}
 }
 
-// setTwins sets the flags of run that were not given from the variables that are their twins.
+// setTwins sets each flag of run that the command line does not give to the value of its environment twin.
 func setTwins(c *cli.Context, environ []string) error {
 	var errs []error
 	for _, f := range ownFlags() {
@@ -221,27 +236,31 @@ func setTwins(c *cli.Context, environ []string) error {
 	return errors.Join(errs...)
 }
 
-// newSettings reads the flags of run, once setTwins has completed them.
+// newSettings returns the settings in the flags of run, after setTwins.
 func newSettings(c *cli.Context) (settings, error) {
 	s := settings{
-		command:      c.Args().Slice(),
-		job:          givenJobFlags(c),
-		secretFile:   c.String("secret-file"),
-		timeout:      c.Duration("timeout"),
-		grace:        c.Duration("grace"),
-		exec:         c.String("exec"),
-		signal:       c.String("signal"),
-		until:        untilOf(c.String("until")),
-		people:       c.String("people"),
-		networkHints: c.String("network-hints"),
-		rdma:         c.String("rdma"),
-		ssh:          c.String("ssh"),
-		logFormat:    c.String("log-format"),
-		insecure:     c.Bool("insecure"),
-		allowPartial: c.Bool("allow-partial"),
-		sameLauncher: c.Bool("require-same-launcher"),
+		command: c.Args().Slice(),
+		job:     givenJobFlags(c),
+		timeout: c.Duration("timeout"),
+		loginSettings: loginSettings{
+			secretFile: c.String("secret-file"),
+			insecure:   c.Bool("insecure"),
+			people:     c.String("people"),
+		},
+		commandSettings: commandSettings{
+			exec:         c.String("exec"),
+			signal:       c.String("signal"),
+			until:        untilOf(c.String("until")),
+			grace:        c.Duration("grace"),
+			allowPartial: c.Bool("allow-partial"),
+			sameLauncher: c.Bool("require-same-launcher"),
+			networkHints: c.String("network-hints"),
+			rdma:         c.String("rdma"),
+			ssh:          c.String("ssh"),
+		},
+		logSettings: logSettings{logFormat: c.String("log-format")},
 	}
-	s.dir, _ = os.Getwd() // who needs it says why there is none
+	s.dir, _ = os.Getwd() // a caller that needs it reports the error
 	s.keysFile = s.absolute(c.String("authorized-keys"))
 	s.stateDir = s.absolute(c.String("state-dir"))
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
@@ -251,7 +270,7 @@ func newSettings(c *cli.Context) (settings, error) {
 	return s, s.logLevel.UnmarshalText([]byte(c.String("log-level")))
 }
 
-// givenJobFlags are the flags about the job that were given, by the names of their twins.
+// givenJobFlags returns the flags about the job on the command line, under the names of their twins.
 func givenJobFlags(c *cli.Context) map[string]string {
 	given := make(map[string]string)
 	for _, f := range jobFlags() {
@@ -262,7 +281,7 @@ func givenJobFlags(c *cli.Context) map[string]string {
 	return given
 }
 
-// logOutput is where the log goes.
+// logOutput returns the destination of the log.
 func (s *settings) logOutput() io.Writer {
 	if s.stderr == nil {
 		return os.Stderr
@@ -270,14 +289,14 @@ func (s *settings) logOutput() io.Writer {
 	return s.stderr
 }
 
-// lostText tells how much of the log was dropped.
+// lostText returns a log line that reports how many lines were dropped.
 func (s *settings) lostText(lines int) []byte {
 	var b bytes.Buffer
 	s.logger(&b).Warn("standard error was not read, log lines were dropped", "lines", lines)
 	return b.Bytes()
 }
 
-// logger writes to standard error only: standard output belongs to the job.
+// logger returns a logger that writes to w. Standard output belongs to the job, so the log never goes there.
 func (s *settings) logger(w io.Writer) *slog.Logger {
 	o := &slog.HandlerOptions{Level: s.logLevel}
 	if s.logFormat == "json" {
@@ -286,7 +305,7 @@ func (s *settings) logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// absolute completes a path that begins at the directory in which this program was started: the agent leaves that.
+// absolute makes a path absolute. Relative paths start at the first working directory, which the agent leaves.
 func (s *settings) absolute(name string) string {
 	if name == "" || filepath.IsAbs(name) {
 		return name
@@ -298,7 +317,7 @@ func twin(flag string) string {
 	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// lookup gives the first value of a variable, as getenv does.
+// lookup returns the first value of a variable, like getenv(3).
 func lookup(environ []string, name string) string {
 	for _, kv := range environ {
 		if k, v, _ := strings.Cut(kv, "="); k == name {
@@ -308,8 +327,8 @@ func lookup(environ []string, name string) string {
 	return ""
 }
 
-// commandOf tells which command of this program is meant; without one, and for everything after "--", it is run. It is
-// "complete" where a shell asks what may follow; after a "--" that word is COMMAND's.
+// commandOf returns the command of this program on a command line: run, if the line names none. It returns "complete"
+// for a shell that asks for completions, unless the flag for that follows "--" and so belongs to COMMAND.
 func commandOf(args []string) string {
 	if args[len(args)-1] == early.CompletionFlag && !slices.Contains(args, "--") {
 		return "complete"
@@ -326,7 +345,7 @@ func commandOf(args []string) string {
 	return args[1]
 }
 
-// runArgs is the command line with the command spelled out. The library looks for flags before COMMAND only.
+// runArgs returns the command line with "run" as its first word.
 func runArgs(args []string) []string {
 	rest := args[1:]
 	if len(rest) > 0 && rest[0] == "run" {
@@ -335,7 +354,7 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-// flagsFirst moves the words of a command behind its flags: the library looks for flags before the first word only.
+// flagsFirst moves the words of a command behind its flags, because the library stops parsing flags at the first word.
 func flagsFirst(flags []cli.Flag, args []string) []string {
 	var words []string
 	for {
@@ -348,7 +367,8 @@ func flagsFirst(flags []cli.Flag, args []string) []string {
 	}
 }
 
-// firstWord is the place of the first argument that is no flag, nor the value of one: of "--", if there is one.
+// firstWord returns the index of the first argument that is neither a flag nor the value of a flag. "--" counts as a
+// word.
 func firstWord(flags []cli.Flag, args []string) int {
 	valued := make(map[string]bool)
 	for _, f := range flags {
@@ -362,7 +382,7 @@ func firstWord(flags []cli.Flag, args []string) int {
 		case args[i] == "--" || args[i] == "-" || !strings.HasPrefix(args[i], "-"):
 			return i
 		case valued[name]:
-			i++ // an equals sign in it would be part of the name
+			i++ // its value is the next argument: with --name=value, name would not match
 		}
 	}
 	return len(args)
@@ -399,7 +419,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [options] " + c.ArgsUsage)
 		c.Flags = append(c.Flags, helpFlag())
 		c.HideHelp, c.OnUsageError = true, wrongUsage
-		c.Subcommands = []*cli.Command{} // nil would make its words topics of help
+		c.Subcommands = []*cli.Command{} // with nil, the library takes the words for help topics
 		for _, f := range c.Flags {
 			if f, ok := f.(*cli.BoolFlag); ok {
 				f.DisableDefaultText = true
@@ -426,7 +446,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 	}
 }
 
-// helpFlag is the library's, which is a variable that every call of the library writes to.
+// helpFlag returns a flag like the library's own, which is a global variable that every call writes to.
 func helpFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
 }

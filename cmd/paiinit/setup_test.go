@@ -13,8 +13,8 @@ import (
 	"github.com/paiinit/paiinit/netif"
 )
 
-// TestDocumentedVariables compares the table of docs/launchers.md with what rank 0 passes to launchers where a job has
-// everything that there is a variable for.
+// TestDocumentedVariables compares the table of docs/launchers.md with the variables that rank 0 passes to launchers in
+// a job that needs all of them.
 func TestDocumentedVariables(t *testing.T) {
 	b, err := os.ReadFile("../../docs/launchers.md")
 	require.NoError(t, err)

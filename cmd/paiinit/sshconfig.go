@@ -13,8 +13,8 @@ import (
 	"github.com/paiinit/paiinit/statedir"
 )
 
-// hostKeys derives the public host keys of containers, each once: a key takes 40 µs, and rank 0 needs all of them to
-// dial, and again for known_hosts before it launches.
+// hostKeys derives and caches the public host keys of containers: rank 0 needs all of them to dial, and again for
+// known_hosts before the launch.
 type hostKeys struct {
 	mu   sync.Mutex
 	byID map[string]ssh.PublicKey
@@ -38,8 +38,8 @@ func (h *hostKeys) of(keys *jobkey.Keys, id string) ssh.PublicKey {
 	return key
 }
 
-// writeSSH writes ssh_config and known_hosts, by which OpenSSH's client finds, checks and enters every rank, unless ctx
-// ends: the keys of 512 ranks take 20 ms of a processor of its own, and seconds where 256 ending containers share one.
+// writeSSH writes ssh_config and known_hosts, with which OpenSSH's client can log in to every rank. It stops when ctx
+// ends, because deriving hundreds of keys can delay the exit by seconds on a busy host.
 func (a *agreement) writeSSH(ctx context.Context) error {
 	var known bytes.Buffer
 	for _, h := range a.book().Hosts {

@@ -11,11 +11,12 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// A container that ends does not derive the host keys of hundreds of others first.
+// A container that ends skips the host keys of the other containers, which may be hundreds.
 func TestNoSSHFilesAfterTheJob(t *testing.T) {
 	c := &container{identity: identity{keys: jobkey.Insecure("job", "")}}
 	over, end := context.WithCancel(t.Context())
 	end()
-	require.ErrorIs(t, c.newAgreement(rendezvous.Roster{Members: members("a", "b")}, launch.Fabric{}).writeSSH(over), context.Canceled)
+	agreed := c.newAgreement(rendezvous.Roster{Members: members("a", "b")}, launch.Fabric{})
+	require.ErrorIs(t, agreed.writeSSH(over), context.Canceled)
 	require.Empty(t, c.hostKeys.byID)
 }

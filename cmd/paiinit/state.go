@@ -22,7 +22,7 @@ func identityOf(job envspec.Job, host, nonce string, start time.Time) statedir.I
 	}.OfThisProcess()
 }
 
-// openState takes the state directory dir, or the first place that it can where dir is "".
+// openState creates and locks the state directory dir. If dir is "", it takes the first usable default.
 func openState(ctx context.Context, dir string, own statedir.Identity, environ []string) (*statedir.Dir, error) {
 	self, err := ownPath(environ)
 	if err != nil {
@@ -43,7 +43,7 @@ func ownPath(environ []string) (string, error) {
 	if err == nil {
 		return self, nil
 	}
-	cwd, errDir := os.Getwd() // without /proc
+	cwd, errDir := os.Getwd() // os.Executable needs /proc
 	self, errLook := launch.Look(os.Args[0], environ, cwd)
 	if errLook != nil || errDir != nil {
 		return "", fmt.Errorf("finding this program's own path: %w", errors.Join(err, errDir, errLook))
@@ -70,7 +70,7 @@ func writeHostfiles(d *statedir.Dir, hosts []hostfile.Host) error {
 	return nil
 }
 
-// severalError says that this process cannot tell which paiinit it is meant to ask.
+// severalError is the error of a process that finds several paiinits to ask.
 type severalError struct{ running []statedir.Identity }
 
 func (e *severalError) Error() string {

@@ -9,10 +9,10 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// The processes to which a signal for the command goes (--signal).
+// The processes that get a signal for the command (--signal).
 const (
 	signalLeader = "leader" // COMMAND, through shells
-	signalGroup  = "group"  // all of its process group
+	signalGroup  = "group"  // its whole process group
 )
 
 // stopRanks signals the ranks that a launcher of this job has started in this container.
@@ -22,7 +22,8 @@ func (id *identity) stopRanks(sig syscall.Signal) {
 	}
 }
 
-// awaitEnd waits on every rank but 0 until the job has ended, and tells the ranks of the launcher here when they are to end.
+// awaitEnd waits on a rank other than 0 until the job has ended. When rank 0 orders it, awaitEnd stops the launcher's
+// ranks in this container.
 func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 	if err := c.agreed().writeHosts(); err != nil {
 		c.log.Warn("this rank has no host list", "phase", "wait", "err", err)
@@ -37,7 +38,8 @@ func (c *container) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 			case <-done:
 				return
 			case s := <-c.node.Orders():
-				c.log.Info("the ranks here are told to end", "phase", "wait", "signal", launch.SignalName(s.Signal))
+				c.log.Info("stopping the ranks in this container", "phase", "wait",
+					"signal", launch.SignalName(s.Signal))
 				c.stopRanks(syscall.Signal(s.Signal))
 			}
 		}

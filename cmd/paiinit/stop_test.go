@@ -13,7 +13,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 )
 
-// paiinit asks the launchers of the image for their versions, also after the launch. These have no ranks.
+// paiinit runs the image's launchers with --version, also after the launch. These processes have no ranks.
 func TestVersionsAreNoLaunchers(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "mpirun")
 	text := []byte("#!/bin/sh\necho ready\nread x\n")
@@ -30,6 +30,6 @@ func TestVersionsAreNoLaunchers(t *testing.T) {
 		found := launch.RankLaunchers(new(container).jobMembers())
 		require.Equal(t, want, slices.Contains(found, cmd.Process.Pid), words)
 		require.NoError(t, stdin.Close())
-		_ = cmd.Wait() // read has found no line
+		_ = cmd.Wait() // fails, because the shell's read reached the end of its input
 	}
 }

@@ -19,12 +19,12 @@ import (
 // launching is what rank 0 knows of the launchers that its command starts.
 type launching struct {
 	*identity
-	sessions *launch.Sessions // by which launchers have reached other hosts
-	asks     *launch.Asks     // what launchers were asked for
+	sessions *launch.Sessions // of launchers with other hosts
+	asks     *launch.Asks     // the hosts and ranks that launchers were asked for
 }
 
-// supervisor watches the command of rank 0, whose environment is environ. Package launch judges; what is here hears,
-// and passes on.
+// supervisor returns the supervisor of rank 0's command, whose environment is environ. Package launch decides; this
+// file feeds it with events.
 func (l *launching) supervisor(r rendezvous.Roster, environ []string, stop *launch.Stopper) *launch.Supervisor {
 	return launch.Supervise(launch.Supervisor{
 		Line: l.settings.command, Self: l.job.Alias, Hosts: len(r.Members),
@@ -34,7 +34,7 @@ func (l *launching) supervisor(r rendezvous.Roster, environ []string, stop *laun
 	})
 }
 
-// supervise passes on what other ranks want, and which ranks are lost, until ctx ends.
+// supervise tells the supervisor about requests to stop and lost ranks until ctx ends.
 func (c *container) supervise(ctx context.Context, s *launch.Supervisor) {
 	for {
 		select {
@@ -48,8 +48,8 @@ func (c *container) supervise(ctx context.Context, s *launch.Supervisor) {
 	}
 }
 
-// newLaunching begins to listen to the sessions, see onExec; slots finds the slots of the hosts that a launcher was
-// asked for.
+// newLaunching returns a launching without sessions: onExec adds them. slots finds the slots of the hosts that a
+// launcher was asked for.
 func newLaunching(
 	id *identity, slots func(context.Context, launch.Request) (map[string]int, error),
 ) launching {
@@ -67,10 +67,10 @@ func newLaunching(
 	}
 }
 
-// onExec hears of a command that was started on another host.
+// onExec notes that a command was started on another host.
 func (l *launching) onExec(t rsh.Target, command string) { l.sessions.Begun(t.Name, command) }
 
-// onFailure hears of a command on another host that could not be started, or was lost.
+// onFailure notes that a command could not be started on another host, or that the connection to it was lost.
 func (l *launching) onFailure(t rsh.Target, command, stage string, err error) {
 	l.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
 	l.sessions.Failed(launch.Failure{
@@ -79,15 +79,15 @@ func (l *launching) onFailure(t rsh.Target, command, stage string, err error) {
 	})
 }
 
-// onExit hears of a command on another host that has ended.
+// onExit notes that a command on another host has ended.
 func (l *launching) onExit(t rsh.Target, command string, s rsh.Status) {
 	l.sessions.Ended(t.Name, command, s.Code, s.Signal)
 }
 
-// absence is how long a rank that is away when the command has ended may take to come back.
-const absence = 3 * time.Second
+// reconnectTimeout is how long rank 0 waits after the command's end for a rank to reconnect.
+const reconnectTimeout = 3 * time.Second
 
-// slotsAsked are the slots of the hosts among which the launcher was to choose, by alias.
+// slotsAsked returns the slots of the hosts from which the launcher could choose, by alias.
 func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map[string]int, error) {
 	count := make(map[string]int)
 	hostfile := request.Hostfile
@@ -131,7 +131,7 @@ func (a *agreement) slotsAsked(ctx context.Context, request launch.Request) (map
 	return count, nil
 }
 
-// readHosts reads a host list in the form of Open MPI or of hydra.
+// readHosts reads a host list in the format of Open MPI or of Hydra.
 func readHosts(name string) (hosts []hostfile.Host, err error) {
 	b, err := os.ReadFile(filepath.Clean(name))
 	if err != nil {

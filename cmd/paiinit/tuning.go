@@ -10,18 +10,18 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 )
 
-// What this file does changes no behaviour, only when the Go runtime works: docs/benchmarks.md shows what it brings
-// (last host to launch; 256 containers at once).
+// This file changes only when the Go runtime does its work. docs/benchmarks.md shows the gain (last host to launch; 256
+// containers at once).
 
-// launchFirst delays work that the launch does not need after all ranks are present.
-const launchFirst = time.Second
+// postLaunchDelay is how long work that the launch does not need waits after all ranks are present.
+const postLaunchDelay = time.Second
 
-// lastFirst delays work that rank 0 does not need from a rank: if this container is the last to start, the job is
-// launched by then.
-const lastFirst = 100 * time.Millisecond
+// deferUntilLaunched is how long a rank delays work that rank 0 does not need. By then the job is launched, if this
+// container was the last to start.
+const deferUntilLaunched = 100 * time.Millisecond
 
-// tuneWhileGathering sets the runtime for the wait and the launch. The function that it returns ends that launchFirst
-// later. serve is for its goroutine, which ends with ctx.
+// tuneWhileGathering tunes the runtime for the wait and the launch. The function that it returns restores the settings
+// after postLaunchDelay. serve is for its goroutine, which ends with ctx.
 func tuneWhileGathering(
 	ctx context.Context, job envspec.Job, devices <-chan struct{}, serve *sync.WaitGroup,
 ) (restore func()) {
@@ -38,7 +38,7 @@ func tuneWhileGathering(
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(lastFirst):
+			case <-time.After(deferUntilLaunched):
 			}
 			select {
 			case <-ctx.Done():
@@ -48,7 +48,7 @@ func tuneWhileGathering(
 		})
 	}
 	return func() {
-		time.AfterFunc(launchFirst, func() {
+		time.AfterFunc(postLaunchDelay, func() {
 			debug.SetGCPercent(percent)
 			debug.SetMemoryLimit(limit)
 			if most > 0 {

@@ -10,7 +10,12 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// membersOf have these roles, in rank order.
+// everyRank returns the settings of --exec all --until VALUE.
+func everyRank(until string) *settings {
+	return &settings{commandSettings: commandSettings{exec: execAll, until: untilOf(until)}}
+}
+
+// membersOf returns members with these roles, in rank order.
 func membersOf(roles ...string) (list []rendezvous.Member) {
 	index := make(map[string]int)
 	for rank, role := range roles {
@@ -29,9 +34,9 @@ func TestCheckUntil(t *testing.T) {
 		{"WORKER, chief", "Worker Chief", ""},
 		{"chef,worker", "chief worker worker ps",
 			"--until (PAIINIT_UNTIL) names chef, a role that no rank has; the roles are chief, ps, worker"},
-		{"chief", "evaluator", ""}, // TFJob's evaluator is told of no other rank, and has the variables of all
+		{"chief", "evaluator", ""}, // TFJob tells its evaluator about no other rank
 	} {
-		err := (&settings{exec: execAll, until: untilOf(tt.until)}).checkUntil(strings.Fields(tt.roles))
+		err := everyRank(tt.until).checkUntil(strings.Fields(tt.roles))
 		if tt.says == "" {
 			require.NoError(t, err, "%+v", tt)
 			continue
@@ -45,7 +50,7 @@ func TestUntilMustBeAgreed(t *testing.T) {
 	said := func(values ...string) *rendezvous.Outcome {
 		r := rendezvous.Roster{Members: membersOf("chief", "worker")}
 		for i, v := range values {
-			r.Members[i].Exec = (&settings{exec: execAll, until: untilOf(v)}).whoRuns()
+			r.Members[i].Exec = everyRank(v).whoRuns()
 		}
 		return checkExec(r)
 	}

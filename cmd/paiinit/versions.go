@@ -9,18 +9,18 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// ownLauncher is the launcher of this container, and on rank 0 what is compared with it.
+// ownLauncher is the launcher of this container. On rank 0 it also compares the launchers of all ranks.
 type ownLauncher struct {
-	answer   chan string // what the launcher says of its version
-	cancel   context.CancelFunc
-	versions launch.Versions // of the launchers of all ranks
+	answer   chan string        // receives the launcher's version
+	cancel   context.CancelFunc // cancels the version query
+	versions launch.Versions    // of the launchers of all ranks
 }
 
-// askLauncher finds out which launcher this container has while it gets ready, which takes longer than the answer.
+// askLauncher queries the launcher's version in the background, which takes less time than starting this container.
 func (c *container) askLauncher(ctx context.Context) {
 	c.launcher.answer = make(chan string, 1)
 	switch {
-	case c.mayComeLater(): // tellLauncher asks
+	case c.mayComeLater(): // tellLauncher queries it
 	case c.job.Size == 1, c.exec == execAll:
 		c.launcher.answer <- ""
 	default:
@@ -29,18 +29,18 @@ func (c *container) askLauncher(ctx context.Context) {
 	}
 }
 
-// A launcher that takes longer to say its version (a cold file system, a wrapper script) holds up no launch;
-// tellLauncher passes its answer on.
+// versionWait bounds how long the launch waits for a slow version query, such as one on a cold file system.
+// tellLauncher announces a later answer.
 const versionWait = 50 * time.Millisecond
 
-// mayComeLater reports whether rank 0 may hear of this container's launcher after this container has registered: a host
-// with several of them takes 10 ms to say their versions, and the job would wait for the last container.
+// mayComeLater reports whether this container may announce its launcher after it has registered. Otherwise the job
+// would wait for the version query of the last container.
 func (id *identity) mayComeLater() bool {
 	return id.job.Rank > 0 && id.exec != execAll && !id.sameLauncher
 }
 
-// tellLauncher passes on what the launcher of this container says when that is not known before this container is
-// announced: where rank 0 may hear it later, the launcher is asked only now.
+// tellLauncher announces this container's launcher in the background, if the registration did not include it. With
+// mayComeLater it also starts the version query.
 func (c *container) tellLauncher(ctx context.Context) {
 	if !c.mayComeLater() && !c.launcher.versions.Awaited() {
 		return
@@ -48,12 +48,12 @@ func (c *container) tellLauncher(ctx context.Context) {
 	c.serve.Go(func() {
 		var found string
 		if c.mayComeLater() {
-			if !c.node.Rest(ctx, lastFirst) {
+			if !c.node.Rest(ctx, deferUntilLaunched) {
 				return
 			}
 			found = launch.Identify(ctx, c.settings.command, c.agent.Environ, false)
 		} else {
-			found = <-c.launcher.answer // close ends it
+			found = <-c.launcher.answer // close cancels the query
 		}
 		if launch.Known(found) {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
@@ -63,7 +63,8 @@ func (c *container) tellLauncher(ctx context.Context) {
 	})
 }
 
-// found is the answer, "" if it does not come in time and --require-same-launcher does not wait for it.
+// found returns the launcher's version, "" if the query takes longer than versionWait. With --require-same-launcher it
+// waits without limit.
 func (l *ownLauncher) found(id *identity) string {
 	if id.mayComeLater() {
 		return ""
@@ -86,12 +87,12 @@ func (l *ownLauncher) found(id *identity) string {
 	}
 }
 
-// hearLate compares a launcher that was not known in time for the check with rank 0's, as soon as both are known.
+// hearLate compares a launcher that a rank has announced after the check with rank 0's, once both are known.
 func (l *ownLauncher) hearLate(r rendezvous.Record, log *slog.Logger) {
 	l.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, log)
 }
 
-// check looks for launchers of different versions: their daemons may not understand each other.
+// check compares the launchers' versions, because daemons of different versions may be incompatible.
 func (l *ownLauncher) check(id *identity, r rendezvous.Roster) *rendezvous.Outcome {
 	if r.Members[0].Launch == "" && l.versions.Awaited() {
 		for _, m := range r.Members[1:] {

@@ -39,7 +39,8 @@ func TestCheckLaunchers(t *testing.T) {
 			c.exec, c.sameLauncher = execRank0, tt.required
 			var r rendezvous.Roster
 			for i, f := range tt.found {
-				r.Members = append(r.Members, rendezvous.Member{Alias: []string{"worker-0", "worker-1"}[i], Record: rendezvous.Record{Launch: f}})
+				alias := []string{"worker-0", "worker-1"}[i]
+				r.Members = append(r.Members, rendezvous.Member{Alias: alias, Record: rendezvous.Record{Launch: f}})
 			}
 			o := c.launcher.check(&c.identity, r)
 			if tt.refused == "" {
@@ -48,12 +49,13 @@ func TestCheckLaunchers(t *testing.T) {
 				require.Equal(t, statusUnmendable, o.Status)
 				require.Contains(t, o.Reason, tt.refused)
 			}
-			require.Equal(t, tt.warned, bytes.Contains(log.Bytes(), []byte("mpirun is not the same on all ranks")), log.String())
+			const warning = "mpirun is not the same on all ranks"
+			require.Equal(t, tt.warned, strings.Contains(log.String(), warning), log.String())
 		})
 	}
 }
 
-// One line for each kind of launcher, not for each rank.
+// A kind of launcher gets one warning, however many ranks have it.
 func TestHearLate(t *testing.T) {
 	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
 	var log bytes.Buffer
@@ -67,12 +69,15 @@ func TestHearLate(t *testing.T) {
 	require.Contains(t, log.String(), "Open MPI 6.0.0 on worker-4")
 }
 
-// Where the launcher of rank 0 answers last, rank 0 then compares the earlier answers with it.
+// If the launcher of rank 0 answers last, rank 0 compares the earlier answers with it then.
 func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
 	const four, five, six, seven = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0",
 		"mpirun=Open_MPI_7.0.0"
 	var log bytes.Buffer
-	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}, launcher: ownLauncher{answer: make(chan string, 1)}}
+	c := &container{
+		identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))},
+		launcher: ownLauncher{answer: make(chan string, 1)},
+	}
 	c.exec, c.job.Rank = execRank0, 0
 	require.Empty(t, c.launcher.found(&c.identity))
 	member := func(id, found string) rendezvous.Member {
