@@ -112,8 +112,8 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 		return
 	}
 	if strings.HasPrefix(request.Hostfile, "-") {
-		log.Warn("a launcher takes an option for its host list",
-			"reason", "the variable before "+request.Hostfile+" was empty when a shell put its value there",
+		log.Warn("a launcher reads an option as its host list",
+			"reason", "the variable before "+request.Hostfile+" was empty when a shell expanded it",
 			"hint", "write AZUREML_MPI_HOSTFILE without $: paiinit replaces it")
 	}
 	if request.Hostfile != "" && !filepath.IsAbs(request.Hostfile) {
@@ -121,7 +121,7 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	}
 	slots, err := a.Slots(context.WithoutCancel(ctx), request)
 	if err != nil {
-		a.Log.Debug("the hosts that a launcher was asked for are not known", "phase", "wait", "err", err)
+		a.Log.Debug("cannot tell which hosts a launcher was asked for", "phase", "wait", "err", err)
 		return
 	}
 	var counts []int
@@ -156,12 +156,12 @@ func (a *Asks) withoutHosts(line []string) string {
 	name, args := Called(line)
 	if how := FillNamed(name); how != nil {
 		if h := how.Read(args); h.Launches && h.Given == "" {
-			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m has gone around %s, "+
+			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m bypassed %s, "+
 				"which adds the hosts", a.Bin+"/"+name)
 		}
 	} else if r, ok := Asked(line); ok && r.HostfileOptional {
 		if _, err := os.Stat(r.Hostfile); err != nil {
-			return name + " looks for its hosts in " + r.Hostfile + ", which is not there"
+			return name + " looks for its hosts in " + r.Hostfile + ", which does not exist"
 		}
 	}
 	return ""
@@ -215,7 +215,7 @@ func (s *Supervisor) Reached() *Outcome {
 		}
 		return &Outcome{Status: s.Sessions.statuses.Unused, Reason: fmt.Sprintf(
 			"%s ended with status 0, but did not use the hosts of this job: "+
-				"it asked for %d at least and can have started on %d (%s). %s --allow-partial accepts it",
+				"it asked for at least %d and started on at most %d (%s). %s --allow-partial accepts it",
 			a.name, a.hosts, have, strings.Join(on, ","), sentence(cause))}
 	}
 	if len(reached) == 0 && len(asks) == 0 {
@@ -243,7 +243,7 @@ func likelyCause(own, given []string) string {
 	}
 	if len(wins) > 0 {
 		return "The job's own environment has " + strings.Join(wins, " ") +
-			", which wins over what the launcher needs here."
+			", which overrides what the launcher needs here."
 	}
 	return "The launcher did not read the host list in its environment: " +
 		"an option or a configuration file of its own may have taken its place."

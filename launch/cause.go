@@ -14,14 +14,18 @@ const tailWidth = 300
 // FirstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
 func FirstCause(rank int, name string, r Result, oomKills int) string {
 	var b strings.Builder
+	after := r.Forwarded
 	switch {
+	case r.Signal != 0 && r.Signal == r.Forwarded:
+		fmt.Fprintf(&b, "rank %d's command %s was stopped by %s", rank, name, SignalName(int(r.Signal)))
+		after = 0
 	case r.Signal != 0:
-		fmt.Fprintf(&b, "rank %d's command %s was ended by %s", rank, name, SignalName(int(r.Signal)))
+		fmt.Fprintf(&b, "rank %d's command %s was killed by %s", rank, name, SignalName(int(r.Signal)))
 	default:
 		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
 	}
-	if r.Forwarded != 0 {
-		fmt.Fprintf(&b, " after %s was passed on to it", SignalName(int(r.Forwarded)))
+	if after != 0 {
+		fmt.Fprintf(&b, " after %s", SignalName(int(after)))
 	}
 	if r.Status() == 0 {
 		return b.String()

@@ -26,7 +26,7 @@ var intelMPI = Launcher{
 func intelMPIVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
-		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh", "Intel MPI starts its proxies by a remote shell, whatever scheduler it believes to be in")
+		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh", "Intel MPI starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
 	t.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", l.AgentPath, "Intel MPI starts its proxies on the other hosts through paiinit")
 	t.set("I_MPI_HYDRA_HOST_FILE", l.CountedHostfile, "Intel MPI starts on the hosts of this job")
@@ -37,16 +37,16 @@ func intelMPIVariables(l Setup) []Var {
 func intelMPIFabric(f Fabric) []Var {
 	var t table
 	if f.Kind == FabricVerbs && f.Required {
-		t.set("I_MPI_FABRICS", "shm:ofi", "RDMA is required: Intel MPI speaks through libfabric")
-		t.set("I_MPI_OFI_PROVIDER", "mlx", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+		t.set("I_MPI_FABRICS", "shm:ofi", "RDMA is required: Intel MPI uses libfabric")
+		t.set("I_MPI_OFI_PROVIDER", "mlx", "RDMA is required: Intel MPI fails instead of falling back to TCP")
 	}
 	if f.NetworkDirect {
-		const why = "every rank has Azure's Network Direct: Intel MPI speaks through DAPL"
+		const why = "every rank has Azure's Network Direct: Intel MPI uses DAPL"
 		t.set("I_MPI_FABRICS", "shm:dapl", why)
 		t.set("I_MPI_DAPL_PROVIDER", "ofa-v2-ib0", why)
 		t.set("I_MPI_DYNAMIC_CONNECTION", "0", why)
 		if f.Required {
-			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails instead of falling back to TCP")
 		}
 	}
 	return t

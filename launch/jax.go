@@ -11,6 +11,6 @@ func jax(t Tasks) []Var {
 	return []Var{
 		{"JAX_COORDINATOR_ADDRESS", t.Ranks[0].address(), "jax.distributed.initialize meets on rank 0"},
 		{"JAX_NUM_PROCESSES", strconv.Itoa(len(t.Ranks)), "every rank is one process of JAX"},
-		{"JAX_PROCESS_ID", strconv.Itoa(t.Self), "which of them this is"},
+		{"JAX_PROCESS_ID", strconv.Itoa(t.Self), "number of this process among them"},
 	}
 }

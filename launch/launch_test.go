@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 		change func(*Setup)
 		want   string
 	}{
-		"colon":           {func(l *Setup) { l.Agent[1] = "a:b" }, `launch: agent word "a:b": only letters`},
+		"colon":           {func(l *Setup) { l.Agent[1] = "a:b" }, `agent word "a:b": only letters`},
 		"blank":           {func(l *Setup) { l.Agent[1] = "a b" }, `agent word "a b"`},
 		"empty word":      {func(l *Setup) { l.Agent[1] = "" }, `agent word ""`},
 		"quote":           {func(l *Setup) { l.Agent[1] = `"` }, `agent word "\""`},

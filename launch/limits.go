@@ -25,20 +25,20 @@ func limits(openFiles uint64) error {
 	var errs []error
 	var nofile syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &nofile); err != nil {
-		errs = append(errs, fmt.Errorf("launch: reading the limit of open files: %w", err))
+		errs = append(errs, fmt.Errorf("reading the limit of open files: %w", err))
 	} else if nofile.Cur == nofile.Max && nofile.Cur > openFiles {
 		nofile.Cur = openFiles
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &nofile); err != nil {
-			errs = append(errs, fmt.Errorf("launch: lowering the limit of open files: %w", err))
+			errs = append(errs, fmt.Errorf("lowering the limit of open files: %w", err))
 		}
 	}
 	var memlock unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &memlock); err != nil {
-		errs = append(errs, fmt.Errorf("launch: reading the limit of locked memory: %w", err))
+		errs = append(errs, fmt.Errorf("reading the limit of locked memory: %w", err))
 	} else if memlock.Cur < memlock.Max {
 		memlock.Cur = memlock.Max
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &memlock); err != nil {
-			errs = append(errs, fmt.Errorf("launch: raising the limit of locked memory: %w", err))
+			errs = append(errs, fmt.Errorf("raising the limit of locked memory: %w", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -34,7 +34,7 @@ type LookError struct {
 }
 
 // Error names the command and the cause.
-func (e *LookError) Error() string { return fmt.Sprintf("launch: running %q: %v", e.Name, e.Err) }
+func (e *LookError) Error() string { return fmt.Sprintf("running %q: %v", e.Name, e.Err) }
 
 // Unwrap returns the cause.
 func (e *LookError) Unwrap() error { return e.Err }

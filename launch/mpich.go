@@ -45,7 +45,7 @@ var hydraOptions = mpiOptions{
 func mpichVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
-		t.set("HYDRA_LAUNCHER", "ssh", "MPICH starts its proxies by a remote shell, whatever scheduler it believes to be in")
+		t.set("HYDRA_LAUNCHER", "ssh", "MPICH starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
 	t.set("HYDRA_LAUNCHER_EXEC", l.AgentPath, "MPICH starts its proxies on the other hosts through paiinit")
 	t.set("HYDRA_HOST_FILE", l.CountedHostfile, "MPICH starts on the hosts of this job")

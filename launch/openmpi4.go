@@ -76,14 +76,14 @@ func openMPI4Fabric(f Fabric) []Var {
 	var t table
 	switch f.Kind {
 	case FabricVerbs:
-		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to verbs devices through UCX; its openib only warns")
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 uses verbs devices through UCX; its openib only prints warnings")
 		if f.Required {
-			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails rather than fall back to TCP")
+			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails instead of falling back to TCP")
 		}
 	case FabricEFA:
-		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to EFA through libfabric; its openib only warns")
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 uses EFA through libfabric; its openib only prints warnings")
 		if f.Required {
-			const why = "RDMA is required: Open MPI speaks through libfabric, and fails rather than fall back to TCP"
+			const why = "RDMA is required: Open MPI uses libfabric, and fails instead of falling back to TCP"
 			t.set("OMPI_MCA_pml", "cm", why)
 			t.set("OMPI_MCA_mtl", "ofi", why)
 		}

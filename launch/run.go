@@ -95,7 +95,7 @@ func (r Result) Status() int {
 // ended before, or that somebody else reaped the command. How the command ended is not an error.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, fmt.Errorf("launch: not starting %q: %w", c.Path, context.Cause(ctx))
+		return Result{}, fmt.Errorf("not starting %q: %w", c.Path, context.Cause(ctx))
 	}
 	stdin, stdout, stderr, release, err := c.files()
 	if err != nil {
@@ -147,7 +147,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	r := Result{Forwarded: g.forwarded, At: at}
 	r.Tail, r.Unread = t.finish()
 	if err != nil {
-		return r, fmt.Errorf("launch: waiting for %q: %w", c.Path, err)
+		return r, fmt.Errorf("waiting for %q: %w", c.Path, err)
 	}
 	if ws := state.Sys().(syscall.WaitStatus); ws.Signaled() {
 		r.Signal = ws.Signal()
@@ -165,7 +165,7 @@ func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err er
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, nil, nil, nil, fmt.Errorf("launch: %w", err)
+		return nil, nil, nil, nil, fmt.Errorf("%w", err)
 	}
 	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
 		if *f == nil {

@@ -603,7 +603,7 @@ func TestContextEndedBefore(t *testing.T) {
 	cancel(cause)
 	_, err := Run(ctx, sh("exit 1"))
 	require.ErrorIs(t, err, cause)
-	require.EqualError(t, err, `launch: not starting "/bin/sh": rank 2 was lost`)
+	require.EqualError(t, err, `not starting "/bin/sh": rank 2 was lost`)
 }
 
 func TestScriptWithoutInterpreterLine(t *testing.T) {
@@ -646,7 +646,7 @@ func TestCannotStart(t *testing.T) {
 			require.Equal(t, tt.status, le.Status)
 			require.Equal(t, Result{Code: tt.status}, r)
 			require.Equal(t, tt.status, r.Status())
-			require.ErrorContains(t, err, `launch: running "the-command": `)
+			require.ErrorContains(t, err, `running "the-command": `)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}

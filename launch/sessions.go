@@ -114,7 +114,7 @@ func (s *Sessions) Failed(f Failure) {
 		return
 	case f.Unknown:
 		failed.status = s.statuses.Unused
-		failed.reason = fmt.Sprintf("the launcher was told to use %s, which is no container of this job", f.Host)
+		failed.reason = fmt.Sprintf("the launcher was told to use %s, which is not a container of this job", f.Host)
 	case f.Running && ok && !d.Detached:
 		s.lose(fmt.Sprintf("the launcher's daemon on %s was lost", f.Host), l.DaemonsStay)
 	}

@@ -13,7 +13,7 @@ func CheckSizes(environ []string) error {
 	for _, kv := range environ {
 		if n := len(kv) + 1; n > maxVariable {
 			name, _, _ := strings.Cut(kv, "=")
-			return fmt.Errorf("launch: %s would be %d bytes; Linux limits one variable to %d", name, n, maxVariable)
+			return fmt.Errorf("%s would be %d bytes; Linux limits one variable to %d", name, n, maxVariable)
 		}
 	}
 	return nil

@@ -20,5 +20,5 @@ func TestCheckSizes(t *testing.T) {
 	require.NoError(t, CheckSizes([]string{"A=b", fits}))
 	require.NoError(t, run(fits))
 	require.ErrorIs(t, run(fits+"x"), syscall.E2BIG)
-	require.EqualError(t, CheckSizes([]string{"A=b", fits + "x"}), "launch: TF_CONFIG would be 131073 bytes; Linux limits one variable to 131072")
+	require.EqualError(t, CheckSizes([]string{"A=b", fits + "x"}), "TF_CONFIG would be 131073 bytes; Linux limits one variable to 131072")
 }

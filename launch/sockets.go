@@ -46,7 +46,7 @@ func socketsFabric(f Fabric) []Var {
 	switch {
 	case f.Kind == FabricVerbs:
 		t.set("UCX_CONFIG_DIR", f.ConfigDir,
-			"UCX 1.12 and later reads there which ports this rank shares with all others")
+			"UCX 1.12 and later reads from ucx.conf there which ports all ranks can reach")
 	case f.Kind == FabricEFA:
 		t.set("FI_PROVIDER", "efa", "every rank has Amazon's EFA")
 	case f.Kind == FabricTCP && f.Devices:

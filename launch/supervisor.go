@@ -207,7 +207,7 @@ func (w *watch) endStuck() {
 	}
 	if w.why.Reason == "" {
 		w.why = Interruption{
-			Reason: "the launcher did not end when its daemons on all hosts had", Status: w.Sessions.statuses.Lost,
+			Reason: "the launcher did not end after all its daemons had ended", Status: w.Sessions.statuses.Lost,
 		}
 	}
 }
@@ -217,7 +217,7 @@ func (w *watch) endStuck() {
 func (w *watch) killStuck() bool {
 	killed := false
 	for _, pid := range w.launchersSince(w.idle) {
-		w.Log.Error("the launcher does not end, although its daemons on all hosts have", "phase", "wait", "pid", pid)
+		w.Log.Error("killing a launcher that did not end after all its daemons had ended", "phase", "wait", "pid", pid)
 		killed = w.Kill(pid, syscall.SIGKILL) == nil || killed
 	}
 	return killed
@@ -228,8 +228,8 @@ func (w *watch) killStuck() bool {
 func (w *watch) tellLull() {
 	if pids := w.launchersSince(w.left.at); len(pids) > 0 && pids[0] != w.told {
 		w.told = pids[0]
-		w.Log.Info("all ranks on a host have ended, others go on; "+w.left.launcher+
-			" does not tell whether one has failed", "phase", "wait", "peer", w.left.host, "ago", idleTimeout)
+		w.Log.Info("all ranks on a host have ended while others go on; this launcher does not report whether one failed",
+			"phase", "wait", "launcher", w.left.launcher, "peer", w.left.host, "ago", idleTimeout)
 	}
 }
 

@@ -180,7 +180,7 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 			"mpiexec x", func(j *job) {
 				j.Failed(Failure{Host: "z", Command: aProxy, Stage: "resolve", Unknown: true})
 			},
-			Interruption{Status: 69, Reason: "the launcher was told to use z, which is no container of this job" + notEnded},
+			Interruption{Status: 69, Reason: "the launcher was told to use z, which is not a container of this job" + notEnded},
 			"5s command terminated|8s command killed",
 		},
 		"a name that was mistyped": {
@@ -204,7 +204,7 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 				j.Begun("b", anOrted)
 				j.Ended("b", anOrted, 0, 0)
 			},
-			Interruption{Reason: "the launcher did not end when its daemons on all hosts had", Status: 75},
+			Interruption{Reason: "the launcher did not end after all its daemons had ended", Status: 75},
 			"10s process 10 killed",
 		},
 		"daemons again": {
@@ -279,8 +279,8 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"hosts that it did not use": {
 			"mpirun x", func(j *job) { j.Note(t.Context(), j.Line, "/") }, Ending{Absent: none},
-			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: it asked for 3 at least " +
-				"and can have started on 1 (a). The launcher did not read the host list in its environment: an option or a " +
+			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: it asked for at least 3 " +
+				"and started on at most 1 (a). The launcher did not read the host list in its environment: an option or a " +
 				"configuration file of its own may have taken its place. --allow-partial accepts it"},
 		},
 		"0 although a daemon was lost": {
@@ -301,18 +301,18 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"0 after SIGTERM": { // as MPICH says
 			"mpiexec x", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}, Launcher: true},
-			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM was passed on to it"},
+			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM"},
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},
-			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM was passed on to it"},
+			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM"},
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
 				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{3, "it hung; rank 0's command prterun was ended by SIGKILL; " +
+			Outcome{3, "it hung; rank 0's command prterun was killed by SIGKILL; " +
 				"its last lines on stderr:\n   Exit code:    3"},
 		},
 		"stopped for a loss": {
@@ -320,8 +320,7 @@ func TestSupervisorJudges(t *testing.T) {
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 " +
-				"after SIGTERM was passed on to it"},
+			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},

@@ -79,10 +79,10 @@ func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 	// Not os.Pipe: the command's end must be in blocking mode, ours must not.
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("launch: making a pipe for stderr: %w", err)
+		return nil, fmt.Errorf("making a pipe for stderr: %w", err)
 	}
 	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return nil, errors.Join(fmt.Errorf("launch: making a pipe for stderr: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
+		return nil, errors.Join(fmt.Errorf("making a pipe for stderr: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
 	}
 	t := &tail{
 		fd: fds[0], r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),

@@ -27,9 +27,9 @@ func torch(t Tasks) []Var {
 		v.set("PET_NPROC_PER_NODE", strconv.Itoa(n), "torchrun starts as many processes as this rank has slots")
 	}
 	v.set("PET_MASTER_ADDR", bracketed(master.Addr), "torchrun meets on rank 0")
-	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that was kept free on rank 0")
-	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets there, too")
-	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets its own job only")
+	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that paiinit kept free on rank 0")
+	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets on rank 0, too")
+	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets only nodes of this job")
 	if !t.Spawns {
 		v.set("RANK", rank, "init_process_group(\"env://\"): every rank is one process")
 		v.set("WORLD_SIZE", size, "init_process_group(\"env://\"): every rank is one process")

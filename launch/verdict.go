@@ -244,7 +244,7 @@ func (v *Verdict) Outcome() Outcome {
 	case well && !slices.ContainsFunc(failed, before):
 		o := Outcome{Reason: v.success()}
 		if v.Ordered() {
-			o.Reason += "; the others were told to end then"
+			o.Reason += "; the others were stopped then"
 		}
 		return o
 	case len(v.lost) > 0:
@@ -259,7 +259,7 @@ func (v *Verdict) Outcome() Outcome {
 		return o
 	}
 	// Some ranks never told how their commands ended, although they were told to end them.
-	return Outcome{Status: v.LostStatus, Reason: "not every rank told how its command ended"}
+	return Outcome{Status: v.LostStatus, Reason: "some ranks did not report how their commands ended"}
 }
 
 // stopped is the outcome of a job that a rank wanted to end.

@@ -166,7 +166,7 @@ func TestVerdict(t *testing.T) {
 			75, "rank 1 (worker-1) was lost: gone",
 		},
 		"told to end for no reason that is known": {
-			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}}, 75, "not every rank told how its command ended",
+			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}}, 75, "some ranks did not report how their commands ended",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestVerdictOnServers(t *testing.T) {
 		o := Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}
 		return End{Rank: rank, At: at(ms), Error: time.Millisecond, Stopped: stopped, Outcome: o}
 	}
-	const well = "the commands of all ranks of chief, worker ended with status 0; the others were told to end then"
+	const well = "the commands of all ranks of chief, worker ended with status 0; the others were stopped then"
 	type ends = []End
 	lost := []Loss{{Rank: 2, Name: "ps-0", Reason: "gone"}}
 	for name, tt := range map[string]struct {
@@ -286,7 +286,7 @@ func TestVerdictOrders(t *testing.T) {
 		require.Equal(t, &Stop{Reason: well}, v.Ended(end(0, 0, 2, false), at(2)))
 		require.Nil(t, v.Ended(end(2, 143, 9, true), at(9)), "one order is enough")
 		require.Empty(t, v.Running())
-		require.Equal(t, Outcome{0, well + "; the others were told to end then"}, v.Outcome())
+		require.Equal(t, Outcome{0, well + "; the others were stopped then"}, v.Outcome())
 	})
 	t.Run("all end by themselves", func(t *testing.T) {
 		v := newVerdict()
