@@ -8,10 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tailWidth bounds each line of stderr that a cause quotes, in bytes.
+// tailWidth is the maximum length, in bytes, of each stderr line that a cause quotes.
 const tailWidth = 300
 
-// FirstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
+// FirstCause describes how a rank's command ended, in the one paragraph that every container of the job prints at the
+// end.
 func FirstCause(rank int, name string, r Result, oomKills int) string {
 	var b strings.Builder
 	after := r.Forwarded
@@ -42,7 +43,7 @@ func FirstCause(rank int, name string, r Result, oomKills int) string {
 	return b.String()
 }
 
-// OOMText tells how many processes the kernel has killed for lack of memory.
+// OOMText says how many processes the kernel killed for lack of memory.
 func OOMText(n int) string {
 	if n == 1 {
 		return "the kernel killed a process for lack of memory"
@@ -50,7 +51,7 @@ func OOMText(n int) string {
 	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
 }
 
-// SignalName names a signal, as SIGTERM.
+// SignalName returns the name of a signal, such as SIGTERM.
 func SignalName(n int) string {
 	if name := unix.SignalName(syscall.Signal(n)); name != "" {
 		return name
@@ -58,9 +59,9 @@ func SignalName(n int) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// JobStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1 (Open
-// MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its work
-// and ended with 0.
+// JobStatus returns the job's exit status for the end of a command. A launcher that was told to stop may exit with 0
+// (MPICH), 1 (Open MPI, torchrun, horovodrun) or the status of a rank, so its job counts as stopped by the signal. Any
+// other command may have saved its work and exited with 0.
 func (r Result) JobStatus(launcher bool) int {
 	if launcher && r.Forwarded != 0 {
 		return 128 + int(r.Forwarded)

@@ -2,8 +2,8 @@ package launch
 
 import "time"
 
-// intelMPI is Intel MPI's hydra. Names from Intel's reference for mpiexec.hydra; not measured, the product cannot be
-// had without a licence.
+// intelMPI is Intel MPI's hydra. The names are from Intel's reference for mpiexec.hydra and were never tried: the
+// product needs a licence.
 var intelMPI = Launcher{
 	Name:      "Intel MPI",
 	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
@@ -17,7 +17,7 @@ var intelMPI = Launcher{
 	Compared:        []string{"mpirun", "mpiexec", "mpiexec.hydra"},
 	Versions:        []versionText{{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"}},
 	Options:         hydraOptions,
-	// pmi_proxy is that of versions before 2019. All but the first of its proxies are started by others.
+	// Versions before 2019 call the proxy pmi_proxy. Proxies start further proxies.
 	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
 	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
@@ -26,7 +26,8 @@ var intelMPI = Launcher{
 func intelMPIVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
-		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh", "Intel MPI starts its proxies by a remote shell, even inside an allocation of another scheduler")
+		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh",
+			"Intel MPI starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
 	t.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", l.AgentPath, "Intel MPI starts its proxies on the other hosts through paiinit")
 	t.set("I_MPI_HYDRA_HOST_FILE", l.CountedHostfile, "Intel MPI starts on the hosts of this job")

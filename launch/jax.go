@@ -2,8 +2,8 @@ package launch
 
 import "strconv"
 
-// jax is what jax.distributed.initialize and its wrappers read: the coordinator from jax/_src/distributed.py, the other two
-// as Kubeflow's JAX runtime names them.
+// jax returns the variables of jax.distributed.initialize and its wrappers: the coordinator's name is from
+// jax/_src/distributed.py, the other two from Kubeflow's JAX runtime.
 func jax(t Tasks) []Var {
 	if len(t.Ranks) == 0 {
 		return nil

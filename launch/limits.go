@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpenFiles is the greatest soft limit of open files that children get. Open MPI 4 closes every possible descriptor,
-// one by one, before it executes the agent: 0.2 s of CPU per host at a limit of a million.
+// maxOpenFiles is the highest soft limit of open files for children. Open MPI 4 closes every possible descriptor before
+// it executes the agent, which takes 0.2 s per host at a limit of a million.
 const maxOpenFiles = 65536
 
-// Limits sets the resource limits that everything started from here on inherits: the soft limit of open files comes
-// down to 65536 if it is higher, and the soft limit of locked memory goes up to the hard one, which verbs devices need.
-// Hard limits stay. It is called once, before anything is started.
+// Limits sets the resource limits that all processes started later inherit: it lowers the soft limit of open files to
+// 65536 if it is higher, and raises the soft limit of locked memory to the hard limit, because verbs devices need it.
+// Hard limits stay. It is called once, before any process is started.
 //
-// A soft limit of open files that was below its hard limit when this process began is left alone: the Go runtime raises
-// it for itself to one below the hard limit and gives children the original back, but only as long as nobody sets it
-// (os/rlimit.go and syscall/rlimit.go of Go).
+// A soft limit of open files below the hard limit stays as it is: the Go runtime raises it for itself to one below the
+// hard limit and restores the original for children, but only as long as no code sets it (os/rlimit.go and
+// syscall/rlimit.go of Go).
 func Limits() error { return limits(maxOpenFiles) }
 
 func limits(openFiles uint64) error {

@@ -2,7 +2,8 @@ package launch
 
 import "strconv"
 
-// psLite is MXNet's ps-lite (docs/env.md there). It needs a scheduler and servers, and is set up where the roles say so.
+// psLite returns the variables of MXNet's ps-lite (docs/env.md there). It needs a scheduler and servers, so the
+// variables are set only if the roles name both.
 func psLite(t Tasks) []Var {
 	var scheduler *Task
 	count := map[string]int{}

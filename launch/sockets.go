@@ -2,8 +2,8 @@ package launch
 
 import "strings"
 
-// sockets is what collective libraries under any launcher need to know on a host with several networks: NCCL, Gloo, and
-// under MPI UCX and libfabric.
+// sockets holds the variables of collective libraries on a host with several networks: NCCL and Gloo under any
+// launcher, UCX and libfabric under MPI.
 var sockets = Launcher{
 	Name:         "NCCL, Gloo",
 	Variables:    socketVariables,
@@ -32,7 +32,8 @@ func socketVariables(l Setup) []Var {
 	return socketsOwn(l.Interface)
 }
 
-// socketsOwn: NCCL reads the name for its bootstrap and for sockets, Gloo and TensorPipe under PyTorch for everything.
+// socketsOwn returns the variables that name the interface: NCCL uses it for its bootstrap and sockets, Gloo and
+// TensorPipe under PyTorch for everything.
 func socketsOwn(network string) []Var {
 	var t table
 	t.set("NCCL_SOCKET_IFNAME", network, "NCCL meets over the network that the hosts share")
