@@ -30,8 +30,8 @@ func TestLaunchers(t *testing.T) {
 	}
 	require.Equal(t, []int{10, 14}, launchersBefore(job, 20*time.Second))
 	require.Empty(t, launchersBefore(job, 0))
-	require.Equal(t, map[int]int{20: 255, 21: 137}, unnoticed(job, launchersBefore(job, time.Hour)))
-	require.Empty(t, unnoticed(job, nil))
+	require.Equal(t, map[int]int{20: 255, 21: 137}, failedChildren(job, launchersBefore(job, time.Hour)))
+	require.Empty(t, failedChildren(job, nil))
 	require.Empty(t, launchersBefore(nil, time.Hour))
 	require.Greater(t, SinceBoot(), time.Duration(0))
 }
