@@ -22,7 +22,8 @@ var horovod = Launcher{
 	RankVariables: []string{"HOROVOD_RANK"},
 	Choices: []choice{
 		{"HOROVOD_GLOO_IFACE", "HOROVOD_GLOO_IFACE --network-interface --network-interfaces"},
-		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"}, // horovodrun passes the interface to mpirun under this name
+		// horovodrun passes the interface to mpirun as btl_tcp_if_include.
+		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"},
 	},
 	Asked: horovodAsked,
 	Fill: &Fill{

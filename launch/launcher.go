@@ -22,7 +22,7 @@ type Launcher struct {
 
 	// Variables returns the variables that tell it about the hosts of the job.
 	Variables func(Setup) []Var
-	// Manual tells users what they have to do if variables are not enough.
+	// Manual says what users have to do if variables are not enough.
 	Manual string
 	// RankVariables are the variables that mark its ranks: one of them holds the number of the rank.
 	RankVariables []string

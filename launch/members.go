@@ -30,8 +30,8 @@ type Process struct {
 const (
 	// A shell gets the signal, because it may have a trap, and so do its children. Without a trap it just ends.
 	shell = iota + 1
-	// A relay gets no signal as long as it has a child. It would send the signal again (tini, sudo), send it to its whole
-	// group with the command's helpers (timeout, dumb-init), or die and lose the exit status (time, flock).
+	// A relay gets no signal as long as it has a child. It would send the signal again (tini, sudo), send it to its
+	// whole group with the command's helpers (timeout, dumb-init), or die and lose the exit status (time, flock).
 	relay
 )
 

@@ -49,7 +49,7 @@ type Command struct {
 	// Processes lists the processes of the job, without this one. If it is nil or returns none, signals go to the whole
 	// group.
 	Processes func() []Process
-	// Fork wraps the call that starts the process, for what has to be arranged around a fork; nil calls it directly.
+	// Fork calls the function that starts the process, and may prepare the thread for that; nil calls it directly.
 	Fork func(start func() error) error
 	// Started is called once the command runs; it may be nil.
 	Started func()
@@ -521,7 +521,8 @@ func (g *group) supervise(ctx context.Context, proc *os.Process) (state *os.Proc
 	}()
 	for g.step(ctx, done) {
 	}
-	// SIGKILL is sent at the end of Grace, and the kernel may take a moment; a command that ends later has another reason.
+	// SIGKILL is sent at the end of Grace, and the kernel may take a moment. A command that ends later than that has
+	// another reason.
 	if time.Since(g.since) > g.grace+time.Second {
 		g.forwarded = 0
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 // The exit status of a launcher is not enough: a launcher may hang after a daemon has failed or after all daemons have
-// ended, and it may exit with 0 although it lost a daemon or never used the other hosts. Its sessions to the other hosts
-// show that.
+// ended, and it may exit with 0 although it lost a daemon or never used the other hosts. Its sessions to the other
+// hosts show that.
 
 const (
 	// idleTimeout is how long a launcher may run after all its daemons have ended, because it may still have to print
@@ -230,7 +230,8 @@ func (w *watch) killStuck() bool {
 func (w *watch) tellLull() {
 	if pids := w.launchersSince(w.left.at); len(pids) > 0 && pids[0] != w.told {
 		w.told = pids[0]
-		w.Log.Info("all ranks on a host have ended while others go on; this launcher does not report whether one failed",
+		w.Log.Info("all ranks on a host have ended while others go on; "+
+			"this launcher does not report whether one failed",
 			"phase", "wait", "launcher", w.left.launcher, "peer", w.left.host, "ago", idleTimeout)
 	}
 }

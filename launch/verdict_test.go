@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withServer is a job whose chief and worker must succeed, while its parameter server never ends by itself.
+// withServer returns a job whose chief and worker must succeed, while its parameter server never ends by itself.
 func withServer() []Rank {
 	return []Rank{
 		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true},
@@ -26,7 +26,7 @@ func TestNeeded(t *testing.T) {
 		{"", "worker ps_server ps_server", "worker-0"},        // OpenPAI's examples
 		{"", "scheduler worker server", "scheduler-0 worker-0"},
 		{"", "worker observer psyche", "worker-0 observer-0 psyche-0"},
-		{"", "ps ps", "ps-0 ps-1"}, // nothing to wait for but themselves
+		{"", "ps ps", "ps-0 ps-1"}, // there are no other ranks to wait for
 		{"", "ps worker", "worker-0"},
 		{"chief", "chief worker ps", "chief-0"},
 		{"ps,worker", "chief Worker ps", "Worker-0 ps-0"},
@@ -166,7 +166,8 @@ func TestVerdict(t *testing.T) {
 			75, "rank 1 (worker-1) was lost: gone",
 		},
 		"told to end for no reason that is known": {
-			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}}, 75, "some ranks did not report how their commands ended",
+			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}},
+			75, "some ranks did not report how their commands ended",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +181,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A parameter server or an evaluator is told to end when the others have ended, and how it ends then does not count.
+// A parameter server or an evaluator is stopped when the others have ended, and its exit status does not count.
 func TestVerdictOnServers(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
@@ -192,7 +193,7 @@ func TestVerdictOnServers(t *testing.T) {
 	type ends = []End
 	lost := []Loss{{Rank: 2, Name: "ps-0", Reason: "gone"}}
 	for name, tt := range map[string]struct {
-		ordered int // 0: not
+		ordered int // 0 if there was no order
 		lost    []Loss
 		ends    ends
 		status  int
@@ -269,7 +270,7 @@ func TestUnclearEnds(t *testing.T) {
 	}
 }
 
-// The first event that ends the job leads to the only order, and the verdict counts what came of it.
+// Only the first event that ends the job returns an order, and the verdict is about its consequences.
 func TestVerdictOrders(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
