@@ -100,8 +100,8 @@ func (l Setup) Check() error {
 	return nil
 }
 
-func notPlain(what, path string) error {
-	return fmt.Errorf("%s %q: want an absolute path of letters, digits and any of %q", what, path, plainExtra)
+func notPlain(what, value string) error {
+	return fmt.Errorf("%s %q: want an absolute path of letters, digits and any of %q", what, value, plainExtra)
 }
 
 // plainExtra holds the characters, beside letters and digits, that have no meaning for any launcher or shell.

@@ -168,7 +168,7 @@ func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err er
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, nil, nil, nil, fmt.Errorf("%w", err)
+		return nil, nil, nil, nil, err
 	}
 	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
 		if *f == nil {

@@ -81,7 +81,7 @@ func (s *Supervisor) Lost(l Loss) {
 type Interruption struct {
 	Reason string
 	Status int
-	Lost   string // the loss that followed after the command was told to end for another reason
+	Lost   string // a loss or failure that came after the command was told to end for another reason
 }
 
 // watch is the state of Watch.
