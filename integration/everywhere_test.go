@@ -69,7 +69,7 @@ func TestEverywhereFailingRank(t *testing.T) {
 		says   string
 	}{
 		"status": {"exit 3", 3, "rank 2's command sh ended with status 3; its last lines on stderr:\nwoe"},
-		"killed": {"kill -9 $$", 137, "rank 2's command sh was ended by SIGKILL; its last lines on stderr:\nwoe"},
+		"killed": {"kill -9 $$", 137, "rank 2's command sh was killed by SIGKILL; its last lines on stderr:\nwoe"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Rank 2 fails when all others are ready.
@@ -160,7 +160,7 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 	containers := startAll(t, hosts[:2], "sh", "-c", "exit 0")
 	containers = append(containers, hosts[2].start(t, "shh"))
 	require.Equal(t, same(3, 127), statuses(t, containers))
-	require.Contains(t, stderr(containers[0]), "worker-2: launch: running \\\"shh\\\": not found")
+	require.Contains(t, stderr(containers[0]), "worker-2: running \\\"shh\\\": not found")
 }
 
 // TestEverywhereUnknownCommandOnAnyContainer: the ranks are not agreed yet, so each container must report the missing
@@ -181,7 +181,7 @@ func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
 			}
 			require.Equal(t, same(3, 127), statuses(t, containers))
 			for _, c := range containers {
-				require.Contains(t, stderr(c), `launch: running \"shh\": not found`)
+				require.Contains(t, stderr(c), `running \"shh\": not found`)
 				require.NotContains(t, stderr(c), "launching")
 			}
 		})

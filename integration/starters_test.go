@@ -102,8 +102,8 @@ for h in $(cut -d" " -f1 /job/hostfile); do PDSH_RCMD_TYPE=ssh ssh $h hostname >
 		"without its file": {
 			[]string{"sh", "-c", "rm /job/hostfile; deepspeed train.py; exit $?"}, 69, "no hostfile\n",
 			"deepspeed ended with status 0, but did not use the hosts of this job: " +
-				"it asked for 2 at least and can have started on 1 (worker-0). " +
-				"deepspeed looks for its hosts in /job/hostfile, which is not there",
+				"it asked for at least 2 and started on at most 1 (worker-0). " +
+				"deepspeed looks for its hosts in /job/hostfile, which does not exist",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

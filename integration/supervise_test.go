@@ -44,7 +44,7 @@ func TestHydraDoesNotHang(t *testing.T) {
 	}{
 		"an unknown host": {
 			[]string{"mpiexec.hydra", "-hosts", "node-0,elsewhere", "hostname"}, "",
-			69, "the launcher was told to use elsewhere, which is no container of this job",
+			69, "the launcher was told to use elsewhere, which is not a container of this job",
 		},
 		"a remote shell that fails": {
 			[]string{"mpiexec.hydra", "hostname"}, "HYDRA_LAUNCHER_EXEC=/bin/false",
@@ -64,7 +64,7 @@ func TestHydraDoesNotHang(t *testing.T) {
 			containers := startAll(t, hosts, tt.command...)
 			got := statuses(t, containers)
 			require.Less(t, time.Since(began), 18*time.Second)
-			if strings.Contains(stderr(containers[0]), "mpiexec.hydra was ended by SIGPIPE") {
+			if strings.Contains(stderr(containers[0]), "mpiexec.hydra was killed by SIGPIPE") {
 				// On a busy machine hydra may write to a shell that has already ended, and then does not hang.
 				require.Equal(t, same(3, 128+int(syscall.SIGPIPE)), got)
 				return
@@ -150,7 +150,7 @@ func TestFewerHostsThanAsked(t *testing.T) {
 			switch name {
 			case "refused":
 				require.Contains(t, stderr(containers[1]),
-					"it asked for 2 at least and can have started on 1 (worker-0)")
+					"it asked for at least 2 and started on at most 1 (worker-0)")
 				require.Contains(t, stderr(containers[1]), "OMPI_MCA_orte_default_hostfile=")
 			case "a script":
 				require.Contains(t, stderr(containers[0]), "the command has used no other host of this job")

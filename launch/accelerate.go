@@ -1,6 +1,6 @@
 package launch
 
-// accelerate is Hugging Face Accelerate, which starts one process for each slot of its host.
+// accelerate is Hugging Face Accelerate, which starts one process per slot of its host.
 var accelerate = Launcher{
 	Name:        "accelerate",
 	Programs:    []string{"accelerate"},

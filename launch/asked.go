@@ -6,23 +6,24 @@ import (
 	"strings"
 )
 
-// Request is what a launcher's command line asks for.
+// Request holds what a launcher's command line asks for.
 type Request struct {
-	// Ranks is the number of ranks, 0 if it is left to the launcher: one on every slot.
+	// Ranks is the number of ranks; 0 means one per slot.
 	Ranks int
-	// Hosts are the names of -host, each as often as it has slots there; nil if there is no such list.
+	// Hosts are the hosts of -host, each as often as it has slots there; nil if there is no such option.
 	Hosts []string
-	// Hostfile is the path of the host list that is read instead of the one in the environment, "" if there is none.
+	// Hostfile is the host list that is read instead of the one in the environment, "" if there is none.
 	Hostfile string
-	// HostfileOptional says that the hosts of the job are meant where there is no Hostfile.
+	// HostfileOptional says that the launcher uses the hosts of the job if Hostfile does not exist.
 	HostfileOptional bool
-	// Without are hosts of the list that are not used.
+	// Without are hosts of the list that the launcher does not use.
 	Without []string
-	// Nodes is the number of hosts on which every slot is used, 0 if the hosts follow from Ranks.
+	// Nodes is the number of hosts on which all slots are used; 0 if Ranks decides about the hosts.
 	Nodes int
 }
 
-// FewestHosts is how many hosts the launcher needs at least, given the slots of each host that it may use.
+// FewestHosts returns the smallest number of hosts that the launcher needs, given the slots of each host that it may
+// use.
 func (r Request) FewestHosts(slots []int) int {
 	n := FewestHosts(r.Ranks, slots)
 	if r.Nodes > 0 {
@@ -31,18 +32,18 @@ func (r Request) FewestHosts(slots []int) int {
 	return n
 }
 
-// mpiOptions are the options of a launcher of the form `mpirun [OPTION...] PROGRAM [ARG...]`, without their dashes, in
-// words with blanks between them.
+// mpiOptions are the options of a launcher of the form `mpirun [OPTION...] PROGRAM [ARG...]`, without dashes and
+// separated by blanks.
 type mpiOptions struct {
-	// What is read: the number of ranks, names of hosts, the path of a host list.
+	// These options are read: the number of ranks, the names of hosts, the path of a host list.
 	ranks, hosts, hostfile string
-	// one are further options with one word of their own, two with two.
+	// one are other options with one word, two those with two words.
 	one, two string
-	// With unread the number of ranks or hosts follows from something else.
+	// unread are options that change the number of ranks or hosts in a way that this package does not compute.
 	unread string
 }
 
-// What an option means; where launchers that share a program differ, the first of these.
+// The meanings of an option. If launchers that share a program differ, the first of these wins.
 const (
 	optionUnread = iota
 	optionRanks
@@ -50,10 +51,10 @@ const (
 	optionHostfile
 	optionTwo
 	optionOne
-	optionNone // it has no word of its own, or nothing is known of it
+	optionNone // it takes no word, or is unknown
 )
 
-// meaning is what an option means to a program, which may belong to several launchers.
+// meaning returns the meaning of an option of a program, which may belong to several launchers.
 func meaning(program, option string) int {
 	best := optionNone
 	for _, l := range launcherPrograms(program) {
@@ -67,8 +68,8 @@ func meaning(program, option string) int {
 	return best
 }
 
-// Asked reads the command line of a launcher, see [Called]. ok is false where
-// it says something that this package does not understand: then nothing follows from it.
+// Asked reads the command line of a launcher, see [Called]. ok is false if the line has something that this package
+// does not understand; then nothing is known about the request.
 func Asked(line []string) (r Request, ok bool) {
 	name, args := Called(line)
 	for _, l := range launcherPrograms(name) {
@@ -79,7 +80,7 @@ func Asked(line []string) (r Request, ok bool) {
 	return mpiAsked(name, args)
 }
 
-// mpiAsked reads the arguments of a program.
+// mpiAsked reads the arguments of an MPI launcher's program.
 func mpiAsked(program string, words []string) (r Request, ok bool) {
 	next := func() string {
 		if len(words) == 0 {
@@ -92,7 +93,7 @@ func mpiAsked(program string, words []string) (r Request, ok bool) {
 	for len(words) > 0 {
 		word := next()
 		if !strings.HasPrefix(word, "-") || word == "-" {
-			// The program. Behind a ":" there may be another one, with options of its own.
+			// This is the user's program. After a ":" there may be another one with options of its own.
 			if slices.Contains(words, ":") {
 				return Request{}, false
 			}
@@ -132,7 +133,7 @@ func mpiAsked(program string, words []string) (r Request, ok bool) {
 	return Request{}, false // no program
 }
 
-// hostWords reads "a,b:2": a once, b twice.
+// hostWords reads a list such as "a,b:2", which holds a once and b twice.
 func hostWords(list string) (hosts []string, ok bool) {
 	for h := range strings.SplitSeq(list, ",") {
 		name, count, counted := strings.Cut(h, ":")
@@ -151,11 +152,12 @@ func hostWords(list string) (hosts []string, ok bool) {
 	return hosts, true
 }
 
-// FewestHosts is how many hosts a number of ranks needs at least, given the slots of each host. 0 ranks are one on every slot.
+// FewestHosts returns the smallest number of hosts that have room for a number of ranks, given the slots of each host.
+// 0 ranks means one per slot.
 func FewestHosts(ranks int, slots []int) int {
 	slots = slices.DeleteFunc(slices.Clone(slots), func(n int) bool { return n < 1 })
 	slices.Sort(slots)
-	slices.Reverse(slots) // SortFunc for numbers would make the program 8 kB bigger
+	slices.Reverse(slots) // SortFunc would make the program 8 kB bigger
 	if ranks == 0 {
 		return len(slots)
 	}

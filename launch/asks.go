@@ -12,12 +12,11 @@ import (
 	"time"
 )
 
-// A command that is no launcher may start some: a script does, or a login shell. What they were asked to do is read
-// from /proc while they run, so that their hosts can be checked at the end like those of a launcher that is the command
-// itself.
+// A command may start launchers instead of being one, as a script does. Their command lines are read from /proc while
+// they run, so that paiinit can check at the end whether they used the hosts that they were asked to use.
 
 const (
-	firstLook    = 250 * time.Millisecond // launchers in Python import packages for longer than this
+	firstLook    = 250 * time.Millisecond // shorter than a launcher in Python needs to import its packages
 	longestLook  = 30 * time.Second
 	mostSeen     = 64      // launchers remembered
 	mostWords    = 1 << 16 // bytes of a command line remembered
@@ -26,14 +25,14 @@ const (
 
 // Asks remembers what the launchers of a command were asked for, each command line once.
 type Asks struct {
-	// Log gets what is wrong with a command line; Bin is the job's bin directory.
+	// Log receives what is wrong with a command line; Bin is the job's bin directory.
 	Log *slog.Logger
 	Bin string
-	// Dir reads the working directory of a process, "" if it is not known; Ours reads whether it runs this very
+	// Dir returns the working directory of a process, "" if it is unknown; Ours reports whether a process runs this
 	// program.
 	Dir  func(pid int) string
 	Ours func(pid int) bool
-	// Slots returns the slots of the hosts among which a launcher is to choose, by the names of the hosts.
+	// Slots returns the slots of the hosts that a launcher may use, by host name.
 	Slots func(ctx context.Context, r Request) (map[string]int, error)
 
 	mu    sync.Mutex
@@ -41,7 +40,7 @@ type Asks struct {
 	asks  []asked
 }
 
-// asked is what a launcher was asked for: how many hosts at least, and among which.
+// asked is what a launcher was asked for: the smallest number of hosts, and the hosts that it may use.
 type asked struct {
 	name  string
 	hosts int
@@ -49,8 +48,8 @@ type asked struct {
 	hint  string // why it may have used fewer
 }
 
-// Look looks at the processes below self, soon after the start of the command and then less and less often, until ctx
-// ends.
+// Look finds launchers among the processes below self until ctx ends: soon after the start of the command, and then at
+// growing intervals.
 func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
 		select {
@@ -59,14 +58,14 @@ func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 		case <-time.After(pause):
 		}
 		for _, p := range a.launchersBelow(processes(), self) {
-			a.Note(ctx, p.args(), a.Dir(p.PID)) // without a directory, only absolute paths are read
+			a.Note(ctx, p.args(), a.Dir(p.PID)) // without a directory it reads only absolute paths
 		}
 	}
 }
 
-// launchersBelow finds the launchers that the command has started, the topmost in each branch: those below a launcher
-// are its own, or its ranks'. It leaves out what another rank has started here by ssh, and a program of ours that is
-// about to execute the real launcher.
+// launchersBelow finds the launchers that the command has started, the topmost of each branch: launchers below these
+// belong to them or to their ranks. It leaves out commands that another rank started here by ssh, and our own program
+// when it is about to execute the real launcher.
 func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
 	children := make(map[int][]*Process)
 	for i := range all {
@@ -79,7 +78,7 @@ func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
 	for seen := make(map[int]bool); len(open) > 0; {
 		p := open[0]
 		open = open[1:]
-		if seen[p.PID] { // numbers that are used again while /proc is read may close a circle
+		if seen[p.PID] { // a number that is reused while /proc is read may close a circle
 			continue
 		}
 		seen[p.PID] = true
@@ -93,7 +92,7 @@ func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
 	return found
 }
 
-// Note remembers what a launcher on rank 0 was asked for, and says so at once where it can find no hosts. dir is its
+// Note remembers what a launcher on rank 0 was asked for, and warns at once if it cannot find its hosts. dir is its
 // working directory.
 func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	name, _ := Called(line)
@@ -112,8 +111,8 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 		return
 	}
 	if strings.HasPrefix(request.Hostfile, "-") {
-		log.Warn("a launcher takes an option for its host list",
-			"reason", "the variable before "+request.Hostfile+" was empty when a shell put its value there",
+		log.Warn("a launcher reads an option as its host list",
+			"reason", "the variable before "+request.Hostfile+" was empty when a shell expanded it",
 			"hint", "write AZUREML_MPI_HOSTFILE without $: paiinit replaces it")
 	}
 	if request.Hostfile != "" && !filepath.IsAbs(request.Hostfile) {
@@ -121,7 +120,7 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	}
 	slots, err := a.Slots(context.WithoutCancel(ctx), request)
 	if err != nil {
-		a.Log.Debug("the hosts that a launcher was asked for are not known", "phase", "wait", "err", err)
+		a.Log.Debug("cannot tell which hosts a launcher was asked for", "phase", "wait", "err", err)
 		return
 	}
 	var counts []int
@@ -137,7 +136,7 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	a.asks = append(a.asks, ask)
 }
 
-// isNews reports whether a command line is seen for the first time, and remembers it.
+// isNews reports whether this is the first call for a command line, and remembers it.
 func (a *Asks) isNews(key string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,41 +150,44 @@ func (a *Asks) isNews(key string) bool {
 	return true
 }
 
-// withoutHosts says why a launcher can know no hosts that only takes them from its command line, or from one file.
+// withoutHosts returns why a launcher that reads its hosts from its command line or one file only cannot know them; ""
+// if it can.
 func (a *Asks) withoutHosts(line []string) string {
 	name, args := Called(line)
 	if how := FillNamed(name); how != nil {
 		if h := how.Read(args); h.Launches && h.Given == "" {
-			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m has gone around %s, "+
+			return fmt.Sprintf("a login shell, an absolute path, another PATH or python -m bypassed %s, "+
 				"which adds the hosts", a.Bin+"/"+name)
 		}
 	} else if r, ok := Asked(line); ok && r.HostfileOptional {
 		if _, err := os.Stat(r.Hostfile); err != nil {
-			return name + " looks for its hosts in " + r.Hostfile + ", which is not there"
+			return name + " looks for its hosts in " + r.Hostfile + ", which does not exist"
 		}
 	}
 	return ""
 }
 
-// brief is the beginning of a command line.
+// brief returns the beginning of a command line.
 func brief(line []string) string {
 	const most = 200
 	text := strings.Join(line, " ")
 	return text[:min(len(text), most)]
 }
 
-// started are the launchers that the command has started and that were understood; some says whether there were any.
+// started returns the launchers that the command has started and whose command lines were understood; some says whether
+// it has started any.
 func (a *Asks) started() (asks []asked, some bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.asks), len(a.known) > 0
 }
 
-// sentence ends a text with a full stop.
+// sentence returns a text with a full stop at its end.
 func sentence(s string) string { return strings.TrimSuffix(s, ".") + "." }
 
-// Reached compares the hosts on which a launcher has started processes with the hosts that it was asked for. The
-// launcher is the command itself, or a process that the command has started.
+// Reached compares the hosts on which a launcher started processes with the hosts that it was asked to use. It returns
+// the outcome of the job if the launcher used too few, else nil. The launcher is the command itself, or a process that
+// the command started.
 func (s *Supervisor) Reached() *Outcome {
 	if s.Hosts == 1 || s.AllowPartial {
 		return nil
@@ -202,7 +204,7 @@ func (s *Supervisor) Reached() *Outcome {
 			}
 		}
 		slices.Sort(on)
-		// The launcher's daemons may reach the other hosts; where one cannot, the launcher ends with an error.
+		// The launcher's daemons may reach the other hosts; if one cannot, the launcher itself fails.
 		have := max(len(on), hosts)
 		if have >= a.hosts || tree {
 			continue
@@ -215,7 +217,7 @@ func (s *Supervisor) Reached() *Outcome {
 		}
 		return &Outcome{Status: s.Sessions.statuses.Unused, Reason: fmt.Sprintf(
 			"%s ended with status 0, but did not use the hosts of this job: "+
-				"it asked for %d at least and can have started on %d (%s). %s --allow-partial accepts it",
+				"it asked for at least %d and started on at most %d (%s). %s --allow-partial accepts it",
 			a.name, a.hosts, have, strings.Join(on, ","), sentence(cause))}
 	}
 	if len(reached) == 0 && len(asks) == 0 {
@@ -229,8 +231,8 @@ func (s *Supervisor) Reached() *Outcome {
 	return nil
 }
 
-// likelyCause says what may have kept a launcher from the other hosts: own is the job's own environment, given that of
-// the command.
+// likelyCause returns what probably kept a launcher from the other hosts. own is the job's own environment, given that
+// of the command.
 func likelyCause(own, given []string) string {
 	var wins []string
 	sample := Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}
@@ -243,7 +245,7 @@ func likelyCause(own, given []string) string {
 	}
 	if len(wins) > 0 {
 		return "The job's own environment has " + strings.Join(wins, " ") +
-			", which wins over what the launcher needs here."
+			", which overrides what the launcher needs here."
 	}
 	return "The launcher did not read the host list in its environment: " +
 		"an option or a configuration file of its own may have taken its place."

@@ -22,12 +22,12 @@ func TestLaunchersBelow(t *testing.T) {
 	}
 	add(20, 7, "sh train.sh")
 	add(21, 20, "/usr/bin/python3 /usr/bin/horovodrun -np 4 x")
-	add(22, 21, "mpirun -np 4 x") // horovodrun's own
+	add(22, 21, "mpirun -np 4 x") // started by horovodrun
 	add(23, 20, "bash -lc y")
 	add(24, 23, "mpirun -np 2 y")
 	add(25, 24, "python3 y")
-	add(26, 25, "mpirun -np 1 z")     // of a rank
-	add(27, 20, "horovodrun -np 1 z") // is about to execute the real one
+	add(26, 25, "mpirun -np 1 z")     // started by a rank
+	add(27, 20, "horovodrun -np 1 z") // about to execute the real horovodrun
 	add(30, 7, "mpirun w", "SSH_CONNECTION")
 	add(40, 1, "mpirun v") // left the command's tree
 	var found []int

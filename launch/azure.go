@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// ExpandAzureWords replaces the words of the Azure ML job specification that stand for values, because no shell does it
-// where they are written without a "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`.
-// Only whole arguments, and what follows the "=" of an option, change. WORLD_SIZE is the number of ranks where the
-// environment does not say otherwise. replaced names the arguments that changed, with their words' values.
+// ExpandAzureWords replaces the words that stand for values in Azure ML job specifications, because no shell does so if
+// they are written without "$" or in the exec form: `--hostfile AZUREML_MPI_HOSTFILE --nnodes=$WORLD_SIZE`. It changes
+// only whole arguments, and the text after the "=" of an option. WORLD_SIZE is the number of ranks, unless the
+// environment sets it. replaced names the arguments that changed, with the values.
 func ExpandAzureWords(args, environ []string, size int) (expanded []string, replaced []Var) {
 	expanded = slices.Clone(args)
 	environ = append(slices.Clip(environ), "WORLD_SIZE="+strconv.Itoa(size))
@@ -29,7 +29,7 @@ func ExpandAzureWords(args, environ []string, size int) (expanded []string, repl
 	return expanded, replaced
 }
 
-// azureWord returns the word W that s is, written as W, $W or ${W}, or "".
+// azureWord returns the word W if s is W, $W or ${W}, else "".
 func azureWord(s string) string {
 	inner, braced := strings.CutPrefix(s, "${")
 	if braced {
@@ -47,7 +47,7 @@ func azureWord(s string) string {
 	return ""
 }
 
-// namesVariable says whether args[i] is the name of a variable that an MPI launcher passes on: `-x MASTER_ADDR`.
+// namesVariable reports whether args[i] names a variable that an MPI launcher passes on: `-x MASTER_ADDR`.
 func namesVariable(args []string, i int) bool {
 	if name, _ := Called(args); !IsLauncher(name) {
 		return false

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// launcherModule is the launcher that a Python module is, "" if it is none.
+// launcherModule returns the launcher that a Python module starts, "" if it starts none.
 func launcherModule(name string) string {
 	for _, l := range launchers {
 		if l.has(ranks) && slices.Contains(l.Modules, name) {
@@ -18,9 +18,8 @@ func launcherModule(name string) string {
 
 var shells = []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
 
-// Called takes a command line apart that starts a launcher: by its name or path, as the script of an interpreter, which
-// is how /proc shows it, or as a Python module. name is a program of a launcher of
-// ranks, "" for everything else.
+// Called splits a command line that starts a launcher: by its name or path, as the script of an interpreter (the form
+// in /proc), or as a Python module. name is a program of a launcher of ranks, "" for every other command.
 func Called(line []string) (name string, args []string) {
 	if len(line) == 0 {
 		return "", nil
@@ -42,7 +41,7 @@ func Called(line []string) (name string, args []string) {
 			args = args[1:]
 		case word == "-" || strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") &&
 			strings.HasSuffix(word, "c"):
-			return "", nil // -c, also behind other letters: a program text
+			return "", nil // -c, alone or after other letters: the program is text
 		case !strings.HasPrefix(word, "-"):
 			return launcherName(path.Base(word)), args
 		}
@@ -57,15 +56,15 @@ func launcherName(name string) string {
 	return ""
 }
 
-// ReachesHosts says whether a command line is that of a program which starts processes on other hosts itself, and so
-// belongs on one rank. A shell cannot be seen through.
+// ReachesHosts reports whether a command line calls a program that starts processes on other hosts itself, so that only
+// one rank may run it. It does not look into shell scripts.
 func ReachesHosts(line []string) bool {
 	name, _ := Called(line)
 	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
-// asksVersion reports whether a launcher, or a script in its place, was started for its version alone: such a launcher
-// has no ranks.
+// asksVersion reports whether a launcher, or a script in its place, was started only to print its version: such a
+// launcher has no ranks.
 func asksVersion(line []string) bool {
 	if len(line) < 2 || len(line) > 3 {
 		return false
@@ -75,8 +74,8 @@ func asksVersion(line []string) bool {
 	return last == "--version" || name != "" && last == versionOption(name)
 }
 
-// isProbe reports whether a command on another host only finds out whether that host is there and how it is reached, as
-// horovodrun does before it starts anything.
+// isProbe reports whether a command on another host only finds out whether that host answers and how it is reached.
+// horovodrun does so before it starts anything.
 func isProbe(command string) bool {
 	words := strings.Fields(command)
 	if len(words) == 1 && words[0] == "true" {
@@ -91,11 +90,11 @@ func isProbe(command string) bool {
 	return false
 }
 
-// options are those of a program that reads its command line with Python's argparse: names without dashes, by the
-// number of words that follow each. They are plain strings: a map would be made at every start of the program.
+// options are the options of a program that reads its command line with Python's argparse, without dashes, by the
+// number of words that follow each. They are strings, because maps would be built at every start of the program.
 type options struct{ none, one, two string }
 
-// words is the number of words that follow an option.
+// words returns the number of words that follow an option.
 func (o options) words(name string) (n int, known bool) {
 	for n, names := range []string{o.none, o.one, o.two} {
 		if slices.Contains(strings.Fields(names), name) {
@@ -105,8 +104,8 @@ func (o options) words(name string) (n int, known bool) {
 	return 0, false
 }
 
-// next takes the first option from args: its name, its values, and the words after it. known is false for an option
-// that is not listed. ok is false where the options end.
+// next takes the first option from args and returns its name, its values, and the words after it. known is false if the
+// option is not listed; ok is false if args does not begin with an option.
 func (o options) next(args []string) (name string, values, rest []string, known, ok bool) {
 	if len(args) == 0 || len(args[0]) < 2 || args[0][0] != '-' || args[0] == "--" {
 		return "", nil, args, false, false
@@ -132,7 +131,7 @@ func (o options) next(args []string) (name string, values, rest []string, known,
 	return name, rest[:n], rest[n:], true, true
 }
 
-// complete returns the only option that begins with prefix, else prefix.
+// complete returns the only option that begins with prefix; if there are none or several, prefix itself.
 func (o options) complete(prefix string) string {
 	found := prefix
 	for _, full := range strings.Fields(o.none + " " + o.one + " " + o.two) {

@@ -18,7 +18,7 @@ func TestCalled(t *testing.T) {
 		"bash -eu /opt/mpirun -np 4":                                    "mpirun",
 		"deepspeed train.py":                                            "deepspeed",
 		"python -m deepspeed.launcher.runner train.py":                  "deepspeed",
-		"python -u -m deepspeed.launcher.launch train.py":               "", // what the other one starts on every host
+		"python -u -m deepspeed.launcher.launch train.py":               "", // deepspeed starts it on every host
 		"/usr/bin/mpiexec.hydra -n 4 x":                                 "mpiexec.hydra",
 		"bash -lc horovodrun":                                           "",
 		"bash -c horovodrun":                                            "",

@@ -8,20 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tailWidth bounds each line of stderr that a cause quotes, in bytes.
+// tailWidth is the maximum length, in bytes, of each stderr line that a cause quotes.
 const tailWidth = 300
 
-// FirstCause tells how a rank's command ended: the one paragraph that every container of the job ends with.
+// FirstCause describes how a rank's command ended, in the one paragraph that every container of the job prints at the
+// end.
 func FirstCause(rank int, name string, r Result, oomKills int) string {
 	var b strings.Builder
+	after := r.Forwarded
 	switch {
+	case r.Signal != 0 && r.Signal == r.Forwarded:
+		fmt.Fprintf(&b, "rank %d's command %s was stopped by %s", rank, name, SignalName(int(r.Signal)))
+		after = 0
 	case r.Signal != 0:
-		fmt.Fprintf(&b, "rank %d's command %s was ended by %s", rank, name, SignalName(int(r.Signal)))
+		fmt.Fprintf(&b, "rank %d's command %s was killed by %s", rank, name, SignalName(int(r.Signal)))
 	default:
 		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
 	}
-	if r.Forwarded != 0 {
-		fmt.Fprintf(&b, " after %s was passed on to it", SignalName(int(r.Forwarded)))
+	if after != 0 {
+		fmt.Fprintf(&b, " after %s", SignalName(int(after)))
 	}
 	if r.Status() == 0 {
 		return b.String()
@@ -38,7 +43,7 @@ func FirstCause(rank int, name string, r Result, oomKills int) string {
 	return b.String()
 }
 
-// OOMText tells how many processes the kernel has killed for lack of memory.
+// OOMText says how many processes the kernel killed for lack of memory.
 func OOMText(n int) string {
 	if n == 1 {
 		return "the kernel killed a process for lack of memory"
@@ -46,7 +51,7 @@ func OOMText(n int) string {
 	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
 }
 
-// SignalName names a signal, as SIGTERM.
+// SignalName returns the name of a signal, such as SIGTERM.
 func SignalName(n int) string {
 	if name := unix.SignalName(syscall.Signal(n)); name != "" {
 		return name
@@ -54,9 +59,9 @@ func SignalName(n int) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// JobStatus is the exit status that stands for the end of a command. Launchers answer SIGTERM with 0 (MPICH), 1 (Open
-// MPI, torchrun, horovodrun) or the status of a rank: the job was stopped. Any other command may have saved its work
-// and ended with 0.
+// JobStatus returns the job's exit status for the end of a command. A launcher that was told to stop may exit with 0
+// (MPICH), 1 (Open MPI, torchrun, horovodrun) or the status of a rank, so its job counts as stopped by the signal. Any
+// other command may have saved its work and exited with 0.
 func (r Result) JobStatus(launcher bool) int {
 	if launcher && r.Forwarded != 0 {
 		return 128 + int(r.Forwarded)

@@ -15,9 +15,23 @@ func TestFirstCause(t *testing.T) {
 		oom  int
 	}{
 		{"rank 0's command x ended with status 0", Result{Tail: []string{"fine"}}, 0},
-		{"rank 0's command x ended with status 3; its last lines on stderr:\na\nb", Result{Code: 3, Tail: []string{"a", "b"}}, 0},
-		{"rank 0's command x was ended by SIGKILL; the kernel killed a process for lack of memory on rank 0", Result{Signal: syscall.SIGKILL}, 1},
-		{"rank 0's command x ended with status 0 after SIGTERM was passed on to it", Result{Forwarded: syscall.SIGTERM}, 0},
+		{
+			"rank 0's command x ended with status 3; its last lines on stderr:\na\nb",
+			Result{Code: 3, Tail: []string{"a", "b"}}, 0,
+		},
+		{
+			"rank 0's command x was killed by SIGKILL; the kernel killed a process for lack of memory on rank 0",
+			Result{Signal: syscall.SIGKILL}, 1,
+		},
+		{"rank 0's command x ended with status 0 after SIGTERM", Result{Forwarded: syscall.SIGTERM}, 0},
+		{
+			"rank 0's command x was stopped by SIGTERM",
+			Result{Signal: syscall.SIGTERM, Forwarded: syscall.SIGTERM}, 0,
+		},
+		{
+			"rank 0's command x was killed by SIGKILL after SIGTERM",
+			Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, 0,
+		},
 	} {
 		require.Equal(t, tt.want, FirstCause(0, "x", tt.r, tt.oom))
 	}

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// IsLauncher says whether a command is an MPI launcher itself, by its name. What a script does cannot be seen.
+// IsLauncher reports whether a command is an MPI launcher, by its name. It does not look into scripts.
 func IsLauncher(name string) bool { return programStarts(name, mpiRanks) }
 
-// Daemon is what a launcher starts on another host.
+// Daemon is a program that a launcher starts on another host.
 type Daemon struct {
 	// Program is its name, such as orted or hydra_pmi_proxy.
 	Program string
-	// Detached says that it leaves the session that started it, which then ends at once.
+	// Detached says that it leaves the session that started it, so that the session ends at once.
 	Detached bool
-	// Hosts is on how many hosts the launcher has daemons, its own host among them, if the command tells; 0 = unknown.
-	// A daemon may start others.
+	// Hosts is the number of hosts on which the launcher has daemons, with its own host, if the command tells; 0 if
+	// unknown. A daemon may start others.
 	Hosts int
 }
 
-// daemonNamed finds the launcher that starts a daemon, nil if there is none.
+// daemonNamed returns the launcher that starts a daemon, nil if no launcher does.
 func daemonNamed(program string) (l *Launcher, d daemon) {
 	for _, l := range launchers {
 		for _, d := range l.Daemons {
@@ -32,13 +32,13 @@ func daemonNamed(program string) (l *Launcher, d daemon) {
 	return nil, daemon{}
 }
 
-// tree reports whether it starts daemons on further hosts and does not tell how many.
+// tree reports whether the daemon starts daemons on further hosts without telling how many.
 func (d Daemon) tree() bool {
 	_, known := daemonNamed(d.Program)
 	return known.starts
 }
 
-// launcher is the launcher that has started it; where d is no daemon, an empty one.
+// launcher returns the launcher that started the daemon; an empty one if d is no daemon.
 func (d Daemon) launcher() *Launcher {
 	if l, _ := daemonNamed(d.Program); l != nil {
 		return l
@@ -48,10 +48,11 @@ func (d Daemon) launcher() *Launcher {
 
 const space = " \t\n\f\r"
 
-// DaemonOf tells from the command that a remote shell was asked to run whether it starts a launcher's daemon.
+// DaemonOf reports whether the command that a remote shell was asked to run starts a launcher's daemon, and returns the
+// daemon.
 func DaemonOf(command string) (d Daemon, ok bool) {
 	for more := command; more != ""; {
-		// The last word of a path, with or without quotation marks: it is a program and no part of one's name.
+		// Only the last word of a path counts, with or without quotation marks: earlier words are directories.
 		end := strings.IndexAny(more, space+`"'/;`)
 		word := more
 		if end >= 0 {
@@ -73,8 +74,8 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 	return Daemon{}, false
 }
 
-// announcedStatus is the status of the rank that a launcher has named as the reason to end, in its last lines on
-// stderr: for a launcher that then did not end, although all that was left to do was to exit.
+// announcedStatus returns the status of the rank that a launcher blamed for the end of the job in its last lines on
+// stderr. It is used if the launcher hung afterwards and had to be killed.
 func announcedStatus(tail []string) (status int, ok bool) {
 	var announcements []announcement
 	var texts []*regexp.Regexp

@@ -9,15 +9,20 @@ import (
 
 func TestDaemonOf(t *testing.T) {
 	for command, want := range map[string]Daemon{
-		` orted -mca ess "env" -mca ess_base_jobid "2664300544" --tree-spawn`:                                             {Program: "orted"},
-		` orted -mca ess "env" --daemonize -mca ess_base_jobid "2664300544"`:                                              {Program: "orted", Detached: true},
-		`( test ! -r ./.profile || . ./.profile;  orted -mca ess "env")`:                                                  {Program: "orted"},
-		`  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/l:${LD_LIBRARY_PATH:-} ; export LD ; /usr/bin/orted -mca`: {Program: "orted"},
-		`PRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib;export LD_LIBRARY_PATH;/usr/bin/prted --prtemca`:    {Program: "prted"},
-		`"/usr/bin/hydra_pmi_proxy" --control-port worker-0:41141 --rmk user`:                                             {Program: "hydra_pmi_proxy"},
-		`/opt/intel/bin//hydra_bstrap_proxy --upstream-host a /opt/intel/bin/hydra_pmi_proxy --usize -1`:                  {Program: "hydra_bstrap_proxy"},
-		` orted -mca ess "env" -mca ess_base_vpid 2 -mca ess_base_num_procs "7" -mca orte_node_regex "node-[1:0-6]@0(7)"`: {Program: "orted", Hosts: 7},
-		`prted --prtemca ess "env" --prtemca ess_base_num_procs "12" --tree-spawn`:                                        {Program: "prted", Hosts: 12},
+		`( test ! -r ./.profile || . ./.profile;  orted -mca ess "env")`:           {Program: "orted"},
+		` orted -mca ess "env" -mca ess_base_jobid "2664300544" --tree-spawn`:      {Program: "orted"},
+		` orted -mca ess "env" --daemonize -mca ess_base_jobid "2664300544"`:       {Program: "orted", Detached: true},
+		`prted --prtemca ess "env" --prtemca ess_base_num_procs "12" --tree-spawn`: {Program: "prted", Hosts: 12},
+		`"/usr/bin/hydra_pmi_proxy" --control-port worker-0:41141 --rmk user`:      {Program: "hydra_pmi_proxy"},
+
+		` orted -mca ess "env" -mca ess_base_vpid 2 -mca ess_base_num_procs "7"` +
+			` -mca orte_node_regex "node-[1:0-6]@0(7)"`: {Program: "orted", Hosts: 7},
+		`  PATH=/usr/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/l:${LD_LIBRARY_PATH:-} ; export LD ;` +
+			` /usr/bin/orted -mca`: {Program: "orted"},
+		`PRTE_PREFIX=/usr;export PRTE_PREFIX;LD_LIBRARY_PATH=/usr/lib;export LD_LIBRARY_PATH;` +
+			`/usr/bin/prted --prtemca`: {Program: "prted"},
+		`/opt/intel/bin//hydra_bstrap_proxy --upstream-host a` +
+			` /opt/intel/bin/hydra_pmi_proxy --usize -1`: {Program: "hydra_bstrap_proxy"},
 
 		`/opt/intel/5.1.3/bin/pmi_proxy --control-port a:41141 --proxy-id 1`: {Program: "pmi_proxy"},
 
@@ -59,10 +64,12 @@ thus causing the job to be terminated. The first process to do so was:
 prterun noticed that process rank 4 with PID 43 on node host-2 exited on
 signal 9 (Killed).
 --------------------------------------------------------------------------`, 137},
-		"signal on one line": {"prterun noticed that process rank 4 with PID 43 on node h exited on signal 11 (Segmentation fault).", 139},
-		"nothing":            {"Traceback (most recent call last):\nValueError: signal 9 is what I wanted", 0},
-		"no status":          {"   Exit code:    0\n   Exit code:    999\n   Exit code:    99999999999999999999", 0},
-		"no signal":          {"exited on signal 99 (What)", 0},
+		"signal on one line": {
+			"prterun noticed that process rank 4 with PID 43 on node h exited on signal 11 (Segmentation fault).", 139,
+		},
+		"nothing":   {"Traceback (most recent call last):\nValueError: signal 9 is what I wanted", 0},
+		"no status": {"   Exit code:    0\n   Exit code:    999\n   Exit code:    99999999999999999999", 0},
+		"no signal": {"exited on signal 99 (What)", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, ok := announcedStatus(strings.Split(tt.tail, "\n"))

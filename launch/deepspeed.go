@@ -7,10 +7,10 @@ import (
 )
 
 // deepSpeedHostfile is where the deepspeed command looks for its hosts without --hostfile; without the file it runs on
-// this host alone (deepspeed/launcher/runner.py, DLTS_HOSTFILE).
+// this host only (deepspeed/launcher/runner.py, DLTS_HOSTFILE).
 const deepSpeedHostfile = "/job/hostfile"
 
-// deepSpeed is the deepspeed command, which starts its processes by pdsh, and pdsh them by the name ssh.
+// deepSpeed is the deepspeed command. It starts its processes by pdsh, which calls ssh by its name.
 var deepSpeed = Launcher{
 	Name:        "DeepSpeed",
 	Programs:    []string{"deepspeed"},
@@ -31,7 +31,7 @@ func deepSpeedVariables(l Setup) []Var {
 	return t
 }
 
-// deepSpeedOptions are those of DeepSpeed 0.16's launcher (deepspeed/launcher/runner.py).
+// deepSpeedOptions are the options of DeepSpeed 0.16's launcher (deepspeed/launcher/runner.py).
 var deepSpeedOptions = options{
 	none: "h help module no_python no_local_rank no_ssh no_ssh_check force_multi save_pid elastic_training " +
 		"bind_cores_to_rank",
@@ -40,8 +40,7 @@ var deepSpeedOptions = options{
 		"autotuning bind_core_list ssh_port venv_script",
 }
 
-// deepSpeedAsked reads the arguments of the deepspeed command, which starts on every host of its list unless it is told
-// otherwise.
+// deepSpeedAsked reads the arguments of the deepspeed command, which uses every host of its list by default.
 func deepSpeedAsked(args []string) (r Request, ok bool) {
 	r.Hostfile, r.HostfileOptional = deepSpeedHostfile, true
 	for {
@@ -53,7 +52,7 @@ func deepSpeedAsked(args []string) (r Request, ok bool) {
 		value := strings.Join(values, " ")
 		switch {
 		case !known, slices.Contains([]string{"h", "help", "no_ssh", "elastic_training", "autotuning"}, name):
-			return Request{}, false // one node by itself, or a number that follows from something else
+			return Request{}, false // it runs on this node only, or the number of hosts is unknown
 		case name == "launcher" && strings.EqualFold(value, "slurm"):
 			return Request{}, false
 		case name == "H" || name == "hostfile":
@@ -76,7 +75,8 @@ func deepSpeedAsked(args []string) (r Request, ok bool) {
 	return r, len(args) > 0
 }
 
-// deepSpeedNodes reads "a@b:0,2": the names of all nodes, and of the nodes without a list of slots.
+// deepSpeedNodes reads a list such as "a@b:0,2". It returns the names of all nodes, and of those without a list of
+// slots.
 func deepSpeedNodes(list string) (all, whole []string) {
 	for node := range strings.SplitSeq(list, "@") {
 		name, _, part := strings.Cut(node, ":")

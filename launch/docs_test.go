@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tables of docs/launchers.md are made from the data.
+// TestDocs holds the generated tables of docs/launchers.md against the data.
 func TestDocs(t *testing.T) {
 	const file = "../docs/launchers.md"
 	b, err := os.ReadFile(file)
@@ -44,10 +44,10 @@ func TestDocs(t *testing.T) {
 type column struct {
 	name string
 	vars []Var
-	note string // in place of variables
+	note string // instead of variables
 }
 
-// section replaces what stands between two marks by a table.
+// section replaces the text between two marks by a table.
 func section(t *testing.T, text, name string, columns []column) string {
 	t.Helper()
 	begin, end := "<!-- begin: "+name+" -->\n", "<!-- end: "+name+" -->"

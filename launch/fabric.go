@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// Fabric is what the ranks agreed on about the network between them.
+// Fabric holds what the ranks agreed on about the network between them.
 type Fabric struct {
-	// Kind is FabricVerbs, FabricEFA, FabricTCP, or "" to leave everything to the launcher.
+	// Kind is FabricVerbs, FabricEFA, FabricTCP, or "" to leave the choice to the launcher.
 	Kind string
-	// Ports are this rank's for FabricVerbs, as "mlx5_0:1"; SamePorts says that they have the same names on every rank.
+	// Ports are this rank's ports for FabricVerbs, such as "mlx5_0:1"; SamePorts says that every rank has the same
+	// names.
 	Ports     []string
 	SamePorts bool
 	// Devices says that some rank has verbs devices, GPUs that some rank has GPUs.
@@ -18,25 +19,25 @@ type Fabric struct {
 	// NetworkDirect says that every rank has Azure's Network Direct, which only Intel MPI can use; Kind is FabricTCP
 	// then.
 	NetworkDirect bool
-	// Required says that no library may fall back to TCP by itself.
+	// Required says that no library may fall back to TCP.
 	Required bool
 	// NoPeerMemory says that on some rank processes may not read each other's memory.
 	NoPeerMemory bool
-	// ConfigDir is a directory with this rank's [UCXConfig] in a file ucx.conf, at the same place on every rank; may be
-	// "".
+	// ConfigDir is a directory, the same on every rank, with this rank's [UCXConfig] in the file ucx.conf; "" if there
+	// is none.
 	ConfigDir string
-	// Why is the reason to give for TCP.
+	// Why is the reason for TCP that the variables quote.
 	Why string
 }
 
-// The kinds of fabric, by how libraries speak to them.
+// The kinds of fabric, by the interface through which libraries use them.
 const (
 	FabricVerbs = "verbs" // InfiniBand and RoCE
 	FabricEFA   = "efa"   // Amazon's, by libfabric
 	FabricTCP   = "tcp"
 )
 
-// Job returns the variables that are the same on every rank. They can travel with a launcher's environment.
+// Job returns the variables that are the same on every rank, so that a launcher may carry them to all ranks.
 func (f Fabric) Job() (vars []Var) {
 	for _, l := range launchers {
 		if l.FabricVariables != nil {
@@ -56,8 +57,8 @@ func (f Fabric) Own() (vars []Var) {
 	return vars
 }
 
-// OwnVariables returns what every rank is told by its own host about the interface over which it is reached, for a host
-// that has several.
+// OwnVariables returns the variables that name the interface over which this host is reached. Hosts with several
+// interfaces set them for their own ranks.
 func OwnVariables(network string) (vars []Var) {
 	for _, l := range launchers {
 		if l.OwnVariables != nil {
@@ -67,9 +68,9 @@ func OwnVariables(network string) (vars []Var) {
 	return vars
 }
 
-// Travelling returns those of Own that may be in the environment of the launcher args on rank 0. Where ranks call their
-// ports differently, a launcher must not carry rank 0's names to other hosts, as some do. Those get none, and UCX,
-// which reads its file, none either.
+// Travelling returns the variables of Own that may be in the environment of the launcher args on rank 0. If the ranks'
+// ports have different names, rank 0's names must not reach other hosts: a launcher that overrides the environment
+// there gets none of them, and no launcher gets UCX's variable, because UCX reads its file.
 func (f Fabric) Travelling(args []string) []Var {
 	own := f.Own()
 	if f.SamePorts {
@@ -82,7 +83,7 @@ func (f Fabric) Travelling(args []string) []Var {
 	return slices.DeleteFunc(own, func(v Var) bool { return carries || v.Name == "UCX_NET_DEVICES" })
 }
 
-// UCXConfig is the content of the file ucx.conf in ConfigDir, "" if there is none to write.
+// UCXConfig returns the content of the file ucx.conf in ConfigDir, "" if no file is needed.
 func (f Fabric) UCXConfig() string {
 	if f.Kind != FabricVerbs || len(f.Ports) == 0 {
 		return ""

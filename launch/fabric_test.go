@@ -61,7 +61,7 @@ func TestFabricGoldens(t *testing.T) {
 	require.Empty(t, Fabric{}.UCXConfig())
 }
 
-// TestFabricTravels: names of rank 0's devices reach other hosts only where they have the same.
+// TestFabricTravels checks that names of rank 0's devices reach other hosts only if these have the same names.
 func TestFabricTravels(t *testing.T) {
 	f := Fabric{Kind: FabricVerbs, Ports: []string{"mlx5_1:1"}}
 	require.Equal(t, "UCX_NET_DEVICES=mlx5_1:1\n", f.UCXConfig())
@@ -78,8 +78,8 @@ func TestFabricTravels(t *testing.T) {
 	require.Equal(t, f.Own(), f.Travelling([]string{"mpiexec.hydra"}))
 }
 
-// TestRealHydraEnvironment is why names may not travel with hydra: the environment of mpiexec wins over that of the session
-// in which its proxy was started, and what mpiexec does not have is the session's.
+// TestRealHydraEnvironment shows why names may not travel with hydra: the environment of mpiexec overrides that of the
+// session in which its proxy was started, and only the variables that mpiexec lacks come from the session.
 func TestRealHydraEnvironment(t *testing.T) {
 	mpiexec, err := Look("mpiexec.hydra", []string{"PATH=" + defaultPath}, "")
 	if err != nil {
@@ -87,18 +87,22 @@ func TestRealHydraEnvironment(t *testing.T) {
 	}
 	dir := t.TempDir()
 	agent := filepath.Join(dir, "agent")
-	require.NoError(t, os.WriteFile(agent, []byte("#!/bin/sh\nshift 2\nexport BOTH=session ONLY=session\nexec /bin/sh -c \"$*\"\n"), 0o755))
+	const script = "#!/bin/sh\nshift 2\nexport BOTH=session ONLY=session\nexec /bin/sh -c \"$*\"\n"
+	require.NoError(t, os.WriteFile(agent, []byte(script), 0o755))
 	hosts := filepath.Join(dir, "hosts")
 	require.NoError(t, os.WriteFile(hosts, []byte("worker-0:1\n"), 0o644))
 	cmd := exec.Command(mpiexec, "-n", "1", "sh", "-c", "echo $BOTH $ONLY")
-	cmd.Env = []string{"PATH=" + defaultPath, "BOTH=mpiexec", "HYDRA_LAUNCHER=ssh", "HYDRA_LAUNCHER_EXEC=" + agent, "HYDRA_HOST_FILE=" + hosts}
+	cmd.Env = []string{
+		"PATH=" + defaultPath, "BOTH=mpiexec",
+		"HYDRA_LAUNCHER=ssh", "HYDRA_LAUNCHER_EXEC=" + agent, "HYDRA_HOST_FILE=" + hosts,
+	}
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	require.Equal(t, "mpiexec session\n", string(out))
 }
 
-// TestRealOpenMPIWithoutDevices: on a machine without verbs devices two ranks talk, TCP is among what they may use, openib
-// and UCX are not even opened, and nobody warns.
+// TestRealOpenMPIWithoutDevices checks on a machine without verbs devices that two ranks talk, that they may use TCP,
+// that Open MPI does not even open openib and UCX, and that it prints no warning.
 func TestRealOpenMPIWithoutDevices(t *testing.T) {
 	if _, err := os.Stat("/sys/class/infiniband"); err == nil {
 		missing(t, "this machine has verbs devices")
@@ -108,8 +112,10 @@ func TestRealOpenMPIWithoutDevices(t *testing.T) {
 		missing(t, err.Error())
 	}
 	run := func(more ...string) (stdout, stderr string) {
-		vars := slices.Concat(openMPI4.Variables(Setup{Root: os.Geteuid() == 0}), Fabric{Kind: FabricTCP, NoPeerMemory: true, Why: "no rank has a verbs device"}.Job())
-		environ, _ := Merge(append([]string{"PATH=" + defaultPath, "HOME=" + t.TempDir(), "TMPDIR=/tmp"}, more...), vars)
+		fabric := Fabric{Kind: FabricTCP, NoPeerMemory: true, Why: "no rank has a verbs device"}
+		vars := slices.Concat(openMPI4.Variables(Setup{Root: os.Geteuid() == 0}), fabric.Job())
+		base := []string{"PATH=" + defaultPath, "HOME=" + t.TempDir(), "TMPDIR=/tmp"}
+		environ, _ := Merge(append(base, more...), vars)
 		cmd := exec.Command(mpirun, "-np", "2", "--oversubscribe", "/usr/bin/python3", "-c",
 			"from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(c.rank + 1)\nif c.rank == 0: print(s)")
 		cmd.Env = environ

@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	// maxScript is the size up to which a file among the arguments of a command is searched.
+	// maxScript is the largest size of a file among the arguments of a command that is searched.
 	maxScript = 1 << 20
-	// maxWords is the number of words of a command's arguments that are tried as names of files.
+	// maxWords is the number of words of a command's arguments that are tried as file names.
 	maxWords = 256
 )
 
-// Places are where the user of a job may have chosen the networks of a launcher or library.
+// Places are the places in which the user of a job may have chosen the networks of a launcher or library.
 type Places struct {
-	// Environ is the environment of the command, without what this package adds.
+	// Environ is the environment of the command, without the variables that this package adds.
 	Environ []string
-	// Args is the command with its arguments, and Command the path of its program.
+	// Args is the command with its arguments, Command the path of its program.
 	Args    []string
 	Command string
 	// Dir is the working directory of the command.
 	Dir string
-	// Launcher is what [Configured] has found.
+	// Launcher is the path that [Configured] returned.
 	Launcher string
 	// Root is the root of the file system.
 	Root fs.FS
 }
 
-// Texts are what [Places.Texts] has found: each text behind the name of its place.
+// Texts is what [Places.Texts] found: the name of each place, followed by its text.
 type Texts []string
 
-// Settled says which choice of the user's a variable would contradict or overrule, and its place; "" if there is none.
-// Open MPI refuses interfaces to include beside interfaces to exclude, even empty ones, and prefers the environment to
-// its files. The variable itself in the environment does not count: [Merge] keeps the user's value.
+// Settled returns which choice of the user a variable would contradict or override, and where it was found; "" if there
+// is none. Open MPI refuses interfaces to include beside interfaces to exclude, even an empty list, and prefers the
+// environment to its files. The variable itself in the environment does not count, because [Merge] keeps the user's
+// value.
 func (t Texts) Settled(variable string) string {
 	for _, setting := range strings.Fields(ruledOutBy(variable)) {
 		for i := 0; i < len(t); i += 2 {
@@ -47,7 +48,7 @@ func (t Texts) Settled(variable string) string {
 	return ""
 }
 
-// ruledOutBy are the names under which a user makes the choice that a variable or option would make.
+// ruledOutBy returns the names that a user sets to make the same choice as a variable or option of ours.
 func ruledOutBy(variable string) string {
 	for _, l := range launchers {
 		for _, c := range l.Choices {
@@ -59,12 +60,12 @@ func ruledOutBy(variable string) string {
 	return ""
 }
 
-// theVariable begins the name of a text that is one of the environment.
+// theVariable is the beginning of the name of a place that is an environment variable.
 const theVariable = "the variable "
 
-// mentions says whether a text chooses something for a setting, and not in a line that is a comment: the name of a
-// parameter or option as a whole word, and the name of a variable where it gets a value. `-x NAME` and $NAME only pass
-// on or read what the variable has.
+// mentions reports whether a text sets something: the name of a parameter or option as a whole word, or a variable that
+// gets a value. Lines that are comments do not count. `-x NAME` and $NAME do not count for a variable, because they
+// only forward or read it.
 func mentions(text, setting string) bool {
 	for {
 		before, after, found := strings.Cut(text, setting)
@@ -87,7 +88,7 @@ func mentions(text, setting string) bool {
 	}
 }
 
-// isWord says whether a byte of s belongs to a name.
+// isWord reports whether the byte s[i] belongs to a name.
 func isWord(s string, i int) bool {
 	if i < 0 || i >= len(s) {
 		return false
@@ -96,7 +97,8 @@ func isWord(s string, i int) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
-// Configured finds the program whose prefix holds the configuration of a launcher, links resolved; "" if there is none.
+// Configured returns the program whose prefix holds the configuration of a launcher, with links resolved; "" if there
+// is none.
 func Configured(environ []string) string {
 	for _, l := range launchers {
 		if l.Files.prefixOf == "" {
@@ -114,8 +116,8 @@ func Configured(environ []string) string {
 	return ""
 }
 
-// Texts reads the environment, the arguments, the scripts among them, and the files in which launchers and libraries
-// look for settings. Only regular files are opened.
+// Texts reads the environment, the arguments, the scripts among them, and the files from which launchers and libraries
+// read settings. It opens only regular files.
 func (p *Places) Texts() Texts {
 	var texts Texts
 	for _, kv := range p.Environ {
@@ -183,10 +185,10 @@ func (p *Places) Texts() Texts {
 	return texts
 }
 
-// betweenNames says whether a character of a command line can stand between two names of files.
+// betweenNames reports whether a character of a command line can separate two file names.
 func betweenNames(r rune) bool { return strings.ContainsRune(" \t\n\r;&|()<>'\"=,:", r) }
 
-// read returns the text of a regular file, "" if it is none, or too big for a script, or no text.
+// read returns the text of a regular file, "" if it is no regular file, too large for a script, or binary.
 func (p *Places) read(name string) string {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	info, err := fs.Stat(p.Root, name)

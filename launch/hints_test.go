@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hintNames are the variables of ours that choose a network.
+// hintNames returns our variables that choose a network.
 func hintNames() (vars []Var) {
 	verbs := Fabric{Kind: FabricVerbs, Ports: []string{"mlx5_0:1"}, SamePorts: true, ConfigDir: "/run/paiinit"}
 	tcp := Fabric{Kind: FabricTCP, Devices: true, Why: "why"}
@@ -21,7 +21,7 @@ func hintNames() (vars []Var) {
 	return append(vars, tcp.Job()...)
 }
 
-// settled are the names of the variables that are left out, with the reason of the first.
+// settled returns the names of the variables that are left out, with the reason of the first.
 func settled(p *Places) (names, reason string) {
 	texts := p.Texts()
 	var all []string
@@ -183,7 +183,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// Only regular files are opened: a pipe among the arguments would hold up the launch.
+// Only regular files are opened, because a pipe among the arguments would block the launch.
 func TestSettledOpensRegularFilesOnly(t *testing.T) {
 	root := notToBeOpened{fstest.MapFS{
 		"pipe": {Data: []byte("btl_tcp_if_exclude"), Mode: fs.ModeNamedPipe | 0o600}, "job/x": {Data: []byte("x")},
@@ -192,12 +192,12 @@ func TestSettledOpensRegularFilesOnly(t *testing.T) {
 	require.Empty(t, names)
 }
 
-// notToBeOpened has no Open that returns.
+// notToBeOpened is a file system whose Open fails the test.
 type notToBeOpened struct{ fstest.MapFS }
 
 func (f notToBeOpened) Open(name string) (fs.File, error) { panic(name + " is opened") }
 
-// Every variable that names a network can be settled by its own name at least.
+// A user can settle every variable that names a network at least by its own name.
 func TestEveryNetworkHintHasSettings(t *testing.T) {
 	for _, v := range Environment(everything) {
 		if v.Value == everything.Network || v.Value == everything.Interface {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// horovod is horovodrun. It finds its hosts by -H or --hostfile alone, its remote shell by the name ssh, and its network by
-// asking every host; with mpirun below it, that one's variables count. A host with several networks is told which one
-// Gloo takes, because the question is answered by name (horovod/runner/driver/driver_service.py).
+// horovod is horovodrun. It takes its hosts only from -H or --hostfile, its remote shell by the name ssh, and its
+// network from the answers of every host; if it runs mpirun, mpirun's variables count. On hosts with several networks a
+// variable names Gloo's interface, because the answers name interfaces (horovod/runner/driver/driver_service.py).
 var horovod = Launcher{
 	Name:     "horovodrun",
 	Programs: []string{"horovodrun"},
@@ -22,7 +22,8 @@ var horovod = Launcher{
 	RankVariables: []string{"HOROVOD_RANK"},
 	Choices: []choice{
 		{"HOROVOD_GLOO_IFACE", "HOROVOD_GLOO_IFACE --network-interface --network-interfaces"},
-		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"}, // it passes the interface on to mpirun as such
+		// horovodrun passes the interface to mpirun as btl_tcp_if_include.
+		{horovodInterface, "btl_tcp_if_include btl_tcp_if_exclude"},
 	},
 	Asked: horovodAsked,
 	Fill: &Fill{
@@ -45,11 +46,11 @@ func horovodVariables(l Setup) []Var {
 	return t
 }
 
-// horovodInterface is the option that chooses its network. Horovod 0.25 has --network-interfaces, too; this spelling is
-// understood by all since 0.19.2.
+// horovodInterface is the option that chooses its network. Horovod 0.25 has --network-interfaces as well; every version
+// since 0.19.2 understands this spelling.
 const horovodInterface = "--network-interface"
 
-// horovodOptions are those of horovodrun 0.16 to 0.28 (horovod/runner/launch.py).
+// horovodOptions are the options of horovodrun 0.16 to 0.28 (horovod/runner/launch.py).
 var horovodOptions = options{
 	none: "h help v version cb check-build disable-cache verbose tcp hierarchical-allreduce " +
 		"no-hierarchical-allreduce hierarchical-allgather no-hierarchical-allgather torus-allreduce " +
@@ -67,14 +68,14 @@ var horovodOptions = options{
 	two: "blacklist-cooldown-range",
 }
 
-// elastic are the options with which hosts come and go: the user's script says which there are.
+// elastic are the options of elastic jobs, in which a script of the user lists the hosts.
 var elastic = []string{
 	"host-discovery-script", "min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host", "elastic-timeout",
 	"reset-limit", "blacklist-cooldown-range",
 }
 
-// readHorovodrun reads the arguments of horovodrun. Behind an option that it does not know it cannot tell where COMMAND
-// begins: then an option for hosts counts wherever it stands, because horovodrun refuses two of them.
+// readHorovodrun reads the arguments of horovodrun. After an unknown option it cannot tell where COMMAND begins, so an
+// option for hosts counts anywhere on the line: horovodrun refuses two of them.
 func readHorovodrun(args []string) HostLine {
 	h := HostLine{readable: true}
 	rest, query := args, false
@@ -141,9 +142,9 @@ func horovodWords(hosts []string, ranks int) []string {
 	return words
 }
 
-// lacksHorovodInterface reports whether a horovodrun is that of Horovod 0.19.1 or older, which refuses
-// --network-interface or has another one. Its script tells: it imports horovod.run.run, and that of later ones
-// horovod.run.runner or horovod.runner.
+// lacksHorovodInterface reports whether a horovodrun belongs to Horovod 0.19.1 or older, which does not understand
+// --network-interface. Its script tells: older ones import horovod.run.run, later ones horovod.run.runner or
+// horovod.runner.
 func lacksHorovodInterface(script []byte) bool {
 	return bytes.Contains(script, []byte("horovod.run ")) || bytes.Contains(script, []byte("horovod.run.run "))
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identified gives a name and a version to what a launcher printed, "" if it is none that is known.
+// identified returns the name and version that a launcher printed, "" if the text is unknown.
 func identified(output string) string {
 	for _, l := range launchers {
 		for _, v := range l.Versions {
@@ -26,7 +26,7 @@ func identified(output string) string {
 	return ""
 }
 
-// candidates are the launchers that a script may call; a command that is one itself is the only one.
+// candidates returns the launchers that a script may call.
 func candidates() (names []string) {
 	for _, l := range launchers {
 		for _, name := range l.Compared {
@@ -38,20 +38,19 @@ func candidates() (names []string) {
 	return names
 }
 
-// versionTimeout bounds one --version. A job waits for it only with --require-same-launcher. It is long because a host
-// may be overloaded by the start of the very job, and what is cut off was done for nothing.
+// versionTimeout bounds one --version. It is long, because the start of the job may overload the host; a job waits for
+// the answer only with --require-same-launcher.
 const versionTimeout = time.Minute
 
-// unknown stands for the version of a launcher that exists but has not said it: not in time, or not in known words.
+// unknown stands for the version of a launcher that did not answer in time, or whose answer was not understood.
 const unknown = "?"
 
-// lowest is the nice value (sched(7)) of what takes only the time that nobody else needs.
+// lowest is the nice value (sched(7)) of a process that runs only if no other wants to.
 const lowest = 19
 
-// Identify asks the launcher that command is, or those that it may call, for the version, and returns what they are as
-// "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there is none. A launcher that did not say a known version
-// is "mpirun=?". Where the answer is in no hurry, they run with the lowest priority: two of them take 5 to 10 ms of
-// processor time.
+// Identify asks launchers for their versions: the launcher that command is, or all those that it may call. It returns
+// them as "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there are none, and "mpirun=?" for an unknown
+// version. Without hurry they run at the lowest priority, because two of them take 5 to 10 ms of processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
 	names := candidates()
 	if len(command) > 0 && IsLauncher(command[0]) {
@@ -60,7 +59,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	found := make([]string, len(names))
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	// The names of each: mpirun and mpiexec are often one, and every start of it delays the launch.
+	// Names are grouped by program, because mpirun and mpiexec are often the same, and each start delays the launch.
 	programs := make(map[string][]int)
 	for i, name := range names {
 		path, err := Look(name, environ, "")
@@ -87,7 +86,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 			if !hurry {
 				_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, lowest)
 			}
-			_ = cmd.Wait() // one that fails may have said it
+			_ = cmd.Wait() // a launcher that fails may still have printed its version
 			v := identified(out.String())
 			if v == "" {
 				return
@@ -101,7 +100,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	return strings.Join(slices.DeleteFunc(found, func(s string) bool { return s == "" }), " ")
 }
 
-// versionOption is the option with which a program says its version.
+// versionOption returns the option with which a program prints its version.
 func versionOption(program string) string {
 	for _, l := range launcherPrograms(filepath.Base(program)) {
 		if l.VersionOption != "" {
@@ -111,7 +110,7 @@ func versionOption(program string) string {
 	return "--version"
 }
 
-// Known reports whether what [Identify] found holds a version.
+// Known reports whether the result of [Identify] holds a known version.
 func Known(found string) bool {
 	for _, entry := range strings.Fields(found) {
 		if !strings.HasSuffix(entry, "="+unknown) {
@@ -121,9 +120,9 @@ func Known(found string) bool {
 	return false
 }
 
-// Differ compares what [Identify] found on several hosts, by the name of the host. It returns one line that names them,
-// "" if every launcher whose version the first host knows is the same everywhere. An unknown version differs from a
-// known one only with strict: an overloaded host that did not answer in time most probably has the same.
+// Differ compares the results of [Identify] on several hosts. It returns one line that names a launcher whose version
+// differs, "" if every launcher whose version the first host knows is the same on all hosts. An unknown version counts
+// as a difference only if strict: an overloaded host that did not answer in time most probably has the same version.
 func Differ(hosts, found []string, strict bool) string {
 	if len(found) == 0 {
 		return ""

@@ -2,8 +2,8 @@ package launch
 
 import "time"
 
-// intelMPI is Intel MPI's hydra. Names from Intel's reference for mpiexec.hydra; not measured, the product cannot be
-// had without a licence.
+// intelMPI is Intel MPI's hydra. The names are from Intel's reference for mpiexec.hydra and were never tried: the
+// product needs a licence.
 var intelMPI = Launcher{
 	Name:      "Intel MPI",
 	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
@@ -17,7 +17,7 @@ var intelMPI = Launcher{
 	Compared:        []string{"mpirun", "mpiexec", "mpiexec.hydra"},
 	Versions:        []versionText{{`Intel\(R\) MPI Library.*,? Version (.*?)(?: Build|$)`, "Intel MPI"}},
 	Options:         hydraOptions,
-	// pmi_proxy is that of versions before 2019. All but the first of its proxies are started by others.
+	// Versions before 2019 call the proxy pmi_proxy. Proxies start further proxies.
 	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
 	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
@@ -26,7 +26,8 @@ var intelMPI = Launcher{
 func intelMPIVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
-		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh", "Intel MPI starts its proxies by a remote shell, whatever scheduler it believes to be in")
+		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh",
+			"Intel MPI starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
 	t.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", l.AgentPath, "Intel MPI starts its proxies on the other hosts through paiinit")
 	t.set("I_MPI_HYDRA_HOST_FILE", l.CountedHostfile, "Intel MPI starts on the hosts of this job")
@@ -37,16 +38,16 @@ func intelMPIVariables(l Setup) []Var {
 func intelMPIFabric(f Fabric) []Var {
 	var t table
 	if f.Kind == FabricVerbs && f.Required {
-		t.set("I_MPI_FABRICS", "shm:ofi", "RDMA is required: Intel MPI speaks through libfabric")
-		t.set("I_MPI_OFI_PROVIDER", "mlx", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+		t.set("I_MPI_FABRICS", "shm:ofi", "RDMA is required: Intel MPI uses libfabric")
+		t.set("I_MPI_OFI_PROVIDER", "mlx", "RDMA is required: Intel MPI fails instead of falling back to TCP")
 	}
 	if f.NetworkDirect {
-		const why = "every rank has Azure's Network Direct: Intel MPI speaks through DAPL"
+		const why = "every rank has Azure's Network Direct: Intel MPI uses DAPL"
 		t.set("I_MPI_FABRICS", "shm:dapl", why)
 		t.set("I_MPI_DAPL_PROVIDER", "ofa-v2-ib0", why)
 		t.set("I_MPI_DYNAMIC_CONNECTION", "0", why)
 		if f.Required {
-			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails rather than fall back to TCP")
+			t.set("I_MPI_FALLBACK", "0", "RDMA is required: Intel MPI fails instead of falling back to TCP")
 		}
 	}
 	return t

@@ -1,17 +1,20 @@
-// Package launch knows what each launcher wants in its environment, finds the user's command, and runs it.
+// Package launch runs the command of a job and hides how launchers differ from each other.
 //
-// The user's command line is never touched. `mpirun python train.py` stays as it is; which hosts there are and how to
-// reach them is told by environment variables, for every launcher and every version at once, because a shell script
-// around the launcher cannot be looked into. A launcher is one file with one [Launcher] value; [Environment] puts their
-// variables together.
+// A launcher is one file with one [Launcher] value, and one entry in the list of launchers. The value says which
+// programs and environment variables belong to the launcher, how to read its version and its command line, which
+// daemons it starts on other hosts, how it fails, and how it is stopped. No other code names a launcher. [Environment]
+// returns the variables of all launchers: they are all set, because the command may be a script, and nothing tells
+// which launcher it calls. The command line itself stays as the user wrote it.
 //
-// [Run] runs one command to its end in a process group of its own, and returns how it ended: it passes signals on,
-// stops the group when it is told to, and takes away what the command left behind in its group. A [Supervisor] watches
-// the command from plain events, and judges its end; a [Stopper] stops a launcher by its ranks first.
+// [Run] runs one command in a process group of its own until it ends: it passes signals on, stops the group on request,
+// and removes the processes that the command left in it. A [Supervisor] receives events while a launcher runs, ends a
+// launcher that cannot go on, and judges how the job ended; [Sessions] holds what is known of the launcher's sessions
+// to other hosts, and [Asks] what its command line asked for. A [Stopper] stops the ranks before their launcher. A
+// [Verdict] judges a job in which every rank runs the command.
 //
-// The package does not guess: it does not look for hosts, does not read its own process's environment, writes no files,
-// runs nothing but the given command and launchers for their versions, and does not reach processes that left the group
-// (the init does).
+// The package searches for no hosts, does not read the environment of its own process, writes no files, and sends
+// nothing over the network. It runs the given command, and launchers to read their versions. It never reads the user's
+// scripts to find out which launcher they call.
 package launch
 
 import (
@@ -20,37 +23,41 @@ import (
 	"strings"
 )
 
-// Setup holds what the launchers' variables are made of. The zero value of a field leaves out what depends on it.
+// Setup holds the values from which the launchers' variables are made. If a field is empty, the variables that need it
+// are left out.
 type Setup struct {
 	// Hostfile is the path of the host list in the form "name slots=n" (Open MPI). It must exist on this host only.
 	Hostfile string
 	// CountedHostfile is the path of the host list in the form "name:n" (MPICH, Intel MPI).
 	CountedHostfile string
-	// Agent are the words of the remote-shell agent for Open MPI, the first of them an absolute path. The launcher calls it
-	// on every host of its spawn tree, so the path must be the same everywhere.
+	// Agent holds the words of the remote-shell agent for Open MPI; the first is an absolute path. The path must be the
+	// same on all hosts, because the launcher calls the agent on every host of its spawn tree.
 	Agent []string
-	// AgentPath is the remote-shell agent for launchers that take one path and no words (MPICH, Intel MPI).
+	// AgentPath is the remote-shell agent for launchers that take a path without arguments (MPICH, Intel MPI).
 	AgentPath string
-	// Interface is the network interface over which the hosts reach each other, under the same name on every host.
+	// Interface is the network interface over which the hosts reach each other; it has the same name on every host.
 	Interface string
-	// Several says that this host has other interfaces beside it, among which the launchers might choose the wrong one.
+	// Several says that this host has more interfaces, so that a launcher might choose the wrong one.
 	Several bool
-	// Network is the network that holds the addresses of all hosts, as "10.0.0.0/24"; only needed where a host has several.
+	// Network is the network that holds the addresses of all hosts, as "10.0.0.0/24". It is only needed if a host has
+	// several interfaces.
 	Network string
-	// TempDir is where Open MPI's daemons keep their session directories on every host; "" for their own choice, TMPDIR or /tmp.
+	// TempDir is the directory for the session directories of Open MPI's daemons on every host; "" lets them use TMPDIR
+	// or /tmp.
 	TempDir string
 	// Root says that the launcher will run as uid 0.
 	Root bool
 }
 
-// Var is one environment variable and why it is set, or removed.
+// Var is an environment variable that is set or removed, and the reason.
 type Var struct {
 	Name, Value string
-	// Reason is one line for people: what the variable makes the launcher do.
+	// Reason says in one line what the variable makes the launcher do.
 	Reason string
 }
 
-// Environment returns the variables for all launchers. [Setup.Check] says beforehand whether s can be expressed.
+// Environment returns the variables of all launchers. Call [Setup.Check] first: it tells whether these variables can
+// hold the values of s.
 func Environment(s Setup) []Var {
 	var vars []Var
 	for _, l := range launchers {
@@ -61,44 +68,50 @@ func Environment(s Setup) []Var {
 	return vars
 }
 
-// Check returns an error if a value of l would not survive its way: Open MPI splits the agent at blanks and colons,
-// without any quoting, and hands it and the host list on to other hosts inside a shell command.
+// Check returns an error if a value of l cannot be passed through a launcher: Open MPI splits the agent at blanks and
+// colons, knows no quoting, and passes the agent and the host list to other hosts inside a shell command.
 func (l Setup) Check() error {
 	for i, w := range l.Agent {
 		if !plain(w) {
-			return fmt.Errorf("launch: agent word %q: only letters, digits and any of %q can be passed through Open MPI", w, plainExtra)
+			return fmt.Errorf("agent word %q: only letters, digits and any of %q can be passed through Open MPI",
+				w, plainExtra)
 		}
 		if i == 0 && !path.IsAbs(w) {
-			return fmt.Errorf("launch: agent %q: not an absolute path", w)
+			return fmt.Errorf("agent %q: not an absolute path", w)
 		}
 	}
 	if l.AgentPath != "" && (!path.IsAbs(l.AgentPath) || !plain(l.AgentPath)) {
-		return fmt.Errorf("launch: agent %q: want an absolute path of letters, digits and any of %q", l.AgentPath, plainExtra)
+		return notPlain("agent", l.AgentPath)
 	}
 	for _, f := range []string{l.Hostfile, l.CountedHostfile} {
 		if f != "" && (!path.IsAbs(f) || !plain(f)) {
-			return fmt.Errorf("launch: hostfile %q: want an absolute path of letters, digits and any of %q", f, plainExtra)
+			return notPlain("hostfile", f)
 		}
 	}
 	if l.TempDir != "" && (!path.IsAbs(l.TempDir) || !plain(l.TempDir)) {
-		return fmt.Errorf("launch: directory %q: want an absolute path of letters, digits and any of %q", l.TempDir, plainExtra)
+		return notPlain("directory", l.TempDir)
 	}
 	if l.Interface != "" && (!plain(l.Interface) || strings.ContainsAny(l.Interface, "/,")) {
-		return fmt.Errorf("launch: interface %q: not the name of a network interface", l.Interface)
+		return fmt.Errorf("interface %q: not the name of a network interface", l.Interface)
 	}
 	if l.Network != "" && (!plain(l.Network) || !strings.Contains(l.Network, "/") || strings.Contains(l.Network, ",")) {
-		return fmt.Errorf("launch: network %q: want the form 10.0.0.0/24", l.Network)
+		return fmt.Errorf("network %q: want the form 10.0.0.0/24", l.Network)
 	}
 	return nil
 }
 
-// plainExtra are the characters beside letters and digits that no launcher and no shell gives a meaning.
+func notPlain(what, value string) error {
+	return fmt.Errorf("%s %q: want an absolute path of letters, digits and any of %q", what, value, plainExtra)
+}
+
+// plainExtra holds the characters, beside letters and digits, that have no meaning for any launcher or shell.
 const plainExtra = "_./+,=@%-"
 
 func plain(s string) bool {
 	for i := range len(s) {
 		c := s[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(plainExtra, c) >= 0 {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte(plainExtra, c) >= 0 {
 			continue
 		}
 		return false
@@ -106,13 +119,13 @@ func plain(s string) bool {
 	return s != ""
 }
 
-// Merge adds vars to environ. A variable that environ already has, even with an empty value, stays as the user set it;
-// kept lists those whose value differs from ours, with the user's value and our reason. environ is not modified.
+// Merge adds vars to environ. A variable that environ already has stays as the user set it, even if it is empty. kept
+// lists the variables whose value differs from ours, with the user's value and our reason. environ is not modified.
 func Merge(environ []string, vars []Var) (out []string, kept []Var) {
 	have := make(map[string]string, len(environ))
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
-		// Of a name given twice, getenv takes the first (glibc, musl, Go, Python).
+		// If a name occurs twice, getenv returns the first value (glibc, musl, Go, Python).
 		if _, twice := have[name]; !twice {
 			have[name] = value
 		}
@@ -131,17 +144,16 @@ func Merge(environ []string, vars []Var) (out []string, kept []Var) {
 	return out, kept
 }
 
-// Leftovers returns the variables of environ by which a launcher would believe itself inside another scheduler's
-// allocation and ignore our host list. They belong removed from the environment of a launcher, see [Without].
+// Leftovers returns the variables of environ that would make a launcher believe that it runs inside another scheduler's
+// allocation and ignore our host list. [Without] removes them from the environment of a launcher.
 //
-// Only the few variables that switch a launcher over are listed; the rest of a scheduler's variables stay, programs
-// read them.
+// It returns only the variables that cause this; the other variables of a scheduler stay, because programs read them.
 func Leftovers(environ []string) []Var {
 	var found []Var
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		if name == "MASTER_PORT" && strings.Contains(value, "://") {
-			found = append(found, Var{name, value, "it is the link to a Kubernetes Service called master, not a port"})
+			found = append(found, Var{name, value, "it describes a Kubernetes Service called master and is not a port"})
 		}
 		if reason := foreignReason(name); reason != "" {
 			found = append(found, Var{name, value, reason})
@@ -150,7 +162,7 @@ func Leftovers(environ []string) []Var {
 	return found
 }
 
-// foreignReason is what the first launcher that a variable switches over would do; "" if it switches none.
+// foreignReason returns what the first launcher that reacts to a foreign variable would do, "" if no launcher reacts.
 func foreignReason(variable string) string {
 	for _, l := range launchers {
 		for _, f := range l.Foreign {
@@ -177,10 +189,10 @@ func Without(environ []string, vars []Var) []string {
 	return out
 }
 
-// table collects variables whose value is not empty.
+// table collects variables and leaves out those with an empty value.
 type table []Var
 
-// Inlined into its callers, set would make the program 16 kB bigger.
+// set is not inlined, because inlining makes the program 16 kB bigger.
 //
 //go:noinline
 func (t *table) set(name, value, reason string) {

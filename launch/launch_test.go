@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// everything has a value in each field, so that each variable shows up in a golden.
+// everything has a value in each field, so that each variable appears in a golden.
 var everything = Setup{
 	TempDir:         "/run/paiinit/tmp",
 	Hostfile:        "/run/paiinit/hostfile",
@@ -28,7 +28,7 @@ var everything = Setup{
 	Root:            true,
 }
 
-// goldenName is the launcher's name in lower case, without anything but letters and digits.
+// goldenName returns the launcher's name in lower case, with letters and digits only.
 func goldenName(l *Launcher) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsLetter(r) && !unicode.IsDigit(r) {
@@ -43,12 +43,12 @@ func TestLauncherGoldens(t *testing.T) {
 	var all []Var
 	for _, l := range launchers {
 		if l.Variables == nil && l.Manual == "" {
-			continue // it learns nothing from us
+			continue // paiinit sets no variables for it
 		}
 		var vars []Var
 		if l.Variables != nil {
 			vars = l.Variables(everything)
-			require.Empty(t, l.Variables(Setup{}), "the zero value asks for nothing")
+			require.Empty(t, l.Variables(Setup{}), "an empty Setup gives no variables")
 		}
 		all = append(all, vars...)
 		t.Run(goldenName(l), func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 		change func(*Setup)
 		want   string
 	}{
-		"colon":           {func(l *Setup) { l.Agent[1] = "a:b" }, `launch: agent word "a:b": only letters`},
+		"colon":           {func(l *Setup) { l.Agent[1] = "a:b" }, `agent word "a:b": only letters`},
 		"blank":           {func(l *Setup) { l.Agent[1] = "a b" }, `agent word "a b"`},
 		"empty word":      {func(l *Setup) { l.Agent[1] = "" }, `agent word ""`},
 		"quote":           {func(l *Setup) { l.Agent[1] = `"` }, `agent word "\""`},
@@ -109,11 +109,18 @@ func TestCheck(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	environ := []string{"PATH=/bin", "A=user", "B=", "A=second", "novalue", "E=same"}
-	vars := []Var{{"A", "ours", "why a"}, {"B", "ours", "why b"}, {"C", "ours", "why c"}, {"novalue", "ours", "why n"}, {"E", "same", "why e"}, {"C", "again", "twice"}}
+	vars := []Var{
+		{"A", "ours", "why a"}, {"B", "ours", "why b"}, {"C", "ours", "why c"},
+		{"novalue", "ours", "why n"},
+		{"E", "same", "why e"},
+		{"C", "again", "twice"},
+	}
 	before := append([]string{}, environ...)
 	out, kept := Merge(environ, vars)
 	require.Equal(t, []string{"PATH=/bin", "A=user", "B=", "A=second", "novalue", "E=same", "C=ours"}, out)
-	require.Equal(t, []Var{{"A", "user", "why a"}, {"B", "", "why b"}, {"novalue", "", "why n"}, {"C", "ours", "twice"}}, kept)
+	require.Equal(t, []Var{
+		{"A", "user", "why a"}, {"B", "", "why b"}, {"novalue", "", "why n"}, {"C", "ours", "twice"},
+	}, kept)
 	require.Equal(t, before, environ)
 
 	out, kept = Merge(nil, nil)
@@ -122,7 +129,10 @@ func TestMerge(t *testing.T) {
 }
 
 func TestLeftovers(t *testing.T) {
-	environ := []string{"SLURM_JOBID=7", "SLURM_PROCID=0", "PATH=/bin", "PBS_NODEFILE=/n", "LSB_HOSTS=a b", "SLURM_JOBID=8", "XLSB_HOSTS=1"}
+	environ := []string{
+		"SLURM_JOBID=7", "SLURM_PROCID=0", "PATH=/bin", "PBS_NODEFILE=/n",
+		"LSB_HOSTS=a b", "SLURM_JOBID=8", "XLSB_HOSTS=1",
+	}
 	found := Leftovers(environ)
 	var names []string
 	for _, v := range found {

@@ -14,37 +14,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exit statuses of a shell (POSIX.1-2017, Shell Command Language 2.8.2).
+// The exit statuses of a shell for a command that it cannot run (POSIX.1-2017, Shell Command Language 2.8.2).
 const (
 	statusCannotExecute = 126
 	statusNotFound      = 127
 )
 
-// defaultPath is searched where the environment has no PATH; it is what Docker gives a container without one.
+// defaultPath is searched if the environment has no PATH; Docker gives it to a container without PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // LookError says why a command cannot be run.
 type LookError struct {
-	// Name is the command as it was given.
+	// Name is the command as the caller gave it.
 	Name string
-	// Status is the exit status that a shell gives: 127 not found, 126 found but not executable.
+	// Status is the exit status that a shell returns: 127 if not found, 126 if not executable.
 	Status int
 	// Err is the cause.
 	Err error
 }
 
-// Error names the command and the cause.
-func (e *LookError) Error() string { return fmt.Sprintf("launch: running %q: %v", e.Name, e.Err) }
+// Error returns the name of the command and the cause.
+func (e *LookError) Error() string { return fmt.Sprintf("running %q: %v", e.Name, e.Err) }
 
 // Unwrap returns the cause.
 func (e *LookError) Unwrap() error { return e.Err }
 
-// Look finds the executable file of a command as a shell would: a name with a slash is a path, any other name is
-// searched along the PATH of environ (not of this process). dir, an absolute path, is where relative paths begin; with
-// "" they begin at the working directory and come back relative.
+// Look finds the executable file of a command like a shell: a name with a slash is a path, other names are searched in
+// the PATH of environ (not of this process). Relative paths begin at dir, an absolute path; if dir is "", they begin at
+// the working directory, and the result is relative.
 //
-// Every error is a [*LookError]. Unlike a shell, Look does not run what it finds by a relative entry of PATH: that is
-// an error with [exec.ErrDot].
+// Every error is a [*LookError]. Unlike a shell, Look refuses a file that it finds through a relative entry of PATH:
+// that is an error with [exec.ErrDot].
 func Look(name string, environ []string, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		file := name
@@ -65,7 +65,7 @@ func Look(name string, environ []string, dir string) (string, error) {
 	}
 	var denied error
 	for _, entry := range filepath.SplitList(search) {
-		relative := !filepath.IsAbs(entry) // an empty entry is the working directory, too
+		relative := !filepath.IsAbs(entry) // also if it is empty, which means the working directory
 		file := filepath.Join(entry, name)
 		if relative && dir != "" {
 			file = filepath.Join(dir, file)
@@ -73,7 +73,8 @@ func Look(name string, environ []string, dir string) (string, error) {
 		err := executable(file)
 		switch {
 		case err == nil && relative:
-			return "", &LookError{name, statusCannotExecute, fmt.Errorf("found by the relative entry %q of PATH: %w", entry, exec.ErrDot)}
+			err = fmt.Errorf("found by the relative entry %q of PATH: %w", entry, exec.ErrDot)
+			return "", &LookError{name, statusCannotExecute, err}
 		case err == nil:
 			return file, nil
 		case denied == nil && !notThere(err):
@@ -86,9 +87,9 @@ func Look(name string, environ []string, dir string) (string, error) {
 	return "", &LookError{name, statusNotFound, fmt.Errorf("not found in PATH (%s)", search)}
 }
 
-// LookPast finds the program that a shell would find if self were not there: it searches PATH after the first entry
-// that holds self under this name, and passes over every further link to self. A chain of programs that pass a call on
-// to each other in this way only moves down PATH, so it ends. Relative entries are passed over.
+// LookPast finds the program that a shell would find if self did not exist: it searches PATH after the first entry that
+// holds self under this name, and skips further links to self and relative entries. A chain of programs that pass a
+// call on in this way ends, because each moves further down PATH.
 func LookPast(name string, environ []string, self fs.FileInfo) (string, error) {
 	search, set := lookupEnv(environ, "PATH")
 	if !set {
@@ -110,7 +111,7 @@ func LookPast(name string, environ []string, self fs.FileInfo) (string, error) {
 	return "", &LookError{name, statusNotFound, fmt.Errorf("there is no other %s in PATH (%s)", name, search)}
 }
 
-// lookupEnv returns the value that getenv would: the first.
+// lookupEnv returns the first value of a variable, as getenv does.
 func lookupEnv(environ []string, name string) (value string, set bool) {
 	for _, kv := range environ {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
@@ -131,7 +132,7 @@ func executable(file string) error {
 	}
 	err = unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		// Kernels before 5.8 and seccomp profiles that do not know faccessat2.
+		// Kernels before 5.8, and seccomp profiles without faccessat2.
 		if err = nil; fi.Mode()&0o111 == 0 {
 			err = syscall.EACCES
 		}
@@ -142,9 +143,10 @@ func executable(file string) error {
 	return nil
 }
 
-// notThere reports whether err says that there is no such file, as opposed to a file that cannot be executed.
+// notThere reports whether err says that a file does not exist, as opposed to a file that cannot be executed.
 func notThere(err error) bool {
-	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) ||
+		errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
 }
 
 func lookError(name string, err error) *LookError {

@@ -17,7 +17,8 @@ func TestLook(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, d), 0o755))
 	}
 	for name, mode := range map[string]os.FileMode{
-		"a/mpirun": 0o755, "noexec/mpirun": 0o644, "a/data": 0o644, "work/run.sh": 0o755, "work/bin/job": 0o755, "work/data": 0o600, "work/mpirun": 0o755,
+		"a/mpirun": 0o755, "a/data": 0o644, "noexec/mpirun": 0o644,
+		"work/run.sh": 0o755, "work/bin/job": 0o755, "work/data": 0o600, "work/mpirun": 0o755,
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, name), []byte("#!/bin/sh\n"), mode))
 	}
@@ -36,25 +37,43 @@ func TestLook(t *testing.T) {
 		"first PATH counts":           {"mpirun", []string{"PATH=" + a, "PATH=" + b}, "", a + "/mpirun", 0, ""},
 		"goes on after no permission": {"mpirun", []string{"PATH=" + root + "/noexec:" + a}, "", a + "/mpirun", 0, ""},
 		"no PATH":                     {"sh", nil, "", "", 0, ""},
-		"not in PATH":                 {"mpirnu", []string{"PATH=" + a}, "", "", 127, `launch: running "mpirnu": not found in PATH (` + a + `)`},
-		"empty name":                  {"", []string{"PATH=" + a}, "", "", 127, `launch: running "": the command is empty`},
-		"not executable in PATH":      {"data", []string{"PATH=" + a}, "", "", 126, `launch: running "data": execute ` + a + `/data: permission denied`},
-		"directory in PATH":           {"tool", []string{"PATH=" + b}, "", "", 126, `launch: running "tool": execute ` + b + `/tool: is a directory`},
-		"PATH entry is a file":        {"x", []string{"PATH=" + a + "/data"}, "", "", 127, `not found in PATH`},
-		"dangling link":               {"dangling", []string{"PATH=" + a}, "", "", 127, `not found in PATH`},
-		"absolute":                    {a + "/mpirun", nil, "/", a + "/mpirun", 0, ""},
-		"absolute, not there":         {a + "/nope", nil, "", "", 127, "no such file or directory"},
-		"absolute, directory":         {a + "/", nil, "", "", 126, "is a directory"},
-		"absolute, not executable":    {a + "/data", nil, "", "", 126, "permission denied"},
-		"below a file":                {a + "/data/x", nil, "", "", 127, "not a directory"},
-		"relative":                    {"./run.sh", nil, work, work + "/run.sh", 0, ""},
-		"relative, deeper":            {"bin/job", []string{"PATH=" + a}, work, work + "/bin/job", 0, ""},
-		"relative, not executable":    {"./data", nil, work, "", 126, "permission denied"},
-		"dot in PATH":                 {"run.sh", []string{"PATH=.:" + a}, work, "", 126, `found by the relative entry "." of PATH`},
-		"empty entry in PATH":         {"run.sh", []string{"PATH=" + a + "::/bin"}, work, "", 126, `found by the relative entry "" of PATH`},
-		"relative entry in PATH":      {"job", []string{"PATH=bin"}, work, "", 126, `found by the relative entry "bin" of PATH`},
-		"empty PATH":                  {"run.sh", []string{"PATH="}, work, "", 127, `not found in PATH ()`},
-		"dot in PATH, not there":      {"mpirun", []string{"PATH=.:" + a}, root, a + "/mpirun", 0, ""},
+		"not in PATH": {
+			"mpirnu", []string{"PATH=" + a}, "", "",
+			127, `running "mpirnu": not found in PATH (` + a + `)`,
+		},
+		"empty name": {"", []string{"PATH=" + a}, "", "", 127, `running "": the command is empty`},
+		"not executable in PATH": {
+			"data", []string{"PATH=" + a}, "", "",
+			126, `running "data": execute ` + a + `/data: permission denied`,
+		},
+		"directory in PATH": {
+			"tool", []string{"PATH=" + b}, "", "",
+			126, `running "tool": execute ` + b + `/tool: is a directory`,
+		},
+		"PATH entry is a file":     {"x", []string{"PATH=" + a + "/data"}, "", "", 127, `not found in PATH`},
+		"dangling link":            {"dangling", []string{"PATH=" + a}, "", "", 127, `not found in PATH`},
+		"absolute":                 {a + "/mpirun", nil, "/", a + "/mpirun", 0, ""},
+		"absolute, not there":      {a + "/nope", nil, "", "", 127, "no such file or directory"},
+		"absolute, directory":      {a + "/", nil, "", "", 126, "is a directory"},
+		"absolute, not executable": {a + "/data", nil, "", "", 126, "permission denied"},
+		"below a file":             {a + "/data/x", nil, "", "", 127, "not a directory"},
+		"relative":                 {"./run.sh", nil, work, work + "/run.sh", 0, ""},
+		"relative, deeper":         {"bin/job", []string{"PATH=" + a}, work, work + "/bin/job", 0, ""},
+		"relative, not executable": {"./data", nil, work, "", 126, "permission denied"},
+		"dot in PATH": {
+			"run.sh", []string{"PATH=.:" + a}, work, "",
+			126, `found by the relative entry "." of PATH`,
+		},
+		"empty entry in PATH": {
+			"run.sh", []string{"PATH=" + a + "::/bin"}, work, "",
+			126, `found by the relative entry "" of PATH`,
+		},
+		"relative entry in PATH": {
+			"job", []string{"PATH=bin"}, work, "",
+			126, `found by the relative entry "bin" of PATH`,
+		},
+		"empty PATH":             {"run.sh", []string{"PATH="}, work, "", 127, `not found in PATH ()`},
+		"dot in PATH, not there": {"mpirun", []string{"PATH=.:" + a}, root, a + "/mpirun", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Look(tt.name, tt.environ, tt.dir)
@@ -105,7 +124,7 @@ func TestLookPast(t *testing.T) {
 	}{
 		{image, []string{"bin", "image", "other"}},
 		{image, []string{"bin", "again", "hard", "image"}},
-		// what comes before had its turn: two that pass calls on would do so for ever
+		// earlier entries do not count: two programs that pass calls on would call each other for ever
 		{image, []string{"other", "bin", "image"}},
 		{other, []string{"other", "image"}}, // called by its path
 		{"", []string{"image", "bin"}},

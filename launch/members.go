@@ -8,35 +8,34 @@ import (
 	"time"
 )
 
-// Process is a process of the job as /proc shows it.
+// Process is a process of the job, with the values of /proc.
 type Process struct {
 	PID, Parent, Group int
 	// State is 'Z' for a zombie, 'T' for a stopped process (proc_pid_stat(5)).
 	State byte
-	// Started tells two processes apart that have had the same number.
+	// Started is its start time, which distinguishes processes that had the same number.
 	Started time.Duration
-	// Name is the kernel's name of the program: at most 15 bytes.
+	// Name is the program's name in the kernel, at most 15 bytes.
 	Name string
-	// Exit is the status of a zombie, as wait(2) gives it.
+	// Exit is the wait status of a zombie (wait(2)).
 	Exit int
-	// Args reads the command line, which most processes are never asked for; nil: there is none.
+	// Args reads the command line, on demand because most processes never need it; nil if there is none.
 	Args func() []string
-	// Variables reads the names in the environment with which it was started; nil: there are none.
+	// Variables reads the names of the variables in its initial environment; nil if there are none.
 	Variables func() map[string]bool
 }
 
-// A wrapper is a program that people put around the program that saves the job's work. Programs that become their
-// command by exec, such as env, nice, nohup and stdbuf, are no wrappers: when a signal comes, they are the command.
+// A wrapper is a program that runs around the program that saves the job's work. Programs that become their command by
+// exec, such as env, nice, nohup and stdbuf, are no wrappers: when a signal arrives, they already are the command.
 const (
-	// A shell may have a trap, so it gets the signal, and its children get it as well: without a trap it just ends.
+	// A shell gets the signal, because it may have a trap, and so do its children. Without a trap it just ends.
 	shell = iota + 1
-	// A relay gets no signal as long as it has a child. It would send the signal a second time (tini, sudo), send it to
-	// its whole group, in which the helpers of the command are (timeout, dumb-init), or die and take the exit status
-	// along (time, flock).
+	// A relay gets no signal as long as it has a child. It would send the signal again (tini, sudo), send it to its
+	// whole group with the command's helpers (timeout, dumb-init), or die and lose the exit status (time, flock).
 	relay
 )
 
-// wrapper says which kind of wrapper a program is; 0: none.
+// wrapper returns the kind of a wrapper; 0 for other programs.
 func wrapper(program string) int {
 	switch program {
 	case "sh", "ash", "bash", "rbash", "dash", "zsh", "ksh", "ksh93", "mksh", "yash", "fish", "csh", "tcsh":
@@ -48,7 +47,8 @@ func wrapper(program string) int {
 	return 0
 }
 
-// program names what a process runs: a shell for a script, the applet for busybox, without the dash of a login shell.
+// program returns the name of what a process runs: the shell for a script, the applet for busybox, and a login shell
+// without its dash.
 func (p Process) program() string {
 	args := p.args()
 	if len(args) > 1 && (path.Base(args[0]) == "busybox" || path.Base(args[0]) == "toybox") {
@@ -74,7 +74,7 @@ func (p Process) variables() map[string]bool {
 	return p.Variables()
 }
 
-// family are processes of the job by number.
+// family holds the processes of the job by number.
 type family map[int]Process
 
 func newFamily(all []Process) family {
@@ -85,7 +85,7 @@ func newFamily(all []Process) family {
 	return f
 }
 
-// living are those of the processes that have not ended, in the order of their numbers.
+// living returns the processes that have not ended and match, in the order of their numbers.
 func (f family) living(those func(Process) bool) (found []Process) {
 	for _, pid := range slices.Sorted(maps.Keys(f)) {
 		if p := f[pid]; p.State != 'Z' && those(p) {
@@ -95,11 +95,11 @@ func (f family) living(those func(Process) bool) (found []Process) {
 	return found
 }
 
-// path returns the processes from the leader down to the first programs that are no wrappers, and these too: they know
-// how to save the job's work, and stop their helpers, such as the loader workers of PyTorch. A shell comes before its
-// children: the next command of a script must not start when the present one ends.
+// path returns the processes from the leader down to the first programs that are no wrappers, with these programs: they
+// know how to save the job's work, and stop their helpers, such as PyTorch's loader workers. A shell comes before its
+// children, so that a script does not start its next command when the present one ends.
 func (f family) path(leader int) (found []Process) {
-	seen := make(map[int]bool) // numbers that are used again while /proc is read may close a circle
+	seen := make(map[int]bool) // a number that is reused while /proc is read may close a circle
 	var visit func(p Process)
 	visit = func(p Process) {
 		if seen[p.PID] {
@@ -124,12 +124,11 @@ func (f family) path(leader int) (found []Process) {
 	return found
 }
 
-// daemons are the living processes of the command that have left its process group: those below the leader, and
-// orphans, which the init has adopted. What else the agent has started, such as sessions of other ranks, is not among
-// them.
+// daemons returns the living processes of the command that have left its process group: those below the leader, and
+// orphans, which the init has adopted. It leaves out other processes of the agent, such as sessions of other ranks.
 func (f family) daemons(leader, agent int) []Process {
 	ours := func(p Process) bool {
-		for range f { // no more steps than processes, if there is a circle
+		for range f { // at most one step per process, in case of a circle
 			if p.PID == leader {
 				return true
 			}

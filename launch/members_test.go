@@ -17,7 +17,7 @@ import (
 	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// processesHere lists what is below the process that reaps for the tests, without the tests themselves.
+// processesHere lists the processes below the process that reaps for the tests, without the tests themselves.
 func processesHere() []Process {
 	fsys := os.DirFS("/proc")
 	all := make(map[int]Process)
@@ -142,7 +142,7 @@ func TestProgram(t *testing.T) {
 	require.Empty(t, Process{}.program())
 }
 
-// fake is a command whose processes are a list.
+// fake is a command whose processes are a list in memory.
 type fake struct {
 	mu     sync.Mutex
 	family family
@@ -179,7 +179,7 @@ func (f *fake) look() (all []Process) {
 	return all
 }
 
-// taken is what was sent since the last time, in any order of the same moment.
+// taken returns the signals that were sent since its last call, sorted within the same moment.
 func (f *fake) taken() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,7 +204,7 @@ const training = `
 	13 11 13 S redis-server
 	20 2 20 S a session of another rank`
 
-func TestWhoIsTold(t *testing.T) {
+func TestWhichProcessesAreSignalled(t *testing.T) {
 	begin := func(t *testing.T, text string) (*fake, *group) {
 		f := &fake{family: tree(t, text)}
 		return f, &group{pgid: 10, agent: 2, grace: 8 * time.Second, kill: f.kill, look: f.look}
@@ -214,10 +214,10 @@ func TestWhoIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, g := begin(t, training)
 		g.forward(syscall.SIGTERM)
-		require.Equal(t, "10:TERM 11:TERM", f.taken(), "not the worker")
+		require.Equal(t, "10:TERM 11:TERM", f.taken(), "the worker gets none")
 		f.family[14] = Process{PID: 14, Parent: 10, Group: 10, State: 'S'}
 		g.forward(syscall.SIGTERM)
-		require.Equal(t, "10:TERM 11:TERM", f.taken(), "not what the shell does in its trap")
+		require.Equal(t, "10:TERM 11:TERM", f.taken(), "the commands in the trap get none")
 		g.forward(syscall.SIGUSR1)
 		require.Equal(t, "10:USR1 11:USR1", f.taken())
 		g.forward(syscall.SIGWINCH)
@@ -238,7 +238,7 @@ func TestWhoIsTold(t *testing.T) {
 			g.forward(syscall.SIGTERM)
 			require.Equal(t, "-10:TERM", f.taken())
 			step(t, g)
-			require.Equal(t, "13:TERM", f.taken(), "no second one to the group")
+			require.Equal(t, "13:TERM", f.taken(), "the group gets no second signal")
 		})
 	})
 

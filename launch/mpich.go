@@ -2,7 +2,7 @@ package launch
 
 import "time"
 
-// mpich is MPICH's hydra (mpiexec, mpiexec.hydra, and mpirun where it is a link to them).
+// mpich is MPICH's hydra (mpiexec, mpiexec.hydra, and mpirun if it is a link to them).
 var mpich = Launcher{
 	Name:      "MPICH",
 	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"},
@@ -10,7 +10,7 @@ var mpich = Launcher{
 	Variables: mpichVariables,
 
 	RankVariables: []string{"PMI_RANK"},
-	// hydra itself is safe as long as HYDRA_HOST_FILE is set; a script or a wrapper of mpiexec may be not.
+	// hydra prefers HYDRA_HOST_FILE to these variables, but a script or a wrapper of mpiexec may not.
 	Foreign: []Var{
 		{Name: "PBS_NODEFILE", Reason: "mpiexec would take its hosts from PBS"},
 		{Name: "LSB_HOSTS", Reason: "mpiexec would take its hosts from LSF"},
@@ -20,18 +20,18 @@ var mpich = Launcher{
 	Files: choiceFiles{
 		home: ".mpiexec.hydra.conf", conf: "mpiexec.hydra.conf", variables: "HYDRA_CONFIG_FILE",
 	},
-	// 4.0.2: the environment of mpiexec wins over that of its proxies, which have their own rank's from their session.
+	// In 4.0.2 the environment of mpiexec overrides that of its proxies, which comes from their own host's session.
 	Overrides: []string{"mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich"},
 	Compared:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
 	Versions:  []versionText{{`(?s)HYDRA build details:.*?Version:\s+(\S+)`, "MPICH"}},
 	Options:   hydraOptions,
 	Daemons:   []daemon{{program: "hydra_pmi_proxy"}},
-	// It ends at once or never.
+	// After a failure hydra ends at once or never.
 	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
 }
 
-// hydraOptions are those of hydra's mpiexec (its --help), MPICH's and Intel MPI's.
+// hydraOptions are the options of hydra's mpiexec (its --help), for MPICH and Intel MPI.
 var hydraOptions = mpiOptions{
 	ranks:    "n np",
 	hosts:    "hosts host",
@@ -45,7 +45,8 @@ var hydraOptions = mpiOptions{
 func mpichVariables(l Setup) []Var {
 	var t table
 	if l.AgentPath != "" {
-		t.set("HYDRA_LAUNCHER", "ssh", "MPICH starts its proxies by a remote shell, whatever scheduler it believes to be in")
+		t.set("HYDRA_LAUNCHER", "ssh",
+			"MPICH starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
 	t.set("HYDRA_LAUNCHER_EXEC", l.AgentPath, "MPICH starts its proxies on the other hosts through paiinit")
 	t.set("HYDRA_HOST_FILE", l.CountedHostfile, "MPICH starts on the hosts of this job")

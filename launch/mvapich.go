@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// mvapich is mpirun_rsh of MVAPICH2 and MVAPICH 3 (src/pm/mpirun there, read in 3.0; not run). It takes its hosts from
-// -hostfile or the words before the program, else from Slurm, PBS or ~/.mpirun_hosts, and executes the ssh that was
-// found when it was built, mostly /usr/bin/ssh: there is no variable for either. MVAPICH's mpiexec is hydra's.
+// mvapich is mpirun_rsh of MVAPICH2 and MVAPICH 3, from the sources of 3.0 (src/pm/mpirun); it was never run. It takes
+// its hosts from -hostfile or the words before the program, else from Slurm, PBS or ~/.mpirun_hosts. No variable
+// changes these, nor the ssh that it executes, which was found at build time and is mostly /usr/bin/ssh. MVAPICH's
+// mpiexec is hydra's.
 var mvapich = Launcher{
 	Name:     "MVAPICH",
 	Programs: []string{"mpirun_rsh"},
@@ -27,19 +28,19 @@ var mvapich = Launcher{
 	VersionOption: "-v",
 	Versions:      []versionText{{`(?m)^Version: mvapich2?-(\S+)`, "MVAPICH"}},
 	Asked:         mvapichAsked,
-	// Each host's mpispawn ends with its ranks; mpirun_rsh ends the others when one of them, or its ssh, has failed.
+	// Each host's mpispawn ends with its ranks; if one of them or its ssh fails, mpirun_rsh ends the others.
 	Daemons:        []daemon{{program: "mpispawn"}},
 	FailureTimeout: 10 * time.Second,
 }
 
-// mvapichOptions are those of commandLine in mpirun_params.c; getopt_long_only takes them with one dash, and shortened.
-// Those for rsh and ssh, -paramfile and -sparehosts are MVAPICH2's.
+// mvapichOptions are the options in commandLine of mpirun_params.c; getopt_long_only accepts them with one dash, and
+// shortened. The options for rsh and ssh, -paramfile and -sparehosts are from MVAPICH2.
 var mvapichOptions = options{
 	none: "debug xterm show help v tv legacy startedByTv dpm fastssh export export-all rsh ssh",
 	one:  "np n ppn hostfile launcher spawnfile config dpmspawn sg paramfile sparehosts",
 }
 
-// mvapichAsked reads `mpirun_rsh -np N [-hostfile FILE | HOST...] [NAME=VALUE...] PROGRAM`: without a host list the
+// mvapichAsked reads `mpirun_rsh -np N [-hostfile FILE | HOST...] [NAME=VALUE...] PROGRAM`. Without a host list the
 // first N words are hosts, if enough words follow.
 func mvapichAsked(args []string) (r Request, ok bool) {
 	for {
@@ -51,7 +52,7 @@ func mvapichAsked(args []string) (r Request, ok bool) {
 		value := strings.Join(values, " ")
 		switch {
 		case !known, slices.Contains(strings.Fields("help v show ppn config dpm dpmspawn spawnfile"), name):
-			return Request{}, false // nothing runs, or the number of ranks or hosts follows from something else
+			return Request{}, false // nothing runs, or the number of ranks or hosts is unknown
 		case name == "launcher" && value != "ssh" && value != "rsh":
 			return Request{}, false
 		case name == "np" || name == "n":

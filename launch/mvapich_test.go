@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMVAPICH holds what its sources say (src/pm/mpirun of MVAPICH 3.0); a real one was not at hand.
+// TestMVAPICH checks against the sources (src/pm/mpirun of MVAPICH 3.0); mpirun_rsh was never run.
 func TestMVAPICH(t *testing.T) {
 	for line, want := range map[string]*Request{
 		"mpirun_rsh -np 4 -hostfile /h ./a.out":                      {Ranks: 4, Hostfile: "/h"},
@@ -37,7 +37,7 @@ func TestMVAPICH(t *testing.T) {
 		}
 	}
 
-	// The words that mpirun_rsh gives to ssh: `ssh -q HOST COMMAND`, spawn_fast in mpirun_rsh.c.
+	// mpirun_rsh calls `ssh -q HOST COMMAND` (spawn_fast in mpirun_rsh.c).
 	const daemon = "cd /work; /usr/bin/env LD_LIBRARY_PATH=/opt/lib MPISPAWN_MPIRUN_MPD=0 USE_LINEAR_SSH=1 " +
 		"MPISPAWN_MPIRUN_HOST=node-0 MPISPAWN_GLOBAL_NPROCS=4 MPISPAWN_ARGC=1 MPISPAWN_ARGV_0='./a.out'  " +
 		"/opt/bin/mpispawn 0"

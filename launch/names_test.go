@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// isLauncherFile reports whether a file of package launch may name launchers: it holds the value of one, or the list.
+// isLauncherFile reports whether a file of package launch may name launchers: it holds a launcher's value, or the list.
 func isLauncherFile(tree *ast.File) bool {
 	for _, d := range tree.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -44,7 +44,7 @@ func isLauncherFile(tree *ast.File) bool {
 	return false
 }
 
-// namesAllowed are the places beyond these files that name a launcher, and why each cannot do without.
+// namesAllowed are the other places that may name a launcher, and the reasons.
 var namesAllowed = []struct{ file, text, reason string }{
 	{"envspec/", "", "the variables and files of schedulers have the names that their authors gave them"},
 	{"hostfile/", "", "a dialect of a host list has the name of a launcher: openmpi, hydra, horovod, deepspeed"},
@@ -59,8 +59,8 @@ var namesAllowed = []struct{ file, text, reason string }{
 	{"launch/launch.go", "can be passed through", "an error for people that says why a path is refused"},
 }
 
-// TestOnlyFilesOfLaunchersNameThem walks the syntax trees of all production files: neither an identifier nor a string
-// outside a launcher's file may name one.
+// TestOnlyFilesOfLaunchersNameThem walks the syntax trees of all production files: outside a launcher's file no
+// identifier and no string may name a launcher.
 func TestOnlyFilesOfLaunchersNameThem(t *testing.T) {
 	name := regexp.MustCompile(`(?i)open ?mpi|ompi_|\bprte|prrte|\borted\b|\bprted\b|orterun|hydra|mpich|pmi_proxy|` +
 		`intel ?mpi|\bi_mpi_|` +

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// openMPI4 is Open MPI 4.0 and 4.1 (ORTE). What the MPI library itself reads (btl, pml) and the two variables for root
-// are the same in Open MPI 5.
+// openMPI4 is Open MPI 4.0 and 4.1 (ORTE). Open MPI 5 reads the same variables of the MPI library (btl, pml) and the
+// same two variables for root.
 var openMPI4 = Launcher{
 	Name:      "Open MPI 4",
 	Programs:  []string{"mpirun", "mpiexec", "orterun", "mpirun.openmpi", "mpiexec.openmpi"},
@@ -16,8 +16,8 @@ var openMPI4 = Launcher{
 
 	RankVariables: []string{"OMPI_COMM_WORLD_RANK", "PMIX_RANK"},
 	Foreign: []Var{
-		// 4.1.4 fails or starts by srun with SLURM_JOBID alone, and takes its hosts from PE_HOSTFILE inside Grid
-		// Engine. Builds with PBS and LSF support switch over by the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of
+		// With SLURM_JOBID alone 4.1.4 fails or starts by srun, and inside Grid Engine it takes its hosts from
+		// PE_HOSTFILE. Builds with PBS and LSF support react to the other two (orte/mca/ras/{tm,lsf}, src/mca/ras of
 		// PRRTE).
 		{Name: "SLURM_JOBID", Reason: "Open MPI would take its hosts from Slurm and start them by srun"},
 		{Name: "PBS_JOBID", Reason: "Open MPI would take its hosts from PBS"},
@@ -34,7 +34,7 @@ var openMPI4 = Launcher{
 		variables:      "OMPI_MCA_mca_base_param_files OMPI_MCA_mca_param_files OMPI_MCA_mca_base_envar_file_prefix",
 		prefixOf:       "mpirun",
 		prefixVariable: "OPAL_PREFIX",
-		// Debian and Fedora have the configuration outside of its prefix.
+		// Debian and Fedora keep the configuration outside the prefix.
 		system: "/etc/openmpi /etc/openmpi-x86_64 /etc/openmpi-aarch64",
 	},
 	FabricVariables: openMPI4Fabric,
@@ -53,16 +53,18 @@ var openMPI4 = Launcher{
 		unread: "N npernode pernode npersocket app hnp loadbalance",
 	},
 	Daemons: []daemon{{program: "orted", detached: "--daemonize", hosts: openMPIHosts}},
-	// It takes up to 4 s, and its own time between SIGTERM and SIGKILL, to end after it lost a daemon.
+	// After the loss of a daemon it ends within 4 s and its own time between SIGTERM and SIGKILL.
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
 }
 
 func openMPI4Variables(l Setup) []Var {
 	var t table
-	t.set("OMPI_MCA_plm_rsh_agent", strings.Join(l.Agent, " "), "Open MPI 4 starts its daemons on the other hosts through paiinit")
+	t.set("OMPI_MCA_plm_rsh_agent", strings.Join(l.Agent, " "),
+		"Open MPI 4 starts its daemons on the other hosts through paiinit")
 	t.set("OMPI_MCA_orte_default_hostfile", l.Hostfile, "Open MPI 4 starts on the hosts of this job")
-	t.set("OMPI_MCA_orte_tmpdir_base", l.TempDir, "Open MPI 4 keeps its session directory where this container can write")
+	t.set("OMPI_MCA_orte_tmpdir_base", l.TempDir,
+		"Open MPI 4 keeps its session directory where this container can write")
 	if l.Root {
 		t.set("OMPI_ALLOW_RUN_AS_ROOT", "1", "Open MPI refuses to run as root without it")
 		t.set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", "Open MPI refuses to run as root without it")
@@ -76,20 +78,20 @@ func openMPI4Fabric(f Fabric) []Var {
 	var t table
 	switch f.Kind {
 	case FabricVerbs:
-		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to verbs devices through UCX; its openib only warns")
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 uses verbs devices through UCX; its openib only prints warnings")
 		if f.Required {
-			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails rather than fall back to TCP")
+			t.set("OMPI_MCA_pml", "ucx", "RDMA is required: Open MPI fails instead of falling back to TCP")
 		}
 	case FabricEFA:
-		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 speaks to EFA through libfabric; its openib only warns")
+		t.set("OMPI_MCA_btl", "^openib", "Open MPI 4 uses EFA through libfabric; its openib only prints warnings")
 		if f.Required {
-			const why = "RDMA is required: Open MPI speaks through libfabric, and fails rather than fall back to TCP"
+			const why = "RDMA is required: Open MPI uses libfabric, and fails instead of falling back to TCP"
 			t.set("OMPI_MCA_pml", "cm", why)
 			t.set("OMPI_MCA_mtl", "ofi", why)
 		}
 	case FabricTCP:
-		// Exclusions, not "tcp,self,vader": a list of what is left would also take away CUDA's shared memory, and the
-		// name of the shared memory component is not the same in 4 and 5.
+		// The lists exclude components: a list such as "tcp,self,vader" would also exclude CUDA's shared memory, and
+		// the name of the shared memory component differs between 4 and 5.
 		t.set("OMPI_MCA_pml", "ob1", f.Why+": MPI stays off UCX and libfabric")
 		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
 	}
@@ -101,7 +103,7 @@ func openMPI4Fabric(f Fabric) []Var {
 }
 
 // openMPIHosts reads the number in `-mca ess_base_num_procs "4"` (orte/mca/plm/base/plm_base_launch_support.c; PRRTE
-// has the same).
+// prints the same).
 func openMPIHosts(command string) int {
 	_, after, ok := strings.Cut(command, " ess_base_num_procs ")
 	if !ok {

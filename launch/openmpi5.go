@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// openMPI5 is Open MPI 5 (PRRTE). 5.0.7 reads neither OMPI_MCA_plm_rsh_agent nor OMPI_MCA_orte_default_hostfile, and
-// without the names below runs everything on one host with status 0. Root is allowed by Open MPI 4's variables.
+// openMPI5 is Open MPI 5 (PRRTE). 5.0.7 ignores OMPI_MCA_plm_rsh_agent and OMPI_MCA_orte_default_hostfile; without the
+// variables below it runs all ranks on one host and exits with 0. Open MPI 4's variables allow root.
 var openMPI5 = Launcher{
 	Name:      "Open MPI 5",
 	Programs:  []string{"mpirun", "mpiexec", "prterun", "prte", "mpirun.openmpi", "mpiexec.openmpi"},
@@ -26,7 +26,7 @@ var openMPI5 = Launcher{
 	FabricVariables: openMPI5Fabric,
 	Compared:        []string{"mpirun", "mpiexec"},
 	Versions:        []versionText{{`\(PRRTE\) (\S+)`, "PRRTE"}},
-	Options: mpiOptions{ // prterun(1), and the options of version 4 that it still reads
+	Options: mpiOptions{ // prterun(1), and the options of version 4 that are still accepted
 		ranks:    "n np c",
 		hosts:    "H host",
 		hostfile: "hostfile machinefile default-hostfile",
@@ -38,7 +38,7 @@ var openMPI5 = Launcher{
 	Daemons:        []daemon{{program: "prted", detached: "--daemonize", hosts: openMPIHosts}},
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
-	// After a rank on another host has failed, 5.0 may stop in PMIx_server_finalize (openpmix/prrte#1607).
+	// After a rank on another host has failed, 5.0 may hang in PMIx_server_finalize (openpmix/prrte#1607).
 	Announcements: []announcement{
 		{`^\s*Exit code:\s+(\d+)$`, false},
 		{`^\s*signal (\d+) \(.*\)\.$`, true},
@@ -48,14 +48,16 @@ var openMPI5 = Launcher{
 
 func openMPI5Variables(l Setup) []Var {
 	var t table
-	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "), "Open MPI 5 starts its daemons on the other hosts through paiinit")
+	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "),
+		"Open MPI 5 starts its daemons on the other hosts through paiinit")
 	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")
-	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir, "Open MPI 5 keeps its session directory where this container can write")
+	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir,
+		"Open MPI 5 keeps its session directory where this container can write")
 	t.set("PRTE_MCA_prte_if_include", l.Network, "Open MPI 5 daemons talk over the network that the hosts share")
 	return t
 }
 
-// openMPI5Fabric is what version 4 does not know.
+// openMPI5Fabric returns the variables that only version 5 reads; version 4's hold for both.
 func openMPI5Fabric(f Fabric) []Var {
 	var t table
 	if f.NoPeerMemory {

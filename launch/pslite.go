@@ -2,7 +2,8 @@ package launch
 
 import "strconv"
 
-// psLite is MXNet's ps-lite (docs/env.md there). It needs a scheduler and servers, and is set up where the roles say so.
+// psLite returns the variables of MXNet's ps-lite (docs/env.md there). It needs a scheduler and servers, so the
+// variables are set only if the roles name both.
 func psLite(t Tasks) []Var {
 	var scheduler *Task
 	count := map[string]int{}
@@ -24,13 +25,14 @@ func psLite(t Tasks) []Var {
 	default:
 		role = "worker"
 	}
-	const reason = "MXNet's parameter servers find their scheduler"
+	workers := len(t.Ranks) - count["ps"] - count["scheduler"]
+	const reason = "all parts of MXNet find the scheduler"
 	return []Var{
-		{"DMLC_ROLE", role, "which part MXNet plays here"},
+		{"DMLC_ROLE", role, "role of this rank in MXNet"},
 		{"DMLC_PS_ROOT_URI", scheduler.Addr, reason},
 		{"DMLC_PS_ROOT_PORT", strconv.Itoa(scheduler.Port), reason},
-		{"DMLC_NUM_SERVER", strconv.Itoa(count["ps"]), "so many MXNet waits for"},
-		{"DMLC_NUM_WORKER", strconv.Itoa(len(t.Ranks) - count["ps"] - count["scheduler"]), "so many MXNet waits for"},
-		{"DMLC_NODE_HOST", t.Ranks[t.Self].Addr, "where the others reach this process"},
+		{"DMLC_NUM_SERVER", strconv.Itoa(count["ps"]), "number of servers that MXNet waits for"},
+		{"DMLC_NUM_WORKER", strconv.Itoa(workers), "number of workers that MXNet waits for"},
+		{"DMLC_NODE_HOST", t.Ranks[t.Self].Addr, "address at which the others reach this process"},
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// realJob is a job of two hosts for a real launcher; its agent reports the host that it was called for and then does
-// nothing.
+// realJob is a job of two hosts for a real launcher; its agent reports for which host it was called, and does nothing
+// else.
 type realJob struct {
 	launcher Setup
 	environ  []string
@@ -34,7 +34,7 @@ func newRealJob(t *testing.T) realJob {
 	}
 	fifo := filepath.Join(dir, "calls")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
-	calls, err := os.OpenFile(fifo, os.O_RDWR, 0) // for writing, too: agents come and go without an end of file
+	calls, err := os.OpenFile(fifo, os.O_RDWR, 0) // also for writing, so that the end of an agent is no end of file
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = calls.Close() })
 	agent := write("agent", "#!/bin/sh\necho \"$$ $*\" >"+fifo+"\nexec sleep 20\n", 0o755)
@@ -44,9 +44,10 @@ func newRealJob(t *testing.T) realJob {
 		Agent:           []string{agent, "rsh"}, AgentPath: agent, Root: os.Geteuid() == 0,
 	}}
 	require.NoError(t, j.launcher.Check())
-	// What a scheduler left behind must not win over the host list.
+	// Variables that a scheduler left behind must not override the host list.
 	leftovers := []string{"PATH=" + defaultPath, "HOME=" + dir, "TMPDIR=/tmp", "SLURM_JOBID=7", "SLURM_JOB_ID=7"}
-	environ, kept := Merge(Without(leftovers, Leftovers(leftovers)), append(Environment(j.launcher), Fabric{Kind: FabricTCP, Why: "test"}.Job()...))
+	vars := append(Environment(j.launcher), Fabric{Kind: FabricTCP, Why: "test"}.Job()...)
+	environ, kept := Merge(Without(leftovers, Leftovers(leftovers)), vars)
 	require.Empty(t, kept)
 	j.environ = environ
 	return j
@@ -75,7 +76,8 @@ func (j realJob) call(t *testing.T) []string {
 func TestRealOpenMPI4(t *testing.T) {
 	j := newRealJob(t)
 	mpirun := j.look(t, "mpirun.openmpi")
-	if out, err := exec.Command(mpirun, "--version").Output(); err != nil || !strings.Contains(string(out), "(OpenRTE) 4.") {
+	out, err := exec.Command(mpirun, "--version").Output()
+	if err != nil || !strings.Contains(string(out), "(OpenRTE) 4.") {
 		missing(t, "mpirun.openmpi is not version 4")
 	}
 	s := begin(t, Command{Path: mpirun, Args: []string{"mpirun", "-np", "2", "true"}, Environ: j.environ})
@@ -106,7 +108,7 @@ func TestRealHydra(t *testing.T) {
 	s.end()
 }
 
-// end stops a launcher, which must not pass for a success, whatever it says itself.
+// end stops a launcher, which must not count as a success, whatever its exit status.
 func (s *started) end() {
 	s.t.Helper()
 	asked := time.Now()

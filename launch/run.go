@@ -19,61 +19,63 @@ import (
 	"github.com/paiinit/paiinit/internal/proc"
 )
 
-// Command is one command to run.
+// Command is a command to run.
 type Command struct {
-	// Path is the file to execute, as [Look] found it.
+	// Path is the file to execute, as returned by [Look].
 	Path string
-	// Args are the arguments; Args[0] is the name by which the command was called. Empty: Path alone.
+	// Args are the arguments; Args[0] is the name under which the command is called. If empty, it is Path alone.
 	Args []string
 	// Environ is the complete environment.
 	Environ []string
-	// Dir is the working directory, "" for that of this process.
+	// Dir is the working directory, "" for the directory of this process.
 	Dir string
-	// Stdin, Stdout and Stderr become the command's; nil is /dev/null. They are passed on as they are and not closed.
+	// Stdin, Stdout and Stderr become those of the command; nil means /dev/null. Run does not close them.
 	Stdin, Stdout, Stderr *os.File
-	// TailLines is the number of last lines of stderr to keep for Result.Tail. 0: the command gets Stderr itself, a terminal
-	// stays a terminal. Above 0: it gets a pipe, and every byte is passed on to Stderr as soon as it comes.
+	// TailLines is the number of last lines of stderr to keep for Result.Tail. If 0, the command gets Stderr itself, so
+	// that a terminal stays a terminal. Otherwise it gets a pipe, and every byte is copied to Stderr as soon as it
+	// arrives.
 	TailLines int
-	// TailHosts are names of hosts: pdsh begins each line with that of the host from which it comes.
+	// TailHosts are names of hosts, because pdsh prefixes each line with the name of the host that wrote it.
 	TailHosts []string
-	// Grace is the time between SIGTERM and SIGKILL; 0: SIGKILL follows at once.
+	// Grace is the time between SIGTERM and SIGKILL; if 0, SIGKILL follows at once.
 	Grace time.Duration
-	// Signals are passed on to the command, in order. SIGTERM, SIGINT and SIGQUIT also start Grace, once: repeating
-	// them does not shorten it. SIGKILL ends the whole group at once. nil: none.
+	// Signals are passed on to the command, in order. The first SIGTERM, SIGINT or SIGQUIT also starts Grace; repeated
+	// signals do not shorten it. SIGKILL kills the whole group at once. nil means no signals.
 	Signals <-chan os.Signal
-	// WholeGroup has all processes of the command's group get every signal. Otherwise signals go to the command alone,
-	// through shells and other wrappers; the rest of the group gets SIGTERM when these have ended, or shortly before
-	// the end of Grace.
+	// WholeGroup sends every signal to all processes of the command's group. Otherwise signals go to the command alone,
+	// through shells and other wrappers; the rest of the group gets SIGTERM when the command has ended, or shortly
+	// before the end of Grace.
 	WholeGroup bool
-	// Processes lists the processes of the job, without this one; nil, or an empty list, is as WholeGroup.
+	// Processes lists the processes of the job, without this one. If it is nil or returns none, signals go to the whole
+	// group.
 	Processes func() []Process
-	// Fork calls the function that starts the process, in the way in which a process has to be started here; nil: it is called as it is.
+	// Fork calls the function that starts the process, and may prepare the thread for that; nil calls it directly.
 	Fork func(start func() error) error
-	// Started is called once the command runs; nil: nobody is told.
+	// Started is called once the command runs; it may be nil.
 	Started func()
 }
 
-// Result says how a command ended.
+// Result describes how a command ended.
 type Result struct {
-	// Code is the exit status, 0 if a signal ended the command. If it could not be started: 126 or 127.
+	// Code is the exit status, 0 if a signal ended the command; 126 or 127 if it could not be started.
 	Code int
 	// Signal is the signal that ended the command, 0 if it exited.
 	Signal syscall.Signal
-	// Forwarded is the first of SIGTERM, SIGINT and SIGQUIT that was passed on to the command, or SIGTERM if the
-	// context ended; 0 if there was none in the last Grace before the end.
+	// Forwarded is the first SIGTERM, SIGINT or SIGQUIT that was passed on to the command, or SIGTERM if the context
+	// ended; 0 if there was none within the last Grace before the end.
 	Forwarded syscall.Signal
-	// At is when the command itself had ended; to end what it left behind may have taken longer.
+	// At is when the command itself ended; it may take longer to end the processes that it left behind.
 	At time.Time
-	// Tail are the last lines of stderr without their line ends, at most TailLines. Where a launcher marks from which
-	// process a line comes, as many of the process that failed first come before them.
+	// Tail holds the last lines of stderr without line ends, at most TailLines. If a launcher marks which process wrote
+	// a line, up to as many lines of the process that failed first come before them.
 	Tail []string
-	// Unread is how many bytes at the end of stderr were dropped, because they were not read within a moment after the
-	// end.
+	// Unread is the number of bytes at the end of stderr that were dropped, because no reader took them within a moment
+	// after the end.
 	Unread int
 }
 
-// Status returns the exit status that stands for r: the command's own, and 128+n if signal n ended it. A command that
-// was told to stop may have saved its work and say 0. For a launcher that says so, the caller knows better.
+// Status returns the exit status that a shell would report: the command's own, or 128+n if signal n ended it. A command
+// that was told to stop may have saved its work and exit with 0; [Result.JobStatus] tells the status of a launcher.
 func (r Result) Status() int {
 	if r.Signal != 0 {
 		return 128 + int(r.Signal)
@@ -83,19 +85,20 @@ func (r Result) Status() int {
 
 // Run runs c in a process group of its own and waits for its end.
 //
-// If Stdin is the controlling terminal and this process's group is in its foreground, the command's group takes the
-// foreground and this one gets it back at the end.
+// If Stdin is the controlling terminal and this process's group is in its foreground, the command's group becomes the
+// foreground group, and this one again at the end.
 //
-// The end of ctx stops the command: SIGTERM, and SIGKILL to the group after Grace. What the command leaves behind in
-// its group is stopped the same way, and has no time beyond the Grace that already runs. Processes that left the group
-// get SIGTERM when a command that was asked to end has done so, and a share of its Grace, at most 2 s; those of a
-// command that ends by itself are not touched. Run does not wait for any that hold Stderr.
+// The end of ctx stops the command: it gets SIGTERM, and its group SIGKILL after Grace. Processes that the command
+// leaves behind in its group are stopped in the same way; they get no time beyond a Grace that already runs. Processes
+// that left the group get SIGTERM after a command that was told to end has ended, and have a share of its Grace, at
+// most 2 s; if the command ends by itself, they keep running. Run does not wait for other processes that hold Stderr
+// open.
 //
-// The error is a [*LookError] if the command could not be started (Result.Code is its status); it says that ctx had
-// ended before, or that somebody else reaped the command. How the command ended is not an error.
+// The error is a [*LookError] if the command could not be started (Result.Code is its status). Other errors say that
+// ctx had ended before, or that other code reaped the command. The way in which the command ended is not an error.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if ctx.Err() != nil {
-		return Result{}, fmt.Errorf("launch: not starting %q: %w", c.Path, context.Cause(ctx))
+		return Result{}, fmt.Errorf("not starting %q: %w", c.Path, context.Cause(ctx))
 	}
 	stdin, stdout, stderr, release, err := c.files()
 	if err != nil {
@@ -119,7 +122,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	proc, err := start(c, &os.ProcAttr{
 		Dir: c.Dir,
 		Env: append([]string{}, c.Environ...), // never nil: that would mean this process's environment
-		// The order is that of the descriptors.
+		// The position of a file is its descriptor.
 		Files: []*os.File{stdin, stdout, stderr},
 		Sys:   attr,
 	})
@@ -147,7 +150,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	r := Result{Forwarded: g.forwarded, At: at}
 	r.Tail, r.Unread = t.finish()
 	if err != nil {
-		return r, fmt.Errorf("launch: waiting for %q: %w", c.Path, err)
+		return r, fmt.Errorf("waiting for %q: %w", c.Path, err)
 	}
 	if ws := state.Sys().(syscall.WaitStatus); ws.Signaled() {
 		r.Signal = ws.Signal()
@@ -157,7 +160,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return r, nil
 }
 
-// files replaces nil by /dev/null; release closes what it opened.
+// files replaces nil by /dev/null; release closes the files that it opened.
 func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err error) {
 	stdin, stdout, stderr, release = c.Stdin, c.Stdout, c.Stderr, func() {}
 	if stdin != nil && stdout != nil && stderr != nil {
@@ -165,7 +168,7 @@ func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err er
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, nil, nil, nil, fmt.Errorf("launch: %w", err)
+		return nil, nil, nil, nil, err
 	}
 	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
 		if *f == nil {
@@ -175,7 +178,7 @@ func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err er
 	return stdin, stdout, stderr, func() { _ = null.Close() }, nil
 }
 
-// start starts c. A file that the kernel does not recognise as a program goes to /bin/sh, as execvp does it.
+// start starts c. Like execvp, it passes a file that the kernel does not recognise as a program to /bin/sh.
 func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
 	args := c.Args
 	if len(args) == 0 {
@@ -195,7 +198,8 @@ func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
 	proc, err := startProcess(c.Path, args)
 	if errors.Is(err, syscall.ENOEXEC) {
 		if isELF(c.Path) {
-			return nil, &LookError{args[0], statusCannotExecute, fmt.Errorf("%w: built for another machine than %s", err, runtime.GOARCH)}
+			err = fmt.Errorf("%w: built for another machine than %s", err, runtime.GOARCH)
+			return nil, &LookError{args[0], statusCannotExecute, err}
 		}
 		script := append([]string{"/bin/sh", c.Path}, args[1:]...)
 		if p, errSh := startProcess("/bin/sh", script); errSh == nil {
@@ -209,7 +213,8 @@ func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
 		if fi, errDir := os.Stat(c.Dir); c.Dir != "" && (errDir != nil || !fi.IsDir()) {
 			return nil, &LookError{args[0], statusCannotExecute, err}
 		}
-		return nil, &LookError{args[0], statusNotFound, fmt.Errorf("%w: the interpreter or loader that the file asks for is missing", err)}
+		err = fmt.Errorf("%w: the interpreter or loader that the file asks for is missing", err)
+		return nil, &LookError{args[0], statusNotFound, err}
 	}
 	return nil, lookError(args[0], err)
 }
@@ -225,7 +230,7 @@ func isELF(path string) bool {
 	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
 }
 
-// group is the command: its process group, and what has left that.
+// group is the command: its process group, and the processes that have left that group.
 type group struct {
 	pgid    int
 	agent   int // this process
@@ -233,29 +238,29 @@ type group struct {
 	signals <-chan os.Signal
 	kill    func(pid int, sig syscall.Signal) error // kill(2)
 	look    func() []Process                        // nil: only the whole group can be signalled
-	whole   bool                                    // the whole group gets every signal
+	whole   bool                                    // every signal goes to the whole group
 
 	stopped   bool         // the command was asked to end
-	told      map[int]mark // processes that were asked to end one by one, and have not ended as far as is known
-	restTold  bool         // the rest of the group was asked, too
-	daemons   bool         // and what had left the group
+	told      map[int]mark // processes that were asked to end one by one, and seem to be still running
+	restTold  bool         // the rest of the group was asked to end, too
+	daemons   bool         // the processes that left the group were asked to end
 	killed    bool
 	again     <-chan time.Time // askAgain is due
-	pause     time.Duration    // before the next one
-	rest      <-chan time.Time // the rest of the group and daemons are due
+	pause     time.Duration    // before the next askAgain
+	rest      <-chan time.Time // it is time to ask the rest of the group and daemons
 	deadline  <-chan time.Time // SIGKILL is due; nil: not stopped
 	forwarded syscall.Signal
-	since     time.Time // of forwarded
+	since     time.Time // when forwarded was set
 	hasEnded  func() bool
 }
 
-// hasEnded says whether a child has ended or is exiting, so that a signal changes nothing. On a busy machine it may
+// hasEnded reports whether a child has ended or is exiting, so that a signal changes nothing. On a busy machine it may
 // be exiting for milliseconds: its connections are closed, but it cannot be reaped yet.
 func hasEnded(pid int) bool {
 	return exiting(os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"))
 }
 
-// exiting reads /proc/PID/stat. A process that is reaped between open and read is ESRCH.
+// exiting reads /proc/PID/stat. The error is ESRCH if the process is reaped between open and read.
 func exiting(stat []byte, err error) bool {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		_, err := os.Stat("/proc/self/stat")
@@ -265,20 +270,19 @@ func exiting(stat []byte, err error) bool {
 	return ok && p.Exiting
 }
 
-// mark recognises a process that was told.
+// mark identifies a process that was asked to end.
 type mark struct {
 	started time.Duration
-	// forked is the command line of a process that still is a copy of its parent, as a shell's child before its exec.
-	// There it loses the signal: the shell's handler runs in the child, and the exec forgets that.
+	// forked is the command line of a process that still is a copy of its parent, such as a shell's child before its
+	// exec. It loses a signal at that point, because the shell's handler runs in the child, and the exec discards that.
 	forked []string
-	rest   bool // it was spared at first
+	rest   bool // it was asked with the rest of the group
 }
 
-// lastShare is the part of the grace at its end that is left to helpers and daemons: what was not asked to end gets
-// SIGTERM then.
+// lastShare returns the part at the end of the grace that is left for helpers and daemons, which get SIGTERM then.
 func lastShare(grace time.Duration) time.Duration { return min(grace/4, 2*time.Second) }
 
-// forward passes one signal on.
+// forward passes on one signal.
 func (g *group) forward(s os.Signal) {
 	sig, ok := s.(syscall.Signal)
 	if !ok {
@@ -288,7 +292,7 @@ func (g *group) forward(s os.Signal) {
 	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
 		late := g.hasEnded != nil && g.hasEnded()
 		g.ask(sig)
-		if !late { // otherwise it is not why the command ends
+		if !late { // otherwise the command does not end because of the signal
 			g.note(sig)
 		}
 		g.begin()
@@ -296,7 +300,7 @@ func (g *group) forward(s os.Signal) {
 		g.begin()
 		g.deadline = time.After(0)
 	case syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGWINCH:
-		g.signalGroup(sig) // job control is about groups
+		g.signalGroup(sig) // job control acts on groups
 	default:
 		to := g.path(g.family())
 		for _, p := range to {
@@ -308,11 +312,10 @@ func (g *group) forward(s os.Signal) {
 	}
 }
 
-// signalGroup signals the whole group. That it is gone, or that a process in it belongs to another user, does not
-// matter.
+// signalGroup signals the whole group. It ignores errors: the group may be gone, or have a process of another user.
 func (g *group) signalGroup(sig syscall.Signal) { _ = g.kill(-g.pgid, sig) }
 
-// family looks at the processes of the job; it is empty where /proc does not show them.
+// family returns the processes of the job; none if /proc does not show them.
 func (g *group) family() family {
 	if g.look == nil {
 		return nil
@@ -320,8 +323,8 @@ func (g *group) family() family {
 	return newFamily(g.look())
 }
 
-// path are the processes to which a signal goes; none: to the whole group. Once some were asked to end, they are the
-// same ones: what a shell starts in its trap may save the job's work.
+// path returns the processes that get a signal; if there are none, the whole group gets it. After a request to end,
+// later signals go to the same processes, because commands that a shell starts in its trap may save the job's work.
 func (g *group) path(f family) (to []Process) {
 	if g.whole {
 		return nil
@@ -349,12 +352,12 @@ func (g *group) ask(sig syscall.Signal) {
 	g.lookAgain()
 }
 
-// tell signals processes one by one.
+// tell signals processes one by one and remembers them.
 func (g *group) tell(f family, to []Process, sig syscall.Signal) {
 	if g.told == nil {
 		g.told = make(map[int]mark)
 	}
-	for _, p := range to { // before the first one ends
+	for _, p := range to { // all of them before the first one ends
 		m := mark{started: p.Started, rest: g.restTold && p.Group == g.pgid}
 		if parent, ok := f[p.Parent]; ok && slices.Equal(p.args(), parent.args()) {
 			m.forked = p.args()
@@ -366,8 +369,8 @@ func (g *group) tell(f family, to []Process, sig syscall.Signal) {
 	}
 }
 
-// wake continues stopped processes, as after Ctrl-Z: they would take the signal only then. The others get no SIGCONT:
-// they might take it for the end of a stop, and redraw a screen.
+// wake continues stopped processes (after Ctrl-Z), because they do not handle the signal before. Other processes get no
+// SIGCONT: they might redraw a screen.
 func (g *group) wake(f family) {
 	if len(f) == 0 {
 		g.signalGroup(syscall.SIGCONT)
@@ -379,7 +382,7 @@ func (g *group) wake(f family) {
 	}
 }
 
-// askAgain asks those anew that have lost the signal on their way from a shell to their program.
+// askAgain repeats the request to processes that lost the signal between a shell's fork and exec.
 func (g *group) askAgain() {
 	f := g.family()
 	var to []Process
@@ -393,8 +396,7 @@ func (g *group) askAgain() {
 	g.lookAgain()
 }
 
-// lookAgain has askAgain called after a while, as long as there is a process that may be about to exec. That is mostly
-// a matter of milliseconds.
+// lookAgain schedules askAgain as long as a process may be about to exec, which mostly takes milliseconds.
 func (g *group) lookAgain() {
 	g.again = nil
 	for _, m := range g.told {
@@ -406,14 +408,14 @@ func (g *group) lookAgain() {
 	}
 }
 
-// askGroup asks all of the group to end.
+// askGroup asks the whole group to end.
 func (g *group) askGroup(f family) {
 	g.restTold = true
 	g.signalGroup(syscall.SIGTERM)
 	g.wake(f)
 }
 
-// askRest asks what is left of the group to end.
+// askRest asks the rest of the group to end.
 func (g *group) askRest(f family) {
 	if len(f) == 0 || g.whole {
 		g.askGroup(f)
@@ -430,10 +432,13 @@ func (g *group) askRest(f family) {
 	g.wake(f)
 }
 
-// askDaemons asks what has left the group to end.
+// askDaemons asks the processes that left the group to end.
 func (g *group) askDaemons(f family) {
 	g.daemons = true
-	to := slices.DeleteFunc(f.daemons(g.pgid, g.agent), func(p Process) bool { _, told := g.told[p.PID]; return told })
+	to := slices.DeleteFunc(f.daemons(g.pgid, g.agent), func(p Process) bool {
+		_, told := g.told[p.PID]
+		return told
+	})
 	g.tell(f, to, syscall.SIGTERM)
 	g.wake(f)
 }
@@ -441,13 +446,13 @@ func (g *group) askDaemons(f family) {
 // askAll asks the processes that were spared until now to end within the last share of the grace.
 func (g *group) askAll() {
 	f := g.family()
-	if len(f) > 0 && !g.restTold && !g.whole { // or else all of the group was told at first
+	if len(f) > 0 && !g.restTold && !g.whole { // otherwise the whole group was asked at once
 		g.askRest(f)
 	}
 	g.askDaemons(f)
 }
 
-// end kills.
+// end kills the group and the processes that were asked to end.
 func (g *group) end() {
 	g.killed = true
 	g.signalGroup(syscall.SIGKILL)
@@ -462,8 +467,8 @@ func (g *group) end() {
 	}
 }
 
-// note remembers the signal that is the reason if the command now ends. SIGHUP is none: it may mean "read your
-// configuration again".
+// note remembers the signal that is the reason if the command ends now. SIGHUP is no reason, because it may mean "read
+// your configuration again".
 func (g *group) note(sig syscall.Signal) {
 	now := time.Now()
 	if g.forwarded == 0 || now.Sub(g.since) > g.grace {
@@ -471,7 +476,7 @@ func (g *group) note(sig syscall.Signal) {
 	}
 }
 
-// begin starts Grace, once.
+// begin starts Grace, unless it runs.
 func (g *group) begin() {
 	if !g.stopped {
 		g.stopped = true
@@ -480,7 +485,7 @@ func (g *group) begin() {
 	}
 }
 
-// step waits for the next event and deals with it; it returns false when done is.
+// step waits for the next event and handles it; it returns false when done is closed.
 func (g *group) step(ctx context.Context, done <-chan struct{}) bool {
 	ended := ctx.Done()
 	if g.stopped {
@@ -516,14 +521,15 @@ func (g *group) supervise(ctx context.Context, proc *os.Process) (state *os.Proc
 	}()
 	for g.step(ctx, done) {
 	}
-	// SIGKILL is due at the end of Grace, and the kernel may take a moment.
+	// SIGKILL is sent at the end of Grace, and the kernel may take a moment. A command that ends later than that has
+	// another reason.
 	if time.Since(g.since) > g.grace+time.Second {
 		g.forwarded = 0
 	}
 	return state, err
 }
 
-// sweep waits until the processes that were asked have ended, and ends what the leader left behind in its group.
+// sweep waits until the processes that were asked to end have ended, and ends those that the leader left in its group.
 func (g *group) sweep() {
 	asked := g.stopped
 	if !asked {
@@ -531,10 +537,10 @@ func (g *group) sweep() {
 			return
 		}
 		g.begin()
-		g.rest = nil // all of the group is told now, and daemons may be meant to stay
+		g.rest = nil // the whole group is asked now, and daemons may be meant to stay
 		g.askGroup(g.family())
 	}
-	// The kernel tells nobody that a group is empty, and its members are not our children: look again at growing intervals.
+	// The kernel reports no empty group, and the members are not our children: check again at growing intervals.
 	const longest = 50 * time.Millisecond
 	wait := time.Millisecond
 	tick := time.NewTimer(wait)
@@ -543,7 +549,7 @@ func (g *group) sweep() {
 	for {
 		g.forget()
 		if g.gone() {
-			// A process that was about to become a daemon when the rest of the group was told.
+			// These were about to become daemons when the rest of the group was asked to end.
 			maps.DeleteFunc(g.told, func(_ int, m mark) bool { return m.rest })
 		}
 		if len(g.told) == 0 {
@@ -574,7 +580,7 @@ func (g *group) sweep() {
 			g.askAll()
 		case <-g.deadline:
 			g.end()
-			// Where nobody reaps orphans, zombies stay in their group for ever.
+			// If no init reaps orphans, zombies stay in the group for ever.
 			killed = time.After(time.Second)
 		case <-last:
 			return
@@ -596,14 +602,14 @@ func (g *group) forget() {
 func (g *group) gone() bool { return errors.Is(g.kill(-g.pgid, 0), syscall.ESRCH) }
 
 // ownForeground reports whether fd is the controlling terminal of this process and this process's group is in its
-// foreground. Everything else (no terminal, somebody else's terminal, a background job) is a no.
+// foreground. It is false without a terminal, for a terminal of another session, and in a background job.
 func ownForeground(fd int) bool {
 	pgrp, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	return err == nil && pgrp != 0 && pgrp == unix.Getpgrp()
 }
 
-// takeForeground gives the terminal back to this process's group. A background process that does so gets SIGTTOU, which
-// stops it unless the signal is blocked in the calling thread.
+// takeForeground makes this process's group the foreground group again. A background process that does so gets SIGTTOU,
+// which stops it unless the calling thread blocks the signal.
 func takeForeground(fd int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

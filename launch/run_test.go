@@ -26,10 +26,10 @@ import (
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
-// helperEnv makes the test binary one of the small programs of helper.
+// helperEnv is the variable that makes the test binary one of the small programs of helper.
 const helperEnv = "PAIINIT_LAUNCH_TEST"
 
-// reapedEnv marks the process that runs the tests, below the one that reaps.
+// reapedEnv is the variable that marks the process that runs the tests, below the process that reaps.
 const reapedEnv = "PAIINIT_LAUNCH_TEST_REAPED"
 
 func TestMain(m *testing.M) {
@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// reap does for the tests what the init does for the agent: orphans are reaped at once. Who does it otherwise, and
-// when, depends on the machine.
+// reap reaps orphans at once, as the init does for the agent. Without it the machine decides which process reaps them,
+// and when.
 func reap() int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -73,34 +73,36 @@ func reap() int {
 	}
 }
 
-// helperEnviron makes this binary a helper. Built with the race detector it would sleep for a second before it exits.
+// helperEnviron returns the environment that makes this binary a helper. It keeps a binary with the race detector from
+// sleeping for a second before its exit.
 func helperEnviron(mode string) []string {
 	return []string{helperEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}
 }
 
 func helper(mode string, args []string) int {
 	switch mode {
-	case "hydra": // mpiexec.hydra on SIGTERM: cleans up and says that all is well
+	case "hydra": // like mpiexec.hydra on SIGTERM, it cleans up and exits with 0
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 		fmt.Println("ready")
 		<-c
 		return 0
-	case "child": // says that it was told to end, and ends; a shell could lose the signal between fork and exec
+	case "child": // reports SIGTERM and ends; a shell could lose the signal between fork and exec
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM)
 		fmt.Println("ready")
 		<-c
 		fmt.Println("child")
 		return 0
-	case "patient": // lives until its siblings have, and for a while
+	case "patient": // runs a little longer than its siblings
 		fmt.Println("patient")
 		time.Sleep(200 * time.Millisecond)
 		n, _ := strconv.Atoi(args[0])
 		return n
 	case "signals": // prints every signal it gets, ends with status 7 on SIGUSR2
 		c := make(chan os.Signal, 64)
-		signal.Notify(c, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGCONT)
+		signal.Notify(c, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+			syscall.SIGALRM, syscall.SIGTERM, syscall.SIGWINCH, syscall.SIGCONT)
 		fmt.Println("ready")
 		for s := range c {
 			fmt.Println(s)
@@ -114,14 +116,18 @@ func helper(mode string, args []string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		r, err := Run(context.Background(), Command{Path: "/bin/sh", Args: []string{"sh", "-c", "ulimit -Sn; ulimit -Hn; ulimit -Sl; ulimit -Hl"}, Stdout: os.Stdout, Stderr: os.Stderr})
+		r, err := Run(context.Background(), Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", "ulimit -Sn; ulimit -Hn; ulimit -Sl; ulimit -Hl"},
+			Stdout: os.Stdout, Stderr: os.Stderr,
+		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		return r.Status()
-	case "tty": // on a terminal of its own: runs foreground, says who holds the terminal afterwards
+	case "tty": // on a terminal of its own: runs foreground, then prints which process group holds the terminal
 		r, err := Run(context.Background(), Command{
-			Path: os.Args[0], Environ: helperEnviron("foreground"), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+			Path: os.Args[0], Environ: helperEnviron("foreground"),
+			Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		})
 		fmt.Println("parent", ownForeground(0), r.Status(), err)
 		return 0
@@ -145,7 +151,10 @@ func self(mode string, args ...string) Command {
 
 // sh returns a command that runs a shell script.
 func sh(script string, args ...string) Command {
-	return Command{Path: "/bin/sh", Args: append([]string{"sh", "-c", script, "sh"}, args...), Environ: []string{"PATH=" + defaultPath}}
+	return Command{
+		Path: "/bin/sh", Args: append([]string{"sh", "-c", script, "sh"}, args...),
+		Environ: []string{"PATH=" + defaultPath},
+	}
 }
 
 // started is a command that runs in the background of a test.
@@ -177,7 +186,10 @@ func beginAsIs(t *testing.T, c Command) *started {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &started{t: t, out: bufio.NewReader(r), signals: make(chan os.Signal, 16), cancel: cancel, done: make(chan struct{}), began: time.Now()}
+	s := &started{
+		t: t, out: bufio.NewReader(r), signals: make(chan os.Signal, 16),
+		cancel: cancel, done: make(chan struct{}), began: time.Now(),
+	}
 	c.Stdout, c.Signals = w, s.signals
 	go func() {
 		defer close(s.done)
@@ -207,7 +219,7 @@ func (s *started) wait() Result {
 	return timeless(s.t, s.result)
 }
 
-// timeless is a result without the time of its end, which every command has that was started.
+// timeless returns a result without its time, after checking that every command that was started has one.
 func timeless(t *testing.T, r Result) Result {
 	t.Helper()
 	require.False(t, r.At.IsZero())
@@ -234,8 +246,9 @@ func TestEverySignal(t *testing.T) {
 	for n := 1; n <= 31; n++ {
 		sig := syscall.Signal(n)
 		switch sig {
-		case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH, syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
-			continue // do not end a process
+		case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH,
+			syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
+			continue // these do not end a process
 		}
 		c := sh("ulimit -c 0; kill -" + strconv.Itoa(n) + " $$; sleep 60")
 		c.Dir = t.TempDir()
@@ -273,8 +286,11 @@ func TestEnvironmentArgumentsDirectory(t *testing.T) {
 	require.Contains(t, string(out), "|"+dir+"|")
 	require.NotContains(t, string(out), "GOROOT")
 
-	// The environment is passed on byte by byte, twins and oddities included.
-	s = begin(t, Command{Path: "/bin/cat", Args: []string{"cat", "/proc/self/environ"}, Environ: []string{"A=1", "A=2", "odd", "a.b=c"}})
+	// The environment is passed on byte by byte, with duplicate names and odd entries.
+	s = begin(t, Command{
+		Path: "/bin/cat", Args: []string{"cat", "/proc/self/environ"},
+		Environ: []string{"A=1", "A=2", "odd", "a.b=c"},
+	})
 	require.Equal(t, 0, s.wait().Status())
 	out, err = io.ReadAll(s.out)
 	require.NoError(t, err)
@@ -313,7 +329,8 @@ func TestStdinPassesThrough(t *testing.T) {
 }
 
 func TestNilFilesAreNull(t *testing.T) {
-	require.Equal(t, Result{}, run(t, sh(`read x && exit 1; echo out; echo err >&2; for f in 0 1 2; do [ "$(readlink /proc/$$/fd/$f)" = /dev/null ] || exit 2; done`)))
+	require.Equal(t, Result{}, run(t, sh(`read x && exit 1; echo out; echo err >&2
+		for f in 0 1 2; do [ "$(readlink /proc/$$/fd/$f)" = /dev/null ] || exit 2; done`)))
 }
 
 func TestOwnProcessGroup(t *testing.T) {
@@ -326,7 +343,10 @@ func TestSignalsAreForwardedInOrder(t *testing.T) {
 	s := begin(t, self("signals"))
 	require.Equal(t, "ready", s.line())
 	// A process takes pending signals in any order: wait for each before the next.
-	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGHUP, syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2} {
+	for _, sig := range []syscall.Signal{
+		syscall.SIGUSR1, syscall.SIGHUP, syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT,
+		syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+	} {
 		s.signals <- sig
 		require.Equal(t, sig.String(), s.line())
 	}
@@ -358,10 +378,10 @@ func TestSuccessAfterSignal(t *testing.T) {
 	s := begin(t, self("hydra"))
 	require.Equal(t, "ready", s.line())
 	s.cancel()
-	require.Equal(t, Result{Forwarded: syscall.SIGTERM}, s.wait(), "the end of the context is a SIGTERM, too")
+	require.Equal(t, Result{Forwarded: syscall.SIGTERM}, s.wait(), "the end of the context counts as SIGTERM")
 }
 
-// SIGHUP may mean "read your configuration again": what the command says then is not about the signal.
+// SIGHUP may mean "read your configuration again", so it is not the reason why a command ends.
 func TestHangupIsNoReason(t *testing.T) {
 	s := begin(t, self("hydra"))
 	require.Equal(t, "ready", s.line())
@@ -374,7 +394,7 @@ func TestHangupIsNoReason(t *testing.T) {
 		s.signals <- sig
 		require.Equal(t, sig.String(), s.line())
 	}
-	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGTERM}, s.wait(), "SIGTERM is one, also after it")
+	require.Equal(t, Result{Code: 7, Forwarded: syscall.SIGTERM}, s.wait(), "SIGTERM is a reason, also after SIGHUP")
 }
 
 // stubborn ignores every signal that can be ignored.
@@ -442,7 +462,7 @@ func TestRepeatedSignalsKeepTheDeadline(t *testing.T) {
 	})
 }
 
-// A signal that comes when the command has ended already is not why it ended, whichever moment of the end it is.
+// A signal that arrives at any moment after the command's end is not the reason for it.
 func TestHasEnded(t *testing.T) {
 	cmd := exec.Command("/bin/cat")
 	in, err := cmd.StdinPipe()
@@ -458,7 +478,7 @@ func TestHasEnded(t *testing.T) {
 	require.True(t, hasEnded(pid), "not reaped yet")
 	require.NoError(t, cmd.Wait())
 	require.True(t, hasEnded(pid), "reaped")
-	require.True(t, exiting(io.ReadAll(stat)), "reaped while it is looked at")
+	require.True(t, exiting(io.ReadAll(stat)), "reaped between open and read")
 }
 
 func TestKillEndsAtOnce(t *testing.T) {
@@ -496,7 +516,9 @@ func TestHangupDoesNotStartGrace(t *testing.T) {
 }
 
 func TestStoppedCommandCanEnd(t *testing.T) {
-	c := sh(`trap 'exit 6' TERM; (until grep -q 'State:.T' /proc/$$/status; do sleep 0.01; done; echo ready) & kill -STOP $$; while :; do sleep 60 & wait; done`)
+	c := sh(`trap 'exit 6' TERM
+		(until grep -q 'State:.T' /proc/$$/status; do sleep 0.01; done; echo ready) &
+		kill -STOP $$; while :; do sleep 60 & wait; done`)
 	c.Grace = time.Minute
 	s := begin(t, c)
 	require.Equal(t, "ready", s.line())
@@ -506,7 +528,7 @@ func TestStoppedCommandCanEnd(t *testing.T) {
 }
 
 func TestWholeGroupIsSignalled(t *testing.T) {
-	// The child reports the signal; the shell itself ends without a word to it.
+	// The child reports the signal, although the shell ends without passing it on.
 	c := sh(`trap 'exit 3' TERM; "$1" & wait; wait; exit 3`, os.Args[0])
 	c.Environ = append(c.Environ, helperEnviron("child")...)
 	s := begin(t, c)
@@ -520,7 +542,7 @@ func TestLeftoversAreTerminated(t *testing.T) {
 	c := sh(`"$1" & read x <ready; exit 0`, os.Args[0])
 	c.Environ = append(c.Environ, helperEnviron("child")...)
 	c.Dir = t.TempDir()
-	c.Grace = time.Hour // they go by themselves: nobody waits for it
+	c.Grace = time.Hour // never reached, because the processes end by themselves
 	require.NoError(t, unix.Mkfifo(filepath.Join(c.Dir, "ready"), 0o644))
 	s := begin(t, c)
 	require.Equal(t, "ready", s.line())
@@ -529,20 +551,20 @@ func TestLeftoversAreTerminated(t *testing.T) {
 	require.Equal(t, "child", s.line())
 }
 
-// A child of a shell loses a signal that comes before its exec. Here it is the trap that executes, which is the same in
-// slow motion.
+// A child of a shell loses a signal that arrives before its exec. Here the trap itself executes, which makes the same
+// sequence slow enough to test.
 func TestSignalThatIsLostInAnExecIsRepeated(t *testing.T) {
 	c := sh(`trap 'exit 3' TERM; (trap 'exec "$1"' TERM; echo ready; while :; do wait; done) & while :; do wait; done`,
 		os.Args[0])
 	c.Environ = append(c.Environ, helperEnviron("child")...)
-	c.Grace = time.Hour // nobody waits for it
+	c.Grace = time.Hour // never reached
 	s := begin(t, c)
 	require.Equal(t, "ready", s.line())
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, Result{Code: 3, Forwarded: syscall.SIGTERM}, s.wait())
 }
 
-// An exec in the command's own trap is meant to work on.
+// A program that the command's own trap executes is meant to go on, so the signal is not repeated.
 func TestExecInTrapIsLeftAlone(t *testing.T) {
 	c := sh(`trap 'exec "$1" "$2"' TERM; echo ready; while :; do sleep 60 & wait; done`, os.Args[0], "5")
 	c.Environ = append(c.Environ, helperEnviron("patient")...)
@@ -569,7 +591,7 @@ func TestStubbornLeftoversAreKilled(t *testing.T) {
 	}
 }
 
-// gone reports whether a process has ended (a zombie has).
+// gone reports whether a process has ended; a zombie has.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z ")) || bytes.Contains(stat, []byte(") X "))
@@ -603,7 +625,7 @@ func TestContextEndedBefore(t *testing.T) {
 	cancel(cause)
 	_, err := Run(ctx, sh("exit 1"))
 	require.ErrorIs(t, err, cause)
-	require.EqualError(t, err, `launch: not starting "/bin/sh": rank 2 was lost`)
+	require.EqualError(t, err, `not starting "/bin/sh": rank 2 was lost`)
 }
 
 func TestScriptWithoutInterpreterLine(t *testing.T) {
@@ -630,11 +652,17 @@ func TestCannotStart(t *testing.T) {
 		status  int
 		want    string
 	}{
-		"not there":         {Command{Path: dir + "/nope"}, 127, "no such file or directory"},
-		"not executable":    {Command{Path: write("data", "x", 0o644)}, 126, "permission denied"},
-		"directory":         {Command{Path: dir}, 126, "permission denied"},
-		"interpreter":       {Command{Path: write("script", "#!/no/such/python\n", 0o755)}, 127, "the interpreter or loader that the file asks for is missing"},
-		"other machine":     {Command{Path: write("elf", "\x7fELF\x02\x01\x01", 0o755)}, 126, "exec format error: built for another machine"},
+		"not there":      {Command{Path: dir + "/nope"}, 127, "no such file or directory"},
+		"not executable": {Command{Path: write("data", "x", 0o644)}, 126, "permission denied"},
+		"directory":      {Command{Path: dir}, 126, "permission denied"},
+		"interpreter": {
+			Command{Path: write("script", "#!/no/such/python\n", 0o755)},
+			127, "the interpreter or loader that the file asks for is missing",
+		},
+		"other machine": {
+			Command{Path: write("elf", "\x7fELF\x02\x01\x01", 0o755)},
+			126, "exec format error: built for another machine",
+		},
 		"working directory": {Command{Path: "/bin/true", Dir: dir + "/nope"}, 126, "no such file or directory"},
 		"with a tail":       {Command{Path: dir + "/nope", TailLines: 3}, 127, "no such file or directory"},
 	} {
@@ -646,13 +674,13 @@ func TestCannotStart(t *testing.T) {
 			require.Equal(t, tt.status, le.Status)
 			require.Equal(t, Result{Code: tt.status}, r)
 			require.Equal(t, tt.status, r.Status())
-			require.ErrorContains(t, err, `launch: running "the-command": `)
+			require.ErrorContains(t, err, `running "the-command": `)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
 }
 
-// collect returns a file and a function that closes it and returns what was written to it.
+// collect returns a file, and a function that closes it and returns its content.
 func collect(t *testing.T) (*os.File, func() string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -679,8 +707,11 @@ func TestTail(t *testing.T) {
 		"empty lines":     {`printf 'a\n\n\n' >&2`, 2, []string{"", ""}},
 		"CRLF":            {`printf 'a\r\n' >&2`, 2, []string{"a"}},
 		"not UTF-8":       {`printf 'a\377b\n' >&2`, 2, []string{"a\ufffdb"}},
-		"long line":       {`head -c 10000 /dev/zero | tr '\0' x >&2; echo >&2; echo end >&2`, 2, []string{strings.Repeat("x", maxLine), "end"}},
-		"stdout is not":   {`echo out; echo err >&2`, 5, []string{"err"}},
+		"long line": {
+			`head -c 10000 /dev/zero | tr '\0' x >&2; echo >&2; echo end >&2`,
+			2, []string{strings.Repeat("x", maxLine), "end"},
+		},
+		"stdout is not": {`echo out; echo err >&2`, 5, []string{"err"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := sh(tt.script)
@@ -729,7 +760,7 @@ func TestTailDoesNotDelay(t *testing.T) {
 }
 
 func TestTailWithBackgroundChildThatHoldsStderr(t *testing.T) {
-	// setsid: outside the group, so nobody ends it; it holds the pipe until the test does.
+	// With setsid it is outside the group, so Run does not end it; it holds the pipe until the test ends.
 	c := sh(`setsid sh -c 'echo $$; exec sleep 3600' & read x <go; echo last words >&2; exit 2`)
 	var content func() string
 	c.Stderr, content = collect(t)
@@ -765,12 +796,13 @@ func TestTailGoesOnWhenStderrIsBroken(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer func() { _ = full.Close() }()
-	c := sh(`i=0; while [ $i -lt 5000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done; echo end >&2; exit 8`)
+	c := sh(`i=0; while [ $i -lt 5000 ]; do echo 0123456789012345678901234567890123456789 >&2; i=$((i+1)); done
+		echo end >&2; exit 8`)
 	c.Stderr, c.TailLines = full, 1
 	require.Equal(t, Result{Code: 8, Tail: []string{"end"}}, run(t, c))
 }
 
-// fullPipe is a stderr that is not read.
+// fullPipe returns a full pipe as a stderr that nothing reads.
 func fullPipe(t *testing.T) (r, w *os.File, held int) {
 	t.Helper()
 	var fds [2]int
@@ -783,7 +815,7 @@ func fullPipe(t *testing.T) (r, w *os.File, held int) {
 		}
 		held += n
 	}
-	require.NoError(t, unix.SetNonblock(fds[1], false)) // as a container runtime's is
+	require.NoError(t, unix.SetNonblock(fds[1], false)) // like that of a container runtime
 	r, w = os.NewFile(uintptr(fds[0]), "read"), os.NewFile(uintptr(fds[1]), "write")
 	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
 	return r, w, held
@@ -810,7 +842,7 @@ func TestUnreadStderrDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-// As long as it is read, however slowly, nothing is dropped.
+// No byte is dropped as long as stderr is read, however slowly.
 func TestSlowlyReadStderrIsComplete(t *testing.T) {
 	r, w, held := fullPipe(t)
 	c := sh(`i=0; while [ $i -lt 3000 ]; do echo "line $i" >&2; i=$((i+1)); done; echo written; read x`)
@@ -864,7 +896,7 @@ func TestTerminalOfSomebodyElse(t *testing.T) {
 func TestLimits(t *testing.T) {
 	const openFiles = "1500"
 	for name, tt := range map[string]struct {
-		set  string // by the shell before the helper starts
+		set  string // the commands of the shell before it starts the helper
 		want string // soft and hard nofile, soft and hard memlock (KiB)
 	}{
 		"high, soft is hard":    {"ulimit -n 2000 && ulimit -l 64", "1500 2000 64 64"},
@@ -886,7 +918,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// missing skips a test that this machine cannot run, and fails it where that is not acceptable.
+// missing skips a test that this machine cannot run, and fails it if skipping is not allowed.
 func missing(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {

@@ -9,37 +9,36 @@ import (
 	"time"
 )
 
-// shellFailureTimeout is how long a command may take to end after a remote shell has failed that started no daemon.
+// shellFailureTimeout is how long a command may take to end after the failure of a remote shell that started no daemon.
 const shellFailureTimeout = 10 * time.Second
 
-// Statuses are the exit statuses of a job whose command says nothing about what went wrong.
+// Statuses are the exit statuses of a job whose command does not report what went wrong.
 type Statuses struct {
-	// Lost is for a rank or daemon that was lost: a retry may help.
+	// Lost is for a lost rank or daemon: a retry may help.
 	Lost int
-	// Unused is for hosts of the job that a launcher did not use, or hosts outside the job that it was told to use: no
-	// retry helps.
+	// Unused is for a launcher that did not use the job's hosts, or was told to use others: a retry does not help.
 	Unused int
 }
 
-// Sessions is what rank 0 knows of the sessions by which a launcher has reached other hosts. Its methods Begun, Ended
-// and Failed take the events; a [Supervisor] draws conclusions from them.
+// Sessions holds what rank 0 knows about the sessions by which a launcher reached other hosts. Its methods Begun, Ended
+// and Failed take the events; a [Supervisor] draws the conclusions.
 type Sessions struct {
 	statuses Statuses
-	fails    chan failure   // the first daemon that failed
-	idle     chan time.Time // since when none of them runs any more; the latest
-	done     chan farewell  // the last daemon that ended with status 0 together with its ranks
+	fails    chan failure   // the first failure of a daemon
+	idle     chan time.Time // when the last running daemon ended
+	done     chan farewell  // the latest daemon that ended with status 0 and with its ranks
 
 	mu      sync.Mutex
-	reached map[string]bool // hosts on which something was started
-	used    map[string]bool // those where it did more than look around
-	hosts   int             // on how many the launcher says that it has daemons
-	tree    bool            // daemons start others, and nothing tells how many
+	reached map[string]bool // hosts on which a command was started
+	used    map[string]bool // hosts on which more than a probe was started
+	hosts   int             // the number of hosts with daemons, as the launcher reports it
+	tree    bool            // daemons start an unknown number of further daemons
 	watched bool            // the launcher of a daemon notices failures itself
-	running int             // daemons that stay in their session until the job ends
+	running int             // running daemons that stay in their session until the job ends
 	lost    string          // the first daemon whose session was lost
 }
 
-// NewSessions returns Sessions that have heard nothing.
+// NewSessions returns Sessions without any event.
 func NewSessions(statuses Statuses) *Sessions {
 	return &Sessions{
 		statuses: statuses, fails: make(chan failure, 1), idle: make(chan time.Time, 1), done: make(chan farewell, 1),
@@ -47,13 +46,13 @@ func NewSessions(statuses Statuses) *Sessions {
 	}
 }
 
-// farewell says when all ranks of a host ended. A daemon that says it ends with 0 whatever their statuses were.
+// farewell says when all ranks of a host ended. The daemon that reports it exits with 0, whatever their statuses were.
 type farewell struct {
 	host, launcher string
 	at             time.Time
 }
 
-// failure is why the command should end, how long it may take to do so by itself, and the status of the job if it does
+// failure is a reason to end the command: how long it may take to end by itself, and the status of the job if it does
 // not.
 type failure struct {
 	reason  string
@@ -68,7 +67,7 @@ func (s *Sessions) fail(f failure) {
 	}
 }
 
-// Begun hears of a command that was started on another host.
+// Begun takes the start of a command on another host.
 func (s *Sessions) Begun(host, command string) {
 	d, _ := DaemonOf(command)
 	s.begun(host, d, isProbe(command))
@@ -88,18 +87,19 @@ func (s *Sessions) begun(host string, daemon Daemon, probe bool) {
 	}
 }
 
-// Failure is a command on another host that could not be started, or was lost.
+// Failure describes a command on another host that could not be started, or whose session was lost.
 type Failure struct {
 	Host, Command string
-	// Stage names what failed.
+	// Stage is the step that failed.
 	Stage string
-	// Unknown says that no container of the job has this name.
+	// Unknown says that no container of the job has this host name.
 	Unknown bool
 	// Running says that the command was running.
 	Running bool
 }
 
-// Failed hears of a failure. A host name that a person mistyped does not count.
+// Failed takes a failure. An unknown host name counts only if the launcher would not notice the failure itself: a
+// person may have mistyped it.
 func (s *Sessions) Failed(f Failure) {
 	d, ok := DaemonOf(f.Command)
 	l := d.launcher()
@@ -114,16 +114,16 @@ func (s *Sessions) Failed(f Failure) {
 		return
 	case f.Unknown:
 		failed.status = s.statuses.Unused
-		failed.reason = fmt.Sprintf("the launcher was told to use %s, which is no container of this job", f.Host)
+		failed.reason = fmt.Sprintf("the launcher was told to use %s, which is not a container of this job", f.Host)
 	case f.Running && ok && !d.Detached:
 		s.lose(fmt.Sprintf("the launcher's daemon on %s was lost", f.Host), l.DaemonsStay)
 	}
 	s.fail(failed)
 }
 
-// Ended hears of a command on another host that has ended with a status, as a shell shows it. Where the launcher does
-// not always notice that one of its daemons fails, that is a failure; every other launcher ends by itself then, and a
-// script of the user's may fail as it likes.
+// Ended takes the end of a command on another host, with its status as a shell reports it. A failed daemon is a failure
+// of the job if its launcher may not notice it. Every other launcher ends by itself, and a failed script of the user
+// does not matter.
 func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal) {
 	d, ok := DaemonOf(command)
 	if !ok || d.Detached {
@@ -140,14 +140,14 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 		reason := fmt.Sprintf("the launcher's proxy on %s ended with status %d", host, status)
 		f := failure{reason, l.FailureTimeout, s.statuses.Lost}
 		if signal == 0 && status < 128 {
-			f.status = status // that of its ranks
+			f.status = status // the status of its ranks
 		}
 		s.fail(f)
 	}
 }
 
-// isWatched reports whether the launcher looks after its remote shells itself. On a busy machine it may take long to
-// wait for a remote shell that it has ended itself.
+// isWatched reports whether the launcher watches its remote shells itself. On a busy machine it may take long to wait
+// for a remote shell that it has killed.
 func (s *Sessions) isWatched() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Sessions) over(host, launcher string) {
 	latest(s.done, farewell{host, launcher, time.Now()})
 }
 
-// latest replaces the value in a channel of capacity 1. Callers must not overlap.
+// latest replaces the value in a channel of capacity 1. Calls must not overlap.
 func latest[T any](c chan T, value T) {
 	select {
 	case <-c:
@@ -200,14 +200,14 @@ func (s *Sessions) now() (running int, lost string, reached []string) {
 	return s.running, s.lost, reached
 }
 
-// usedHosts are the hosts on which more than a probe was started.
+// usedHosts returns the hosts on which more than a probe was started.
 func (s *Sessions) usedHosts() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.used)
 }
 
-// told is on how many hosts the launcher says that it has daemons, and whether these start others that nothing counts.
+// told returns on how many hosts the launcher reports daemons, and whether daemons start an unknown number of others.
 func (s *Sessions) told() (hosts int, tree bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

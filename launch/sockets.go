@@ -2,8 +2,8 @@ package launch
 
 import "strings"
 
-// sockets is what collective libraries under any launcher need to know on a host with several networks: NCCL, Gloo, and
-// under MPI UCX and libfabric.
+// sockets holds the variables of collective libraries on a host with several networks: NCCL and Gloo under any
+// launcher, UCX and libfabric under MPI.
 var sockets = Launcher{
 	Name:         "NCCL, Gloo",
 	Variables:    socketVariables,
@@ -32,7 +32,8 @@ func socketVariables(l Setup) []Var {
 	return socketsOwn(l.Interface)
 }
 
-// socketsOwn: NCCL reads the name for its bootstrap and for sockets, Gloo and TensorPipe under PyTorch for everything.
+// socketsOwn returns the variables that name the interface: NCCL uses it for its bootstrap and sockets, Gloo and
+// TensorPipe under PyTorch for everything.
 func socketsOwn(network string) []Var {
 	var t table
 	t.set("NCCL_SOCKET_IFNAME", network, "NCCL meets over the network that the hosts share")
@@ -46,7 +47,7 @@ func socketsFabric(f Fabric) []Var {
 	switch {
 	case f.Kind == FabricVerbs:
 		t.set("UCX_CONFIG_DIR", f.ConfigDir,
-			"UCX 1.12 and later reads there which ports this rank shares with all others")
+			"UCX 1.12 and later reads from ucx.conf there which ports all ranks can reach")
 	case f.Kind == FabricEFA:
 		t.set("FI_PROVIDER", "efa", "every rank has Amazon's EFA")
 	case f.Kind == FabricTCP && f.Devices:

@@ -13,36 +13,35 @@ import (
 )
 
 // MPI launchers give their ranks one second between SIGTERM and SIGKILL, and horovodrun gives mpirun less than that.
-// Open MPI 4.1 can be told another time, and then waits for it whole, and about twice, whenever any rank fails
-// (measured: 3 to 4 s by default, 8 to 10 s when told 3 s). So the ranks get the signal from the paiinit of their own
-// host, and the time of --grace to save their work; the launcher ends when they have, or is told to end for the last
-// of that time.
+// Open MPI 4.1 has a variable for a longer time, but then waits for about twice that time whenever any rank fails. So
+// the ranks get the signal from the paiinit of their own host, and have the time of --grace to save their work. The
+// launcher ends after its ranks, or gets SIGTERM shortly before that time is over.
 
-// launcherEndTime is how long a launcher needs to end once it was told to.
+// launcherEndTime is how long a launcher needs to end after SIGTERM.
 const launcherEndTime = 3 * time.Second
 
-// Stopper passes signals on to a command, and stops a launcher by its ranks first.
+// Stopper passes signals on to a command, and stops the ranks of a launcher before the launcher.
 type Stopper struct {
 	// Line is the command line, and Grace the time between SIGTERM and SIGKILL.
 	Line  []string
 	Grace time.Duration
 	Log   *slog.Logger
-	// Hard signals the command itself, and Soft the ranks of its launcher on all hosts.
+	// Hard signals the command itself, Soft the ranks of its launcher on all hosts.
 	Hard, Soft func(os.Signal)
-	// Launchers are those that run now: the command itself, or what it has started; nil: none.
+	// Launchers lists the launchers that run now: the command itself, or those below it. nil means none.
 	Launchers func() []int
 
 	mu     sync.Mutex
-	told   bool // the command, or its ranks, know that they are to end
-	asked  bool // this container was asked itself
-	begun  bool // the ranks were told first
+	told   bool // the command or its ranks were told to end
+	asked  bool // this container itself got a signal to end
+	begun  bool // the ranks were told before the command
 	ranked bool // a launcher was running when the command was told to end
 	timers []*time.Timer
-	cancel func() // stops waiting for the launchers below the command; nil: nothing waits
+	cancel func() // stops waiting for the launchers below the command; nil if it does not wait
 }
 
-// Own passes on a signal that this container got. Kubernetes signals every container of a job: the first signal here
-// after another rank's request repeats that request, and the command does not get it twice.
+// Own passes on a signal that this container got. Kubernetes signals every container of a job, so the first signal here
+// after another rank's request only repeats that request: the command does not get it again.
 func (g *Stopper) Own(sig os.Signal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,14 +72,14 @@ func (g *Stopper) Abort(sig os.Signal) {
 	g.Hard(sig)
 }
 
-// ends says whether [Run] ends a command that was given the signal.
+// ends reports whether a signal makes [Run] end the command.
 func ends(sig os.Signal) bool {
 	return sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGQUIT
 }
 
-// pass has a first SIGTERM go to the ranks everywhere, and what repeats it as well: a launcher that gets a second
-// signal kills its ranks at once. Everything else, and SIGTERM where there are no ranks or no time for them, goes to
-// the command itself. The caller holds the lock.
+// pass sends a first SIGTERM, and the signals that repeat it, to the ranks on all hosts, because a launcher that gets a
+// second signal kills its ranks at once. It sends every other signal to the command itself, and also SIGTERM if there
+// are no ranks or too little time. The caller holds the lock.
 func (g *Stopper) pass(sig os.Signal) {
 	var below []int
 	direct := startsRanks(g.Line)
@@ -101,8 +100,7 @@ func (g *Stopper) pass(sig os.Signal) {
 	}
 	g.begun = true
 	if !direct {
-		// A script gets the signal as soon as its launcher has ended: otherwise it would go on to the end of its
-		// commands.
+		// A script gets the signal as soon as its launcher has ended; otherwise it would run its next commands.
 		g.cancel = whenEnded(below, func() { g.Hard(syscall.SIGTERM) })
 	}
 	g.Log.Info("the ranks are told to end, the launcher later", "phase", "wait", "grace", g.Grace-launcherEndTime)
@@ -112,8 +110,8 @@ func (g *Stopper) pass(sig os.Signal) {
 		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
 }
 
-// End cancels the signals that are still due. It reports whether a launcher was running when the command was told to
-// end.
+// End cancels the signals that are still scheduled. It reports whether a launcher was running when the command was told
+// to end.
 func (g *Stopper) End() bool {
 	g.mu.Lock()
 	ranked, cancel := g.ranked, g.cancel
@@ -127,8 +125,8 @@ func (g *Stopper) End() bool {
 	return ranked
 }
 
-// RankLaunchers finds the launchers of ranks among the processes of the job: what another launcher or a script has
-// started, and these themselves.
+// RankLaunchers returns the launchers of ranks among the processes of the job, also those that another launcher or a
+// script started.
 func RankLaunchers(job []Process) (found []int) {
 	for _, p := range job {
 		line := p.args()
@@ -139,8 +137,8 @@ func RankLaunchers(job []Process) (found []int) {
 	return found
 }
 
-// whenEnded calls f when all of these processes, which may be no children of this one, have ended. The caller calls
-// cancel once; after that f is not running. It does nothing where the kernel has no pidfd_open(2).
+// whenEnded calls f when all of these processes have ended; they need not be children. The caller calls cancel once; f
+// does not run after it returns. Without pidfd_open(2), whenEnded does nothing.
 func whenEnded(pids []int, f func()) (cancel func()) {
 	var fds []unix.PollFd
 	closeAll := func() {
@@ -152,7 +150,7 @@ func whenEnded(pids []int, f func()) (cancel func()) {
 		fd, err := unix.PidfdOpen(pid, 0)
 		switch {
 		case errors.Is(err, unix.ESRCH):
-			continue // it has ended meanwhile
+			continue // it has ended
 		case err != nil:
 			closeAll()
 			return func() {}
@@ -190,9 +188,9 @@ func whenEnded(pids []int, f func()) (cancel func()) {
 	}
 }
 
-// Ranks finds what launchers have started as ranks among the processes of the job: those with a rank's variable and a
-// parent without one; a variable of the container itself, in environ, makes no rank. A parent comes before its children
-// in job. For a rank that leads a process group, the number is that of the whole group: -pid.
+// Ranks returns the processes of the job that a launcher started as ranks: processes with a rank's variable whose
+// parent has none. A variable in environ, the environment of the container, marks no rank. In job a parent comes before
+// its children. If a rank leads a process group, the result has the number of the group: -pid.
 func Ranks(job []Process, environ []string) (found []int) {
 	inherited := func(name string) bool {
 		value, _ := lookupEnv(environ, name)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The command is told once, however many containers are; a second signal to the same one is passed on.
-func TestOneWishToEnd(t *testing.T) {
+// The command gets the signal once, however many containers get it; a second signal to the same container is passed on.
+func TestSignalsOfAllContainersCountOnce(t *testing.T) {
 	for ways, want := range map[string]string{
 		"own":                  "terminated",
 		"wish":                 "terminated",
@@ -52,7 +52,7 @@ func TestOneWishToEnd(t *testing.T) {
 	}
 }
 
-// What repeats a SIGTERM goes to the ranks of a launcher, which kills them when it gets a second one itself.
+// A repeated SIGTERM goes to the ranks, because a launcher that gets a second one kills them.
 func TestRepeatedStopOfALauncher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -79,12 +79,12 @@ func TestRepeatedStopOfALauncher(t *testing.T) {
 	})
 }
 
-// A launcher, wherever it runs, is told after its ranks; whatever runs none is told at once.
+// A launcher gets the signal after its ranks, wherever it runs; a command without launchers gets it at once.
 func TestLaunchersAreStoppedByTheirRanks(t *testing.T) {
 	sleeper := exec.Command("sleep", "1000") // a launcher below a script
 	require.NoError(t, sleeper.Start())
 	t.Cleanup(func() { _ = sleeper.Process.Kill() })
-	// start has a command with these launchers below it told to end.
+	// start stops a command that has these launchers below it.
 	start := func(command string, launchers []int, grace time.Duration) (*Stopper, chan string) {
 		told := make(chan string, 4)
 		return &Stopper{
@@ -125,6 +125,6 @@ func TestLaunchersAreStoppedByTheirRanks(t *testing.T) {
 	require.Equal(t, "ranks", <-told)
 	require.NoError(t, sleeper.Process.Kill())
 	_ = sleeper.Wait() // killed
-	require.Equal(t, "command", <-told, "the script would go on with its next command")
+	require.Equal(t, "command", <-told, "otherwise the script would run its next command")
 	require.True(t, g.End())
 }

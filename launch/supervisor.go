@@ -13,39 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The exit status of a launcher is not enough: a launcher may hang when one of its daemons has failed or when all of
-// them have ended, and it may exit with 0 although it has lost a daemon or has never used the other hosts. The sessions
-// by which it reached the other hosts tell more.
+// The exit status of a launcher is not enough: a launcher may hang after a daemon has failed or after all daemons have
+// ended, and it may exit with 0 although it lost a daemon or never used the other hosts. Its sessions to the other
+// hosts show that.
 
 const (
-	// idleTimeout: a launcher whose daemons have all ended may still have to write what the ranks printed.
+	// idleTimeout is how long a launcher may run after all its daemons have ended, because it may still have to print
+	// the output of the ranks.
 	idleTimeout = 10 * time.Second
-	// zombieInterval is how often children of the launcher are looked at that it may not look at itself.
+	// zombieInterval is the time between two checks for failed children that the launcher may not have waited for.
 	zombieInterval = 5 * time.Second
-	// SettleTime is how long after the command has failed a rank may still turn out to be gone.
+	// SettleTime is how long after a failure of the command the loss of a rank may still be noticed.
 	SettleTime = 300 * time.Millisecond
 )
 
-// Supervisor watches a command on rank 0 that is a launcher, or may start one, has it ended when it cannot go on, and
-// judges its end. It is fed by events: those of the [Sessions], and those of the methods Stop and Lost.
+// Supervisor watches a command on rank 0 that is a launcher or may start launchers, ends it if it cannot go on, and
+// judges how the job ended. Its input are the events of [Sessions] and of the methods Stop and Lost.
 type Supervisor struct {
 	// Line is the command line, Self the name of this host, and Hosts the number of hosts.
 	Line  []string
 	Self  string
 	Hosts int
-	// Own is the job's own environment, Environ that of the command.
+	// Own is the environment of the job, Environ that of the command.
 	Own, Environ []string
-	// AllowPartial accepts a launcher that does not use the hosts that it was asked for.
+	// AllowPartial accepts a launcher that does not use all hosts that it was asked to use.
 	AllowPartial bool
 	Log          *slog.Logger
 
 	Sessions *Sessions
 	Asks     *Asks
 
-	// Processes lists the processes of the job in this container, and SinceBoot is the clock of their start times.
+	// Processes lists the processes of the job in this container; SinceBoot is the clock of their start times.
 	Processes func() []Process
 	SinceBoot func() time.Duration
-	// Hard signals the command, Gently goes to its ranks first; Kill is kill(2).
+	// Hard signals the command, Gently signals its ranks first; Kill is kill(2).
 	Hard, Gently func(os.Signal)
 	Kill         func(pid int, sig syscall.Signal) error
 
@@ -54,13 +55,13 @@ type Supervisor struct {
 	done   chan struct{} // closed when Watch has returned
 }
 
-// Supervise completes a Supervisor: its methods may be called from now on.
+// Supervise returns a complete Supervisor, whose methods may be called.
 func Supervise(s Supervisor) *Supervisor {
 	s.stops, s.losses, s.done = make(chan Stop), make(chan Loss), make(chan struct{})
 	return &s
 }
 
-// Stop says that a rank wants the job to end. It waits until Watch hears of it, or has returned.
+// Stop takes a rank's request to end the job. It returns when Watch has received it, or has returned.
 func (s *Supervisor) Stop(want Stop) {
 	select {
 	case s.stops <- want:
@@ -68,7 +69,7 @@ func (s *Supervisor) Stop(want Stop) {
 	}
 }
 
-// Lost says that a rank is lost. It waits until Watch hears of it, or has returned.
+// Lost takes the loss of a rank. It returns when Watch has received it, or has returned.
 func (s *Supervisor) Lost(l Loss) {
 	select {
 	case s.losses <- l:
@@ -76,11 +77,11 @@ func (s *Supervisor) Lost(l Loss) {
 	}
 }
 
-// Interruption is why the command was stopped, and the status of the job then; 0 = what the command itself says.
+// Interruption is why the command was stopped, and the status of the job then; 0 means the command's own status.
 type Interruption struct {
 	Reason string
 	Status int
-	Lost   string // what made it impossible to go on, after the command was told to end for another reason
+	Lost   string // a loss or failure that came after the command was told to end for another reason
 }
 
 // watch is the state of Watch.
@@ -90,20 +91,21 @@ type watch struct {
 
 	failed    failure
 	failedAt  time.Time
-	impatient <-chan time.Time // the command should have ended after failed
-	dead      map[int]int      // agents of the launcher, and their statuses, when it was last looked
+	impatient <-chan time.Time // the deadline of the command after failed
+	dead      map[int]int      // statuses of failed remote shells of the launcher at the last check, by process
 	idle      time.Time
-	stuck     <-chan time.Time // the command should have ended after idle
+	stuck     <-chan time.Time // the deadline of the command after idle
 	left      farewell
-	lull      <-chan time.Time // all other ranks should have ended after left
+	lull      <-chan time.Time // the deadline of all other ranks after left
 	told      int              // the launcher that was logged for left
 	force     <-chan time.Time // SIGKILL is due
 }
 
-// Watch hears events while the command runs, until ctx ends. It returns the first reason why the command was stopped: a
-// rank that wants it, a lost rank, or a daemon of the launcher that had failed while the launcher did not end.
+// Watch handles events while the command runs, until ctx ends. It returns the first reason for which the command was
+// stopped: the request of a rank, a lost rank, or a failed daemon of a launcher that did not end by itself.
 //
-// A request to stop goes to the ranks first; what cannot go on is ended at once. Watch is called once.
+// After a request to stop, the ranks are signalled first; a command that cannot go on is stopped at once. Watch is
+// called once.
 func (s *Supervisor) Watch(ctx context.Context) Interruption {
 	defer close(s.done)
 	w := watch{Supervisor: s}
@@ -156,9 +158,9 @@ func (w *watch) end(pass func(os.Signal), sig int, because Interruption) {
 	pass(syscall.Signal(sig))
 }
 
-// abort ends a command that cannot go on: nothing is left to be saved, and a launcher may not end without its daemons.
+// abort ends a command that cannot go on: it has nothing left to save, and a launcher may not end without its daemons.
 func (w *watch) abort(because Interruption) {
-	if w.why.Reason != "" { // the command was told to end, and has its time for that
+	if w.why.Reason != "" { // the command was told to end, and its Grace runs
 		if w.why.Status == 0 && w.why.Lost == "" {
 			w.why.Lost = because.Reason
 		}
@@ -170,8 +172,8 @@ func (w *watch) abort(because Interruption) {
 	}
 }
 
-// abortAfterFailure ends a launcher that has not ended by itself after a failure. Where a script had started the
-// launcher, and the launcher has ended, the script goes on.
+// abortAfterFailure ends a launcher that did not end by itself after a failure. If a script started the launcher and
+// the launcher has ended, the script goes on.
 func (w *watch) abortAfterFailure() {
 	if !w.isLauncher() && len(w.launchersSince(w.failedAt)) == 0 {
 		w.impatient = nil
@@ -181,13 +183,13 @@ func (w *watch) abortAfterFailure() {
 	w.abort(Interruption{Reason: w.failed.reason + ", and the command did not end by itself", Status: w.failed.status})
 }
 
-// lookForZombies finds a remote shell that has failed, and that the launcher has not waited for since the last look.
+// lookForZombies finds a failed remote shell for which the launcher has not waited since the last check.
 func (w *watch) lookForZombies() {
 	if w.Sessions.isWatched() {
 		return
 	}
 	all := w.Processes()
-	now := unnoticed(all, launchersBefore(all, math.MaxInt64))
+	now := failedChildren(all, launchersBefore(all, math.MaxInt64))
 	for pid, status := range now {
 		if before, ok := w.dead[pid]; ok && before == status {
 			reason := fmt.Sprintf("the launcher's remote shell ended with status %d", status)
@@ -198,8 +200,8 @@ func (w *watch) lookForZombies() {
 	w.dead = now
 }
 
-// endStuck ends a launcher that is still there although all its daemons have ended, unless it has started daemons
-// again. A script goes on by itself.
+// endStuck kills launchers that are still running although all daemons have ended, unless new daemons were started. A
+// script goes on by itself.
 func (w *watch) endStuck() {
 	running, _, _ := w.Sessions.now()
 	if running > 0 || !w.killStuck() || !w.isLauncher() {
@@ -207,38 +209,39 @@ func (w *watch) endStuck() {
 	}
 	if w.why.Reason == "" {
 		w.why = Interruption{
-			Reason: "the launcher did not end when its daemons on all hosts had", Status: w.Sessions.statuses.Lost,
+			Reason: "the launcher did not end after all its daemons had ended", Status: w.Sessions.statuses.Lost,
 		}
 	}
 }
 
-// killStuck ends the launchers of this job that were started before its daemons ended, and are still there: all that is
-// left for them to do is to exit. Open MPI 5.0 may wait for itself there (openpmix/prrte#1607, #1839).
+// killStuck kills the launchers of this job that were started before its daemons ended and still run: they only have to
+// exit. Open MPI 5.0 may wait for itself at that point (openpmix/prrte#1607, #1839).
 func (w *watch) killStuck() bool {
 	killed := false
 	for _, pid := range w.launchersSince(w.idle) {
-		w.Log.Error("the launcher does not end, although its daemons on all hosts have", "phase", "wait", "pid", pid)
+		w.Log.Error("killing a launcher that did not end after all its daemons had ended", "phase", "wait", "pid", pid)
 		killed = w.Kill(pid, syscall.SIGKILL) == nil || killed
 	}
 	return killed
 }
 
-// tellLull logs that all ranks of a host have ended while others go on: MPICH does not end a job when a rank that is
-// alone on its host exits with an error, and the others may wait for it for ever.
+// tellLull logs that all ranks of a host have ended while others go on. MPICH does not end a job if the only rank of a
+// host exits with an error, and the other ranks may wait for it for ever.
 func (w *watch) tellLull() {
 	if pids := w.launchersSince(w.left.at); len(pids) > 0 && pids[0] != w.told {
 		w.told = pids[0]
-		w.Log.Info("all ranks on a host have ended, others go on; "+w.left.launcher+
-			" does not tell whether one has failed", "phase", "wait", "peer", w.left.host, "ago", idleTimeout)
+		w.Log.Info("all ranks on a host have ended while others go on; "+
+			"this launcher does not report whether one failed",
+			"phase", "wait", "launcher", w.left.launcher, "peer", w.left.host, "ago", idleTimeout)
 	}
 }
 
-// launchersSince finds the launchers of this job that were there at a time already.
+// launchersSince returns the running launchers of this job that were started before a time.
 func (s *Supervisor) launchersSince(at time.Time) []int {
 	return launchersBefore(s.Processes(), s.SinceBoot()-time.Since(at))
 }
 
-// launchersBefore finds the MPI launchers of the job that were started before a time since the machine's boot.
+// launchersBefore returns the MPI launchers of the job that were started before a time since the machine's boot.
 func launchersBefore(job []Process, before time.Duration) (found []int) {
 	for _, p := range job {
 		if p.State != 'Z' && IsLauncher(p.Name) && p.Started <= before {
@@ -248,9 +251,9 @@ func launchersBefore(job []Process, before time.Duration) (found []int) {
 	return found
 }
 
-// unnoticed finds children of launchers that have failed and that their parent has not waited for, with their statuses:
-// some launchers do not look at their remote shells before the job ends.
-func unnoticed(job []Process, launchers []int) map[int]int {
+// failedChildren returns the children of launchers that have failed and that their parent has not waited for, with
+// their statuses: some launchers do not wait for their remote shells before the job ends.
+func failedChildren(job []Process, launchers []int) map[int]int {
 	found := make(map[int]int)
 	for _, p := range job {
 		if p.State != 'Z' || p.Exit == 0 || !slices.Contains(launchers, p.Parent) {
@@ -266,11 +269,11 @@ func unnoticed(job []Process, launchers []int) map[int]int {
 	return found
 }
 
-// SinceBoot is the clock of the start times of processes.
+// SinceBoot returns the time since the machine's boot, the clock of the start times of processes.
 func SinceBoot() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return 0 // then nothing was started before
+		return 0 // no process was started before that
 	}
 	return time.Duration(ts.Nano())
 }
@@ -279,15 +282,16 @@ func SinceBoot() time.Duration {
 type Ending struct {
 	Result Result
 	Why    Interruption
-	// Launcher says that the command is a launcher, or was running one when it was told to stop.
+	// Launcher says that the command is a launcher, or ran one when it was told to stop.
 	Launcher bool
-	// OOMKills is how many processes the kernel has killed for lack of memory on this host.
+	// OOMKills is the number of processes that the kernel killed on this host for lack of memory.
 	OOMKills int
-	// Absent asks for a rank that is gone, and for that long waits for one to turn out to be; nil: none is.
+	// Absent returns a lost rank, and waits up to settle for one to be noticed; nil if no rank is lost.
 	Absent func(settle time.Duration) *Loss
 }
 
-// Judge says how the job ended: by what the command said, and by what is known better.
+// Judge returns how the job ended. Events that the Supervisor knows of override the command's exit status if that hides
+// them.
 func (s *Supervisor) Judge(e Ending) Outcome {
 	result, why, statuses := e.Result, e.Why, s.Sessions.statuses
 	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
@@ -296,14 +300,14 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	announced, known := announcedStatus(result.Tail)
 	switch {
 	case why.Status == statuses.Lost && result.Signal == syscall.SIGKILL && known:
-		o.Status = announced // a launcher that said why it ends, and did not
+		o.Status = announced // the launcher named a failed rank, then hung and was killed
 	case why.Status != 0:
 		o.Status = why.Status
 	case e.Launcher && result.Forwarded != 0:
 		o.Status = result.JobStatus(true)
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "":
-		// Open MPI 5.0 says 0 when a host goes away.
+		// Open MPI 5.0 exits with 0 if a host is lost.
 		o = Outcome{Status: statuses.Lost, Reason: lost + "; " + o.Reason}
 	case direct && o.Status == 0 && s.Hosts > 1 && s.lostMeanwhile(e, 0, &o):
 	case o.Status == 0 && why.Lost != "":
@@ -313,7 +317,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 			return *partial
 		}
 	case why.Reason == "" && result.Forwarded == 0 && s.Hosts > 1:
-		// A launcher that failed because a host went away says so in its own words and with its own status.
+		// A launcher that fails because a host is lost exits with a status of its own.
 		s.lostMeanwhile(e, SettleTime, &o)
 	}
 	if why.Reason != "" {
@@ -322,7 +326,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	return o
 }
 
-// lostMeanwhile makes a lost rank the outcome, if there is one.
+// lostMeanwhile makes the loss of a rank the outcome, and reports whether a rank is lost.
 func (s *Supervisor) lostMeanwhile(e Ending, settle time.Duration, o *Outcome) bool {
 	l := e.Absent(settle)
 	if l != nil {

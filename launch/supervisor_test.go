@@ -25,13 +25,13 @@ func TestLaunchers(t *testing.T) {
 		{PID: 15, Parent: 9, Name: "mpirun", State: 'Z', Started: time.Second}, // has ended
 		{PID: 20, Parent: 10, Name: "ssh", State: 'Z', Exit: 65280},            // exited with 255
 		{PID: 21, Parent: 14, Name: "ssh", State: 'Z', Exit: 9},                // killed
-		{PID: 22, Parent: 10, Name: "ssh", State: 'Z'},                         // all well
+		{PID: 22, Parent: 10, Name: "ssh", State: 'Z'},                         // succeeded
 		{PID: 23, Parent: 10, Name: "ssh", State: 'S', Exit: 65280},            // runs
 	}
 	require.Equal(t, []int{10, 14}, launchersBefore(job, 20*time.Second))
 	require.Empty(t, launchersBefore(job, 0))
-	require.Equal(t, map[int]int{20: 255, 21: 137}, unnoticed(job, launchersBefore(job, time.Hour)))
-	require.Empty(t, unnoticed(job, nil))
+	require.Equal(t, map[int]int{20: 255, 21: 137}, failedChildren(job, launchersBefore(job, time.Hour)))
+	require.Empty(t, failedChildren(job, nil))
 	require.Empty(t, launchersBefore(nil, time.Hour))
 	require.Greater(t, SinceBoot(), time.Duration(0))
 }
@@ -49,7 +49,7 @@ func TestDaemonsAreIdleWhenTheLastHasEnded(t *testing.T) {
 	require.Len(t, d.idle, 1)
 	d.begun("a", Daemon{Program: "prted", Hosts: 2}, false)
 	d.ended()
-	require.Len(t, d.idle, 1, "only the latest counts, and nobody waits for a reader")
+	require.Len(t, d.idle, 1, "only the latest counts, and sending does not block")
 	d.lose("the second is not", false)
 	_, lost, reached := d.now()
 	require.Equal(t, "the first is kept", lost)
@@ -62,7 +62,7 @@ func TestDaemonsAreIdleWhenTheLastHasEnded(t *testing.T) {
 	require.True(t, tree)
 }
 
-// Open MPI looks after its remote shells, hydra does not.
+// Open MPI watches its remote shells, hydra does not.
 func TestDaemonsAreWatched(t *testing.T) {
 	for program, want := range map[string]bool{
 		"orted": true, "prted": true, "hydra_pmi_proxy": false, "pmi_proxy": false, "": false,
@@ -89,7 +89,7 @@ type job struct {
 	processes []Process
 }
 
-// supervised starts the Supervisor of a command on one of three hosts; f runs in virtual time.
+// supervised starts the Supervisor of a command on a job of three hosts and runs f in virtual time.
 func supervised(t *testing.T, line string, f func(*job)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,13 +144,13 @@ const (
 	aProxy  = `"/usr/bin/hydra_pmi_proxy" --control-port a:1`
 )
 
-func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
+func TestSupervisorEndsHungCommands(t *testing.T) {
 	launcher := Process{PID: 10, Name: "mpirun", State: 'S', Started: time.Minute}
 	for name, tt := range map[string]struct {
 		line   string
 		happen func(*job)
 		want   Interruption
-		said   string // what was signalled, and when
+		said   string // the signals and their times
 	}{
 		"all well": {
 			"mpirun x", func(j *job) {
@@ -176,11 +176,13 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 			Interruption{Reason: "the remote shell to c failed (login)" + notEnded, Status: 75},
 			"10s command terminated|13s command killed",
 		},
-		"a host that is none of the job's": {
+		"a host outside the job": {
 			"mpiexec x", func(j *job) {
 				j.Failed(Failure{Host: "z", Command: aProxy, Stage: "resolve", Unknown: true})
 			},
-			Interruption{Status: 69, Reason: "the launcher was told to use z, which is no container of this job" + notEnded},
+			Interruption{
+				Status: 69, Reason: "the launcher was told to use z, which is not a container of this job" + notEnded,
+			},
 			"5s command terminated|8s command killed",
 		},
 		"a name that was mistyped": {
@@ -204,7 +206,7 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 				j.Begun("b", anOrted)
 				j.Ended("b", anOrted, 0, 0)
 			},
-			Interruption{Reason: "the launcher did not end when its daemons on all hosts had", Status: 75},
+			Interruption{Reason: "the launcher did not end after all its daemons had ended", Status: 75},
 			"10s process 10 killed",
 		},
 		"daemons again": {
@@ -249,7 +251,7 @@ func TestSupervisorEndsWhatDoesNotEnd(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.Equal(t, tt.want, j.end())
 				require.Equal(t, tt.said, strings.Join(j.said, "|"))
-				j.Stop(Stop{}) // nothing hears it any more, and nothing waits
+				j.Stop(Stop{}) // Watch has returned, so this must not block
 			})
 		})
 	}
@@ -279,9 +281,10 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"hosts that it did not use": {
 			"mpirun x", func(j *job) { j.Note(t.Context(), j.Line, "/") }, Ending{Absent: none},
-			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: it asked for 3 at least " +
-				"and can have started on 1 (a). The launcher did not read the host list in its environment: an option or a " +
-				"configuration file of its own may have taken its place. --allow-partial accepts it"},
+			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: " +
+				"it asked for at least 3 and started on at most 1 (a). " +
+				"The launcher did not read the host list in its environment: " +
+				"an option or a configuration file of its own may have taken its place. --allow-partial accepts it"},
 		},
 		"0 although a daemon was lost": {
 			"mpirun x", func(j *job) {
@@ -299,20 +302,20 @@ func TestSupervisorJudges(t *testing.T) {
 			"sh x", nil, Ending{Result: Result{Code: 9}, Absent: lost},
 			Outcome{75, "rank 1 (b) was lost: it is away; rank 0's command sh ended with status 9"},
 		},
-		"0 after SIGTERM": { // as MPICH says
+		"0 after SIGTERM": { // MPICH exits with 0 then
 			"mpiexec x", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}, Launcher: true},
-			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM was passed on to it"},
+			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM"},
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},
-			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM was passed on to it"},
+			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM"},
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
 				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{3, "it hung; rank 0's command prterun was ended by SIGKILL; " +
+			Outcome{3, "it hung; rank 0's command prterun was killed by SIGKILL; " +
 				"its last lines on stderr:\n   Exit code:    3"},
 		},
 		"stopped for a loss": {
@@ -320,8 +323,7 @@ func TestSupervisorJudges(t *testing.T) {
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 " +
-				"after SIGTERM was passed on to it"},
+			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},

@@ -15,16 +15,15 @@ import (
 )
 
 const (
-	// maxLine bounds one kept line, in bytes; the rest of a longer line is passed on but not kept.
+	// maxLine is how many bytes of a line are kept; a longer line is passed on in full.
 	maxLine = 4096
-	// maxOrigins bounds how many processes have lines kept for them, and maxOriginLine each of these: 0.7 MB with 20
-	// lines each.
+	// maxOrigins is the number of processes for which lines are kept, maxOriginLine the length of these lines: 0.7 MB
+	// with 20 lines each.
 	maxOrigins    = 64
 	maxOriginLine = 512
 )
 
-// tail stands between a command and its stderr: it passes everything on and remembers the last lines. A nil *tail does
-// nothing.
+// tail copies the stderr of a command and remembers its last lines. A nil *tail does nothing.
 type tail struct {
 	w    *os.File // the command's end of the pipe
 	r    *os.File
@@ -33,14 +32,14 @@ type tail struct {
 	done chan struct{}
 
 	mu      sync.Mutex
-	written int  // writes to out that have ended
-	waiting int  // bytes that were read, and are not written to out yet
-	left    bool // out is not read any more: what comes is kept, and not passed on
+	written int  // finished writes to out
+	waiting int  // bytes that were read, but not written to out yet
+	left    bool // nothing reads out any more: new lines are kept, but not passed on
 	lost    int  // bytes that were not passed on
 
 	all     ring             // the last complete lines
-	origins map[string]*ring // those of each process whose lines a launcher marks
-	hosts   map[string]bool  // names with which pdsh marks them
+	origins map[string]*ring // the last lines of each process whose lines a launcher marks
+	hosts   map[string]bool  // the names of hosts with which pdsh marks lines
 	count   int
 	partial []byte
 }
@@ -67,22 +66,23 @@ func (r *ring) add(line kept) {
 	r.next = (r.next + 1) % r.max
 }
 
-// ordered are the lines, oldest first.
+// ordered returns the lines, oldest first.
 func (r *ring) ordered() []kept {
 	return append(append([]kept{}, r.lines[r.next:]...), r.lines[:r.next]...)
 }
 
-// last is the number of the latest line.
+// last returns the number of the latest line.
 func (r *ring) last() int { return r.lines[(r.next+len(r.lines)-1)%len(r.lines)].number }
 
 func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
-	// Not os.Pipe: the command's end must be in blocking mode, ours must not.
+	// os.Pipe does not fit: the command's end must be in blocking mode, ours must not.
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("launch: making a pipe for stderr: %w", err)
+		return nil, fmt.Errorf("making a pipe for stderr: %w", err)
 	}
 	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return nil, errors.Join(fmt.Errorf("launch: making a pipe for stderr: %w", err), unix.Close(fds[0]), unix.Close(fds[1]))
+		err = fmt.Errorf("making a pipe for stderr: %w", err)
+		return nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
 	}
 	t := &tail{
 		fd: fds[0], r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),
@@ -103,7 +103,7 @@ func (t *tail) started() {
 	}
 }
 
-// copy passes on until the last writer is gone or finish ends it.
+// copy passes bytes on until the last writer has closed the pipe, or finish stops it.
 func (t *tail) copy() {
 	defer close(t.done)
 	buf := make([]byte, 32<<10)
@@ -120,8 +120,8 @@ func (t *tail) copy() {
 	}
 }
 
-// drain passes on what is in the pipe at this moment, and no more than it can hold: a process outside the group may
-// keep on writing.
+// drain passes on the bytes that are in the pipe now, at most as many as it can hold: a process outside the group may
+// go on writing.
 func (t *tail) drain(buf []byte) {
 	raw, err := t.r.SyscallConn()
 	if err != nil || t.r.SetReadDeadline(time.Time{}) != nil {
@@ -150,9 +150,8 @@ func (t *tail) readPipe(fd int, buf []byte) {
 	}
 }
 
-// pass keeps the lines of p and writes it to stderr. A stderr that cannot be written, such as a closed pipe, does not
-// matter: the command must not fail because of it. A stderr that is not read blocks the command, as it would
-// without paiinit.
+// pass remembers the lines of p and writes it to stderr. It ignores write errors, such as a closed pipe, because the
+// command must not fail because of them. A stderr that nothing reads blocks the command, as without paiinit.
 func (t *tail) pass(p []byte) {
 	t.mu.Lock()
 	t.remember(p)
@@ -175,8 +174,8 @@ func (t *tail) pass(p []byte) {
 	}
 }
 
-// firstChunk is the length of what is written at once: whole lines if possible, and no more than what a pipe takes
-// without mixing it with the lines of others (pipe(7), PIPE_BUF).
+// firstChunk returns the length of the next write: whole lines if possible, and at most as many bytes as a pipe takes
+// without mixing them with other writers' lines (pipe(7), PIPE_BUF).
 func firstChunk(p []byte) int {
 	const pipeBuf = 4096
 	if len(p) <= pipeBuf {
@@ -188,7 +187,7 @@ func firstChunk(p []byte) int {
 	return pipeBuf
 }
 
-// remember keeps the last lines.
+// remember splits bytes into lines and keeps the last ones.
 func (t *tail) remember(p []byte) {
 	if len(p) == 0 {
 		return
@@ -230,7 +229,7 @@ func (t *tail) keep() {
 	r.add(kept{t.count, strings.Clone(line)})
 }
 
-// forget makes room for the lines of another process: it drops the process that has been silent for longest.
+// forget makes room for another process: it drops the lines of the process that has not written for longest.
 func (t *tail) forget() {
 	silent := ""
 	for name, r := range t.origins {
@@ -241,9 +240,9 @@ func (t *tail) forget() {
 	delete(t.origins, silent)
 }
 
-// origin is the process from which a line comes, as a launcher marks it:
+// origin returns the process that wrote a line, as a launcher marks it:
 //
-//	[1,2]<stderr>:  [2]<stderr>:   Open MPI --tag-output, horovodrun --gloo; a time may stand before it
+//	[1,2]<stderr>:  [2]<stderr>:   Open MPI --tag-output, horovodrun --gloo; a time may come before it
 //	[2] text                       hydra -l
 //	[rank2]: text  [default2]:     PyTorch's tracebacks, torchrun --tee
 //	worker-2: text                 pdsh, with the name of a host
@@ -279,19 +278,19 @@ func (t *tail) origin(line string) string {
 	return ""
 }
 
-// unreadTimeout is how long the reader of stderr may take for the next few KiB of what an ended command has written.
+// unreadTimeout is how long the reader of stderr may take for the next few KiB that an ended command has written.
 const unreadTimeout = 2 * time.Second
 
-// finish passes on what is left in the pipe, as long as it is read. It returns the kept lines, oldest first, and the
-// number of bytes that were not read. The kept lines are the last of all, and the last of the process that failed
-// first, which a launcher's own lines, or other processes that only followed, may have pushed out.
+// finish passes on the rest of the pipe, as long as stderr is read. It returns the kept lines, oldest first, and the
+// number of bytes that were not passed on. The kept lines are the last lines of all, preceded by lines of the process
+// that failed first if the launcher or other processes have pushed these out.
 func (t *tail) finish() (lines []string, lost int) {
 	if t == nil {
 		return nil, 0
 	}
-	_ = t.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader up; what is in the pipe stays there
+	_ = t.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader; the pipe keeps its bytes
 	if !t.await() {
-		t.readPipe(t.fd, make([]byte, 32<<10)) // for the last lines; copy is blocked in a write, and ends with it
+		t.readPipe(t.fd, make([]byte, 32<<10)) // keeps the last lines; copy is blocked in a write
 	} else {
 		_ = t.r.Close()
 	}
@@ -317,11 +316,11 @@ func (t *tail) finish() (lines []string, lost int) {
 	return lines, t.lost
 }
 
-// culprit is the process that failed first: the process that the launcher names, else the first with a line that looks
-// like an error, else the last that wrote; nil if the launcher marks no lines.
+// culprit returns the lines of the process that failed first: the process that the launcher names, else the first with
+// a line that looks like an error, else the last that wrote; nil if the launcher marks no lines.
 func (t *tail) culprit(last []kept) *ring {
 	if len(t.origins) == 0 {
-		return nil // most commands end here, and do not wait until the expressions are compiled
+		return nil // most commands end here and save the time for compiling the expressions
 	}
 	named := regexp.MustCompile(`^\s*Process name:\s+(?:\[\[\d+,\d+\],(\d+)\]|(\d+))`) // Open MPI; horovodrun --gloo
 	for _, l := range last {
@@ -359,7 +358,7 @@ func (t *tail) culprit(last []kept) *ring {
 	return latest
 }
 
-// await waits until all was passed on. It is false if stderr is not read.
+// await waits until all bytes are passed on. It returns false if nothing reads stderr.
 func (t *tail) await() bool {
 	t.mu.Lock()
 	before := t.written

@@ -39,7 +39,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// tailOf is the tail of a command that writes these lines to stderr.
+// tailOf returns the tail of a command that writes these lines to stderr.
 func tailOf(t *testing.T, most int, lines []string) []string {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -55,7 +55,7 @@ func tailOf(t *testing.T, most int, lines []string) []string {
 	return kept
 }
 
-// The rank's own traceback is what a user looks for; horovodrun --gloo ends with a longer one of its own.
+// A user looks for the rank's own traceback, but horovodrun --gloo ends with a longer one of its own.
 func TestTailKeepsTheCulprit(t *testing.T) {
 	many := func(prefix string, n int) (lines []string) {
 		for i := range n {
@@ -103,8 +103,7 @@ func join(parts ...[]string) (all []string) {
 	return all
 }
 
-// A job of many ranks, or lines that only look marked, take a bounded memory; the most silent goes first.
-// A slow reader is awaited for as long as it takes, a stopped one is not.
+// A slow reader of stderr is awaited for as long as it reads, a stopped one is not.
 func TestAwait(t *testing.T) {
 	for name, tt := range map[string]struct {
 		chunks int // that are read, one every pause
@@ -135,12 +134,13 @@ func TestAwait(t *testing.T) {
 				require.Equal(t, tt.all, tail.await())
 				require.Equal(t, tt.took, time.Since(began))
 				require.Equal(t, !tt.all, tail.left)
-				require.Equal(t, !tt.all, tail.lost == 7, "what a blocked write holds")
+				require.Equal(t, !tt.all, tail.lost == 7, "the bytes of the blocked write")
 			})
 		})
 	}
 }
 
+// Many ranks, or lines that only look marked, use bounded memory; the process that was silent longest is dropped first.
 func TestTailIsBounded(t *testing.T) {
 	tl := &tail{all: ring{max: 3}, origins: make(map[string]*ring)}
 	for round := range 10 {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// Task is what one rank runs where every rank runs the command.
+// Task describes one rank of a job in which every rank runs the command.
 type Task struct {
-	// Role and Index name it; Index is -1 where nobody knows it.
+	// Role and Index name it; Index is -1 if it is unknown.
 	Role  string
 	Index int
-	// Addr is its IP address, and Port a port there that nobody else uses.
+	// Addr is its IP address, Port a port there that no other process uses.
 	Addr string
 	Port int
-	// Slots is the number of processes that belong there, 0 if it has no part in the computation.
+	// Slots is the number of processes to start there, 0 if the rank does not compute.
 	Slots int
 }
 
-// address is "addr:port", as frameworks write it.
+// address returns "addr:port", the form that frameworks read.
 func (t Task) address() string { return bracketed(t.Addr) + ":" + strconv.Itoa(t.Port) }
 
-// bracketed is an address as it stands before a port (RFC 3986, section 3.2.2).
+// bracketed returns an address in the form that precedes a port (RFC 3986, section 3.2.2).
 func bracketed(addr string) string {
 	if strings.Contains(addr, ":") {
 		return "[" + addr + "]"
@@ -30,19 +30,19 @@ func bracketed(addr string) string {
 	return addr
 }
 
-// Tasks are the commands of all ranks, seen from one of them.
+// Tasks describes all ranks, from the view of one of them.
 type Tasks struct {
 	// Job is the id of the job.
 	Job string
 	// Ranks are all tasks, in rank order.
 	Ranks []Task
-	// Self is the rank of the one whose environment is wanted.
+	// Self is the rank whose environment is made.
 	Self int
 	// Spawns says that the command starts the processes of its host itself, see [Spawns].
 	Spawns bool
 }
 
-// TaskEnvironment returns the variables by which the frameworks that need no launcher find each other.
+// TaskEnvironment returns the variables by which frameworks that need no launcher find each other.
 func TaskEnvironment(t Tasks) []Var {
 	var vars []Var
 	for _, framework := range []func(Tasks) []Var{torch, tensorFlow, jax, psLite} {
@@ -51,19 +51,19 @@ func TaskEnvironment(t Tasks) []Var {
 	return vars
 }
 
-// Spawns says whether a command line starts the processes of its host itself: torchrun and its like, by their own name
-// or as `python -m MODULE`. A shell cannot be seen through.
+// Spawns reports whether a command line starts the processes of its host itself, like torchrun, by name or as `python
+// -m MODULE`. It does not look into shell scripts.
 func Spawns(args []string) bool {
 	return lineStarts(args, hostProcesses)
 }
 
-// startsRanks says whether a command line is that of a launcher that starts the ranks of a job on its hosts: an MPI
-// launcher, horovodrun or deepspeed, by their own name or as `python -m MODULE`.
+// startsRanks reports whether a command line calls a launcher that starts the ranks of a job on its hosts: an MPI
+// launcher, horovodrun or deepspeed, by name or as `python -m MODULE`.
 func startsRanks(args []string) bool {
 	return lineStarts(args, ranks)
 }
 
-// program is the name of the program or Python module that a command line starts.
+// program returns the name of the program or Python module that a command line starts.
 func program(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -87,16 +87,16 @@ func program(args []string) string {
 	return name
 }
 
-// serverWords are the words of a role that serves the others. Whole words: an observer is no server.
+// serverWords are the words in the names of server roles. They match whole words: an observer is no server.
 var serverWords = []string{"ps", "psserver", "pserver", "server", "servers", "paramserver", "parameterserver"}
 
-// Serves says whether a role never ends by itself: a parameter server, another server, or an evaluator.
+// Serves reports whether a role never ends by itself: a parameter server, another server, or an evaluator.
 func Serves(role string) bool {
 	k := kind(role)
 	return k == "ps" || k == "evaluator"
 }
 
-// kind is the part that a role has in frameworks that know parts.
+// kind returns the part that a role plays in frameworks with several parts.
 func kind(role string) string {
 	role = strings.ToLower(role)
 	words := strings.FieldsFunc(role, func(r rune) bool { return r < 'a' || r > 'z' })

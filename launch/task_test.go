@@ -17,7 +17,9 @@ func tasks(roles ...string) Tasks {
 	t := Tasks{Job: "application_1_0042"}
 	index := map[string]int{}
 	for i, r := range roles {
-		t.Ranks = append(t.Ranks, Task{Role: r, Index: index[r], Addr: fmt.Sprintf("10.0.0.%d", i), Port: 20000 + i, Slots: 2})
+		t.Ranks = append(t.Ranks, Task{
+			Role: r, Index: index[r], Addr: fmt.Sprintf("10.0.0.%d", i), Port: 20000 + i, Slots: 2,
+		})
 		index[r]++
 	}
 	return t
@@ -51,10 +53,12 @@ func TestTaskGoldens(t *testing.T) {
 		"torchrun":                {torch, tasks("worker", "worker", "worker"), 2, true},
 		"tensorflow-multi-worker": {tensorFlow, tasks("worker", "worker", "worker"), 2, false},
 		"tensorflow-chief":        {tensorFlow, tasks("master", "worker", "worker"), 1, false},
-		"tensorflow-ps":           {tensorFlow, tasks("chief", "worker", "worker", "ps_server", "ps_server", "evaluator"), 4, false},
-		"tensorflow-evaluator":    {tensorFlow, tasks("chief", "worker", "ps", "evaluator", "evaluator"), 4, false},
-		"jax":                     {jax, tasks("worker", "worker"), 1, false},
-		"mxnet":                   {psLite, tasks("scheduler", "server", "server", "worker"), 2, false},
+		"tensorflow-ps": {
+			tensorFlow, tasks("chief", "worker", "worker", "ps_server", "ps_server", "evaluator"), 4, false,
+		},
+		"tensorflow-evaluator": {tensorFlow, tasks("chief", "worker", "ps", "evaluator", "evaluator"), 4, false},
+		"jax":                  {jax, tasks("worker", "worker"), 1, false},
+		"mxnet":                {psLite, tasks("scheduler", "server", "server", "worker"), 2, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.tasks.Self, tt.tasks.Spawns = tt.self, tt.spawns
@@ -85,10 +89,13 @@ func TestTaskIPv6(t *testing.T) {
 	require.Contains(t, got["TF_CONFIG"], `"worker":["[fd00::1]:20000","10.0.0.1:20001"]`)
 }
 
-// Every task of a job is told the same cluster, and a place in it that is its own.
+// All tasks of a job get the same cluster, and each has a place of its own in it.
 func TestTasksAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		roles := rapid.SliceOfN(rapid.SampledFrom([]string{"master", "chief", "worker", "ps", "server", "evaluator", "scheduler", "trainer"}), 2, 12).Draw(t, "roles")
+		role := rapid.SampledFrom([]string{
+			"master", "chief", "worker", "ps", "server", "evaluator", "scheduler", "trainer",
+		})
+		roles := rapid.SliceOfN(role, 2, 12).Draw(t, "roles")
 		job := tasks(roles...)
 		var cluster string
 		seen := map[string]bool{}
@@ -105,7 +112,8 @@ func TestTasksAgree(t *testing.T) {
 			place := fmt.Sprint(c.Task)
 			require.False(t, seen[place], place)
 			seen[place] = true
-			list, ok := map[string][]string{"chief": c.Cluster.Chief, "ps": c.Cluster.PS, "worker": c.Cluster.Worker}[c.Task.Type]
+			lists := map[string][]string{"chief": c.Cluster.Chief, "ps": c.Cluster.PS, "worker": c.Cluster.Worker}
+			list, ok := lists[c.Task.Type]
 			if ok {
 				require.Equal(t, job.Ranks[i].address(), list[c.Task.Index])
 			} else {

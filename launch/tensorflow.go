@@ -2,7 +2,7 @@ package launch
 
 import "encoding/json"
 
-// tfConfig is TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver documents it.
+// tfConfig is TF_CONFIG, as documented for tf.distribute.cluster_resolver.TFConfigClusterResolver.
 type tfConfig struct {
 	Cluster struct {
 		Chief  []string `json:"chief,omitempty"`
@@ -15,8 +15,8 @@ type tfConfig struct {
 	} `json:"task"`
 }
 
-// tensorFlow is TF_CONFIG for MultiWorkerMirroredStrategy, and for ParameterServerStrategy where a role is one of parameter
-// servers. There is one chief at most; an evaluator is told about the cluster and is no part of it.
+// tensorFlow returns TF_CONFIG for MultiWorkerMirroredStrategy, or for ParameterServerStrategy if there are parameter
+// servers. There is at most one chief; evaluators get the cluster, but are not part of it.
 func tensorFlow(t Tasks) []Var {
 	if len(t.Ranks) < 2 {
 		return nil
@@ -47,7 +47,7 @@ func tensorFlow(t Tasks) []Var {
 	}
 	b, err := json.Marshal(c)
 	if err != nil {
-		return nil // strings and numbers always can be
+		return nil // cannot happen with strings and numbers
 	}
 	return []Var{{"TF_CONFIG", string(b), "TensorFlow's strategies find the cluster and their part in it"}}
 }

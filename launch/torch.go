@@ -2,19 +2,19 @@ package launch
 
 import "strconv"
 
-// torchrun starts one process for each slot of its host.
+// torchrun starts one process per slot of its host.
 var torchrun = Launcher{
 	Name:        "torchrun",
 	Programs:    []string{"torchrun"},
 	HostModules: []string{"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic"},
 	Starts:      hostProcesses,
 
-	RankVariables: []string{"LOCAL_RANK"}, // DeepSpeed's processes of one host, too
+	RankVariables: []string{"LOCAL_RANK"}, // also for the processes that DeepSpeed starts on one host
 }
 
-// torch is PyTorch: torchrun reads each of its options --foo-bar from PET_FOO_BAR (torch/distributed/argparse_util.py), and
-// a process that calls init_process_group("env://") reads the rest (torch/distributed/rendezvous.py). MASTER_ADDR and
-// MASTER_PORT are for both and every job has them.
+// torch returns PyTorch's variables: torchrun reads each option --foo-bar from PET_FOO_BAR
+// (torch/distributed/argparse_util.py), and a process that calls init_process_group("env://") reads the others
+// (torch/distributed/rendezvous.py). Both also read MASTER_ADDR and MASTER_PORT, which every job has.
 func torch(t Tasks) []Var {
 	var v table
 	if len(t.Ranks) == 0 {
@@ -27,9 +27,9 @@ func torch(t Tasks) []Var {
 		v.set("PET_NPROC_PER_NODE", strconv.Itoa(n), "torchrun starts as many processes as this rank has slots")
 	}
 	v.set("PET_MASTER_ADDR", bracketed(master.Addr), "torchrun meets on rank 0")
-	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that was kept free on rank 0")
-	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets there, too")
-	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets its own job only")
+	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that paiinit kept free on rank 0")
+	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets on rank 0, too")
+	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets only nodes of this job")
 	if !t.Spawns {
 		v.set("RANK", rank, "init_process_group(\"env://\"): every rank is one process")
 		v.set("WORLD_SIZE", size, "init_process_group(\"env://\"): every rank is one process")

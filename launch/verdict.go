@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rank is one rank of a job in which every rank runs the command.
+// Rank is a rank of a job in which every rank runs the command.
 type Rank struct {
 	Rank   int
 	Role   string
 	Name   string
-	Needed bool // the job succeeds when the commands of all needed ranks have ended with 0
+	Needed bool // the job succeeds if the commands of all needed ranks end with 0
 }
 
-// UntilRank0 in place of a list of roles says that the job ends with rank 0's command.
+// UntilRank0 stands in place of a list of roles and says that the job ends with rank 0's command.
 const UntilRank0 = "rank0"
 
-// Needed tells for each rank, by the roles of all, whether its command must end with 0 before the others are told to
-// end. until is a list of roles in lower case, with commas between them, or UntilRank0; "" means all ranks but
-// parameter servers and evaluators, which never end by themselves. If no rank has such a role, all are needed.
+// Needed returns for each rank, given the roles of all, whether its command must end with 0 before the others are
+// stopped. until is a list of roles in lower case, separated by commas, or UntilRank0; "" means all ranks but parameter
+// servers and evaluators, which never end by themselves. If this selects no rank, all are needed.
 func Needed(roles []string, until string) []bool {
 	named := strings.Split(until, ",")
 	needed := make([]bool, len(roles))
@@ -45,61 +45,61 @@ func Needed(roles []string, until string) []bool {
 	return needed
 }
 
-// End is how the command of one rank ended.
+// End describes how the command of one rank ended.
 type End struct {
 	Rank    int
 	Name    string
 	Outcome Outcome
-	At      time.Time     // by one clock for all ranks
-	Error   time.Duration // At may be wrong by this much either way
-	Stopped bool          // the command was told to end before it did
+	At      time.Time     // on the same clock for all ranks
+	Error   time.Duration // the maximum error of At, in both directions
+	Stopped bool          // the command was told to end before it ended
 }
 
-// Outcome is an exit status, and why.
+// Outcome is an exit status and its reason.
 type Outcome struct {
 	Status int
 	Reason string
 }
 
-// Stop is the request of a rank to end the job.
+// Stop is a rank's request to end the job, or the order to all ranks to end their commands.
 type Stop struct {
 	Name   string // of the rank
-	Signal int    // that the rank got; 0 = none
+	Signal int    // the signal that the rank got; 0 if none
 	Reason string
 }
 
-// Loss is a rank that went away while its command ran.
+// Loss is a rank that was lost while its command ran.
 type Loss struct {
 	Rank   int
 	Name   string
 	Reason string
 }
 
-// String tells the rank and the reason.
+// String returns the rank and the reason.
 func (l Loss) String() string {
 	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
 }
 
-// Verdict judges a job in which every rank runs the command, from what rank 0 hears: which event has all commands told
-// to end, and what becomes the exit status and the first cause of the job. Its methods Ended, Lost and Stop take the
-// events in the order of their arrival, and return the order to all ranks that an event leads to: the first event that
-// does leads to the only order.
+// Verdict judges a job in which every rank runs the command, from the events that reach rank 0: it decides which event
+// ends all commands, and finds the exit status and the first cause. Its methods Ended, Lost and Stop take the events in
+// the order of arrival. The first event that ends the job makes its method return the order to all ranks; there is only
+// one order.
 type Verdict struct {
 	Ranks      []Rank // in rank order
-	LostStatus int    // the job's exit status if a rank was lost, or did not tell how its command ended
+	LostStatus int    // the job's exit status if a rank was lost, or did not report how its command ended
 
-	silent  map[int]bool // ranks that are lost, or have told how their command ended
+	silent  map[int]bool // ranks that are lost, or have reported how their command ended
 	zero    map[int]bool // ranks whose command ended with 0
 	ends    []End
 	lost    []Loss
-	stop    *Stop     // if it was the reason to end
-	ordered time.Time // when all commands were told to end; zero: they were not
+	stop    *Stop     // the request, if it was the reason to end
+	ordered time.Time // when all commands were told to end; zero if they were not
 }
 
 // Ordered reports whether all commands were told to end.
 func (v *Verdict) Ordered() bool { return !v.ordered.IsZero() }
 
-// order is the order to end all commands, unless it was given before.
+// order returns the order to end all commands, nil if it was given before.
 func (v *Verdict) order(signal int, reason string, now time.Time) *Stop {
 	if v.Ordered() {
 		return nil
@@ -108,7 +108,7 @@ func (v *Verdict) order(signal int, reason string, now time.Time) *Stop {
 	return &Stop{Signal: signal, Reason: reason}
 }
 
-// Ended says that a command has ended. A failure ends all other commands, and so does the success of the needed ones.
+// Ended takes the end of a command. A failure ends all other commands, and so does the success of all needed ranks.
 func (v *Verdict) Ended(e End, now time.Time) *Stop {
 	v.silent = with(v.silent, e.Rank)
 	v.ends = append(v.ends, e)
@@ -123,7 +123,7 @@ func (v *Verdict) Ended(e End, now time.Time) *Stop {
 	return v.order(0, v.success(), now)
 }
 
-// Lost says that a rank is lost, which ends all other commands. It reports whether that is news.
+// Lost takes the loss of a rank, which ends all other commands. news is false if the loss was known or does not matter.
 func (v *Verdict) Lost(l Loss, now time.Time) (order *Stop, news bool) {
 	known := func(r Rank) bool { return r.Rank == l.Rank }
 	if v.silent[l.Rank] || !slices.ContainsFunc(v.Ranks, known) {
@@ -134,7 +134,7 @@ func (v *Verdict) Lost(l Loss, now time.Time) (order *Stop, news bool) {
 	return v.order(0, l.String(), now), true
 }
 
-// Stop says that a rank wants the job to end.
+// Stop takes a rank's request to end the job.
 func (v *Verdict) Stop(s Stop, now time.Time) *Stop {
 	order := v.order(s.Signal, s.Reason, now)
 	if order != nil {
@@ -151,7 +151,7 @@ func with(ranks map[int]bool, rank int) map[int]bool {
 	return ranks
 }
 
-// Running are the names of the ranks that have not said how their command ended, and may still do so.
+// Running returns the names of the ranks that have not reported how their command ended, and still may.
 func (v *Verdict) Running() (names []string) {
 	for _, r := range v.Ranks {
 		if !v.silent[r.Rank] {
@@ -165,12 +165,13 @@ func (v *Verdict) needed() []Rank {
 	return slices.DeleteFunc(slices.Clone(v.Ranks), func(r Rank) bool { return !r.Needed })
 }
 
-// own says that a command ended before, or without, being told to. It may have ended just before the signal reached it.
+// own reports whether a command ended by itself: before the order, or without it. It may have ended just before the
+// signal reached it.
 func (v *Verdict) own(e End) bool {
 	return !e.Stopped || !v.Ordered() || e.At.Add(e.Error).Before(v.ordered)
 }
 
-// succeeded says whether every needed command has ended with 0 by itself, and when the last of them did.
+// succeeded reports whether every needed command ended with 0 by itself, and returns the last of them.
 func (v *Verdict) succeeded() (last End, ok bool) {
 	needed := make(map[int]bool)
 	for _, r := range v.needed() {
@@ -188,7 +189,7 @@ func (v *Verdict) succeeded() (last End, ok bool) {
 	return last, len(needed) == 0
 }
 
-// success is what the job's success consists of.
+// success says which commands made the job succeed.
 func (v *Verdict) success() string {
 	needed := v.needed()
 	switch {
@@ -205,7 +206,8 @@ func (v *Verdict) success() string {
 	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
 }
 
-// Unclear are the ranks the order of whose ends decides: the caller compares their clocks, and calls Align.
+// Unclear returns the ranks whose order of ending decides the outcome: the caller compares their clocks and calls
+// Align.
 func (v *Verdict) Unclear() (ranks []int) {
 	_, well := v.succeeded()
 	failed := false
@@ -222,7 +224,7 @@ func (v *Verdict) Unclear() (ranks []int) {
 	return ranks
 }
 
-// Align corrects the time at which the command of a rank has ended.
+// Align corrects the time at which the command of a rank ended.
 func (v *Verdict) Align(rank int, at time.Time, within time.Duration) {
 	for i := range v.ends {
 		if v.ends[i].Rank == rank {
@@ -231,8 +233,8 @@ func (v *Verdict) Align(rank int, at time.Time, within time.Duration) {
 	}
 }
 
-// Outcome names the first cause: a request to stop, if it came first, a lost rank, or the command that failed first by
-// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail once the needed
+// Outcome returns the first cause: a request to stop if it came first, a lost rank, or the command that failed first on
+// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail after all needed
 // commands have ended with 0.
 func (v *Verdict) Outcome() Outcome {
 	last, well := v.succeeded()
@@ -244,7 +246,7 @@ func (v *Verdict) Outcome() Outcome {
 	case well && !slices.ContainsFunc(failed, before):
 		o := Outcome{Reason: v.success()}
 		if v.Ordered() {
-			o.Reason += "; the others were told to end then"
+			o.Reason += "; the others were stopped then"
 		}
 		return o
 	case len(v.lost) > 0:
@@ -258,11 +260,11 @@ func (v *Verdict) Outcome() Outcome {
 		o.Reason += alsoFailed(failed)
 		return o
 	}
-	// Some ranks never told how their commands ended, although they were told to end them.
-	return Outcome{Status: v.LostStatus, Reason: "not every rank told how its command ended"}
+	// The order to end the commands went out, but some ranks never reported the end of theirs.
+	return Outcome{Status: v.LostStatus, Reason: "some ranks did not report how their commands ended"}
 }
 
-// stopped is the outcome of a job that a rank wanted to end.
+// stopped returns the outcome of a job that ended at the request of a rank.
 func (v *Verdict) stopped() Outcome {
 	o := Outcome{Status: 128 + int(unix.SIGTERM), Reason: v.stop.Reason}
 	if v.stop.Signal > 0 {
@@ -283,20 +285,21 @@ func (v *Verdict) stopped() Outcome {
 	return o
 }
 
-// Commands that fail at about the same time.
+// Limits for commands that fail at about the same time.
 const (
-	// sameCause is how long after the first failure another one may come from the same cause, and is named with it.
+	// sameCause is how long after the first failure another one counts as a consequence of the same cause and is
+	// listed.
 	sameCause = 250 * time.Millisecond
-	// mostNamed is how many of these are named.
+	// mostNamed is the largest number of such failures that are listed.
 	mostNamed = 8
-	// noticeTime is how long a busy machine may take until paiinit notices the end of a command: ends closer together
-	// than this cannot be ordered by time alone. When a process exits, its peers lose their connections and may end
-	// before it has been reaped.
+	// noticeTime is how long paiinit may take on a busy machine to notice the end of a command; ends that are closer
+	// together cannot be ordered by time alone. When a process exits, its peers lose their connections and may end
+	// before it is reaped.
 	noticeTime = 25 * time.Millisecond
 )
 
-// failed are the commands that failed by themselves: the most likely cause first, the others in the order in which
-// they ended.
+// failed returns the commands that failed by themselves: the most likely cause first, then the others in the order in
+// which they ended.
 func (v *Verdict) failed() []End {
 	var ends []End
 	for _, e := range v.ends {
@@ -315,8 +318,8 @@ func (v *Verdict) failed() []End {
 	noticed := func(e End, within time.Duration) bool {
 		return !e.At.Add(-e.Error).After(upper(sure).Add(within))
 	}
-	// A command that complains about a connection lost it to a command that had ended before, however late paiinit
-	// noticed that end.
+	// A command that complains about a lost connection lost it to a command that ended earlier, even if paiinit noticed
+	// that end later.
 	complains := regexp.MustCompile(lostConnection).MatchString
 	accused := complains(sure.Outcome.Reason)
 	first, least := 0, 0
@@ -331,9 +334,9 @@ func (v *Verdict) failed() []End {
 	return slices.Insert(slices.Delete(ends, first, first+1), 0, e)
 }
 
-// consequenceSigns is how much the end of a command looks like the consequence of another rank's: most of all where a
-// signal ended it that libraries send when a peer is gone, where it complains about a connection, or where it ended as
-// several others did.
+// consequenceSigns returns how much the end of a command looks like the consequence of another rank's failure. It
+// counts most if a signal ended the command that libraries send when a peer is gone, or if it complains about a
+// connection; less if several commands ended with the same status.
 func consequenceSigns(e End, ends []End, complains func(string) bool) (signs int) {
 	alike := func(o End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
 	if slices.ContainsFunc(ends, alike) {
@@ -345,22 +348,23 @@ func consequenceSigns(e End, ends []End, complains func(string) bool) (signs int
 	return signs
 }
 
-// complaint is what a sign of another command's end counts: more than any other.
+// complaint is the weight of a sign that another command ended first; it outweighs every other sign.
 const complaint = 2
 
-// lostConnection matches what commands say when they lose the connection to a peer.
+// lostConnection matches what commands print when they lose the connection to a peer.
 const lostConnection = `(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
 	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`
 
-// endedByPeers says that a command was ended by a signal that libraries and launchers send when another rank fails.
+// endedByPeers reports whether a command was ended by a signal that libraries and launchers send when another rank
+// fails.
 func endedByPeers(status int) bool {
 	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
 }
 
 func byRank(a, b End) int { return a.Rank - b.Rank }
 
-// alsoFailed names the ranks that failed shortly after the first: most often the first failure caused theirs. Whether
-// it did, time alone does not tell where paiinit noticed them within the same moment.
+// alsoFailed lists the ranks that failed shortly after the first. Most often the first failure caused theirs, but time
+// alone cannot prove it if paiinit noticed them at the same moment.
 func alsoFailed(failed []End) string {
 	var also []string
 	more := 0

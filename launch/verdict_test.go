@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withServer is a job whose chief and worker must succeed, while its parameter server never ends by itself.
+// withServer returns a job whose chief and worker must succeed, while its parameter server never ends by itself.
 func withServer() []Rank {
 	return []Rank{
 		{Rank: 0, Role: "chief", Name: "chief-0", Needed: true},
@@ -26,7 +26,7 @@ func TestNeeded(t *testing.T) {
 		{"", "worker ps_server ps_server", "worker-0"},        // OpenPAI's examples
 		{"", "scheduler worker server", "scheduler-0 worker-0"},
 		{"", "worker observer psyche", "worker-0 observer-0 psyche-0"},
-		{"", "ps ps", "ps-0 ps-1"}, // nothing to wait for but themselves
+		{"", "ps ps", "ps-0 ps-1"}, // there are no other ranks to wait for
 		{"", "ps worker", "worker-0"},
 		{"chief", "chief worker ps", "chief-0"},
 		{"ps,worker", "chief Worker ps", "Worker-0 ps-0"},
@@ -166,7 +166,8 @@ func TestVerdict(t *testing.T) {
 			75, "rank 1 (worker-1) was lost: gone",
 		},
 		"told to end for no reason that is known": {
-			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}}, 75, "not every rank told how its command ended",
+			Verdict{ordered: at(3), ends: ends{end(0, 0, 9, true)}},
+			75, "some ranks did not report how their commands ended",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +181,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A parameter server or an evaluator is told to end when the others have ended, and how it ends then does not count.
+// A parameter server or an evaluator is stopped when the others have ended, and its exit status does not count.
 func TestVerdictOnServers(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
@@ -188,11 +189,11 @@ func TestVerdictOnServers(t *testing.T) {
 		o := Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}
 		return End{Rank: rank, At: at(ms), Error: time.Millisecond, Stopped: stopped, Outcome: o}
 	}
-	const well = "the commands of all ranks of chief, worker ended with status 0; the others were told to end then"
+	const well = "the commands of all ranks of chief, worker ended with status 0; the others were stopped then"
 	type ends = []End
 	lost := []Loss{{Rank: 2, Name: "ps-0", Reason: "gone"}}
 	for name, tt := range map[string]struct {
-		ordered int // 0: not
+		ordered int // 0 if there was no order
 		lost    []Loss
 		ends    ends
 		status  int
@@ -269,7 +270,7 @@ func TestUnclearEnds(t *testing.T) {
 	}
 }
 
-// The first event that ends the job leads to the only order, and the verdict counts what came of it.
+// Only the first event that ends the job returns an order, and the verdict is about its consequences.
 func TestVerdictOrders(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
@@ -286,7 +287,7 @@ func TestVerdictOrders(t *testing.T) {
 		require.Equal(t, &Stop{Reason: well}, v.Ended(end(0, 0, 2, false), at(2)))
 		require.Nil(t, v.Ended(end(2, 143, 9, true), at(9)), "one order is enough")
 		require.Empty(t, v.Running())
-		require.Equal(t, Outcome{0, well + "; the others were told to end then"}, v.Outcome())
+		require.Equal(t, Outcome{0, well + "; the others were stopped then"}, v.Outcome())
 	})
 	t.Run("all end by themselves", func(t *testing.T) {
 		v := newVerdict()

@@ -6,41 +6,41 @@ import (
 	"sync"
 )
 
-// Found is what a host says of its launchers, as [Identify] returns it; "" where it has not said it.
+// Found holds the launchers of a host, as [Identify] returns them; "" if the host has not answered.
 type Found struct{ Host, Launchers string }
 
-// Versions compares the launchers of rank 0 with those of the other ranks, whose daemons may not understand each other
-// if they differ. The answers may come in any order, and after the launch.
+// Versions compares the launchers of rank 0 with those of the other ranks, because daemons of different versions may
+// not understand each other. Answers may arrive in any order, and after the launch.
 type Versions struct {
 	mu       sync.Mutex
 	awaiting bool    // rank 0's own launcher has not answered yet
-	early    []Found // of the ranks whose launchers have
+	early    []Found // answers of other ranks that arrived before rank 0's own
 	own      Found
-	warned   []string // what differs and was logged
+	warned   []string // the differing launchers that were logged
 }
 
-// Start says what is known of this host before the launch.
+// Start sets what is known of this host before the launch.
 func (v *Versions) Start(own Found) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.own = own
 }
 
-// Await says that the launcher of this host answers late.
+// Await says that the launcher of this host will answer later.
 func (v *Versions) Await() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.awaiting = true
 }
 
-// Awaited reports whether the launcher of this host has yet to answer.
+// Awaited reports whether the launcher of this host has not answered yet.
 func (v *Versions) Awaited() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.awaiting
 }
 
-// Own takes the answer of this host, and compares the answers before it with it.
+// Own takes the answer of this host, and compares the earlier answers with it.
 func (v *Versions) Own(own Found, log *slog.Logger) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -52,7 +52,7 @@ func (v *Versions) Own(own Found, log *slog.Logger) {
 	v.early = nil
 }
 
-// Late compares an answer that was not known in time for [CheckVersions], as soon as this host's is known too.
+// Late compares an answer that came too late for [CheckVersions], at once or when this host's own answer is known.
 func (v *Versions) Late(f Found, log *slog.Logger) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -63,7 +63,7 @@ func (v *Versions) Late(f Found, log *slog.Logger) {
 	v.compare(f, log)
 }
 
-// compare warns once of launchers that are the same as each other: many may come late. The caller holds the lock.
+// compare warns once per set of differing launchers, because many ranks may answer late. The caller holds the lock.
 func (v *Versions) compare(f Found, log *slog.Logger) {
 	differ := Differ([]string{v.own.Host, f.Host}, []string{v.own.Launchers, f.Launchers}, false)
 	if differ == "" || slices.Contains(v.warned, f.Launchers) {
@@ -77,8 +77,8 @@ func warnDiffer(differ string, log *slog.Logger) {
 	log.Warn(differ, "phase", "check", "hint", "--require-same-launcher makes this an error")
 }
 
-// CheckVersions compares the answers of all ranks in rank order before the launch. It logs a difference, or with strict
-// returns it as the reason why nothing is launched. Where the first host has to have a launcher, needed says so.
+// CheckVersions compares the answers of all ranks in rank order before the launch. It logs a difference, or if strict
+// returns it as the reason for not launching. needed says that the first host must have a launcher.
 func CheckVersions(all []Found, strict, needed bool, log *slog.Logger) (refused string) {
 	var hosts, found []string
 	for i, f := range all {

@@ -62,18 +62,18 @@ func TestReached(t *testing.T) {
 		},
 		"horovodrun, probed only": {
 			"horovodrun -np 6 -H node-0:2,node-1:2,node-2:2 x", []string{"worker-1 true", "worker-2 true"}, 69,
-			"asked for 3 at least and can have started on 1",
+			"asked for at least 3 and started on at most 1",
 		},
 		"horovodrun, fits on one": {"horovodrun -np 2 -H node-0:2,node-1:2 x", nil, 0, ""},
-		"horovodrun, a file":      {"horovodrun -np 4 --hostfile two x", nil, 69, "asked for 2 at least"},
+		"horovodrun, a file":      {"horovodrun -np 4 --hostfile two x", nil, 69, "asked for at least 2"},
 		"horovodrun, no hosts": {
 			"/opt/horovodrun -np 4 x", nil, 69,
-			"has gone around /s/bin/horovodrun, which adds the hosts; --hostfile $PAIINIT_HOSTFILE",
+			"bypassed /s/bin/horovodrun, which adds the hosts; --hostfile $PAIINIT_HOSTFILE",
 		},
 		"horovodrun, few, around": {"python3 -m horovod.runner.launch -np 2 x", nil, 0, "a launcher has no host list"},
 		"horovodrun, elastic":     {"horovodrun -np 2 --min-np 1 x", nil, 0, "hint=\"--hostfile $PAIINIT_HOSTFILE"},
 		"horovodrun, check":       {"horovodrun --check-build", nil, 0, "hint=\"--hostfile $PAIINIT_HOSTFILE"},
-		"another host's launcher": {"mpirun -H node-1:2 x", nil, 69, "asked for 1 at least and can have started on 0"},
+		"another host's launcher": {"mpirun -H node-1:2 x", nil, 69, "asked for at least 1 and started on at most 0"},
 		"deepspeed, all":          {"deepspeed -H two x", []string{"worker-0 cd /; x", "worker-1 cd /; x"}, 0, ""},
 		"deepspeed, one": {
 			"deepspeed -H two x", []string{"worker-0 hostname -I"}, 69,
@@ -81,7 +81,7 @@ func TestReached(t *testing.T) {
 		},
 		"deepspeed, asked for one": {"deepspeed -H two --num_nodes 1 x", nil, 0, ""},
 		"deepspeed, not the other": {"deepspeed -H two --exclude node-1 x", nil, 0, ""},
-		"deepspeed, only another":  {"deepspeed -H two --include node-1 x", nil, 69, "can have started on 0"},
+		"deepspeed, only another":  {"deepspeed -H two --include node-1 x", nil, 69, "started on at most 0"},
 		"a program":                {"python x", nil, 0, "with --exec all every rank runs the command"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 	} {
 		c, log := newReached(t)
 		c.launching.asks.Note(t.Context(), strings.Fields(line), "/")
-		require.Equal(t, warns, strings.Contains(log.String(), "takes an option for its host list"), line)
+		require.Equal(t, warns, strings.Contains(log.String(), "reads an option as its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}
 }

@@ -236,7 +236,7 @@ func TestSilentSingleHost(t *testing.T) {
 			}
 			require.Equal(t, same(69), got)
 			_, says := j.output(t, 1)
-			require.Contains(t, says, "it asked for 3 at least and can have started on 1 (worker-0)")
+			require.Contains(t, says, "it asked for at least 3 and started on at most 1 (worker-0)")
 			require.Contains(t, says, "PRTE_MCA_prte_default_hostfile=")
 			require.Contains(t, says, "--allow-partial")
 		})
