@@ -290,7 +290,7 @@ func readScheduler(r *reader, sched scheduler, job *Job) error {
 	return err
 }
 
-// detect returns the scheduler that PAIINIT_SYSTEM names, else the first one that the environment shows.
+// detect returns the scheduler that PAIINIT_SYSTEM names, else the first scheduler that the environment shows.
 func (r *reader) detect(table []scheduler) (scheduler, error) {
 	if v, ok := r.get("PAIINIT_SYSTEM"); ok {
 		for _, s := range table {

@@ -39,7 +39,7 @@ func readExplicitSelf(r *reader, job *Job) error {
 	return nil
 }
 
-// readAlone completes a container without peers: the only one of its job, or the one that the others call.
+// readAlone completes a container without peers: the only one of its job, or the one called by all others.
 func readAlone(r *reader, job *Job) error {
 	size, sizeVar, sized, err := r.number(1, maxTasks, "PAIINIT_SIZE")
 	if err != nil {

@@ -354,7 +354,7 @@ func (pai *openPAI) noAddress(role string) error {
 	return pai.fail(variable{name: name}, advice, "%s is not set: no address variable for role %q", name, role)
 }
 
-// readPeers finds every task. The port is one that all tasks know: ssh if this generation tells it, else http.
+// readPeers finds every task. All tasks know the port: ssh if this generation tells it, else http.
 func (pai *openPAI) readPeers(job *Job) error {
 	for _, role := range job.Roles {
 		list, listVar, err := pai.hostList(role.Name)

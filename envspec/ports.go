@@ -46,7 +46,7 @@ func spreadPorts(r *reader, job *Job) error {
 	return nil
 }
 
-// choosePort sets this container's port: the explicit one, the one that the others expect, or the default.
+// choosePort sets this container's port: the explicit port, the port that the others expect, or the default.
 func choosePort(r *reader, job *Job) error {
 	self := -1
 	for i, p := range job.Peers {

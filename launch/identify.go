@@ -48,7 +48,7 @@ const unknown = "?"
 // lowest is the nice value (sched(7)) of a process that runs only if no other wants to.
 const lowest = 19
 
-// Identify asks launchers for their versions: the launcher that command is, or all those that it may call. It returns
+// Identify asks launchers for their versions: the launcher that command is, or all that it may call. It returns
 // them as "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there are none, and "mpirun=?" for an unknown
 // version. Without hurry they run at the lowest priority, because two of them take 5 to 10 ms of processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {

@@ -529,7 +529,7 @@ func (g *group) supervise(ctx context.Context, proc *os.Process) (state *os.Proc
 	return state, err
 }
 
-// sweep waits until the processes that were asked to end have ended, and ends those that the leader left in its group.
+// sweep waits until the processes that were asked to end have ended, and ends the rest of the leader's group.
 func (g *group) sweep() {
 	asked := g.stopped
 	if !asked {

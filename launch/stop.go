@@ -125,8 +125,8 @@ func (g *Stopper) End() bool {
 	return ranked
 }
 
-// RankLaunchers returns the launchers of ranks among the processes of the job, also those that another launcher or a
-// script started.
+// RankLaunchers returns the launchers of ranks among the processes of the job, including launchers that another
+// launcher or a script started.
 func RankLaunchers(job []Process) (found []int) {
 	for _, p := range job {
 		line := p.args()

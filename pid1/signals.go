@@ -46,7 +46,7 @@ var deadly = []os.Signal{
 	syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU,
 }
 
-// notify catches the signals, except those that are ignored: our parent ignored them on purpose (nohup), and children
+// notify catches the signals, except ignored ones: our parent ignored them on purpose (nohup), and children
 // must inherit that.
 func notify(c chan<- os.Signal, signals []os.Signal) {
 	caught := make([]os.Signal, 0, len(signals))

@@ -99,7 +99,7 @@ type Device struct {
 	PCI string `json:"pci"`
 	// NUMANode is the memory node that the device is near to, -1 if there is none or it is unknown.
 	NUMANode int `json:"numa_node"`
-	// Netdevs are the network interfaces of the device, even those that this container does not have.
+	// Netdevs are the network interfaces of the device, even if this container does not have them.
 	Netdevs []string `json:"netdevs"`
 	// Verbs is the name of the character device below /dev/infiniband, "" if there is none. VerbsDev is its device
 	// number, "231:192".

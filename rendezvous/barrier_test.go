@@ -110,7 +110,7 @@ func TestBarrierCallerIsKilled(t *testing.T) {
 			require.EqualError(t, err, `barrier "b": 1 of 3 ranks have come; missing: worker-`+
 				[]string{"[1-2]", "[0-1]"}[i]+` (has not called it)`)
 		}
-		// The error tells a lost rank from one that is late.
+		// The error tells a lost rank from a late one.
 		w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 		w.cut(addrOf(2))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -148,7 +148,7 @@ func TestUnknownRanksAreAgreed(t *testing.T) {
 	}
 }
 
-// The container that cannot take part may be the first of the agreed order, and so the one that has to tell the others.
+// The container that cannot take part may be the first of the agreed order, and then has to tell the others.
 func TestAnUnfitRankOfAnAgreedOrderEndsTheJob(t *testing.T) {
 	for who, reason := range []string{`^no such command$`, `^worker at 127\.0\.0\.2: no such command$`} {
 		port := freePort(t, "127.0.0.1")
@@ -391,7 +391,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	said(server, "y")
 }
 
-// Many silent connections do not block one that speaks: the oldest of them goes for each new one.
+// Silent connections do not block a client that speaks: each new connection replaces the oldest silent one.
 func TestPortIsNotBlockedBySilence(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)

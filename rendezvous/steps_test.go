@@ -1140,7 +1140,7 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 	}
 }
 
-// A coordinator that ends the job tells the connected ranks, and those that come while it stays. It does not leave
+// A coordinator that ends the job tells the connected ranks, and ranks that connect while it stays. It does not leave
 // that to another container, which comes earlier in the order and does not know of the end.
 func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 	for _, stay := range []time.Duration{0, 5 * time.Second} {

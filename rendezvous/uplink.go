@@ -189,7 +189,7 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 	})
 }
 
-// onHello answers a greeting. Only one container may lead: the one that the environment or the order determines.
+// onHello answers a greeting. Only one container may lead, as the environment or the order determines.
 func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	r := m.Record
 	self := u.n.self

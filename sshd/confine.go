@@ -183,7 +183,7 @@ func (h hiding) confine() (bool, error) {
 	r.fd = int(fd)
 	defer func() { _ = unix.Close(r.fd) }()
 	r.allow(unix.AT_FDCWD, "/")
-	// A restriction holds for one thread and those that it starts, and the runtime has already started some.
+	// A restriction holds for one thread and its new threads, and the runtime has already started some.
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
 		return false, fmt.Errorf("giving up new privileges: %w", errno)
 	}

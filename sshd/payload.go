@@ -46,7 +46,7 @@ func parsePersonRequest(payload []byte) (string, error) {
 	return name, nil
 }
 
-// parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). The name must be one that a shell can assign.
+// parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). A shell must be able to assign the name.
 func parseEnv(payload []byte) (name, value string, err error) {
 	var m struct{ Name, Value string }
 	if err := ssh.Unmarshal(payload, &m); err != nil {

@@ -92,7 +92,7 @@ func (p *process) signal(sig syscall.Signal) error {
 }
 
 // signalAll sends sig to every process of the session, also in other process groups, which job control and MPI daemons
-// create, but not to those that left by setsid. Without a readable /proc it reaches only the leader's group.
+// create, but not to processes that left by setsid. Without a readable /proc it reaches only the leader's group.
 func (p *process) signalAll(sig syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -43,7 +43,7 @@ type session struct {
 	envNames, envBytes int
 
 	mu      sync.Mutex
-	behind  string   // the person for whom a rank asks; "" = the job
+	behind  string   // the person behind a rank's request; "" = the job
 	env     []string // accepted from the client
 	term    *terminal
 	asked   bool             // a command was requested

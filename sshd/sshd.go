@@ -20,9 +20,9 @@
 // A command runs as "/bin/sh -c COMMAND" in a session (setsid) of its own. It ends in one of these ways:
 //
 //	the command exits        The client gets its output, exit-status or exit-signal, EOF and close. Processes that it
-//	                         left behind live on; one that holds its output open does not delay the end.
+//	                         left behind live on; holding its output open does not delay the end.
 //	the client is gone       The channel was closed or the connection lost while the command ran: every process of the
-//	                         session gets HUP and CONT, then TERM, then KILL, except those that left by setsid.
+//	                         session gets HUP and CONT, then TERM, then KILL, except what left by setsid.
 //	Shutdown                 The command's process group gets TERM; when the context ends, the session gets KILL.
 //
 // A panic in a goroutine of this package, or in a handler that it calls, ends the connection that caused it and leaves

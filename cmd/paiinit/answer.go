@@ -38,7 +38,7 @@ func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 	return a.c.agreed().book().Both(), nil
 }
 
-// status converts the status of the rendezvous to the one that `paiinit status` prints.
+// status converts the status of the rendezvous to the output of `paiinit status`.
 func (a answers) status(s rendezvous.Status) *localapi.Status {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// If another container answers than the one that was called, the rendezvous learns which one.
+// If a container answers in place of the called one, the rendezvous learns its name.
 func TestWhoAnswers(t *testing.T) {
 	derive := func(secret, attempt string) *jobkey.Keys {
 		keys, err := jobkey.Derive([]byte(secret), "job", attempt)

@@ -58,7 +58,7 @@ func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
 	return nil
 }
 
-// withoutSettled returns vars without those that contradict the user's choice. It reads configuration files only if
+// withoutSettled drops the variables that contradict the user's choice. It reads configuration files only if
 // there is something to choose: several networks, or devices.
 func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
 	if !n.Several && !a.fabric.Devices {

@@ -36,7 +36,7 @@ const (
 	idleTime = 4 * time.Second // how long a server may take to give memory back
 )
 
-// ciphers are the ones that both servers support, each with its name in the table.
+// ciphers lists the ciphers of both servers, each with its name in the table.
 var ciphers = [][2]string{
 	{"aes128-gcm@openssh.com", "aes128-gcm"},
 	{"chacha20-poly1305@openssh.com", "chacha20-poly1305"},

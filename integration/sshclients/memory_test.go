@@ -208,7 +208,7 @@ func children(t testing.TB, pid int) (found []int) {
 	return found
 }
 
-// inMemory searches the memory of a process for texts, and returns the names and places of those that it finds.
+// inMemory searches the memory of a process for texts, and returns the names and places of all matches.
 func inMemory(t testing.TB, pid int, texts map[string]string) (found []string) {
 	t.Helper()
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))

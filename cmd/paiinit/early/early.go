@@ -66,7 +66,7 @@ type call struct {
 	conn    int
 }
 
-// usual returns the call if the command line is one that this package handles.
+// usual returns the call if this package handles the command line.
 func usual(args []string) (*call, bool) {
 	words := args[min(len(args), 1):]
 	if name := base(args); name != "ssh" && name != "rsh" {
