@@ -89,6 +89,10 @@ bench: deps build ## measure beside what others use, into docs/benchmarks.md, an
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md sshd
 	go test -run '^$$' -bench . -benchmem ./jobkey ./rdma ./rsh ./sshd
 
+.PHONY: compare
+compare: deps build ## measure bin/paiinit beside OLD=FILE, an earlier build of it, by turns
+	go run ./integration/bench -old $(OLD) -bin bin/paiinit builds
+
 .PHONY: demo
 demo: deps build ## N=4 hosts on this machine: one mpirun, one sum, one exit status
 	go run ./integration/demo -n $(N) -bin bin/paiinit

@@ -24,11 +24,15 @@ var imports = map[string]struct {
 		[]string{
 			module, "github.com/urfave/cli", "github.com/miekg/dns", "golang.org/x/crypto/ssh", "golang.org/x/sys",
 		},
-		"the story of a launch: no other package sees all packages, and no other package knows flags",
+		"the story of a launch: no other package sees all packages, and no other package knows the flags",
 	},
-	"cmd/paiinit/early": {
+	"early": {
 		[]string{module + "/internal/proc", module + "/pid1", module + "/rsh/frame"},
 		"its imports are initialised before it, and cost time",
+	},
+	"cmdline": {
+		[]string{"github.com/urfave/cli"},
+		"it makes values of words; the story says what they mean",
 	},
 	"envspec": {
 		nil,
@@ -46,12 +50,24 @@ var imports = map[string]struct {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",
 	},
-	"internal/tcp": {
+	"internal/rawconn": {
 		[]string{"golang.org/x/sys"},
+		"it knows no protocol, and every package that needs a descriptor may use it",
+	},
+	"internal/rfc4254": {
+		[]string{"golang.org/x/crypto/ssh", "golang.org/x/sys"},
+		"both ends of an SSH session encode terminals and signals alike, and neither imports the other",
+	},
+	"internal/tcp": {
+		[]string{module + "/internal/rawconn", "golang.org/x/sys"},
 		"both ends of an SSH connection detect its loss by the same rules, and neither imports the other",
 	},
+	"internal/tuning": {
+		nil,
+		"it changes when the Go runtime works, and only takes numbers and channels",
+	},
 	"internal/unixsock": {
-		[]string{"golang.org/x/sys"},
+		[]string{module + "/internal/rawconn", "golang.org/x/sys"},
 		"one place decides who may use a socket, and knows none of the protocols on it",
 	},
 	"jobkey": {
@@ -63,7 +79,7 @@ var imports = map[string]struct {
 		"a launcher is data; hosts and keys come from the story",
 	},
 	"localapi": {
-		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
+		[]string{module + "/internal/unixsock"},
 		"it asks and answers in plain structs; cmd/paiinit fills them",
 	},
 	"netif": {
@@ -85,8 +101,8 @@ var imports = map[string]struct {
 	},
 	"rsh": {
 		[]string{
-			module + "/internal/tcp", module + "/internal/unixsock", module + "/rsh/frame",
-			"golang.org/x/crypto/ssh", "golang.org/x/sys",
+			module + "/internal/rawconn", module + "/internal/rfc4254", module + "/internal/tcp",
+			module + "/internal/unixsock", module + "/rsh/frame", "golang.org/x/crypto/ssh", "golang.org/x/sys",
 		},
 		"the client knows the protocol but not our server, so that tests can use real servers",
 	},
@@ -94,13 +110,18 @@ var imports = map[string]struct {
 		nil,
 		"package early imports it, so it must have nothing to initialise",
 	},
+	"secret": {
+		nil,
+		"it reads a file or a variable into one buffer, which the caller clears",
+	},
 	"signals": {
 		nil,
 		"it depends on time, and its tests use virtual time",
 	},
 	"sshd": {
 		[]string{
-			module + "/internal/proc", module + "/internal/tcp", module + "/internal/unixsock",
+			module + "/internal/proc", module + "/internal/rawconn", module + "/internal/rfc4254",
+			module + "/internal/tcp", module + "/internal/unixsock",
 			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
 			"golang.org/x/sys",
 		},

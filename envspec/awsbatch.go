@@ -7,7 +7,7 @@ import "strings"
 
 func matchAWSBatch(r *reader) string { return r.sees("AWS_BATCH_JOB_NODE_INDEX") }
 
-func readAWSBatch(r *reader, job *Job) error {
+func readAWSBatch(r *reader, job *Job) {
 	if v, ok := r.get("AWS_BATCH_JOB_ID"); ok {
 		id, _, _ := strings.Cut(v.value, "#") // each node appends its number
 		r.jobID(job, id, v)
@@ -16,33 +16,15 @@ func readAWSBatch(r *reader, job *Job) error {
 		job.Attempt = v.value
 		r.note("attempt", v)
 	}
-	size, sizeVar, err := r.required("", 1, maxTasks, "AWS_BATCH_JOB_NUM_NODES")
-	if err != nil {
-		return err
-	}
-	if err := r.soleRole(job, sizeVar); err != nil {
-		return err
-	}
+	size, sizeVar := r.needNumber("", 1, maxTasks, "AWS_BATCH_JOB_NUM_NODES")
+	r.soleRole(job, sizeVar)
 	r.countRole(job, job.Role, size, sizeVar)
-	main, _, _, err := r.number(0, size-1, "AWS_BATCH_JOB_MAIN_NODE_INDEX")
-	if err != nil {
-		return err
+	main, _, _ := r.number(0, size-1, "AWS_BATCH_JOB_MAIN_NODE_INDEX")
+	node, v := r.needNumber("set PAIINIT_INDEX", 0, size-1, "AWS_BATCH_JOB_NODE_INDEX")
+	rank := (node - main + size) % size // the main node has rank 0
+	r.scheduledIndex(job, rank, v)
+	if node != main {
+		address := r.need("set PAIINIT_PEERS", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
+		r.addSeed(job, address.value, address)
 	}
-	node, v, err := r.required("set PAIINIT_INDEX", 0, size-1, "AWS_BATCH_JOB_NODE_INDEX")
-	if err != nil {
-		return err
-	}
-	job.Index = (node - main + size) % size // the main node has rank 0
-	r.note("index", v)
-	if err := r.explicitIndex(job); err != nil {
-		return err
-	}
-	if node == main {
-		return nil
-	}
-	address, ok := r.get("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
-	if !ok {
-		return r.missing("set PAIINIT_PEERS", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS")
-	}
-	return r.addSeed(job, address.value, address)
 }

@@ -16,129 +16,116 @@ func matchAzure(r *reader) string {
 		"AZUREML_NODE_COUNT")
 }
 
-func readAzure(r *reader, job *Job) error {
+func readAzure(r *reader, job *Job) {
 	r.readID(job, "AZUREML_RUN_ID", "AZ_BATCH_JOB_ID")
 	r.gpusHere("AZ_BATCHAI_NUM_GPUS", "AZ_BATCHAI_GPU_COUNT")
 	cluster := azureCluster(r)
 	if cluster.beyondNodes() {
-		return readCluster(r, job, "TF_CONFIG")
+		readCluster(r, job, "TF_CONFIG")
+		return
 	}
-	if err := r.checkOnce("LOCAL_RANK", "on this node", "set process_count_per_instance to 1"); err != nil {
-		return err
-	}
+	r.checkOnce("LOCAL_RANK", "on this node", "set process_count_per_instance to 1")
 	if r.has("AZ_BATCHAI_WORKER_HOSTS") &&
 		(r.has("AZ_BATCHAI_PS_HOSTS") || !r.has("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST")) {
-		return readAzureRoles(r, job)
+		readAzureRoles(r, job)
+		return
 	}
-	list, hosts, err := azureHosts(r)
-	if err != nil {
-		return err
-	}
+	list, hosts := azureHosts(r)
 	if list.name == "" {
 		if r.has("TF_CONFIG") && !r.has("NODE_RANK") {
-			return readCluster(r, job, "TF_CONFIG")
+			readCluster(r, job, "TF_CONFIG")
+			return
 		}
 		// A job of one node may get its master's address and nothing else.
 		if v, ok := r.get("AZ_BATCHAI_MPI_MASTER_NODE"); ok &&
 			!r.has("AZUREML_NODE_COUNT", "NODE_RANK", "PAIINIT_SIZE") {
-			return soleContainer(r, job, v)
+			r.spread = true
+			soleContainer(r, job, v)
+			return
 		}
-		return readKnownMaster(r, job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"},
+		readKnownMaster(r, job, []string{"AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_ADDR"},
 			[]string{"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, []string{"AZUREML_NODE_COUNT"}, "")
+		return
 	}
-	if err := r.soleRole(job, list); err != nil {
-		return err
-	}
+	r.soleRole(job, list)
 	// The master is not always the first of the list.
 	if v, ok := r.get("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"); ok {
-		hp, problem := parseHostPort(v.value)
-		if problem != "" {
-			return r.wrong(v, "", "%s", problem)
-		}
-		if at := slices.Index(hosts, hp.host); at > 0 {
-			hosts = append([]string{hp.host}, slices.Delete(slices.Clone(hosts), at, at+1)...)
+		master := r.place(v, v.value).host
+		if at := slices.Index(hosts, master); at > 0 {
+			hosts = append([]string{master}, slices.Delete(slices.Clone(hosts), at, at+1)...)
 		}
 	}
-	if err := azureIndex(r, job, list, hosts, cluster.ownHost()); err != nil {
-		return err
-	}
-	return r.addRole(job, job.Role, hosts, list)
+	azureIndex(r, job, list, hosts, cluster.ownHost())
+	r.addRole(job, job.Role, hosts, list)
 }
 
 // azureCluster reads TF_CONFIG, which TensorFlow jobs get beside the list of nodes. If it cannot be read it is ignored,
 // because jobs of other frameworks do not need it.
-func azureCluster(r *reader) (spec clusterSpec) {
-	v, ok := r.get("TF_CONFIG")
-	if !ok {
-		return spec
-	}
-	spec, err := parseCluster(r, v)
-	if err != nil {
-		r.warn("%v; ignored", err)
-		return clusterSpec{}
+func azureCluster(r *reader) clusterSpec {
+	var spec clusterSpec
+	if v, ok := r.get("TF_CONFIG"); ok {
+		if err := catch(func() { spec = parseCluster(r, v) }); err != nil {
+			r.warn("%v; ignored", err)
+		}
 	}
 	return spec
 }
 
 // azureHosts reads the first list of nodes that is set.
-func azureHosts(r *reader) (variable, []string, error) {
+func azureHosts(r *reader) (variable, []string) {
 	for _, form := range []struct{ name, sep string }{{"AZ_BATCH_HOST_LIST", ","}, {"AZ_BATCH_NODE_LIST", ";"}} {
 		if v, ok := r.get(form.name); ok {
-			hosts, err := r.items(v, form.sep)
-			return v, hosts, err
+			return v, r.items(v, form.sep)
 		}
 	}
 	// COUNT HOST CORES HOST CORES ...
 	v, ok := r.get("CCP_NODES")
 	if !ok {
-		return variable{}, nil, nil
+		return variable{}, nil
 	}
 	fields := strings.Fields(v.value)
 	n, err := strconv.Atoi(fields[0])
 	if err != nil || n < 1 || len(fields) != 1+2*n {
-		return v, nil, r.bad(v, "", "is not a number of nodes followed by a name and a number of cores each")
+		panic(r.bad(v, "", "is not a number of nodes followed by a name and a number of cores each"))
 	}
 	var hosts []string
 	for i := 1; i < len(fields); i += 2 {
 		hosts = append(hosts, fields[i])
 	}
-	return v, hosts, nil
+	return v, hosts
 }
 
 // azureIndex finds this container in hosts: by its addresses, by the host of its task in TF_CONFIG, or by its number.
-func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost string) error {
-	if r.has("PAIINIT_INDEX") {
-		return r.ownIndex(job)
-	}
-	for i, host := range hosts {
-		if addr, err := netip.ParseAddr(host); err == nil && !addr.IsLoopback() && r.isOwn(addr) ||
-			err != nil && r.isSelf(host) {
-			job.Index = i
-			r.note("index", list)
-			return nil
-		}
-	}
-	if at := slices.Index(hosts, taskHost); at >= 0 {
-		job.Index = at
+func azureIndex(r *reader, job *Job, list variable, hosts []string, taskHost string) {
+	here := slices.IndexFunc(hosts, func(host string) bool {
+		addr, _ := netip.ParseAddr(host)
+		return !addr.IsLoopback() && r.isSelf(host)
+	})
+	byTask := slices.Index(hosts, taskHost)
+	switch {
+	case r.has("PAIINIT_INDEX"):
+		r.ownIndex(job)
+	case here >= 0:
+		job.Index = here
+		r.note("index", list)
+	case byTask >= 0:
+		job.Index = byTask
 		r.sources["index"] = "TF_CONFIG"
-		return nil
-	}
-	if r.has("NODE_RANK", "AZ_BATCHAI_TASK_INDEX") {
-		return r.ownIndex(job, "NODE_RANK", "AZ_BATCHAI_TASK_INDEX")
-	}
-	if len(hosts) == 1 {
+	case r.has("NODE_RANK", "AZ_BATCHAI_TASK_INDEX"):
+		r.ownIndex(job, "NODE_RANK", "AZ_BATCHAI_TASK_INDEX")
+	case len(hosts) == 1:
 		job.Index = 0
 		r.note("index", list)
-		return nil
+	default:
+		panic(r.fail(list, "",
+			"none of my addresses (%s) is in %s (%s): run the container with host networking or set PAIINIT_INDEX",
+			r.whoAmI(), list.name, list.shown()))
 	}
-	return r.fail(list, "",
-		"none of my addresses (%s) is in %s (%s): run the container with host networking or set PAIINIT_INDEX",
-		r.whoAmI(), list.name, strings.Trim(quote(list.value), `"`))
 }
 
 // readAzureRoles reads Batch AI's lists of TensorFlow servers. Several may share a node, and only the command line
 // tells the role.
-func readAzureRoles(r *reader, job *Job) error {
+func readAzureRoles(r *reader, job *Job) {
 	for _, role := range []struct{ name, list string }{
 		{defaultRole, "AZ_BATCHAI_WORKER_HOSTS"}, {"ps", "AZ_BATCHAI_PS_HOSTS"},
 	} {
@@ -146,30 +133,37 @@ func readAzureRoles(r *reader, job *Job) error {
 		if !ok {
 			continue
 		}
-		hosts, err := r.items(v, ",")
-		if err != nil {
-			return err
-		}
+		hosts := r.items(v, ",")
 		for i, host := range hosts {
-			hp, problem := parseHostPort(host)
-			if problem != "" {
-				return r.wrong(v, "", "%s", problem)
-			}
-			hosts[i] = hp.host
+			hosts[i] = r.place(v, host).host
 		}
-		if err := r.addRole(job, role.name, hosts, v); err != nil {
-			return err
-		}
+		r.addRole(job, role.name, hosts, v)
 	}
-	if err := r.ownIndex(job, "AZ_BATCHAI_TASK_INDEX"); err != nil {
-		return err
+	r.ownIndex(job, "AZ_BATCHAI_TASK_INDEX")
+	if len(job.Roles) > 1 && !r.has("PAIINIT_ROLE") {
+		panic(r.missing("set it to ps or worker", "PAIINIT_ROLE"))
 	}
 	list, _ := r.get("AZ_BATCHAI_WORKER_HOSTS")
-	if len(job.Roles) == 1 {
-		return r.ownRole(job, defaultRole, list, list)
+	r.ownRole(job, defaultRole, list, list)
+}
+
+// findAzureRDMA looks for the signs of Azure's Network Direct: the variable by which an OpenPAI job asks for it, the
+// directory that OpenPAI then mounts (src/rest-server/src/templates of 0.14), the device of Azure's driver, and its
+// line in uDAPL's configuration.
+func findAzureRDMA(r *reader, job *Job) {
+	sign := func(name string, seen bool) {
+		if seen {
+			job.AzureRDMA = append(job.AzureRDMA, name)
+		}
 	}
-	if !r.has("PAIINIT_ROLE") {
-		return r.missing("set it to ps or worker", "PAIINIT_ROLE")
+	v, _ := r.get("paiAzRDMA")
+	asked, _ := strconv.ParseBool(strings.ToLower(v.value))
+	sign("paiAzRDMA", asked)
+	sign("/var/lib/hyperv", r.exists("/var/lib/hyperv") || r.entries("/var/lib/hyperv") != nil)
+	sign("/dev/hvnd_rdma", r.exists("/dev/hvnd_rdma"))
+	conf, _ := r.file("/etc/dat.conf")
+	sign("/etc/dat.conf", strings.Contains(conf, "ofa-v2-ib0"))
+	if len(job.AzureRDMA) > 0 {
+		r.sources["azure_rdma"] = strings.Join(job.AzureRDMA, ", ")
 	}
-	return r.ownRole(job, "", list, list)
 }

@@ -18,17 +18,22 @@ type clusterSpec struct {
 	} `json:"task"`
 }
 
-func parseCluster(r *reader, v variable) (spec clusterSpec, err error) {
+func parseCluster(r *reader, v variable) (spec clusterSpec) {
 	if err := json.Unmarshal([]byte(v.value), &spec); err != nil {
-		return spec, r.badJSON(v, err)
+		panic(r.badJSON(v, err))
 	}
-	return spec, nil
+	return spec
+}
+
+// index returns the number of this container's task, which may be a string.
+func (s clusterSpec) index() (int, error) {
+	return strconv.Atoi(strings.Trim(clean(string(s.Task.Index)), `"`))
 }
 
 // ownHost returns the host of this container's task, "" if the cluster does not list it.
 func (s clusterSpec) ownHost() string {
 	var list []string
-	index, err := strconv.Atoi(strings.Trim(clean(string(s.Task.Index)), `"`))
+	index, err := s.index()
 	if err != nil || json.Unmarshal(s.Cluster[s.Task.Type], &list) != nil || index < 0 || index >= len(list) {
 		return ""
 	}
@@ -60,104 +65,77 @@ func (s clusterSpec) beyondNodes() bool {
 	return false
 }
 
-func readCluster(r *reader, job *Job, name string) error {
-	v, ok := r.get(name)
-	if !ok {
-		return r.missing("", name)
-	}
-	spec, err := parseCluster(r, v)
-	if err != nil {
-		return err
-	}
+func readCluster(r *reader, job *Job, name string) {
+	v := r.need("", name)
+	spec := parseCluster(r, v)
 	if !isRoleName(spec.Task.Type) {
-		return r.wrong(v, "", "task.type %s is not a name", quote(spec.Task.Type))
+		panic(r.wrong(v, "", "task.type %s is not a name", quote(spec.Task.Type)))
 	}
-	index, err := strconv.Atoi(strings.Trim(clean(string(spec.Task.Index)), `"`))
+	index, err := spec.index()
 	if err != nil || index < 0 || index > maxTasks {
-		return r.wrong(v, "", "task.index %s is not a number", quote(clean(string(spec.Task.Index))))
+		panic(r.wrong(v, "", "task.index %s is not a number", quote(clean(string(spec.Task.Index)))))
 	}
 	job.Role, job.Index = spec.Task.Type, index
 	r.note("role", v)
 	r.note("index", v)
 	// The order of keys in an object means nothing.
-	types := slices.Sorted(maps.Keys(spec.Cluster))
-	for _, t := range types {
+	for _, t := range slices.Sorted(maps.Keys(spec.Cluster)) {
 		if t == "" {
-			return r.wrong(v, "", "a task type of the cluster has no name")
+			panic(r.wrong(v, "", "a task type of the cluster has no name"))
 		}
 		if !isRoleName(t) {
-			return r.part(v, t, "", "%s: the cluster has a task type %s", v.name, quote(t))
+			panic(r.part(v, t, "", "the cluster has a task type %s", quote(t)))
 		}
-		hosts, err := clusterHosts(r, v, t, spec.Cluster[t])
-		if err != nil {
-			return err
-		}
-		if err := r.addRole(job, t, hosts, v); err != nil {
-			return err
-		}
+		r.addRole(job, t, clusterHosts(r, v, t, spec.Cluster[t]), v)
 	}
-	if err := findClusterSelf(r, job, v); err != nil {
-		return err
-	}
-	if err := r.explicitIndex(job); err != nil {
-		return err
-	}
-	return r.ownRole(job, job.Role, v, v)
+	findClusterSelf(r, job, v)
+	r.explicitIndex(job)
+	r.ownRole(job, job.Role, v, v)
 }
 
 // findClusterSelf finds this container's task in the cluster.
-func findClusterSelf(r *reader, job *Job, v variable) error {
+func findClusterSelf(r *reader, job *Job, v variable) {
 	task := job.Role + "/" + strconv.Itoa(job.Index)
-	for _, role := range job.Roles {
-		switch {
-		case role.Name != job.Role:
-		case job.Index >= role.Count:
-			return r.part(v, task, "", "%s: task %s but cluster.%s has %d entries (0..%d)", v.name, task, role.Name,
-				role.Count, role.Count-1)
-		default:
-			return nil
-		}
-	}
+	names := roleNames(job.Roles)
+	at := slices.Index(names, job.Role)
 	switch {
+	case at >= 0 && job.Index >= job.Roles[at].Count:
+		n := job.Roles[at].Count
+		panic(r.part(v, task, "", "task %s but cluster.%s has %d entries (0..%d)", task, job.Role, n, n-1))
+	case at >= 0:
 	case job.Role == "evaluator":
 		// Evaluators read checkpoints, and the cluster does not list them.
 		r.warn("%s: an evaluator is not part of the cluster; it runs on its own", v.name)
 		job.Roles, job.Peers, job.Index = []Role{}, []Peer{}, 0
-		return r.addRole(job, job.Role, []string{""}, v)
+		r.addRole(job, job.Role, []string{""}, v)
 	case (job.Role == "master" || job.Role == "chief") && job.Index == 0 && len(job.Roles) > 0:
 		// Azure Batch AI used these names for the first worker.
 		first := slices.MinFunc(job.Roles, func(a, b Role) int { return rankClass(a.Name) - rankClass(b.Name) })
 		r.warn("%s: task %s is not in the cluster; taken for %s/0", v.name, task, first.Name)
 		job.Role = first.Name
-		return nil
+	default:
+		known := cmp.Or(quoteAll(names), "no tasks")
+		panic(r.part(v, task, "", "task %s is not in the cluster, which has %s", task, known))
 	}
-	names := make([]string, len(job.Roles))
-	for i := range job.Roles {
-		names[i] = job.Roles[i].Name
-	}
-	return r.part(v, task, "", "%s: task %s is not in the cluster, which has %s", v.name, task,
-		cmp.Or(quoteAll(names), "no tasks"))
 }
 
 // clusterHosts reads the list of one task type.
-func clusterHosts(r *reader, v variable, task string, raw json.RawMessage) ([]string, error) {
-	if text := clean(string(raw)); strings.HasPrefix(text, "{") {
-		return nil, r.part(v, text, "set PAIINIT_PEERS",
-			"%s: cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)", v.name, task,
-			quote(text))
+func clusterHosts(r *reader, v variable, task string, raw json.RawMessage) []string {
+	text := clean(string(raw))
+	if strings.HasPrefix(text, "{") {
+		panic(r.part(v, text, "set PAIINIT_PEERS",
+			"cluster.%s is %s, an object, which lists this task only (enableDynamicWorker)", task, quote(text)))
 	}
 	var list []string
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, r.part(v, clean(string(raw)), "", "%s: cluster.%s is %s, not a list of hosts", v.name, task,
-			quote(clean(string(raw))))
+		panic(r.part(v, text, "", "cluster.%s is %s, not a list of hosts", task, quote(text)))
 	}
 	for i, item := range list {
 		hp, problem := parseHostPort(clean(item))
 		if problem != "" {
-			return nil, r.part(v, item, "", "%s: cluster.%s: %s (entry %d is %s)", v.name, task, problem, i,
-				quote(item))
+			panic(r.part(v, item, "", "cluster.%s: %s (entry %d is %s)", task, problem, i, quote(item)))
 		}
 		list[i] = hp.host
 	}
-	return list, nil
+	return list
 }

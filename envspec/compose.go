@@ -9,7 +9,8 @@ import (
 
 // matchCompose detects a peer list of DNS names, as under docker compose.
 func matchCompose(r *reader) string {
-	if v, ok := r.get("PAIINIT_PEERS"); ok && strings.HasPrefix(v.value, "dns:") {
+	v, _ := r.get("PAIINIT_PEERS")
+	if strings.HasPrefix(v.value, "dns:") {
 		return v.name
 	}
 	return ""
@@ -40,7 +41,7 @@ func askPTR(r *reader, services []string) (service string, index int, answer str
 				if m == nil {
 					continue
 				}
-				if n, err := strconv.Atoi(m[1]); err == nil && n >= 1 && n <= maxTasks {
+				if n, _ := strconv.Atoi(m[1]); n >= 1 && n <= maxTasks {
 					return service, n - 1, "PTR " + addr.Unmap().String() + " " + quoteName(name)
 				}
 			}

@@ -1,6 +1,7 @@
 package envspec
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,101 +9,76 @@ import (
 
 // readDNSPeers reads dns:NAME[:port][,dns:NAME[:port]...]. Every name stands for all containers of the role of that
 // name. The number of its addresses does not tell the size of the job: it grows while containers start.
-func readDNSPeers(r *reader, job *Job, v variable) error {
+func readDNSPeers(r *reader, job *Job, v variable) {
 	delete(r.sources, "size")
-	list, err := r.items(v, ",")
-	if err != nil {
-		return err
-	}
-	port, portVar, isPort, err := r.port()
-	if err != nil {
-		return err
-	}
+	list := r.items(v, ",")
+	port, portVar, isPort := r.port()
 	ports := make(map[string]int)
 	for _, item := range list {
 		place, ok := strings.CutPrefix(item, "dns:")
 		if !ok {
-			return r.wrong(v, "", "%s: give all names dns: or none", quote(item))
+			panic(r.wrong(v, "", "%s: give all names dns: or none", quote(item)))
 		}
-		hp, problem := parseHostPort(place)
-		if problem == "" {
-			if _, err := netip.ParseAddr(hp.host); err == nil {
-				problem = quote(hp.host) + " is an address, not a DNS name"
-			}
-		}
-		if problem != "" {
-			return r.wrong(v, "", "%s", problem)
+		hp := r.place(v, place)
+		if _, err := netip.ParseAddr(hp.host); err == nil {
+			panic(r.wrong(v, "", "%s is an address, not a DNS name", quote(hp.host)))
 		}
 		role := strings.TrimPrefix(hp.host, "tasks.") // swarm's name for the containers of a service
 		if _, dup := ports[role]; dup {
-			return r.wrong(v, "", "%s occurs twice", quote(hp.host))
+			panic(r.wrong(v, "", "%s occurs twice", quote(hp.host)))
 		}
-		if hp.port == 0 {
-			hp.port = defaultPort
-			if isPort {
-				hp.port = port
-			}
-		}
+		hp.port = cmp.Or(hp.port, port, defaultPort)
 		ports[role] = hp.port
 		job.Roles = append(job.Roles, Role{Name: role, Count: -1})
 		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port, Role: role})
 		r.note("seeds", v)
 	}
-	if err := findDNSSelf(r, job, v); err != nil {
-		return err
-	}
+	findDNSSelf(r, job, v)
 	job.Port = ports[job.Role]
 	if isPort && job.Port != port {
-		return r.fail(portVar, "leave one of them out", "%s=%d but %s gives %q port %d", portVar.name, port, v.name,
-			job.Role, job.Port)
+		const problem = "%s=%d but %s gives %q port %d"
+		panic(r.fail(portVar, "leave one of them out", problem, portVar.name, port, v.name, job.Role, job.Port))
 	}
 	if r.sources["port"] = v.source(); job.Port == defaultPort {
 		r.sources["port"] = "default"
 	}
-	return nil
 }
 
 // checkAlone refuses a job of one container if the container's name in DNS has addresses of other containers. A job of
 // one opens no port, so these containers would never notice each other.
-func checkAlone(r *reader, job *Job) error {
-	if job.Size != 1 || r.in.Resolver == nil {
-		return nil
+func checkAlone(r *reader, job *Job) {
+	if job.Size != 1 {
+		return
 	}
 	for _, seed := range job.Seeds {
 		if seed.Role == "" || seed.Role != job.Role {
 			continue
 		}
-		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
-		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
-			continue // the name belongs to something else, such as a load balancer
-		}
+		addrs := r.lookup(seed.Host)
 		var others []string
 		for _, a := range addrs {
 			if !r.isOwn(a) {
 				others = append(others, a.Unmap().String())
 			}
 		}
-		if len(others) > 0 {
-			slices.Sort(others)
-			v, _ := r.get("PAIINIT_SIZE")
-			return r.fail(v, "set it to the number of all containers, or start one container of the service",
-				"%s=%d but other containers of %s run at %s", v.name, job.Size, quote(seed.Host),
-				strings.Join(others, ", "))
+		if len(others) == 0 || len(others) == len(addrs) {
+			continue // all of them: the name belongs to something else, such as a load balancer
 		}
+		slices.Sort(others)
+		places := strings.Join(others, ", ")
+		v, _ := r.get("PAIINIT_SIZE")
+		panic(r.fail(v, "set it to the number of all containers, or start one container of the service",
+			"%s=%d but other containers of %s run at %s", v.name, job.Size, quote(seed.Host), places))
 	}
-	return nil
 }
 
 // findDNSSelf finds this container's role and index: the given ones, else by the names of its addresses.
-func findDNSSelf(r *reader, job *Job, v variable) error {
+func findDNSSelf(r *reader, job *Job, v variable) {
 	role, given := r.get("PAIINIT_ROLE")
-	names := make([]string, len(job.Roles))
-	for i := range job.Roles {
-		names[i] = job.Roles[i].Name
-	}
+	names := roleNames(job.Roles)
 	switch known := slices.Contains(names, job.Role); {
 	case given && !known:
-		return r.notOneOf(role, job.Roles, v, "")
+		panic(r.notOneOf(role, job.Roles, v, ""))
 	case known:
 	case len(names) == 1:
 		job.Role = names[0]
@@ -111,7 +87,7 @@ func findDNSSelf(r *reader, job *Job, v variable) error {
 		job.Role = ""
 	}
 	if job.Role != "" && job.Index >= 0 {
-		return nil
+		return
 	}
 	candidates := names
 	if job.Role != "" {
@@ -127,7 +103,7 @@ func findDNSSelf(r *reader, job *Job, v variable) error {
 			job.Index = index
 			r.sources["index"] = answer
 		}
-		return nil
+		return
 	}
 	if job.Role == "" {
 		if i := askHost(r, job.Seeds); i >= 0 {
@@ -136,26 +112,20 @@ func findDNSSelf(r *reader, job *Job, v variable) error {
 		}
 	}
 	if job.Role == "" {
-		return r.wrong(v, "set PAIINIT_ROLE", "none of the names has an address of this container (%s)", r.whoAmI())
+		panic(r.wrong(v, "set PAIINIT_ROLE", "none of the names has an address of this container (%s)", r.whoAmI()))
 	}
-	return nil
 }
 
 // askHost returns the position of the only name that has an address of this container, or -1.
 func askHost(r *reader, seeds []Seed) int {
 	found := -1
-	if r.in.Resolver == nil {
-		return found
-	}
 	for i, seed := range seeds {
-		addrs, err := r.in.Resolver.LookupHost(r.ctx, seed.Host)
-		if err != nil || !slices.ContainsFunc(addrs, r.isOwn) {
-			continue
-		}
-		if found >= 0 {
+		switch own := slices.ContainsFunc(r.lookup(seed.Host), r.isOwn); {
+		case own && found >= 0:
 			return -1
+		case own:
+			found = i
 		}
-		found = i
 	}
 	return found
 }

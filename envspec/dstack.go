@@ -4,8 +4,8 @@ package envspec
 
 func matchDstack(r *reader) string { return r.sees("DSTACK_NODE_RANK") }
 
-func readDstack(r *reader, job *Job) error {
+func readDstack(r *reader, job *Job) {
 	r.readID(job, "DSTACK_RUN_ID", "DSTACK_RUN_NAME")
-	return readNodeLines(r, job, "DSTACK_NODES_IPS", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "DSTACK_MASTER_NODE_IP",
+	readNodeLines(r, job, "DSTACK_NODES_IPS", "DSTACK_NODE_RANK", "DSTACK_NODES_NUM", "DSTACK_MASTER_NODE_IP",
 		"DSTACK_GPUS_PER_NODE")
 }

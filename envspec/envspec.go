@@ -31,26 +31,18 @@ type Resolver interface {
 
 // Input is everything that Read looks at.
 type Input struct {
-	// Environ is the environment, "NAME=value". If a name occurs twice, the first one counts, as in getenv.
-	Environ []string
-	// Flags are values from the command line by the name of their variable ("PAIINIT_ROLE"). They win over Environ.
-	Flags map[string]string
-	// Files is the container's root directory; nil means no files.
-	Files fs.FS
-	// Resolver looks up this container's name under docker compose and the host names of a peer list; nil means no DNS.
-	Resolver Resolver
-	// Addrs are this container's own addresses.
-	Addrs []netip.Addr
-	// Hostname is this container's host name.
-	Hostname string
-	// CPUs is the number of CPUs that this process may run on; 0 means unknown.
-	CPUs int
+	Environ  []string          // "NAME=value". If a name occurs twice, the first one counts, as in getenv
+	Flags    map[string]string // by the name of their variable ("PAIINIT_ROLE"). They win over Environ
+	Files    fs.FS             // the container's root directory; nil means no files
+	Resolver Resolver          // for docker compose and the host names of a peer list; nil means no DNS
+	Addrs    []netip.Addr      // this container's own
+	Hostname string            // this container's
+	CPUs     int               // the number of CPUs that this process may run on; 0 means unknown
 }
 
 // Job is what an environment tells about the job and this container's place in it. `paiinit env --json` prints it.
 type Job struct {
-	// System is the scheduler's name, one of Systems.
-	System string `json:"system"`
+	System string `json:"system"` // the scheduler's name, one of Systems
 	// ID names the job and is the same in all of its containers; empty if the scheduler does not name it.
 	ID string `json:"job"`
 	// Attempt tells this run of the job from earlier runs with the same ID; empty if the scheduler does not count them.
@@ -60,35 +52,24 @@ type Job struct {
 	Index int    `json:"index"`
 	// Rank is this container's place among all Size containers; -1 is unknown. Size is -1 where only the job's launcher
 	// knows it. Then Rank is known and not 0.
-	Rank int `json:"rank"`
-	Size int `json:"size"`
-	// First says that this container is certain to be rank 0.
-	First bool `json:"first"`
-	// Order is the position of Role in rank order. (Order, Index) ranks containers whose Rank is unknown.
-	Order int `json:"order"`
+	Rank  int  `json:"rank"`
+	Size  int  `json:"size"`
+	First bool `json:"first"` // this container is certain to be rank 0
+	Order int  `json:"order"` // the position of Role in rank order: (Order, Index) ranks containers of unknown Rank
 	// Slots is the number of processes that a launcher starts here. LaunchOnly says that 0 is intended: the container
 	// launches or serves, and computes nothing.
 	Slots      int  `json:"slots"`
 	LaunchOnly bool `json:"launch_only"`
-	// GPUs is the number of GPUs of this container, from the scheduler or else from its device nodes.
-	GPUs int `json:"gpus"`
-	// CPUs is the number of processors that this container may use, at least 1: its affinity, limited by the cgroup's
-	// quota.
-	CPUs int `json:"-"`
-	// Port is the TCP and UDP port that paiinit listens on here.
-	Port int `json:"port"`
+	GPUs       int  `json:"gpus"` // of this container, from the scheduler or else from its device nodes
+	CPUs       int  `json:"-"`    // usable here, at least 1: the affinity, limited by the cgroup's quota
+	Port       int  `json:"port"` // TCP and UDP, where paiinit listens here
 	// ServerPort says that the scheduler meant Port for a server of the job: OpenPAI before 0.11 tells the other
 	// containers no other port.
-	ServerPort bool `json:"-"`
-	// Alias is the container's name: role-index, or the host name if the index is unknown.
-	Alias string `json:"alias"`
-	// Roles are the job's roles in rank order, as far as the environment tells them.
-	Roles []Role `json:"roles"`
-	// Peers are all containers of the job in rank order, including this one; empty if the environment does not list
-	// them.
-	Peers []Peer `json:"peers"`
-	// Seeds are further places to look for other containers.
-	Seeds []Seed `json:"seeds"`
+	ServerPort bool   `json:"-"`
+	Alias      string `json:"alias"` // the container's name: role-index, or the host name if the index is unknown
+	Roles      []Role `json:"roles"` // in rank order, as far as the environment tells them
+	Peers      []Peer `json:"peers"` // all containers in rank order, with this one; empty if none are listed
+	Seeds      []Seed `json:"seeds"` // further places to look for other containers
 	// Secrets are places where the scheduler shares a secret with all containers of the job, best first. Read checks
 	// only that they exist.
 	Secrets []Secret `json:"secrets"`
@@ -96,37 +77,29 @@ type Job struct {
 	// "/dev/hvnd_rdma", "/etc/dat.conf".
 	AzureRDMA []string `json:"azure_rdma"`
 	// Sources tells for a field, by its JSON name, the variable, flag, file or DNS answer that it came from.
-	Sources map[string]string `json:"sources"`
-	// Warnings are problems that Read could work around, one sentence each.
-	Warnings []string `json:"warnings"`
+	Sources  map[string]string `json:"sources"`
+	Warnings []string          `json:"warnings"` // problems that Read could work around, one sentence each
 }
 
 // Role is a group of containers that do the same work.
 type Role struct {
-	Name string `json:"name"`
-	// Count is the number of its containers, -1 if unknown.
-	Count int `json:"count"`
-	// LaunchOnly says that launchers start nothing in these containers.
-	LaunchOnly bool `json:"launch_only"`
+	Name       string `json:"name"`
+	Count      int    `json:"count"`       // the number of its containers, -1 if unknown
+	LaunchOnly bool   `json:"launch_only"` // launchers start nothing in these containers
 }
 
 // Peer is one container of the job.
 type Peer struct {
-	Role  string `json:"role"`
-	Index int    `json:"index"`
-	// Rank is -1 if unknown.
-	Rank  int    `json:"rank"`
-	Alias string `json:"alias"`
-	// Names are further names that the scheduler's tools use for the container.
-	Names []string `json:"names"`
+	Role  string   `json:"role"`
+	Index int      `json:"index"`
+	Rank  int      `json:"rank"` // -1 if unknown
+	Alias string   `json:"alias"`
+	Names []string `json:"names"` // further names that the scheduler's tools use for the container
 	// Host is a name or an address; empty if the environment does not tell it, as for a task that has not started.
-	Host string `json:"host"`
-	// Port is the port that the peer's paiinit listens on; 0 is unknown.
-	Port int `json:"port"`
-	// Slots is the number of processes that a launcher starts there; -1 is unknown.
-	Slots int `json:"slots"`
-	// Decided says that a host list of the job gives Slots, which the container itself may not see.
-	Decided bool `json:"-"`
+	Host    string `json:"host"`
+	Port    int    `json:"port"`  // where the peer's paiinit listens; 0 is unknown
+	Slots   int    `json:"slots"` // the number of processes that a launcher starts there; -1 is unknown
+	Decided bool   `json:"-"`     // a host list of the job gives Slots, which the container itself may not see
 }
 
 // Seed is a place where other containers of the job may be found. If Host is a DNS name, it may stand for many
@@ -146,15 +119,11 @@ type Secret struct {
 
 // scheduler is one row of the table: a scheduler's name, how to detect it, and how to read what it tells.
 type scheduler struct {
-	name string
-	// match returns the variable or file that shows the scheduler, or "".
-	match func(*reader) string
-	// read fills in what the scheduler tells. settle completes the rest.
-	read func(*reader, *Job) error
-	// parts are schedulers whose variables this one sets as well. Seeing them causes no warning.
-	parts []string
-	// general marks a row that is used if no scheduler is seen. It never causes a warning.
-	general bool
+	name    string
+	match   func(*reader) string // returns the variable or file that shows the scheduler, or ""
+	read    func(*reader, *Job)  // fills in what the scheduler tells. settle completes the rest
+	parts   []string             // schedulers whose variables this one sets as well: seeing them causes no warning
+	general bool                 // used if no scheduler is seen. It never causes a warning
 }
 
 // Names of schedulers that are parts of others.
@@ -172,12 +141,8 @@ func schedulers() []scheduler {
 		{name: "mpijob", match: matchMPIJob, read: readMPIJob, parts: []string{indexedJob}},
 		{name: "volcano", match: matchVolcano, read: readVolcano, parts: []string{tfConfig, torchrun, statefulSet}},
 		{name: "leaderworkerset", match: matchLeaderWorkerSet, read: readLeaderWorkerSet, parts: []string{statefulSet}},
-		{
-			name:  "trainjob",
-			match: matchTrainJob,
-			read:  readTrainJob,
-			parts: []string{"pytorchjob", indexedJob, statefulSet},
-		},
+		{name: "trainjob", match: matchTrainJob, read: readTrainJob,
+			parts: []string{"pytorchjob", indexedJob, statefulSet}},
 		{name: "pytorchjob", match: matchPyTorchJob, read: readPyTorchJob, parts: []string{torchrun, statefulSet}},
 		{name: "sagemaker", match: matchSageMaker, read: readSageMaker, parts: []string{tfConfig, torchrun}},
 		{name: "vertex", match: matchVertex, read: readVertex, parts: []string{tfConfig, torchrun}},
@@ -215,79 +180,62 @@ func NestedVariables() []string {
 // Nested returns the variable that shows that a launcher or paiinit started this process as a rank, so that there is
 // nothing to gather; or "".
 func Nested(environ []string) string {
-	set := make(map[string]bool)
-	for _, entry := range environ {
-		name, value, _ := strings.Cut(entry, "=")
-		if strings.TrimSpace(value) != "" {
-			set[name] = true
-		}
-	}
 	for _, name := range NestedVariables() {
-		if set[name] {
-			return name
+		for _, entry := range environ {
+			if value, ok := strings.CutPrefix(entry, name+"="); ok && strings.TrimSpace(value) != "" {
+				return name
+			}
 		}
 	}
 	return ""
 }
 
-// Read derives the job from in. A contradictory or incomplete environment gives a *VarError. All other errors are those
-// of ctx, which also bounds the questions to the resolver.
+// Read derives the job from in. A contradictory or incomplete environment gives a *VarError. All other errors come
+// from ctx, which also bounds the questions to the resolver.
 func Read(ctx context.Context, in Input) (Job, error) {
 	r := newReader(ctx, in)
-	job, err := readJob(r)
-	if ctxErr := ctx.Err(); ctxErr != nil {
-		return Job{}, ctxErr
-	}
-	if err != nil {
+	var job Job
+	err := catch(func() { job = readJob(r) })
+	switch {
+	case ctx.Err() != nil:
+		return Job{}, ctx.Err()
+	case r.contradiction != nil:
+		return Job{}, r.contradiction
+	case err != nil:
 		return Job{}, err
 	}
 	return job, nil
 }
 
-func readJob(r *reader) (Job, error) {
+func readJob(r *reader) Job {
 	job := Job{
 		Index: -1, Rank: -1, Size: -1,
 		Roles: []Role{}, Peers: []Peer{}, Seeds: []Seed{}, Secrets: []Secret{}, AzureRDMA: []string{},
 	}
 	sched, err := r.detect(schedulers())
 	if err != nil {
-		return Job{}, err
+		panic(err)
 	}
-	job.System = sched.name
-	r.system = sched.name
-	steps := []func(*reader, *Job) error{
-		func(r *reader, job *Job) error { return readScheduler(r, sched, job) },
-		nameJob,
-		findAzureRDMA,
-		settle,
-		spreadPorts,
-		countSlots,
-		choosePort,
-		checkPeers,
+	job.System, r.system = sched.name, sched.name
+	problem := catch(func() { sched.read(r, &job) })
+	if !sched.general && r.has("PAIINIT_PEERS") {
+		readPeers(r, &job) // replaces what the scheduler tells about peers: then its errors do not matter
+	} else if problem != nil {
+		panic(problem)
 	}
-	for _, step := range steps {
-		if err := step(r, &job); err != nil && r.contradiction != nil {
-			return Job{}, r.contradiction
-		} else if err != nil {
-			return Job{}, err
-		}
-	}
+	nameJob(r, &job)
+	findAzureRDMA(r, &job)
+	settle(r, &job)
+	spreadPorts(r, &job)
+	countSlots(r, &job)
+	choosePort(r, &job)
+	checkPeers(r, &job)
 	job.Sources = r.sources
 	job.Warnings = r.warnings
 	if r.contradiction != nil {
 		r.contradiction.Job = &job
-		return Job{}, r.contradiction
 	}
-	return job, nil
-}
-
-// readScheduler reads what the scheduler tells. PAIINIT_PEERS replaces its peers; then its errors do not matter.
-func readScheduler(r *reader, sched scheduler, job *Job) error {
-	err := sched.read(r, job)
-	if !sched.general && r.has("PAIINIT_PEERS") {
-		return readPeers(r, job)
-	}
-	return err
+	return job
 }
 
 // detect returns the scheduler that PAIINIT_SYSTEM names, else the first scheduler that the environment shows.
@@ -299,11 +247,7 @@ func (r *reader) detect(table []scheduler) (scheduler, error) {
 				return s, nil
 			}
 		}
-		var names []string
-		for _, s := range table {
-			names = append(names, s.name)
-		}
-		return scheduler{}, r.bad(v, "", "is not one of %s", quoteAll(names))
+		return scheduler{}, r.bad(v, "", "is not one of %s", quoteAll(Systems()))
 	}
 	found := scheduler{}
 	for _, s := range table {
@@ -325,21 +269,18 @@ func (r *reader) detect(table []scheduler) (scheduler, error) {
 }
 
 // nameJob lets PAIINIT_JOB and PAIINIT_ATTEMPT replace the scheduler's names.
-func nameJob(r *reader, job *Job) error {
-	for _, f := range []struct {
-		name  string
-		field *string
-		env   string
-	}{{"job", &job.ID, "PAIINIT_JOB"}, {"attempt", &job.Attempt, "PAIINIT_ATTEMPT"}} {
-		v, ok := r.get(f.env)
+func nameJob(r *reader, job *Job) {
+	replace := func(name *string, field, env string) {
+		v, ok := r.get(env)
 		if !ok {
-			continue
+			return
 		}
 		if strings.ContainsFunc(v.value, isControl) {
-			return r.bad(v, "", "contains a control character")
+			panic(r.bad(v, "", "contains a control character"))
 		}
-		*f.field = v.value
-		r.note(f.name, v)
+		*name = v.value
+		r.note(field, v)
 	}
-	return nil
+	replace(&job.ID, "job", "PAIINIT_JOB")
+	replace(&job.Attempt, "attempt", "PAIINIT_ATTEMPT")
 }

@@ -9,42 +9,28 @@ func matchJobSet(r *reader) string {
 	return ""
 }
 
-// readJobSet reads a pod named JOBSET-JOB-JOBINDEX-INDEX, of a replicated job whose number of jobs and own index the
-// pod's labels tell, which the manifest hands over as PAIINIT_JOB_REPLICAS and PAIINIT_JOB_INDEX.
-func readJobSet(r *reader, job *Job) error {
+// readJobSet reads a pod named JOBSET-JOB-JOBINDEX-INDEX. The manifest passes the number of the replicated job's jobs
+// and the index of this one from the pod's labels, as PAIINIT_JOB_REPLICAS and PAIINIT_JOB_INDEX.
+func readJobSet(r *reader, job *Job) {
 	completion, _ := r.get("JOB_COMPLETION_INDEX")
-	if err := r.soleRole(job, completion); err != nil {
-		return err
-	}
-	size, err := podCount(r, "replicas x parallelism")
-	if err != nil {
-		return err
-	}
-	replicas, replicasVar, ok, err := r.number(1, maxTasks, "PAIINIT_JOB_REPLICAS")
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return r.missing("take it from the label jobset.sigs.k8s.io/replicatedjob-replicas", "PAIINIT_JOB_REPLICAS")
-	case size%replicas != 0:
-		return r.bad(replicasVar, "", "does not divide %s=%d", r.sources["size"], size)
+	r.soleRole(job, completion)
+	size := podCount(r, "replicas x parallelism")
+	replicas, replicasVar := r.needNumber("take it from the label jobset.sigs.k8s.io/replicatedjob-replicas",
+		1, maxTasks, "PAIINIT_JOB_REPLICAS")
+	if size%replicas != 0 {
+		panic(r.bad(replicasVar, "", "does not divide %s=%d", r.sources["size"], size))
 	}
 	each := size / replicas
-	jobIndex, jobVar, err := r.required("take it from the label jobset.sigs.k8s.io/job-index",
+	jobIndex, jobVar := r.needNumber("take it from the label jobset.sigs.k8s.io/job-index",
 		0, replicas-1, "PAIINIT_JOB_INDEX")
-	if err != nil {
-		return err
-	}
-	if err := r.ownIndex(job, "JOB_COMPLETION_INDEX"); err != nil {
-		return err
-	}
+	r.ownIndex(job, "JOB_COMPLETION_INDEX")
 	if !r.has("PAIINIT_INDEX") {
 		if job.Index >= each {
-			return r.bad(completion, "", "is outside 0..%d (%s=%d for %d jobs)", each-1, r.sources["size"], size,
-				replicas)
+			panic(r.bad(completion, "", "is outside 0..%d (%s=%d for %d jobs)", each-1, r.sources["size"], size,
+				replicas))
 		}
 		job.Index += jobIndex * each
 		r.sources["index"] = jobVar.source() + ", " + completion.source()
 	}
-	return addNumberedPods(r, job, size, each)
+	addNumberedPods(r, job, size, each)
 }

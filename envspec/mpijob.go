@@ -31,34 +31,32 @@ func matchMPIJob(r *reader) string {
 
 // readMPIJob reads the launcher, which has the list of hosts, and the workers, which have only a name: the launcher's
 // name follows from it.
-func readMPIJob(r *reader, job *Job) error {
+func readMPIJob(r *reader, job *Job) {
 	for _, key := range []string{kopenmpiKey, "/root/.ssh/id_rsa"} { // users of the prototype may have copied it
-		if r.exists(key) {
-			job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: key})
-		}
+		r.addSecret(job, key)
 	}
 	role, ok := r.get("K_MPI_JOB_ROLE", "PAIINIT_ROLE")
 	switch {
-	case !ok && r.exists(mpiKubexec), role.value == "launcher" && r.exists(mpiKubexec):
+	case (!ok || role.value == "launcher") && r.exists(mpiKubexec):
 		// The first generation starts remote processes through the API server: there are no peers to find.
 		r.warn("%s: the job reaches hosts by kubectl exec, so this container only runs its command", mpiKubexec)
-		return soleContainer(r, job, variable{name: mpiKubexec, value: mpiKubexec})
+		r.spread = true
+		soleContainer(r, job, variable{name: mpiKubexec, value: mpiKubexec})
 	case !ok && r.exists(kopenmpiHosts):
-		return readMPIPrototype(r, job)
+		readMPIPrototype(r, job)
 	case !ok:
-		return r.missing("set PAIINIT_ROLE", "K_MPI_JOB_ROLE")
+		panic(r.missing("set PAIINIT_ROLE", "K_MPI_JOB_ROLE"))
+	case role.value == "launcher":
+		readMPILauncher(r, job, role)
+	case role.value == "worker":
+		readMPIWorker(r, job, role)
+	default:
+		panic(r.bad(role, "", "is neither \"launcher\" nor \"worker\""))
 	}
-	switch role.value {
-	case "launcher":
-		return readMPILauncher(r, job, role)
-	case "worker":
-		return readMPIWorker(r, job, role)
-	}
-	return r.bad(role, "", "is neither \"launcher\" nor \"worker\"")
 }
 
-func readMPILauncher(r *reader, job *Job, role variable) error {
-	name, _ := r.podName()
+func readMPILauncher(r *reader, job *Job, role variable) {
+	name := r.podName()
 	if stem, ok := strings.CutSuffix(name.value, "-launcher"); ok {
 		r.jobID(job, stem, name)
 	}
@@ -67,65 +65,60 @@ func readMPILauncher(r *reader, job *Job, role variable) error {
 	r.note("index", role)
 	path, text, ok := readMPIHosts(r)
 	if !ok {
-		return r.bad(role, "set PAIINIT_PEERS", "but neither %s nor %s can be read", mpiHostfile, mpiDiscovery)
+		panic(r.bad(role, "set PAIINIT_PEERS", "but neither %s nor %s can be read", mpiHostfile, mpiDiscovery))
 	}
 	list := variable{name: path, value: path}
 	launcher, workers, problem := parseMPIHosts(text)
 	if problem != "" {
-		return r.fail(list, "", "%s: %s", path, problem)
+		panic(r.fail(list, "", "%s: %s", path, problem))
 	}
 	r.note("size", list)
-	if err := r.addRole(job, "launcher", []string{launcher.host}, list); err != nil {
-		return err
-	}
+	r.addRole(job, "launcher", []string{launcher.host}, list)
 	if launcher.host == "" {
 		r.launchOnly["launcher"] = true
 	} else if launcher.slots > 0 {
 		r.slots[peerKey{"launcher", 0}] = slotCount{launcher.slots, list}
 	}
-	return addMPIWorkers(r, job, workers, list)
+	addMPIWorkers(r, job, workers, list)
 }
 
 // readMPIPrototype reads a pod of the prototype, NAME-master or NAME-worker-0. All of them have the list.
-func readMPIPrototype(r *reader, job *Job) error {
+func readMPIPrototype(r *reader, job *Job) {
 	text, _ := r.file(kopenmpiHosts)
 	list := variable{name: kopenmpiHosts, value: kopenmpiHosts}
 	_, workers, problem := parseMPIHosts(text)
 	if problem != "" {
-		return r.fail(list, "", "%s: %s", list.name, problem)
+		panic(r.fail(list, "", "%s: %s", list.name, problem))
 	}
-	name, ok := r.podName()
+	name := r.ownPod()
+	role := defaultRole
+	id, index, ok := splitWorker(name.value)
 	if !ok {
-		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
+		role, index = "master", 0
+		id, ok = strings.CutSuffix(name.value, "-master")
 	}
-	stem, index, numbered := splitAlias(name.value)
-	id, isWorker := strings.CutSuffix(stem, "-worker")
-	switch {
-	case numbered && isWorker:
-		job.Role, job.Index = defaultRole, index
-	default:
-		if id, ok = strings.CutSuffix(name.value, "-master"); !ok {
-			return r.bad(name, "set PAIINIT_POD_NAME", "is neither NAME-master nor NAME-worker-NUMBER")
-		}
-		job.Role, job.Index = "master", 0
+	if !ok {
+		panic(r.bad(name, "set PAIINIT_POD_NAME", "is neither NAME-master nor NAME-worker-NUMBER"))
 	}
+	job.Role, job.Index = role, index
 	r.note("role", name)
 	r.note("index", name)
 	r.jobID(job, id, name)
 	r.launchOnly["master"] = true
 	_, domain, _ := strings.Cut(workers[0].host, ".")
-	master := id + "-master"
-	if domain != "" {
-		master += "." + domain
-	}
-	if err := r.addRole(job, "master", []string{master}, list); err != nil {
-		return err
-	}
-	return addMPIWorkers(r, job, workers, list)
+	r.addRole(job, "master", []string{inDomain(id+"-master", domain)}, list)
+	addMPIWorkers(r, job, workers, list)
+}
+
+// splitWorker splits "job-worker-index".
+func splitWorker(pod string) (job string, index int, ok bool) {
+	stem, index, numbered := splitAlias(pod)
+	job, isWorker := strings.CutSuffix(stem, "-worker")
+	return job, index, numbered && isWorker
 }
 
 // addMPIWorkers appends the workers of a host list, with their slots if the list has them.
-func addMPIWorkers(r *reader, job *Job, workers []mpiHost, list variable) error {
+func addMPIWorkers(r *reader, job *Job, workers []mpiHost, list variable) {
 	hosts := make([]string, len(workers))
 	for i, w := range workers {
 		hosts[i] = w.host
@@ -133,7 +126,7 @@ func addMPIWorkers(r *reader, job *Job, workers []mpiHost, list variable) error 
 			r.slots[peerKey{defaultRole, i}] = slotCount{w.slots, list}
 		}
 	}
-	return r.addRole(job, defaultRole, hosts, list)
+	r.addRole(job, defaultRole, hosts, list)
 }
 
 // readMPIHosts returns the first list of hosts that can be read.
@@ -188,11 +181,11 @@ func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem st
 			h.slots = n
 		}
 		pod, _, _ := strings.Cut(h.host, ".")
-		stem, index, numbered := splitAlias(pod)
+		_, index, isWorker := splitWorker(pod)
 		switch {
 		case strings.HasSuffix(pod, "-launcher") || strings.HasSuffix(pod, "-master"):
 			launcher = h
-		case numbered && strings.HasSuffix(stem, "-worker"):
+		case isWorker:
 			if _, dup := byIndex[index]; dup {
 				return launcher, nil, quote(h.host) + " occurs twice"
 			}
@@ -217,39 +210,25 @@ func parseMPIHosts(text string) (launcher mpiHost, workers []mpiHost, problem st
 	return launcher, workers, ""
 }
 
-func readMPIWorker(r *reader, job *Job, role variable) error {
+func readMPIWorker(r *reader, job *Job, role variable) {
 	job.Role = defaultRole
 	r.note("role", role)
-	name, ok := r.podName()
-	if !ok {
-		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
-	}
-	stem, index, numbered := splitAlias(name.value)
-	id, isWorker := strings.CutSuffix(stem, "-worker")
-	if !numbered || !isWorker {
-		return r.bad(name, "set PAIINIT_POD_NAME from metadata.name",
-			"is not JOB-worker-NUMBER, from which a worker of an MPIJob derives its launcher")
+	name := r.ownPod()
+	id, index, isWorker := splitWorker(name.value)
+	if !isWorker {
+		panic(r.bad(name, "set PAIINIT_POD_NAME from metadata.name",
+			"is not JOB-worker-NUMBER, from which a worker of an MPIJob derives its launcher"))
 	}
 	r.jobID(job, id, name)
-	job.Index = index
-	r.note("index", name)
-	if err := r.explicitIndex(job); err != nil {
-		return err
-	}
+	r.scheduledIndex(job, index, name)
 	r.launchOnly["launcher"] = true // if it computes too, workers do not know
 	r.countRole(job, "launcher", 1, role)
-	count := -1
-	size, v, ok, err := r.number(2, maxTasks, "PAIINIT_SIZE")
-	switch {
-	case err != nil:
-		return err
-	case ok:
-		count = size - 1
-	default:
+	size, v, ok := r.number(2, maxTasks, "PAIINIT_SIZE")
+	if !ok {
 		r.openSize = true
 		v = variable{name: "known to the launcher"}
 	}
 	r.note("size", v)
-	r.countRole(job, defaultRole, count, v)
-	return r.addSeed(job, id+"-launcher."+id, name)
+	r.countRole(job, defaultRole, size-1, v) // -1 = unknown
+	r.addSeed(job, id+"-launcher."+id, name)
 }

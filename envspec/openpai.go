@@ -1,6 +1,7 @@
 package envspec
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strconv"
@@ -23,20 +24,16 @@ type openPAI struct {
 	*reader
 	kubernetes bool
 	roles      []string
-	index      map[string]int // position in roles
 	listVar    variable
 }
 
 const paiRuntimeEnv = "/usr/local/pai/runtime.d/runtime_env.sh"
 
 func matchOpenPAI(r *reader) string {
-	if v, ok := r.get("PAI_CURRENT_TASK_ROLE_NAME", "PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST"); ok {
-		return v.name
-	}
-	return ""
+	return r.sees("PAI_CURRENT_TASK_ROLE_NAME", "PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST")
 }
 
-func readOpenPAI(r *reader, job *Job) error {
+func readOpenPAI(r *reader, job *Job) {
 	pai := openPAI{
 		reader:     r,
 		kubernetes: r.has("FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_INSTANCE_UID"),
@@ -44,53 +41,37 @@ func readOpenPAI(r *reader, job *Job) error {
 	if pai.kubernetes {
 		pai.sourceRuntimeEnv()
 	}
-	if v, ok := r.get("PAI_JOB_NAME", "PAI_FRAMEWORK_NAME", "FRAMEWORK_NAME"); ok {
-		job.ID = strings.ToValidUTF8(v.value, "?")
-		r.note("job", v)
-	}
+	r.readID(job, "PAI_JOB_NAME", "PAI_FRAMEWORK_NAME", "FRAMEWORK_NAME")
 	if v, ok := r.get("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", "FC_FRAMEWORK_ATTEMPT_ID", "APP_ID"); ok {
 		job.Attempt = strings.ToValidUTF8(v.value, "?")
 		r.note("attempt", v)
 	}
 	pai.secrets(job)
-	pinned := r.has("PAIINIT_PEERS")
-	if err := pai.readRoles(job); err != nil && !pinned {
-		return err
-	}
-	if err := pai.readSelf(job, pinned); err != nil {
-		return err
+	pinned := r.has("PAIINIT_PEERS") // the list replaces what cannot be read
+	for _, step := range []func(*Job){pai.readRoles, pai.readRole, pai.readIndex, pai.readGPUs} {
+		if err := catch(func() { step(job) }); err != nil && !pinned {
+			panic(err)
+		}
 	}
 	if pinned {
-		return nil
+		return
 	}
-	if err := pai.readCounts(job); err != nil {
-		return err
-	}
-	if _, err := pai.ownPorts(); err != nil {
-		return err
-	}
+	pai.readCounts(job)
+	pai.ownPorts() // refuses bad ones, even if no port is missing
 	job.ServerPort = !pai.tellsSSH() && !pai.has("PAIINIT_PORT")
-	return pai.readPeers(job)
+	pai.readPeers(job)
 }
 
 // sourceRuntimeEnv reads the lines "export NAME='value'" of the runtime's file, unless the environment has them.
 func (pai *openPAI) sourceRuntimeEnv() {
-	for name := range pai.vars {
-		if strings.HasPrefix(name, "PAI_HOST_IP_") {
-			return
-		}
-	}
-	text, ok := pai.file(paiRuntimeEnv)
-	if !ok {
+	if pai.hasPrefix("PAI_HOST_IP_") {
 		return
 	}
+	text, _ := pai.file(paiRuntimeEnv)
 	for line := range strings.Lines(text) {
-		assignment, ok := strings.CutPrefix(clean(line), "export ")
-		if !ok {
-			continue
-		}
+		assignment, isExport := strings.CutPrefix(clean(line), "export ")
 		name, value, ok := strings.Cut(assignment, "=")
-		if name = clean(name); !ok || name == "" {
+		if name = clean(name); !isExport || !ok || name == "" {
 			continue
 		}
 		if n := len(value); n >= 2 && (value[0] == '\'' || value[0] == '"') && value[n-1] == value[0] {
@@ -106,46 +87,42 @@ func (pai *openPAI) sourceRuntimeEnv() {
 // and the ssh plugin's key.
 func (pai *openPAI) secrets(job *Job) {
 	const tokens = "/usr/local/pai/token-secrets"
-	var paths []string
 	for _, name := range pai.entries(tokens) {
-		paths = append(paths, path.Join(tokens, name))
+		pai.addSecret(job, path.Join(tokens, name))
 	}
 	if v, ok := pai.get("PAI_JOB_NAME"); ok && !strings.Contains(v.value, "/") {
-		paths = append(paths, path.Join("/root/.ssh", v.value))
+		pai.addSecret(job, path.Join("/root/.ssh", v.value))
 	}
-	paths = append(paths, "/usr/local/pai/ssh-secret/ssh-privatekey")
-	for _, p := range paths {
-		if pai.exists(p) {
-			job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: p})
-		}
-	}
+	pai.addSecret(job, "/usr/local/pai/ssh-secret/ssh-privatekey")
 }
 
-// mangle returns a role as OpenPAI on Kubernetes writes it: convertName in src/rest-server/src/models/v2/utils/name.js.
-func mangle(role string) string { return lettersAndDigits(role) }
-
-// names returns the spellings of a role in variable names, the original first.
-func (pai *openPAI) names(role string) []string {
-	if m := mangle(role); pai.kubernetes && m != role {
-		return []string{role, m}
+// names returns prefix+role+suffix in all spellings of the role, the original first. OpenPAI on Kubernetes writes only
+// the role's letters and digits: convertName in src/rest-server/src/models/v2/utils/name.js.
+func (pai *openPAI) names(prefix, role, suffix string) []string {
+	names := []string{prefix + role + suffix}
+	if m := lettersAndDigits(role); pai.kubernetes && m != role {
+		names = append(names, prefix+m+suffix)
 	}
-	return []string{role}
+	return names
 }
 
 // of returns the variable prefix+role+suffix in any of the role's spellings.
 func (pai *openPAI) of(prefix, role, suffix string) (variable, bool) {
-	for _, name := range pai.names(role) {
-		if v, ok := pai.get(prefix + name + suffix); ok {
-			return v, true
-		}
-	}
-	return variable{}, false
+	return pai.get(pai.names(prefix, role, suffix)...)
 }
 
-// mentioned says whether prefix+role+suffix is set, even if it is blank.
-func (pai *openPAI) mentioned(prefix, role, suffix string) bool {
-	for _, name := range pai.names(role) {
-		if _, ok := pai.vars[prefix+name+suffix]; ok {
+// mentionsHosts says whether a role's list of hosts is set, even if it is blank.
+func (pai *openPAI) mentionsHosts(role string) bool {
+	return slices.ContainsFunc(pai.names("PAI_TASK_ROLE_", role, "_HOST_LIST"), func(name string) bool {
+		_, ok := pai.vars[name]
+		return ok
+	})
+}
+
+// hasPrefix says whether the name of any variable begins with prefix.
+func (pai *openPAI) hasPrefix(prefix string) bool {
+	for name := range pai.vars {
+		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
@@ -153,80 +130,73 @@ func (pai *openPAI) mentioned(prefix, role, suffix string) bool {
 }
 
 // readRoles reads the list of roles. Other variables list them alphabetically in some versions: their order is no rank.
-func (pai *openPAI) readRoles(job *Job) error {
-	v, ok := pai.get("PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST")
-	if !ok {
-		return pai.missing("set PAIINIT_PEERS", "PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST")
-	}
-	roles, err := pai.items(v, ",")
-	if err != nil {
-		return err
-	}
-	pai.listVar, pai.index = v, make(map[string]int, len(roles))
-	mangled := make(map[string]string, len(roles))
-	for i, role := range roles {
-		if !isRoleName(role) {
-			return pai.wrong(v, "", "%s is not a role name", quote(role))
+func (pai *openPAI) readRoles(*Job) {
+	v := pai.need("set PAIINIT_PEERS", "PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST")
+	roles := pai.items(v, ",")
+	byName := make(map[string]string, len(roles))
+	for _, role := range roles {
+		name := role
+		if pai.kubernetes {
+			name = lettersAndDigits(role)
 		}
-		if _, dup := pai.index[role]; dup {
-			return pai.wrong(v, "", "role %q occurs twice", role)
+		other, dup := byName[name]
+		switch {
+		case !isRoleName(role):
+			panic(pai.wrong(v, "", "%s is not a role name", quote(role)))
+		case dup && other == role:
+			panic(pai.wrong(v, "", "role %q occurs twice", role))
+		case dup:
+			panic(pai.wrong(v, "rename one", "roles %q and %q share the runtime name %q", other, role, name))
 		}
-		if other, dup := mangled[mangle(role)]; dup && pai.kubernetes {
-			return pai.wrong(v, "rename one", "roles %q and %q share the runtime name %q", other, role, mangle(role))
-		}
-		pai.index[role] = i
-		mangled[mangle(role)] = role
+		byName[name] = role
 	}
-	pai.roles = roles
-	return nil
+	pai.roles, pai.listVar = roles, v
 }
 
-// readSelf reads this container's role, index and GPUs. They are optional in a pinned job, which has PAIINIT_PEERS.
-func (pai *openPAI) readSelf(job *Job, pinned bool) error {
+func (pai *openPAI) readRole(job *Job) {
 	v, ok := pai.get("PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "PAI_TASK_ROLE_NAME", "FC_TASKROLE_NAME")
 	switch {
 	case ok:
 		pai.note("role", v)
 		job.Role = pai.asListed(v.value)
-		if _, known := pai.index[job.Role]; !known && !pinned {
-			return pai.fail(v, "", "role %s (%s) is not one of %s (%s)", quote(v.value), v.name, quoteAll(pai.roles),
-				pai.listVar.name)
+		if !slices.Contains(pai.roles, job.Role) {
+			panic(pai.fail(v, "", "role %s (%s) is not one of %s (%s)", quote(v.value), v.name, quoteAll(pai.roles),
+				pai.listVar.name))
 		}
 	case len(pai.roles) == 1:
 		job.Role = pai.roles[0]
 		pai.note("role", pai.listVar)
-	case !pinned:
-		return pai.missing("set PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "FC_TASKROLE_NAME")
+	default:
+		panic(pai.missing("set PAIINIT_ROLE", "PAI_CURRENT_TASK_ROLE_NAME", "FC_TASKROLE_NAME"))
 	}
-	index, v, ok, err := pai.number(0, maxTasks, "PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX",
+}
+
+func (pai *openPAI) readIndex(job *Job) {
+	index, v, ok := pai.number(0, maxTasks, "PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX",
 		"PAI_TASK_INDEX", "PAI_TASK_ROLE_INDEX", "FC_TASK_INDEX")
-	switch {
-	case err != nil && !pinned:
-		return err
-	case ok && err == nil:
-		job.Index = index
-		pai.note("index", v)
-	case !pinned:
-		return pai.missing("set PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "FC_TASK_INDEX")
+	if !ok {
+		panic(pai.missing("set PAIINIT_INDEX", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "FC_TASK_INDEX"))
 	}
-	pai.readGPUs(job.Role)
-	return nil
+	job.Index = index
+	pai.note("index", v)
 }
 
 // asListed returns a role as PAI_TASK_ROLE_LIST spells it: early 1.x tells a container the runtime's spelling.
 func (pai *openPAI) asListed(role string) string {
-	if _, known := pai.index[role]; !known && pai.kubernetes {
-		for _, r := range pai.roles {
-			if mangle(r) == role {
-				return r
-			}
+	if slices.Contains(pai.roles, role) || !pai.kubernetes {
+		return role
+	}
+	for _, r := range pai.roles {
+		if lettersAndDigits(r) == role {
+			return r
 		}
 	}
 	return role
 }
 
 // readGPUs reads the GPU counts of all roles (1.x), or of this container's role.
-func (pai *openPAI) readGPUs(own string) {
+func (pai *openPAI) readGPUs(job *Job) {
+	own := job.Role
 	resource := func(role string, v variable) {
 		// gpu,cpu,memory in MB,shared memory in MB
 		gpus, _, _ := strings.Cut(v.value, ",")
@@ -246,20 +216,15 @@ func (pai *openPAI) readGPUs(own string) {
 	if _, known := pai.gpus[own]; known || own == "" {
 		return
 	}
-	if v, ok := pai.get("PAI_CURRENT_TASK_ROLE_GPU_COUNT"); ok {
-		resource(own, v)
-	} else if v, ok := pai.get("PAI_RESOURCE"); ok {
+	if v, ok := pai.get("PAI_CURRENT_TASK_ROLE_GPU_COUNT", "PAI_RESOURCE"); ok {
 		resource(own, v)
 	}
 }
 
 // readCounts finds how many tasks each role has: from its variable, from its list of hosts or, for one last role, from
 // the job's total.
-func (pai *openPAI) readCounts(job *Job) error {
-	total, totalVar, hasTotal, err := pai.number(1, maxTasks, "PAI_TASKS_NUM", "PAI_JOB_TASK_COUNT")
-	if err != nil {
-		return err
-	}
+func (pai *openPAI) readCounts(job *Job) {
+	total, totalVar, hasTotal := pai.number(1, maxTasks, "PAI_TASKS_NUM", "PAI_JOB_TASK_COUNT")
 	var open []int
 	sum := 0
 	for i, role := range pai.roles {
@@ -269,9 +234,7 @@ func (pai *openPAI) readCounts(job *Job) error {
 			v, ok = pai.get("PAI_CURRENT_TASK_ROLE_TASK_COUNT", "PAI_TASK_ROLE_NUM")
 		}
 		if ok {
-			if count, err = pai.parseNumber(v, 0, maxTasks); err != nil {
-				return err
-			}
+			count = pai.parseNumber(v, 0, maxTasks)
 			pai.counts[role] = v
 			sum += count
 		} else {
@@ -286,12 +249,9 @@ func (pai *openPAI) readCounts(job *Job) error {
 	}
 	for _, i := range open {
 		role := &job.Roles[i]
-		list, v, err := pai.hostList(role.Name)
-		if err != nil {
-			return err
-		}
-		if v.name == "" && !pai.mentioned("PAI_TASK_ROLE_", role.Name, "_HOST_LIST") {
-			return pai.noAddress(role.Name)
+		list, v := pai.hostList(role.Name)
+		if v.name == "" && !pai.mentionsHosts(role.Name) {
+			panic(pai.noAddress(role.Name))
 		}
 		role.Count = len(list)
 		pai.counts[role.Name] = v
@@ -299,46 +259,38 @@ func (pai *openPAI) readCounts(job *Job) error {
 	}
 	switch {
 	case hasTotal && sum != total:
-		return pai.fail(totalVar, "", "%s=%d but roles add up to %d", totalVar.name, total, sum)
+		panic(pai.fail(totalVar, "", "%s=%d but roles add up to %d", totalVar.name, total, sum))
 	case sum > maxTasks:
-		return pai.wrong(pai.listVar, "", "the roles have %d tasks, more than %d", sum, maxTasks)
+		panic(pai.wrong(pai.listVar, "", "the roles have %d tasks, more than %d", sum, maxTasks))
 	case hasTotal:
 		pai.note("size", totalVar)
 	default:
 		pai.sources["size"] = pai.counts[job.Role].source()
 	}
-	return nil
 }
 
 // hostList reads PAI_TASK_ROLE_<role>_HOST_LIST. The variable's name is empty if it is not set.
-func (pai *openPAI) hostList(role string) ([]hostPort, variable, error) {
+func (pai *openPAI) hostList(role string) ([]hostPort, variable) {
 	v, ok := pai.of("PAI_TASK_ROLE_", role, "_HOST_LIST")
 	if !ok {
-		return nil, variable{}, nil
+		return nil, variable{}
 	}
-	items, err := pai.items(v, ",")
-	if err != nil {
-		return nil, v, err
-	}
+	items := pai.items(v, ",")
 	list := make([]hostPort, len(items))
 	for i, item := range items {
-		hp, problem := parseHostPort(item)
-		if problem == "" && hp.port == 0 {
-			problem = quote(item) + " has no port"
+		list[i] = pai.place(v, item)
+		if list[i].port == 0 {
+			panic(pai.wrong(v, "", "%s has no port", quote(item)))
 		}
-		if problem != "" {
-			return nil, v, pai.wrong(v, "", "%s", problem)
-		}
-		list[i] = hp
 	}
-	return list, v, nil
+	return list, v
 }
 
 // noAddress returns the error for a role whose tasks have no address in any variable.
-func (pai *openPAI) noAddress(role string) error {
+func (pai *openPAI) noAddress(role string) *VarError {
 	name := "PAI_TASK_ROLE_" + role + "_HOST_LIST"
 	if pai.kubernetes {
-		name = "PAI_HOST_IP_" + mangle(role) + "_0"
+		name = "PAI_HOST_IP_" + lettersAndDigits(role) + "_0"
 	}
 	advice := "set PAIINIT_PEERS"
 	switch {
@@ -355,27 +307,19 @@ func (pai *openPAI) noAddress(role string) error {
 }
 
 // readPeers finds every task. All tasks know the port: ssh if this generation tells it, else http.
-func (pai *openPAI) readPeers(job *Job) error {
+func (pai *openPAI) readPeers(job *Job) {
 	for _, role := range job.Roles {
-		list, listVar, err := pai.hostList(role.Name)
-		if err != nil {
-			return err
-		}
+		list, listVar := pai.hostList(role.Name)
 		if len(list) > role.Count {
-			return pai.fail(listVar, "", "%s=%s has %d of %d hosts (%s)", listVar.name, quote(listVar.value), len(list),
-				role.Count, pai.counts[role.Name].name)
+			panic(pai.fail(listVar, "", "%s=%s has %d of %d hosts (%s)", listVar.name, quote(listVar.value), len(list),
+				role.Count, pai.counts[role.Name].name))
 		}
-		told := listVar.name != "" || pai.mentioned("PAI_TASK_ROLE_", role.Name, "_HOST_LIST")
+		told := listVar.name != "" || pai.mentionsHosts(role.Name)
 		found := 0
 		for i := range role.Count {
-			p, seen, err := pai.peer(role, i, list, listVar)
-			if err != nil {
-				return err
-			}
+			p, seen := pai.peer(role, i, list, listVar)
 			if role.Name == job.Role && i == job.Index {
-				if err := pai.completeSelf(&p); err != nil {
-					return err
-				}
+				pai.completeSelf(&p)
 			} else {
 				told = told || seen
 			}
@@ -389,7 +333,7 @@ func (pai *openPAI) readPeers(job *Job) error {
 			others--
 		}
 		if !told && others > 0 {
-			return pai.noAddress(role.Name)
+			panic(pai.noAddress(role.Name))
 		}
 		if found < role.Count {
 			name, has := listVar.name, len(list)
@@ -405,24 +349,18 @@ func (pai *openPAI) readPeers(job *Job) error {
 			}
 		}
 	}
-	return nil
 }
 
 // peer finds one task. seen says whether any variable mentions it.
-func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable) (p Peer, seen bool, err error) {
-	p = Peer{Role: role.Name, Index: index, Names: []string{}}
-	for _, name := range pai.names(role.Name)[1:] {
-		p.Names = append(p.Names, alias(name, index))
-	}
+func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable) (p Peer, seen bool) {
+	p = Peer{Role: role.Name, Index: index, Names: pai.names("", role.Name, "-"+strconv.Itoa(index))[1:]}
 	key, suffix := peerKey{role.Name, index}, "_"+strconv.Itoa(index)
 	if len(list) == role.Count {
 		p.Host, p.Port = list[index].host, list[index].port
 		pai.origin[key] = listVar
 	}
 	if v, ok := pai.of("PAI_HOST_IP_", role.Name, suffix); ok {
-		if problem := checkHost(v.value); problem != "" {
-			return p, true, pai.wrong(v, "", "%s", problem)
-		}
+		pai.check(v, checkHost(v.value))
 		p.Host, seen = v.value, true
 		pai.origin[key] = v
 	}
@@ -435,54 +373,36 @@ func (pai *openPAI) peer(role Role, index int, list []hostPort, listVar variable
 		v, ok = pai.of("PAI_", role.Name, suffix+"_ssh_PORT")
 	}
 	if ok {
-		seen = true
-		if p.Port, err = pai.firstPort(v); err != nil {
-			return p, true, err
-		}
+		p.Port, seen = pai.firstPort(v), true
 		pai.origin[key] = v
 	}
-	return p, seen, nil
+	return p, seen
 }
 
 // completeSelf fills in what OpenPAI tells a container only about itself.
-func (pai *openPAI) completeSelf(p *Peer) error {
+func (pai *openPAI) completeSelf(p *Peer) {
 	key := peerKey{p.Role, p.Index}
 	if v, ok := pai.get("PAI_CONTAINER_HOST_IP", "PAI_CURRENT_CONTAINER_IP"); ok && p.Host == "" {
-		if problem := checkHost(v.value); problem != "" {
-			return pai.wrong(v, "", "%s", problem)
-		}
+		pai.check(v, checkHost(v.value))
 		p.Host = v.value
 		pai.origin[key] = v
 	}
 	if p.Port != 0 {
-		return nil
+		return
 	}
 	label := "http"
 	if pai.tellsSSH() {
 		label = "ssh"
 	}
-	ports, err := pai.ownPorts()
-	if err != nil {
-		return err
-	}
-	if own, ok := ports[label]; ok {
+	if own, ok := pai.ownPorts()[label]; ok {
 		p.Port = own.port
 		pai.origin[key] = own.from
 	}
-	return nil
 }
 
 // tellsSSH says whether this generation tells every task the ssh ports of all tasks.
 func (pai *openPAI) tellsSSH() bool {
-	if pai.kubernetes {
-		return true
-	}
-	for name := range pai.vars {
-		if strings.HasPrefix(name, "PAI_PORT_LIST_") {
-			return true
-		}
-	}
-	return false
+	return pai.kubernetes || pai.hasPrefix("PAI_PORT_LIST_")
 }
 
 type labelPort struct {
@@ -492,7 +412,7 @@ type labelPort struct {
 
 // ownPorts reads the first port of each label from PAI_CONTAINER_HOST_PORT_LIST, "label:port[,port...];...", and from
 // the variables that repeat a part of it.
-func (pai *openPAI) ownPorts() (map[string]labelPort, error) {
+func (pai *openPAI) ownPorts() map[string]labelPort {
 	ports := make(map[string]labelPort)
 	for _, part := range []struct{ label, name string }{
 		{"ssh", "PAI_CONTAINER_HOST_ssh_PORT_LIST"}, {"ssh", "PAI_CONTAINER_SSH_PORT"},
@@ -503,53 +423,38 @@ func (pai *openPAI) ownPorts() (map[string]labelPort, error) {
 		if _, known := ports[part.label]; !ok || known {
 			continue
 		}
-		port, err := pai.firstPort(v)
-		if err != nil {
-			return nil, err
-		}
-		ports[part.label] = labelPort{port, v}
+		ports[part.label] = labelPort{pai.firstPort(v), v}
 	}
 	v, ok := pai.get("PAI_CONTAINER_HOST_PORT_LIST")
 	if !ok {
-		return ports, nil
+		return ports
 	}
 	for item := range strings.SplitSeq(strings.TrimRight(v.value, "; "), ";") {
 		label, list, ok := strings.Cut(item, ":")
 		if label = clean(label); !ok || label == "" {
-			return nil, pai.wrong(v, "", "%s is not label:port", quote(item))
+			panic(pai.wrong(v, "", "%s is not label:port", quote(item)))
 		}
 		for i, text := range strings.Split(list, ",") {
 			port, problem := parsePort(clean(text))
-			if problem != "" {
-				// "port 70000 of "ssh" is not in ..."
-				problem = strings.Replace(problem, " is not", " of "+quote(label)+" is not", 1)
-				return nil, pai.wrong(v, "", "%s", problem)
-			}
+			// "port 70000 of "ssh" is not in ..."
+			pai.check(v, strings.Replace(problem, " is not", " of "+quote(label)+" is not", 1))
 			if _, known := ports[label]; !known && i == 0 {
 				ports[label] = labelPort{port, v}
 			}
 		}
 	}
-	return ports, nil
+	return ports
 }
 
 // firstPort returns the first port of a list.
-func (pai *openPAI) firstPort(v variable) (int, error) {
-	items, err := pai.items(v, ",")
-	if err != nil {
-		return 0, err
-	}
+func (pai *openPAI) firstPort(v variable) int {
 	first := 0
-	for i, item := range items {
+	for _, item := range pai.items(v, ",") {
 		port, problem := parsePort(item)
-		if problem != "" {
-			return 0, pai.wrong(v, "", "%s", problem)
-		}
-		if i == 0 {
-			first = port
-		}
+		pai.check(v, problem)
+		first = cmp.Or(first, port)
 	}
-	return first, nil
+	return first
 }
 
 // WithServerPorts returns environ with port(role, index) in place of the "http" ports of all tasks. paiinit listens on

@@ -2,6 +2,7 @@ package envspec
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -35,12 +36,6 @@ func isNumeric(s string) bool { return s != "" && strings.Trim(s, "0123456789.")
 
 // isRoleName says whether s has the form of a role, without a dash at its beginning.
 func isRoleName(s string) bool { return consistsOf(s, "._~-") && s[0] != '-' }
-
-// isNumbered says whether s is prefix and digits.
-func isNumbered(s, prefix string) bool {
-	number, ok := strings.CutPrefix(s, prefix)
-	return ok && number != "" && strings.Trim(number, "0123456789") == ""
-}
 
 const maxHostName = 253 // bytes, of a name in text form (RFC 1035, section 2.3.4)
 
@@ -111,9 +106,23 @@ func parseHostPort(s string) (hp hostPort, problem string) {
 	return hp, problem
 }
 
+// place is parseHostPort for a part of the value of v.
+func (r *reader) place(v variable, text string) hostPort {
+	hp, problem := parseHostPort(text)
+	r.check(v, problem)
+	return hp
+}
+
+// check refuses v if a part of its value has a problem.
+func (r *reader) check(v variable, problem string) {
+	if problem != "" {
+		panic(r.wrong(v, "", "%s", problem))
+	}
+}
+
 // items splits a list and trims its items. Empty items at the end cause a warning; elsewhere they are an error, because
 // they would shift the items after them.
-func (r *reader) items(v variable, sep string) ([]string, error) {
+func (r *reader) items(v variable, sep string) []string {
 	list := strings.Split(v.value, sep)
 	for i := range list {
 		list[i] = clean(list[i])
@@ -127,17 +136,15 @@ func (r *reader) items(v variable, sep string) ([]string, error) {
 	}
 	list = list[:n]
 	if len(list) == 0 {
-		return nil, r.bad(v, "", "has no items")
+		panic(r.bad(v, "", "has no items"))
 	}
 	if len(list) > maxTasks {
-		return nil, r.bad(v, "", "has %d items, more than %d", len(list), maxTasks)
+		panic(r.bad(v, "", "has %d items, more than %d", len(list), maxTasks))
 	}
-	for i, item := range list {
-		if item == "" {
-			return nil, r.wrong(v, "", "item %d of %d is empty", i+1, len(list))
-		}
+	if i := slices.Index(list, ""); i >= 0 {
+		panic(r.wrong(v, "", "item %d of %d is empty", i+1, len(list)))
 	}
-	return list, nil
+	return list
 }
 
 // splitAlias splits "role-index" at the last dash.

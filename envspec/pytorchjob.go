@@ -1,8 +1,6 @@
 package envspec
 
-import (
-	"strings"
-)
+import "strings"
 
 // Source: pkg/controller.v1/pytorch of github.com/kubeflow/training-operator (v1.9).
 
@@ -14,22 +12,17 @@ func matchPyTorchJob(r *reader) string {
 }
 
 // readPyTorchJob reads a master or worker. RANK and PET_NODE_RANK count pods, WORLD_SIZE processes.
-func readPyTorchJob(r *reader, job *Job) error {
-	size, sizeVar, err := torchNodes(r)
-	if err != nil {
-		return err
-	}
+func readPyTorchJob(r *reader, job *Job) {
+	size, sizeVar := torchNodes(r)
 	r.note("size", sizeVar)
 	master, hasMaster := r.get("MASTER_ADDR", "PET_MASTER_ADDR")
 	if !hasMaster {
-		return readElasticPyTorchJob(r, job, size, sizeVar)
+		readElasticPyTorchJob(r, job, size, sizeVar)
+		return
 	}
-	rank, v, err := r.required("set PAIINIT_RANK", 0, maxTasks, "PET_NODE_RANK", "RANK")
-	switch {
-	case err != nil:
-		return err
-	case rank >= size:
-		return r.bad(v, "", "is outside 0..%d (%s=%s)", size-1, sizeVar.name, quotePlain(sizeVar.value))
+	rank, v := r.needNumber("set PAIINIT_RANK", 0, maxTasks, "PET_NODE_RANK", "RANK")
+	if rank >= size {
+		panic(r.bad(v, "", "is outside 0..%d (%s=%s)", size-1, sizeVar.name, quotePlain(sizeVar.value)))
 	}
 	job.Role, job.Index = "master", 0
 	if rank > 0 {
@@ -43,51 +36,39 @@ func readPyTorchJob(r *reader, job *Job) error {
 	host, hostVar := master.value, master
 	if host == "localhost" || host == "127.0.0.1" { // what releases up to 1.3 give the master
 		if rank != 0 {
-			return r.bad(master, "", "but %s=%d is not the master", v.name, rank)
+			panic(r.bad(master, "", "but %s=%d is not the master", v.name, rank))
 		}
-		hostVar, _ = r.podName()
+		hostVar = r.podName()
 		host = hostVar.value
 	}
 	if id, ok := strings.CutSuffix(host, "-master-0"); ok {
 		r.jobID(job, id, hostVar)
 	}
-	if size == 1 || checkHost(host) != "" && rank == 0 {
-		return nil
+	if size > 1 && (rank > 0 || checkHost(host) == "") {
+		r.addSeed(job, host, hostVar)
 	}
-	return r.addSeed(job, host, hostVar)
 }
 
 // readElasticPyTorchJob reads a job without a master. Only the pod's name tells which worker this is.
-func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) error {
-	endpoint, ok := r.get("PET_RDZV_ENDPOINT")
-	if !ok {
-		return r.missing("set PAIINIT_PEERS", "MASTER_ADDR", "PET_RDZV_ENDPOINT")
-	}
-	hp, problem := parseHostPort(endpoint.value)
-	if problem != "" {
-		return r.wrong(endpoint, "", "%s", problem)
-	}
-	if err := r.soleRole(job, endpoint); err != nil {
-		return err
-	}
-	name, _ := r.podName()
+func readElasticPyTorchJob(r *reader, job *Job, size int, sizeVar variable) {
+	endpoint := r.need("set PAIINIT_PEERS", "MASTER_ADDR", "PET_RDZV_ENDPOINT")
+	hp := r.place(endpoint, endpoint.value)
+	r.soleRole(job, endpoint)
+	name := r.podName()
 	stem, index, numbered := splitAlias(name.value)
-	switch _, given := r.get("PAIINIT_INDEX"); {
-	case given:
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+	switch {
+	case r.has("PAIINIT_INDEX"):
+		r.ownIndex(job)
+	case name.name == "":
+		panic(r.missing("set PAIINIT_INDEX", "HOSTNAME"))
 	case !numbered || !strings.HasPrefix(hp.host, stem+"-0"):
-		if name.name == "" {
-			return r.missing("set PAIINIT_INDEX", "HOSTNAME")
-		}
-		return r.bad(name, "set PAIINIT_INDEX", "is not the name of a worker like that of %s=%s", endpoint.name,
-			quote(endpoint.value))
+		panic(r.bad(name, "set PAIINIT_INDEX", "is not the name of a worker like that of %s=%s", endpoint.name,
+			quote(endpoint.value)))
 	default:
 		job.Index = index
 		r.note("index", name)
 	}
 	r.countRole(job, job.Role, size, sizeVar)
 	readTorchSlots(r)
-	return r.addSeed(job, hp.host, endpoint)
+	r.addSeed(job, hp.host, endpoint)
 }

@@ -25,9 +25,9 @@ func rankClass(role string) int {
 
 func launcherLike(role string) bool { return slices.Contains(launcherNames, strings.ToLower(role)) }
 
-// rankRoles sorts job.Roles into rank order, decides which of them compute nothing, and ranks job.Peers. Calling it
-// twice is harmless.
-func rankRoles(r *reader, job *Job) {
+// rankRoles sorts job.Roles into rank order, decides which of them compute nothing, and ranks job.Peers. It returns the
+// first rank of each role, -1 if unknown. Calling it twice is harmless.
+func rankRoles(r *reader, job *Job) (start map[string]int) {
 	// Roles come in the order that the job declares, which breaks ties.
 	roles := make([]Role, 0, len(job.Roles))
 	for class := range 3 {
@@ -44,7 +44,7 @@ func rankRoles(r *reader, job *Job) {
 		compute = compute || rankClass(role.Name) != 2
 	}
 	order := make(map[string]int, len(job.Roles))
-	start := make(map[string]int, len(job.Roles))
+	start = make(map[string]int, len(job.Roles))
 	next := 0
 	for i := range job.Roles {
 		role := &job.Roles[i]
@@ -90,47 +90,31 @@ func rankRoles(r *reader, job *Job) {
 		peers[i] = job.Peers[key%len(keys)]
 	}
 	copy(job.Peers, peers)
+	return start
 }
 
 // settle derives rank and size from roles, index and explicit values, and refuses contradictions.
-func settle(r *reader, job *Job) error {
-	rankRoles(r, job)
-	if err := settleSize(r, job); err != nil {
-		return err
-	}
-	if err := checkAlone(r, job); err != nil {
-		return err
-	}
-	start := 0 // the first rank of this container's role
+func settle(r *reader, job *Job) {
+	start := rankRoles(r, job)[job.Role]
+	settleSize(r, job)
+	checkAlone(r, job)
 	var own Role
-	for i, role := range job.Roles {
-		if role.Name == job.Role {
-			own, job.Order = role, i
-			break
-		}
-		if start < 0 || role.Count < 0 {
-			start = -1
-		} else {
-			start += role.Count
-		}
+	if at := slices.Index(roleNames(job.Roles), job.Role); at >= 0 {
+		own, job.Order = job.Roles[at], at
 	}
 	job.LaunchOnly = own.LaunchOnly
-	if err := checkIndex(r, job, own); err != nil {
-		return err
-	}
+	checkIndex(r, job, own)
 	if start >= 0 && job.Index >= 0 && (start+job.Index < job.Size || job.Size < 0) {
 		job.Rank = start + job.Index
 		r.sources["rank"] = r.sources["index"]
 	}
-	rank, v, ok, err := r.number(0, maxTasks, "PAIINIT_RANK")
+	rank, v, ok := r.number(0, maxTasks, "PAIINIT_RANK")
 	switch {
-	case err != nil:
-		return err
 	case ok && job.Size >= 0 && rank >= job.Size:
-		return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"])
+		panic(r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, rank, job.Size-1, r.sources["size"]))
 	case ok && job.Rank >= 0 && rank != job.Rank:
-		return r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank,
-			alias(job.Role, job.Index), job.Rank, r.sources["index"])
+		panic(r.fail(v, "leave one of them out", "%s=%d but %s is rank %d (%s)", v.name, rank,
+			alias(job.Role, job.Index), job.Rank, r.sources["index"]))
 	case ok:
 		job.Rank = rank
 		r.note("rank", v)
@@ -140,24 +124,21 @@ func settle(r *reader, job *Job) error {
 	if job.Index >= 0 {
 		job.Alias = alias(job.Role, job.Index)
 	}
-	return nil
 }
 
-func settleSize(r *reader, job *Job) error {
+func settleSize(r *reader, job *Job) {
 	total, known := 0, len(job.Roles) > 0
 	for _, role := range job.Roles {
 		known = known && role.Count >= 0
 		total += max(role.Count, 0)
 	}
-	size, v, ok, err := r.number(1, maxTasks, "PAIINIT_SIZE")
+	size, v, ok := r.number(1, maxTasks, "PAIINIT_SIZE")
 	switch {
-	case err != nil:
-		return err
 	case ok && known && size != total:
 		r.contradiction = r.fail(v, "leave it out or make them equal", "%s=%d but %s gives %d", v.name, size,
 			r.sources["size"], total)
 		if job.Size = total; total == 0 {
-			return r.contradiction
+			panic(r.contradiction)
 		}
 	case ok:
 		job.Size = size
@@ -166,14 +147,13 @@ func settleSize(r *reader, job *Job) error {
 		job.Size = total
 	case r.openSize:
 	default:
-		return r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
-			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", evidence(r))
+		panic(r.fail(variable{name: "PAIINIT_SIZE"}, "set it to the number of containers of the job",
+			"PAIINIT_SIZE is not set and %s does not tell how many containers there are", evidence(r)))
 	}
 	if job.Size > maxTasks {
-		return r.fail(variable{name: r.sources["size"]}, "", "%s gives %d containers, more than %d", r.sources["size"],
-			job.Size, maxTasks)
+		panic(r.fail(variable{name: r.sources["size"]}, "", "%s gives %d containers, more than %d", r.sources["size"],
+			job.Size, maxTasks))
 	}
-	return nil
 }
 
 // evidence returns a variable that shows that there is more than one container.
@@ -187,30 +167,29 @@ func evidence(r *reader) string {
 }
 
 // checkIndex refuses an index that is outside of the known range.
-func checkIndex(r *reader, job *Job, own Role) error {
+func checkIndex(r *reader, job *Job, own Role) {
 	switch {
 	case job.Index < 0:
-		return nil
+		return
 	case own.Count >= 0 && job.Index >= own.Count:
 		v := r.counts[job.Role]
 		if own.Count == 0 {
-			return r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role,
-				r.sources["role"], v.name, quotePlain(v.value))
+			panic(r.fail(v, "", "role %q of this container (%s) has no containers (%s=%s)", job.Role,
+				r.sources["role"], v.name, quotePlain(v.value)))
 		}
-		return r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
-			quotePlain(v.value))
+		panic(r.fail(v, "", "index %d of role %q is outside 0..%d (%s=%s)", job.Index, job.Role, own.Count-1, v.name,
+			quotePlain(v.value)))
 	case own.Count < 0 && job.Size >= 0 && job.Index >= job.Size:
 		if v, ok := r.get("PAIINIT_INDEX"); ok {
-			return r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"])
+			panic(r.fail(v, "", "%s=%d is outside 0..%d (%s)", v.name, job.Index, job.Size-1, r.sources["size"]))
 		}
 		r.warn("%s is number %d of %d containers (%s): the containers agree on its rank", r.sources["index"],
 			job.Index+1, job.Size, r.sources["size"])
 	}
-	return nil
 }
 
 // checkPeers refuses two containers with the same host and port. With host networking, one host has several ports.
-func checkPeers(r *reader, job *Job) error {
+func checkPeers(r *reader, job *Job) {
 	seen := make(map[hostPort]Peer, len(job.Peers))
 	for _, p := range job.Peers {
 		if p.Host == "" || p.Port == 0 {
@@ -219,10 +198,9 @@ func checkPeers(r *reader, job *Job) error {
 		at := hostPort{strings.ToLower(p.Host), p.Port}
 		if q, dup := seen[at]; dup {
 			v := r.origin[peerKey{p.Role, p.Index}]
-			return r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias,
-				p.Host, p.Port)
+			panic(r.fail(v, "", "%s=%s: %s and %s both use %s:%d", v.name, quotePlain(v.value), q.Alias, p.Alias,
+				p.Host, p.Port))
 		}
 		seen[at] = p
 	}
-	return nil
 }

@@ -2,9 +2,9 @@ package envspec
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,8 +12,11 @@ import (
 // maxTasks bounds counts and lists. About 10,000 tasks fill the 2 MiB that Linux allows for an environment.
 const maxTasks = 1 << 16
 
-// reader looks up variables and files, and records where each value came from. Its methods serve all schedulers: what
-// only one needs is a function in that scheduler's file.
+// reader looks up variables and files, and records where each value came from. Its methods serve all schedulers; a
+// function that only one scheduler needs is in the file of that scheduler.
+//
+// A function that cannot go on panics with a *VarError, and Read returns that, as the parsers of encoding/json and
+// text/template do: so a scheduler's reader is the sequence of what it reads. No panic leaves the package.
 type reader struct {
 	ctx      context.Context // of the call of Read that made the reader
 	in       Input
@@ -34,6 +37,9 @@ func newReader(ctx context.Context, in Input) *reader {
 		vars: make(map[string]string, len(in.Environ)), again: make(map[string]string), files: make(map[string]string),
 		sources: make(map[string]string), warnings: []string{}, warned: make(map[string]bool),
 		told: newTold(),
+	}
+	if in.Files == nil {
+		r.in.Files = embed.FS{} // no files
 	}
 	for _, entry := range in.Environ {
 		name, value, ok := strings.Cut(entry, "=")
@@ -95,33 +101,38 @@ func (r *reader) has(names ...string) bool {
 }
 
 // number returns the first of names that is set, which must be a number in low..high. ok says whether one is set.
-func (r *reader) number(low, high int, names ...string) (n int, v variable, ok bool, err error) {
+func (r *reader) number(low, high int, names ...string) (n int, v variable, ok bool) {
 	v, ok = r.get(names...)
-	if !ok {
-		return 0, v, false, nil
+	if ok {
+		n = r.parseNumber(v, low, high)
 	}
-	n, err = r.parseNumber(v, low, high)
-	return n, v, true, err
+	return n, v, ok
 }
 
-// required is number for names of which one must be set.
-func (r *reader) required(advice string, low, high int, names ...string) (n int, v variable, err error) {
-	n, v, ok, err := r.number(low, high, names...)
+// need is get for names of which one must be set.
+func (r *reader) need(advice string, names ...string) variable {
+	v, ok := r.get(names...)
 	if !ok {
-		return 0, v, r.missing(advice, names...)
+		panic(r.missing(advice, names...))
 	}
-	return n, v, err
+	return v
 }
 
-func (r *reader) parseNumber(v variable, low, high int) (int, error) {
+// needNumber is number for names of which one must be set.
+func (r *reader) needNumber(advice string, low, high int, names ...string) (int, variable) {
+	v := r.need(advice, names...)
+	return r.parseNumber(v, low, high), v
+}
+
+func (r *reader) parseNumber(v variable, low, high int) int {
 	n, err := strconv.Atoi(v.value)
 	if err != nil {
-		return 0, r.bad(v, "", "is not a number")
+		panic(r.bad(v, "", "is not a number"))
 	}
 	if n < low || n > high {
-		return 0, r.bad(v, "", "is outside %d..%d", low, high)
+		panic(r.bad(v, "", "is outside %d..%d", low, high))
 	}
-	return n, nil
+	return n
 }
 
 // hint parses a count that is optional: a value that does not parse causes a warning.
@@ -148,21 +159,13 @@ func (r *reader) warn(format string, args ...any) {
 
 // file returns the content of an absolute path. ok is false if it cannot be read.
 func (r *reader) file(path string) (string, bool) {
-	name := strings.TrimPrefix(path, "/")
-	if r.in.Files == nil || !fs.ValidPath(name) {
-		return "", false
-	}
-	b, err := fs.ReadFile(r.in.Files, name)
+	b, err := fs.ReadFile(r.in.Files, strings.TrimPrefix(path, "/"))
 	return string(b), err == nil
 }
 
 // entries returns the sorted names in the directory at an absolute path; nil if it cannot be read.
 func (r *reader) entries(path string) []string {
-	name := strings.TrimPrefix(path, "/")
-	if r.in.Files == nil || !fs.ValidPath(name) {
-		return nil
-	}
-	list, err := fs.ReadDir(r.in.Files, name)
+	list, err := fs.ReadDir(r.in.Files, strings.TrimPrefix(path, "/"))
 	if err != nil {
 		return nil
 	}
@@ -170,18 +173,13 @@ func (r *reader) entries(path string) []string {
 	for i, e := range list {
 		names[i] = e.Name()
 	}
-	slices.Sort(names)
 	return names
 }
 
 // exists says whether there is a file at an absolute path, readable or not. Directories and links to directories, such
 // as ..data in a mounted Kubernetes Secret, do not count.
 func (r *reader) exists(path string) bool {
-	name := strings.TrimPrefix(path, "/")
-	if r.in.Files == nil || !fs.ValidPath(name) {
-		return false
-	}
-	info, err := fs.Stat(r.in.Files, name)
+	info, err := fs.Stat(r.in.Files, strings.TrimPrefix(path, "/"))
 	return err == nil && !info.IsDir()
 }
 

@@ -10,7 +10,7 @@ func matchRunPod(r *reader) string {
 	return ""
 }
 
-func readRunPod(r *reader, job *Job) error {
-	return readKnownMaster(r, job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"},
+func readRunPod(r *reader, job *Job) {
+	readKnownMaster(r, job, []string{"PRIMARY_ADDR", "MASTER_ADDR"}, []string{"NODE_RANK"},
 		[]string{"NUM_NODES"}, "NUM_TRAINERS")
 }

@@ -17,40 +17,36 @@ func matchSageMaker(r *reader) string {
 	return r.sees("SM_RESOURCE_CONFIG")
 }
 
-func readSageMaker(r *reader, job *Job) error {
+func readSageMaker(r *reader, job *Job) {
 	v, ok := r.get("SM_RESOURCE_CONFIG")
 	if text, isFile := r.file(sageMakerFile); isFile {
 		v, ok = variable{name: sageMakerFile, value: clean(text)}, true
 	}
 	if !ok {
-		return r.missing("", "SM_RESOURCE_CONFIG", sageMakerFile)
+		panic(r.missing("", "SM_RESOURCE_CONFIG", sageMakerFile))
 	}
 	var config struct {
 		Current string   `json:"current_host"`
 		Hosts   []string `json:"hosts"`
 	}
 	if err := json.Unmarshal([]byte(v.value), &config); err != nil {
-		return r.badJSON(v, err)
+		panic(r.badJSON(v, err))
 	}
-	if err := r.soleRole(job, v); err != nil {
-		return err
-	}
+	r.soleRole(job, v)
 	r.readID(job, "TRAINING_JOB_NAME")
 	if len(config.Hosts) == 0 {
-		return r.part(v, v.name, "", "%s: hosts is empty", v.name)
+		panic(r.part(v, v.name, "", "hosts is empty"))
 	}
 	if r.has("PAIINIT_INDEX") {
-		if err := r.ownIndex(job); err != nil {
-			return err
-		}
+		r.ownIndex(job)
 	} else {
 		job.Index = slices.Index(config.Hosts, config.Current)
 		r.note("index", v)
-		if job.Index < 0 {
-			return r.part(v, v.name, "", "%s: current_host %s is not one of %s", v.name, quote(config.Current),
-				quoteAll(config.Hosts))
-		}
+	}
+	if job.Index < 0 {
+		known := quoteAll(config.Hosts)
+		panic(r.part(v, v.name, "", "current_host %s is not one of %s", quote(config.Current), known))
 	}
 	r.gpusHere("SM_NUM_GPUS")
-	return r.addRole(job, job.Role, config.Hosts, v)
+	r.addRole(job, job.Role, config.Hosts, v)
 }

@@ -37,6 +37,18 @@ func (r *reader) isSelf(host string) bool {
 	return host == "localhost" || host == own || shortHost == shortOwn && hostLong != ownLong
 }
 
+// lookup returns the addresses of a host name, none if DNS does not have it.
+func (r *reader) lookup(host string) []netip.Addr {
+	if r.in.Resolver == nil {
+		return nil
+	}
+	addrs, err := r.in.Resolver.LookupHost(r.ctx, host)
+	if err != nil {
+		return nil
+	}
+	return addrs
+}
+
 // isOwn says whether an address is this container's.
 func (r *reader) isOwn(addr netip.Addr) bool {
 	addr = addr.Unmap()

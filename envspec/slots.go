@@ -9,7 +9,7 @@ import (
 
 // countSlots sets the number of processes for this container: the explicit one, the scheduler's slots or GPUs, the
 // device nodes, else the CPUs.
-func countSlots(r *reader, job *Job) error {
+func countSlots(r *reader, job *Job) {
 	devices, from := nvidiaDevices(r)
 	if devices == 0 {
 		if amd, amdFrom := amdDevices(r); amd > 0 {
@@ -25,12 +25,11 @@ func countSlots(r *reader, job *Job) error {
 	} else {
 		r.sources["gpus"] = from
 	}
-	cpus, granted := countCPUs(r)
-	job.CPUs = cpus
-	slots, v, ok, err := r.number(0, maxTasks, "PAIINIT_SLOTS")
+	var granted string
+	job.CPUs, granted = countCPUs(r)
+	told := r.slotsOf(job.Role, job.Index)
+	slots, v, ok := r.number(0, maxTasks, "PAIINIT_SLOTS")
 	switch {
-	case err != nil:
-		return err
 	case ok:
 		job.Slots, job.LaunchOnly = slots, slots == 0
 		r.note("slots", v)
@@ -40,28 +39,32 @@ func countSlots(r *reader, job *Job) error {
 	case r.ownSlots.from.name != "":
 		job.Slots, job.LaunchOnly = r.ownSlots.n, r.ownSlots.n == 0
 		r.note("slots", r.ownSlots.from)
-	case r.slotsOf(job.Role, job.Index).from.name != "":
-		told := r.slotsOf(job.Role, job.Index)
+	case told.from.name != "":
 		job.Slots = told.n
 		r.note("slots", told.from)
 	case job.GPUs > 0:
 		job.Slots = job.GPUs
 		r.sources["slots"] = r.sources["gpus"]
 	default:
-		job.Slots, r.sources["slots"] = cpus, granted
+		job.Slots, r.sources["slots"] = job.CPUs, granted
 	}
-	return nil
+}
+
+// devices counts the entries of a directory that are prefix and a number.
+func (r *reader) devices(dir, prefix string) (n int) {
+	for _, name := range r.entries(dir) {
+		number, ok := strings.CutPrefix(name, prefix)
+		if ok && number != "" && strings.Trim(number, "0123456789") == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // nvidiaDevices counts the NVIDIA devices that a process in this container can use. The nodes decide, and variables can
 // only lower the number: the container toolkit may ignore them, and images set NVIDIA_VISIBLE_DEVICES=all everywhere.
 func nvidiaDevices(r *reader) (int, string) {
-	nodes := 0
-	for _, name := range r.entries("/dev") {
-		if isNumbered(name, "nvidia") { // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
-			nodes++
-		}
-	}
+	nodes := r.devices("/dev", "nvidia") // not nvidiactl, nvidia-uvm, nvidia-modeset, nvidia-caps
 	from := "/dev/nvidia*"
 	if nodes == 0 {
 		return 0, from
@@ -90,12 +93,7 @@ func amdDevices(r *reader) (int, string) {
 	if !slices.Contains(r.entries("/dev"), "kfd") {
 		return 0, from
 	}
-	nodes := 0
-	for _, name := range r.entries("/dev/dri") {
-		if isNumbered(name, "renderD") {
-			nodes++
-		}
-	}
+	nodes := r.devices("/dev/dri", "renderD")
 	for _, name := range []string{"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "PAI_AMD_VISIBLE_DEVICES"} {
 		nodes, from = narrow(r, nodes, from, name)
 	}

@@ -10,16 +10,19 @@ import (
 // Source: doc/man/man1/srun.1 of github.com/SchedMD/slurm.
 
 func matchSlurm(r *reader) string {
-	if v, ok := r.get("SLURM_JOB_ID"); ok && r.has("SLURM_PROCID", "SLURM_NODEID") {
-		return v.name
+	if name := r.sees("SLURM_JOB_ID"); r.has("SLURM_PROCID", "SLURM_NODEID") {
+		return name
 	}
 	return ""
 }
 
-func readSlurm(r *reader, job *Job) error {
+func readSlurm(r *reader, job *Job) {
 	r.readID(job, "SLURM_JOB_ID")
-	if id, ok := r.get("SLURM_JOB_ID"); ok { // jobs share nodes and their network
-		portOfJob(r, id)
+	const jobPorts = 64 // jobs share nodes and their network: consecutive ones get different ports
+	id, _ := r.get("SLURM_JOB_ID")
+	if n, err := strconv.ParseUint(id.value, 10, 64); err == nil {
+		r.jobPort = defaultPort + int(n%jobPorts)
+		r.note("port", id)
 	}
 	step, inStep := r.get("SLURM_STEP_ID", "SLURM_STEPID")
 	if inStep {
@@ -32,43 +35,30 @@ func readSlurm(r *reader, job *Job) error {
 	}
 	list, ok := r.get("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 	if !ok {
-		return r.missing("set PAIINIT_PEERS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+		panic(r.missing("set PAIINIT_PEERS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
 	}
 	nodes, problem := expandNodes(list.value)
-	if problem != "" {
-		return r.wrong(list, "", "%s", problem)
-	}
-	if err := r.soleRole(job, list); err != nil {
-		return err
-	}
-	if err := r.ownIndex(job, "SLURM_NODEID", "SLURM_PROCID"); err != nil {
-		return err
-	}
-	if err := checkOncePerNode(r, job, nodes, list, inStep); err != nil {
-		return err
-	}
+	r.check(list, problem)
+	r.soleRole(job, list)
+	r.ownIndex(job, "SLURM_NODEID", "SLURM_PROCID")
+	checkOncePerNode(r, job, nodes, list, inStep)
 	r.gpusHere("SLURM_GPUS_ON_NODE")
-	return r.addRole(job, job.Role, nodes, list)
+	r.addRole(job, job.Role, nodes, list)
 }
 
 // checkOncePerNode refuses several tasks on one node, and the batch script, which runs on the first node only.
-func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep bool) error {
+func checkOncePerNode(r *reader, job *Job, nodes []string, list variable, inStep bool) {
 	if !inStep && len(nodes) > 1 {
-		return r.wrong(
-			list,
-			"",
-			"%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them; "+
-				"start paiinit with srun --ntasks-per-node=1",
-			len(nodes),
-		)
+		panic(r.wrong(list, "start paiinit with srun --ntasks-per-node=1",
+			"%d nodes, but SLURM_STEP_ID is not set: this is the batch script, which runs on one of them", len(nodes)))
 	}
 	const advice = "use --ntasks-per-node=1"
 	if v, ok := r.get("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"); ok && inStep {
 		if n := tasksOn(v.value, job.Index); n > 1 {
-			return r.wrong(v, advice, "started %d times on this node", n)
+			panic(r.wrong(v, advice, "started %d times on this node", n))
 		}
 	}
-	return r.checkOnce("SLURM_LOCALID", "on this node", advice)
+	r.checkOnce("SLURM_LOCALID", "on this node", advice)
 }
 
 // tasksOn returns the number of tasks on a node from a list such as "2(x3),1"; 0 is unknown.
@@ -180,15 +170,4 @@ func expandRanges(ranges string, most int) (list []string, problem string) {
 		}
 	}
 	return list, ""
-}
-
-// jobPorts is the number of ports, from defaultPort on, that jobs on one host share.
-const jobPorts = 64
-
-// portOfJob derives the port from the job's number, so that consecutive jobs have different ports.
-func portOfJob(r *reader, v variable) {
-	if n, err := strconv.ParseUint(v.value, 10, 64); err == nil {
-		r.jobPort = defaultPort + int(n%jobPorts)
-		r.note("port", v)
-	}
 }

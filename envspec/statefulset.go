@@ -3,34 +3,22 @@ package envspec
 // matchStatefulSet detects a numbered pod of a headless Service in a job whose size is given. Pods of a Deployment have
 // neither number nor Service.
 func matchStatefulSet(r *reader) string {
-	name, ok := r.podName()
-	if _, _, numbered := splitAlias(name.value); !ok || !numbered || !r.has("PAIINIT_SIZE") ||
-		r.subdomain(name.value) == "" {
+	name := r.podName()
+	_, _, numbered := splitAlias(name.value)
+	if !numbered || !r.has("PAIINIT_SIZE") || r.subdomain(name.value) == "" {
 		return ""
 	}
 	return name.name
 }
 
-func readStatefulSet(r *reader, job *Job) error {
-	name, _ := r.podName()
-	if err := r.soleRole(job, name); err != nil {
-		return err
-	}
+func readStatefulSet(r *reader, job *Job) {
+	r.soleRole(job, r.podName())
+	name := r.ownPod()
 	_, index, ok := splitAlias(name.value)
 	if !ok {
-		if name.name == "" {
-			return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
-		}
-		return r.bad(name, "set PAIINIT_POD_NAME", "does not end in a number")
+		panic(r.bad(name, "set PAIINIT_POD_NAME", "does not end in a number"))
 	}
-	job.Index = index
-	r.note("index", name)
-	if err := r.explicitIndex(job); err != nil {
-		return err
-	}
-	size, err := podCount(r, "spec.replicas")
-	if err != nil {
-		return err
-	}
-	return addNumberedPods(r, job, size, size)
+	r.scheduledIndex(job, index, name)
+	size := podCount(r, "spec.replicas")
+	addNumberedPods(r, job, size, size)
 }

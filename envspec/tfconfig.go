@@ -6,4 +6,4 @@ package envspec
 
 func matchTFConfig(r *reader) string { return r.sees("TF_CONFIG") }
 
-func readTFConfig(r *reader, job *Job) error { return readCluster(r, job, "TF_CONFIG") }
+func readTFConfig(r *reader, job *Job) { readCluster(r, job, "TF_CONFIG") }

@@ -1,7 +1,7 @@
 package envspec
 
-// told is what schedulers say beside what Job has a field for. Once a scheduler has been read, the functions that
-// derive ranks, slots and ports use it.
+// told holds what a scheduler gives and Job has no field for. Once a scheduler has been read, the functions that derive
+// ranks, slots and ports use it.
 type told struct {
 	// contradiction is an error that does not keep the rest of the environment from being read.
 	contradiction *VarError
@@ -42,13 +42,9 @@ func newTold() told {
 
 // forgetPeers drops what belongs to the scheduler's roles and peers, which PAIINIT_PEERS replaces.
 func (t *told) forgetPeers() {
-	clear(t.counts)
-	clear(t.origin)
-	clear(t.gpus)
-	clear(t.launchOnly)
-	clear(t.slots)
-	t.eachSlots, t.ownSlots = slotCount{}, slotCount{}
-	t.spread, t.openSize = false, false
+	kept := *t
+	*t = newTold()
+	t.ownGPUs, t.jobPort = kept.ownGPUs, kept.jobPort
 }
 
 // slotsOf returns the slots that the scheduler gives to a container.

@@ -10,11 +10,9 @@ func matchTorchrun(r *reader) string {
 	return ""
 }
 
-func readTorchrun(r *reader, job *Job) error {
-	if err := r.checkOnce("LOCAL_RANK", "in this container", "start paiinit once per container"); err != nil {
-		return err
-	}
+func readTorchrun(r *reader, job *Job) {
+	r.checkOnce("LOCAL_RANK", "in this container", "start paiinit once per container")
 	readTorchSlots(r)
-	return readKnownMaster(r, job, []string{"MASTER_ADDR"}, []string{"NODE_RANK", "RANK"},
+	readKnownMaster(r, job, []string{"MASTER_ADDR"}, []string{"NODE_RANK", "RANK"},
 		[]string{"NNODES", "NUM_NODES", "WORLD_SIZE"}, "")
 }

@@ -39,6 +39,21 @@ func (e *VarError) Error() string {
 	return s
 }
 
+// catch runs f and returns the error with which it panics.
+func catch(f func()) (err *VarError) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *VarError:
+			err = p
+		default:
+			panic(p)
+		}
+	}()
+	f()
+	return nil
+}
+
 // variable is a value and its source.
 type variable struct {
 	name  string // as the user knows it, such as "PAIINIT_ROLE" or "--role"
@@ -58,13 +73,8 @@ func (v variable) shown() string { return strings.Trim(quote(v.value), `"`) }
 
 // fail returns an error about v. Its sentence must show v's name and value.
 func (r *reader) fail(v variable, advice, problem string, args ...any) *VarError {
-	return &VarError{
-		System:  r.system,
-		Var:     v.name,
-		Value:   v.value,
-		Problem: fmt.Sprintf(problem, args...),
-		Advice:  advice,
-	}
+	problem = fmt.Sprintf(problem, args...)
+	return &VarError{System: r.system, Var: v.name, Value: v.value, Problem: problem, Advice: advice}
 }
 
 // bad returns an error about the whole value of v: problem continues "NAME=value".
@@ -118,23 +128,19 @@ func isControl(r rune) bool { return unicode.IsControl(r) || r == unicode.Replac
 
 // part returns an error that shows only value, a part of v.
 func (r *reader) part(v variable, value, advice, problem string, args ...any) *VarError {
-	return r.fail(variable{name: v.name, value: value}, advice, problem, args...)
+	return r.fail(variable{name: v.name, value: value}, advice, v.name+": "+problem, args...)
 }
 
 // badJSON returns an error that shows where a value stops being JSON.
 func (r *reader) badJSON(v variable, err error) *VarError {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	at := int64(len(v.value))
-	problem := "invalid JSON"
-	switch {
-	case errors.As(err, &syntax):
+	at, problem := int64(len(v.value)), "invalid JSON"
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		at = syntax.Offset
-	case errors.As(err, &kind):
+	} else if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		at, problem = kind.Offset, "unexpected JSON"
 		err = errors.New(kind.Value + " is out of place")
 	}
 	near := v.value[max(0, min(int(at), len(v.value))-20):min(int(at)+20, len(v.value))]
 	near = strings.ToValidUTF8(near, "")
-	return r.part(v, near, "", "%s: %s at byte %d: %v, near %s", v.name, problem, at, err, quote(near))
+	return r.part(v, near, "", "%s at byte %d: %v, near %s", problem, at, err, quote(near))
 }

@@ -5,4 +5,4 @@ package envspec
 
 func matchVertex(r *reader) string { return r.sees("CLUSTER_SPEC") }
 
-func readVertex(r *reader, job *Job) error { return readCluster(r, job, "CLUSTER_SPEC") }
+func readVertex(r *reader, job *Job) { readCluster(r, job, "CLUSTER_SPEC") }

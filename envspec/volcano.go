@@ -19,26 +19,16 @@ type volcanoTask struct {
 	from  variable
 }
 
-func readVolcano(r *reader, job *Job) error {
-	name, ok := r.podName()
-	if !ok {
-		return r.missing("set PAIINIT_POD_NAME", "HOSTNAME")
-	}
-	if err := r.ownIndex(job, "VC_TASK_INDEX", "VK_TASK_INDEX"); err != nil {
-		return err
-	}
-	tasks, err := volcanoTasks(r)
-	if err != nil {
-		return err
-	}
+func readVolcano(r *reader, job *Job) {
+	name := r.ownPod()
+	r.ownIndex(job, "VC_TASK_INDEX", "VK_TASK_INDEX")
+	tasks := volcanoTasks(r)
 	own, ownHost := "", ""
 	for _, t := range tasks {
 		if _, dup := r.counts[t.name]; dup || !isRoleName(t.name) {
-			return r.wrong(t.from, "", "%s is not the name of one task", quote(t.name))
+			panic(r.wrong(t.from, "", "%s is not the name of one task", quote(t.name)))
 		}
-		if err := r.addRole(job, t.name, t.hosts, t.from); err != nil {
-			return err
-		}
+		r.addRole(job, t.name, t.hosts, t.from)
 		for i, host := range t.hosts {
 			if pod, _, _ := strings.Cut(host, "."); pod == name.value && i == job.Index {
 				own, ownHost = t.name, host
@@ -47,8 +37,8 @@ func readVolcano(r *reader, job *Job) error {
 	}
 	first := tasks[0]
 	if own == "" && !r.has("PAIINIT_ROLE") {
-		return r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index,
-			first.from.name)
+		panic(r.bad(name, "set PAIINIT_ROLE, or PAIINIT_POD_NAME", "is not number %d of any task (%s)", job.Index,
+			first.from.name))
 	}
 	if _, service, ok := strings.Cut(first.hosts[0], "."); ok {
 		id, _, _ := strings.Cut(service, ".")
@@ -59,15 +49,15 @@ func readVolcano(r *reader, job *Job) error {
 		r.ownSlots = slotCount{0, mpi}
 	}
 	// The key is the ssh plugin's, not the image's, if the config names this pod.
-	if config, ok := r.file("/root/.ssh/config"); ok && strings.Contains(config+"\n", "Host "+name.value+"\n") &&
-		r.exists("/root/.ssh/id_rsa") {
-		job.Secrets = append(job.Secrets, Secret{Kind: "file", Name: "/root/.ssh/id_rsa"})
+	config, _ := r.file("/root/.ssh/config")
+	if strings.Contains(config+"\n", "Host "+name.value+"\n") {
+		r.addSecret(job, "/root/.ssh/id_rsa")
 	}
-	return r.ownRole(job, own, name, first.from)
+	r.ownRole(job, own, name, first.from)
 }
 
 // volcanoTasks reads the lists. Volcano does not tell their order in the job: launchers come first, then the alphabet.
-func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
+func volcanoTasks(r *reader) (tasks []volcanoTask) {
 	// Users can turn off the variables, which may grow too long. The files are always there.
 	const dir = "/etc/volcano"
 	for _, file := range r.entries(dir) {
@@ -75,8 +65,8 @@ func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 		name, isList := strings.CutSuffix(file, ".host")
 		text, ok := r.file(path)
 		if hosts := strings.Fields(text); isList && ok && len(hosts) > 0 {
-			tasks = append(tasks,
-				volcanoTask{volcanoName(name, hosts[0]), hosts, variable{name: path, value: clean(text)}})
+			from := variable{name: path, value: clean(text)}
+			tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, from})
 		}
 	}
 	fromFiles := len(tasks) > 0
@@ -90,15 +80,12 @@ func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 		if !ok {
 			continue // a task without pods
 		}
-		hosts, err := r.items(v, ",")
-		if err != nil {
-			return nil, err
-		}
+		hosts := r.items(v, ",")
 		tasks = append(tasks, volcanoTask{volcanoName(name, hosts[0]), hosts, v})
 	}
 	if len(tasks) == 0 {
-		return nil, r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS",
-			dir+"/<task>.host")
+		panic(r.missing("turn on the svc plugin of the job, or set PAIINIT_PEERS", "VC_<task>_HOSTS",
+			dir+"/<task>.host"))
 	}
 	// Sorted by hand: the tasks are few, and slices.SortFunc of this type would add 18 kB to the program.
 	before := func(a, b volcanoTask) bool {
@@ -109,7 +96,7 @@ func volcanoTasks(r *reader) (tasks []volcanoTask, err error) {
 			tasks[i], tasks[i-1] = tasks[i-1], tasks[i]
 		}
 	}
-	return tasks, nil
+	return tasks
 }
 
 // volcanoName returns a task's name as the job spells it, from its first host, if that has the form JOB-TASK-0.JOB.
@@ -125,10 +112,9 @@ func volcanoName(variable, host string) string {
 
 // volcanoClass puts tasks with names such as mpimaster first.
 func volcanoClass(name string) int {
-	for _, launcher := range []string{"master", "launcher", "leader", "chief", "head"} {
-		if strings.Contains(strings.ToLower(name), launcher) {
-			return 0
-		}
+	launchers := []string{"master", "launcher", "leader", "chief", "head"}
+	if slices.ContainsFunc(launchers, func(l string) bool { return strings.Contains(strings.ToLower(name), l) }) {
+		return 0
 	}
 	return 1
 }

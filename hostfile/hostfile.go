@@ -1,13 +1,11 @@
 // Package hostfile writes and reads MPI host lists.
 //
-// Every launcher has its own grammar for hosts and the number of processes on each, and fails on the others' grammars:
-// Open MPI rejects "name:2", MPICH rejects "name slots=2", horovodrun crashes on a blank line. The package hides these
-// grammars behind a slice of [Host]. It writes only what every version of a launcher reads alike: one line per host, LF
-// line ends, ASCII names, no comments, no options.
+// Every launcher has its own grammar, and fails on the others' grammars: Open MPI rejects "name:2", MPICH rejects "name
+// slots=2", horovodrun crashes on a blank line. The package writes only what every version of a launcher reads alike:
+// one line per host, LF line ends, ASCII names, no comments, no options.
 //
 // It refuses what a launcher would misread: names with odd characters, words that a grammar reserves, counts below one,
-// the same host twice, an empty list (hydra reads an empty file as "run everything here"). It does not resolve or sort
-// names, and does not open files.
+// the same host twice, an empty list (hydra reads an empty file as "run everything here").
 package hostfile
 
 import (
@@ -20,15 +18,11 @@ import (
 	"strings"
 )
 
-// maxSize is the largest host list that Parse reads, in bytes. Ten thousand hosts with the longest names that DNS
-// allows are smaller.
-const maxSize = 4 << 20
-
-// maxName is the maximum length of a host name in bytes (RFC 1035, section 2.3.4, without the root's dot).
-const maxName = 253
-
-// maxSlots keeps counts far below the limit of the 32-bit integers that launchers use.
-const maxSlots = 1 << 20
+const (
+	maxSize  = 4 << 20 // bytes that Parse reads; ten thousand hosts with the longest names of DNS need less
+	maxName  = 253     // bytes of a host name (RFC 1035, section 2.3.4, without the root's dot)
+	maxSlots = 1 << 20 // far below the limit of the 32-bit integers that launchers use
+)
 
 // Dialect names the grammar of one launcher's host list. The values are those of `paiinit hostfile --format`.
 type Dialect string
@@ -45,19 +39,26 @@ const (
 	DeepSpeed Dialect = "deepspeed"
 )
 
-// Host is one line of a host list.
-type Host struct {
-	// Name is the name that the launcher passes to its remote-shell agent.
-	Name string
-	// Slots is the number of processes that the launcher may start there.
-	Slots int
+// String returns the name of a dialect.
+func (d *Dialect) String() string { return string(*d) }
+
+// Set makes d the dialect of this name, which a person has typed (flag.Value).
+func (d *Dialect) Set(name string) error {
+	if _, err := grammarOf(Dialect(name)); err != nil {
+		return errors.New("want openmpi, hydra, horovod or deepspeed")
+	}
+	*d = Dialect(name)
+	return nil
 }
 
-// Write writes hosts in the grammar of d, one line per host, in their order.
-//
-// It leaves out hosts with 0 slots: no launcher has a line that means "none" (Open MPI says that all nodes are filled,
-// MPICH exits without a message). It writes nothing if d cannot express a host's name, a count is negative, a name
-// occurs twice, or no host has slots.
+// Host is one line of a host list.
+type Host struct {
+	Name  string // the launcher passes it to its remote-shell agent
+	Slots int    // the number of processes that the launcher may start there
+}
+
+// Write writes hosts in the grammar of d, or nothing if d cannot express them. It leaves out hosts with 0 slots: no
+// launcher has a line that means "none" (Open MPI says that all nodes are filled, MPICH exits without a message).
 func Write(w io.Writer, d Dialect, hosts []Host) error {
 	g, err := grammarOf(d)
 	if err != nil {
@@ -70,26 +71,25 @@ func Write(w io.Writer, d Dialect, hosts []Host) error {
 			continue
 		}
 		if err := g.check(h, seen); err != nil {
-			return fmt.Errorf("hostfile: writing %s host list: %w", d, err)
+			return fmt.Errorf("writing %s host list: %w", d, err)
 		}
 		buf.WriteString(h.Name + g.sep + strconv.Itoa(h.Slots) + "\n")
 	}
 	if buf.Len() == 0 {
-		return fmt.Errorf("hostfile: writing %s host list: no host with slots", d)
+		return fmt.Errorf("writing %s host list: no host with slots", d)
 	}
 	if _, err := w.Write(buf.Bytes()); err != nil {
-		return fmt.Errorf("hostfile: writing %s host list: %w", d, err)
+		return fmt.Errorf("writing %s host list: %w", d, err)
 	}
 	return nil
 }
 
 // Parse reads a host list in the grammar of d.
 //
-// It reads what [Write] writes and, where the launcher does, comments ("#", for Open MPI also "//"), blank lines, a
-// missing line end at the end, MPICH's "name" for one slot, and Open MPI's spellings of slots= and max_slots= (it drops
-// the latter). It refuses what a [Host] cannot hold (port=, user=, "user@host", "^host") and, for Open MPI, a host
-// without a count: mpirun would use that host's number of cores, which the file does not tell. Errors name the line,
-// counted from 1.
+// It reads what [Write] writes and, where the launcher does, comments, blank lines, a missing line end at the end,
+// MPICH's "name" for one slot, and Open MPI's spellings of slots= and max_slots= (it drops the latter). It refuses what
+// a [Host] cannot hold (port=, user=, "user@host", "^host") and, for Open MPI, a host without a count: mpirun would use
+// that host's number of cores, which the file does not tell.
 func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	g, err := grammarOf(d)
 	if err != nil {
@@ -97,31 +97,29 @@ func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("hostfile: reading %s host list: %w", d, err)
+		return nil, fmt.Errorf("reading %s host list: %w", d, err)
 	}
 	if len(data) > maxSize {
-		return nil, fmt.Errorf("hostfile: reading %s host list: larger than %d bytes", d, maxSize)
+		return nil, fmt.Errorf("reading %s host list: larger than %d bytes", d, maxSize)
 	}
 	var hosts []Host
 	seen := map[string]bool{}
-	lines := strings.Split(string(data), "\n")
-	if lines[len(lines)-1] == "" {
-		lines = lines[:len(lines)-1]
-	}
-	for i, line := range lines {
-		h, ok, err := g.line(line)
+	number := 0
+	for line := range strings.Lines(string(data)) {
+		number++
+		h, ok, err := g.line(strings.TrimSuffix(line, "\n"))
 		if err == nil && ok {
 			err = g.check(h, seen)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hostfile: line %d: %w", i+1, err)
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		if ok {
 			hosts = append(hosts, h)
 		}
 	}
 	if len(hosts) == 0 {
-		return nil, fmt.Errorf("hostfile: reading %s host list: no hosts", d)
+		return nil, fmt.Errorf("reading %s host list: no hosts", d)
 	}
 	return hosts, nil
 }
@@ -135,78 +133,71 @@ func Check(d Dialect, name string) error {
 	return g.check(Host{Name: name, Slots: 1}, map[string]bool{})
 }
 
-// grammar holds the differences between dialects.
+// grammar holds the differences between dialects. Blanks separate words.
 type grammar struct {
 	dialect  Dialect
-	sep      string          // between name and count
-	comments []string        // what starts a comment; if none, comments and blank lines are errors
-	extra    string          // bytes of a name besides ASCII letters, digits, "-" and "."
-	reserved []string        // words that the launcher's lexer does not read as a name
-	numeric  bool            // the launcher passes a name of digits to the agent unchanged
-	keys     map[string]bool // true: the number of slots; false: read and dropped
-	bare     int             // slots of a name without a count; 0: an error
+	sep      string // between name and count
+	comments string // what starts a comment; if nothing, comments and blank lines are errors
+	extra    string // bytes of a name besides ASCII letters, digits, "-" and "."
+	reserved string // words that the launcher's lexer does not read as a name
+	numeric  bool   // the launcher passes a name of digits to the agent unchanged
+	counts   string // keys of the number of slots
+	maxima   string // keys that are read and dropped
 }
 
 func grammarOf(d Dialect) (grammar, error) {
 	switch d {
 	case OpenMPI:
 		return grammar{
-			dialect: d, sep: " slots=", comments: []string{"#", "//"}, reserved: openMPIReserved,
-			keys: map[string]bool{
-				"slots": true, "slot": true, "count": true, "cpu": true,
-				"max_slots": false, "max-slots": false, "slots_max": false, "slots-max": false,
-				"cpu_max": false, "cpu-max": false, "count_max": false, "count-max": false,
-			},
+			dialect: d, sep: " slots=", comments: "# //", reserved: openMPIReserved,
+			counts: openMPICounts, maxima: openMPIMaxima,
 		}, nil
 	case Hydra:
-		return grammar{dialect: d, sep: ":", comments: []string{"#"}, extra: "_", numeric: true, bare: 1}, nil
+		return grammar{dialect: d, sep: ":", comments: "#", extra: "_", numeric: true}, nil
 	case Horovod:
-		return grammar{dialect: d, sep: " slots=", extra: "_", numeric: true, keys: map[string]bool{"slots": true}}, nil
+		return grammar{dialect: d, sep: " slots=", extra: "_", numeric: true, counts: "slots"}, nil
 	case DeepSpeed:
-		return grammar{
-			dialect: d, sep: " slots=", comments: []string{"#"}, extra: "_", numeric: true,
-			keys: map[string]bool{"slots": true},
-		}, nil
+		return grammar{dialect: d, sep: " slots=", comments: "#", extra: "_", numeric: true, counts: "slots"}, nil
 	}
-	return grammar{}, fmt.Errorf("hostfile: unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra,
+	return grammar{}, fmt.Errorf("unknown dialect %q: use %s, %s, %s or %s", string(d), OpenMPI, Hydra,
 		Horovod, DeepSpeed)
 }
 
-// openMPIReserved are the words that mpirun 4.1.4 refuses as a name, and "rank", which it reads as the number 1.
-var openMPIReserved = []string{
-	"slot", "slots", "slots_max", "slots-max", "max_slots", "max-slots",
-	"cpu", "cpu_max", "cpu-max", "count", "count_max", "count-max",
-	"port", "username", "user_name", "user-name", "rank",
-	"boards", "sockets", "cores", "sockets_per_board", "cores_per_socket",
-}
+const (
+	openMPICounts = "slots slot count cpu"
+	openMPIMaxima = "max_slots max-slots slots_max slots-max cpu_max cpu-max count_max count-max"
+	// mpirun 4.1.4 refuses these words as a name; it reads "rank" as the number 1.
+	openMPIReserved = openMPICounts + " " + openMPIMaxima + " port username user_name user-name rank " +
+		"boards sockets cores sockets_per_board cores_per_socket"
+)
+
+func hasWord(words, word string) bool { return slices.Contains(strings.Fields(words), word) }
 
 // line parses one line without its line end. ok is false if it has no host.
 func (g grammar) line(line string) (h Host, ok bool, err error) {
 	if strings.Contains(line, "\r") {
 		return Host{}, false, errors.New("carriage return: line ends must be LF")
 	}
-	for _, c := range g.comments {
-		if i := strings.Index(line, c); i >= 0 {
-			line = line[:i]
-		}
+	for comment := range strings.FieldsSeq(g.comments) {
+		line, _, _ = strings.Cut(line, comment)
 	}
 	fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
 	if len(fields) == 0 {
-		if g.comments == nil {
-			return Host{}, false, fmt.Errorf("blank line: %s stops reading there with an error", g.dialect)
+		if g.comments == "" {
+			err = fmt.Errorf("blank line: %s stops reading there with an error", g.dialect)
 		}
-		return Host{}, false, nil
+		return Host{}, false, err
 	}
 	if g.dialect == Hydra {
-		return g.colonLine(fields)
+		return colonLine(fields)
 	}
 	h.Name = fields[0]
 	counted := false
 	for _, f := range fields[1:] {
 		key, value, has := strings.Cut(f, "=")
-		isCount, known := g.keys[key]
+		isCount := hasWord(g.counts, key)
 		switch {
-		case !has || !known:
+		case !has || !isCount && !hasWord(g.maxima, key):
 			return Host{}, false, fmt.Errorf("%q: not understood, want NAME slots=N", f)
 		case isCount && counted:
 			return Host{}, false, fmt.Errorf("%q: the count is given twice", f)
@@ -226,13 +217,13 @@ func (g grammar) line(line string) (h Host, ok bool, err error) {
 }
 
 // colonLine parses the fields of a line "name" or "name:n".
-func (g grammar) colonLine(fields []string) (Host, bool, error) {
+func colonLine(fields []string) (Host, bool, error) {
 	if len(fields) > 1 {
 		return Host{}, false, fmt.Errorf("%q: not understood, want NAME:N", fields[1])
 	}
 	name, value, has := strings.Cut(fields[0], ":")
 	if !has {
-		return Host{Name: name, Slots: g.bare}, true, nil
+		return Host{Name: name, Slots: 1}, true, nil
 	}
 	n, err := count(value)
 	if err != nil {
@@ -243,14 +234,9 @@ func (g grammar) colonLine(fields []string) (Host, bool, error) {
 
 // count parses a number of slots. It refuses signs and leading zeros, on which launchers disagree.
 func count(s string) (int, error) {
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' {
-			return 0, errors.New("not a number")
-		}
-	}
 	n, err := strconv.Atoi(s)
 	switch {
-	case s == "" || (err != nil && !errors.Is(err, strconv.ErrRange)):
+	case s == "" || !isNumber(s):
 		return 0, errors.New("not a number")
 	case err != nil || n > maxSlots:
 		return 0, fmt.Errorf("more than %d", maxSlots)
@@ -262,20 +248,21 @@ func count(s string) (int, error) {
 	return n, nil
 }
 
+// isNumber reports whether a text has digits only.
+func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
 // check refuses a host that the dialect cannot hold, and adds its name to seen.
 func (g grammar) check(h Host, seen map[string]bool) error {
 	if err := g.name(h.Name); err != nil {
 		return fmt.Errorf("host %q: %w", h.Name, err)
 	}
-	if h.Slots < 1 {
+	key := strings.ToLower(h.Name) // host names are case-insensitive (RFC 4343): "A" and "a" are one machine
+	switch {
+	case h.Slots < 1:
 		return fmt.Errorf("host %q: %d slots: less than 1", h.Name, h.Slots)
-	}
-	if h.Slots > maxSlots {
+	case h.Slots > maxSlots:
 		return fmt.Errorf("host %q: %d slots: more than %d", h.Name, h.Slots, maxSlots)
-	}
-	// Host names are case-insensitive (RFC 4343): "A" and "a" are one machine.
-	key := strings.ToLower(h.Name)
-	if seen[key] {
+	case seen[key]:
 		return fmt.Errorf("host %q: given twice", h.Name)
 	}
 	seen[key] = true
@@ -289,9 +276,7 @@ func (g grammar) name(s string) error {
 	if len(s) > maxName {
 		return fmt.Errorf("name longer than %d bytes", maxName)
 	}
-	digits := true
-	for i := range len(s) {
-		c := s[i]
+	for i, c := range []byte(s) {
 		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		if !alnum && c != '-' && c != '.' && !strings.Contains(g.extra, string(rune(c))) {
 			return fmt.Errorf("a name in the %s host list cannot hold %q", g.dialect, c)
@@ -300,12 +285,11 @@ func (g grammar) name(s string) error {
 		if !alnum && (i == 0 || i == len(s)-1) {
 			return fmt.Errorf("a name must begin and end with a letter or digit, not %q", c)
 		}
-		digits = digits && c >= '0' && c <= '9'
 	}
-	if digits && !g.numeric {
+	if isNumber(s) && !g.numeric {
 		return fmt.Errorf("a name in the %s host list cannot be a number", g.dialect)
 	}
-	if slices.Contains(g.reserved, s) {
+	if hasWord(g.reserved, s) {
 		return fmt.Errorf("the %s host list grammar reserves this word", g.dialect)
 	}
 	return nil

@@ -38,10 +38,5 @@ func Names(all []Container) []string {
 
 // expressible says whether every launcher can write a name. It refuses dots, at which Open MPI 4 cuts names.
 func expressible(name string) bool {
-	for _, d := range []Dialect{OpenMPI, Hydra} {
-		if strings.Contains(name, ".") || Check(d, name) != nil {
-			return false
-		}
-	}
-	return true
+	return !strings.Contains(name, ".") && Check(OpenMPI, name) == nil && Check(Hydra, name) == nil
 }

@@ -77,16 +77,13 @@ type Resolver interface {
 	LookupHost(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// lookupTimeout bounds the lookup of a name that the job does not know.
-const lookupTimeout = 5 * time.Second
-
-// Resolve returns the host at the addresses of a name. A host list from another source may have the hosts' own names
-// even if the peers are given by address.
+// Resolve returns the host at the addresses of a name, for which it waits at most 5 s. A host list from another source
+// may have the hosts' own names even if the peers are given by address.
 func (b *Book) Resolve(ctx context.Context, dns Resolver, name string) (Host, bool) {
 	if _, err := netip.ParseAddr(name); err == nil || name == "" || len(b.Hosts) == 0 {
 		return Host{}, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	addrs, err := dns.LookupHost(ctx, name)
 	if err != nil {
@@ -150,11 +147,7 @@ func (b *Book) Names() []string {
 func (b *Book) Both() [][]string {
 	var all [][]string
 	for _, h := range b.Hosts {
-		names := []string{h.Name}
-		if h.Alias != h.Name {
-			names = append(names, h.Alias)
-		}
-		all = append(all, names)
+		all = append(all, slices.Compact([]string{h.Name, h.Alias}))
 	}
 	return all
 }

@@ -161,3 +161,15 @@ Host worker-2 fd00::1
     HostKeyAlias worker-2
 `, string(got))
 }
+
+func TestKnownHosts(t *testing.T) {
+	book := &Book{Hosts: []Host{{ID: "worker-0.1", Alias: "worker-0"}, {ID: "ps-0.2", Alias: "ps-0"}}}
+	known, err := book.KnownHosts(t.Context(), func(id string) []byte { return []byte("key of " + id + "\n") })
+	require.NoError(t, err)
+	require.Equal(t, "worker-0 key of worker-0.1\nps-0 key of ps-0.2\n", string(known))
+
+	over, end := context.WithCancel(t.Context())
+	end()
+	_, err = book.KnownHosts(over, func(string) []byte { t.Error("no key is needed any more"); return nil })
+	require.ErrorIs(t, err, context.Canceled)
+}

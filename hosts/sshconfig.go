@@ -2,6 +2,7 @@ package hosts
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,3 +54,17 @@ Host %[2]s
 
 // others returns the names of a host besides its name in host lists.
 func (h Host) others() []string { return []string{h.Alias, h.Own, h.Addr.Addr().String()} }
+
+// KnownHosts returns the known_hosts that SSHConfig refers to; key returns the host key of an ID as a line of
+// authorized_keys. It stops when ctx ends, because deriving hundreds of keys can delay the exit by seconds on a busy
+// host.
+func (b *Book) KnownHosts(ctx context.Context, key func(id string) []byte) ([]byte, error) {
+	var known bytes.Buffer
+	for _, h := range b.Hosts {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		fmt.Fprintf(&known, "%s %s", h.Alias, key(h.ID))
+	}
+	return known.Bytes(), nil
+}

@@ -146,7 +146,7 @@ func TestLateFabric(t *testing.T) {
 		waitLine(t, containers[0], `msg="heard of a rank"`)
 		return containers, func(text string) { require.NoError(t, os.WriteFile(state, []byte(text+"\n"), 0)) }
 	}
-	why := "worker-1 (it is here, and still looks at its devices)"
+	why := "worker-1 (it is present, but still examines its devices)"
 
 	t.Run("the port is active", func(t *testing.T) {
 		containers, say := start(t, "--rdma", "require")
@@ -161,7 +161,7 @@ func TestLateFabric(t *testing.T) {
 			require.Equal(t, "gathering", status.Phase)
 			require.Len(t, status.Ranks, 2)
 			require.Equal(t, "present", status.Ranks[1].State)
-			require.Equal(t, "it is here, and still looks at its devices", status.Ranks[1].Reason)
+			require.Equal(t, "it is present, but still examines its devices", status.Ranks[1].Reason)
 			require.Empty(t, status.Ranks[1].Fabric)
 			out, err = c.Exec(t.Context(), "sh", "-c", "/run/bin/paiinit wait --timeout 10ms 2>&1; echo status $?")
 			require.NoError(t, err)

@@ -1,6 +1,7 @@
 package jobkey
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding"
 	"encoding/binary"
@@ -14,8 +15,12 @@ import (
 // mac has the states of the two hashes after the block with the key. They suffice for sums and do not reveal the key.
 type mac struct{ inner, outer []byte }
 
-// newMAC returns the mac of a key of at most one block.
+// newMAC returns the mac of a key. Only keys of at most one block leave no copy.
 func newMAC(key []byte) mac {
+	if len(key) > sha256.BlockSize {
+		sum := sha256.Sum256(key)
+		key = sum[:]
+	}
 	return mac{inner: keyed(key, 0x36), outer: keyed(key, 0x5c)}
 }
 
@@ -57,7 +62,7 @@ func finish(begin, message []byte) []byte {
 	clear(padded)
 	s := state(h)
 	h.Reset()
-	sum := append([]byte(nil), s[stateSum:stateSum+sha256.Size]...)
+	sum := bytes.Clone(s[stateSum : stateSum+sha256.Size])
 	clear(s)
 	return sum
 }
@@ -71,13 +76,4 @@ func state(h hash.Hash) []byte {
 		panic(err) // sha256 never fails here
 	}
 	return s
-}
-
-// extraction returns the pseudorandom key of HKDF (RFC 5869, 2.2).
-func extraction(salt, secret []byte) []byte {
-	if len(salt) > sha256.BlockSize {
-		sum := sha256.Sum256(salt)
-		salt = sum[:]
-	}
-	return newMAC(salt).sum(secret)
 }

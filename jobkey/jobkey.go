@@ -8,12 +8,14 @@ package jobkey
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 
 	"golang.org/x/crypto/ssh"
 )
@@ -34,6 +36,7 @@ const (
 
 // Keys are the keys of one attempt of one job. They print as "[redacted]" everywhere.
 type Keys struct {
+	redacted
 	// A function holds the key material because fmt prints unexported fields without calling any method, and follows
 	// pointers if a verb does not fit, but never looks into a function.
 	derive func(info string, n int) []byte
@@ -72,10 +75,18 @@ func Insecure(job, attempt string) *Keys {
 	return extract([]byte(insecure), insecure, job, attempt)
 }
 
+// Random computes keys that no other container can derive, for a job of one rank.
+func Random(job, attempt string) *Keys {
+	secret := make([]byte, longSecret)
+	_, _ = rand.Read(secret) // its documentation says that it never fails
+	defer clear(secret)
+	return extract(secret, version, job, attempt)
+}
+
 // extract derives the pseudorandom key of RFC 5869 (2.2) from the secret, keeps only its HMAC states, and overwrites
 // the key.
 func extract(secret []byte, domain, job, attempt string) *Keys {
-	prk := extraction(names(domain, job, attempt), secret)
+	prk := newMAC(names(domain, job, attempt)).sum(secret)
 	mac := newMAC(prk)
 	clear(prk)
 	sum := sha256.Sum256(names(label, job, attempt))
@@ -106,7 +117,7 @@ func (k Keys) signer(info string) ssh.Signer {
 	if err != nil {
 		panic(err) // package ssh accepts every ed25519 key
 	}
-	return signer{func() ssh.Signer { return s }}
+	return signer{inner: func() ssh.Signer { return s }}
 }
 
 // Gossip returns the key that encrypts the gossip: 32 bytes, for AES-256-GCM.
@@ -119,6 +130,19 @@ func (k Keys) User() ssh.Signer { return k.signer("ssh-user") }
 // it, and the others expect its public key.
 func (k Keys) Host(id string) ssh.Signer { return k.signer("ssh-host/" + id) }
 
+// HostKeys returns a function that derives and caches the public host keys of containers: rank 0 needs all of them to
+// dial, and again for known_hosts before the launch.
+func (k *Keys) HostKeys() func(id string) ssh.PublicKey {
+	var keys sync.Map // by id
+	return func(id string) ssh.PublicKey {
+		key, ok := keys.Load(id)
+		if !ok {
+			key, _ = keys.LoadOrStore(id, k.Host(id).PublicKey())
+		}
+		return key.(ssh.PublicKey)
+	}
+}
+
 // Label returns a public name of job and attempt: the first 16 hex digits of SHA-256 over both. It does not depend on
 // the secret: two containers with the same label and different keys have different secrets for one job.
 func (k Keys) Label() string { return k.label }
@@ -127,30 +151,22 @@ func (k Keys) Label() string { return k.label }
 // nothing about a random secret, but confirm a correct guess of a weak one, as a recorded handshake does.
 func (k Keys) Fingerprint() string { return hex.EncodeToString(k.derive("fingerprint", 4)) }
 
-const redacted = "[redacted]"
+// redacted prints as "[redacted]" in every way, and so does a type that embeds it.
+type redacted struct{}
 
-// Format implements fmt.Formatter for every verb.
-func (k Keys) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
-
-// String implements fmt.Stringer.
-func (k Keys) String() string { return redacted }
-
-// MarshalText implements encoding.TextMarshaler, which covers JSON.
-func (k Keys) MarshalText() ([]byte, error) { return []byte(redacted), nil }
-
-// LogValue implements slog.LogValuer.
-func (k Keys) LogValue() slog.Value { return slog.StringValue(redacted) }
+func (redacted) String() string                 { return "[redacted]" }
+func (r redacted) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, r.String()) }
+func (r redacted) MarshalText() ([]byte, error) { return []byte(r.String()), nil } // covers JSON
+func (r redacted) LogValue() slog.Value         { return slog.StringValue(r.String()) }
 
 // signer hides an ssh.Signer, whose own type prints the private key.
-type signer struct{ inner func() ssh.Signer }
+type signer struct {
+	redacted
+	inner func() ssh.Signer
+}
 
 func (s signer) PublicKey() ssh.PublicKey { return s.inner().PublicKey() }
 
 func (s signer) Sign(rand io.Reader, data []byte) (*ssh.Signature, error) {
 	return s.inner().Sign(rand, data)
 }
-
-func (s signer) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, redacted) }
-func (s signer) String() string               { return redacted }
-func (s signer) MarshalText() ([]byte, error) { return []byte(redacted), nil }
-func (s signer) LogValue() slog.Value         { return slog.StringValue(redacted) }

@@ -8,42 +8,41 @@ import (
 
 // Request holds what a launcher's command line asks for.
 type Request struct {
-	// Ranks is the number of ranks; 0 means one per slot.
-	Ranks int
-	// Hosts are the hosts of -host, each as often as it has slots there; nil if there is no such option.
-	Hosts []string
-	// Hostfile is the host list that is read instead of the one in the environment, "" if there is none.
-	Hostfile string
+	Ranks    int      // 0 means one per slot
+	Hosts    []string // of -host, each as often as it has slots there; nil if there is no such option
+	Hostfile string   // is read instead of the host list in the environment
 	// HostfileOptional says that the launcher uses the hosts of the job if Hostfile does not exist.
 	HostfileOptional bool
-	// Without are hosts of the list that the launcher does not use.
-	Without []string
-	// Nodes is the number of hosts on which all slots are used; 0 if Ranks decides about the hosts.
-	Nodes int
+	Without          []string // hosts of the list that the launcher does not use
+	Nodes            int      // the number of hosts on which all slots are used; 0 if Ranks decides about the hosts
 }
 
-// FewestHosts returns the smallest number of hosts that the launcher needs, given the slots of each host that it may
-// use.
+// FewestHosts returns the smallest number of hosts that the launcher needs, given the slots of each host.
 func (r Request) FewestHosts(slots []int) int {
-	n := FewestHosts(r.Ranks, slots)
+	slots = slices.DeleteFunc(slices.Clone(slots), func(n int) bool { return n < 1 })
+	slices.Sort(slots)
+	slices.Reverse(slots) // SortFunc would make the program 8 kB bigger
+	hosts := len(slots)
 	if r.Nodes > 0 {
-		return min(n, r.Nodes)
+		hosts = min(hosts, r.Nodes)
 	}
-	return n
+	room := 0
+	for i, n := range slots[:hosts] {
+		if room += n; r.Ranks > 0 && room >= r.Ranks {
+			return i + 1
+		}
+	}
+	return hosts
 }
 
-// mpiOptions are the options of a launcher of the form `mpirun [OPTION...] PROGRAM [ARG...]`, without dashes and
-// separated by blanks.
+// mpiOptions are options of `mpirun [OPTION...] PROGRAM [ARG...]`, without dashes and separated by blanks.
 type mpiOptions struct {
-	// These options are read: the number of ranks, the names of hosts, the path of a host list.
-	ranks, hosts, hostfile string
-	// one are other options with one word, two those with two words.
-	one, two string
-	// unread are options that change the number of ranks or hosts in a way that this package does not compute.
-	unread string
+	ranks, hosts, hostfile string // the number of ranks, the names of hosts, the path of a host list
+	one, two               string // other options with one word, with two words
+	unread                 string // options with an effect on ranks or hosts that this package does not compute
 }
 
-// The meanings of an option. If launchers that share a program differ, the first of these wins.
+// The meanings of an option. If launchers that share a program differ, the first meaning wins.
 const (
 	optionUnread = iota
 	optionRanks
@@ -68,8 +67,7 @@ func meaning(program, option string) int {
 	return best
 }
 
-// Asked reads the command line of a launcher, see [Called]. ok is false if the line has something that this package
-// does not understand; then nothing is known about the request.
+// Asked reads the command line of a launcher, see [Called]. ok is false if something on it is not understood.
 func Asked(line []string) (r Request, ok bool) {
 	name, args := Called(line)
 	for _, l := range launcherPrograms(name) {
@@ -82,52 +80,42 @@ func Asked(line []string) (r Request, ok bool) {
 
 // mpiAsked reads the arguments of an MPI launcher's program.
 func mpiAsked(program string, words []string) (r Request, ok bool) {
-	next := func() string {
-		if len(words) == 0 {
-			return ""
+	next := func() (word string) {
+		if len(words) > 0 {
+			word, words = words[0], words[1:]
 		}
-		w := words[0]
-		words = words[1:]
-		return w
+		return word
 	}
 	for len(words) > 0 {
 		word := next()
 		if !strings.HasPrefix(word, "-") || word == "-" {
 			// This is the user's program. After a ":" there may be another one with options of its own.
-			if slices.Contains(words, ":") {
-				return Request{}, false
-			}
-			return r, true
+			return r, !slices.Contains(words, ":")
 		}
 		name, value, given := strings.Cut(strings.TrimLeft(word, "-"), "=")
-		take := func() string {
-			if given {
-				return value
-			}
-			return next()
+		what := meaning(program, name)
+		if what != optionNone && !given {
+			value = next()
 		}
-		switch meaning(program, name) {
+		switch what {
 		case optionUnread:
 			return Request{}, false
 		case optionRanks:
-			n, err := strconv.Atoi(take())
+			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 {
 				return Request{}, false
 			}
 			r.Ranks = n
 		case optionHosts:
-			hosts, ok := hostWords(take())
+			hosts, ok := hostWords(value)
 			if !ok {
 				return Request{}, false
 			}
 			r.Hosts = append(r.Hosts, hosts...)
 		case optionHostfile:
-			r.Hostfile = take()
+			r.Hostfile = value
 		case optionTwo:
 			next()
-			next()
-		case optionOne:
-			take()
 		}
 	}
 	return Request{}, false // no program
@@ -137,34 +125,14 @@ func mpiAsked(program string, words []string) (r Request, ok bool) {
 func hostWords(list string) (hosts []string, ok bool) {
 	for h := range strings.SplitSeq(list, ",") {
 		name, count, counted := strings.Cut(h, ":")
-		n := 1
+		n, err := 1, error(nil)
 		if counted {
-			var err error
-			if n, err = strconv.Atoi(count); err != nil || n < 1 || n > 1<<16 {
-				return nil, false
-			}
+			n, err = strconv.Atoi(count)
 		}
-		if name == "" || strings.HasPrefix(name, "+") {
+		if err != nil || n < 1 || n > 1<<16 || name == "" || strings.HasPrefix(name, "+") {
 			return nil, false
 		}
 		hosts = append(hosts, slices.Repeat([]string{name}, n)...)
 	}
 	return hosts, true
-}
-
-// FewestHosts returns the smallest number of hosts that have room for a number of ranks, given the slots of each host.
-// 0 ranks means one per slot.
-func FewestHosts(ranks int, slots []int) int {
-	slots = slices.DeleteFunc(slices.Clone(slots), func(n int) bool { return n < 1 })
-	slices.Sort(slots)
-	slices.Reverse(slots) // SortFunc would make the program 8 kB bigger
-	if ranks == 0 {
-		return len(slots)
-	}
-	for i, n := range slots {
-		if ranks -= n; ranks <= 0 {
-			return i + 1
-		}
-	}
-	return len(slots)
 }

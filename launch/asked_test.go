@@ -55,6 +55,6 @@ func TestFewestHosts(t *testing.T) {
 		{99, []int{1, 4}, 2},
 		{3, nil, 0},
 	} {
-		require.Equal(t, tt.want, FewestHosts(tt.ranks, tt.slots), "%v", tt)
+		require.Equal(t, tt.want, Request{Ranks: tt.ranks}.FewestHosts(tt.slots), "%v", tt)
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,13 +27,9 @@ const (
 
 // Asks remembers what the launchers of a command were asked for, each command line once.
 type Asks struct {
-	// Log receives what is wrong with a command line; Bin is the job's bin directory.
-	Log *slog.Logger
-	Bin string
-	// Dir returns the working directory of a process, "" if it is unknown; Ours reports whether a process runs this
-	// program.
-	Dir  func(pid int) string
-	Ours func(pid int) bool
+	Log  *slog.Logger       // receives what is wrong with a command line
+	Bin  string             // the job's bin directory
+	Ours func(pid int) bool // reports whether a process runs this program
 	// Slots returns the slots of the hosts that a launcher may use, by host name.
 	Slots func(ctx context.Context, r Request) (map[string]int, error)
 
@@ -58,14 +56,14 @@ func (a *Asks) Look(ctx context.Context, self int, processes func() []Process) {
 		case <-time.After(pause):
 		}
 		for _, p := range a.launchersBelow(processes(), self) {
-			a.Note(ctx, p.args(), a.Dir(p.PID)) // without a directory it reads only absolute paths
+			dir, _ := os.Readlink("/proc/" + strconv.Itoa(p.PID) + "/cwd") // else Note reads only absolute paths
+			a.Note(ctx, p.args(), dir)
 		}
 	}
 }
 
-// launchersBelow finds the launchers that the command has started, the topmost of each branch: launchers below these
-// belong to them or to their ranks. It leaves out commands that another rank started here by ssh, and our own program
-// when it is about to execute the real launcher.
+// launchersBelow finds the topmost launchers of each branch below the command: others belong to them or to their ranks.
+// It leaves out commands that another rank started here by ssh, and our own program before it executes a launcher.
 func (a *Asks) launchersBelow(all []Process, self int) (found []*Process) {
 	children := make(map[int][]*Process)
 	for i := range all {
@@ -99,12 +97,13 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 	if name == "" || !a.isNews(dir+"\x00"+strings.Join(line, "\x00")) {
 		return
 	}
-	log := a.Log.With("phase", "wait", "command", brief(line))
+	const longestLogged = 200
+	command := strings.Join(line, " ")
+	log := a.Log.With("phase", "wait", "command", command[:min(len(command), longestLogged)])
 	log.Debug("the command has started a launcher")
 	ask := asked{name: name, hint: a.withoutHosts(line)}
 	if ask.hint != "" {
-		log.Warn("a launcher has no host list and starts on this host only",
-			"reason", ask.hint, "hint", hostfileHint)
+		log.Warn("a launcher has no host list and starts on this host only", "reason", ask.hint, "hint", hostfileHint)
 	}
 	request, ok := Asked(line)
 	if !ok {
@@ -123,14 +122,9 @@ func (a *Asks) Note(ctx context.Context, line []string, dir string) {
 		a.Log.Debug("cannot tell which hosts a launcher was asked for", "phase", "wait", "err", err)
 		return
 	}
-	var counts []int
-	for host, n := range slots {
-		if n > 0 {
-			ask.among = append(ask.among, host)
-			counts = append(counts, n)
-		}
-	}
-	ask.hosts = request.FewestHosts(counts)
+	maps.DeleteFunc(slots, func(_ string, n int) bool { return n < 1 })
+	ask.among = slices.Collect(maps.Keys(slots))
+	ask.hosts = request.FewestHosts(slices.Collect(maps.Values(slots)))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.asks = append(a.asks, ask)
@@ -150,8 +144,7 @@ func (a *Asks) isNews(key string) bool {
 	return true
 }
 
-// withoutHosts returns why a launcher that reads its hosts from its command line or one file only cannot know them; ""
-// if it can.
+// withoutHosts returns why a launcher that reads its hosts only from its command line or one file cannot know them.
 func (a *Asks) withoutHosts(line []string) string {
 	name, args := Called(line)
 	if how := FillNamed(name); how != nil {
@@ -167,60 +160,44 @@ func (a *Asks) withoutHosts(line []string) string {
 	return ""
 }
 
-// brief returns the beginning of a command line.
-func brief(line []string) string {
-	const most = 200
-	text := strings.Join(line, " ")
-	return text[:min(len(text), most)]
-}
-
-// started returns the launchers that the command has started and whose command lines were understood; some says whether
-// it has started any.
+// started returns what the launchers with an understood command line were asked for; some: there were launchers.
 func (a *Asks) started() (asks []asked, some bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.asks), len(a.known) > 0
 }
 
-// sentence returns a text with a full stop at its end.
-func sentence(s string) string { return strings.TrimSuffix(s, ".") + "." }
-
-// Reached compares the hosts on which a launcher started processes with the hosts that it was asked to use. It returns
-// the outcome of the job if the launcher used too few, else nil. The launcher is the command itself, or a process that
-// the command started.
+// Reached compares the hosts on which launchers started processes with the hosts that they were asked to use. The
+// result is the outcome of the job if a launcher used too few, else nil.
 func (s *Supervisor) Reached() *Outcome {
 	if s.Hosts == 1 || s.AllowPartial {
 		return nil
 	}
-	_, _, reached := s.Sessions.now()
-	hosts, tree := s.Sessions.told()
-	used := s.Sessions.usedHosts()
+	now := s.Sessions.now()
 	asks, some := s.Asks.started()
 	for _, a := range asks {
 		var on []string
 		for _, host := range a.among {
-			if host == s.Self || used[host] { // a launcher needs no session to its own host
+			if host == s.Self || now.reached[host] { // a launcher needs no session to its own host
 				on = append(on, host)
 			}
 		}
 		slices.Sort(on)
 		// The launcher's daemons may reach the other hosts; if one cannot, the launcher itself fails.
-		have := max(len(on), hosts)
-		if have >= a.hosts || tree {
+		have := max(len(on), now.hosts)
+		if have >= a.hosts || now.tree {
 			continue
 		}
-		cause := a.hint
-		if cause == "" {
+		cause := a.hint + "; " + hostfileHint
+		if a.hint == "" {
 			cause = likelyCause(s.Own, s.Environ)
-		} else {
-			cause += "; " + hostfileHint
 		}
 		return &Outcome{Status: s.Sessions.statuses.Unused, Reason: fmt.Sprintf(
 			"%s ended with status 0, but did not use the hosts of this job: "+
 				"it asked for at least %d and started on at most %d (%s). %s --allow-partial accepts it",
-			a.name, a.hosts, have, strings.Join(on, ","), sentence(cause))}
+			a.name, a.hosts, have, strings.Join(on, ","), strings.TrimSuffix(cause, ".")+".")}
 	}
-	if len(reached) == 0 && len(asks) == 0 {
+	if len(now.reached) == 0 && len(asks) == 0 {
 		hint := "with --exec all every rank runs the command"
 		if ReachesHosts(s.Line) || some {
 			hint = hostfileHint
@@ -237,7 +214,7 @@ func likelyCause(own, given []string) string {
 	var wins []string
 	sample := Setup{Hostfile: "/x", CountedHostfile: "/x", Agent: []string{"/x"}, AgentPath: "/x"}
 	for _, v := range Environment(sample) {
-		value, _ := lookupEnv(given, v.Name)
+		value := Value(given, v.Name)
 		users, set := lookupEnv(own, v.Name)
 		if value == "" && set || value != "" && users == value {
 			wins = append(wins, v.Name+"="+value)

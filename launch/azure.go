@@ -19,7 +19,7 @@ func ExpandAzureWords(args, environ []string, size int) (expanded []string, repl
 			option, value = name+"=", given
 		}
 		word := azureWord(value)
-		v, _ := lookupEnv(environ, word)
+		v := Value(environ, word)
 		if i == 0 || v == "" || word == a && namesVariable(args, i) {
 			continue
 		}
@@ -31,18 +31,13 @@ func ExpandAzureWords(args, environ []string, size int) (expanded []string, repl
 
 // azureWord returns the word W if s is W, $W or ${W}, else "".
 func azureWord(s string) string {
-	inner, braced := strings.CutPrefix(s, "${")
-	if braced {
-		inner, braced = strings.CutSuffix(inner, "}")
+	word, dollar := strings.CutPrefix(s, "$")
+	if dollar && strings.HasPrefix(word, "{") && strings.HasSuffix(word, "}") {
+		word = word[1 : len(word)-1]
 	}
-	if braced {
-		s = inner
-	} else {
-		s = strings.TrimPrefix(s, "$")
-	}
-	switch s {
+	switch word {
 	case "AZUREML_MPI_HOSTFILE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE":
-		return s
+		return word
 	}
 	return ""
 }

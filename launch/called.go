@@ -6,65 +6,61 @@ import (
 	"strings"
 )
 
-// launcherModule returns the launcher that a Python module starts, "" if it starts none.
-func launcherModule(name string) string {
-	for _, l := range launchers {
-		if l.has(ranks) && slices.Contains(l.Modules, name) {
-			return l.Programs[0]
-		}
-	}
-	return ""
-}
-
-var shells = []string{"sh", "bash", "dash", "ash", "ksh", "zsh"}
-
 // Called splits a command line that starts a launcher: by its name or path, as the script of an interpreter (the form
 // in /proc), or as a Python module. name is a program of a launcher of ranks, "" for every other command.
 func Called(line []string) (name string, args []string) {
+	name, module, args := split(line, true)
+	for _, l := range launchers {
+		switch {
+		case !l.has(ranks):
+		case module && slices.Contains(l.Modules, name):
+			return l.Programs[0], args
+		case !module && slices.Contains(l.Programs, name):
+			return name, args
+		}
+	}
+	return "", nil
+}
+
+// split returns the name of the program that a command line starts, and its arguments. Behind python, and behind a
+// shell if shells is true, the program is the script or the module; it has no name if it is a text.
+func split(line []string, shells bool) (name string, module bool, args []string) {
 	if len(line) == 0 {
-		return "", nil
+		return "", false, nil
 	}
 	name, args = path.Base(line[0]), line[1:]
 	python := strings.HasPrefix(name, "python")
-	if !python && !slices.Contains(shells, name) {
-		return launcherName(name), args
+	interpreter := python || shells && wrapper(name) == shell
+	if !interpreter {
+		return name, false, args
 	}
 	for len(args) > 0 {
 		word := args[0]
 		args = args[1:]
 		switch {
 		case python && word == "-m" && len(args) > 0:
-			return launcherModule(args[0]), args[1:]
+			return args[0], true, args[1:]
 		case python && strings.HasPrefix(word, "-m"):
-			return launcherModule(word[2:]), args
+			return word[2:], true, args
 		case python && (word == "-W" || word == "-X") && len(args) > 0:
 			args = args[1:]
-		case word == "-" || strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") &&
-			strings.HasSuffix(word, "c"):
-			return "", nil // -c, alone or after other letters: the program is text
 		case !strings.HasPrefix(word, "-"):
-			return launcherName(path.Base(word)), args
+			return path.Base(word), false, args
+		case word == "-" || !strings.HasPrefix(word, "--") && strings.HasSuffix(word, "c"):
+			return "", false, nil // -c, alone or after other letters
 		}
 	}
-	return "", nil
-}
-
-func launcherName(name string) string {
-	if programStarts(name, ranks) {
-		return path.Base(name)
-	}
-	return ""
+	return "", false, nil
 }
 
 // ReachesHosts reports whether a command line calls a program that starts processes on other hosts itself, so that only
-// one rank may run it. It does not look into shell scripts.
+// one rank may run it.
 func ReachesHosts(line []string) bool {
 	name, _ := Called(line)
 	return name != "" || len(line) > 0 && programStarts(line[0], otherHosts)
 }
 
-// asksVersion reports whether a launcher, or a script in its place, was started only to print its version: such a
-// launcher has no ranks.
+// asksVersion reports whether a launcher, or a script in its place, only prints its version: it has no ranks.
 func asksVersion(line []string) bool {
 	if len(line) < 2 || len(line) > 3 {
 		return false
@@ -74,25 +70,51 @@ func asksVersion(line []string) bool {
 	return last == "--version" || name != "" && last == versionOption(name)
 }
 
-// isProbe reports whether a command on another host only finds out whether that host answers and how it is reached.
-// horovodrun does so before it starts anything.
+// isProbe reports whether a command only finds out whether another host answers and how it is reached.
 func isProbe(command string) bool {
 	words := strings.Fields(command)
 	if len(words) == 1 && words[0] == "true" {
 		return true
 	}
-	i := slices.Index(words, "-m")
-	for _, l := range launchers {
-		if i >= 0 && i+1 < len(words) && slices.Contains(l.Probes, words[i+1]) {
-			return true
-		}
-	}
-	return false
+	module := slices.Index(words, "-m") + 1
+	return module > 0 && module < len(words) && slices.ContainsFunc(launchers, func(l *Launcher) bool {
+		return slices.Contains(l.Probes, words[module])
+	})
 }
 
 // options are the options of a program that reads its command line with Python's argparse, without dashes, by the
 // number of words that follow each. They are strings, because maps would be built at every start of the program.
 type options struct{ none, one, two string }
+
+// option is one option on a command line.
+type option struct {
+	word  string // as the user wrote it
+	name  string // without dashes, in full
+	value string // "a b" if two words follow it
+	known bool
+}
+
+// read takes the options at the beginning of args, and returns the words after them.
+func (o options) read(args []string) (found []option, rest []string) {
+	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' && args[0] != "--" {
+		word := args[0]
+		args = args[1:]
+		name, value, given := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		n, known := o.words(name)
+		if !known && strings.HasPrefix(word, "--") {
+			name = o.complete(name)
+			n, known = o.words(name)
+		} else if m, short := o.words(word[1:2]); !known && short && m == 1 { // "-Ha:1" is "-H a:1"
+			name, value, given, known = word[1:2], word[2:], true, true
+		}
+		if !given {
+			n = min(n, len(args))
+			value, args = strings.Join(args[:n], " "), args[n:]
+		}
+		found = append(found, option{word, name, value, known})
+	}
+	return found, args
+}
 
 // words returns the number of words that follow an option.
 func (o options) words(name string) (n int, known bool) {
@@ -102,33 +124,6 @@ func (o options) words(name string) (n int, known bool) {
 		}
 	}
 	return 0, false
-}
-
-// next takes the first option from args and returns its name, its values, and the words after it. known is false if the
-// option is not listed; ok is false if args does not begin with an option.
-func (o options) next(args []string) (name string, values, rest []string, known, ok bool) {
-	if len(args) == 0 || len(args[0]) < 2 || args[0][0] != '-' || args[0] == "--" {
-		return "", nil, args, false, false
-	}
-	word, rest := args[0], args[1:]
-	name, value, given := strings.Cut(strings.TrimLeft(word, "-"), "=")
-	n, known := o.words(name)
-	if !known && strings.HasPrefix(word, "--") {
-		name = o.complete(name)
-		n, known = o.words(name)
-	} else if !known && len(word) > 2 { // "-Ha:1" is "-H a:1"
-		if m, short := o.words(word[1:2]); short && m == 1 {
-			return word[1:2], []string{word[2:]}, rest, true, true
-		}
-	}
-	switch {
-	case !known:
-		return name, nil, rest, false, true
-	case given:
-		return name, []string{value}, rest, true, true
-	}
-	n = min(n, len(rest))
-	return name, rest[:n], rest[n:], true, true
 }
 
 // complete returns the only option that begins with prefix; if there are none or several, prefix itself.

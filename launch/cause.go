@@ -2,6 +2,8 @@ package launch
 
 import (
 	"fmt"
+	"io/fs"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -11,36 +13,33 @@ import (
 // tailWidth is the maximum length, in bytes, of each stderr line that a cause quotes.
 const tailWidth = 300
 
-// FirstCause describes how a rank's command ended, in the one paragraph that every container of the job prints at the
-// end.
+// FirstCause describes how a rank's command ended. Every container of the job prints it at the end.
 func FirstCause(rank int, name string, r Result, oomKills int) string {
-	var b strings.Builder
-	after := r.Forwarded
-	switch {
-	case r.Signal != 0 && r.Signal == r.Forwarded:
-		fmt.Fprintf(&b, "rank %d's command %s was stopped by %s", rank, name, SignalName(int(r.Signal)))
-		after = 0
-	case r.Signal != 0:
-		fmt.Fprintf(&b, "rank %d's command %s was killed by %s", rank, name, SignalName(int(r.Signal)))
+	text := fmt.Sprintf("rank %d's command %s ", rank, name)
+	switch r.Signal {
+	case 0:
+		text += fmt.Sprintf("ended with status %d", r.Code)
+	case r.Forwarded:
+		text += "was stopped by " + SignalName(int(r.Signal))
 	default:
-		fmt.Fprintf(&b, "rank %d's command %s ended with status %d", rank, name, r.Code)
+		text += "was killed by " + SignalName(int(r.Signal))
 	}
-	if after != 0 {
-		fmt.Fprintf(&b, " after %s", SignalName(int(after)))
+	if r.Forwarded != 0 && r.Forwarded != r.Signal {
+		text += " after " + SignalName(int(r.Forwarded))
 	}
 	if r.Status() == 0 {
-		return b.String()
+		return text
 	}
 	if oomKills > 0 {
-		fmt.Fprintf(&b, "; %s on rank %d", OOMText(oomKills), rank)
+		text += fmt.Sprintf("; %s on rank %d", OOMText(oomKills), rank)
 	}
 	if len(r.Tail) > 0 {
-		b.WriteString("; its last lines on stderr:")
+		text += "; its last lines on stderr:"
 		for _, l := range r.Tail {
-			b.WriteString("\n" + l[:min(len(l), tailWidth)])
+			text += "\n" + l[:min(len(l), tailWidth)]
 		}
 	}
-	return b.String()
+	return text
 }
 
 // OOMText says how many processes the kernel killed for lack of memory.
@@ -51,7 +50,24 @@ func OOMText(n int) string {
 	return fmt.Sprintf("the kernel killed %d processes for lack of memory", n)
 }
 
-// SignalName returns the name of a signal, such as SIGTERM.
+// OOMKills returns how many processes of this container's cgroup the OOM killer has killed. It reads memory.events of
+// cgroup v2 or memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst in the
+// kernel's sources).
+func OOMKills(root fs.FS) int {
+	for _, name := range []string{"sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"} {
+		b, _ := fs.ReadFile(root, name) // only one of the two exists
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
+				if n, err := strconv.Atoi(strings.TrimSpace(v)); err == nil {
+					return n
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// SignalName returns "SIGTERM" for 15.
 func SignalName(n int) string {
 	if name := unix.SignalName(syscall.Signal(n)); name != "" {
 		return name

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,13 +12,9 @@ func IsLauncher(name string) bool { return programStarts(name, mpiRanks) }
 
 // Daemon is a program that a launcher starts on another host.
 type Daemon struct {
-	// Program is its name, such as orted or hydra_pmi_proxy.
-	Program string
-	// Detached says that it leaves the session that started it, so that the session ends at once.
-	Detached bool
-	// Hosts is the number of hosts on which the launcher has daemons, with its own host, if the command tells; 0 if
-	// unknown. A daemon may start others.
-	Hosts int
+	Program  string // its name, such as orted or hydra_pmi_proxy
+	Detached bool   // it leaves the session that started it, so that the session ends at once
+	Hosts    int    // on which the launcher has daemons, with its own host; 0 if unknown
 }
 
 // daemonNamed returns the launcher that starts a daemon, nil if no launcher does.
@@ -40,25 +37,21 @@ func (d Daemon) tree() bool {
 
 // launcher returns the launcher that started the daemon; an empty one if d is no daemon.
 func (d Daemon) launcher() *Launcher {
-	if l, _ := daemonNamed(d.Program); l != nil {
-		return l
-	}
-	return new(Launcher)
+	l, _ := daemonNamed(d.Program)
+	return cmp.Or(l, new(Launcher))
 }
 
 const space = " \t\n\f\r"
 
-// DaemonOf reports whether the command that a remote shell was asked to run starts a launcher's daemon, and returns the
-// daemon.
+// DaemonOf returns the launcher's daemon that the command of a remote shell starts, if it starts one.
 func DaemonOf(command string) (d Daemon, ok bool) {
 	for more := command; more != ""; {
 		// Only the last word of a path counts, with or without quotation marks: earlier words are directories.
-		end := strings.IndexAny(more, space+`"'/;`)
-		word := more
-		if end >= 0 {
-			word = more[:end]
+		word, next := more, ""
+		if end := strings.IndexAny(more, space+`"'/;`); end >= 0 {
+			word, next = more[:end], more[end:]
 		}
-		if l, known := daemonNamed(word); l != nil && (end < 0 || more[end] != '/' && more[end] != ';') {
+		if l, known := daemonNamed(word); l != nil && (next == "" || next[0] != '/' && next[0] != ';') {
 			d := Daemon{Program: word}
 			d.Detached = known.detached != "" && strings.Contains(command, known.detached)
 			if known.hosts != nil {
@@ -66,40 +59,35 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 			}
 			return d, true
 		}
-		if end < 0 {
-			break
-		}
-		more = more[end+1:]
+		more = next[min(1, len(next)):]
 	}
 	return Daemon{}, false
 }
 
 // announcedStatus returns the status of the rank that a launcher blamed for the end of the job in its last lines on
-// stderr. It is used if the launcher hung afterwards and had to be killed.
-func announcedStatus(tail []string) (status int, ok bool) {
+// stderr, 0 if there is none.
+func announcedStatus(tail []string) int {
 	var announcements []announcement
-	var texts []*regexp.Regexp
 	for _, l := range launchers {
-		for _, a := range l.Announcements {
-			announcements = append(announcements, a)
-			texts = append(texts, regexp.MustCompile(a.text))
-		}
+		announcements = append(announcements, l.Announcements...)
 	}
 	for _, line := range tail {
-		for i, a := range announcements {
-			m := texts[i].FindStringSubmatch(line)
+		for _, a := range announcements {
+			m := regexp.MustCompile(a.text).FindStringSubmatch(line)
 			if m == nil {
 				continue
 			}
 			n, err := strconv.Atoi(m[1])
 			switch {
 			case err != nil || n == 0 || n > 255:
-				continue
-			case a.signal:
-				return 128 + n, n < 65
+			case !a.signal:
+				return n
+			case n > 64:
+				return 0
+			default:
+				return 128 + n
 			}
-			return n, true
 		}
 	}
-	return 0, false
+	return 0
 }

@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,12 +22,11 @@ var deepSpeed = Launcher{
 }
 
 func deepSpeedVariables(l Setup) []Var {
-	var t table
-	if l.AgentPath != "" {
-		t.set("PDSH_RCMD_TYPE", "ssh",
-			"DeepSpeed's pdsh reaches the other hosts by ssh, which is paiinit for the hosts of the job")
+	if l.AgentPath == "" {
+		return nil
 	}
-	return t
+	const why = "DeepSpeed's pdsh reaches the other hosts by ssh, which is paiinit for the hosts of the job"
+	return []Var{{"PDSH_RCMD_TYPE", "ssh", why}}
 }
 
 // deepSpeedOptions are the options of DeepSpeed 0.16's launcher (deepspeed/launcher/runner.py).
@@ -42,41 +40,32 @@ var deepSpeedOptions = options{
 
 // deepSpeedAsked reads the arguments of the deepspeed command, which uses every host of its list by default.
 func deepSpeedAsked(args []string) (r Request, ok bool) {
-	r.Hostfile, r.HostfileOptional = deepSpeedHostfile, true
-	for {
-		name, values, rest, known, ok := deepSpeedOptions.next(args)
-		if !ok {
-			break
-		}
-		args = rest
-		value := strings.Join(values, " ")
-		switch {
-		case !known, slices.Contains([]string{"h", "help", "no_ssh", "elastic_training", "autotuning"}, name):
-			return Request{}, false // it runs on this node only, or the number of hosts is unknown
-		case name == "launcher" && strings.EqualFold(value, "slurm"):
-			return Request{}, false
-		case name == "H" || name == "hostfile":
-			r.Hostfile, r.HostfileOptional = value, false
-		case name == "num_nodes":
-			n, err := strconv.Atoi(value)
-			if err != nil {
-				return Request{}, false
-			}
-			r.Nodes = max(n, 0)
-		case name == "i" || name == "include":
-			r.Hosts, _ = deepSpeedNodes(value)
-		case name == "e" || name == "exclude":
-			var whole []string
-			if _, whole = deepSpeedNodes(value); len(whole) > 0 {
+	found, command := deepSpeedOptions.read(args)
+	r, ok = Request{Hostfile: deepSpeedHostfile, HostfileOptional: true}, len(command) > 0
+	for _, o := range found {
+		switch o.name {
+		case "h", "help", "no_ssh", "elastic_training", "autotuning":
+			ok = false // it runs on this node only, or the number of hosts is unknown
+		case "launcher":
+			ok = ok && !strings.EqualFold(o.value, "slurm")
+		case "H", "hostfile":
+			r.Hostfile, r.HostfileOptional = o.value, false
+		case "num_nodes":
+			n, err := strconv.Atoi(o.value)
+			r.Nodes, ok = max(n, 0), ok && err == nil
+		case "i", "include":
+			r.Hosts, _ = deepSpeedNodes(o.value)
+		case "e", "exclude":
+			if _, whole := deepSpeedNodes(o.value); len(whole) > 0 {
 				r.Without = whole
 			}
 		}
+		ok = ok && o.known
 	}
-	return r, len(args) > 0
+	return r, ok
 }
 
-// deepSpeedNodes reads a list such as "a@b:0,2". It returns the names of all nodes, and of those without a list of
-// slots.
+// deepSpeedNodes returns the names in a list such as "a@b:0,2", and the names of nodes without a list of slots.
 func deepSpeedNodes(list string) (all, whole []string) {
 	for node := range strings.SplitSeq(list, "@") {
 		name, _, part := strings.Cut(node, ":")

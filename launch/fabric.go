@@ -8,26 +8,16 @@ import (
 
 // Fabric holds what the ranks agreed on about the network between them.
 type Fabric struct {
-	// Kind is FabricVerbs, FabricEFA, FabricTCP, or "" to leave the choice to the launcher.
-	Kind string
-	// Ports are this rank's ports for FabricVerbs, such as "mlx5_0:1"; SamePorts says that every rank has the same
-	// names.
-	Ports     []string
-	SamePorts bool
-	// Devices says that some rank has verbs devices, GPUs that some rank has GPUs.
-	Devices, GPUs bool
-	// NetworkDirect says that every rank has Azure's Network Direct, which only Intel MPI can use; Kind is FabricTCP
-	// then.
-	NetworkDirect bool
-	// Required says that no library may fall back to TCP.
-	Required bool
-	// NoPeerMemory says that on some rank processes may not read each other's memory.
-	NoPeerMemory bool
-	// ConfigDir is a directory, the same on every rank, with this rank's [UCXConfig] in the file ucx.conf; "" if there
-	// is none.
-	ConfigDir string
-	// Why is the reason for TCP that the variables quote.
-	Why string
+	Kind          string   // FabricVerbs, FabricEFA, FabricTCP, or "" to leave the choice to the launcher
+	Ports         []string // this rank's ports for FabricVerbs, such as "mlx5_0:1"
+	SamePorts     bool     // every rank has ports of the same names
+	Devices       bool     // some rank has verbs devices
+	GPUs          bool     // some rank has GPUs
+	NetworkDirect bool     // every rank has Azure's Network Direct, which only Intel MPI uses; Kind is FabricTCP then
+	Required      bool     // no library may fall back to TCP
+	NoPeerMemory  bool     // on some rank processes may not read each other's memory
+	ConfigDir     string   // the same on every rank; ucx.conf there holds this rank's [UCXConfig]
+	Why           string   // the reason for TCP that the variables quote
 }
 
 // The kinds of fabric, by the interface through which libraries use them.
@@ -38,48 +28,24 @@ const (
 )
 
 // Job returns the variables that are the same on every rank, so that a launcher may carry them to all ranks.
-func (f Fabric) Job() (vars []Var) {
-	for _, l := range launchers {
-		if l.FabricVariables != nil {
-			vars = append(vars, l.FabricVariables(f)...)
-		}
-	}
-	return vars
+func (f Fabric) Job() []Var {
+	return ofAll(func(l *Launcher) func(Fabric) []Var { return l.FabricVariables }, f)
 }
 
-// Own returns the variables that hold names of this rank's own devices.
-func (f Fabric) Own() (vars []Var) {
-	for _, l := range launchers {
-		if l.FabricOwn != nil {
-			vars = append(vars, l.FabricOwn(f)...)
-		}
-	}
-	return vars
-}
+// Vars returns all variables, for a command that runs on this rank only, such as a session.
+func (f Fabric) Vars() []Var { return slices.Concat(f.Job(), f.Own()) }
 
-// OwnVariables returns the variables that name the interface over which this host is reached. Hosts with several
-// interfaces set them for their own ranks.
-func OwnVariables(network string) (vars []Var) {
-	for _, l := range launchers {
-		if l.OwnVariables != nil {
-			vars = append(vars, l.OwnVariables(network)...)
-		}
-	}
-	return vars
-}
-
-// Travelling returns the variables of Own that may be in the environment of the launcher args on rank 0. If the ranks'
-// ports have different names, rank 0's names must not reach other hosts: a launcher that overrides the environment
-// there gets none of them, and no launcher gets UCX's variable, because UCX reads its file.
+// Travelling returns the variables of Own for the launcher args on rank 0. If the ranks' ports have different names,
+// rank 0's names must not reach other hosts: a launcher that overrides the environment there gets none of them, and no
+// launcher gets UCX's variable, because UCX reads its file.
 func (f Fabric) Travelling(args []string) []Var {
 	own := f.Own()
 	if f.SamePorts {
 		return own
 	}
-	carries := false
-	for _, l := range launchers {
-		carries = carries || len(args) > 0 && slices.Contains(l.Overrides, path.Base(args[0]))
-	}
+	carries := len(args) > 0 && slices.ContainsFunc(launchers, func(l *Launcher) bool {
+		return slices.Contains(l.Overrides, path.Base(args[0]))
+	})
 	return slices.DeleteFunc(own, func(v Var) bool { return carries || v.Name == "UCX_NET_DEVICES" })
 }
 

@@ -5,38 +5,31 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 const (
-	// maxScript is the largest size of a file among the arguments of a command that is searched.
-	maxScript = 1 << 20
-	// maxWords is the number of words of a command's arguments that are tried as file names.
-	maxWords = 256
+	maxScript = 1 << 20 // the largest size of a file that is searched
+	maxWords  = 256     // words of a command's arguments that are tried as file names
 )
 
 // Places are the places in which the user of a job may have chosen the networks of a launcher or library.
 type Places struct {
-	// Environ is the environment of the command, without the variables that this package adds.
-	Environ []string
-	// Args is the command with its arguments, Command the path of its program.
-	Args    []string
-	Command string
-	// Dir is the working directory of the command.
-	Dir string
-	// Launcher is the path that [Configured] returned.
-	Launcher string
-	// Root is the root of the file system.
-	Root fs.FS
+	Environ  []string // of the command, without the variables that this package adds
+	Args     []string // the command with its arguments
+	Command  string   // the path of its program
+	Dir      string   // its working directory
+	Launcher string   // the path that [Configured] returned
+	Root     fs.FS    // the root of the file system
 }
 
 // Texts is what [Places.Texts] found: the name of each place, followed by its text.
 type Texts []string
 
-// Settled returns which choice of the user a variable would contradict or override, and where it was found; "" if there
-// is none. Open MPI refuses interfaces to include beside interfaces to exclude, even an empty list, and prefers the
-// environment to its files. The variable itself in the environment does not count, because [Merge] keeps the user's
-// value.
+// Settled returns which choice of the user a variable would contradict or override, and where it was found. Open MPI
+// refuses interfaces to include beside interfaces to exclude, even an empty list, and prefers the environment to its
+// files. The variable itself in the environment does not count, because [Merge] keeps the user's value.
 func (t Texts) Settled(variable string) string {
 	for _, setting := range strings.Fields(ruledOutBy(variable)) {
 		for i := 0; i < len(t); i += 2 {
@@ -51,10 +44,8 @@ func (t Texts) Settled(variable string) string {
 // ruledOutBy returns the names that a user sets to make the same choice as a variable or option of ours.
 func ruledOutBy(variable string) string {
 	for _, l := range launchers {
-		for _, c := range l.Choices {
-			if c.variable == variable {
-				return c.names
-			}
+		if i := slices.IndexFunc(l.Choices, func(c choice) bool { return c.variable == variable }); i >= 0 {
+			return l.Choices[i].names
 		}
 	}
 	return ""
@@ -64,8 +55,7 @@ func ruledOutBy(variable string) string {
 const theVariable = "the variable "
 
 // mentions reports whether a text sets something: the name of a parameter or option as a whole word, or a variable that
-// gets a value. Lines that are comments do not count. `-x NAME` and $NAME do not count for a variable, because they
-// only forward or read it.
+// gets a value, but not in a comment. `-x NAME` and $NAME only forward or read a variable.
 func mentions(text, setting string) bool {
 	for {
 		before, after, found := strings.Cut(text, setting)
@@ -79,22 +69,15 @@ func mentions(text, setting string) bool {
 		switch {
 		case strings.HasPrefix(line, "#"):
 			_, after, _ = strings.Cut(after, "\n")
-		case isWord(after, 0):
-		case strings.HasSuffix(line, "_MCA_") && value,
-			!isWord(line, len(line)-1) && (value || setting[0] < 'A' || setting[0] > 'Z'):
+		case after != "" && isWord(rune(after[0])):
+		case strings.HasSuffix(line, "_MCA_") && value:
+			return true
+		case line != "" && isWord(rune(line[len(line)-1])):
+		case value || setting[0] < 'A' || setting[0] > 'Z':
 			return true
 		}
 		text = after
 	}
-}
-
-// isWord reports whether the byte s[i] belongs to a name.
-func isWord(s string, i int) bool {
-	if i < 0 || i >= len(s) {
-		return false
-	}
-	c := s[i]
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
 }
 
 // Configured returns the program whose prefix holds the configuration of a launcher, with links resolved; "" if there
@@ -104,22 +87,24 @@ func Configured(environ []string) string {
 		if l.Files.prefixOf == "" {
 			continue
 		}
-		file, err := Look(l.Files.prefixOf, environ, "")
-		if err != nil {
-			continue
+		if file, err := Look(l.Files.prefixOf, environ, ""); err == nil {
+			return resolved(file)
 		}
-		if target, err := filepath.EvalSymlinks(file); err == nil {
-			return target
-		}
-		return file
 	}
 	return ""
 }
 
+// resolved returns the target of links, or the file itself if it cannot be resolved.
+func resolved(file string) string {
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		return target
+	}
+	return file
+}
+
 // Texts reads the environment, the arguments, the scripts among them, and the files from which launchers and libraries
-// read settings. It opens only regular files.
-func (p *Places) Texts() Texts {
-	var texts Texts
+// read settings.
+func (p *Places) Texts() (texts Texts) {
 	for _, kv := range p.Environ {
 		name, _, _ := strings.Cut(kv, "=")
 		texts = append(texts, theVariable+name, kv)
@@ -127,27 +112,23 @@ func (p *Places) Texts() Texts {
 	args := strings.Join(p.Args, "\n")
 	texts = append(texts, "the arguments of the command", args)
 
-	get := func(variable string) string {
-		value, _ := lookupEnv(p.Environ, variable)
-		return value
-	}
 	names := p.Command + " " + p.Launcher
 	dirs, conf := "/etc", ""
 	prefix := path.Join(p.Launcher, "../..")
 	for _, l := range launchers {
 		f := l.Files
 		for _, file := range strings.Fields(f.home) {
-			names += " " + get("HOME") + "/" + file
+			names += " " + Value(p.Environ, "HOME") + "/" + file
 		}
 		for _, file := range strings.Fields(f.dir) {
 			names += " " + p.Dir + "/" + file
 		}
 		for _, variable := range strings.Fields(f.variables) {
-			names += " " + get(variable)
+			names += " " + Value(p.Environ, variable)
 		}
 		conf += " " + f.conf
 		if f.prefixVariable != "" {
-			dirs += " " + get(f.prefixVariable) + "/etc"
+			dirs += " " + Value(p.Environ, f.prefixVariable) + "/etc"
 		}
 		if p.Launcher == "" || prefix == "/usr" || strings.HasPrefix(prefix, "/usr/lib") {
 			dirs += " " + f.system
@@ -188,7 +169,7 @@ func (p *Places) Texts() Texts {
 // betweenNames reports whether a character of a command line can separate two file names.
 func betweenNames(r rune) bool { return strings.ContainsRune(" \t\n\r;&|()<>'\"=,:", r) }
 
-// read returns the text of a regular file, "" if it is no regular file, too large for a script, or binary.
+// read returns the text of a file; "" if it is too large for a script, binary, or not regular (a pipe would block).
 func (p *Places) read(name string) string {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	info, err := fs.Stat(p.Root, name)

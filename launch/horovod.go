@@ -2,7 +2,7 @@ package launch
 
 import (
 	"bytes"
-	"slices"
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -68,61 +68,43 @@ var horovodOptions = options{
 	two: "blacklist-cooldown-range",
 }
 
-// elastic are the options of elastic jobs, in which a script of the user lists the hosts.
-var elastic = []string{
-	"host-discovery-script", "min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host", "elastic-timeout",
-	"reset-limit", "blacklist-cooldown-range",
-}
-
 // readHorovodrun reads the arguments of horovodrun. After an unknown option it cannot tell where COMMAND begins, so an
 // option for hosts counts anywhere on the line: horovodrun refuses two of them.
 func readHorovodrun(args []string) HostLine {
-	h := HostLine{readable: true}
-	rest, query := args, false
-	for {
-		name, values, after, known, ok := horovodOptions.next(rest)
-		if !ok {
-			break
-		}
-		word, value := rest[0], strings.Join(values, " ")
-		rest = after
-		switch {
-		case !known:
-			if h.Unread == "" {
-				h.Unread = word
-			}
-		case slices.Contains([]string{"h", "help", "v", "version", "cb", "check-build"}, name):
-			query = true
-		case name == "np" || name == "num-proc":
-			n, err := strconv.Atoi(value)
-			h.readable = h.readable && err == nil && n > 0
-			h.Ranks = n
-		case name == "network-interface" || name == "network-interfaces":
-			h.Network = word
-		case name == "H" || name == "host" || name == "hosts":
-			hosts, ok := hostWords(value)
-			h.readable = h.readable && ok
-			h.Hosts, h.Given = hosts, word
-		case name == "hostfile":
-			h.Hostfile, h.Given = value, word
-		case name == "config-file":
-			h.Given = word
-		case slices.Contains(elastic, name):
-			h.Given, h.readable = word, false
-		case name == "jsrun":
+	found, rest := horovodOptions.read(args)
+	h := HostLine{Options: len(args) - len(rest), Launches: len(rest) > 0, readable: true}
+	for _, o := range found {
+		switch o.name {
+		case "h", "help", "v", "version", "cb", "check-build":
+			h.Launches = false
+		case "np", "num-proc":
+			n, err := strconv.Atoi(o.value)
+			h.Ranks, h.readable = n, h.readable && err == nil && n > 0
+		case "network-interface", "network-interfaces":
+			h.Network = o.word
+		case "H", "host", "hosts":
+			hosts, ok := hostWords(o.value)
+			h.Hosts, h.Given, h.readable = hosts, o.word, h.readable && ok
+		case "hostfile":
+			h.Hostfile, h.Given = o.value, o.word
+		case "config-file":
+			h.Given = o.word
+		case "host-discovery-script", "min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host",
+			"elastic-timeout", "reset-limit", "blacklist-cooldown-range": // a script of the user lists the hosts
+			h.Given, h.readable = o.word, false
+		case "jsrun":
 			h.readable = false
 		}
+		if !o.known {
+			h.Unread, h.readable = cmp.Or(h.Unread, o.word), false
+		}
 	}
-	h.Options, h.Launches = len(args)-len(rest), len(rest) > 0 && !query
 	if h.Unread == "" {
 		return h
 	}
-	h.readable = false
 	for _, word := range rest {
-		name, _, _ := strings.Cut(word, "=")
-		if slices.Contains([]string{
-			"-H", "--host", "--hosts", "-hostfile", "--hostfile", "--host-discovery-script", "--config-file",
-		}, name) {
+		switch name, _, _ := strings.Cut(word, "="); name {
+		case "-H", "--host", "--hosts", "-hostfile", "--hostfile", "--host-discovery-script", "--config-file":
 			h.Given = name
 		}
 	}
@@ -142,9 +124,8 @@ func horovodWords(hosts []string, ranks int) []string {
 	return words
 }
 
-// lacksHorovodInterface reports whether a horovodrun belongs to Horovod 0.19.1 or older, which does not understand
-// --network-interface. Its script tells: older ones import horovod.run.run, later ones horovod.run.runner or
-// horovod.runner.
+// lacksHorovodInterface reports whether a horovodrun does not understand --network-interface, as in Horovod 0.19.1:
+// its script imports horovod.run.run, later ones horovod.run.runner or horovod.runner.
 func lacksHorovodInterface(script []byte) bool {
 	return bytes.Contains(script, []byte("horovod.run ")) || bytes.Contains(script, []byte("horovod.run.run "))
 }

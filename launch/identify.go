@@ -38,8 +38,8 @@ func candidates() (names []string) {
 	return names
 }
 
-// versionTimeout bounds one --version. It is long, because the start of the job may overload the host; a job waits for
-// the answer only with --require-same-launcher.
+// versionTimeout bounds one --version. It is long, because the start of the job may overload the host; the job waits
+// only with --require-same-launcher.
 const versionTimeout = time.Minute
 
 // unknown stands for the version of a launcher that did not answer in time, or whose answer was not understood.
@@ -49,8 +49,8 @@ const unknown = "?"
 const lowest = 19
 
 // Identify asks launchers for their versions: the launcher that command is, or all that it may call. It returns
-// them as "mpirun=Open_MPI_4.1.4 mpiexec.hydra=MPICH_4.0.2", "" if there are none, and "mpirun=?" for an unknown
-// version. Without hurry they run at the lowest priority, because two of them take 5 to 10 ms of processor time.
+// "mpirun=Open_MPI_4.1.4 mpiexec.hydra=?" if one answers and one does not, "" if there are none. Without hurry they run
+// at the lowest priority, because two of them take 5 to 10 ms of processor time.
 func Identify(ctx context.Context, command, environ []string, hurry bool) string {
 	names := candidates()
 	if len(command) > 0 && IsLauncher(command[0]) {
@@ -66,9 +66,7 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 		if err != nil {
 			continue
 		}
-		if target, err := filepath.EvalSymlinks(path); err == nil {
-			path = target
-		}
+		path = resolved(path)
 		found[i] = filepath.Base(name) + "=" + unknown
 		programs[path] = append(programs[path], i)
 	}
@@ -112,17 +110,13 @@ func versionOption(program string) string {
 
 // Known reports whether the result of [Identify] holds a known version.
 func Known(found string) bool {
-	for _, entry := range strings.Fields(found) {
-		if !strings.HasSuffix(entry, "="+unknown) {
-			return true
-		}
-	}
-	return false
+	isKnown := func(entry string) bool { return !strings.HasSuffix(entry, "="+unknown) }
+	return slices.ContainsFunc(strings.Fields(found), isKnown)
 }
 
 // Differ compares the results of [Identify] on several hosts. It returns one line that names a launcher whose version
-// differs, "" if every launcher whose version the first host knows is the same on all hosts. An unknown version counts
-// as a difference only if strict: an overloaded host that did not answer in time most probably has the same version.
+// differs from the first host's, "" if there is none. An unknown version counts only if strict: an overloaded host that
+// did not answer in time most probably has the same version.
 func Differ(hosts, found []string, strict bool) string {
 	if len(found) == 0 {
 		return ""
@@ -133,38 +127,41 @@ func Differ(hosts, found []string, strict bool) string {
 			continue
 		}
 		var kinds []string
-		who := make(map[string][]string)
+		on := make(map[string][]string)
 		for i, f := range found {
-			kind := "none"
-			for _, entry := range strings.Fields(f) {
-				if n, v, _ := strings.Cut(entry, "="); n == name {
-					kind = strings.ReplaceAll(v, "_", " ")
-				}
-			}
+			kind := versionIn(f, name)
 			if kind == unknown {
 				if !strict {
 					continue
 				}
 				kind = "unknown version"
 			}
-			if who[kind] == nil {
+			if on[kind] == nil {
 				kinds = append(kinds, kind)
 			}
-			who[kind] = append(who[kind], hosts[i])
+			on[kind] = append(on[kind], hosts[i])
 		}
 		if len(kinds) < 2 {
 			continue
 		}
-		var parts []string
-		for _, k := range kinds {
-			const most = 4
-			list := strings.Join(who[k][:min(most, len(who[k]))], ",")
-			if len(who[k]) > most {
-				list += ",..."
+		for i, kind := range kinds {
+			list := on[kind]
+			if len(list) > 4 {
+				list = append(list[:4], "...")
 			}
-			parts = append(parts, k+" on "+list)
+			kinds[i] = kind + " on " + strings.Join(list, ",")
 		}
-		return name + " is not the same on all ranks: " + strings.Join(parts, "; ")
+		return name + " is not the same on all ranks: " + strings.Join(kinds, "; ")
 	}
 	return ""
+}
+
+// versionIn returns the version of a launcher in the result of [Identify].
+func versionIn(found, name string) string {
+	for _, entry := range strings.Fields(found) {
+		if version, ok := strings.CutPrefix(entry, name+"="); ok {
+			return strings.ReplaceAll(version, "_", " ")
+		}
+	}
+	return "none"
 }

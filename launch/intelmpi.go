@@ -5,10 +5,12 @@ import "time"
 // intelMPI is Intel MPI's hydra. The names are from Intel's reference for mpiexec.hydra and were never tried: the
 // product needs a licence.
 var intelMPI = Launcher{
-	Name:      "Intel MPI",
-	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra"},
-	Starts:    mpiRanks,
-	Variables: intelMPIVariables,
+	Name:     "Intel MPI",
+	Programs: []string{"mpirun", "mpiexec", "mpiexec.hydra"},
+	Starts:   mpiRanks,
+	Variables: func(s Setup) []Var {
+		return hydraVariables(s, "Intel MPI", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_HOST_FILE", "I_MPI_HYDRA_IFACE")
+	},
 
 	RankVariables: []string{"PMI_RANK"},
 	Choices:       []choice{{"I_MPI_HYDRA_IFACE", "I_MPI_HYDRA_IFACE -iface"}},
@@ -21,18 +23,6 @@ var intelMPI = Launcher{
 	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
 	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
-}
-
-func intelMPIVariables(l Setup) []Var {
-	var t table
-	if l.AgentPath != "" {
-		t.set("I_MPI_HYDRA_BOOTSTRAP", "ssh",
-			"Intel MPI starts its proxies by a remote shell, even inside an allocation of another scheduler")
-	}
-	t.set("I_MPI_HYDRA_BOOTSTRAP_EXEC", l.AgentPath, "Intel MPI starts its proxies on the other hosts through paiinit")
-	t.set("I_MPI_HYDRA_HOST_FILE", l.CountedHostfile, "Intel MPI starts on the hosts of this job")
-	t.set("I_MPI_HYDRA_IFACE", l.Interface, "Intel MPI's proxies call back over the network that the hosts share")
-	return t
 }
 
 func intelMPIFabric(f Fabric) []Var {

@@ -1,68 +1,55 @@
 // Package launch runs the command of a job and hides how launchers differ from each other.
 //
-// A launcher is one file with one [Launcher] value, and one entry in the list of launchers. The value says which
-// programs and environment variables belong to the launcher, how to read its version and its command line, which
-// daemons it starts on other hosts, how it fails, and how it is stopped. No other code names a launcher. [Environment]
-// returns the variables of all launchers: they are all set, because the command may be a script, and nothing tells
-// which launcher it calls. The command line itself stays as the user wrote it.
+// A launcher is one file with one [Launcher] value; no other code names a launcher. The variables of all launchers are
+// set at once ([Environment]), because the command may be a script, and nothing tells which launcher it calls. The
+// command line stays as the user wrote it.
 //
-// [Run] runs one command in a process group of its own until it ends: it passes signals on, stops the group on request,
-// and removes the processes that the command left in it. A [Supervisor] receives events while a launcher runs, ends a
-// launcher that cannot go on, and judges how the job ended; [Sessions] holds what is known of the launcher's sessions
+// [Run] runs one command. A [Supervisor] watches a command that is or starts a launcher: [Sessions] holds its sessions
 // to other hosts, and [Asks] what its command line asked for. A [Stopper] stops the ranks before their launcher. A
-// [Verdict] judges a job in which every rank runs the command.
+// [Conductor] ends a job in which every rank runs the command, and its [Verdict] judges the job.
 //
-// The package searches for no hosts, does not read the environment of its own process, writes no files, and sends
-// nothing over the network. It runs the given command, and launchers to read their versions. It never reads the user's
-// scripts to find out which launcher they call.
+// The package does not read the environment of its own process, writes no files, and sends nothing over the network.
 package launch
 
 import (
 	"fmt"
+	"io"
 	"path"
+	"slices"
 	"strings"
 )
 
-// Setup holds the values from which the launchers' variables are made. If a field is empty, the variables that need it
-// are left out.
+// Setup holds the values of the launchers' variables. Without a value, the variables that need it are left out.
 type Setup struct {
-	// Hostfile is the path of the host list in the form "name slots=n" (Open MPI). It must exist on this host only.
-	Hostfile string
-	// CountedHostfile is the path of the host list in the form "name:n" (MPICH, Intel MPI).
-	CountedHostfile string
-	// Agent holds the words of the remote-shell agent for Open MPI; the first is an absolute path. The path must be the
-	// same on all hosts, because the launcher calls the agent on every host of its spawn tree.
-	Agent []string
-	// AgentPath is the remote-shell agent for launchers that take a path without arguments (MPICH, Intel MPI).
-	AgentPath string
-	// Interface is the network interface over which the hosts reach each other; it has the same name on every host.
-	Interface string
-	// Several says that this host has more interfaces, so that a launcher might choose the wrong one.
-	Several bool
-	// Network is the network that holds the addresses of all hosts, as "10.0.0.0/24". It is only needed if a host has
-	// several interfaces.
-	Network string
-	// TempDir is the directory for the session directories of Open MPI's daemons on every host; "" lets them use TMPDIR
-	// or /tmp.
-	TempDir string
-	// Root says that the launcher will run as uid 0.
-	Root bool
+	Hostfile        string // the path of the host list in the form "name slots=n" (Open MPI), on this host only
+	CountedHostfile string // the path of the host list in the form "name:n" (MPICH, Intel MPI)
+	// Agent holds the words of the remote-shell agent for Open MPI. The first is an absolute path, the same on all
+	// hosts: Open MPI calls the agent on every host of its spawn tree.
+	Agent     []string
+	AgentPath string // the remote-shell agent for launchers that take a path without arguments (MPICH, Intel MPI)
+	Interface string // over which the hosts reach each other; it has the same name on every host
+	Several   bool   // this host has more interfaces, so that a launcher might choose the wrong one
+	Network   string // has the addresses of all hosts, as "10.0.0.0/24"; only hosts with several interfaces need it
+	TempDir   string // for the session directories of Open MPI's daemons on every host; "" means TMPDIR or /tmp
+	Root      bool   // the launcher will run as uid 0
 }
 
 // Var is an environment variable that is set or removed, and the reason.
 type Var struct {
 	Name, Value string
-	// Reason says in one line what the variable makes the launcher do.
-	Reason string
+	Reason      string // one line: what the variable makes the launcher do
 }
 
-// Environment returns the variables of all launchers. Call [Setup.Check] first: it tells whether these variables can
-// hold the values of s.
+// Environment returns the variables of all launchers. [Setup.Check] tells whether they can hold the values.
 func Environment(s Setup) []Var {
-	var vars []Var
+	return ofAll(func(l *Launcher) func(Setup) []Var { return l.Variables }, s)
+}
+
+// ofAll concatenates the variables that a function of each launcher returns. A launcher may lack the function.
+func ofAll[T any](function func(*Launcher) func(T) []Var, from T) (vars []Var) {
 	for _, l := range launchers {
-		if l.Variables != nil {
-			vars = append(vars, l.Variables(s)...)
+		if f := function(l); f != nil {
+			vars = append(vars, f(from)...)
 		}
 	}
 	return vars
@@ -80,16 +67,13 @@ func (l Setup) Check() error {
 			return fmt.Errorf("agent %q: not an absolute path", w)
 		}
 	}
-	if l.AgentPath != "" && (!path.IsAbs(l.AgentPath) || !plain(l.AgentPath)) {
-		return notPlain("agent", l.AgentPath)
-	}
-	for _, f := range []string{l.Hostfile, l.CountedHostfile} {
-		if f != "" && (!path.IsAbs(f) || !plain(f)) {
-			return notPlain("hostfile", f)
+	for _, p := range []struct{ what, path string }{
+		{"agent", l.AgentPath}, {"hostfile", l.Hostfile}, {"hostfile", l.CountedHostfile}, {"directory", l.TempDir},
+	} {
+		if p.path != "" && (!path.IsAbs(p.path) || !plain(p.path)) {
+			const want = "want an absolute path of letters, digits and any of"
+			return fmt.Errorf("%s %q: %s %q", p.what, p.path, want, plainExtra)
 		}
-	}
-	if l.TempDir != "" && (!path.IsAbs(l.TempDir) || !plain(l.TempDir)) {
-		return notPlain("directory", l.TempDir)
 	}
 	if l.Interface != "" && (!plain(l.Interface) || strings.ContainsAny(l.Interface, "/,")) {
 		return fmt.Errorf("interface %q: not the name of a network interface", l.Interface)
@@ -100,23 +84,17 @@ func (l Setup) Check() error {
 	return nil
 }
 
-func notPlain(what, value string) error {
-	return fmt.Errorf("%s %q: want an absolute path of letters, digits and any of %q", what, value, plainExtra)
-}
-
 // plainExtra holds the characters, beside letters and digits, that have no meaning for any launcher or shell.
 const plainExtra = "_./+,=@%-"
 
 func plain(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
-			strings.IndexByte(plainExtra, c) >= 0 {
-			continue
-		}
-		return false
-	}
-	return s != ""
+	special := func(r rune) bool { return !isWord(r) && !strings.ContainsRune(plainExtra, r) }
+	return s != "" && !strings.ContainsFunc(s, special)
+}
+
+// isWord reports whether a character belongs to a name.
+func isWord(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_'
 }
 
 // Merge adds vars to environ. A variable that environ already has stays as the user set it, even if it is empty. kept
@@ -145,11 +123,8 @@ func Merge(environ []string, vars []Var) (out []string, kept []Var) {
 }
 
 // Leftovers returns the variables of environ that would make a launcher believe that it runs inside another scheduler's
-// allocation and ignore our host list. [Without] removes them from the environment of a launcher.
-//
-// It returns only the variables that cause this; the other variables of a scheduler stay, because programs read them.
-func Leftovers(environ []string) []Var {
-	var found []Var
+// allocation and ignore our host list. The other variables of a scheduler stay, because programs read them.
+func Leftovers(environ []string) (found []Var) {
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		if name == "MASTER_PORT" && strings.Contains(value, "://") {
@@ -165,10 +140,8 @@ func Leftovers(environ []string) []Var {
 // foreignReason returns what the first launcher that reacts to a foreign variable would do, "" if no launcher reacts.
 func foreignReason(variable string) string {
 	for _, l := range launchers {
-		for _, f := range l.Foreign {
-			if f.Name == variable {
-				return f.Reason
-			}
+		if i := slices.IndexFunc(l.Foreign, func(f Var) bool { return f.Name == variable }); i >= 0 {
+			return l.Foreign[i].Reason
 		}
 	}
 	return ""
@@ -176,17 +149,24 @@ func foreignReason(variable string) string {
 
 // Without returns environ without the variables named in vars. environ is not modified.
 func Without(environ []string, vars []Var) []string {
-	drop := make(map[string]bool, len(vars))
-	for _, v := range vars {
-		drop[v.Name] = true
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(vars, func(v Var) bool { return v.Name == name })
+	})
+}
+
+// WriteVars writes variables with their reasons below a title, or nothing if there are none.
+func WriteVars(out io.Writer, title string, vars []Var) error {
+	if len(vars) == 0 {
+		return nil
 	}
-	out := make([]string, 0, len(environ))
-	for _, kv := range environ {
-		if name, _, _ := strings.Cut(kv, "="); !drop[name] {
-			out = append(out, kv)
+	_, err := fmt.Fprintf(out, "\n%s\n", title)
+	for _, v := range vars {
+		if err == nil {
+			_, err = fmt.Fprintf(out, "    %s=%s\n        %s\n", v.Name, v.Value, v.Reason)
 		}
 	}
-	return out
+	return err
 }
 
 // table collects variables and leaves out those with an empty value.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,20 +24,21 @@ const (
 // defaultPath is searched if the environment has no PATH; Docker gives it to a container without PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// LookError says why a command cannot be run.
-type LookError struct {
-	// Name is the command as the caller gave it.
-	Name string
-	// Status is the exit status that a shell returns: 127 if not found, 126 if not executable.
-	Status int
-	// Err is the cause.
-	Err error
+func pathOf(environ []string) string {
+	if search, set := lookupEnv(environ, "PATH"); set {
+		return search
+	}
+	return defaultPath
 }
 
-// Error returns the name of the command and the cause.
-func (e *LookError) Error() string { return fmt.Sprintf("running %q: %v", e.Name, e.Err) }
+// LookError says why a command cannot be run.
+type LookError struct {
+	Name   string // the command as the caller gave it
+	Status int    // the exit status of a shell: 127 if not found, 126 if not executable
+	Err    error
+}
 
-// Unwrap returns the cause.
+func (e *LookError) Error() string { return fmt.Sprintf("running %q: %v", e.Name, e.Err) }
 func (e *LookError) Unwrap() error { return e.Err }
 
 // Look finds the executable file of a command like a shell: a name with a slash is a path, other names are searched in
@@ -46,11 +48,14 @@ func (e *LookError) Unwrap() error { return e.Err }
 // Every error is a [*LookError]. Unlike a shell, Look refuses a file that it finds through a relative entry of PATH:
 // that is an error with [exec.ErrDot].
 func Look(name string, environ []string, dir string) (string, error) {
-	if strings.Contains(name, "/") {
-		file := name
-		if dir != "" && !filepath.IsAbs(file) {
-			file = filepath.Join(dir, file)
+	in := func(file string) string {
+		if dir == "" || filepath.IsAbs(file) {
+			return file
 		}
+		return filepath.Join(dir, file)
+	}
+	if strings.Contains(name, "/") {
+		file := in(name)
 		if err := executable(file); err != nil {
 			return "", lookError(name, err)
 		}
@@ -59,17 +64,11 @@ func Look(name string, environ []string, dir string) (string, error) {
 	if name == "" {
 		return "", &LookError{name, statusNotFound, errors.New("the command is empty")}
 	}
-	search, set := lookupEnv(environ, "PATH")
-	if !set {
-		search = defaultPath
-	}
+	search := pathOf(environ)
 	var denied error
 	for _, entry := range filepath.SplitList(search) {
 		relative := !filepath.IsAbs(entry) // also if it is empty, which means the working directory
-		file := filepath.Join(entry, name)
-		if relative && dir != "" {
-			file = filepath.Join(dir, file)
-		}
+		file := in(filepath.Join(entry, name))
 		err := executable(file)
 		switch {
 		case err == nil && relative:
@@ -91,24 +90,44 @@ func Look(name string, environ []string, dir string) (string, error) {
 // holds self under this name, and skips further links to self and relative entries. A chain of programs that pass a
 // call on in this way ends, because each moves further down PATH.
 func LookPast(name string, environ []string, self fs.FileInfo) (string, error) {
-	search, set := lookupEnv(environ, "PATH")
-	if !set {
-		search = defaultPath
-	}
+	search := pathOf(environ)
 	isSelf := func(file string) bool {
 		fi, err := os.Stat(file)
 		return err == nil && os.SameFile(fi, self)
 	}
 	entries := filepath.SplitList(search)
-	entries = entries[1+slices.IndexFunc(entries,
-		func(e string) bool { return filepath.IsAbs(e) && isSelf(filepath.Join(e, name)) }):]
-	for _, entry := range entries {
+	holdsSelf := func(entry string) bool { return filepath.IsAbs(entry) && isSelf(filepath.Join(entry, name)) }
+	for _, entry := range entries[1+slices.IndexFunc(entries, holdsSelf):] {
 		file := filepath.Join(entry, name)
 		if filepath.IsAbs(entry) && executable(file) == nil && !isSelf(file) {
 			return file, nil
 		}
 	}
 	return "", &LookError{name, statusNotFound, fmt.Errorf("there is no other %s in PATH (%s)", name, search)}
+}
+
+// LookPastSelf finds the next program of a name in PATH after the link to this program.
+func LookPastSelf(name string, environ []string) (string, error) {
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil { // os.Executable reads the same link
+		return "", fmt.Errorf("finding this program's own path: %w", err)
+	}
+	return LookPast(name, environ, self)
+}
+
+// Become executes another program in place of this process. It returns if that fails.
+func Become(path string, args, environ []string) error {
+	// Package early has requested a signal at the parent's death, which would survive the exec (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, 0, 0, 0, 0)
+	return fmt.Errorf("running %s: %w", path, syscall.Exec(path, args, environ))
+}
+
+// Value returns the first value of a variable, "" if it is not set.
+func Value(environ []string, name string) string {
+	value, _ := lookupEnv(environ, name)
+	return value
 }
 
 // lookupEnv returns the first value of a variable, as getenv does.
@@ -150,9 +169,8 @@ func notThere(err error) bool {
 }
 
 func lookError(name string, err error) *LookError {
-	e := &LookError{name, statusCannotExecute, err}
 	if notThere(err) {
-		e.Status = statusNotFound
+		return &LookError{name, statusNotFound, err}
 	}
-	return e
+	return &LookError{name, statusCannotExecute, err}
 }

@@ -1,28 +1,75 @@
 package launch
 
 import (
+	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // Process is a process of the job, with the values of /proc.
 type Process struct {
 	PID, Parent, Group int
-	// State is 'Z' for a zombie, 'T' for a stopped process (proc_pid_stat(5)).
-	State byte
-	// Started is its start time, which distinguishes processes that had the same number.
-	Started time.Duration
-	// Name is the program's name in the kernel, at most 15 bytes.
-	Name string
-	// Exit is the wait status of a zombie (wait(2)).
-	Exit int
-	// Args reads the command line, on demand because most processes never need it; nil if there is none.
-	Args func() []string
-	// Variables reads the names of the variables in its initial environment; nil if there are none.
-	Variables func() map[string]bool
+
+	State   byte          // 'Z' for a zombie, 'T' for a stopped process (proc_pid_stat(5))
+	Started time.Duration // distinguishes processes that had the same number
+	Name    string        // the program's name in the kernel, at most 15 bytes
+	Exit    int           // the wait status of a zombie (wait(2))
+
+	// Args and Variables read /proc on demand, because most processes never need them; nil means that there are none.
+	Args      func() []string        // the command line
+	Variables func() map[string]bool // the names of the variables in its initial environment
+}
+
+// ReadProcesses returns the job's processes in this container: all descendants of process first except this one. If
+// first is gone, it returns the descendants of this process.
+func ReadProcesses(first int) []Process {
+	self := os.Getpid()
+	if os.Getppid() != first {
+		first = self
+	}
+	all := processesBelow(os.DirFS("/proc"), self, first)
+	return slices.DeleteFunc(all, func(p Process) bool { return p.PID == self })
+}
+
+// processesBelow returns the descendants of process root in fsys, the /proc of process self.
+func processesBelow(fsys fs.FS, self, root int) (found []Process) {
+	all := proc.ReadAll(fsys, self)
+	for _, pid := range all.Below(root) {
+		p := all[pid]
+		found = append(found, Process{
+			PID: pid, Parent: p.Parent, Group: p.Group, State: p.State, Started: p.Started,
+			Name: p.Name, Exit: p.Exit,
+			Args:      func() []string { return proc.CommandLine(fsys, pid) },
+			Variables: func() map[string]bool { return variableNames(proc.Environ(fsys, pid)) },
+		})
+	}
+	return found
+}
+
+func variableNames(environ []string) map[string]bool {
+	names := make(map[string]bool)
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		names[name] = true
+	}
+	return names
+}
+
+// RunsSelf reports whether a process executes this program.
+func RunsSelf(pid int) bool { return IsSelf("/proc/" + strconv.Itoa(pid) + "/exe") }
+
+// IsSelf reports whether a file is that of this program.
+func IsSelf(file string) bool {
+	other, err := os.Stat(file)
+	own, errOwn := os.Stat("/proc/self/exe")
+	return err == nil && errOwn == nil && os.SameFile(other, own)
 }
 
 // A wrapper is a program that runs around the program that saves the job's work. Programs that become their command by
@@ -47,8 +94,7 @@ func wrapper(program string) int {
 	return 0
 }
 
-// program returns the name of what a process runs: the shell for a script, the applet for busybox, and a login shell
-// without its dash.
+// program returns what a process runs: the shell for a script, the applet for busybox, a login shell without its dash.
 func (p Process) program() string {
 	args := p.args()
 	if len(args) > 1 && (path.Base(args[0]) == "busybox" || path.Base(args[0]) == "toybox") {

@@ -4,10 +4,12 @@ import "time"
 
 // mpich is MPICH's hydra (mpiexec, mpiexec.hydra, and mpirun if it is a link to them).
 var mpich = Launcher{
-	Name:      "MPICH",
-	Programs:  []string{"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"},
-	Starts:    mpiRanks,
-	Variables: mpichVariables,
+	Name:     "MPICH",
+	Programs: []string{"mpirun", "mpiexec", "mpiexec.hydra", "mpirun.mpich", "mpiexec.mpich"},
+	Starts:   mpiRanks,
+	Variables: func(s Setup) []Var {
+		return hydraVariables(s, "MPICH", "HYDRA_LAUNCHER", "HYDRA_HOST_FILE", "HYDRA_IFACE")
+	},
 
 	RankVariables: []string{"PMI_RANK"},
 	// hydra prefers HYDRA_HOST_FILE to these variables, but a script or a wrapper of mpiexec may not.
@@ -42,14 +44,15 @@ var hydraOptions = mpiOptions{
 	unread: "ppn perhost configfile",
 }
 
-func mpichVariables(l Setup) []Var {
+// hydraVariables returns the variables of a product with hydra's mpiexec, given their names.
+func hydraVariables(s Setup, product, launcher, hostfile, iface string) []Var {
 	var t table
-	if l.AgentPath != "" {
-		t.set("HYDRA_LAUNCHER", "ssh",
-			"MPICH starts its proxies by a remote shell, even inside an allocation of another scheduler")
+	if s.AgentPath != "" {
+		t.set(launcher, "ssh",
+			product+" starts its proxies by a remote shell, even inside an allocation of another scheduler")
 	}
-	t.set("HYDRA_LAUNCHER_EXEC", l.AgentPath, "MPICH starts its proxies on the other hosts through paiinit")
-	t.set("HYDRA_HOST_FILE", l.CountedHostfile, "MPICH starts on the hosts of this job")
-	t.set("HYDRA_IFACE", l.Interface, "MPICH's proxies call back over the network that the hosts share")
+	t.set(launcher+"_EXEC", s.AgentPath, product+" starts its proxies on the other hosts through paiinit")
+	t.set(hostfile, s.CountedHostfile, product+" starts on the hosts of this job")
+	t.set(iface, s.Interface, product+"'s proxies call back over the network that the hosts share")
 	return t
 }

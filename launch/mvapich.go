@@ -43,26 +43,25 @@ var mvapichOptions = options{
 // mvapichAsked reads `mpirun_rsh -np N [-hostfile FILE | HOST...] [NAME=VALUE...] PROGRAM`. Without a host list the
 // first N words are hosts, if enough words follow.
 func mvapichAsked(args []string) (r Request, ok bool) {
-	for {
-		name, values, rest, known, ok := mvapichOptions.next(args)
-		if !ok {
-			break
-		}
-		args = rest
-		value := strings.Join(values, " ")
-		switch {
-		case !known, slices.Contains(strings.Fields("help v show ppn config dpm dpmspawn spawnfile"), name):
+	found, args := mvapichOptions.read(args)
+	for _, o := range found {
+		switch o.name {
+		case "help", "v", "show", "ppn", "config", "dpm", "dpmspawn", "spawnfile":
 			return Request{}, false // nothing runs, or the number of ranks or hosts is unknown
-		case name == "launcher" && value != "ssh" && value != "rsh":
-			return Request{}, false
-		case name == "np" || name == "n":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > 1<<16 {
+		case "launcher":
+			if o.value != "ssh" && o.value != "rsh" {
 				return Request{}, false
 			}
-			r.Ranks = n
-		case name == "hostfile":
-			r.Hostfile = value
+		case "np", "n":
+			r.Ranks, _ = strconv.Atoi(o.value)
+			if r.Ranks < 1 || r.Ranks > 1<<16 {
+				return Request{}, false
+			}
+		case "hostfile":
+			r.Hostfile = o.value
+		}
+		if !o.known {
+			return Request{}, false
 		}
 	}
 	if r.Ranks == 0 || len(args) == 0 {

@@ -50,7 +50,7 @@ func TestMVAPICH(t *testing.T) {
 
 	line := []string{"/opt/bin/mpirun_rsh", "-np", "2"}
 	require.True(t, IsLauncher(line[0]))
-	require.True(t, startsRanks(line))
+	require.True(t, lineStarts(line, ranks))
 	require.True(t, ReachesHosts(line))
 	require.True(t, InsideRank([]string{"MVP_COMM_WORLD_RANK=1"}))
 	require.Equal(t, "MVAPICH 3.0", identified("Version: mvapich-3.0\n"))

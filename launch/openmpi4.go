@@ -58,19 +58,22 @@ var openMPI4 = Launcher{
 	DaemonsStay:    true,
 }
 
-func openMPI4Variables(l Setup) []Var {
-	var t table
-	t.set("OMPI_MCA_plm_rsh_agent", strings.Join(l.Agent, " "),
-		"Open MPI 4 starts its daemons on the other hosts through paiinit")
-	t.set("OMPI_MCA_orte_default_hostfile", l.Hostfile, "Open MPI 4 starts on the hosts of this job")
-	t.set("OMPI_MCA_orte_tmpdir_base", l.TempDir,
-		"Open MPI 4 keeps its session directory where this container can write")
-	if l.Root {
+func openMPI4Variables(s Setup) []Var {
+	t := openMPIVariables(s, "Open MPI 4", "OMPI_MCA_plm_rsh_agent", "OMPI_MCA_orte")
+	if s.Root {
 		t.set("OMPI_ALLOW_RUN_AS_ROOT", "1", "Open MPI refuses to run as root without it")
 		t.set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", "Open MPI refuses to run as root without it")
 	}
-	t.set("OMPI_MCA_oob_tcp_if_include", l.Network, "Open MPI 4 daemons talk over the network that the hosts share")
-	t.set("OMPI_MCA_btl_tcp_if_include", l.Network, "Open MPI ranks talk over the network that the hosts share")
+	t.set("OMPI_MCA_oob_tcp_if_include", s.Network, "Open MPI 4 daemons talk over the network that the hosts share")
+	t.set("OMPI_MCA_btl_tcp_if_include", s.Network, "Open MPI ranks talk over the network that the hosts share")
+	return t
+}
+
+// openMPIVariables returns the variables that versions 4 and 5 have under different names.
+func openMPIVariables(s Setup, version, agent, prefix string) (t table) {
+	t.set(agent, strings.Join(s.Agent, " "), version+" starts its daemons on the other hosts through paiinit")
+	t.set(prefix+"_default_hostfile", s.Hostfile, version+" starts on the hosts of this job")
+	t.set(prefix+"_tmpdir_base", s.TempDir, version+" keeps its session directory where this container can write")
 	return t
 }
 
@@ -96,8 +99,9 @@ func openMPI4Fabric(f Fabric) []Var {
 		t.set("OMPI_MCA_btl", "^openib,uct,ofi,usnic", f.Why+": MPI stays on TCP and shared memory")
 	}
 	if f.NoPeerMemory {
-		t.set("OMPI_MCA_btl_vader_single_copy_mechanism", "none", "processes may not read each other's memory here: "+
-			"Open MPI 4 would print errors (Read -1, expected ...)")
+		const why = "processes may not read each other's memory here: Open MPI 4 would print errors " +
+			"(Read -1, expected ...)"
+		t.set("OMPI_MCA_btl_vader_single_copy_mechanism", "none", why)
 	}
 	return t
 }

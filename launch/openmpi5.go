@@ -1,9 +1,6 @@
 package launch
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 // openMPI5 is Open MPI 5 (PRRTE). 5.0.7 ignores OMPI_MCA_plm_rsh_agent and OMPI_MCA_orte_default_hostfile; without the
 // variables below it runs all ranks on one host and exits with 0. Open MPI 4's variables allow root.
@@ -17,9 +14,9 @@ var openMPI5 = Launcher{
 	Foreign: []Var{
 		{Name: "SLURM_JOB_ID", Reason: "Open MPI 5 would take its hosts from Slurm and start them by srun"},
 	},
-	Choices: []choice{{
-		"PRTE_MCA_prte_if_include", "prte_if_include prte_if_exclude oob_tcp_if_include oob_tcp_if_exclude",
-	}},
+	Choices: []choice{
+		{"PRTE_MCA_prte_if_include", "prte_if_include prte_if_exclude oob_tcp_if_include oob_tcp_if_exclude"},
+	},
 	Files: choiceFiles{
 		home: ".prte/mca-params.conf", conf: "prte-mca-params.conf", variables: "PRTE_MCA_mca_base_param_files",
 	},
@@ -46,23 +43,17 @@ var openMPI5 = Launcher{
 	},
 }
 
-func openMPI5Variables(l Setup) []Var {
-	var t table
-	t.set("PRTE_MCA_plm_ssh_agent", strings.Join(l.Agent, " "),
-		"Open MPI 5 starts its daemons on the other hosts through paiinit")
-	t.set("PRTE_MCA_prte_default_hostfile", l.Hostfile, "Open MPI 5 starts on the hosts of this job")
-	t.set("PRTE_MCA_prte_tmpdir_base", l.TempDir,
-		"Open MPI 5 keeps its session directory where this container can write")
-	t.set("PRTE_MCA_prte_if_include", l.Network, "Open MPI 5 daemons talk over the network that the hosts share")
+func openMPI5Variables(s Setup) []Var {
+	t := openMPIVariables(s, "Open MPI 5", "PRTE_MCA_plm_ssh_agent", "PRTE_MCA_prte")
+	t.set("PRTE_MCA_prte_if_include", s.Network, "Open MPI 5 daemons talk over the network that the hosts share")
 	return t
 }
 
 // openMPI5Fabric returns the variables that only version 5 reads; version 4's hold for both.
 func openMPI5Fabric(f Fabric) []Var {
-	var t table
-	if f.NoPeerMemory {
-		t.set("OMPI_MCA_smsc", "^cma",
-			"processes may not read each other's memory here: Open MPI 5 copies another way")
+	if !f.NoPeerMemory {
+		return nil
 	}
-	return t
+	const why = "processes may not read each other's memory here: Open MPI 5 copies another way"
+	return []Var{{"OMPI_MCA_smsc", "^cma", why}}
 }

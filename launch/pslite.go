@@ -17,13 +17,12 @@ func psLite(t Tasks) []Var {
 	if scheduler == nil || count["ps"] == 0 {
 		return nil
 	}
-	role := kind(t.Ranks[t.Self].Role)
-	switch role {
+	role := "worker"
+	switch kind(t.Ranks[t.Self].Role) {
 	case "ps":
 		role = "server"
 	case "scheduler":
-	default:
-		role = "worker"
+		role = "scheduler"
 	}
 	workers := len(t.Ranks) - count["ps"] - count["scheduler"]
 	const reason = "all parts of MXNet find the scheduler"

@@ -1,7 +1,7 @@
 package launch
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,26 +21,19 @@ import (
 
 // Command is a command to run.
 type Command struct {
-	// Path is the file to execute, as returned by [Look].
-	Path string
-	// Args are the arguments; Args[0] is the name under which the command is called. If empty, it is Path alone.
-	Args []string
-	// Environ is the complete environment.
-	Environ []string
-	// Dir is the working directory, "" for the directory of this process.
-	Dir string
+	Path    string   // the file to execute, as returned by [Look]
+	Args    []string // args[0] is the name under which the command is called; nil means Path alone
+	Environ []string // complete
+	Dir     string   // the working directory, "" for that of this process
 	// Stdin, Stdout and Stderr become those of the command; nil means /dev/null. Run does not close them.
 	Stdin, Stdout, Stderr *os.File
 	// TailLines is the number of last lines of stderr to keep for Result.Tail. If 0, the command gets Stderr itself, so
-	// that a terminal stays a terminal. Otherwise it gets a pipe, and every byte is copied to Stderr as soon as it
-	// arrives.
+	// that a terminal stays a terminal. Otherwise every byte is copied to Stderr as soon as it arrives.
 	TailLines int
-	// TailHosts are names of hosts, because pdsh prefixes each line with the name of the host that wrote it.
-	TailHosts []string
-	// Grace is the time between SIGTERM and SIGKILL; if 0, SIGKILL follows at once.
-	Grace time.Duration
+	TailHosts []string      // names of hosts, because pdsh prefixes each line with the name of the host that wrote it
+	Grace     time.Duration // between SIGTERM and SIGKILL
 	// Signals are passed on to the command, in order. The first SIGTERM, SIGINT or SIGQUIT also starts Grace; repeated
-	// signals do not shorten it. SIGKILL kills the whole group at once. nil means no signals.
+	// signals do not shorten it. SIGKILL kills the whole group at once.
 	Signals <-chan os.Signal
 	// WholeGroup sends every signal to all processes of the command's group. Otherwise signals go to the command alone,
 	// through shells and other wrappers; the rest of the group gets SIGTERM when the command has ended, or shortly
@@ -49,23 +42,18 @@ type Command struct {
 	// Processes lists the processes of the job, without this one. If it is nil or returns none, signals go to the whole
 	// group.
 	Processes func() []Process
-	// Fork calls the function that starts the process, and may prepare the thread for that; nil calls it directly.
-	Fork func(start func() error) error
-	// Started is called once the command runs; it may be nil.
-	Started func()
+	Fork      func(start func() error) error // calls start, for which it may prepare the thread; may be nil
+	Started   func()                         // is called once the command runs; may be nil
 }
 
 // Result describes how a command ended.
 type Result struct {
-	// Code is the exit status, 0 if a signal ended the command; 126 or 127 if it could not be started.
-	Code int
-	// Signal is the signal that ended the command, 0 if it exited.
-	Signal syscall.Signal
+	Code   int            // the exit status, 0 if a signal ended the command; 126 or 127 if it could not be started
+	Signal syscall.Signal // the signal that ended the command, 0 if it exited
 	// Forwarded is the first SIGTERM, SIGINT or SIGQUIT that was passed on to the command, or SIGTERM if the context
 	// ended; 0 if there was none within the last Grace before the end.
 	Forwarded syscall.Signal
-	// At is when the command itself ended; it may take longer to end the processes that it left behind.
-	At time.Time
+	At        time.Time // when the command itself ended; the processes that it left behind may end later
 	// Tail holds the last lines of stderr without line ends, at most TailLines. If a launcher marks which process wrote
 	// a line, up to as many lines of the process that failed first come before them.
 	Tail []string
@@ -86,7 +74,7 @@ func (r Result) Status() int {
 // Run runs c in a process group of its own and waits for its end.
 //
 // If Stdin is the controlling terminal and this process's group is in its foreground, the command's group becomes the
-// foreground group, and this one again at the end.
+// foreground group until the end.
 //
 // The end of ctx stops the command: it gets SIGTERM, and its group SIGKILL after Grace. Processes that the command
 // leaves behind in its group are stopped in the same way; they get no time beyond a Grace that already runs. Processes
@@ -94,50 +82,48 @@ func (r Result) Status() int {
 // most 2 s; if the command ends by itself, they keep running. Run does not wait for other processes that hold Stderr
 // open.
 //
-// The error is a [*LookError] if the command could not be started (Result.Code is its status). Other errors say that
-// ctx had ended before, or that other code reaped the command. The way in which the command ended is not an error.
+// The error is a [*LookError] if the command could not be started. Other errors say that ctx had ended before, or that
+// other code reaped the command.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if ctx.Err() != nil {
 		return Result{}, fmt.Errorf("not starting %q: %w", c.Path, context.Cause(ctx))
 	}
-	stdin, stdout, stderr, release, err := c.files()
-	if err != nil {
-		return Result{}, err
-	}
-	defer release()
-
-	var t *tail
-	if c.TailLines > 0 {
-		if t, err = newTail(stderr, c.TailLines, c.TailHosts); err != nil {
+	files := []*os.File{c.Stdin, c.Stdout, c.Stderr} // by descriptor
+	if slices.Contains(files, nil) {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
 			return Result{}, err
 		}
-		stderr = t.w
+		defer func() { _ = null.Close() }()
+		for fd := range files {
+			files[fd] = cmp.Or(files[fd], null)
+		}
+	}
+	var t *tail
+	if c.TailLines > 0 {
+		var err error
+		if t, err = newTail(files[2], c.TailLines, c.TailHosts); err != nil {
+			return Result{}, err
+		}
+		files[2] = t.w
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true}
-	tty := -1
-	if fd := int(stdin.Fd()); ownForeground(fd) {
-		tty = fd
-		attr.Foreground, attr.Ctty = true, fd
-	}
-	proc, err := start(c, &os.ProcAttr{
-		Dir: c.Dir,
-		Env: append([]string{}, c.Environ...), // never nil: that would mean this process's environment
-		// The position of a file is its descriptor.
-		Files: []*os.File{stdin, stdout, stderr},
-		Sys:   attr,
-	})
-	t.started()
-	if err == nil && c.Started != nil {
-		c.Started()
-	}
-	if tty >= 0 {
+	if tty := int(files[0].Fd()); ownForeground(tty) {
+		attr.Foreground, attr.Ctty = true, tty
 		defer takeForeground(tty)
 	}
-	if err != nil {
+	// A nil environment would mean that of this process.
+	environ := append([]string{}, c.Environ...)
+	proc, failed := start(c, &os.ProcAttr{Dir: c.Dir, Env: environ, Files: files, Sys: attr})
+	if t != nil {
+		_ = t.w.Close()
+	}
+	if failed != nil {
 		t.finish()
-		var le *LookError
-		errors.As(err, &le)
-		return Result{Code: le.Status}, err
+		return Result{Code: failed.Status}, failed
+	}
+	if c.Started != nil {
+		c.Started()
 	}
 	g := &group{
 		pgid: proc.Pid, agent: os.Getpid(), grace: max(c.Grace, 0), signals: c.Signals,
@@ -160,36 +146,17 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return r, nil
 }
 
-// files replaces nil by /dev/null; release closes the files that it opened.
-func (c Command) files() (stdin, stdout, stderr *os.File, release func(), err error) {
-	stdin, stdout, stderr, release = c.Stdin, c.Stdout, c.Stderr, func() {}
-	if stdin != nil && stdout != nil && stderr != nil {
-		return stdin, stdout, stderr, release, nil
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, nil, nil, err
-	}
-	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
-		if *f == nil {
-			*f = null
-		}
-	}
-	return stdin, stdout, stderr, func() { _ = null.Close() }, nil
-}
-
 // start starts c. Like execvp, it passes a file that the kernel does not recognise as a program to /bin/sh.
-func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
+func start(c Command, attr *os.ProcAttr) (*os.Process, *LookError) {
 	args := c.Args
 	if len(args) == 0 {
 		args = []string{c.Path}
 	}
-	fork := c.Fork
-	if fork == nil {
-		fork = func(start func() error) error { return start() }
-	}
 	startProcess := func(path string, args []string) (proc *os.Process, err error) {
-		err = fork(func() error {
+		if c.Fork == nil {
+			return os.StartProcess(path, args, attr)
+		}
+		err = c.Fork(func() error {
 			proc, err = os.StartProcess(path, args, attr)
 			return err
 		})
@@ -209,14 +176,15 @@ func start(c Command, attr *os.ProcAttr) (*os.Process, error) {
 	if err == nil {
 		return proc, nil
 	}
-	if le := lookError(args[0], err); le.Status == statusNotFound && executable(c.Path) == nil {
+	le := lookError(args[0], err)
+	if le.Status == statusNotFound && executable(c.Path) == nil {
 		if fi, errDir := os.Stat(c.Dir); c.Dir != "" && (errDir != nil || !fi.IsDir()) {
-			return nil, &LookError{args[0], statusCannotExecute, err}
+			le.Status = statusCannotExecute
+		} else {
+			le.Err = fmt.Errorf("%w: the interpreter or loader that the file asks for is missing", err)
 		}
-		err = fmt.Errorf("%w: the interpreter or loader that the file asks for is missing", err)
-		return nil, &LookError{args[0], statusNotFound, err}
 	}
-	return nil, lookError(args[0], err)
+	return nil, le
 }
 
 func isELF(path string) bool {
@@ -227,7 +195,7 @@ func isELF(path string) bool {
 	defer func() { _ = f.Close() }()
 	magic := make([]byte, 4)
 	_, err = f.Read(magic)
-	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
+	return err == nil && string(magic) == "\x7fELF"
 }
 
 // group is the command: its process group, and the processes that have left that group.
@@ -237,7 +205,7 @@ type group struct {
 	grace   time.Duration
 	signals <-chan os.Signal
 	kill    func(pid int, sig syscall.Signal) error // kill(2)
-	look    func() []Process                        // nil: only the whole group can be signalled
+	look    func() []Process                        // may be nil
 	whole   bool                                    // every signal goes to the whole group
 
 	stopped   bool         // the command was asked to end
@@ -325,19 +293,19 @@ func (g *group) family() family {
 
 // path returns the processes that get a signal; if there are none, the whole group gets it. After a request to end,
 // later signals go to the same processes, because commands that a shell starts in its trap may save the job's work.
-func (g *group) path(f family) (to []Process) {
+func (g *group) path(f family) []Process {
 	if g.whole {
 		return nil
 	}
-	for pid, m := range g.told {
-		if p, ok := f[pid]; ok && p.State != 'Z' && p.Started == m.started {
-			to = append(to, p)
-		}
-	}
-	if len(to) > 0 {
-		return to
+	if told := f.living(g.isTold); len(told) > 0 {
+		return told
 	}
 	return f.path(g.pgid)
+}
+
+func (g *group) isTold(p Process) bool {
+	m, ok := g.told[p.PID]
+	return ok && m.started == p.Started
 }
 
 // ask asks the command to end.
@@ -376,7 +344,7 @@ func (g *group) wake(f family) {
 		g.signalGroup(syscall.SIGCONT)
 	}
 	for _, p := range f {
-		if _, told := g.told[p.PID]; p.State == 'T' && (told || p.Group == g.pgid) {
+		if p.State == 'T' && (p.Group == g.pgid || g.isTold(p)) {
 			_ = g.kill(p.PID, syscall.SIGCONT)
 		}
 	}
@@ -385,14 +353,10 @@ func (g *group) wake(f family) {
 // askAgain repeats the request to processes that lost the signal between a shell's fork and exec.
 func (g *group) askAgain() {
 	f := g.family()
-	var to []Process
-	for pid, m := range g.told {
-		if p, ok := f[pid]; ok && p.State != 'Z' && p.Started == m.started && m.forked != nil &&
-			!slices.Equal(p.args(), m.forked) {
-			to = append(to, p)
-		}
-	}
-	g.tell(f, to, syscall.SIGTERM)
+	g.tell(f, f.living(func(p Process) bool {
+		forked := g.told[p.PID].forked
+		return g.isTold(p) && forked != nil && !slices.Equal(p.args(), forked)
+	}), syscall.SIGTERM)
 	g.lookAgain()
 }
 
@@ -408,38 +372,22 @@ func (g *group) lookAgain() {
 	}
 }
 
-// askGroup asks the whole group to end.
-func (g *group) askGroup(f family) {
+// askRest asks the rest of the group to end, or all of it.
+func (g *group) askRest(f family, all bool) {
 	g.restTold = true
-	g.signalGroup(syscall.SIGTERM)
-	g.wake(f)
-}
-
-// askRest asks the rest of the group to end.
-func (g *group) askRest(f family) {
-	if len(f) == 0 || g.whole {
-		g.askGroup(f)
-		return
+	if all || len(f) == 0 || g.whole {
+		g.signalGroup(syscall.SIGTERM)
+	} else {
+		rest := f.living(func(p Process) bool { return p.Group == g.pgid && !g.isTold(p) })
+		g.tell(f, rest, syscall.SIGTERM)
 	}
-	g.restTold = true
-	var to []Process
-	for _, p := range f {
-		if _, told := g.told[p.PID]; p.Group == g.pgid && p.State != 'Z' && !told {
-			to = append(to, p)
-		}
-	}
-	g.tell(f, to, syscall.SIGTERM)
 	g.wake(f)
 }
 
 // askDaemons asks the processes that left the group to end.
 func (g *group) askDaemons(f family) {
 	g.daemons = true
-	to := slices.DeleteFunc(f.daemons(g.pgid, g.agent), func(p Process) bool {
-		_, told := g.told[p.PID]
-		return told
-	})
-	g.tell(f, to, syscall.SIGTERM)
+	g.tell(f, slices.DeleteFunc(f.daemons(g.pgid, g.agent), g.isTold), syscall.SIGTERM)
 	g.wake(f)
 }
 
@@ -447,7 +395,7 @@ func (g *group) askDaemons(f family) {
 func (g *group) askAll() {
 	f := g.family()
 	if len(f) > 0 && !g.restTold && !g.whole { // otherwise the whole group was asked at once
-		g.askRest(f)
+		g.askRest(f, false)
 	}
 	g.askDaemons(f)
 }
@@ -459,10 +407,9 @@ func (g *group) end() {
 	if len(g.told) == 0 {
 		return
 	}
-	f := g.family()
-	for pid, m := range g.told {
-		if p, ok := f[pid]; ok && p.Started == m.started {
-			_ = g.kill(pid, syscall.SIGKILL)
+	for _, p := range g.family() {
+		if g.isTold(p) {
+			_ = g.kill(p.PID, syscall.SIGKILL)
 		}
 	}
 }
@@ -538,15 +485,17 @@ func (g *group) sweep() {
 		}
 		g.begin()
 		g.rest = nil // the whole group is asked now, and daemons may be meant to stay
-		g.askGroup(g.family())
+		g.askRest(g.family(), true)
 	}
 	// The kernel reports no empty group, and the members are not our children: check again at growing intervals.
 	const longest = 50 * time.Millisecond
-	wait := time.Millisecond
-	tick := time.NewTimer(wait)
-	defer tick.Stop()
-	var killed, last <-chan time.Time
-	for {
+	var end time.Time // zero: it waits without limit
+	giveUpAfter := func(wait time.Duration) {
+		if at := time.Now().Add(wait); end.IsZero() || at.Before(end) {
+			end = at
+		}
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, longest) {
 		g.forget()
 		if g.gone() {
 			// These were about to become daemons when the rest of the group was asked to end.
@@ -558,35 +507,24 @@ func (g *group) sweep() {
 				return
 			case g.gone():
 				g.askDaemons(g.family())
-				last = time.After(lastShare(g.grace))
+				giveUpAfter(lastShare(g.grace))
 				continue
 			case !g.restTold:
-				g.askRest(g.family())
+				g.askRest(g.family(), false)
 			}
 		}
-		select {
-		case <-tick.C:
-			wait = min(2*wait, longest)
-			tick.Reset(wait)
-		case s, ok := <-g.signals:
-			if !ok {
-				g.signals = nil
-				break
-			}
-			g.forward(s)
-		case <-g.again:
-			g.askAgain()
-		case <-g.rest:
-			g.askAll()
-		case <-g.deadline:
-			g.end()
-			// If no init reaps orphans, zombies stay in the group for ever.
-			killed = time.After(time.Second)
-		case <-last:
-			return
-		case <-killed:
+		if g.killed {
+			giveUpAfter(time.Second) // if no init reaps orphans, zombies stay in the group for ever
+		}
+		if !end.IsZero() {
+			wait = min(wait, time.Until(end))
+		}
+		if wait <= 0 {
 			return
 		}
+		tick, cancel := context.WithTimeout(context.Background(), wait)
+		g.step(tick, tick.Done())
+		cancel()
 	}
 }
 

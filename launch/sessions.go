@@ -1,9 +1,9 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -14,26 +14,27 @@ const shellFailureTimeout = 10 * time.Second
 
 // Statuses are the exit statuses of a job whose command does not report what went wrong.
 type Statuses struct {
-	// Lost is for a lost rank or daemon: a retry may help.
-	Lost int
-	// Unused is for a launcher that did not use the job's hosts, or was told to use others: a retry does not help.
-	Unused int
+	Lost   int // for a lost rank or daemon: a retry may help
+	Unused int // for a launcher that did not use the job's hosts, or was told to use others: a retry does not help
 }
 
-// Sessions holds what rank 0 knows about the sessions by which a launcher reached other hosts. Its methods Begun, Ended
-// and Failed take the events; a [Supervisor] draws the conclusions.
+// Sessions holds what rank 0 knows about the sessions by which a launcher reached other hosts, for a [Supervisor].
 type Sessions struct {
 	statuses Statuses
 	fails    chan failure   // the first failure of a daemon
 	idle     chan time.Time // when the last running daemon ended
 	done     chan farewell  // the latest daemon that ended with status 0 and with its ranks
 
-	mu      sync.Mutex
-	reached map[string]bool // hosts on which a command was started
-	used    map[string]bool // hosts on which more than a probe was started
+	mu   sync.Mutex
+	seen seen
+}
+
+// seen is what the sessions have shown until now.
+type seen struct {
+	reached map[string]bool // the hosts on which a command was started; true: more than a probe
 	hosts   int             // the number of hosts with daemons, as the launcher reports it
 	tree    bool            // daemons start an unknown number of further daemons
-	watched bool            // the launcher of a daemon notices failures itself
+	watched bool            // the launcher of a daemon watches its remote shells itself
 	running int             // running daemons that stay in their session until the job ends
 	lost    string          // the first daemon whose session was lost
 }
@@ -42,8 +43,16 @@ type Sessions struct {
 func NewSessions(statuses Statuses) *Sessions {
 	return &Sessions{
 		statuses: statuses, fails: make(chan failure, 1), idle: make(chan time.Time, 1), done: make(chan farewell, 1),
-		reached: make(map[string]bool), used: make(map[string]bool),
+		seen: seen{reached: make(map[string]bool)},
 	}
+}
+
+func (s *Sessions) now() seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.seen
+	now.reached = maps.Clone(now.reached)
+	return now
 }
 
 // farewell says when all ranks of a host ended. The daemon that reports it exits with 0, whatever their statuses were.
@@ -52,12 +61,11 @@ type farewell struct {
 	at             time.Time
 }
 
-// failure is a reason to end the command: how long it may take to end by itself, and the status of the job if it does
-// not.
+// failure is a reason to end the command.
 type failure struct {
 	reason  string
-	timeout time.Duration
-	status  int
+	timeout time.Duration // how long the command may take to end by itself
+	status  int           // of the job if it does not
 }
 
 func (s *Sessions) fail(f failure) {
@@ -77,25 +85,22 @@ func (s *Sessions) begun(host string, daemon Daemon, probe bool) {
 	l := daemon.launcher()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.reached[host] = true
-	s.used[host] = s.used[host] || !probe
-	s.hosts = max(s.hosts, daemon.Hosts)
-	s.tree = s.tree || daemon.tree()
-	s.watched = s.watched || daemon.Program != "" && !l.MissesFailures
+	now := &s.seen
+	now.reached[host] = now.reached[host] || !probe
+	now.hosts = max(now.hosts, daemon.Hosts)
+	now.tree = now.tree || daemon.tree()
+	now.watched = now.watched || daemon.Program != "" && !l.MissesFailures
 	if !daemon.Detached && l.DaemonsStay {
-		s.running++
+		now.running++
 	}
 }
 
 // Failure describes a command on another host that could not be started, or whose session was lost.
 type Failure struct {
 	Host, Command string
-	// Stage is the step that failed.
-	Stage string
-	// Unknown says that no container of the job has this host name.
-	Unknown bool
-	// Running says that the command was running.
-	Running bool
+	Stage         string // the step that failed
+	Unknown       bool   // no container of the job has this host name
+	Running       bool   // the command was running
 }
 
 // Failed takes a failure. An unknown host name counts only if the launcher would not notice the failure itself: a
@@ -103,9 +108,8 @@ type Failure struct {
 func (s *Sessions) Failed(f Failure) {
 	d, ok := DaemonOf(f.Command)
 	l := d.launcher()
-	failed := failure{
-		fmt.Sprintf("the remote shell to %s failed (%s)", f.Host, f.Stage), shellFailureTimeout, s.statuses.Lost,
-	}
+	reason := fmt.Sprintf("the remote shell to %s failed (%s)", f.Host, f.Stage)
+	failed := failure{reason, shellFailureTimeout, s.statuses.Lost}
 	if ok {
 		failed.timeout = l.FailureTimeout
 	}
@@ -135,7 +139,9 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 		s.ended()
 	case !l.MissesFailures:
 	case status == 0:
-		s.over(host, l.Name)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		latest(s.done, farewell{host, l.Name, time.Now()})
 	default:
 		reason := fmt.Sprintf("the launcher's proxy on %s ended with status %d", host, status)
 		f := failure{reason, l.FailureTimeout, s.statuses.Lost}
@@ -146,28 +152,13 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 	}
 }
 
-// isWatched reports whether the launcher watches its remote shells itself. On a busy machine it may take long to wait
-// for a remote shell that it has killed.
-func (s *Sessions) isWatched() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.watched
-}
-
 func (s *Sessions) ended() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running--
-	if s.running > 0 {
-		return
+	s.seen.running--
+	if s.seen.running <= 0 {
+		latest(s.idle, time.Now())
 	}
-	latest(s.idle, time.Now())
-}
-
-func (s *Sessions) over(host, launcher string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	latest(s.done, farewell{host, launcher, time.Now()})
 }
 
 // latest replaces the value in a channel of capacity 1. Calls must not overlap.
@@ -183,33 +174,7 @@ func (s *Sessions) lose(reason string, counted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if counted {
-		s.running--
+		s.seen.running--
 	}
-	if s.lost == "" {
-		s.lost = reason
-	}
-}
-
-func (s *Sessions) now() (running int, lost string, reached []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for host := range s.reached {
-		reached = append(reached, host)
-	}
-	slices.Sort(reached)
-	return s.running, s.lost, reached
-}
-
-// usedHosts returns the hosts on which more than a probe was started.
-func (s *Sessions) usedHosts() map[string]bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.used)
-}
-
-// told returns on how many hosts the launcher reports daemons, and whether daemons start an unknown number of others.
-func (s *Sessions) told() (hosts int, tree bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hosts, s.tree
+	s.seen.lost = cmp.Or(s.seen.lost, reason)
 }

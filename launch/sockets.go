@@ -5,9 +5,8 @@ import "strings"
 // sockets holds the variables of collective libraries on a host with several networks: NCCL and Gloo under any
 // launcher, UCX and libfabric under MPI.
 var sockets = Launcher{
-	Name:         "NCCL, Gloo",
-	Variables:    socketVariables,
-	OwnVariables: socketsOwn,
+	Name:      "NCCL, Gloo",
+	Variables: socketVariables,
 	Choices: []choice{
 		{"NCCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME --network-interface --network-interfaces"},
 		{"GLOO_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"},
@@ -22,19 +21,18 @@ var sockets = Launcher{
 		home: ".nccl.conf ucx.conf", conf: "nccl.conf ucx/ucx.conf", dir: "ucx.conf", variables: "NCCL_CONF_FILE",
 	},
 	FabricVariables: socketsFabric,
-	FabricOwn:       socketsFabricOwn,
 }
 
 func socketVariables(l Setup) []Var {
 	if !l.Several {
 		return nil
 	}
-	return socketsOwn(l.Interface)
+	return OwnVariables(l.Interface)
 }
 
-// socketsOwn returns the variables that name the interface: NCCL uses it for its bootstrap and sockets, Gloo and
-// TensorPipe under PyTorch for everything.
-func socketsOwn(network string) []Var {
+// OwnVariables returns the variables that name the interface over which this host is reached; hosts with several set
+// them for their own ranks. NCCL uses it for its bootstrap and sockets, Gloo and TensorPipe (PyTorch) for everything.
+func OwnVariables(network string) []Var {
 	var t table
 	t.set("NCCL_SOCKET_IFNAME", network, "NCCL meets over the network that the hosts share")
 	t.set("GLOO_SOCKET_IFNAME", network, "Gloo talks over the network that the hosts share")
@@ -46,8 +44,8 @@ func socketsFabric(f Fabric) []Var {
 	var t table
 	switch {
 	case f.Kind == FabricVerbs:
-		t.set("UCX_CONFIG_DIR", f.ConfigDir,
-			"UCX 1.12 and later reads from ucx.conf there which ports all ranks can reach")
+		const why = "UCX 1.12 and later reads from ucx.conf there which ports all ranks can reach"
+		t.set("UCX_CONFIG_DIR", f.ConfigDir, why)
 	case f.Kind == FabricEFA:
 		t.set("FI_PROVIDER", "efa", "every rank has Amazon's EFA")
 	case f.Kind == FabricTCP && f.Devices:
@@ -62,12 +60,15 @@ func socketsFabric(f Fabric) []Var {
 	return t
 }
 
-func socketsFabricOwn(f Fabric) []Var {
-	var t table
-	if f.Kind == FabricVerbs {
-		ports := strings.Join(f.Ports, ",")
-		t.set("UCX_NET_DEVICES", ports, "the ports of this rank that all ranks can reach")
-		t.set("NCCL_IB_HCA", "="+ports, "the ports of this rank that all ranks can reach")
+// Own returns the variables that hold names of this rank's own devices.
+func (f Fabric) Own() []Var {
+	if f.Kind != FabricVerbs {
+		return nil
 	}
+	const why = "the ports of this rank that all ranks can reach"
+	ports := strings.Join(f.Ports, ",")
+	var t table
+	t.set("UCX_NET_DEVICES", ports, why)
+	t.set("NCCL_IB_HCA", "="+ports, why)
 	return t
 }

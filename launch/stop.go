@@ -22,14 +22,12 @@ const launcherEndTime = 3 * time.Second
 
 // Stopper passes signals on to a command, and stops the ranks of a launcher before the launcher.
 type Stopper struct {
-	// Line is the command line, and Grace the time between SIGTERM and SIGKILL.
-	Line  []string
-	Grace time.Duration
-	Log   *slog.Logger
-	// Hard signals the command itself, Soft the ranks of its launcher on all hosts.
-	Hard, Soft func(os.Signal)
-	// Launchers lists the launchers that run now: the command itself, or those below it. nil means none.
-	Launchers func() []int
+	Line      []string      // the command line
+	Grace     time.Duration // between SIGTERM and SIGKILL
+	Log       *slog.Logger
+	Hard      func(os.Signal) // signals the command itself
+	Soft      func(os.Signal) // signals the ranks of its launcher on all hosts
+	Launchers func() []int    // the launchers that run now: the command itself, or those below it; may be nil
 
 	mu     sync.Mutex
 	told   bool // the command or its ranks were told to end
@@ -82,7 +80,7 @@ func ends(sig os.Signal) bool {
 // are no ranks or too little time. The caller holds the lock.
 func (g *Stopper) pass(sig os.Signal) {
 	var below []int
-	direct := startsRanks(g.Line)
+	direct := lineStarts(g.Line, ranks)
 	if ends(sig) {
 		g.told = true
 		if g.begun {
@@ -110,27 +108,24 @@ func (g *Stopper) pass(sig os.Signal) {
 		time.AfterFunc(g.Grace, func() { g.Hard(syscall.SIGKILL) }))
 }
 
-// End cancels the signals that are still scheduled. It reports whether a launcher was running when the command was told
-// to end.
+// End cancels scheduled signals. It reports whether a launcher was running when the command was told to end.
 func (g *Stopper) End() bool {
 	g.mu.Lock()
-	ranked, cancel := g.ranked, g.cancel
+	defer g.mu.Unlock()
 	for _, t := range g.timers {
 		t.Stop()
 	}
-	g.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	if g.cancel != nil {
+		g.cancel()
 	}
-	return ranked
+	return g.ranked
 }
 
-// RankLaunchers returns the launchers of ranks among the processes of the job, including launchers that another
-// launcher or a script started.
+// RankLaunchers returns the launchers of ranks among the processes of the job, whatever started them.
 func RankLaunchers(job []Process) (found []int) {
 	for _, p := range job {
 		line := p.args()
-		if p.State != 'Z' && (IsLauncher(p.Name) || startsRanks(line)) && !asksVersion(line) {
+		if p.State != 'Z' && (IsLauncher(p.Name) || lineStarts(line, ranks)) && !asksVersion(line) {
 			found = append(found, p.PID)
 		}
 	}
@@ -140,10 +135,10 @@ func RankLaunchers(job []Process) (found []int) {
 // whenEnded calls f when all of these processes have ended; they need not be children. The caller calls cancel once; f
 // does not run after it returns. Without pidfd_open(2), whenEnded does nothing.
 func whenEnded(pids []int, f func()) (cancel func()) {
-	var fds []unix.PollFd
+	var running []*os.File // a pidfd becomes readable when its process ends
 	closeAll := func() {
-		for _, p := range fds {
-			_ = unix.Close(int(p.Fd))
+		for _, p := range running {
+			_ = p.Close()
 		}
 	}
 	for _, pid := range pids {
@@ -155,48 +150,42 @@ func whenEnded(pids []int, f func()) (cancel func()) {
 			closeAll()
 			return func() {}
 		}
-		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-	}
-	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		closeAll()
-		return func() {}
+		_ = unix.SetNonblock(fd, true) // so that Close ends awaitEnd; PIDFD_NONBLOCK needs Linux 5.10
+		running = append(running, os.NewFile(uintptr(fd), "pidfd"))
 	}
 	var wait sync.WaitGroup
 	wait.Go(func() {
-		defer closeAll()
-		for len(fds) > 0 {
-			waiting := append(slices.Clone(fds), unix.PollFd{Fd: int32(stop), Events: unix.POLLIN})
-			_, err := unix.Poll(waiting, -1)
-			if err != nil && !errors.Is(err, unix.EINTR) || waiting[len(fds)].Revents != 0 {
+		for _, p := range running {
+			if !awaitEnd(p) {
 				return
-			}
-			for i, p := range waiting[:len(fds)] {
-				if p.Revents != 0 {
-					_ = unix.Close(int(p.Fd))
-					fds = slices.Delete(fds, i, i+1)
-					break
-				}
 			}
 		}
 		f()
 	})
 	return func() {
-		_, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		closeAll()
 		wait.Wait()
-		_ = unix.Close(stop)
 	}
+}
+
+// awaitEnd waits until a process has ended. It returns false if the pidfd was closed before.
+func awaitEnd(pidfd *os.File) bool {
+	raw, err := pidfd.SyscallConn()
+	return err == nil && raw.Read(func(fd uintptr) bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0
+	}) == nil
 }
 
 // Ranks returns the processes of the job that a launcher started as ranks: processes with a rank's variable whose
 // parent has none. A variable in environ, the environment of the container, marks no rank. In job a parent comes before
 // its children. If a rank leads a process group, the result has the number of the group: -pid.
 func Ranks(job []Process, environ []string) (found []int) {
-	inherited := func(name string) bool {
-		value, _ := lookupEnv(environ, name)
-		return value != ""
+	var marks []string
+	for _, l := range launchers {
+		marks = append(marks, l.RankVariables...)
 	}
-	marks := slices.DeleteFunc(rankVariables(), inherited)
+	marks = slices.DeleteFunc(marks, setIn(environ))
 	marked := make(map[int]bool)
 	for _, p := range job {
 		has := p.variables()

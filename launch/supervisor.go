@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,8 +19,7 @@ import (
 // hosts show that.
 
 const (
-	// idleTimeout is how long a launcher may run after all its daemons have ended, because it may still have to print
-	// the output of the ranks.
+	// idleTimeout is how long a launcher may still print the output of the ranks after all its daemons have ended.
 	idleTimeout = 10 * time.Second
 	// zombieInterval is the time between two checks for failed children that the launcher may not have waited for.
 	zombieInterval = 5 * time.Second
@@ -28,27 +28,24 @@ const (
 )
 
 // Supervisor watches a command on rank 0 that is a launcher or may start launchers, ends it if it cannot go on, and
-// judges how the job ended. Its input are the events of [Sessions] and of the methods Stop and Lost.
+// judges how the job ended.
 type Supervisor struct {
-	// Line is the command line, Self the name of this host, and Hosts the number of hosts.
-	Line  []string
-	Self  string
-	Hosts int
-	// Own is the environment of the job, Environ that of the command.
-	Own, Environ []string
-	// AllowPartial accepts a launcher that does not use all hosts that it was asked to use.
-	AllowPartial bool
+	Line         []string // the command line
+	Self         string   // the name of this host
+	Hosts        int      // the number of hosts
+	Own          []string // the environment of the job
+	Environ      []string // that of the command
+	AllowPartial bool     // a launcher need not use all hosts that it was asked to use
 	Log          *slog.Logger
 
 	Sessions *Sessions
 	Asks     *Asks
 
-	// Processes lists the processes of the job in this container; SinceBoot is the clock of their start times.
-	Processes func() []Process
-	SinceBoot func() time.Duration
-	// Hard signals the command, Gently signals its ranks first; Kill is kill(2).
-	Hard, Gently func(os.Signal)
-	Kill         func(pid int, sig syscall.Signal) error
+	Processes func() []Process     // those of the job in this container
+	SinceBoot func() time.Duration // the clock of their start times
+	Hard      func(os.Signal)      // signals the command
+	Gently    func(os.Signal)      // signals its ranks first
+	Kill      func(pid int, sig syscall.Signal) error
 
 	stops  chan Stop
 	losses chan Loss
@@ -62,25 +59,22 @@ func Supervise(s Supervisor) *Supervisor {
 }
 
 // Stop takes a rank's request to end the job. It returns when Watch has received it, or has returned.
-func (s *Supervisor) Stop(want Stop) {
-	select {
-	case s.stops <- want:
-	case <-s.done:
-	}
-}
+func (s *Supervisor) Stop(want Stop) { tell(s, s.stops, want) }
 
 // Lost takes the loss of a rank. It returns when Watch has received it, or has returned.
-func (s *Supervisor) Lost(l Loss) {
+func (s *Supervisor) Lost(l Loss) { tell(s, s.losses, l) }
+
+func tell[T any](s *Supervisor, events chan<- T, event T) {
 	select {
-	case s.losses <- l:
+	case events <- event:
 	case <-s.done:
 	}
 }
 
-// Interruption is why the command was stopped, and the status of the job then; 0 means the command's own status.
+// Interruption is why the command was stopped.
 type Interruption struct {
 	Reason string
-	Status int
+	Status int    // of the job; 0 means the command's own status
 	Lost   string // a loss or failure that came after the command was told to end for another reason
 }
 
@@ -102,17 +96,14 @@ type watch struct {
 }
 
 // Watch handles events while the command runs, until ctx ends. It returns the first reason for which the command was
-// stopped: the request of a rank, a lost rank, or a failed daemon of a launcher that did not end by itself.
-//
-// After a request to stop, the ranks are signalled first; a command that cannot go on is stopped at once. Watch is
+// stopped: the request of a rank, a lost rank, or a failed daemon of a launcher that did not end by itself. Watch is
 // called once.
 func (s *Supervisor) Watch(ctx context.Context) Interruption {
 	defer close(s.done)
 	w := watch{Supervisor: s}
-	look := time.NewTicker(zombieInterval)
-	defer look.Stop()
-	if !w.isLauncher() {
-		look.Stop()
+	var look <-chan time.Time
+	if w.isLauncher() {
+		look = time.Tick(zombieInterval)
 	}
 	for {
 		select {
@@ -122,7 +113,7 @@ func (s *Supervisor) Watch(ctx context.Context) Interruption {
 			w.failedAt, w.impatient = time.Now(), time.After(w.failed.timeout)
 		case <-w.impatient:
 			w.abortAfterFailure()
-		case <-look.C:
+		case <-look:
 			w.lookForZombies()
 		case <-w.force:
 			s.Hard(syscall.SIGKILL)
@@ -152,10 +143,7 @@ func (w *watch) end(pass func(os.Signal), sig int, because Interruption) {
 		return
 	}
 	w.why = because
-	if sig <= 0 {
-		sig = int(syscall.SIGTERM)
-	}
-	pass(syscall.Signal(sig))
+	pass(EndSignal(sig))
 }
 
 // abort ends a command that cannot go on: it has nothing left to save, and a launcher may not end without its daemons.
@@ -185,7 +173,7 @@ func (w *watch) abortAfterFailure() {
 
 // lookForZombies finds a failed remote shell for which the launcher has not waited since the last check.
 func (w *watch) lookForZombies() {
-	if w.Sessions.isWatched() {
+	if w.Sessions.now().watched { // on a busy machine it may take long to wait for a shell that it has killed
 		return
 	}
 	all := w.Processes()
@@ -200,32 +188,25 @@ func (w *watch) lookForZombies() {
 	w.dead = now
 }
 
-// endStuck kills launchers that are still running although all daemons have ended, unless new daemons were started. A
+// endStuck kills the launchers that were started before all daemons ended and still run, unless new daemons were
+// started: they only have to exit. Open MPI 5.0 may wait for itself at that point (openpmix/prrte#1607, #1839). A
 // script goes on by itself.
 func (w *watch) endStuck() {
-	running, _, _ := w.Sessions.now()
-	if running > 0 || !w.killStuck() || !w.isLauncher() {
+	if w.Sessions.now().running > 0 {
 		return
 	}
-	if w.why.Reason == "" {
-		w.why = Interruption{
-			Reason: "the launcher did not end after all its daemons had ended", Status: w.Sessions.statuses.Lost,
-		}
-	}
-}
-
-// killStuck kills the launchers of this job that were started before its daemons ended and still run: they only have to
-// exit. Open MPI 5.0 may wait for itself at that point (openpmix/prrte#1607, #1839).
-func (w *watch) killStuck() bool {
 	killed := false
 	for _, pid := range w.launchersSince(w.idle) {
 		w.Log.Error("killing a launcher that did not end after all its daemons had ended", "phase", "wait", "pid", pid)
 		killed = w.Kill(pid, syscall.SIGKILL) == nil || killed
 	}
-	return killed
+	if killed && w.isLauncher() && w.why.Reason == "" {
+		const reason = "the launcher did not end after all its daemons had ended"
+		w.why = Interruption{Reason: reason, Status: w.Sessions.statuses.Lost}
+	}
 }
 
-// tellLull logs that all ranks of a host have ended while others go on. MPICH does not end a job if the only rank of a
+// tellLull logs that all ranks of a host have ended while others go on: MPICH does not end a job if the only rank of a
 // host exits with an error, and the other ranks may wait for it for ever.
 func (w *watch) tellLull() {
 	if pids := w.launchersSince(w.left.at); len(pids) > 0 && pids[0] != w.told {
@@ -280,34 +261,31 @@ func SinceBoot() time.Duration {
 
 // Ending is what is known when the command has ended.
 type Ending struct {
-	Result Result
-	Why    Interruption
-	// Launcher says that the command is a launcher, or ran one when it was told to stop.
-	Launcher bool
-	// OOMKills is the number of processes that the kernel killed on this host for lack of memory.
-	OOMKills int
+	Result   Result
+	Why      Interruption
+	Launcher bool // the command is a launcher, or ran one when it was told to stop
+	OOMKills int  // processes that the kernel killed on this host for lack of memory
 	// Absent returns a lost rank, and waits up to settle for one to be noticed; nil if no rank is lost.
 	Absent func(settle time.Duration) *Loss
 }
 
-// Judge returns how the job ended. Events that the Supervisor knows of override the command's exit status if that hides
-// them.
+// Judge returns how the job ended. Events override the command's exit status if it hides them.
 func (s *Supervisor) Judge(e Ending) Outcome {
 	result, why, statuses := e.Result, e.Why, s.Sessions.statuses
 	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
 	direct := s.isLauncher()
-	_, lost, _ := s.Sessions.now()
-	announced, known := announcedStatus(result.Tail)
+	lost := s.Sessions.now().lost
 	switch {
-	case why.Status == statuses.Lost && result.Signal == syscall.SIGKILL && known:
-		o.Status = announced // the launcher named a failed rank, then hung and was killed
 	case why.Status != 0:
 		o.Status = why.Status
+		if why.Status == statuses.Lost && result.Signal == syscall.SIGKILL {
+			// The launcher may have named a failed rank before it hung and was killed.
+			o.Status = cmp.Or(announcedStatus(result.Tail), why.Status)
+		}
 	case e.Launcher && result.Forwarded != 0:
 		o.Status = result.JobStatus(true)
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
-	case direct && o.Status == 0 && lost != "":
-		// Open MPI 5.0 exits with 0 if a host is lost.
+	case direct && o.Status == 0 && lost != "": // Open MPI 5.0 exits with 0 if a host is lost
 		o = Outcome{Status: statuses.Lost, Reason: lost + "; " + o.Reason}
 	case direct && o.Status == 0 && s.Hosts > 1 && s.lostMeanwhile(e, 0, &o):
 	case o.Status == 0 && why.Lost != "":
@@ -316,8 +294,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 		if partial := s.Reached(); partial != nil {
 			return *partial
 		}
-	case why.Reason == "" && result.Forwarded == 0 && s.Hosts > 1:
-		// A launcher that fails because a host is lost exits with a status of its own.
+	case why.Reason == "" && result.Forwarded == 0 && s.Hosts > 1: // it may have failed because a host is lost
 		s.lostMeanwhile(e, SettleTime, &o)
 	}
 	if why.Reason != "" {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,15 +53,13 @@ func TestDaemonsAreIdleWhenTheLastHasEnded(t *testing.T) {
 	d.ended()
 	require.Len(t, d.idle, 1, "only the latest counts, and sending does not block")
 	d.lose("the second is not", false)
-	_, lost, reached := d.now()
-	require.Equal(t, "the first is kept", lost)
-	require.Equal(t, []string{"a", "b", "c"}, reached)
-	hosts, tree := d.told()
-	require.Equal(t, 4, hosts)
-	require.False(t, tree)
+	now := d.now()
+	require.Equal(t, "the first is kept", now.lost)
+	require.Equal(t, []string{"a", "b", "c"}, slices.Sorted(maps.Keys(now.reached)))
+	require.Equal(t, 4, now.hosts)
+	require.False(t, now.tree)
 	d.begun("c", Daemon{Program: "hydra_bstrap_proxy"}, false)
-	_, tree = d.told()
-	require.True(t, tree)
+	require.True(t, d.now().tree)
 }
 
 // Open MPI watches its remote shells, hydra does not.
@@ -68,11 +68,11 @@ func TestDaemonsAreWatched(t *testing.T) {
 		"orted": true, "prted": true, "hydra_pmi_proxy": false, "pmi_proxy": false, "": false,
 	} {
 		d := NewSessions(Statuses{75, 69})
-		require.False(t, d.isWatched())
+		require.False(t, d.now().watched)
 		d.begun("a", Daemon{Program: program, Detached: program == "prted"}, false)
-		require.Equal(t, want, d.isWatched(), program)
+		require.Equal(t, want, d.now().watched, program)
 		d.begun("b", Daemon{}, true)
-		require.Equal(t, want, d.isWatched(), program)
+		require.Equal(t, want, d.now().watched, program)
 	}
 }
 

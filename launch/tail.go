@@ -2,10 +2,13 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,10 +18,8 @@ import (
 )
 
 const (
-	// maxLine is how many bytes of a line are kept; a longer line is passed on in full.
-	maxLine = 4096
-	// maxOrigins is the number of processes for which lines are kept, maxOriginLine the length of these lines: 0.7 MB
-	// with 20 lines each.
+	maxLine = 4096 // bytes of a line that are kept; a longer line is passed on in full
+	// The lines of maxOrigins processes, each with maxOriginLine bytes, take 0.7 MB with 20 lines per process.
 	maxOrigins    = 64
 	maxOriginLine = 512
 )
@@ -46,8 +47,7 @@ type tail struct {
 
 // ring holds the last lines, at most max.
 type ring struct {
-	lines []kept
-	next  int
+	lines []kept // oldest first
 	max   int
 }
 
@@ -58,31 +58,24 @@ type kept struct {
 }
 
 func (r *ring) add(line kept) {
-	if len(r.lines) < r.max {
-		r.lines = append(r.lines, line)
-		return
+	if len(r.lines) == r.max {
+		r.lines = slices.Delete(r.lines, 0, 1)
 	}
-	r.lines[r.next] = line
-	r.next = (r.next + 1) % r.max
-}
-
-// ordered returns the lines, oldest first.
-func (r *ring) ordered() []kept {
-	return append(append([]kept{}, r.lines[r.next:]...), r.lines[:r.next]...)
+	r.lines = append(r.lines, line)
 }
 
 // last returns the number of the latest line.
-func (r *ring) last() int { return r.lines[(r.next+len(r.lines)-1)%len(r.lines)].number }
+func (r *ring) last() int { return r.lines[len(r.lines)-1].number }
 
 func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 	// os.Pipe does not fit: the command's end must be in blocking mode, ours must not.
 	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("making a pipe for stderr: %w", err)
+	err := unix.Pipe2(fds[:], unix.O_CLOEXEC)
+	if err == nil {
+		err = unix.SetNonblock(fds[0], true)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil {
-		err = fmt.Errorf("making a pipe for stderr: %w", err)
-		return nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
+	if err != nil {
+		return nil, fmt.Errorf("making a pipe for stderr: %w", err)
 	}
 	t := &tail{
 		fd: fds[0], r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),
@@ -94,13 +87,6 @@ func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 	}
 	go t.copy()
 	return t, nil
-}
-
-// started closes our copy of the command's end.
-func (t *tail) started() {
-	if t != nil {
-		_ = t.w.Close()
-	}
 }
 
 // copy passes bytes on until the last writer has closed the pipe, or finish stops it.
@@ -123,21 +109,10 @@ func (t *tail) copy() {
 // drain passes on the bytes that are in the pipe now, at most as many as it can hold: a process outside the group may
 // go on writing.
 func (t *tail) drain(buf []byte) {
-	raw, err := t.r.SyscallConn()
-	if err != nil || t.r.SetReadDeadline(time.Time{}) != nil {
-		return
-	}
-	_ = raw.Read(func(fd uintptr) bool {
-		t.readPipe(int(fd), buf)
-		return true
-	})
-}
-
-func (t *tail) readPipe(fd int, buf []byte) {
-	left, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+	left, err := unix.FcntlInt(uintptr(t.fd), unix.F_GETPIPE_SZ, 0)
 	for err == nil && left > 0 {
 		var n int
-		n, err = unix.Read(fd, buf)
+		n, err = unix.Read(t.fd, buf)
 		if errors.Is(err, syscall.EINTR) {
 			err = nil
 			continue
@@ -189,19 +164,13 @@ func firstChunk(p []byte) int {
 
 // remember splits bytes into lines and keeps the last ones.
 func (t *tail) remember(p []byte) {
-	if len(p) == 0 {
-		return
-	}
-	for {
-		line, rest, found := bytes.Cut(p, []byte("\n"))
-		if room := maxLine - len(t.partial); room > 0 {
-			t.partial = append(t.partial, line[:min(room, len(line))]...)
+	for line := range bytes.Lines(p) {
+		line, ended := bytes.CutSuffix(line, []byte("\n"))
+		room := max(maxLine-len(t.partial), 0)
+		t.partial = append(t.partial, line[:min(room, len(line))]...)
+		if ended {
+			t.keep()
 		}
-		if !found {
-			return
-		}
-		t.keep()
-		p = rest
 	}
 }
 
@@ -231,13 +200,9 @@ func (t *tail) keep() {
 
 // forget makes room for another process: it drops the lines of the process that has not written for longest.
 func (t *tail) forget() {
-	silent := ""
-	for name, r := range t.origins {
-		if silent == "" || r.last() < t.origins[silent].last() {
-			silent = name
-		}
-	}
-	delete(t.origins, silent)
+	delete(t.origins, slices.MinFunc(slices.Collect(maps.Keys(t.origins)), func(a, b string) int {
+		return t.origins[a].last() - t.origins[b].last()
+	}))
 }
 
 // origin returns the process that wrote a line, as a launcher marks it:
@@ -263,9 +228,9 @@ func (t *tail) origin(line string) string {
 	}
 	number := strings.TrimLeft(name[strings.IndexByte(name, '@')+1:], "0123456789,") == ""
 	word := strings.TrimRight(name, "0123456789")
+	stream, _, _ := strings.Cut(rest, ":")
 	switch {
-	case number && (strings.HasPrefix(rest, "<stderr>:") || strings.HasPrefix(rest, "<stdout>:") ||
-		strings.HasPrefix(rest, "<stddiag>:")):
+	case number && (stream == "<stderr>" || stream == "<stdout>" || stream == "<stddiag>") && stream != rest:
 		return name
 	case start > 0:
 		return ""
@@ -281,49 +246,46 @@ func (t *tail) origin(line string) string {
 // unreadTimeout is how long the reader of stderr may take for the next few KiB that an ended command has written.
 const unreadTimeout = 2 * time.Second
 
-// finish passes on the rest of the pipe, as long as stderr is read. It returns the kept lines, oldest first, and the
-// number of bytes that were not passed on. The kept lines are the last lines of all, preceded by lines of the process
-// that failed first if the launcher or other processes have pushed these out.
+// finish passes on the rest of the pipe, as long as stderr is read. It returns the last lines, preceded by lines of the
+// process that failed first if others have pushed these out, and the number of bytes that were not passed on.
 func (t *tail) finish() (lines []string, lost int) {
 	if t == nil {
 		return nil, 0
 	}
 	_ = t.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader; the pipe keeps its bytes
-	if !t.await() {
-		t.readPipe(t.fd, make([]byte, 32<<10)) // keeps the last lines; copy is blocked in a write
-	} else {
+	if t.await() {
 		_ = t.r.Close()
+	} else {
+		t.drain(make([]byte, 32<<10)) // keeps the last lines; copy is blocked in a write
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.partial) > 0 {
 		t.keep()
 	}
-	all := t.all.ordered()
-	if culprit := t.culprit(all); culprit != nil {
-		var before []kept
-		for _, l := range culprit.ordered() {
-			if len(all) > 0 && l.number < all[0].number {
-				before = append(before, l)
+	all := t.all.lines
+	lines = make([]string, 0, 2*len(all))
+	if culprit := t.culprit(); culprit != nil {
+		for _, l := range culprit.lines {
+			if l.number < all[0].number {
+				lines = append(lines, l.text)
 			}
 		}
-		all = append(before, all...)
 	}
-	lines = make([]string, len(all))
-	for i, l := range all {
-		lines[i] = l.text
+	for _, l := range all {
+		lines = append(lines, l.text)
 	}
 	return lines, t.lost
 }
 
 // culprit returns the lines of the process that failed first: the process that the launcher names, else the first with
 // a line that looks like an error, else the last that wrote; nil if the launcher marks no lines.
-func (t *tail) culprit(last []kept) *ring {
+func (t *tail) culprit() *ring {
 	if len(t.origins) == 0 {
 		return nil // most commands end here and save the time for compiling the expressions
 	}
 	named := regexp.MustCompile(`^\s*Process name:\s+(?:\[\[\d+,\d+\],(\d+)\]|(\d+))`) // Open MPI; horovodrun --gloo
-	for _, l := range last {
+	for _, l := range t.all.lines {
 		m := named.FindStringSubmatch(l.text)
 		if m == nil {
 			continue
@@ -343,45 +305,30 @@ func (t *tail) culprit(last []kept) *ring {
 		if latest == nil || r.last() > latest.last() {
 			latest = r
 		}
-		for _, l := range r.ordered() {
-			if alarm.MatchString(l.text) {
-				if first == nil || l.number < at {
-					first, at = r, l.number
-				}
-				break
-			}
+		i := slices.IndexFunc(r.lines, func(l kept) bool { return alarm.MatchString(l.text) })
+		if i >= 0 && (first == nil || r.lines[i].number < at) {
+			first, at = r, r.lines[i].number
 		}
 	}
-	if first != nil {
-		return first
-	}
-	return latest
+	return cmp.Or(first, latest)
 }
 
 // await waits until all bytes are passed on. It returns false if nothing reads stderr.
 func (t *tail) await() bool {
 	t.mu.Lock()
-	before := t.written
-	t.mu.Unlock()
-	timeout := time.NewTimer(unreadTimeout)
-	defer timeout.Stop()
-	for {
-		select {
-		case <-t.done:
-			return true
-		case <-timeout.C:
-		}
-		t.mu.Lock()
-		if t.written == before {
-			t.left = true
-			t.lost += t.waiting
-		}
-		left := t.left
+	defer t.mu.Unlock()
+	for before := -1; t.written != before; {
 		before = t.written
 		t.mu.Unlock()
-		if left {
-			return false
+		select {
+		case <-t.done:
+			t.mu.Lock()
+			return true
+		case <-time.After(unreadTimeout):
+			t.mu.Lock()
 		}
-		timeout.Reset(unreadTimeout)
 	}
+	t.left = true
+	t.lost += t.waiting
+	return false
 }

@@ -49,7 +49,7 @@ func tailOf(t *testing.T, most int, lines []string) []string {
 	require.NoError(t, err)
 	_, err = tl.w.WriteString(strings.Join(lines, "\n") + "\n")
 	require.NoError(t, err)
-	tl.started()
+	require.NoError(t, tl.w.Close())
 	kept, lost := tl.finish()
 	require.Zero(t, lost)
 	return kept

@@ -15,12 +15,8 @@ import (
 
 func tasks(roles ...string) Tasks {
 	t := Tasks{Job: "application_1_0042"}
-	index := map[string]int{}
 	for i, r := range roles {
-		t.Ranks = append(t.Ranks, Task{
-			Role: r, Index: index[r], Addr: fmt.Sprintf("10.0.0.%d", i), Port: 20000 + i, Slots: 2,
-		})
-		index[r]++
+		t.Ranks = append(t.Ranks, Task{Role: r, Addr: fmt.Sprintf("10.0.0.%d", i), Port: 20000 + i, Slots: 2})
 	}
 	return t
 }

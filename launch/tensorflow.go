@@ -22,28 +22,23 @@ func tensorFlow(t Tasks) []Var {
 		return nil
 	}
 	var c tfConfig
-	evaluators := 0
+	var evaluators []string
 	for rank, task := range t.Ranks {
 		part, list := kind(task.Role), &c.Cluster.Worker
-		index := 0
 		switch {
 		case part == "chief" && len(c.Cluster.Chief) == 0:
 			list = &c.Cluster.Chief
 		case part == "ps":
 			list = &c.Cluster.PS
 		case part == "evaluator":
-			list, index = nil, evaluators
-			evaluators++
+			list = &evaluators
 		default:
 			part = "worker"
 		}
-		if list != nil {
-			index = len(*list)
-			*list = append(*list, task.address())
-		}
 		if rank == t.Self {
-			c.Task.Type, c.Task.Index = part, index
+			c.Task.Type, c.Task.Index = part, len(*list)
 		}
+		*list = append(*list, task.address())
 	}
 	b, err := json.Marshal(c)
 	if err != nil {

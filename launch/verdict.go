@@ -24,8 +24,8 @@ type Rank struct {
 const UntilRank0 = "rank0"
 
 // Needed returns for each rank, given the roles of all, whether its command must end with 0 before the others are
-// stopped. until is a list of roles in lower case, separated by commas, or UntilRank0; "" means all ranks but parameter
-// servers and evaluators, which never end by themselves. If this selects no rank, all are needed.
+// stopped. until is UntilRank0, or "a,b" for roles in lower case; "" means all ranks but parameter servers and
+// evaluators, which never end by themselves. If this selects no rank, all are needed.
 func Needed(roles []string, until string) []bool {
 	named := strings.Split(until, ",")
 	needed := make([]bool, len(roles))
@@ -75,15 +75,13 @@ type Loss struct {
 	Reason string
 }
 
-// String returns the rank and the reason.
 func (l Loss) String() string {
 	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
 }
 
-// Verdict judges a job in which every rank runs the command, from the events that reach rank 0: it decides which event
-// ends all commands, and finds the exit status and the first cause. Its methods Ended, Lost and Stop take the events in
-// the order of arrival. The first event that ends the job makes its method return the order to all ranks; there is only
-// one order.
+// Verdict judges a job in which every rank runs the command, from the events that reach rank 0. Its methods Ended, Lost
+// and Stop take them in the order of arrival; the first event that ends the job makes its method return the only order
+// to all ranks.
 type Verdict struct {
 	Ranks      []Rank // in rank order
 	LostStatus int    // the job's exit status if a rank was lost, or did not report how its command ended
@@ -206,8 +204,7 @@ func (v *Verdict) success() string {
 	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
 }
 
-// Unclear returns the ranks whose order of ending decides the outcome: the caller compares their clocks and calls
-// Align.
+// Unclear returns the ranks whose order of ending decides the outcome: the caller compares their clocks for Align.
 func (v *Verdict) Unclear() (ranks []int) {
 	_, well := v.succeeded()
 	failed := false
@@ -260,38 +257,27 @@ func (v *Verdict) Outcome() Outcome {
 		o.Reason += alsoFailed(failed)
 		return o
 	}
-	// The order to end the commands went out, but some ranks never reported the end of theirs.
 	return Outcome{Status: v.LostStatus, Reason: "some ranks did not report how their commands ended"}
 }
 
 // stopped returns the outcome of a job that ended at the request of a rank.
 func (v *Verdict) stopped() Outcome {
-	o := Outcome{Status: 128 + int(unix.SIGTERM), Reason: v.stop.Reason}
-	if v.stop.Signal > 0 {
-		o.Status = 128 + v.stop.Signal
-	}
 	bad := func(e End) bool { return e.Outcome.Status != 0 }
-	if len(v.ends) == len(v.Ranks) && !slices.ContainsFunc(v.ends, bad) {
-		o.Status = 0 // all commands may have saved their work
-		o.Reason += "; the commands of all ranks ended with status 0"
-		return o
+	if len(v.ends) == len(v.Ranks) && !slices.ContainsFunc(v.ends, bad) { // all commands may have saved their work
+		return Outcome{Reason: v.stop.Reason + "; the commands of all ranks ended with status 0"}
 	}
 	told := slices.DeleteFunc(slices.Clone(v.ends), func(e End) bool { return !e.Stopped || !bad(e) })
 	if len(told) > 0 { // commands may answer a signal with a status of their own
 		first := slices.MinFunc(told, byRank).Outcome
-		o.Status = first.Status
-		o.Reason += "; " + first.Reason
+		return Outcome{Status: first.Status, Reason: v.stop.Reason + "; " + first.Reason}
 	}
-	return o
+	return Outcome{Status: 128 + int(EndSignal(v.stop.Signal)), Reason: v.stop.Reason}
 }
 
 // Limits for commands that fail at about the same time.
 const (
-	// sameCause is how long after the first failure another one counts as a consequence of the same cause and is
-	// listed.
-	sameCause = 250 * time.Millisecond
-	// mostNamed is the largest number of such failures that are listed.
-	mostNamed = 8
+	sameCause = 250 * time.Millisecond // a failure so soon after the first may have the same cause and is listed
+	mostNamed = 8                      // such failures that are listed
 	// noticeTime is how long paiinit may take on a busy machine to notice the end of a command; ends that are closer
 	// together cannot be ordered by time alone. When a process exits, its peers lose their connections and may end
 	// before it is reaped.
@@ -334,15 +320,16 @@ func (v *Verdict) failed() []End {
 	return slices.Insert(slices.Delete(ends, first, first+1), 0, e)
 }
 
-// consequenceSigns returns how much the end of a command looks like the consequence of another rank's failure. It
-// counts most if a signal ended the command that libraries send when a peer is gone, or if it complains about a
-// connection; less if several commands ended with the same status.
+// consequenceSigns returns how much the end of a command looks like the consequence of another rank's failure: most if
+// its peers ended it or it complains about a connection, less if several commands ended with the same status.
 func consequenceSigns(e End, ends []End, complains func(string) bool) (signs int) {
 	alike := func(o End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
 	if slices.ContainsFunc(ends, alike) {
 		signs++
 	}
-	if endedByPeers(e.Outcome.Status) || complains(e.Outcome.Reason) {
+	// Libraries and launchers send these signals when another rank fails.
+	byPeers := []int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}
+	if slices.Contains(byPeers, e.Outcome.Status) || complains(e.Outcome.Reason) {
 		signs += complaint
 	}
 	return signs
@@ -355,26 +342,14 @@ const complaint = 2
 const lostConnection = `(?i)connection (was )?(reset|closed|aborted|lost)|broken ?pipe|` +
 	`(reset|closed) by (the )?(remote )?peer|remote (process|host) (has )?(exited|closed)|socket (was )?closed`
 
-// endedByPeers reports whether a command was ended by a signal that libraries and launchers send when another rank
-// fails.
-func endedByPeers(status int) bool {
-	return slices.Contains([]int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}, status)
-}
-
 func byRank(a, b End) int { return a.Rank - b.Rank }
 
 // alsoFailed lists the ranks that failed shortly after the first. Most often the first failure caused theirs, but time
 // alone cannot prove it if paiinit noticed them at the same moment.
 func alsoFailed(failed []End) string {
 	var also []string
-	more := 0
 	for _, e := range failed[1:] {
-		d := e.At.Sub(failed[0].At)
-		switch {
-		case d > sameCause:
-		case len(also) == mostNamed:
-			more++
-		default:
+		if d := e.At.Sub(failed[0].At); d <= sameCause {
 			after := max(d, 0).Round(time.Millisecond)
 			also = append(also, fmt.Sprintf("rank %d (%s) with %d after %v", e.Rank, e.Name, e.Outcome.Status, after))
 		}
@@ -382,8 +357,8 @@ func alsoFailed(failed []End) string {
 	if len(also) == 0 {
 		return ""
 	}
-	text := "\nother commands failed at about the same time: " + strings.Join(also, ", ")
-	if more > 0 {
+	text := "\nother commands failed at about the same time: " + strings.Join(also[:min(mostNamed, len(also))], ", ")
+	if more := len(also) - mostNamed; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Found holds the launchers of a host, as [Identify] returns them; "" if the host has not answered.
@@ -12,25 +13,13 @@ type Found struct{ Host, Launchers string }
 // Versions compares the launchers of rank 0 with those of the other ranks, because daemons of different versions may
 // not understand each other. Answers may arrive in any order, and after the launch.
 type Versions struct {
+	answer chan string // of this host; nil = it was not asked
+
 	mu       sync.Mutex
 	awaiting bool    // rank 0's own launcher has not answered yet
 	early    []Found // answers of other ranks that arrived before rank 0's own
 	own      Found
 	warned   []string // the differing launchers that were logged
-}
-
-// Start sets what is known of this host before the launch.
-func (v *Versions) Start(own Found) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.own = own
-}
-
-// Await says that the launcher of this host will answer later.
-func (v *Versions) Await() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.awaiting = true
 }
 
 // Awaited reports whether the launcher of this host has not answered yet.
@@ -40,16 +29,35 @@ func (v *Versions) Awaited() bool {
 	return v.awaiting
 }
 
-// Own takes the answer of this host, and compares the earlier answers with it.
-func (v *Versions) Own(own Found, log *slog.Logger) {
+// Ask returns a function that runs query, which identifies the launchers of this host. Answer returns the result.
+func (v *Versions) Ask(query func() string) (run func()) {
+	answer := make(chan string, 1)
+	v.answer = answer
+	return func() { answer <- query() }
+}
+
+// Answer takes the answer of this host, and compares the earlier answers of other hosts with it. It returns "" if there
+// is no query, and if the query takes too long: then Answer must be called again.
+func (v *Versions) Answer(host string, tooLate <-chan time.Time, log *slog.Logger) (found string) {
+	awaiting := false
+	if v.answer != nil {
+		select {
+		case found = <-v.answer:
+		case <-tooLate:
+			awaiting = true
+		}
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.awaiting = false
-	v.own = own
+	v.awaiting, v.own = awaiting, Found{host, found}
+	if awaiting {
+		return ""
+	}
 	for _, f := range v.early {
 		v.compare(f, log)
 	}
 	v.early = nil
+	return found
 }
 
 // Late compares an answer that came too late for [CheckVersions], at once or when this host's own answer is known.

@@ -11,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
@@ -91,9 +89,8 @@ func (c Client) Fill(ctx context.Context, launcher string, call FillCall) ([]str
 	return a.Add, err
 }
 
-// ask sends one question and reads the answer.
 func (c Client) ask(ctx context.Context, q request) (answer, error) {
-	conn, err := c.dial(ctx)
+	conn, err := unixsock.Dial(ctx, c.Socket)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return answer{}, ctx.Err()
@@ -144,29 +141,4 @@ func readAnswer(line []byte) (answer, error) {
 		return answer{}, &Refusal{a.Exit, a.Error}
 	}
 	return a, nil
-}
-
-// dial connects to the socket. It tries again for dialTimeout while the queue of the socket is full.
-func (c Client) dial(ctx context.Context) (*net.UnixConn, error) {
-	for deadline := time.Now().Add(dialTimeout); ; {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Socket)
-		switch {
-		case err == nil:
-			return conn.(*net.UnixConn), nil
-		case errors.Is(err, unix.EAGAIN) && time.Now().Before(deadline) && ctx.Err() == nil:
-			pause(ctx, 5*time.Millisecond)
-		default:
-			return nil, err
-		}
-	}
-}
-
-// pause returns after d, or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

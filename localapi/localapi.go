@@ -2,12 +2,8 @@
 //
 // The agent of the container runs a [Server], which takes every answer from a [Job]. Commands such as `paiinit status`
 // or `paiinit each` use a [Client]. A connection carries one question, a line of JSON, and one answer, another line.
-// The package hides that format, the deadlines, and the check of the peer's user. It drops the question of a process
-// that has ended.
-//
-// The server closes the connection without an answer if the peer belongs to another user than its own or root, or if
-// the request exceeds 256 KiB, is incomplete after 10 s, or is not JSON. It answers an unknown question with an error.
-// The client refuses a server of another user, unless root asks, and limits the time and the size of every answer.
+// The server closes the connection without an answer if the peer belongs to another user, except root, or sends no
+// valid request in time. The client refuses a server of another user, unless root asks.
 //
 // Processes of two versions of paiinit may talk to each other: questions and fields are added, never changed. The
 // package knows neither the rendezvous nor launchers. Exit statuses come from the Job, and hints for people from the
@@ -125,5 +121,4 @@ const (
 	lastRequest    = 100 * time.Millisecond // replaces both once the server ends, because the container waits for it
 	lastSend       = time.Second
 	answerTimeout  = 10 * time.Second // until the client has the answer, in addition to the timeout of wait and barrier
-	dialTimeout    = 5 * time.Second  // while the queue of the socket is full
 )

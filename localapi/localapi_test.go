@@ -439,7 +439,7 @@ func TestFullQueue(t *testing.T) {
 		_, err := Client{Socket: socket}.Names(t.Context())
 		asked <- err
 	}()
-	go func() { served <- Server{Job: newJob()}.Serve(ctx, ln) }()
+	go func() { served <- Server{Job: newJob(), Logger: slog.New(slog.DiscardHandler)}.Serve(ctx, ln) }()
 	require.NoError(t, <-asked)
 	_ = first.Close()
 	cancel()
@@ -519,7 +519,7 @@ func TestListenerFails(t *testing.T) {
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s"), Net: "unix"})
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
-	err = Server{Job: newJob()}.Serve(t.Context(), ln)
+	err = Server{Job: newJob(), Logger: slog.New(slog.DiscardHandler)}.Serve(t.Context(), ln)
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.ErrorContains(t, err, "accepting on ")
 }

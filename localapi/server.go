@@ -34,21 +34,18 @@ type Job interface {
 	Fill(ctx context.Context, launcher string, call FillCall) (add []string, ok bool)
 }
 
-// exitUnknown is the exit status of a command whose question the server does not know (EX_USAGE in sysexits.h).
-const exitUnknown = 64
-
 // Server answers the questions of the processes in this container.
 type Server struct {
 	Job     Job
-	Version string       // of this program, for clients of another version
-	Logger  *slog.Logger // nil = no log
+	Version string // of this program, for clients of another version
+	Logger  *slog.Logger
 }
 
 // Serve answers until ctx ends. Then it closes the listener, ends the context of every question, and returns nil once
 // the last answer was sent, about 1 s later at most if the Job returns at once.
 func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 	unanswered := func(err error) {
-		if err != nil && s.Logger != nil {
+		if err != nil {
 			s.Logger.Debug("cannot answer a question", "err", err)
 		}
 	}
@@ -56,14 +53,11 @@ func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 		Answer: func(ctx context.Context, conn *net.UnixConn, pid int) { unanswered(s.exchange(ctx, conn, pid)) },
 		Refuse: func(_ *net.UnixConn, err error) { unanswered(err) },
 		Retry: func(err error, pause time.Duration) {
-			if s.Logger != nil {
-				s.Logger.Warn("cannot accept a question, trying again", "err", err, "pause", pause)
-			}
+			s.Logger.Warn("cannot accept a question, trying again", "err", err, "pause", pause)
 		},
 	}.Serve(ctx, ln)
 }
 
-// exchange answers one question.
 func (s Server) exchange(ctx context.Context, conn net.Conn, pid int) error {
 	q, err := readRequest(ctx, conn)
 	if err != nil || q == nil {
@@ -147,7 +141,7 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 			}
 		}
 		text := fmt.Sprintf("the running paiinit, %s, does not know the question %q", s.Version, q.Ask)
-		refusal = &Refusal{exitUnknown, text}
+		refusal = &Refusal{64, text} // EX_USAGE in sysexits.h
 	}
 	if refusal != nil {
 		return answer{Exit: refusal.Exit, Error: refusal.Text}

@@ -1,17 +1,19 @@
 // Package netif describes the networks of this container: its own addresses and interfaces, the network over which
-// other hosts reach it, whether a host answers, and the names of an address. It also reserves a port for the job.
-//
-// It hides netlink(7), netdevice(7) and the DNS server. It knows no ranks and no launchers: addresses come in, names
-// and prefixes go out.
+// other hosts reach it, whether a host answers, and the names of an address. It also reserves a port for the job. It
+// hides netlink(7), netdevice(7) and the DNS server.
 package netif
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 	"unicode"
 
 	"golang.org/x/sys/unix"
@@ -52,14 +54,12 @@ func Of(addr netip.Addr) (n Network) {
 	}
 	usable := 0
 	for _, l := range links {
-		global := false
 		for _, p := range l.prefixes {
-			global = global || p.Addr().IsGlobalUnicast()
 			if p.Addr() == addr {
 				n.Name, n.Prefix = l.name, p.Masked()
 			}
 		}
-		if global {
+		if slices.ContainsFunc(l.prefixes, func(p netip.Prefix) bool { return p.Addr().IsGlobalUnicast() }) {
 			usable++
 		}
 	}
@@ -67,16 +67,12 @@ func Of(addr netip.Addr) (n Network) {
 	return n
 }
 
-// Common returns the prefix of the network if it contains all addresses and a program could choose another network
-// instead; otherwise "".
-func (n Network) Common(addrs []netip.Addr) string {
-	if !n.Several {
+// Common returns the prefix of the network if it contains all hosts and a program could choose another network instead;
+// otherwise "".
+func (n Network) Common(hosts []Endpoint) string {
+	outside := func(h Endpoint) bool { return !n.Prefix.Contains(h.Addr.Unmap()) }
+	if !n.Several || slices.ContainsFunc(hosts, outside) {
 		return ""
-	}
-	for _, a := range addrs {
-		if !n.Prefix.Contains(a.Unmap()) {
-			return ""
-		}
 	}
 	return n.Prefix.String()
 }
@@ -94,14 +90,11 @@ func SharedInterface(hosts []Endpoint) string {
 		return ""
 	}
 	name := hosts[0].Interface
-	for _, h := range hosts {
-		if h.Interface != name || !h.Addr.Unmap().Is4() {
-			return ""
-		}
-	}
-	if strings.ContainsFunc(name, func(r rune) bool {
+	differs := func(h Endpoint) bool { return h.Interface != name || !h.Addr.Unmap().Is4() }
+	special := func(r rune) bool {
 		return r > 'z' || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_.-@", r)
-	}) {
+	}
+	if slices.ContainsFunc(hosts, differs) || strings.ContainsFunc(name, special) {
 		return ""
 	}
 	return name
@@ -115,7 +108,7 @@ type usableLink struct {
 
 // usableLinks asks the kernel for all addresses once. net.Interface.Addrs would fetch all of them again for each
 // interface: on a host with many interfaces that takes longer than everything else before the launch.
-func usableLinks() ([]usableLink, error) {
+func usableLinks() (links []*usableLink, err error) {
 	answer, err := syscall.NetlinkRIB(syscall.RTM_GETADDR, syscall.AF_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("fetching the addresses of all interfaces: %w", err)
@@ -129,23 +122,22 @@ func usableLinks() ([]usableLink, error) {
 		return nil, fmt.Errorf("fetching the names of interfaces: %w", err)
 	}
 	defer func() { _ = unix.Close(socket) }()
-	places := make(map[uint32]int) // index into links, by the index of the interface; -1 = not usable
-	var links []usableLink
+	byIndex := make(map[uint32]*usableLink) // nil = not usable
 	for _, m := range messages {
 		index, p, ok := addressOf(m)
 		if !ok {
 			continue
 		}
-		at, known := places[index]
+		l, known := byIndex[index]
 		if !known {
-			at = -1
 			if name, usable := usableName(socket, index); usable {
-				at, links = len(links), append(links, usableLink{name: name})
+				l = &usableLink{name: name}
+				links = append(links, l)
 			}
-			places[index] = at
+			byIndex[index] = l
 		}
-		if at >= 0 {
-			links[at].prefixes = append(links[at].prefixes, p)
+		if l != nil {
+			l.prefixes = append(l.prefixes, p)
 		}
 	}
 	return links, nil
@@ -188,4 +180,24 @@ func addressOf(m syscall.NetlinkMessage) (index uint32, p netip.Prefix, ok bool)
 		}
 	}
 	return binary.NativeEndian.Uint32(m.Data[4:]), p, p.IsValid()
+}
+
+// Answers returns an error unless the host at the address accepts or refuses a connection before the timeout. It
+// returns nil if ctx was cancelled.
+func Answers(ctx context.Context, addr netip.AddrPort, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+	var late net.Error
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return nil
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(ctx.Err(), context.Canceled):
+		return nil
+	case errors.As(err, &late) && late.Timeout():
+		return fmt.Errorf("no answer from %v/tcp within %v", addr, timeout)
+	}
+	return err
 }

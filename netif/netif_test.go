@@ -20,11 +20,11 @@ func TestNetwork(t *testing.T) {
 	require.Equal(t, Network{}, Of(netip.MustParseAddr("127.0.0.1")))
 	require.Empty(t, Of(netip.MustParseAddr("192.0.2.1")).Name, "no host has an address of the documentation range")
 
-	at := func(texts ...string) (addrs []netip.Addr) {
+	at := func(texts ...string) (hosts []Endpoint) {
 		for _, a := range texts {
-			addrs = append(addrs, netip.MustParseAddr(a))
+			hosts = append(hosts, Endpoint{Addr: netip.MustParseAddr(a)})
 		}
-		return addrs
+		return hosts
 	}
 	n := Network{Name: "eth1", Prefix: netip.MustParsePrefix("10.0.0.0/24"), Several: true}
 	require.Equal(t, "10.0.0.0/24", n.Common(at("10.0.0.1", "10.0.0.9")))

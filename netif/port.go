@@ -7,11 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldPort is a TCP port that no other socket can bind while it is held. No client can connect to it either. A nil
-// *HeldPort holds none.
-type HeldPort struct {
-	fd, number int
-}
+// HeldPort is a TCP port that no other socket can bind or connect to while it is held. A nil *HeldPort holds none.
+type HeldPort struct{ fd, number int }
 
 // HoldPort takes a port below the range of automatic ports, because an outgoing connection could take one of those
 // between Release and use (ip_local_port_range, Documentation/networking/ip-sysctl.rst of the kernel).
@@ -52,7 +49,7 @@ func (p *HeldPort) Number() int {
 	return p.number
 }
 
-// Release frees the port, so that the next process can bind it. The caller calls it once.
+// Release frees the port, so that the next process can bind it. A second call does nothing; calls must not overlap.
 func (p *HeldPort) Release() {
 	if p != nil && p.fd >= 0 {
 		_ = unix.Close(p.fd)

@@ -2,23 +2,25 @@ package pid1
 
 import (
 	"errors"
-	"io"
 	"os"
+	"path"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 const (
 	endTimeout = 2 * time.Second        // at the end, how long killed processes may take to disappear
 	endTick    = 10 * time.Millisecond  // how often to kill again, for processes that were started meanwhile
-	sayTimeout = time.Second            // how long writing a line to Stderr may take
+	sayTimeout = time.Second            // how long writing a line to standard error may take
 	shedAfter  = 200 * time.Millisecond // delays shed: the agent, for which a job may wait, needs the processors
 )
 
 // process is the first process.
 type process struct {
-	stderr   *os.File
 	init     bool           // we are PID 1
 	signals  chan os.Signal // to forward
 	children chan os.Signal // SIGCHLD: something to reap
@@ -31,23 +33,22 @@ type process struct {
 //
 // To start the agent early, it first catches only the signals that would end this process. It catches the others, each
 // of which costs two thread switches, while the agent starts.
-func first(cfg Config) int {
+func first(environ, secrets []string) int {
 	p := &process{
-		stderr:   cfg.Stderr,
 		init:     os.Getpid() == 1,
 		signals:  make(chan os.Signal, 256),
 		children: make(chan os.Signal, 1), // one SIGCHLD may stand for several children
 	}
 	notify(p.signals, ending)
-	subreaper := prctl(prSetChildSubreaper, 1) // before any child can leave orphans
-	err := p.start(cfg)
+	_, subreaper := prctl(prSetChildSubreaper, 1) // before any child can leave orphans
+	err := p.start(environ, secrets)
 	if subreaper != nil && !p.init {
-		p.say("cannot become a child subreaper: " + subreaper.Error() +
+		say("cannot become a child subreaper: " + subreaper.Error() +
 			"; not being PID 1, paiinit can neither reap nor end daemons that the job leaves behind")
 	}
 	if err != nil {
-		p.say(err.Error())
-		if tooLong := (*secretError)(nil); errors.As(err, &tooLong) {
+		say(err.Error())
+		if _, tooLong := errors.AsType[secretError](err); tooLong {
 			return StatusConfig
 		}
 		return StatusCrash
@@ -63,38 +64,27 @@ func first(cfg Config) int {
 	_ = syscall.Chdir("/")
 	how := p.supervise()
 	p.end()
-	if status, ok := p.handedOver(); ok {
-		return status
+	var status [1]byte
+	if n, _ := syscall.Read(p.status, status[:]); n == 1 {
+		return int(status[0])
 	}
-	p.say("the agent ended without a result: " + describe(how) + "; the rest of the job was killed")
+	say("the agent ended without a result: " + describe(how) + "; the rest of the job was killed")
 	return StatusCrash
 }
 
 // secretError says that a secret is too long for the pipe.
-type secretError struct {
-	name string
-	size int
-}
+type secretError string
 
-func (e *secretError) Error() string {
-	return e.name + " has " + strconv.Itoa(e.size) + " bytes; a secret may have at most " + strconv.Itoa(MaxSecret)
-}
+func (e secretError) Error() string { return string(e) }
 
-// start starts the agent.
-func (p *process) start(cfg Config) (err error) {
+func (p *process) start(environ, secrets []string) (err error) {
 	h := handover{parent: os.Getpid(), init: p.init}
-	var agents []int // the agent's ends
-	defer func() {
-		for _, fd := range agents {
-			_ = syscall.Close(fd)
-		}
-	}()
 	// The agent's ends keep their numbers in the agent, and so do inherited files. They need no close-on-exec, because
 	// this process starts nothing else.
 	pipe := func() (r, w int, err error) {
 		var fds [2]int
 		if err := syscall.Pipe2(fds[:], syscall.O_NONBLOCK); err != nil {
-			return 0, 0, because("making a pipe to the agent", err)
+			return 0, 0, errors.New("making a pipe to the agent: " + err.Error())
 		}
 		return fds[0], fds[1], nil
 	}
@@ -102,80 +92,76 @@ func (p *process) start(cfg Config) (err error) {
 	if h.signals, p.pipe, err = pipe(); err != nil {
 		return err
 	}
-	agents = append(agents, h.signals)
 	syscall.CloseOnExec(p.pipe)
 	if p.status, h.status, err = pipe(); err != nil {
 		return err
 	}
-	agents = append(agents, h.status)
 	syscall.CloseOnExec(p.status)
 
-	environ, found := cfg.Environ, false
-	for _, name := range cfg.Secrets {
+	public, found := environ, false
+	for _, name := range secrets {
 		var secret *string
-		secret, environ = take(environ, name)
+		secret, public = take(public, name)
 		if secret == nil {
 			h.secrets = append(h.secrets, -1)
 			continue
 		}
 		found = true
-		if len(*secret) > MaxSecret {
-			return &secretError{name, len(*secret)}
+		if n := len(*secret); n > MaxSecret {
+			text := name + " has " + strconv.Itoa(n) + " bytes; a secret may have at most " + strconv.Itoa(MaxSecret)
+			return secretError(text)
 		}
 		r, w, err := pipe()
 		if err != nil {
 			return err
 		}
-		agents = append(agents, r)
 		h.secrets = append(h.secrets, r)
 		// The pipe has room, see MaxSecret. bytesOf makes no copy that would have to be erased.
 		_, err = syscall.Write(w, bytesOf(*secret))
 		_ = syscall.Close(w)
 		if err != nil {
-			return because("passing "+name+" to the agent", err)
+			return errors.New("passing " + name + " to the agent: " + err.Error())
 		}
 	}
 	if found {
-		if err := erase(cfg.Args, cfg.Environ, cfg.Secrets); err != nil {
-			p.say("a secret stays visible in /proc/" + strconv.Itoa(h.parent) + "/environ: " + err.Error())
+		if err := erase(environ, secrets); err != nil {
+			say("a secret stays visible in /proc/" + strconv.Itoa(h.parent) + "/environ: " + err.Error())
 		}
 	}
 
 	hide() // after erase, which reads /proc/self/environ
-	h.slack = timerSlack()
-	attr := &syscall.ProcAttr{
-		Env:   append(environ[:len(environ):len(environ)], Variable+"="+h.String()),
-		Files: []uintptr{0, 1, 2},
-	}
-	start := func() { p.agent, err = startSelf(cfg.Args, attr) }
-	if h.slack < 0 {
-		start()
+	h.slack, _ = prctl(syscall.PR_GET_TIMERSLACK, 0)
+	public = append(public[:len(public):len(public)], Variable+"="+h.String())
+	err = withSlack(agentSlack, func() (err error) {
+		p.agent, err = startSelf(public)
 		return err
+	})
+	for _, fd := range h.files() {
+		_ = syscall.Close(fd)
 	}
-	withSlack(agentSlack, start)
 	return err
 }
 
 // startSelf starts this program again. It does not use os.StartProcess, because supervise waits for all children.
-func startSelf(args []string, attr *syscall.ProcAttr) (pid int, err error) {
-	pid, err = syscall.ForkExec("/proc/self/exe", args, attr)
+func startSelf(environ []string) (pid int, err error) {
+	attr := &syscall.ProcAttr{Env: environ, Files: []uintptr{0, 1, 2}}
+	pid, err = syscall.ForkExec("/proc/self/exe", os.Args, attr)
 	if err == nil {
 		return pid, nil
 	}
 	// There is no /proc, or it belongs to another PID namespace.
-	path := lookPath(args[0], attr.Env)
-	if path == "" {
-		return 0, because("starting this program again: "+args[0]+" is not in PATH, and /proc/self/exe", err)
+	file := lookPath(os.Args[0], environ)
+	if file == "" {
+		file = os.Args[0] + " is not in PATH, and /proc/self/exe"
+	} else if pid, err = syscall.ForkExec(file, os.Args, attr); err == nil {
+		return pid, nil
 	}
-	if pid, err = syscall.ForkExec(path, args, attr); err != nil {
-		return 0, because("starting this program again: "+path, err)
-	}
-	return pid, nil
+	return 0, errors.New("starting this program again: " + file + ": " + err.Error())
 }
 
 // lookPath finds a program; "" if there is none. exec.LookPath would import large packages.
 func lookPath(name string, environ []string) string {
-	if len(split(name, '/')) > 1 {
+	if path.Base(name) != name {
 		return name
 	}
 	dirs, _ := take(environ, "PATH")
@@ -183,11 +169,10 @@ func lookPath(name string, environ []string) string {
 		return ""
 	}
 	for _, dir := range split(*dirs, ':') {
-		path := dir + "/" + name
-		info, err := os.Stat(path)
-		_, absolute := cutPrefix(dir, "/")
-		if absolute && err == nil && info.Mode().IsRegular() && syscall.Access(path, 1 /* X_OK */) == nil {
-			return path
+		file := dir + "/" + name
+		info, err := os.Stat(file)
+		if path.IsAbs(dir) && err == nil && info.Mode().IsRegular() && syscall.Access(file, 1 /* X_OK */) == nil {
+			return file
 		}
 	}
 	return ""
@@ -195,11 +180,10 @@ func lookPath(name string, environ []string) string {
 
 // supervise forwards signals and reaps children until the agent ends, and returns how it ended.
 func (p *process) supervise() syscall.WaitStatus {
-	settled := time.NewTimer(shedAfter)
-	defer settled.Stop()
+	settled := time.After(shedAfter)
 	for {
 		select {
-		case <-settled.C:
+		case <-settled:
 			shed()
 		case sig := <-p.signals:
 			p.forward(sig.(syscall.Signal))
@@ -211,7 +195,6 @@ func (p *process) supervise() syscall.WaitStatus {
 	}
 }
 
-// forward passes a signal to the agent.
 func (p *process) forward(sig syscall.Signal) {
 	// The pipe does not block. If it is full, the agent has thousands of unread signals, and may lose this one.
 	_, _ = syscall.Write(p.pipe, []byte{byte(sig)})
@@ -251,10 +234,7 @@ func (p *process) end() {
 	if _, _, left := p.reap(); !left && !p.init {
 		return // a subreaper without children has no descendants
 	}
-	timeout := time.NewTimer(endTimeout)
-	defer timeout.Stop()
-	tick := time.NewTicker(endTick)
-	defer tick.Stop()
+	timeout, tick := time.After(endTimeout), time.Tick(endTick)
 	p.killAll()
 	for {
 		if _, _, left := p.reap(); !left {
@@ -262,45 +242,45 @@ func (p *process) end() {
 		}
 		select {
 		case <-p.children:
-		case <-tick.C:
+		case <-tick:
 			p.killAll()
-		case <-timeout.C:
-			p.say("some processes of the job still exist " + endTimeout.String() + " after SIGKILL")
+		case <-timeout:
+			say("some processes of the job still exist " + endTimeout.String() + " after SIGKILL")
 			return
 		}
 	}
 }
 
-// handedOver returns the status that the agent passed to the first process, if it did.
-func (p *process) handedOver() (status int, ok bool) {
-	var b [1]byte
-	n, err := syscall.Read(p.status, b[:])
-	return int(b[0]), n == 1 && err == nil
-}
-
-func (p *process) say(text string) {
-	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken Stderr must not end this process
-	say(p.stderr, text)
-}
-
-// say writes one line. It gives up after sayTimeout, so that an unread Stderr does not keep the container alive. The
-// goroutine then stays blocked in write(2) and ends with the process.
-func say(w io.Writer, text string) {
-	line := "paiinit: pid1: " + text + "\n"
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		_, _ = io.WriteString(w, line)
-	}()
-	timeout := time.NewTimer(sayTimeout)
-	defer timeout.Stop()
-	select {
-	case <-written:
-	case <-timeout.C:
+// killAll sends SIGKILL to everything that the job may have left. As PID 1 it reaches the whole namespace, else our
+// descendants in /proc. If /proc is missing or belongs to another PID namespace, only PID 1 can kill anything.
+func (p *process) killAll() {
+	if p.init {
+		// The kernel skips this process. ESRCH: no process is left. EPERM: we may kill none of the rest.
+		_ = syscall.Kill(-1, syscall.SIGKILL)
+		return
+	}
+	for _, pid := range proc.ReadAll(os.DirFS("/proc"), os.Getpid()).Below(os.Getpid()) {
+		// The number may belong to a new process only if another descendant reaped the old one and all other numbers
+		// were used meanwhile.
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
-// describe returns how a process ended, in words.
+// say writes one line to standard error. It gives up after sayTimeout, so that an unread standard error does not keep
+// the container alive. The goroutine then stays blocked in write(2) and ends with the process.
+func say(text string) {
+	notify(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE}) // a broken pipe must not end this process
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = os.Stderr.WriteString("paiinit: pid1: " + text + "\n")
+	}()
+	select {
+	case <-written:
+	case <-time.After(sayTimeout):
+	}
+}
+
 func describe(how syscall.WaitStatus) string {
 	if how.Signaled() {
 		return how.Signal().String() + " (signal " + strconv.Itoa(int(how.Signal())) + ")"
@@ -308,34 +288,37 @@ func describe(how syscall.WaitStatus) string {
 	return "exit status " + strconv.Itoa(how.ExitStatus())
 }
 
-// because returns fmt.Errorf("doing: %w", err) without importing that package.
-func because(doing string, err error) error { return &causedError{doing, err} }
+const prSetChildSubreaper = 36 // package syscall has it only on some architectures
 
-type causedError struct {
-	doing string
-	cause error
+// prctl calls prctl(2). With an error it returns -1.
+func prctl(option, value int) (int, error) {
+	result, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, uintptr(option), uintptr(value), 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(result), nil
 }
 
-func (e *causedError) Error() string { return e.doing + ": " + e.cause.Error() }
-func (e *causedError) Unwrap() error { return e.cause }
+// agentSlack is how much later than requested a timer of the agent may expire. After every wake-up, a thread of the Go
+// runtime (sysmon in runtime/proc.go) polls every 20 microseconds until the program is idle again, which costs more
+// than the agent's work. With 64 agents on two processors this slack makes the launch a third faster. No timer of the
+// agent needs more precision.
+const agentSlack = int(time.Millisecond)
 
-// prctl calls prctl(2), with options that package syscall does not name.
-func prctl(option int, value uintptr) error {
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, uintptr(option), value, 0, 0, 0, 0)
-	if errno != 0 {
-		return errno
+// withSlack calls start on a thread with this timer slack in nanoseconds, which a program started there inherits.
+func withSlack(slack int, start func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := prctl(syscall.PR_GET_TIMERSLACK, 0)
+	if err != nil {
+		return start()
 	}
-	return nil
+	_, _ = prctl(syscall.PR_SET_TIMERSLACK, slack)
+	defer func() { _, _ = prctl(syscall.PR_SET_TIMERSLACK, before) }()
+	return start()
 }
 
 // hide makes this process not dumpable (prctl(2), PR_SET_DUMPABLE): without CAP_SYS_PTRACE, no other process can read
 // or write its memory, or read the files in /proc/PID that show it. A program that it executes is dumpable again. From
 // then on, files of /proc/self that only their owner may open belong to root (proc_pid(5)).
-func hide() { _ = prctl(prSetDumpable, 0) } // fails for no process
-
-const (
-	prSetDumpable       = 4
-	prSetChildSubreaper = 36
-	prSetTimerslack     = 29
-	prGetTimerslack     = 30
-)
+func hide() { _, _ = prctl(syscall.PR_SET_DUMPABLE, 0) } // never fails

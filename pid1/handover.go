@@ -1,6 +1,9 @@
 package pid1
 
-import "strconv"
+import (
+	"slices"
+	"strconv"
+)
 
 // Variable marks the second process. It holds numbers and no secret, and Agent.Environ does not have it.
 const Variable = "PAIINIT_PID1"
@@ -15,14 +18,23 @@ type handover struct {
 	signals int   // read end: ready, then one byte for each forwarded signal, its number
 	status  int   // write end: one byte, the agent's status
 	slack   int   // timer slack of the job's processes in nanoseconds; -1 if unknown
-	secrets []int // read ends in the order of Config.Secrets; -1 where the variable is not set
+	secrets []int // read ends in the order of Main's secrets; -1 where the variable is not set
+}
+
+func (h handover) files() []int {
+	all := append([]int{h.signals, h.status}, h.secrets...)
+	return slices.DeleteFunc(all, func(fd int) bool { return fd < 0 })
 }
 
 // String returns the variable's value: parent, init, signals, status, slack and secrets, in decimal, separated by
 // spaces.
 func (h handover) String() string {
+	numbers := append([]int{0, h.signals, h.status, h.slack}, h.secrets...)
+	if h.init {
+		numbers[0] = 1
+	}
 	value := strconv.Itoa(h.parent)
-	for _, n := range append([]int{bit(h.init), h.signals, h.status, h.slack}, h.secrets...) {
+	for _, n := range numbers {
 		value += " " + strconv.Itoa(n)
 	}
 	return value
@@ -54,11 +66,4 @@ func parseHandover(value string, secrets int) (handover, bool) {
 		slack:   numbers[4],
 		secrets: numbers[5:],
 	}, true
-}
-
-func bit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -37,12 +37,7 @@ const stageVar = "PID1_TEST_STAGE"
 func TestMain(m *testing.M) {
 	switch stage := os.Getenv(stageVar); {
 	case stage == "init":
-		os.Exit(pid1.Main(pid1.Config{
-			Args:    os.Args,
-			Environ: os.Environ(),
-			Secrets: []string{"PAIINIT_SECRET", "OTHER_SECRET"},
-			Stderr:  os.Stderr,
-		}, role))
+		os.Exit(pid1.Main(os.Environ(), []string{"PAIINIT_SECRET", "OTHER_SECRET"}, role))
 	case strings.HasPrefix(stage, "pend "):
 		sig, err := strconv.Atoi(strings.TrimPrefix(stage, "pend "))
 		must(err)
@@ -310,8 +305,13 @@ func processes(t *testing.T) proc.Table {
 }
 
 // children returns the init's children, dead or alive.
-func (r *running) children() []int {
-	return processes(r.t).Children(r.Process.Pid)
+func (r *running) children() (pids []int) {
+	for pid, p := range processes(r.t) {
+		if p.Parent == r.Process.Pid {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // sleepers returns the processes that were started as "sleep WORD".

@@ -45,30 +45,17 @@ const StatusConfig = 78
 // limit of pipe memory (pipe(7), pipe-user-pages-soft).
 const MaxSecret = 4096
 
-// Config holds what the process was started with.
-type Config struct {
-	// Args is os.Args itself, not a copy of its strings: the environment follows them in memory.
-	Args []string
-	// Environ is os.Environ(), not a copy of its strings: Main overwrites the secrets in them.
-	Environ []string
-	// Secrets names the variables that Main removes from the environment: neither process's /proc/PID/environ nor
-	// Agent.Environ has them. Main overwrites their values in os.Environ with zeros.
-	Secrets []string
-	// Stderr gets at most a few lines: a warning if orphans cannot be adopted, and how the agent crashed.
-	Stderr *os.File
-}
-
 // Agent holds what the second process gets.
 type Agent struct {
 	// Environ is the job's environment, without the secrets and this package's variable. Programs of the job must be
 	// started with it instead of os.Environ.
 	Environ []string
-	// Secrets has the values of the variables in Config.Secrets that were set, by name. They are the only copies in
-	// both processes: the caller clears them as soon as it can.
+	// Secrets has the values of the secret variables that were set, by name. They are the only copies in both
+	// processes: the caller clears them as soon as it can.
 	Secrets map[string][]byte
-	// Signals has the signals that the first process got, in order: those that ask for something (see ending and others
-	// in signals.go), but not SIGCHLD, SIGPIPE and SIGURG. If the first process is killed and was not PID 1, with which
-	// everything would be killed, a last SIGTERM follows. It is never closed.
+	// Signals delivers the signals that the first process gets, in order, except SIGCHLD, SIGPIPE and some others (see
+	// ending and others in signals.go). If the first process is killed and is not PID 1, a last SIGTERM follows; the
+	// death of PID 1 kills everything. The channel is never closed.
 	Signals <-chan os.Signal
 	// StartWithSlack calls start, which must start one program of the job, with the timer slack that the first process
 	// was started with. The agent's own slack (prctl(2), PR_SET_TIMERSLACK) is larger, and programs would inherit it.
@@ -79,22 +66,24 @@ type Agent struct {
 
 // Main runs agent in a second process and supervises it from this one, the first process.
 //
+// environ is os.Environ(), not a copy of its strings. Main removes the variables that secrets names: neither process's
+// /proc/PID/environ nor Agent.Environ has them, and Main overwrites their values in os.Environ with zeros.
+//
 // In the first process it returns when everything is over, with the agent's status, [StatusCrash] or [StatusConfig].
 // In the second process, which is the same program with the same arguments, it calls agent, passes the result to the
 // first process, and returns it. In both, the caller must end the process with the returned status at once. A result
 // outside 0..255 counts as [StatusCrash].
 //
 // Call Main before the program does anything else: before, the Go runtime handles signals by their default action.
-func Main(cfg Config, agent func(Agent) int) int {
-	value, environ := take(cfg.Environ, Variable)
-	cfg.Environ = environ
+func Main(environ, secrets []string, agent func(Agent) int) int {
+	value, environ := take(environ, Variable)
 	if value != nil {
-		if h, ok := parseHandover(*value, len(cfg.Secrets)); ok && h.parent == os.Getppid() {
-			return second(cfg, h, agent)
+		if h, ok := parseHandover(*value, len(secrets)); ok && h.parent == os.Getppid() {
+			return second(h, environ, secrets, agent)
 		}
 		// The variable belongs to a paiinit further up, whose agent started a program with its own os.Environ().
 	}
-	return first(cfg)
+	return first(environ, secrets)
 }
 
 // take removes every occurrence of a variable from the environment. It returns the first value, as getenv(3) does; nil

@@ -1,15 +1,17 @@
 package pid1
 
 import (
+	"errors"
 	"io"
 	"os"
+	"path"
 	"strconv"
 	"sync"
 	"syscall"
 )
 
 // second implements Main in the agent.
-func second(cfg Config, h handover, agent func(Agent) int) int {
+func second(h handover, environ, names []string, agent func(Agent) int) int {
 	var caught, faulty sync.WaitGroup
 	defer faulty.Wait()
 	caught.Go(func() { // in parallel: each signal costs two thread switches
@@ -17,25 +19,22 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	})
 
 	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the agent starts before these are caught
-	for _, fd := range append([]int{h.signals, h.status}, h.secrets...) {
-		if fd >= 0 {
-			syscall.CloseOnExec(fd)
-		}
+	for _, fd := range h.files() {
+		syscall.CloseOnExec(fd)
 	}
 	// The kernel named the process "exe", after /proc/self/exe. ps and pgrep should find it by its own name.
-	words := split(cfg.Args[0], '/')
-	_ = os.WriteFile("/proc/self/comm", []byte(words[len(words)-1]), 0)
-	hide() // before it reads a secret, after it wrote the name, which only the file's owner may do
+	_ = os.WriteFile("/proc/self/comm", []byte(path.Base(os.Args[0])), 0)
+	hide() // before it reads a secret, but after it wrote comm: hide makes root the owner of that file
 
 	secrets := make(map[string][]byte)
-	for i, name := range cfg.Secrets {
+	for i, name := range names {
 		if h.secrets[i] < 0 {
 			continue
 		}
 		secret, err := readAll(h.secrets[i])
 		if err != nil {
 			caught.Wait()
-			say(cfg.Stderr, "reading the secret "+name+" from the first process: "+err.Error())
+			say("reading the secret " + name + " from the first process: " + err.Error())
 			return StatusCrash // without passing it on: the first process reports that the agent failed
 		}
 		secrets[name] = secret
@@ -49,22 +48,16 @@ func second(cfg Config, h handover, agent func(Agent) int) int {
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
 
-	fork := func(start func() error) (err error) {
-		if h.slack < 0 {
-			return start()
-		}
-		withSlack(h.slack, func() { err = start() })
-		return err
-	}
+	fork := func(start func() error) error { return withSlack(h.slack, start) }
 	caught.Wait()
-	status := agent(Agent{Environ: cfg.Environ, Secrets: secrets, Signals: signals, StartWithSlack: fork, Init: h.init})
+	status := agent(Agent{Environ: environ, Secrets: secrets, Signals: signals, StartWithSlack: fork, Init: h.init})
 
 	close(stop)
 	_ = pipe.Close() // ends a blocked read; its error does not matter
 	receiver.Wait()
 
 	if status < 0 || status > 255 {
-		say(cfg.Stderr, "the agent returned "+strconv.Itoa(status)+", which is not an exit status")
+		say("the agent returned " + strconv.Itoa(status) + ", which is not an exit status")
 		status = StatusCrash
 	}
 	// It fails only if the first process has ended.
@@ -106,15 +99,9 @@ func readAll(fd int) ([]byte, error) {
 	pipe := os.NewFile(uintptr(fd), "secret")
 	defer func() { _ = pipe.Close() }()
 	data := make([]byte, MaxSecret) // io.ReadAll would leave copies of the secret in memory
-	n := 0
-	for n < len(data) {
-		more, err := pipe.Read(data[n:])
-		if n += more; err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, because("reading file descriptor "+strconv.Itoa(fd), err)
-		}
+	n, err := io.ReadFull(pipe, data)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, errors.New("reading file descriptor " + strconv.Itoa(fd) + ": " + err.Error())
 	}
 	return data[:n], nil
 }

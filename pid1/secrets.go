@@ -18,7 +18,7 @@ const (
 // signals that arrive meanwhile.
 //
 // Strings that were taken from os.Environ before read as zeros afterwards.
-func erase(args, environ, names []string) error {
+func erase(environ, names []string) error {
 	for _, entry := range environ {
 		for _, name := range names {
 			if value, ok := cutPrefix(entry, name+"="); ok {
@@ -27,7 +27,7 @@ func erase(args, environ, names []string) error {
 			}
 		}
 	}
-	block, err := environBlock(args)
+	block, err := environBlock(os.Args)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// shed releases the pages of the program's file, 3 MB of 5, which only the start needed. The page cache returns those
-// that are needed again. It releases only mappings that were never written to, and none if /proc/self/smaps is not
+// shed releases the pages of the program's file, 3 MB of 5, that only the start needed. The page cache still has them
+// if one is needed again. It releases only mappings that were never written to, and none if /proc/self/smaps is not
 // readable.
 func shed() {
 	smaps, err := os.ReadFile("/proc/self/smaps")
@@ -42,7 +42,7 @@ func cleanFiles(smaps []byte) []mapping {
 			if err1 == nil && err2 == nil && begin < end && readOnly && contains(rest, " /") {
 				m = mapping{uintptr(begin), uintptr(end)}
 			}
-		} else if m.end != 0 && string(addresses) == "Anonymous:" && hasSuffix(line, " 0 kB") {
+		} else if m.end != 0 && string(addresses) == "Anonymous:" && contains(line, " 0 kB") {
 			found = append(found, m)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 // ending and others are the signals that the agent gets: all that ask a process to do something. They are listed
 // because signal.Notify of all signals includes SIGURG, which the Go runtime sends to itself to preempt goroutines
 // (golang/go#37942). Missing are SIGCHLD, which the first process handles; SIGPIPE and SIGXFSZ, which its own writes
-// may cause; SIGPROF, which the runtime keeps. Signals of faults are included: the runtime passes on those that kill(2)
-// sends, and a fault of this program still crashes it.
+// may cause; SIGPROF, which the runtime keeps. Signals of faults are included: the runtime passes on a signal that
+// kill(2) sends, and a fault of this program still crashes it.
 //
 // The first process catches ending before it starts the agent, and others while the agent starts: each signal costs the
 // Go runtime two thread switches, 1 to 3 ms for all.

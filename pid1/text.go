@@ -39,11 +39,6 @@ func hasPrefix(b []byte, prefix string) bool {
 	return len(b) >= len(prefix) && string(b[:len(prefix)]) == prefix // the compiler compares without a copy
 }
 
-// hasSuffix is bytes.HasSuffix.
-func hasSuffix(b []byte, suffix string) bool {
-	return len(b) >= len(suffix) && hasPrefix(b[len(b)-len(suffix):], suffix)
-}
-
 // contains is bytes.Contains.
 func contains(b []byte, text string) bool {
 	for i := range b {

@@ -16,13 +16,10 @@ const (
 
 // Finding is one problem or fact.
 type Finding struct {
-	// Severity is SeverityError, SeverityWarning or SeverityInfo.
-	Severity string `json:"severity"`
-	// Device is the device's name, "" if the finding is about all devices.
-	Device string `json:"device"`
-	// What is one sentence. Fix says what to do, "" if nothing can be done.
-	What string `json:"what"`
-	Fix  string `json:"fix"`
+	Severity string `json:"severity"` // SeverityError, SeverityWarning or SeverityInfo
+	Device   string `json:"device"`   // its name, "" if the finding is about all devices
+	What     string `json:"what"`     // one sentence
+	Fix      string `json:"fix"`      // what to do, "" if nothing can be done
 }
 
 // Advice that several findings share. Sources: the reference of docker run, Kubernetes' RDMA shared device and SR-IOV
@@ -39,45 +36,39 @@ const (
 		"and /etc/dat.conf of the host in the container"
 )
 
-// deviceNodes lists the nodes in dev/infiniband that belong to a device. rdma_cm does not: librdmacm's node is there as
-// soon as the kernel's module rdma_ucm is loaded, also on a machine without a device (drivers/infiniband/core/ucma.c).
-func (t tree) deviceNodes() []string {
-	return slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
+type findings []Finding
+
+// add appends a finding about the device, or about all devices. The sentence is formatted as by fmt.Sprintf.
+func (fs *findings) add(severity, fix, format string, args ...any) {
+	*fs = append(*fs, Finding{Severity: severity, What: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 // findings returns what a report shows once its ports are resolved.
-func (t tree) findings(r Report, netdevs []string) []Finding {
-	var fs []Finding
-	add := func(severity, device, what, fix string) {
-		fs = append(fs, Finding{severity, device, what, fix})
-	}
+func (t tree) findings(r Report) []Finding {
+	var fs findings
 	openable, usable := false, false
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		openable = openable || d.Openable
-		for _, f := range d.findings(r.NetnsMode, netdevs) {
-			add(f.Severity, d.Name, f.What, f.Fix)
+		for _, f := range d.findings(r.NetnsMode, t.netdevs) {
+			f.Device = d.Name
+			fs = append(fs, f)
 		}
 		for _, p := range d.Ports {
 			usable = usable || p.Usable && p.Fabric <= KindRoCE
 		}
 	}
 	if len(r.Devices) == 0 {
-		switch nodes := t.deviceNodes(); {
+		// librdmacm's node is there as soon as the kernel's module rdma_ucm is loaded, also on a machine without a
+		// device (drivers/infiniband/core/ucma.c).
+		nodes := slices.DeleteFunc(t.names("dev/infiniband"), func(name string) bool { return name == "rdma_cm" })
+		switch {
 		case r.NetworkDirect:
 		case len(nodes) > 0:
-			add(
-				SeverityError,
-				"",
-				fmt.Sprintf(
-					"/dev/infiniband holds %s, but /sys shows no device: "+
-						"they are in another network namespace, or /sys is not the host's",
-					strings.Join(nodes, ", "),
-				),
-				fixNetwork,
-			)
+			fs.add(SeverityError, fixNetwork, "/dev/infiniband holds %s, but /sys shows no device: "+
+				"they are in another network namespace, or /sys is not the host's", strings.Join(nodes, ", "))
 		default:
-			add(SeverityInfo, "", "no verbs devices: MPI and NCCL will use TCP", "")
+			fs.add(SeverityInfo, "", "no verbs devices: MPI and NCCL will use TCP")
 		}
 	}
 	if l := r.Limits; openable && !l.unlimited() {
@@ -85,63 +76,50 @@ func (t tree) findings(r Report, netdevs []string) []Finding {
 		if !l.enough() {
 			severity, what = SeverityError, "is too little to register buffers (ibv_reg_mr: Cannot allocate memory)"
 		}
-		add(severity, "", fmt.Sprintf("locked memory is limited to %d KiB, which %s", l.Memlock>>10, what), fixMemlock)
+		fs.add(severity, fixMemlock, "locked memory is limited to %d KiB, which %s", l.Memlock>>10, what)
 	}
 	if openable && !t.exists("dev/infiniband/rdma_cm") {
-		add(SeverityInfo, "",
-			"/dev/infiniband/rdma_cm is not in this container: programs that connect through librdmacm fail", fixNode)
+		fs.add(SeverityInfo, fixNode,
+			"/dev/infiniband/rdma_cm is not in this container: programs that connect through librdmacm fail")
 	}
 	if usable && r.GPUs > 0 && r.GPUDirect == "" {
-		severity := SeverityWarning
-		what := "no peer memory module is loaded: GPU data is copied through the host's memory"
+		severity, what := SeverityWarning, "GPU data is copied through the host's memory"
 		if r.DMABuf {
-			severity = SeverityInfo
-			what = "no peer memory module is loaded: NICs reach GPU memory only if its driver exports it by dmabuf"
+			severity, what = SeverityInfo, "NICs reach GPU memory only if its driver exports it by dmabuf"
 		}
-		add(severity, "", what, "modprobe nvidia_peermem on the host")
+		fs.add(severity, "modprobe nvidia_peermem on the host", "no peer memory module is loaded: %s", what)
 	}
 	if r.NetworkDirect {
-		add(SeverityWarning, "", "Azure's Network Direct, from before SR-IOV: verbs, UCX and NCCL cannot use it",
-			fixDirect)
+		fs.add(SeverityWarning, fixDirect,
+			"Azure's Network Direct, from before SR-IOV: verbs, UCX and NCCL cannot use it")
 	}
 	if r.PeerMemory == "denied" {
-		add(
-			SeverityWarning,
-			"",
-			"processes may not read each other's memory (process_vm_readv: Operation not permitted), "+
-				"which MPI does between the ranks of one host",
-			fixPeer,
-		)
+		fs.add(SeverityWarning, fixPeer, "processes may not read each other's memory (process_vm_readv: "+
+			"Operation not permitted), which MPI does between the ranks of one host")
 	}
 	return fs
 }
 
-// findings returns those of one device. The caller sets their Device.
-func (d *Device) findings(netnsMode string, netdevs []string) []Finding {
+// findings returns the findings about one device. The caller sets their Device.
+func (d *Device) findings(netnsMode string, netdevs []string) (fs findings) {
 	if !d.visible {
-		return []Finding{
-			{
-				SeverityError,
-				"",
-				fmt.Sprintf("%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs,
-					d.Name),
-				fixNetwork,
-			},
-		}
+		fs.add(SeverityError, fixNetwork,
+			"%s belongs to %s, which is not visible here: it is in another network namespace", d.Verbs, d.Name)
+		return fs
 	}
 	if d.NodeGUID == "" && len(d.Ports) == 0 {
-		return []Finding{{SeverityWarning, "", "the device is listed, but nothing about it can be read", ""}}
+		fs.add(SeverityWarning, "", "the device is listed, but nothing about it can be read")
+		return fs
 	}
-	var fs []Finding
 	if what, fix := d.openProblem(netnsMode); what != "" {
-		fs = append(fs, Finding{SeverityError, "", what, fix})
+		fs.add(SeverityError, fix, "%s", what)
 	}
 	if what, fix := d.portProblem(); what != "" {
-		fs = append(fs, Finding{SeverityWarning, "", what, fix})
+		fs.add(SeverityWarning, fix, "%s", what)
 	}
 	for i := range d.Ports {
 		if p := &d.Ports[i]; p.active() {
-			fs = append(fs, p.findings(netdevs)...)
+			p.addFindings(&fs, netdevs)
 		}
 	}
 	return fs
@@ -160,11 +138,11 @@ func (d *Device) openProblem(netnsMode string) (what, fix string) {
 	case reasonHidden:
 		return path + " belongs to another network namespace (rdma system: netns exclusive)", fixNetwork
 	case reasonForbidden:
-		if netnsMode == "shared" {
-			return path + " may not be opened: the container runtime forbids the device", fixNode
+		what = path + " may not be opened: the container runtime forbids the device"
+		if netnsMode != "shared" {
+			what += ", or it is in another network namespace"
 		}
-		return path + " may not be opened: the container runtime forbids the device, " +
-			"or it is in another network namespace", fixNode
+		return what, fixNode
 	case reasonMode:
 		return path + " may not be opened by this user", "chmod 0666 the node on the host, or run as root"
 	case reasonGone:
@@ -203,69 +181,40 @@ func (d *Device) portProblem() (what, fix string) {
 	return "no active port: " + strings.Join(states, ", "), fix
 }
 
-// findings returns those of an active port.
-func (p *Port) findings(netdevs []string) []Finding {
-	warn := func(what, fix string) []Finding {
-		return []Finding{{SeverityWarning, "", fmt.Sprintf("port %d ", p.Port) + what, fix}}
+// addFindings appends the findings about an active port.
+func (p *Port) addFindings(fs *findings, netdevs []string) {
+	add := func(severity, fix, format string, args ...any) {
+		fs.add(severity, fix, "port %d "+format, append([]any{p.Port}, args...)...)
 	}
 	switch p.Fabric {
 	case KindInfiniBand:
 		switch {
 		case p.LID == 0 || p.SMLID == 0:
-			return warn(
-				fmt.Sprintf("is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.LID, p.SMLID),
-				"check the subnet manager")
+			add(SeverityWarning, "check the subnet manager",
+				"is active, but has no address from a subnet manager (lid %d, sm_lid %d)", p.LID, p.SMLID)
 		case p.RateGbps == 10 && p.PhysState == "LinkUp":
 			// rate_show in drivers/infiniband/core/sysfs.c reports SDR for speeds that the kernel does not know.
-			return []Finding{
-				{
-					SeverityInfo,
-					"",
-					fmt.Sprintf("port %d reports 10 Gb/sec (4X SDR), as kernels do for speeds that they do not know",
-						p.Port),
-					"check the rate on the switch; a cable may be bad",
-				},
-			}
+			add(SeverityInfo, "check the rate on the switch; a cable may be bad",
+				"reports 10 Gb/sec (4X SDR), as kernels do for speeds that they do not know")
 		}
-	case KindRoCE:
-		return p.addressFindings(netdevs)
 	case KindEFA:
-		return []Finding{
-			{
-				SeverityInfo,
-				"",
-				fmt.Sprintf(
-					"port %d is Amazon's EFA: only libfabric's efa provider can use it, "+
-						"and NCCL needs the aws-ofi-nccl plugin",
-					p.Port,
-				),
-				"",
-			},
-		}
-	case KindSoftware:
-		return append(
-			p.addressFindings(netdevs),
-			Finding{
-				SeverityInfo,
-				"",
-				fmt.Sprintf("port %d is software RDMA, which is slower than TCP: jobs use it only with --rdma require",
-					p.Port),
-				"",
-			},
-		)
+		add(SeverityInfo, "", "is Amazon's EFA: only libfabric's efa provider can use it, "+
+			"and NCCL needs the aws-ofi-nccl plugin")
 	case KindNone:
-		return warn(
-			fmt.Sprintf("is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.LinkLayer),
-			"")
+		add(SeverityWarning, "",
+			"is neither InfiniBand nor Ethernet, but %q: verbs programs cannot use it", p.LinkLayer)
+	case KindRoCE, KindSoftware:
+		if what, fix := p.addressProblem(netdevs); what != "" {
+			add(SeverityWarning, fix, "%s", what)
+		}
 	}
-	return nil
+	if p.Fabric == KindSoftware {
+		add(SeverityInfo, "", "is software RDMA, which is slower than TCP: jobs use it only with --rdma require")
+	}
 }
 
-// addressFindings returns findings about the GIDs of an active port on Ethernet.
-func (p *Port) addressFindings(netdevs []string) []Finding {
-	warn := func(what, fix string) []Finding {
-		return []Finding{{SeverityWarning, "", fmt.Sprintf("port %d ", p.Port) + what, fix}}
-	}
+// addressProblem says what is wrong with the GIDs of an active port on Ethernet.
+func (p *Port) addressProblem(netdevs []string) (what, fix string) {
 	var foreign []string
 	for _, g := range p.GIDs {
 		if !g.here(netdevs) && !slices.Contains(foreign, g.Netdev) {
@@ -274,22 +223,17 @@ func (p *Port) addressFindings(netdevs []string) []Finding {
 	}
 	switch {
 	case len(p.GIDs) == 0:
-		return warn("is active, but has no GID", "give its network interface an IP address")
+		return "is active, but has no GID", "give its network interface an IP address"
+	case p.settled(netdevs):
+		return "", ""
 	case p.reachable(netdevs):
-		if !p.settled(netdevs) {
-			return warn("has addresses of RoCE v1 only: NCCL asks for RoCE v2, and routers do not forward v1",
-				"check the port's RoCE mode on the host (cma_roce_mode)")
-		}
+		return "has addresses of RoCE v1 only: NCCL asks for RoCE v2, and routers do not forward v1",
+			"check the port's RoCE mode on the host (cma_roce_mode)"
 	case len(foreign) > 0:
 		// In the kernel's shared mode every container sees all GIDs of the host, even those of other containers'
 		// interfaces.
-		return warn(
-			fmt.Sprintf("has only GIDs of the network interface %s, which is not in this container",
-				strings.Join(foreign, ", ")),
-			fixNetwork,
-		)
-	default:
-		return warn("has link-local GIDs only", "give its network interface an IP address")
+		names := strings.Join(foreign, ", ")
+		return "has only GIDs of the network interface " + names + ", which is not in this container", fixNetwork
 	}
-	return nil
+	return "has link-local GIDs only", "give its network interface an IP address"
 }

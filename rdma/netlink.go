@@ -5,27 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
 // netlinkAnswer is what the kernel's RDMA netlink tells about the devices of this network namespace.
 type netlinkAnswer struct {
-	// mode is "shared" or "exclusive", "" if the kernel does not tell (before 5.2).
-	mode string
-	// devices by name
-	devices map[string]netlinkDevice
+	mode    string                   // "shared" or "exclusive", "" if the kernel does not tell (before 5.2)
+	devices map[string]netlinkDevice // by name
 }
 
 // netlinkDevice is one device in the answer of RDMA netlink.
 type netlinkDevice struct {
-	// protocol is "ib", "roce", "iw", "opa" or "usnic", "" if the kernel does not tell (before 5.0).
-	protocol string
+	protocol string // "ib", "roce", "iw", "opa" or "usnic", "" if the kernel does not tell (before 5.0)
 	// driver is enum rdma_driver_id of rdma/ib_user_ioctl_verbs.h, which verbs calls must name; 0 if unknown (before
 	// 5.2).
 	driver uint32
-
-	index uint32
+	index  uint32
 }
 
 // Drivers by enum rdma_driver_id.
@@ -54,7 +51,7 @@ const (
 // queryNetlink asks the kernel, which answers any user. It waits at most a second for an answer.
 func queryNetlink() (netlinkAnswer, error) {
 	fail := func(what string, err error) (netlinkAnswer, error) {
-		return netlinkAnswer{}, fmt.Errorf("rdma: %s RDMA netlink: %w", what, err)
+		return netlinkAnswer{}, fmt.Errorf("%s RDMA netlink: %w", what, err)
 	}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {
@@ -74,7 +71,7 @@ func queryNetlink() (netlinkAnswer, error) {
 		request := appendAttr(nil, attrIndex, binary.NativeEndian.AppendUint32(nil, d.index))
 		request = appendAttr(request, attrChardevType, []byte("uverbs\x00"))
 		_ = ask(fd, nldevGetChardev, 0, request, func(a attrs) {
-			d.driver = uint32(a.number(attrDriverID))
+			d.driver = a.number(attrDriverID)
 			n.devices[name] = d
 		})
 	}
@@ -83,7 +80,7 @@ func queryNetlink() (netlinkAnswer, error) {
 
 func (n *netlinkAnswer) addDevice(a attrs) {
 	if name := a.text(attrName); name != "" {
-		n.devices[name] = netlinkDevice{protocol: a.text(attrProtocol), index: uint32(a.number(attrIndex))}
+		n.devices[name] = netlinkDevice{protocol: a.text(attrProtocol), index: a.number(attrIndex)}
 	}
 }
 
@@ -122,30 +119,23 @@ func ask(fd int, kind, flags uint16, body []byte, f func(attrs)) error {
 
 // parseMessages reads one datagram. done says that no more will follow.
 func parseMessages(b []byte, f func(attrs)) (done bool, err error) {
-	for len(b) >= unix.NLMSG_HDRLEN {
-		size := binary.NativeEndian.Uint32(b)
-		kind := binary.NativeEndian.Uint16(b[4:])
-		if size < unix.NLMSG_HDRLEN || uint64(size) > uint64(len(b)) {
-			return true, errors.New("a message is longer than its datagram")
-		}
-		body := b[unix.NLMSG_HDRLEN:size]
-		b = b[min(align(int(size)), len(b)):]
-		switch kind {
-		case unix.NLMSG_DONE:
+	messages, err := syscall.ParseNetlinkMessage(b)
+	for _, m := range messages {
+		switch {
+		case m.Header.Type == unix.NLMSG_DONE:
 			return true, nil
-		case unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return true, errors.New("an error without a number")
-			}
-			if errno := -int32(binary.NativeEndian.Uint32(body)); errno > 0 {
+		case m.Header.Type != unix.NLMSG_ERROR:
+			f(parseAttrs(m.Data))
+		case len(m.Data) < 4:
+			return true, errors.New("an error without a number")
+		default: // 0 acknowledges the request, after the answer
+			if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno > 0 {
 				return true, unix.Errno(errno)
 			}
-			return true, nil // the acknowledgement, after the answer
-		default:
-			f(parseAttrs(body))
+			return true, nil
 		}
 	}
-	return false, nil
+	return false, err
 }
 
 // attrs are the attributes of a message, by number.
@@ -175,15 +165,9 @@ func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGN
 
 func (a attrs) text(kind uint16) string { return strings.TrimRight(string(a[kind]), "\x00") }
 
-// number reads an attribute of any width.
-func (a attrs) number(kind uint16) uint64 {
-	switch v := a[kind]; len(v) {
-	case 1:
-		return uint64(v[0])
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(v))
-	case 8:
-		return binary.NativeEndian.Uint64(v)
+func (a attrs) number(kind uint16) uint32 {
+	if v := a[kind]; len(v) == 4 {
+		return binary.NativeEndian.Uint32(v)
 	}
 	return 0
 }

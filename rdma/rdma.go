@@ -28,52 +28,43 @@ import (
 type Config struct {
 	// Root is the container's root directory, os.DirFS("/"), or a captured tree with sys/ and dev/ in it. Nil is an
 	// empty tree.
-	Root fs.FS
-	// read reads the start of the file at an absolute path, an attribute of a device. Nil reads from Root.
-	read func(path string, buf []byte) (int, error)
-	// open tries to open the device node at an absolute path and returns the errno. With nil, a node that exists counts
-	// as openable.
-	open func(path string) error
-	// verbs asks the device behind a node that can be opened. Nil does not ask.
-	verbs func(path string, driver uint32) (*verbsAnswer, error)
-	// netlink asks the kernel. Nil does not ask. Probe calls it only where there is a device.
-	netlink func() (netlinkAnswer, error)
-	// peerMemory tries whether one process may read another's memory. Nil leaves it unknown.
-	peerMemory func() error
-	// Limits are those of this process.
-	Limits Limits
-	// netdevs are the network interfaces of this network namespace. Nil means those of sys/class/net in Root.
-	netdevs []string
+	Root   fs.FS
+	Limits Limits // of this process
 	// Brief skips GIDs that change neither [Report.Summary], nor which ports can be used, nor the findings: of
 	// InfiniBand all but the first.
 	Brief bool
+
+	// How to look further. A nil function is not called: then read reads from Root, open assumes that an
+	// existing node can be opened, and the rest stays unknown. Paths are absolute.
+	read       func(path string, buf []byte) (int, error) // the start of an attribute of a device
+	open       func(path string) error                    // tries a device node and returns the errno
+	verbs      func(path string, driver uint32) (*verbsAnswer, error)
+	netlink    func() (netlinkAnswer, error) // called only where there is a device
+	peerMemory func() error                  // tries whether one process may read another's memory
+	netdevs    []string                      // interfaces of this network namespace, nil for sys/class/net in Root
 }
 
 // Limits decide how much memory a verbs program may pin.
 type Limits struct {
-	// Memlock is the soft RLIMIT_MEMLOCK in bytes, -1 for unlimited.
-	Memlock int64 `json:"memlock"`
-	// IPCLock says that CAP_IPC_LOCK is in the effective set, which lifts the limit.
-	IPCLock bool `json:"ipc_lock"`
+	Memlock int64 `json:"memlock"`  // the soft RLIMIT_MEMLOCK in bytes, -1 for unlimited
+	IPCLock bool  `json:"ipc_lock"` // CAP_IPC_LOCK is in the effective set, which lifts the limit
 }
 
 // Report is what Probe found. Its JSON is that of `paiinit rdma --json`.
 type Report struct {
-	// Devices are sorted by name, numbers by value.
-	Devices []Device `json:"devices"`
+	Devices []Device `json:"devices"` // by name, numbers by value
 	Limits  Limits   `json:"limits"`
-	// NetnsMode is "shared" if every network namespace sees a device, "exclusive" if only its own does, "" if unknown.
+	// NetnsMode is "shared" if every network namespace sees a device, "exclusive" if only the device's own namespace
+	// sees it, "" if unknown.
 	NetnsMode string `json:"netns_mode"`
 	// GPUDirect is the kernel module that lets NICs reach GPU memory: "nvidia_peermem", "nv_mem" or "nv_mem_nc", "" if
 	// none is loaded. NCCL looks for the same three (net_ib/gdr.cc).
 	GPUDirect string `json:"gpudirect"`
 	// DMABuf says that the kernel can give NICs the memory of other devices without such a module (5.12 and later). The
 	// GPU's driver must support it as well.
-	DMABuf bool `json:"dmabuf"`
-	// GPUs is the number of NVIDIA GPUs in the container.
-	GPUs int `json:"gpus"`
-	// NetworkDirect says that this is an Azure machine with Network Direct devices, from before SR-IOV.
-	NetworkDirect bool `json:"network_direct"`
+	DMABuf        bool `json:"dmabuf"`
+	GPUs          int  `json:"gpus"`           // NVIDIA's in the container
+	NetworkDirect bool `json:"network_direct"` // an Azure machine with Network Direct devices, from before SR-IOV
 	// PeerMemory is "allowed" or "denied": whether processes of this container may read each other's memory (CMA),
 	// which MPI uses between the ranks of one host. "" if unknown.
 	PeerMemory string    `json:"peer_memory"`
@@ -82,34 +73,23 @@ type Report struct {
 
 // Device is one verbs device.
 type Device struct {
-	// Name is the kernel's name, such as "mlx5_0". On another host it may be another device.
-	Name string `json:"name"`
-	// Driver is the name of the parent's driver, "" for software devices.
-	Driver string `json:"driver"`
-	// Protocol is "ib", "roce", "iw", "opa" or "usnic" as RDMA netlink tells it, "" if it does not.
-	Protocol string `json:"protocol"`
-	// Firmware is fw_ver, Board is board_id; "" where the driver has none.
-	Firmware string `json:"firmware"`
-	Board    string `json:"board"`
-	// NodeGUID and SysImageGUID are in the kernel's form, "a088:c203:0074:cfda". Functions of one card share the
-	// latter.
-	NodeGUID     string `json:"node_guid"`
-	SysImageGUID string `json:"sys_image_guid"`
-	// PCI is the address on the bus, "0000:3b:00.0"; "" for software devices.
-	PCI string `json:"pci"`
-	// NUMANode is the memory node that the device is near to, -1 if there is none or it is unknown.
-	NUMANode int `json:"numa_node"`
-	// Netdevs are the network interfaces of the device, even if this container does not have them.
-	Netdevs []string `json:"netdevs"`
-	// Verbs is the name of the character device below /dev/infiniband, "" if there is none. VerbsDev is its device
-	// number, "231:192".
-	Verbs    string `json:"verbs"`
-	VerbsDev string `json:"verbs_dev"`
-	// Openable says that it can be opened for reading and writing; if not, OpenError is the name of the errno.
-	Openable  bool   `json:"openable"`
-	OpenError string `json:"open_error"`
-	// Attributes is the device's answer, null if it was not asked or did not answer.
-	Attributes *Attributes `json:"attributes"`
+	Name     string `json:"name"`     // the kernel's, such as "mlx5_0": on another host it may be another device
+	Driver   string `json:"driver"`   // of the parent, "" for software devices
+	Protocol string `json:"protocol"` // "ib", "roce", "iw", "opa" or "usnic", "" if RDMA netlink does not tell
+	Firmware string `json:"firmware"` // fw_ver, "" where the driver has none
+	Board    string `json:"board"`    // board_id, "" where the driver has none
+	// The GUIDs are in the kernel's form, "a088:c203:0074:cfda". Functions of one card share the second one.
+	NodeGUID     string   `json:"node_guid"`
+	SysImageGUID string   `json:"sys_image_guid"`
+	PCI          string   `json:"pci"`       // the address on the bus, "0000:3b:00.0"; "" for software devices
+	NUMANode     int      `json:"numa_node"` // the memory node that the device is near to, -1 if none or unknown
+	Netdevs      []string `json:"netdevs"`   // network interfaces, even if this container does not have them
+	Verbs        string   `json:"verbs"`     // the character device below /dev/infiniband, "" if there is none
+	VerbsDev     string   `json:"verbs_dev"` // its device number, "231:192"
+	// Openable says that Verbs can be opened for reading and writing; if not, OpenError is the name of the errno.
+	Openable   bool        `json:"openable"`
+	OpenError  string      `json:"open_error"`
+	Attributes *Attributes `json:"attributes"` // the device's answer, null if it was not asked or did not answer
 	Ports      []Port      `json:"ports"`
 
 	open     error  // why it is not Openable
@@ -120,29 +100,18 @@ type Device struct {
 
 // Port is one port of a device. Strings and numbers are "" and 0 where they cannot be read.
 type Port struct {
-	// Port counts from 1.
-	Port int `json:"port"`
-	// State is NOP, DOWN, INIT, ARMED, ACTIVE or ACTIVE_DEFER.
-	State string `json:"state"`
-	// PhysState is for example LinkUp, Polling or Disabled.
-	PhysState string `json:"phys_state"`
-	// LinkLayer is InfiniBand, Ethernet (RoCE, iWARP) or Unknown (EFA).
-	LinkLayer string `json:"link_layer"`
-	// RateGbps is the data rate in Gb/s. Kernels report 10 (4X SDR) for speeds that they do not know.
-	RateGbps float64 `json:"rate_gbps"`
-	// LID and SMLID are the addresses of the port and of its subnet manager, 0 on Ethernet.
-	LID   uint32 `json:"lid"`
-	SMLID uint32 `json:"sm_lid"`
-	// CapMask is the port's capability mask.
-	CapMask uint32 `json:"cap_mask"`
-	// PKeys are the valid partition keys in table order, such as "0xffff".
-	PKeys []string `json:"pkeys"`
-	// GIDs are the entries of the table that are in use.
-	GIDs []GID `json:"gids"`
-	// Attributes is the device's answer about the port, null if it was not asked or did not answer.
-	Attributes *PortAttributes `json:"attributes"`
-	// Fabric is the port's kind: "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA" or "none".
-	Fabric Kind `json:"fabric"`
+	Port       int             `json:"port"`       // from 1
+	State      string          `json:"state"`      // NOP, DOWN, INIT, ARMED, ACTIVE or ACTIVE_DEFER
+	PhysState  string          `json:"phys_state"` // for example LinkUp, Polling or Disabled
+	LinkLayer  string          `json:"link_layer"` // InfiniBand, Ethernet (RoCE, iWARP) or Unknown (EFA)
+	RateGbps   float64         `json:"rate_gbps"`  // kernels report 10 (4X SDR) for speeds that they do not know
+	LID        uint32          `json:"lid"`        // 0 on Ethernet
+	SMLID      uint32          `json:"sm_lid"`     // of the subnet manager, 0 on Ethernet
+	CapMask    uint32          `json:"cap_mask"`   // capability mask
+	PKeys      []string        `json:"pkeys"`      // the valid partition keys in table order, such as "0xffff"
+	GIDs       []GID           `json:"gids"`       // the entries of the table that are in use
+	Attributes *PortAttributes `json:"attributes"` // the device's answer, null if it was not asked or did not answer
+	Fabric     Kind            `json:"fabric"`
 	// Usable says that programs in this container can use the port; if not, Why says what is in the way.
 	Usable bool   `json:"usable"`
 	Why    string `json:"why"`
@@ -152,24 +121,19 @@ type Port struct {
 
 // GID is one entry of a port's GID table.
 type GID struct {
-	// Index is the position in the table, which may have holes.
-	Index int `json:"index"`
-	// GID is written as an IPv6 address, "::ffff:10.0.0.1" for one made from IPv4.
-	GID string `json:"gid"`
-	// Type is "IB", "RoCE v1" or "RoCE v2", "" if unknown.
-	Type string `json:"type"`
-	// Netdev is the network interface it belongs to, "" if there is none.
-	Netdev string `json:"netdev"`
+	Index  int    `json:"index"`  // the position in the table, which may have holes
+	GID    string `json:"gid"`    // written as an IPv6 address, "::ffff:10.0.0.1" for one made from IPv4
+	Type   string `json:"type"`   // "IB", "RoCE v1" or "RoCE v2", "" if unknown
+	Netdev string `json:"netdev"` // the network interface it belongs to, "" if there is none
 }
 
 // Probe examines every device.
 func Probe(c Config) Report {
 	t := newTree(c.Root)
-	netdevs := c.netdevs
-	if netdevs == nil {
-		netdevs = t.names("sys/class/net")
+	t.read, t.brief, t.netdevs = c.read, c.Brief, c.netdevs
+	if t.netdevs == nil {
+		t.netdevs = t.names("sys/class/net")
 	}
-	t.read, t.brief, t.netdevs = c.read, c.Brief, netdevs
 	r := Report{
 		Devices: t.devices(), Limits: c.Limits, GPUDirect: t.gpuDirect(), DMABuf: t.dmabuf(), GPUs: t.gpus(),
 		NetworkDirect: t.exists("dev/hvnd_rdma"), Findings: []Finding{},
@@ -208,12 +172,11 @@ func Probe(c Config) Report {
 			r.PeerMemory = "denied"
 		}
 	}
-	r.resolve(netdevs)
-	r.Findings = append(r.Findings, t.findings(r, netdevs)...)
+	r.resolve(t.netdevs)
+	r.Findings = append(r.Findings, t.findings(r)...)
 	return r
 }
 
-// add takes over the device's answer.
 func (d *Device) add(v *verbsAnswer) {
 	d.Attributes = &v.device
 	for i := range d.Ports {
@@ -224,11 +187,11 @@ func (d *Device) add(v *verbsAnswer) {
 }
 
 func errnoName(err error) string {
-	var errno syscall.Errno
+	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
 	case err == nil:
 		return ""
-	case errors.As(err, &errno):
+	case ok:
 		return unix.ErrnoName(errno)
 	case errors.Is(err, fs.ErrNotExist):
 		return "ENOENT"
@@ -248,7 +211,7 @@ const (
 	reasonForbidden               // EPERM: device cgroup
 	reasonMode                    // EACCES: file mode
 	reasonGone                    // ENXIO, EIO: removed or reset
-	reasonWrongNode               // the node is that of another device
+	reasonWrongNode               // the node belongs to another device
 	reasonOpen                    // any other error
 	reasonPort                    // no active port
 	reasonLinkLayer               // an active port of an unknown kind
@@ -291,7 +254,7 @@ func (e errWrongNode) Error() string {
 // reasonOf says why a node cannot be opened; ib_uverbs_open in drivers/infiniband/core/uverbs_main.c returns the
 // errors.
 func (d *Device) reasonOf(netnsMode string) Reason {
-	var wrong errWrongNode
+	_, wrong := errors.AsType[errWrongNode](d.open)
 	switch err := d.open; {
 	case !d.visible:
 		return reasonHidden
@@ -299,7 +262,7 @@ func (d *Device) reasonOf(netnsMode string) Reason {
 		return reasonNoVerbs
 	case err == nil:
 		return reasonNone
-	case errors.As(err, &wrong):
+	case wrong:
 		return reasonWrongNode
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrNotExist):
 		return reasonAbsent

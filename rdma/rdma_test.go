@@ -293,7 +293,7 @@ func TestOpenNode(t *testing.T) {
 		"/":                           reasonOpen,
 	} {
 		err := openNode(path)
-		require.ErrorContains(t, err, "rdma: opening "+path+": ")
+		require.ErrorContains(t, err, "opening "+path+": ")
 		d := Device{Verbs: "uverbs0", visible: true, open: err}
 		require.Equal(t, want, d.reasonOf(""), "%v", err)
 	}
@@ -674,12 +674,12 @@ func TestSummary(t *testing.T) {
 	}
 	good := Summary{Devices: 1}.Encode()
 	for want, b := range map[string][]byte{
-		"rdma: decoding summary: 0 bytes, want 6 to 64":  nil,
-		"rdma: decoding summary: 65 bytes, want 6 to 64": append(append([]byte{}, good...), make([]byte, 59)...),
-		"rdma: decoding summary: version 3, want 2":      append([]byte{3}, good[1:]...),
-		"rdma: decoding summary: unknown reason":         {2, 1, 99, 0, 0, 0},
-		"rdma: decoding summary: unknown kind of fabric": {2, 1, 0, 0, 0, 0x80},
-		"rdma: decoding summary: it ends early or a number is out of range": {
+		"decoding summary: 0 bytes, want 6 to 64":  nil,
+		"decoding summary: 65 bytes, want 6 to 64": append(append([]byte{}, good...), make([]byte, 59)...),
+		"decoding summary: version 3, want 2":      append([]byte{3}, good[1:]...),
+		"decoding summary: unknown reason":         {2, 1, 99, 0, 0, 0},
+		"decoding summary: unknown kind of fabric": {2, 1, 0, 0, 0, 0x80},
+		"decoding summary: it ends early or a number is out of range": {
 			2, 1, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 		},
 	} {

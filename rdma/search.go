@@ -7,9 +7,10 @@ type Search struct {
 	settings Flags
 }
 
-// Begin starts a search. settings are the user's decision, FlagOff or FlagRequire; with FlagOff it looks at nothing.
-// The caller must raise limits of locked memory before.
+// Begin starts a brief search ([Config.Brief]). settings are the user's decision, FlagOff or FlagRequire; with FlagOff
+// it looks at nothing. The caller must raise limits of locked memory before.
 func Begin(c Config, settings Flags) *Search {
+	c.Brief = true
 	s := &Search{done: make(chan struct{}), settings: settings}
 	if settings&FlagOff != 0 {
 		close(s.done)

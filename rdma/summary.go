@@ -1,33 +1,27 @@
 package rdma
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
+	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
 // Summary is what the other ranks need to know about a host.
 type Summary struct {
-	// Devices is the number of verbs devices, 255 for more.
-	Devices uint8
-	// Reason says why no port can be used, where there is a device.
-	Reason Reason
-	Flags  Flags
-	// rails are the usable ports by Kind. The entry of KindNone is empty.
-	rails [kinds]rails
-	// pkeys are the partition keys of the usable InfiniBand ports, the first three in ascending order. If there are
-	// more, flagManyPKeys is set.
-	pkeys []uint16
+	Devices uint8  // the number of verbs devices, 255 for more
+	Reason  Reason // why no port can be used, where there is a device
+	Flags   Flags
+	rails   [kinds]rails // the usable ports by Kind. The entry of KindNone is empty
+	pkeys   []uint16     // of the usable InfiniBand ports, the lowest three. flagManyPKeys is set if there are more
 	// subnets has one bit for each subnet prefix of the usable InfiniBand ports, chosen by a hash: two hosts without a
 	// common bit have no common subnet.
 	subnets uint32
-	// ports is a hash over the GUIDs of the devices with usable ports. Containers that share their devices have the
-	// same.
+	// ports is a hash over the GUIDs of devices with usable ports: the same in containers that share their devices.
 	ports uint32
 }
 
@@ -50,15 +44,10 @@ const (
 
 // rails are the usable ports of one kind.
 type rails struct {
-	// count is the number of ports, 255 for more.
-	count uint8
-	// deciGbps is the rate of the slowest port in tenths of Gb/s, 0 if unknown.
-	deciGbps uint16
-	// names is a hash over the names of the ports. It differs between hosts that name their devices differently.
-	names uint16
+	count    uint8  // the number of ports, 255 for more
+	deciGbps uint16 // the rate of the slowest port in tenths of Gb/s, 0 if unknown
+	names    uint16 // a hash over the names of the ports: hosts that name their devices differently have others
 }
-
-const maxPKeys = 3
 
 // Usable reports whether programs can use any port.
 func (s Summary) Usable() bool { return s.Best() != KindNone }
@@ -90,16 +79,11 @@ func (r Report) Summary() Summary {
 	var reason Reason
 	var keys []uint16
 	var guids []string
-	names := make(map[Kind][]string)
 	families := flagIPv4 | flagIPv6
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		if len(d.Ports) == 0 {
-			why := d.reasonOf(r.NetnsMode)
-			if why == reasonNone {
-				why = reasonPort
-			}
-			reason = max(reason, why)
+			reason = max(reason, cmp.Or(d.reasonOf(r.NetnsMode), reasonPort))
 		}
 		for j := range d.Ports {
 			p := &d.Ports[j]
@@ -108,11 +92,10 @@ func (r Report) Summary() Summary {
 				continue
 			}
 			s.rails[p.Fabric].add(p.RateGbps)
-			names[p.Fabric] = append(names[p.Fabric], fmt.Sprintf("%s:%d", d.Name, p.Port))
 			guids = append(guids, d.NodeGUID)
 			switch p.Fabric {
 			case KindInfiniBand:
-				s.addSubnets(p)
+				s.addSubnet(p)
 				for _, k := range p.PKeys {
 					keys = append(keys, uint16(parseHex(k)))
 				}
@@ -124,15 +107,15 @@ func (r Report) Summary() Summary {
 	if !s.Usable() {
 		s.Reason = reason
 	}
-	if s.rails[KindRoCE].count > 0 {
-		s.Flags |= families
-	}
+	flag(families, s.rails[KindRoCE].count > 0)
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	flag(flagManyPKeys, len(keys) > maxPKeys)
 	s.pkeys = slices.Clip(keys[:min(len(keys), maxPKeys)])
-	for k, n := range names {
-		s.rails[k].names = uint16(hash(n))
+	for k := range s.rails {
+		if s.rails[k].count > 0 {
+			s.rails[k].names = uint16(hash(r.Ports(Kind(k))))
+		}
 	}
 	slices.Sort(guids)
 	if guids = slices.Compact(guids); len(guids) > 0 {
@@ -154,12 +137,12 @@ func (r Report) Ports(k Kind) []string {
 	return names
 }
 
-// addSubnets adds the subnet of a port, the upper half of its first GID.
-func (s *Summary) addSubnets(p *Port) {
-	for _, g := range p.GIDs {
-		if g.Index == 0 {
-			s.subnets |= 1 << (hash([]string{subnetPrefix(g)}) % 32)
-		}
+// addSubnet adds the subnet of a port, the upper half of its first GID.
+func (s *Summary) addSubnet(p *Port) {
+	if len(p.GIDs) > 0 && p.GIDs[0].Index == 0 {
+		gid, _ := netip.ParseAddr(p.GIDs[0].GID)
+		b := gid.As16()
+		s.subnets |= 1 << (hash([]string{fmt.Sprintf("%x", b[:8])}) % 32)
 	}
 }
 
@@ -193,11 +176,10 @@ func (r *rails) add(gbps float64) {
 }
 
 func (r rails) text(k Kind) string {
-	text := fmt.Sprintf("%d x %s", r.count, k)
-	if r.deciGbps > 0 {
-		text += " " + strconv.FormatFloat(float64(r.deciGbps)/10, 'f', -1, 64) + " Gb/s"
+	if r.deciGbps == 0 {
+		return fmt.Sprintf("%d x %s", r.count, k)
 	}
-	return text
+	return fmt.Sprintf("%d x %s %g Gb/s", r.count, k, float64(r.deciGbps)/10)
 }
 
 // String returns the summary in a few words: "none", "2 x InfiniBand 400 Gb/s", "1 device, not usable: no device node".
@@ -228,8 +210,8 @@ func (s Summary) String() string {
 // two bytes each. Numbers are big endian. Later versions of paiinit may append; readers ignore what they do not know.
 const (
 	summaryVersion = 2
-	// maxSummary is the length of the longest encoding in bytes.
-	maxSummary = 64
+	maxSummary     = 64 // bytes of the longest encoding
+	maxPKeys       = 3
 )
 
 // Encode returns s in at most maxSummary bytes.
@@ -264,56 +246,51 @@ func (s Summary) Encode() []byte {
 
 // DecodeSummary reads what Encode returned.
 func DecodeSummary(b []byte) (Summary, error) {
-	fail := func(err error) (Summary, error) { return Summary{}, fmt.Errorf("rdma: decoding summary: %w", err) }
+	fail := func(problem string, args ...any) (Summary, error) {
+		return Summary{}, fmt.Errorf("decoding summary: "+problem, args...)
+	}
 	switch {
 	case len(b) < 6 || len(b) > maxSummary:
-		return fail(fmt.Errorf("%d bytes, want 6 to %d", len(b), maxSummary))
+		return fail("%d bytes, want 6 to %d", len(b), maxSummary)
 	case b[0] != summaryVersion:
-		return fail(fmt.Errorf("version %d, want %d", b[0], summaryVersion))
+		return fail("version %d, want %d", b[0], summaryVersion)
 	case b[2] >= byte(reasons):
-		return fail(errors.New("unknown reason"))
+		return fail("unknown reason")
 	case b[5]&1 != 0 || b[5]>>kinds != 0:
-		return fail(errors.New("unknown kind of fabric"))
+		return fail("unknown kind of fabric")
 	}
 	s := Summary{Devices: b[1], Reason: Reason(b[2]), Flags: Flags(binary.BigEndian.Uint16(b[3:]))}
-	in := reader{b: b[6:]}
+	rest, bad := b[6:], false
+	number := func(size int) (n uint64) {
+		bad = bad || len(rest) < size
+		if bad {
+			return 0
+		}
+		for _, c := range rest[:size] {
+			n = n<<8 | uint64(c)
+		}
+		rest = rest[size:]
+		return n
+	}
 	for k := KindInfiniBand; k < kinds; k++ {
 		if b[5]&(1<<k) != 0 {
-			s.rails[k] = rails{uint8(in.number(1)), uint16(in.number(2)), uint16(in.number(2))}
-			in.short = in.short || s.rails[k].count == 0
+			s.rails[k] = rails{uint8(number(1)), uint16(number(2)), uint16(number(2))}
+			bad = bad || s.rails[k].count == 0
 		}
 	}
 	if b[5] != 0 {
-		s.ports = uint32(in.number(4))
+		s.ports = uint32(number(4))
 	}
 	if s.rails[KindInfiniBand].count > 0 {
-		s.subnets = uint32(in.number(4))
-		n := in.number(1)
+		s.subnets = uint32(number(4))
+		n := number(1)
 		for range min(n, maxPKeys) {
-			s.pkeys = append(s.pkeys, uint16(in.number(2)))
+			s.pkeys = append(s.pkeys, uint16(number(2)))
 		}
-		in.short = in.short || n > maxPKeys
+		bad = bad || n > maxPKeys
 	}
-	if in.short {
-		return fail(errors.New("it ends early or a number is out of range"))
+	if bad {
+		return fail("it ends early or a number is out of range")
 	}
 	return s, nil
-}
-
-// reader takes numbers off a slice. short says that there were not enough bytes.
-type reader struct {
-	b     []byte
-	short bool
-}
-
-func (r *reader) number(size int) (n uint64) {
-	if len(r.b) < size {
-		r.short = true
-		return 0
-	}
-	for _, c := range r.b[:size] {
-		n = n<<8 | uint64(c)
-	}
-	r.b = r.b[size:]
-	return n
 }

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"bytes"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
@@ -27,14 +28,11 @@ const (
 	nodeDir    = "/dev/infiniband/"
 )
 
-// maxRead is the size of a page in bytes: no attribute of sysfs is longer.
-const maxRead = 4096
-
-// maxTable bounds how many entries of a GID or partition key table are read; rxe has 1024 GIDs.
-const maxTable = 1024
-
-// readTime bounds one read: some drivers return EAGAIN, on which package os would wait forever.
-const readTime = 100 * time.Millisecond
+const (
+	maxRead  = 4096                   // bytes, a page: no attribute of sysfs is longer
+	maxTable = 1024                   // entries that are read of a table of GIDs or partition keys; rxe has 1024 GIDs
+	readTime = 100 * time.Millisecond // for one read: some drivers return EAGAIN, on which package os waits forever
+)
 
 // tree reads a root directory.
 type tree struct {
@@ -47,6 +45,9 @@ type tree struct {
 }
 
 func newTree(root fs.FS) tree {
+	if root == nil {
+		root = embed.FS{} // no files
+	}
 	return tree{root: root, bufs: &sync.Pool{New: func() any { return new([maxRead]byte) }}}
 }
 
@@ -56,8 +57,7 @@ func (t tree) devices() []Device {
 	names := t.names(devicesDir)
 	devices := make([]Device, len(names))
 	var read sync.WaitGroup // some drivers ask the firmware for each attribute
-	// One processor stays free for the rest of this process: a goroutine that reads small files keeps its own for 10
-	// ms.
+	// One processor stays free for the rest of this process: a goroutine that reads small files keeps one for 10 ms.
 	places := make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 	for i, name := range names {
 		places <- struct{}{}
@@ -68,12 +68,8 @@ func (t tree) devices() []Device {
 	}
 	read.Wait()
 	for _, uverbs := range t.names(verbsDir) {
-		// The directory also holds the plain file abi_version.
-		if !strings.HasPrefix(uverbs, "uverbs") {
-			continue
-		}
 		ibdev := t.text(path.Join(verbsDir, uverbs, "ibdev"))
-		if ibdev == "" {
+		if ibdev == "" { // the plain file abi_version
 			continue
 		}
 		i := slices.IndexFunc(devices, func(d Device) bool { return d.Name == ibdev })
@@ -147,7 +143,6 @@ func (t tree) port(dir string, n int) Port {
 	return p
 }
 
-// gids reads a port's GID table.
 func (t tree) gids(p *Port, dir string) {
 	infiniBand := p.LinkLayer == "InfiniBand"
 	entries := []int{0} // the only entry that tells the subnet
@@ -164,8 +159,8 @@ func (t tree) gids(p *Port, dir string) {
 			continue
 		}
 		if !infiniBand {
-			// Reading them for an empty entry returns EINVAL.
-			g.Type = parseGIDType(t.text(path.Join(dir, "gid_attrs/types", strconv.Itoa(i))))
+			// Reading them for an empty entry returns EINVAL. RoCE v1 is "IB/RoCE v1".
+			g.Type = strings.TrimPrefix(t.text(path.Join(dir, "gid_attrs/types", strconv.Itoa(i))), "IB/")
 			g.Netdev = t.text(path.Join(dir, "gid_attrs/ndevs", strconv.Itoa(i)))
 		}
 		p.GIDs = append(p.GIDs, g)
@@ -179,14 +174,11 @@ func (t tree) node(uverbs, dev string, open func(string) error) error {
 			return err
 		}
 	}
-	if t.root == nil {
-		return fs.ErrNotExist
-	}
 	fi, err := fs.Stat(t.root, strings.TrimPrefix(nodeDir, "/")+uverbs)
-	if err != nil {
-		if open != nil {
-			return nil // it was opened, even if the tree does not show it
-		}
+	switch {
+	case err != nil && open != nil:
+		return nil // it was opened, even if the tree does not show it
+	case err != nil:
 		return err
 	}
 	// A node that was made by hand may have the number of another device.
@@ -201,13 +193,10 @@ func (t tree) node(uverbs, dev string, open func(string) error) error {
 
 // gpuDirect returns the name of the loaded peer memory module.
 func (t tree) gpuDirect() string {
-	for _, m := range []struct{ name, file string }{
-		{"nvidia_peermem", "sys/module/nvidia_peermem/version"},
-		{"nv_mem", "sys/kernel/mm/memory_peers/nv_mem/version"},
-		{"nv_mem_nc", "sys/kernel/mm/memory_peers/nv_mem_nc/version"},
-	} {
-		if t.exists(m.file) {
-			return m.name
+	const peers = "sys/kernel/mm/memory_peers/"
+	for _, module := range []string{"sys/module/nvidia_peermem", peers + "nv_mem", peers + "nv_mem_nc"} {
+		if t.exists(module + "/version") {
+			return path.Base(module)
 		}
 	}
 	return ""
@@ -215,82 +204,59 @@ func (t tree) gpuDirect() string {
 
 // dmabuf says whether the kernel has REG_DMABUF_MR: 5.12 and later.
 func (t tree) dmabuf() bool {
-	major, rest, _ := strings.Cut(t.text("proc/sys/kernel/osrelease"), ".")
-	minor := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789"))]
-	a, err := strconv.Atoi(major)
-	b, errMinor := strconv.Atoi(minor)
-	return err == nil && errMinor == nil && (a > 5 || a == 5 && b >= 12)
+	var major, minor int
+	_, err := fmt.Sscanf(t.text("proc/sys/kernel/osrelease"), "%d.%d", &major, &minor)
+	return err == nil && (major > 5 || major == 5 && minor >= 12)
 }
 
 // gpus counts the nodes /dev/nvidiaN.
 func (t tree) gpus() int {
-	n := 0
+	count := 0
 	for _, name := range t.names("dev") {
-		if digits, ok := strings.CutPrefix(name, "nvidia"); ok && digits != "" &&
-			strings.Trim(digits, "0123456789") == "" {
-			n++
+		if prefix, n := splitNumber(name); prefix == "nvidia" && n >= 0 {
+			count++
 		}
 	}
-	return n
+	return count
 }
 
 // networkDirect looks for the devices of Azure's A8, H16r and NC24r: WALinuxAgent writes their address to
 // /dev/hvnd_rdma and a provider ofa-v2-ib0 to dat.conf. Images for machines with SR-IOV may have that line too.
 func (t tree) networkDirect(devices []Device) bool {
-	for _, d := range devices {
-		if strings.HasPrefix(d.Driver, "mlx5") {
-			return false
-		}
+	virtual := slices.ContainsFunc(devices, func(d Device) bool { return strings.HasPrefix(d.Driver, "mlx5") })
+	if virtual || len(devices) == 0 {
+		return false
 	}
 	for _, name := range []string{"etc/dat.conf", "etc/rdma/dat.conf", "usr/local/etc/dat.conf"} {
-		if !t.exists(name) {
-			continue
-		}
-		b, err := fs.ReadFile(t.root, name)
-		if err != nil || len(devices) == 0 {
-			continue
-		}
-		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, "ofa-v2-ib0 ") {
-				return true
-			}
+		text, err := fs.ReadFile(t.root, name)
+		if err == nil && bytes.Contains(append([]byte("\n"), text...), []byte("\nofa-v2-ib0 ")) {
+			return true
 		}
 	}
 	return false
 }
 
 func (t tree) exists(name string) bool {
-	if t.root == nil {
-		return false
-	}
 	_, err := fs.Stat(t.root, name)
 	return err == nil
 }
 
 // names lists a directory, sorted with numbers by value; nothing if it cannot be read. Symbolic links count: sysfs
 // shows devices as links.
-func (t tree) names(dir string) []string {
-	names := t.unordered(dir)
-	slices.SortFunc(names, natural)
-	return names
-}
-
-func (t tree) unordered(dir string) (names []string) {
-	if t.root == nil {
-		return nil
-	}
+func (t tree) names(dir string) (names []string) {
 	entries, _ := fs.ReadDir(t.root, dir) // an error ends the list
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
+	slices.SortFunc(names, natural)
 	return names
 }
 
 // numbers returns the entries of a directory that are numbers, sorted.
-func (t tree) numbers(dir string) []int {
-	var numbers []int
-	for _, name := range t.unordered(dir) {
-		if n, err := strconv.Atoi(name); err == nil && n >= 0 && n <= maxTable && strconv.Itoa(n) == name {
+func (t tree) numbers(dir string) (numbers []int) {
+	entries, _ := fs.ReadDir(t.root, dir)
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil && n >= 0 && n <= maxTable && strconv.Itoa(n) == e.Name() {
 			numbers = append(numbers, n)
 		}
 	}
@@ -300,9 +266,6 @@ func (t tree) numbers(dir string) []int {
 
 // text reads an attribute and trims blanks; "" if it cannot be read or is not printable ASCII.
 func (t tree) text(name string) string {
-	if t.root == nil {
-		return ""
-	}
 	buf := t.bufs.Get().(*[maxRead]byte)
 	defer t.bufs.Put(buf)
 	read := t.read
@@ -310,14 +273,9 @@ func (t tree) text(name string) string {
 		read = t.readRoot
 	}
 	n, err := read("/"+name, buf[:])
-	if err != nil {
-		return ""
-	}
 	s := string(bytes.TrimSpace(buf[:n]))
-	for _, c := range []byte(s) {
-		if c < ' ' || c > '~' {
-			return ""
-		}
+	if err != nil || strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return ""
 	}
 	return s
 }
@@ -341,9 +299,6 @@ func (t tree) readRoot(path string, buf []byte) (int, error) {
 
 // link returns the last element of a symbolic link's target, "" if there is none.
 func (t tree) link(name string) string {
-	if t.root == nil {
-		return ""
-	}
 	target, err := fs.ReadLink(t.root, name)
 	if err != nil {
 		return ""
@@ -389,9 +344,6 @@ func parsePCI(s string) string {
 	return s
 }
 
-// parseGIDType shortens "IB/RoCE v1", which InfiniBand and RoCE v1 share. Call it for Ethernet ports only.
-func parseGIDType(s string) string { return strings.TrimPrefix(s, "IB/") }
-
 // natural compares names and puts mlx5_2 before mlx5_10.
 func natural(a, b string) int {
 	pa, na := splitNumber(a)
@@ -405,12 +357,9 @@ func natural(a, b string) int {
 // splitNumber splits a name before its last digits. The number is -1 if there are none or too many.
 func splitNumber(s string) (prefix string, number int) {
 	prefix = strings.TrimRight(s, "0123456789")
-	if len(s)-len(prefix) > 9 {
+	number, err := strconv.Atoi(s[len(prefix):])
+	if err != nil || len(s)-len(prefix) > 9 {
 		return s, -1
 	}
-	n, err := strconv.Atoi(s[len(prefix):])
-	if err != nil {
-		return s, -1
-	}
-	return prefix, n
+	return prefix, number
 }

@@ -16,13 +16,8 @@ import (
 // System returns the Config of this container.
 func System() Config {
 	return Config{
-		Root:       os.DirFS("/"),
-		read:       readAttribute,
-		open:       openNode,
-		verbs:      queryVerbs,
-		netlink:    queryNetlink,
-		peerMemory: readPeerMemory,
-		Limits:     systemLimits(),
+		Root: os.DirFS("/"), Limits: systemLimits(),
+		read: readAttribute, open: openNode, verbs: queryVerbs, netlink: queryNetlink, peerMemory: readPeerMemory,
 	}
 }
 
@@ -49,24 +44,24 @@ func systemLimits() Limits {
 // is no limit.
 func TreeLimits(root fs.FS) Limits {
 	l := Limits{Memlock: -1}
-	if b, err := fs.ReadFile(root, "proc/self/limits"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok && len(strings.Fields(rest)) > 0 {
-				if n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64); err == nil {
-					l.Memlock = n
-				}
-			}
-		}
+	if n, err := strconv.ParseInt(firstField(root, "proc/self/limits", "Max locked memory"), 10, 64); err == nil {
+		l.Memlock = n
 	}
-	if b, err := fs.ReadFile(root, "proc/self/status"); err == nil {
-		for line := range strings.Lines(string(b)) {
-			if rest, ok := strings.CutPrefix(line, "CapEff:"); ok {
-				caps, err := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
-				l.IPCLock = err == nil && caps&(1<<unix.CAP_IPC_LOCK) != 0
-			}
-		}
-	}
+	caps, err := strconv.ParseUint(firstField(root, "proc/self/status", "CapEff:"), 16, 64)
+	l.IPCLock = err == nil && caps&(1<<unix.CAP_IPC_LOCK) != 0
 	return l
+}
+
+// firstField returns what follows prefix in the line of a file that begins with it, up to the next blank.
+func firstField(root fs.FS, file, prefix string) string {
+	text, _ := fs.ReadFile(root, file)
+	for line := range strings.Lines(string(text)) {
+		rest, ok := strings.CutPrefix(line, prefix)
+		if fields := strings.Fields(rest); ok && len(fields) > 0 {
+			return fields[0]
+		}
+	}
+	return ""
 }
 
 // readAttribute reads a file with three system calls where package os makes nine: a machine's GID tables can have
@@ -91,7 +86,7 @@ func readAttribute(path string, buf []byte) (n int, err error) {
 func openNode(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("rdma: opening %s: %w", path, err)
+		return fmt.Errorf("opening %s: %w", path, err)
 	}
 	_ = unix.Close(fd) // nothing was written
 	return nil
@@ -104,40 +99,33 @@ func openNode(path string) error {
 // The child executes this program again: a fork of a process that is not dumpable (PR_SET_DUMPABLE), as paiinit's are,
 // is not dumpable either.
 func readPeerMemory() error {
-	if err := readMemory(os.Getppid()); allowed(err) {
+	if err := readMemory(os.Getppid()); err == nil {
 		return nil
 	}
 	return readChild()
 }
 
-// allowed reports whether a process may be read. EFAULT means that it may, and has nothing mapped at that address.
-func allowed(err error) bool { return err == nil || errors.Is(err, unix.EFAULT) }
-
 func readChild() error {
-	for tries := 0; ; tries++ {
+	for range 11 {
 		child, err := syscall.ForkExec("/proc/self/exe", []string{"paiinit", "version"}, &syscall.ProcAttr{})
 		if err != nil {
-			return fmt.Errorf("rdma: starting a child: %w", err)
+			return fmt.Errorf("starting a child: %w", err)
 		}
 		// A stopped child has executed the program and has memory of its own. Before, it may share this process's
 		// memory, which is always readable.
 		_ = unix.Kill(child, unix.SIGSTOP)
-		stopped := reap(child, unix.WUNTRACED).Stopped()
-		if stopped {
-			err = readMemory(child)
-			_ = unix.Kill(child, unix.SIGKILL)
-			reap(child, 0)
+		if !reap(child, unix.WUNTRACED).Stopped() {
+			continue // it ended before the signal arrived
 		}
-		switch {
-		case !stopped && tries < 10: // it ended before the signal arrived
-		case !stopped:
-			return fmt.Errorf("rdma: stopping a child: %w", unix.ESRCH)
-		case !allowed(err):
-			return fmt.Errorf("rdma: reading a child's memory: %w", err)
-		default:
-			return nil
+		err = readMemory(child)
+		_ = unix.Kill(child, unix.SIGKILL)
+		reap(child, 0)
+		if err != nil {
+			return fmt.Errorf("reading a child's memory: %w", err)
 		}
+		return nil
 	}
+	return fmt.Errorf("stopping a child: %w", unix.ESRCH)
 }
 
 // reap waits for a child to end, or, with WUNTRACED, to stop.
@@ -156,5 +144,8 @@ func readMemory(pid int) error {
 	local[0].SetLen(len(to))
 	_, err := unix.ProcessVMReadv(pid, local,
 		[]unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&reasonTexts)), Len: len(to)}}, 0)
+	if errors.Is(err, unix.EFAULT) {
+		return nil // the process may be read, but has nothing mapped there
+	}
 	return err
 }

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -21,49 +22,32 @@ func (r Report) WriteTable(out io.Writer) error {
 		if d.NUMANode < 0 {
 			node = "-"
 		}
-		place := strings.Join([]string{orDash(d.Verbs), orDash(d.PCI), node, orDash(d.Firmware)}, "\t")
+		place := strings.Join([]string{cmp.Or(d.Verbs, "-"), cmp.Or(d.PCI, "-"), node, cmp.Or(d.Firmware, "-")}, "\t")
 		for _, p := range d.Ports {
-			usable := "yes"
-			if !p.Usable {
-				usable = p.Why
-			}
-			_, _ = fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, p.Port, p.Fabric, orDash(p.State),
-				rateText(p.RateGbps), usable, addressText(p), place)
+			_, _ = fmt.Fprintf(w, "%s:%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, p.Port, p.Fabric, cmp.Or(p.State, "-"),
+				rateText(p.RateGbps), cmp.Or(p.Why, "yes"), addressText(p), place)
 		}
 		if len(d.Ports) == 0 {
 			_, _ = fmt.Fprintf(w, "%s\t-\t-\t-\tno port\t-\t%s\n", d.Name, place)
 		}
 	}
 	_, _ = fmt.Fprintf(w, "\nlocked memory %s, GPUDirect %s, devices of network namespaces %s, peer memory %s\n",
-		memlockText(r.Limits), orDash(r.GPUDirect), orDash(r.NetnsMode), orDash(r.PeerMemory))
-	if err := w.Flush(); err != nil {
-		return err
-	}
+		memlockText(r.Limits), cmp.Or(r.GPUDirect, "-"), cmp.Or(r.NetnsMode, "-"), cmp.Or(r.PeerMemory, "-"))
 	for _, f := range r.Findings {
-		if err := f.write(out, f.Device); err != nil {
-			return err
-		}
+		f.write(w, f.Device)
 	}
-	return nil
+	return w.Flush()
 }
 
-// write writes a finding and its place.
-func (f Finding) write(out io.Writer, where string) error {
+// write writes a finding and its place to a table, whose Flush reports errors.
+func (f Finding) write(w *tabwriter.Writer, where string) {
 	if where != "" {
 		where += ": "
 	}
-	_, err := fmt.Fprintf(out, "\n%s: %s%s\n", f.Severity, where, f.What)
-	if err == nil && f.Fix != "" {
-		_, err = fmt.Fprintf(out, "    %s\n", f.Fix)
+	_, _ = fmt.Fprintf(w, "\n%s: %s%s\n", f.Severity, where, f.What)
+	if f.Fix != "" {
+		_, _ = fmt.Fprintf(w, "    %s\n", f.Fix)
 	}
-	return err
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func rateText(gbps float64) string {
@@ -87,42 +71,17 @@ func memlockText(l Limits) string {
 func addressText(p Port) string {
 	switch {
 	case p.Fabric == KindInfiniBand:
-		return fmt.Sprintf("lid %d, pkey %s", p.LID, orDash(strings.Join(p.PKeys, " ")))
+		return fmt.Sprintf("lid %d, pkey %s", p.LID, cmp.Or(strings.Join(p.PKeys, " "), "-"))
 	case len(p.GIDs) > 0:
 		return fmt.Sprintf("gid %d %s", p.GIDs[len(p.GIDs)-1].Index, p.GIDs[len(p.GIDs)-1].GID)
 	}
 	return "-"
 }
 
-// RankReport is the report of one rank of a job.
-type RankReport struct {
-	Rank    int
-	Name    string
-	Report  *Report // nil: see Error
-	Summary Summary // of the report
-	Error   string
-}
-
-// JudgeReports judges the reports of all ranks. If a rank has no report, its Error says why.
-func JudgeReports(ranks []RankReport) Verdict {
-	summaries := make([]Summary, len(ranks))
-	for i, r := range ranks {
-		summaries[i] = r.Summary
-	}
-	v := Judge(summaries)
-	for i, l := range v.Lacks {
-		if e := ranks[l.Rank].Error; e != "" {
-			v.Lacks[i].Why = e
-		}
-	}
-	return v
-}
-
 // WriteJobTable writes a line for each rank of a job, with a star at each value that differs from most ranks', the
 // verdict with its details, and each finding once.
 func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ...string) error {
-	header := []string{"RANK", "NAME", "USABLE", "PORTS", "PKEYS", "FIRMWARE",
-		"LOCKED MEMORY", "GPUDIRECT", "PEER MEMORY"}
+	const header = "RANK\tNAME\tUSABLE\tPORTS\tPKEYS\tFIRMWARE\tLOCKED MEMORY\tGPUDIRECT\tPEER MEMORY"
 	var rows [][]string
 	for _, r := range ranks {
 		if r.Report == nil {
@@ -131,7 +90,7 @@ func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ..
 		}
 		var keys, firmware []string
 		for _, d := range r.Report.Devices {
-			firmware = append(firmware, orDash(d.Firmware))
+			firmware = append(firmware, cmp.Or(d.Firmware, "-"))
 			for _, p := range d.Ports {
 				if p.Fabric == KindInfiniBand {
 					keys = append(keys, p.PKeys...)
@@ -141,12 +100,12 @@ func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ..
 		rows = append(rows, []string{
 			strconv.Itoa(r.Rank), r.Name, r.Summary.String(),
 			unique(r.Report.Ports(r.Summary.Best())), unique(keys), unique(firmware),
-			memlockText(r.Report.Limits), orDash(r.Report.GPUDirect), orDash(r.Report.PeerMemory),
+			memlockText(r.Report.Limits), cmp.Or(r.Report.GPUDirect, "-"), cmp.Or(r.Report.PeerMemory, "-"),
 		})
 	}
 	starred := markOdd(rows, 2)
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, strings.Join(header, "\t")) // Flush reports all errors
+	_, _ = fmt.Fprintln(w, header) // Flush reports all errors
 	for _, row := range rows {
 		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -159,14 +118,12 @@ func WriteJobTable(out io.Writer, ranks []RankReport, verdict string, details ..
 			_, _ = fmt.Fprintf(w, "    %s\n", l)
 		}
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return writeFindings(out, ranks)
+	writeFindings(w, ranks)
+	return w.Flush()
 }
 
 // writeFindings writes each finding once, with the ranks and devices that have it.
-func writeFindings(out io.Writer, ranks []RankReport) error {
+func writeFindings(w *tabwriter.Writer, ranks []RankReport) {
 	where := make(map[Finding][]string)
 	var order []Finding
 	for _, r := range ranks {
@@ -186,16 +143,13 @@ func writeFindings(out io.Writer, ranks []RankReport) error {
 		}
 	}
 	for _, f := range order {
-		if err := f.write(out, strings.Join(where[f], ", ")); err != nil {
-			return err
-		}
+		f.write(w, strings.Join(where[f], ", "))
 	}
-	return nil
 }
 
 func unique(words []string) string {
 	slices.Sort(words)
-	return orDash(strings.Join(slices.Compact(words), " "))
+	return cmp.Or(strings.Join(slices.Compact(words), " "), "-")
 }
 
 // markOdd adds a star to each cell that differs from the most frequent one of its column (the first of equally frequent
@@ -205,25 +159,26 @@ func markOdd(rows [][]string, from int) (marked bool) {
 		return false
 	}
 	for column := from; ; column++ {
+		var cells []*string
 		count := make(map[string]int)
-		usual, most, cells := "", 0, 0
 		for _, row := range rows {
 			if column < len(row) {
-				cells++
+				cells = append(cells, &row[column])
 				count[row[column]]++
 			}
 		}
-		if cells == 0 {
+		if len(cells) == 0 {
 			return marked
 		}
-		for _, row := range rows {
-			if column < len(row) && count[row[column]] > most {
-				usual, most = row[column], count[row[column]]
+		usual := *cells[0]
+		for _, cell := range cells {
+			if count[*cell] > count[usual] {
+				usual = *cell
 			}
 		}
-		for _, row := range rows {
-			if column < len(row) && row[column] != usual {
-				row[column] += " *"
+		for _, cell := range cells {
+			if *cell != usual {
+				*cell += " *"
 				marked = true
 			}
 		}

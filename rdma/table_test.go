@@ -13,11 +13,3 @@ func TestMarkOdd(t *testing.T) {
 	require.False(t, markOdd([][]string{{"0", "a"}}, 1))
 	require.False(t, markOdd(nil, 1))
 }
-
-func TestJudgeReports(t *testing.T) {
-	usable := Summary{Devices: 1}
-	usable.rails[KindRoCE].count = 1
-	v := JudgeReports([]RankReport{{Summary: usable}, {Rank: 1, Error: "paiinit rdma ended there with status 255"}})
-	require.Equal(t, []Lack{{1, "paiinit rdma ended there with status 255"}}, v.Lacks)
-	require.Equal(t, KindRoCE, v.Wanted)
-}

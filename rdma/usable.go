@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -24,12 +23,7 @@ const (
 var kindTexts = [kinds]string{"none", "InfiniBand", "RoCE", "EFA", "Omni-Path", "iWARP", "software RDMA"}
 
 // String returns the kind's usual name.
-func (k Kind) String() string {
-	if k < kinds {
-		return kindTexts[k]
-	}
-	return "unknown"
-}
+func (k Kind) String() string { return kindTexts[k] }
 
 // minMemlock is the limit of locked memory, in bytes, below which MPI and NCCL cannot register their buffers. The
 // default of current kernels, 8 MiB, is too little; large jobs may need more than minMemlock.
@@ -95,8 +89,8 @@ func (p *Port) reachable(netdevs []string) bool {
 
 // settled says whether a port on Ethernet has such a GID of RoCE v2, which needs no finding.
 func (p *Port) settled(netdevs []string) bool {
-	return slices.ContainsFunc(p.GIDs,
-		func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) })
+	v2 := func(g GID) bool { return g.Type != "RoCE v1" && g.routable() && g.here(netdevs) }
+	return slices.ContainsFunc(p.GIDs, v2)
 }
 
 // here says whether the GID's network interface is in this container; unknown counts as yes.
@@ -111,25 +105,10 @@ func (g GID) routable() bool {
 
 // family returns the address family that a routable GID is made from.
 func (g GID) family() Flags {
-	if g.ipv4() {
+	if a, _ := netip.ParseAddr(g.GID); a.Is4In6() {
 		return flagIPv4
 	}
 	return flagIPv6
-}
-
-func (g GID) ipv4() bool {
-	a, err := netip.ParseAddr(g.GID)
-	return err == nil && a.Is4In6()
-}
-
-// subnetPrefix returns the upper half of a GID in hexadecimal.
-func subnetPrefix(g GID) string {
-	a, err := netip.ParseAddr(g.GID)
-	if err != nil {
-		return ""
-	}
-	b := a.As16()
-	return fmt.Sprintf("%x", b[:8])
 }
 
 // MarshalText returns the name, for JSON.

@@ -12,8 +12,7 @@ import (
 // verbsAnswer is what a device tells about itself.
 type verbsAnswer struct {
 	device Attributes
-	// ports by number, from port 1; nil where a port does not answer
-	ports []*PortAttributes
+	ports  []*PortAttributes // from port 1; nil where a port does not answer
 }
 
 // Attributes are the attributes of a device; ibv_query_device(3) describes them.
@@ -75,8 +74,7 @@ type PortAttributes struct {
 	ActiveSpeed   uint8  `json:"active_speed"`
 	PhysState     uint8  `json:"phys_state"`
 	LinkLayer     uint8  `json:"link_layer"`
-	// GIDs is the number of entries in use, -1 if the kernel does not tell.
-	GIDs int `json:"gids"`
+	GIDs          int    `json:"gids"` // entries in use, -1 if the kernel does not tell
 }
 
 // The ioctl interface of drivers/infiniband/core/uverbs_ioctl.c, from rdma/rdma_user_ioctl_cmds.h and
@@ -107,7 +105,7 @@ const (
 func queryVerbs(path string, driver uint32) (*verbsAnswer, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("rdma: opening %s: %w", path, err)
+		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	c := caller{fd: fd, driver: driver}
@@ -115,22 +113,21 @@ func queryVerbs(path string, driver uint32) (*verbsAnswer, error) {
 
 	vectors := c.buffer(4)
 	if err := c.call(methodGetContext, out(0, vectors)); err != nil {
-		return nil, fmt.Errorf("rdma: getting a context of %s: %w", path, err)
+		return nil, fmt.Errorf("getting a context of %s: %w", path, err)
 	}
 	device := c.buffer(deviceSize)
 	if err := c.call(methodInvokeWrite, in(0, 0, 8), out(1, device), in(2, writeQueryDevice, 8)); err != nil {
-		return nil, fmt.Errorf("rdma: querying %s: %w", path, err)
+		return nil, fmt.Errorf("querying %s: %w", path, err)
 	}
 	v := &verbsAnswer{device: parseDevice(device)}
 	v.device.NumCompletionVectors = binary.NativeEndian.Uint32(vectors)
 	for n := 1; n <= min(int(v.device.PhysPortCount), maxPorts); n++ {
 		port := c.buffer(portSize)
-		if err := c.call(methodQueryPort, in(0, uint64(n), 8), out(1, port)); err != nil {
-			v.ports = append(v.ports, nil)
-			continue
+		var p *PortAttributes
+		if c.call(methodQueryPort, in(0, uint64(n), 8), out(1, port)) == nil {
+			p = parsePort(port)
 		}
-		p := parsePort(port)
-		v.ports = append(v.ports, &p)
+		v.ports = append(v.ports, p)
 	}
 	c.countGIDs(v.ports)
 	return v, nil
@@ -141,7 +138,6 @@ func (c *caller) countGIDs(ports []*PortAttributes) {
 	size := 0
 	for _, p := range ports {
 		if p != nil {
-			p.GIDs = -1
 			size += int(min(p.GIDTableLen, maxGIDs))
 		}
 	}
@@ -255,10 +251,10 @@ func parseDevice(b []byte) Attributes {
 }
 
 // parsePort reads struct ib_uverbs_query_port_resp_ex of rdma/ib_user_ioctl_verbs.h.
-func parsePort(b []byte) PortAttributes {
+func parsePort(b []byte) *PortAttributes {
 	u16 := func(at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
 	u32 := func(at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
-	return PortAttributes{
+	return &PortAttributes{
 		PortCapFlags:  u32(0),
 		MaxMsgSize:    u32(4),
 		BadPKeys:      u32(8),

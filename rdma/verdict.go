@@ -8,28 +8,18 @@ import (
 
 // Verdict is what all ranks of a job can use together.
 type Verdict struct {
-	// Fabric is the kind that every rank can use, KindNone for TCP.
-	Fabric Kind
+	Fabric Kind // that every rank can use, KindNone for TCP
 	// Wanted is the better kind that most ranks can use where not all can, and Lacks names the other ranks.
-	Wanted Kind
-	Lacks  []Lack
-	// NetworkDirect says that no kind fits, but every rank has Azure's Network Direct, which only Intel MPI can use,
-	// through DAPL.
-	NetworkDirect bool
-	// Notes are facts about ranks that do not prevent the use of Fabric.
-	Notes []Lack
-	// Off says that a rank was told not to use RDMA and no rank requires it. Launchers get no fabric variables then.
-	Off bool
-	// Required says that a rank was told not to run without RDMA.
-	Required bool
-	// Devices says that a rank has a verbs device, whether or not it can be used.
-	Devices bool
-	// GPUs says that a rank has NVIDIA GPUs.
-	GPUs bool
-	// PeerMemory says that processes may read each other's memory on every rank; unknown counts as yes.
-	PeerMemory bool
-	// SameNames says that the ports of Fabric have the same names on every rank.
-	SameNames bool
+	Wanted        Kind
+	Lacks         []Lack
+	Notes         []Lack // facts about ranks that do not prevent the use of Fabric
+	NetworkDirect bool   // no kind fits, but every rank has Azure's Network Direct, for Intel MPI through DAPL only
+	Off           bool   // a rank was told not to use RDMA and no rank requires it: launchers get no fabric variables
+	Required      bool   // a rank was told not to run without RDMA
+	Devices       bool   // a rank has a verbs device, whether or not it can be used
+	GPUs          bool   // a rank has NVIDIA GPUs
+	PeerMemory    bool   // processes may read each other's memory on every rank; unknown counts as yes
+	SameNames     bool   // the ports of Fabric have the same names on every rank
 }
 
 // Lack is a problem of one rank.
@@ -42,13 +32,14 @@ type Lack struct {
 // verdict.
 func Judge(ranks []Summary) Verdict {
 	v := Verdict{PeerMemory: true}
-	off := false
+	off, networkDirect := false, true
 	for _, s := range ranks {
 		off = off || s.Flags&FlagOff != 0
 		v.Required = v.Required || s.Flags&FlagRequire != 0
 		v.Devices = v.Devices || s.Devices > 0
 		v.GPUs = v.GPUs || s.Flags&flagGPUs != 0
 		v.PeerMemory = v.PeerMemory && s.Flags&flagPeerMemory == 0
+		networkDirect = networkDirect && s.Flags&FlagNetworkDirect != 0
 	}
 	if off && !v.Required {
 		v.Off = true
@@ -57,11 +48,10 @@ func Judge(ranks []Summary) Verdict {
 	// Best first. A kind that no rank has cannot be wanted; iWARP and software RDMA, no better than TCP, must be
 	// required.
 	best := len(ranks) + 1
-	for k := KindInfiniBand; k < kinds; k++ {
+	for k := KindInfiniBand; k < kinds && v.Fabric == KindNone; k++ {
 		lacks := lacking(ranks, k)
 		switch {
 		case !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[k].count > 0 }):
-			continue
 		case len(lacks) == 0 && (k < KindIWARP || v.Required):
 			v.Fabric = k
 		case len(lacks) == 0 && v.Wanted == KindNone:
@@ -69,27 +59,20 @@ func Judge(ranks []Summary) Verdict {
 		case len(lacks) > 0 && len(lacks) < best:
 			v.Wanted, v.Lacks, best = k, lacks, len(lacks)
 		}
-		if v.Fabric != KindNone {
-			break
-		}
 	}
-	v.NetworkDirect = v.Fabric == KindNone &&
-		!slices.ContainsFunc(ranks, func(s Summary) bool { return s.Flags&FlagNetworkDirect == 0 })
-	if v.NetworkDirect {
-		v.Wanted, v.Lacks = KindNone, nil
-		return v
-	}
-	if v.Fabric == KindNone && v.Wanted == KindNone { // no rank has a usable port
+	switch {
+	case v.Fabric != KindNone:
+		first := ranks[0].rails[v.Fabric].names
+		v.SameNames = !slices.ContainsFunc(ranks, func(s Summary) bool { return s.rails[v.Fabric].names != first })
+		v.Notes = notes(ranks, v.Fabric)
+	case networkDirect:
+		v.NetworkDirect, v.Wanted, v.Lacks = true, KindNone, nil
+	case v.Wanted == KindNone: // no rank has a usable port
 		for i, s := range ranks {
 			if v.Required || s.Devices > 0 || s.Flags&FlagNetworkDirect != 0 {
 				v.Lacks = append(v.Lacks, Lack{i, why(s, KindNone)})
 			}
 		}
-	}
-	if v.Fabric != KindNone {
-		v.SameNames = !slices.ContainsFunc(ranks,
-			func(s Summary) bool { return s.rails[v.Fabric].names != ranks[0].rails[v.Fabric].names })
-		v.Notes = notes(ranks, v.Fabric)
 	}
 	return v
 }
@@ -99,9 +82,7 @@ func Judge(ranks []Summary) Verdict {
 func JudgeEncoded(encoded [][]byte) Verdict {
 	ranks := make([]Summary, len(encoded))
 	for i, b := range encoded {
-		if s, err := DecodeSummary(b); err == nil {
-			ranks[i] = s
-		}
+		ranks[i], _ = DecodeSummary(b)
 	}
 	return Judge(ranks)
 }
@@ -229,34 +210,26 @@ func otherPartition(ranks []Summary) []Lack {
 		return lacks
 	}
 	// A common key helps only if at most one rank is a limited member.
-	limited := make(map[uint16][]int)
-	for i, s := range ranks {
-		if len(s.pkeys) == 0 || s.Flags&flagManyPKeys != 0 {
-			return nil
-		}
-		full := make(map[uint16]bool)
-		for _, k := range s.pkeys {
-			full[k&^fullMember] = full[k&^fullMember] || k&fullMember != 0
-		}
-		for k, f := range full {
-			if !f {
-				limited[k] = append(limited[k], i)
-			}
-		}
+	unknown := func(s Summary) bool { return len(s.pkeys) == 0 || s.Flags&flagManyPKeys != 0 }
+	if slices.ContainsFunc(ranks, unknown) {
+		return nil
 	}
 	var fewest []int
 	for _, k := range ranks[0].pkeys {
 		k &^= fullMember
-		if slices.ContainsFunc(ranks, func(s Summary) bool {
-			return !slices.Contains(s.pkeys, k) && !slices.Contains(s.pkeys, k|fullMember)
-		}) {
-			continue
+		common := true
+		var limited []int
+		for i, s := range ranks {
+			if !slices.Contains(s.pkeys, k|fullMember) {
+				common = common && slices.Contains(s.pkeys, k)
+				limited = append(limited, i)
+			}
 		}
-		if len(limited[k]) <= 1 {
+		switch {
+		case common && len(limited) <= 1:
 			return nil
-		}
-		if fewest == nil || len(limited[k]) < len(fewest) {
-			fewest = limited[k]
+		case common && (fewest == nil || len(limited) < len(fewest)):
+			fewest = limited
 		}
 	}
 	for _, i := range fewest {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 )
@@ -23,19 +22,13 @@ type admission struct {
 
 	mu            sync.Mutex
 	ranks, others quota
-	sources       map[netip.Prefix]*source // of other addresses
+	sources       map[netip.Prefix]*quota // of other addresses
 }
 
-// quota counts the streams of the ranks, or of all other addresses.
+// quota counts the streams of the ranks, of all other addresses, or of one of these.
 type quota struct {
 	streams, most int
 	places        chan struct{} // one element per stream that memberlist reads
-}
-
-// source counts the streams of one address outside the job.
-type source struct {
-	streams int
-	turns   chan struct{} // one element per stream that memberlist reads
 }
 
 const (
@@ -58,12 +51,11 @@ func newAdmission(files int) *admission {
 		begun:   make(chan struct{}),
 		ranks:   quota{most: min(rankStreams, files/8)},
 		others:  quota{most: min(otherStreams, files/8)},
-		sources: make(map[netip.Prefix]*source),
+		sources: make(map[netip.Prefix]*quota),
 	}
 }
 
-// begin admits streams of a job of n ranks (0 = unknown). known reports whether an address belongs to the job; nil
-// means that no address does.
+// begin admits streams of a job of n ranks (0 = unknown). known reports whether an address belongs to it; nil = none.
 func (a *admission) begin(n int, known func(netip.Addr) bool) {
 	a.known, a.most = known, streamLimit(n)
 	places := min(max(streamBudget/int(a.most), fewestStreams), mostStreams)
@@ -88,89 +80,74 @@ var (
 
 // admit waits until memberlist may read a stream, and returns it. Closing the returned stream admits the next one.
 func (a *admission) admit(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	leave, err := a.wait(ctx, conn.RemoteAddr())
+	ctx, cancel := context.WithTimeoutCause(ctx, streamTimeout, errNoTurn)
+	defer cancel()
+	from, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
 		return nil, err
+	}
+	quotas, gone, err := a.enter(from.Addr().Unmap().WithZone(""))
+	if err != nil {
+		return nil, err
+	}
+	taken := 0
+	leave := sync.OnceFunc(func() {
+		for _, q := range quotas[:taken] {
+			<-q.places
+		}
+		gone()
+	})
+	select {
+	case <-a.begun:
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+	for _, q := range quotas {
+		select {
+		case q.places <- struct{}{}:
+			taken++
+		case <-ctx.Done():
+			leave()
+			return nil, context.Cause(ctx)
+		}
 	}
 	return &admitted{Conn: conn, left: a.most, leave: leave}, nil
 }
 
-func (a *admission) wait(ctx context.Context, remote net.Addr) (leave func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, streamTimeout, errNoTurn)
-	defer cancel()
-	var undo []func()
-	free := sync.OnceFunc(func() {
-		for _, f := range slices.Backward(undo) {
-			f()
-		}
-	})
-	defer func() {
-		if err != nil {
-			free()
-		}
-	}()
-	from, err := netip.ParseAddrPort(remote.String())
-	if err != nil {
-		return nil, err
-	}
-	l, s, gone, err := a.enter(from.Addr().Unmap().WithZone(""))
-	if err != nil {
-		return nil, err
-	}
-	undo = append(undo, gone)
-	select {
-	case <-a.begun:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	places := []chan struct{}{l.places}
-	if s != nil {
-		places = []chan struct{}{s.turns, l.places}
-	}
-	for _, place := range places {
-		select {
-		case place <- struct{}{}:
-			undo = append(undo, func() { <-place })
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	return free, nil
-}
-
-// enter counts a stream from an address; s is nil if the address belongs to the job. Before begin no address does.
-func (a *admission) enter(from netip.Addr) (l *quota, s *source, gone func(), err error) {
-	rank := false
-	select {
-	case <-a.begun:
-		rank = a.known != nil && a.known(from)
-	default:
-	}
+// enter counts a stream from an address, which is a rank's only after begin, and returns the quotas that it needs.
+func (a *admission) enter(from netip.Addr) (quotas []*quota, gone func(), err error) {
+	isRank := isClosed(a.begun) && a.known != nil && a.known(from)
 	key := network(from)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if l = &a.ranks; !rank {
-		l = &a.others
-		if s = a.sources[key]; s == nil {
-			s = &source{turns: make(chan struct{}, sourceTurns)}
+	if isRank {
+		quotas = []*quota{&a.ranks}
+	} else {
+		one := a.sources[key]
+		if one == nil {
+			one = &quota{most: sourceStreams, places: make(chan struct{}, sourceTurns)}
+		}
+		quotas = []*quota{one, &a.others}
+	}
+	for _, q := range quotas {
+		if q.streams >= q.most {
+			return nil, nil, errCrowded
 		}
 	}
-	if l.streams >= l.most || s != nil && s.streams >= sourceStreams {
-		return nil, nil, nil, errCrowded
+	if !isRank {
+		a.sources[key] = quotas[0]
 	}
-	l.streams++
-	if s != nil {
-		s.streams++
-		a.sources[key] = s
+	for _, q := range quotas {
+		q.streams++
 	}
-	return l, s, func() {
+	return quotas, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		l.streams--
-		if s == nil {
-			return
+		for _, q := range quotas {
+			q.streams--
 		}
-		if s.streams--; s.streams == 0 {
+		if !isRank && quotas[0].streams == 0 {
 			delete(a.sources, key)
 		}
 	}, nil

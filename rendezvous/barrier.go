@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -16,9 +17,8 @@ import (
 //	                  <-----------------------  release(call), to all of them at once
 //	   released(call)  ---------------------->  forgets it
 //
-// A release empties the barrier, so the name can be used again at once: a later call counts for the next time. A rank
-// whose connection was lost repeats its calls when it is back. Rank 0 releases a repeated call again if it was released
-// meanwhile, so that no rank waits for a barrier that is over.
+// A release empties the barrier, so the name can be used again at once. A rank whose connection was lost repeats its
+// calls when it is back, and rank 0 then releases those again that it released meanwhile.
 
 // MaxName is the longest name of a barrier, in bytes.
 const MaxName = 128
@@ -62,7 +62,7 @@ type barrier map[string]map[uint64]bool
 // called before all ranks are present. Its errors are *BarrierError when ctx ends, and ErrOver.
 func (n *Node) Barrier(ctx context.Context, name string) error {
 	if name == "" || len(name) > MaxName {
-		return fmt.Errorf("rendezvous: the name of a barrier has 1 to %d bytes, not %d", MaxName, len(name))
+		return fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", MaxName, len(name))
 	}
 	a := &arrival{name: name, released: make(chan struct{})}
 	var call uint64
@@ -74,42 +74,35 @@ func (n *Node) Barrier(ctx context.Context, name string) error {
 	}) {
 		return ErrOver
 	}
+	over := true
 	select {
 	case <-a.released:
-		return nil
 	case <-n.finished:
-		return a.over()
 	case <-n.ctx.Done():
-		return a.over()
 	case <-ctx.Done():
+		over = false
+	}
+	switch {
+	case isClosed(a.released):
+		return nil
+	case over:
+		return ErrOver
 	}
 	absent := n.calls.absentAt(name)
-	released, size := false, n.cfg.Size
+	size := n.cfg.Size
 	n.ask(func() {
 		if n.phase == Running {
 			size = len(n.roster.Members)
 		}
-		if _, waiting := n.calls.waiting[call]; !waiting {
-			released = true // between the end of ctx and now
-			return
+		if !isClosed(a.released) {
+			delete(n.calls.waiting, call)
+			n.calls.leave(call, name)
 		}
-		delete(n.calls.waiting, call)
-		n.calls.leave(call, name)
 	})
-	if released {
+	if isClosed(a.released) { // between the end of ctx and now
 		return nil
 	}
 	return &BarrierError{Name: name, Size: size, Absent: absent}
-}
-
-// over returns the result of a call that sees the end of the job, before which it may have been released.
-func (a *arrival) over() error {
-	select {
-	case <-a.released:
-		return nil
-	default:
-		return ErrOver
-	}
 }
 
 // absentAt lists the ranks that have not called the barrier, or have not come at all.
@@ -137,29 +130,23 @@ func (k *calls) arrive(call uint64, a *arrival) {
 	case k.n.phase != Running:
 	case k.n.lead != nil:
 		k.n.lead.noteArrival("", call, a.name)
-	case k.n.up.wire != nil:
-		k.n.up.wire.send(message{Type: arrive, Call: call, Name: a.name})
+	default:
+		k.n.up.send(message{Type: arrive, Call: call, Name: a.name})
 	}
 }
 
 func (k *calls) leave(call uint64, name string) {
-	switch {
-	case k.n.lead != nil:
+	if k.n.lead != nil {
 		k.n.lead.takeBack("", call, name)
-	case k.n.up.wire != nil:
-		k.n.up.wire.send(message{Type: leave, Call: call, Name: name})
+	} else {
+		k.n.up.send(message{Type: leave, Call: call, Name: name})
 	}
 }
 
 // resume sends every pending call to rank 0: when the job starts, and when the connection is back.
 func (k *calls) resume() {
-	order := make([]uint64, 0, len(k.waiting))
-	for call := range k.waiting {
-		order = append(order, call)
-	}
-	slices.Sort(order)
-	for _, call := range order {
-		if a, ok := k.waiting[call]; ok {
+	for _, call := range slices.Sorted(maps.Keys(k.waiting)) {
+		if a, ok := k.waiting[call]; ok { // not released by an earlier one
 			k.arrive(call, a)
 		}
 	}
@@ -185,9 +172,6 @@ func (c *coordinator) onArrive(t *target, m message) {
 }
 
 func (c *coordinator) noteArrival(key string, call uint64, name string) {
-	if c.barriers == nil {
-		c.barriers = make(map[string]barrier)
-	}
 	b := c.barriers[name]
 	if b == nil {
 		b = make(barrier)
@@ -208,9 +192,6 @@ func (c *coordinator) noteArrival(key string, call uint64, name string) {
 				continue
 			}
 			t := c.targets[key]
-			if t.released == nil {
-				t.released = make(map[uint64]bool)
-			}
 			t.released[call] = true
 			t.link.send(message{Type: release, Call: call}) // a rank without a connection has no call here
 		}
@@ -221,21 +202,22 @@ func (c *coordinator) takeBack(key string, call uint64, name string) {
 	b := c.barriers[name]
 	delete(b[key], call)
 	if len(b[key]) == 0 {
-		delete(b, key)
+		c.dropCalls(name, key)
 	}
-	if len(b) == 0 {
+}
+
+// dropCalls forgets the calls of one rank at a barrier.
+func (c *coordinator) dropCalls(name, key string) {
+	delete(c.barriers[name], key)
+	if len(c.barriers[name]) == 0 {
 		delete(c.barriers, name)
 	}
 }
 
-// dropArrivals forgets the calls of a rank whose connection has ended: the rank repeats the pending ones when it is
-// back.
+// dropArrivals forgets the calls of a rank whose connection has ended: the rank repeats them when it is back.
 func (c *coordinator) dropArrivals(t *target) {
-	for name, b := range c.barriers {
-		delete(b, t.key)
-		if len(b) == 0 {
-			delete(c.barriers, name)
-		}
+	for name := range c.barriers {
+		c.dropCalls(name, t.key)
 	}
 }
 

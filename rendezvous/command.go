@@ -7,14 +7,7 @@ import (
 	"time"
 )
 
-// Where every rank runs its own command, each rank reports to rank 0 how it ended, and rank 0 orders the others to end
-// theirs.
-
-// Order is rank 0's order to end the command of this rank.
-type Order struct {
-	Signal int // for the command; 0 = the caller chooses
-	Reason string
-}
+// Where every rank runs its own command, each reports to rank 0 how it ended, and rank 0 orders the others to end.
 
 // End is how the command of one rank ended.
 type End struct {
@@ -33,16 +26,15 @@ type End struct {
 func (n *Node) Report(e End) {
 	n.ask(func() {
 		n.own = &message{Type: ended, Outcome: &e.Outcome, After: int64(e.At.Sub(n.begin)), Stopped: e.Stopped}
-		if n.up.wire != nil {
-			n.up.wire.send(n.own.sentAt(time.Since(n.begin)))
-		}
+		n.sendOwn()
 	})
 }
 
-// sentAt stamps a report with the time at which it is sent: it may be sent again much later.
-func (m message) sentAt(clock time.Duration) message {
-	m.Clock = int64(clock)
-	return m
+// sendOwn stamps the report with the time at which it is sent: it may be sent again much later.
+func (n *Node) sendOwn() {
+	report := *n.own
+	report.Clock = int64(time.Since(n.begin))
+	n.up.send(report)
 }
 
 // Ends returns, on rank 0, how the commands of the other ranks ended, each once.
@@ -68,15 +60,11 @@ func (n *Node) Order(signal int, reason string) {
 }
 
 // Orders returns, on every rank but 0, the orders of rank 0 to end the command.
-func (n *Node) Orders() <-chan Order { return n.orders }
+func (n *Node) Orders() <-chan Stop { return n.orders }
 
 func (u *uplink) onOrder(m message) {
-	if u.n.phase != Running {
-		return
-	}
-	select {
-	case u.n.orders <- Order{Signal: m.Signal, Reason: m.Reason}:
-	default: // sixteen orders wait already
+	if u.n.phase == Running {
+		offer(u.n.orders, Stop{Signal: m.Signal, Reason: m.Reason}) // sixteen may wait
 	}
 }
 
@@ -87,7 +75,7 @@ func (c *coordinator) onEnded(t *target, m message) {
 	if c.n.phase != Running {
 		o := *m.Outcome
 		o.Reason = fmt.Sprintf("%s: %s", c.nameOf(t), o.Reason)
-		c.n.setGathered(Roster{}, &EndedError{o})
+		c.n.setGathered(&EndedError{o})
 		return
 	}
 	member, ok := c.memberOf(t)
@@ -95,9 +83,9 @@ func (c *coordinator) onEnded(t *target, m message) {
 		return
 	}
 	t.ended = true
-	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, Stopped: m.Stopped}
-	e.after = time.Duration(m.After)
-	e.At = time.Now().Add(e.after - time.Duration(m.Clock)) // or earlier, by the time that the message took
+	after := time.Duration(m.After)
+	at := time.Now().Add(after - time.Duration(m.Clock)) // or earlier, by the time that the message took
+	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, At: at, Stopped: m.Stopped, after: after}
 	c.n.ends <- e
 }
 
@@ -110,12 +98,10 @@ const clockReadings = 8
 func (n *Node) Align(ctx context.Context, ends ...*End) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	lead := n.leading()
-	if lead == nil {
-		return
-	}
-	for _, e := range ends {
-		wg.Go(func() { lead.align(ctx, e) })
+	if lead := n.leading(); lead != nil {
+		for _, e := range ends {
+			wg.Go(func() { lead.align(ctx, e) })
+		}
 	}
 }
 
@@ -150,10 +136,7 @@ func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bo
 	heard := make(chan reading, 1)
 	var t *target
 	if !c.n.ask(func() {
-		if c.n.lead != c || rank <= 0 || rank >= len(c.n.roster.Members) {
-			return
-		}
-		if t = c.targets[c.n.roster.Members[rank].ID]; t != nil && t.link != nil {
+		if t = c.byRank(rank); c.n.lead == c && t != nil && t.link != nil {
 			t.clockCall++
 			t.clockSent, t.clockHeard = time.Now(), heard
 			t.link.send(message{Type: clock, Call: t.clockCall})

@@ -32,13 +32,13 @@ func TestEveryRankReportsAndIsOrdered(t *testing.T) {
 		nodes[0].Order(15, "worker-2 failed")
 		nodes[0].Order(9, "at once") // not for a rank that is away
 		for i, n := range nodes[1:] {
-			var s Order
+			var s Stop
 			select {
 			case s = <-n.Orders():
 			case <-time.After(time.Minute):
 				require.FailNow(t, "it was not told the order", "rank %d", i+1)
 			}
-			require.Equal(t, Order{Signal: 15, Reason: "worker-2 failed"}, s)
+			require.Equal(t, Stop{Signal: 15, Reason: "worker-2 failed"}, s)
 			if i+1 != 3 {
 				require.Equal(t, 9, (<-n.Orders()).Signal)
 			}

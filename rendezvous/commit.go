@@ -4,26 +4,21 @@ import (
 	"cmp"
 	"errors"
 	"net/netip"
-	"time"
 )
 
-// tryPrepare sends the roster as soon as it is complete: every rank is present and has told everything that the launch
-// needs.
+// tryPrepare sends the roster once every rank is present and has told everything that the launch needs.
 func (c *coordinator) tryPrepare() {
 	if c.n.phase != Gathering || c.n.isGathered() || c.present() != c.n.cfg.Size {
 		return
 	}
 	if c.n.cfg.Unfit != nil {
-		c.n.setGathered(Roster{}, &EndedError{*c.n.cfg.Unfit})
+		c.n.setGathered(&EndedError{*c.n.cfg.Unfit})
 		return
 	}
-	if !c.isWhole() {
+	if !c.isWhole() || c.n.looking {
 		return
 	}
-	if c.n.details.looking {
-		return
-	}
-	records := []Record{c.n.details.record()}
+	records := []Record{c.n.current}
 	reached := map[string]netip.AddrPort{c.n.self.Nonce: c.reachedAt()}
 	for _, t := range c.targets {
 		switch {
@@ -41,7 +36,7 @@ func (c *coordinator) tryPrepare() {
 	}
 	members, err := assign(records, c.n.cfg.Size)
 	if err != nil {
-		c.n.setGathered(Roster{}, &ConflictError{err})
+		c.n.setGathered(&ConflictError{err})
 		return
 	}
 	for i := range members {
@@ -50,6 +45,9 @@ func (c *coordinator) tryPrepare() {
 			m.Network = "" // Network belongs to another address
 		}
 		m.Addr = reached[m.Nonce]
+		if t := c.targets[m.ID]; t != nil && t.peer != nil && t.peer.Decided {
+			m.Slots = t.peer.Slots
+		}
 	}
 	if members[0].Nonce != c.n.self.Nonce {
 		return // a container that comes first registered before it heard of all others; it will lead
@@ -58,7 +56,7 @@ func (c *coordinator) tryPrepare() {
 	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members}
 	if c.n.cfg.Verify != nil {
 		if o := c.n.cfg.Verify(r); o != nil {
-			c.n.setGathered(Roster{}, &EndedError{*o})
+			c.n.setGathered(&EndedError{*o})
 			return
 		}
 	}
@@ -66,8 +64,8 @@ func (c *coordinator) tryPrepare() {
 		return
 	}
 	c.n.roster = r
-	c.acks, c.packed = 0, r.pack()
-	m := message{Type: prepare, Epoch: r.Epoch, packed: c.packed}
+	c.acks = 0
+	m := message{Type: prepare, Epoch: r.Epoch, Roster: &r}
 	c.whole, _ = m.encode() // cannot fail: the message holds only a roster
 	for i := range r.Members {
 		if t := c.targets[r.Members[i].ID]; t != nil && t.rec != nil {
@@ -76,7 +74,7 @@ func (c *coordinator) tryPrepare() {
 		}
 	}
 	timeout := c.n.cfg.scaled(ackTimeout) << min(c.unacked, maxAckDoublings)
-	time.AfterFunc(timeout, func() { c.n.post(func() { c.onAckTimeout(r.Epoch) }) })
+	c.n.after(timeout, func() { c.onAckTimeout(r.Epoch) })
 	c.tryLaunch()
 }
 
@@ -148,7 +146,7 @@ func (c *coordinator) tryLaunch() {
 	if !c.n.enter(Running) {
 		return
 	}
-	c.n.setGathered(c.n.roster, nil) // rank 0 does not wait until every rank has been told
+	c.n.setGathered(nil) // rank 0 does not wait until every rank has been told
 	for _, t := range c.targets {
 		if t.rec == nil {
 			c.forget(t)
@@ -156,14 +154,12 @@ func (c *coordinator) tryLaunch() {
 	}
 	c.n.calls.resume()
 	// The first ranks must know of the launch, because a restarted rank 0 learns of it from them.
-	for i := 1; i <= min(witnesses, len(c.n.roster.Members)-1); i++ {
-		c.sendGo(c.targets[c.n.roster.Members[i].ID])
-	}
+	c.sendGo(1, 1+witnesses)
 	if c.n.cfg.GoDelay <= 0 || len(c.n.roster.Members) <= 1+witnesses {
 		c.tellGo()
 		return
 	}
-	time.AfterFunc(c.n.cfg.GoDelay, func() { c.n.post(c.tellGo) })
+	c.n.after(c.n.cfg.GoDelay, c.tellGo)
 }
 
 // tellGo sends go to the ranks that have not been told yet.
@@ -172,16 +168,16 @@ func (c *coordinator) tellGo() {
 		return
 	}
 	c.goSent = true
-	for i := witnesses + 1; i < len(c.n.roster.Members); i++ {
-		c.sendGo(c.targets[c.n.roster.Members[i].ID])
-	}
+	c.sendGo(1+witnesses, len(c.n.roster.Members))
 	c.n.find.end()
 }
 
-// sendGo tells one rank; a rank without a connection is told when it is back.
-func (c *coordinator) sendGo(t *target) {
-	if t != nil && t.rec != nil && t.link != nil {
-		t.link.send(message{Type: launched, Epoch: c.n.roster.Epoch})
+// sendGo tells the ranks below end; a rank without a connection is told when it is back.
+func (c *coordinator) sendGo(first, end int) {
+	for rank := first; rank < end; rank++ {
+		if t := c.byRank(rank); t != nil && t.rec != nil && t.link != nil {
+			t.link.send(message{Type: launched, Epoch: c.n.roster.Epoch})
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,8 +18,7 @@ type coordinator struct {
 	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
 	registered     int                // targets that are registered
 	acks           int                // acknowledgements of the current roster
-	packed         []byte             // the current roster, packed
-	whole          []byte             // the encoded message with that roster
+	whole          []byte             // the encoded message with the current roster
 	epoch          uint64
 	unacked        int  // epochs in which a rank did not acknowledge in time
 	goSent         bool // to every rank
@@ -28,7 +26,7 @@ type coordinator struct {
 	leaving        bool               // every rank has been told
 	untold         []string           // ranks that have not acknowledged the end
 	tellsLateRanks bool               // a rank that connects now is still told how the job ended
-	absentWaiters  []chan struct{}    // closed when the state that Absent waits for changes
+	changed        chan struct{}      // closed and replaced when a connection comes, ends, or is given up
 	barriers       map[string]barrier // by name
 	judging        bool               // judgeSurplus is waiting for answers
 	due            time.Time          // from then on the launch no longer waits for silent addresses
@@ -87,7 +85,8 @@ func (n *Node) becomeCoordinator() {
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
 	lead := &coordinator{
-		n: n, targets: make(map[string]*target), at: make(map[netip.AddrPort]string), ctx: ctx, cancel: cancel,
+		n: n, ctx: ctx, cancel: cancel, changed: make(chan struct{}),
+		targets: make(map[string]*target), barriers: make(map[string]barrier), at: make(map[netip.AddrPort]string),
 	}
 	n.lead = lead
 	if n.up.wire != nil {
@@ -96,28 +95,25 @@ func (n *Node) becomeCoordinator() {
 	}
 	n.log.Debug("this container coordinates the launch", "size", n.cfg.Size)
 	for i := range n.cfg.Peers {
-		n.lead.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
+		lead.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
 	}
 	for _, r := range n.find.heard {
-		n.lead.addTarget(r.ID, nil, r.Addr)
+		lead.addTarget(r.ID, nil, r.Addr)
 	}
 	for i := range n.find.seeds {
-		n.lead.onSeed(i)
+		lead.onSeed(i)
 	}
 	if n.cfg.Size > 1 {
-		n.wg.Go(func() { lead.tellWaiting(ctx) })
+		n.wg.Go(lead.tellWaiting)
 	}
-	n.lead.tryPrepare()
+	lead.tryPrepare()
 }
 
-// stepDown leaves the coordination to a container that comes earlier in the order. It is only possible before the
-// launch.
+// stepDown leaves the coordination, before the launch, to a container that comes earlier in the order.
 func (c *coordinator) stepDown() {
 	for _, t := range c.targets {
 		t.drop()
-		if t.link != nil {
-			t.link.abort()
-		}
+		t.dropLink(nil)
 	}
 	c.cancel()
 	c.n.lead = nil
@@ -138,38 +134,36 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 	switch m.Type {
 	case register:
 		c.onRegister(t, w, m)
-		return
 	case ping:
 		w.send(message{Type: pong})
-		return
 	case pong:
-		c.n.probes.answered(w, true)
-		return
+		c.n.answered(w, true)
 	case refuse:
-		if m.Record != nil && m.Record.Nonce == c.n.self.Nonce {
+		switch {
+		case m.Record != nil && m.Record.Nonce == c.n.self.Nonce:
 			c.sameAs(t, c.n.self.Nonce) // a seed's address that is our own
-			return
-		}
-		if c.rivals(m.Record) {
+		case c.rivals(m.Record):
 			c.onRival(m.Record)
-			return
+		default:
+			c.unregister(t, w, errors.New(m.Reason))
+			t.rival = true
+			w.abort()
 		}
-		c.unregister(t, w, errors.New(m.Reason))
-		t.rival = true
-		w.abort()
-		return
 	case lead:
 		c.onMet(t, w, m)
-		return
 	case done: // from a job that has all its ranks
 		if c.n.self.Rank < 0 && m.Outcome != nil && t.link != w {
-			c.n.setGathered(Roster{}, &EndedError{*m.Outcome})
+			c.n.setGathered(&EndedError{*m.Outcome})
 		}
-		return
+	default:
+		if t.link == w {
+			c.onLinked(t, w, m)
+		}
 	}
-	if t.link != w {
-		return
-	}
+}
+
+// onLinked handles the messages of a rank that is registered.
+func (c *coordinator) onLinked(t *target, w *wire, m message) {
 	switch m.Type {
 	case ack:
 		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
@@ -179,28 +173,25 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		}
 	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
-			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
+			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
 		}
 	case stop:
 		s := Stop{Name: c.nameOf(t), Signal: m.Signal, Reason: m.Reason}
 		if c.n.phase == Running {
-			select {
-			case c.n.stops <- s:
-			default: // sixteen requests wait already
-			}
+			offer(c.n.stops, s) // sixteen may wait
 			return
 		}
 		status := c.n.cfg.Status.Retry
 		if s.Signal > 0 {
 			status = 128 + s.Signal
 		}
-		c.n.setGathered(Roster{}, &EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
+		c.n.setGathered(&EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
 	case ended:
 		if m.Record != nil {
-			c.n.withdrawals.hear(w, m)
-			return
+			c.n.onWithdrawal(w, m)
+		} else {
+			c.onEnded(t, m)
 		}
-		c.onEnded(t, m)
 	case clock:
 		t.onClock(m)
 	case inquiry:
@@ -256,11 +247,10 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
-		c.n.setGathered(Roster{}, &EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
+		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
-		c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
-			"%s at %v was told that the job has %d ranks, %s that it has %d",
+		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
 			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
 		if t.link == nil {
 			t.link = w // it is told how the job ends
@@ -277,13 +267,8 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		w.abort()
 		return
 	}
-	if t.link != nil && t.link != w {
-		t.link.abort()
-	}
+	t.dropLink(w)
 	first := t.rec == nil
-	if first {
-		c.registered++
-	}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
@@ -291,6 +276,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.foreign = foreign{}
 	t.looking = m.Looking
 	if first {
+		c.registered++
 		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
@@ -305,16 +291,14 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 	member, ok := c.memberOf(t)
 	switch {
 	case c.n.phase == Ended && c.ending:
-		if t.link != nil && t.link != w {
-			t.link.abort()
-		}
+		t.dropLink(w)
 		t.link = w
 		c.tellEnd(t)
 	case !ok:
-		w.send(c.n.roster.noPlace(c.n.cfg.Status.Conflict))
+		w.send(c.n.noPlace())
 	case member.Nonce != m.Record.Nonce:
 		replace := func() {
-			w.send(c.tooLate())
+			w.send(c.n.tooLate())
 			c.lose(t, "its container was started again")
 		}
 		if m.Record.Addr == member.Addr { // the first start would have answered there
@@ -323,14 +307,12 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		}
 		c.contest(t, member.Record, m.Record, w.send, replace)
 	default:
-		if t.link != nil && t.link != w {
-			t.link.abort()
-		}
+		t.dropLink(w)
 		c.dropArrivals(t)
 		t.link, t.since, t.gone, t.err, t.changed = w, time.Time{}, false, nil, time.Now()
 		c.wakeAbsentWaiters()
 		if m.State != Running && m.State != Ended { // it missed go, or has followed another rank 0 since
-			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, packed: c.packed})
+			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
 		}
 		w.send(message{Type: launched, Epoch: c.n.roster.Epoch})
 		if c.n.order != nil {
@@ -340,29 +322,37 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 	}
 }
 
-// noPlace, tooLate and lastWord are the answers to a container that has no part in the launch any more.
-func (r *Roster) noPlace(status int) message {
-	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: fmt.Sprintf(
-		"the job has %d ranks and all of them are here: this container is one too many", len(r.Members))}}
+// dismissal answers a container that has no part in the launch.
+func dismissal(status int, reason string) message {
+	return message{Type: done, Last: true, Outcome: &Outcome{status, reason}}
 }
 
-func (c *coordinator) tooLate() message {
-	return message{Type: done, Last: true, Outcome: &Outcome{
-		Status: c.n.cfg.Status.Retry, Reason: "the job runs already without this start of the container",
-	}}
+func (n *Node) noPlace() message {
+	return dismissal(n.cfg.Status.Conflict, fmt.Sprintf(
+		"the job has %d ranks and all of them are here: this container is one too many", len(n.roster.Members)))
 }
 
-func (c *coordinator) lastWord() message {
-	o := c.n.outcome
-	return message{Type: done, Outcome: &o, Last: c.tellsLateRanks}
+func (n *Node) tooLate() message {
+	return dismissal(n.cfg.Status.Retry, "the job runs already without this start of the container")
 }
 
 func (c *coordinator) memberOf(t *target) (Member, bool) {
-	i := slices.IndexFunc(c.n.roster.Members, func(m Member) bool { return m.ID == t.key })
-	if i < 0 {
-		return Member{}, false
+	return c.n.roster.find(func(m Member) bool { return m.ID == t.key })
+}
+
+// byRank returns the target of another rank of the roster; nil = there is none.
+func (c *coordinator) byRank(rank int) *target {
+	if rank < 1 || rank >= len(c.n.roster.Members) {
+		return nil
 	}
-	return c.n.roster.Members[i], true
+	return c.targets[c.n.roster.Members[rank].ID]
+}
+
+// dropLink ends the connection of a target, unless it is w.
+func (t *target) dropLink(w *wire) {
+	if t.link != nil && t.link != w {
+		t.link.abort()
+	}
 }
 
 // present counts the ranks that hold a control connection, including this one.
@@ -374,9 +364,7 @@ func (c *coordinator) forget(t *target) {
 		c.registered--
 	}
 	t.drop()
-	if t.link != nil {
-		t.link.abort()
-	}
+	t.dropLink(nil)
 }
 
 // unregister removes a rank before the launch and voids the current roster.
@@ -400,10 +388,10 @@ func (n *Node) leading() (lead *coordinator) {
 }
 
 // tellWaiting tells the other ranks which ranks are missing, so that each of them can log it.
-func (c *coordinator) tellWaiting(ctx context.Context) {
+func (c *coordinator) tellWaiting() {
 	// Every rank wakes up to read it: at most about 100 a second, and before they report next.
 	pause := min(max(time.Second, time.Duration(c.n.cfg.Size)*10*time.Millisecond), 5*time.Second)
-	for c.n.pace.sleep(ctx, c.n.gathered, pause) {
+	for c.n.pace.sleep(c.ctx, c.n.gathered, pause) {
 		c.n.post(func() {
 			if c.n.lead != c || c.n.phase != Gathering {
 				return

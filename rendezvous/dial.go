@@ -24,7 +24,10 @@ func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort
 		t.rouse()
 		return t
 	}
-	t := &target{key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced, begun: time.Now()}
+	t := &target{
+		key: key, peer: peer, wake: make(chan struct{}, 1), announced: announced, begun: time.Now(),
+		released: make(map[uint64]bool),
+	}
 	if !strings.HasPrefix(key, "@") {
 		t.id = key
 	}
@@ -156,12 +159,7 @@ func (t *target) moveTo(a netip.AddrPort) {
 	t.rouse()
 }
 
-func (t *target) rouse() {
-	select {
-	case t.wake <- struct{}{}:
-	default:
-	}
-}
+func (t *target) rouse() { offer(t.wake, struct{}{}) }
 
 // candidates returns the addresses of a target: the announced one, then those of the environment.
 func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
@@ -185,8 +183,7 @@ func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
 }
 
 func (c *coordinator) serve(t *target, rwc io.ReadWriteCloser, addr netip.AddrPort) error {
-	self := c.n.self
-	w := newWire(rwc, &self)
+	w := newWire(rwc, &c.n.self)
 	defer w.close()
 	defer context.AfterFunc(t.ctx, w.abort)()
 	silent := time.AfterFunc(c.n.cfg.scaled(registerTimeout), w.abort)
@@ -252,8 +249,7 @@ func isGone(err error) bool {
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// checkForeign ends the wait when every missing rank has another secret or belongs to another job. These ranks get time
-// to find the same first.
+// checkForeign ends the wait when every missing rank is foreign, after a pause in which they can find the same.
 func (c *coordinator) checkForeign(lingered bool) {
 	if c.n.phase != Gathering || c.n.isGathered() {
 		return
@@ -262,7 +258,7 @@ func (c *coordinator) checkForeign(lingered bool) {
 	switch err := e.end(); {
 	case err == nil:
 	case lingered:
-		c.n.setGathered(Roster{}, err)
+		c.n.setGathered(err)
 	case !c.lingers:
 		c.lingers = true
 		c.n.wg.Go(func() {

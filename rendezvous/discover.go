@@ -8,16 +8,17 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
-// finder finds the other containers, by gossip and by the names of the environment. Only the loop touches heard and
-// seeds.
+// finder finds the other containers, by gossip and by names. Only the loop touches heard and seeds.
 type finder struct {
-	n     *Node
-	net   *gossip
-	names names
-	heard map[string]Record // by id: containers that gossip takes for alive
-	seeds []seedState
+	n      *Node
+	gossip *memberlist.Memberlist // nil = no gossip
+	names  names
+	heard  map[string]Record // by id: containers that gossip takes for alive
+	seeds  []seedState
 }
 
 // onGossip notes which containers gossip takes for alive. Gossip wakes the dialling goroutines; it never decides.
@@ -26,11 +27,11 @@ func (f *finder) onGossip(r Record, alive bool) {
 	switch {
 	case alive:
 		f.heard[r.ID] = r
-		if said, ok := f.n.withdrawals.heard[r.ID]; ok && said.Record.Nonce != r.Nonce {
-			delete(f.n.withdrawals.heard, r.ID) // its container was started again
+		if said, ok := f.n.withdrawn[r.ID]; ok && said.Record.Nonce != r.Nonce {
+			delete(f.n.withdrawn, r.ID) // its container was started again
 		}
 		if f.n.lead != nil && !f.n.isGathered() {
-			f.n.lead.addStart(&r, nil)
+			f.n.lead.addStart(&r, noReply)
 		}
 	case known && old.Nonce == r.Nonce:
 		delete(f.heard, r.ID)
@@ -38,20 +39,26 @@ func (f *finder) onGossip(r Record, alive bool) {
 	f.elect()
 }
 
-// onKnock has rank 0 dial a rank that has knocked, and acknowledges the knock. A packet may arrive late, or twice, and
-// so says nothing once the ranks are settled.
-func (f *finder) onKnock(r *Record) {
+// end stops gossip for good: the launch needs no other container, and gossip's timers would disturb the job.
+func (f *finder) end() {
+	if f.gossip != nil {
+		f.n.wg.Go(func() { _ = f.gossip.Shutdown() })
+	}
+}
+
+// onAnnouncement dials a rank that has announced itself, and acknowledges the packet, which may be late or a duplicate.
+func (f *finder) onAnnouncement(r *Record) {
 	if f.n.lead == nil || f.n.isGathered() || r.validate() != nil || r.Nonce == f.n.self.Nonce {
 		return
 	}
-	if f.n.lead.addStart(r, nil) {
+	if f.n.lead.addStart(r, noReply) {
 		return // another start of it is connected
 	}
 	if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
 		return // it is connected by now
 	}
-	if err := f.net.tell(r.Addr, message{Type: lead, Record: &f.n.self}); err != nil {
-		f.n.log.Debug("acknowledging a knock", "peer", r.ID, "addr", r.Addr, "err", err)
+	if err := f.tell(r.Addr, message{Type: lead, Record: &f.n.self}); err != nil {
+		f.n.log.Debug("acknowledging an announcement", "peer", r.ID, "addr", r.Addr, "err", err)
 	}
 }
 
@@ -63,7 +70,7 @@ func (f *finder) elect() {
 		return // a container that has acknowledged a roster may be part of a launch
 	}
 	for _, r := range f.heard {
-		if r.Rank == 0 || r.before(&f.n.self) < 0 {
+		if r.Rank == 0 || r.before(f.n.self) < 0 {
 			return
 		}
 	}
@@ -78,7 +85,7 @@ func (f *finder) resolveSeed(i int) {
 		addrs, err := f.names.find(f.n.ctx, s.Host)
 		f.n.post(func() {
 			st := &f.seeds[i]
-			st.asked, st.err = true, err
+			st.err = err
 			var dns *net.DNSError
 			st.told = st.told || err == nil || errors.As(err, &dns) && dns.IsNotFound
 			for _, a := range addrs {
@@ -90,12 +97,8 @@ func (f *finder) resolveSeed(i int) {
 				f.n.lead.onSeed(i)
 			}
 		})
-		select {
-		case <-f.n.ctx.Done():
+		if !sleep(f.n.ctx, f.n.gathered, b.wait()) {
 			return
-		case <-f.n.gathered:
-			return
-		case <-time.After(b.wait()):
 		}
 	}
 }
@@ -131,11 +134,10 @@ func (c *coordinator) knownAddr(a netip.AddrPort) bool {
 }
 
 // joinOthers exchanges gossip states with rank 0 and two other ranks, in parallel, until rank 0 is connected; after
-// that it joins now and then a container not heard yet, while any is missing. Before the first join it knocks at rank
-// 0, and while rank 0 answers it joins nothing: the connection from rank 0 is all that a rank needs, and exchanging the
-// state of many ranks costs both sides milliseconds of processors that rank 0 may share.
+// that it joins now and then a container not heard yet, while any is missing. It first announces itself to rank 0, and
+// while rank 0 answers it joins nothing: exchanging the state of many ranks costs both sides milliseconds of CPU.
 func (f *finder) joinOthers() {
-	if f.n.self.Rank != 0 && f.knock() {
+	if f.n.self.Rank != 0 && f.announce() {
 		return
 	}
 	b, factor, later := backoff{}, 0, 1 // ranks to be agreed find each other by gossip alone
@@ -144,7 +146,7 @@ func (f *finder) joinOthers() {
 		factor, later = lateFactor, lateFactor
 	}
 	for pause := time.Duration(0); f.n.pace.sleepFor(f.n.ctx, f.n.gathered, pause, factor); factor = later {
-		var to []place
+		var to []Peer
 		connected := false
 		if !f.n.ask(func() {
 			connected = f.n.up.wire != nil || f.n.self.Rank == 0 || f.n.isGathered()
@@ -166,18 +168,17 @@ func (f *finder) joinOthers() {
 	}
 }
 
-// spread returns a random interval of at least d/2 for work that every rank does, so that all ranks together do it
-// about 50 times a second.
+// spread returns a random interval of at least d/2, so that all ranks together act about 50 times a second.
 func (f *finder) spread(d time.Duration) time.Duration {
 	d = max(d, time.Duration(f.n.cfg.Size)*20*time.Millisecond)
 	return d/2 + rand.N(d)
 }
 
-// knock sends announcements to rank 0 while rank 0 is not connected. It returns soon after the first one, when gossip
+// announce sends announcements to rank 0 while that is not connected. It returns soon after the first one, when gossip
 // may be joined, and reports true if there is nothing to join any more.
-func (f *finder) knock() (over bool) {
-	i := slices.IndexFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
-	if i < 0 {
+func (f *finder) announce() (over bool) {
+	zero := f.n.cfg.peerZero()
+	if zero == nil {
 		return false
 	}
 	f.n.wg.Go(func() {
@@ -188,12 +189,12 @@ func (f *finder) knock() (over bool) {
 				return
 			}
 			if !connected {
-				addrs, err := f.n.cfg.Peers[i].addrs(f.n) // resolving its name may take long
+				addrs, err := zero.addrs(f.n) // resolving its name may take long
 				for _, a := range addrs {
-					err = errors.Join(err, f.net.knock(a, &f.n.self))
+					err = errors.Join(err, f.tell(a, message{Type: announce, Record: &f.n.self}))
 				}
 				if err != nil {
-					f.n.log.Debug("knocking at rank 0", "addrs", addrs, "err", err)
+					f.n.log.Debug("announcing this rank to rank 0", "addrs", addrs, "err", err)
 				}
 			}
 			if !sleep(f.n.ctx, f.n.gathered, b.wait()) {
@@ -204,64 +205,69 @@ func (f *finder) knock() (over bool) {
 	return !f.n.pace.sleep(f.n.ctx, f.n.gathered, joinDelay)
 }
 
-// join exchanges gossip states with the first address of a place that answers.
-func (f *finder) join(p place) {
-	addrs, err := p.find(f.n)
+// join exchanges gossip states with the first address that answers, over TCP, bounded by memberlist's TCPTimeout.
+func (f *finder) join(p Peer) {
+	addrs, err := p.addrs(f.n)
 	for _, a := range addrs {
-		if err = f.net.join(a); err == nil {
+		if _, err = f.gossip.Join([]string{a.String()}); err == nil {
 			return
 		}
 	}
 	f.n.log.Debug("gossip join", "addrs", addrs, "err", err)
 }
 
-// joinDelay is how long rank 0 may take to dial a rank that has knocked, before that rank joins gossip.
+// joinDelay is how long rank 0 may take to dial a rank that has announced itself, before that rank joins gossip.
 const joinDelay = 50 * time.Millisecond
 
-// manyJoins is the largest job whose ranks join rank 0: memberlist serves 128 joins at a time, each with the whole
-// list.
+// manyJoins is the largest job whose ranks join rank 0, because memberlist serves 128 joins at a time.
 const manyJoins = 128
 
-// joinTargets picks the containers to join. At first rank 0 is joined in any case: that another rank told of rank 0
-// does not mean that rank 0 has heard of this one.
-func (f *finder) joinTargets(connected, first bool) []place {
+// joinTargets picks the containers to join: at first also a rank 0 that was heard, because it may not know this rank.
+func (f *finder) joinTargets(connected, first bool) []Peer {
 	if f.n.cfg.Size > 0 && len(f.heard)+1 >= f.n.cfg.Size && !first {
 		return nil
 	}
-	var zero, rest []place
+	var zero, rest []Peer
 	for _, p := range f.n.cfg.Peers {
 		_, heard := f.heard[p.ID]
 		switch {
 		case heard && (!first || p.Rank != 0):
 		case p.Rank == 0 && f.n.cfg.Size > manyJoins: // it would send each of them the whole list
 		case p.Rank == 0:
-			zero = append(zero, place{p.ID, p.addrs, true, p.Host})
-		case !f.mayAsk(p):
-		default:
-			rest = append(rest, place{p.ID, p.addrs, false, p.Host})
+			zero = append(zero, p)
+		case f.mayAsk(p):
+			rest = append(rest, p)
 		}
 	}
 	for _, a := range f.silentSeeds() {
-		rest = append(rest, placeAt("", a, false))
+		rest = append(rest, peerAt("", -1, a))
 	}
-	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-	most := 2
-	if len(zero) == 0 {
-		most = 3
-	}
+	most := 3 - min(1, len(zero))
 	if connected {
 		most = 1
 	}
-	return append(zero, rest[:min(most, len(rest))]...)
+	return append(zero, some(rest, most)...)
+}
+
+// some returns up to n elements, at random. It changes the order of all.
+func some[T any](all []T, n int) []T {
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:min(n, len(all))]
 }
 
 // mayAsk reports whether a rank may resolve the name of another one. While the name of rank 0 may be enough, other
 // names wait: lookups of names that the DNS does not know yet keep it from learning them.
 func (f *finder) mayAsk(p Peer) bool {
-	if _, err := netip.ParseAddr(p.Host); err == nil || time.Since(f.n.begin) > latestAgain {
-		return true
+	_, err := netip.ParseAddr(p.Host)
+	return err == nil || time.Since(f.n.begin) > latestAgain || f.n.cfg.peerZero() == nil
+}
+
+// peerZero returns rank 0 if the environment names it, otherwise nil.
+func (cfg *Config) peerZero() *Peer {
+	if i := slices.IndexFunc(cfg.Peers, func(p Peer) bool { return p.Rank == 0 }); i >= 0 {
+		return &cfg.Peers[i]
 	}
-	return !slices.ContainsFunc(f.n.cfg.Peers, func(p Peer) bool { return p.Rank == 0 })
+	return nil
 }
 
 // addrs resolves the address of a peer.

@@ -308,7 +308,7 @@ func TestNames(t *testing.T) {
 
 // Rank 0 waits up to a second between two dials of a rank that is not there; one packet ends the wait, before any rank
 // joins gossip.
-func TestRankZeroHearsAKnock(t *testing.T) {
+func TestRankZeroHearsAnAnnouncement(t *testing.T) {
 	for _, late := range []time.Duration{3 * time.Second, 10300 * time.Millisecond, 20 * time.Second,
 		time.Minute - time.Second} {
 		for _, lost := range []bool{false, true} {
@@ -340,22 +340,22 @@ func TestRankZeroHearsAKnock(t *testing.T) {
 	}
 }
 
-func TestKnocksThatAreNone(t *testing.T) {
+func TestPacketsThatAnnounceNothing(t *testing.T) {
 	self := Record{ID: "worker-1", Role: "worker", Index: 1, Rank: 1, Nonce: NewNonce(), Addr: simAddr(1), Version: "1"}
 	packed := func(m message) []byte {
 		b, err := m.encode()
 		require.NoError(t, err)
 		return b
 	}
-	knock := packed(message{Type: announce, Record: &self})
+	packet := packed(message{Type: announce, Record: &self})
 	for name, tt := range map[string]struct {
 		packet []byte
 		heard  bool
 	}{
-		"a knock":         {knock, true},
+		"an announcement": {packet, true},
 		"nothing":         {nil, false},
-		"short":           {knock[:len(knock)-1], false},
-		"long":            {append(slices.Clone(knock), 0), false},
+		"short":           {packet[:len(packet)-1], false},
+		"long":            {append(slices.Clone(packet), 0), false},
 		"no record":       {packed(message{Type: announce}), false},
 		"the end":         {packed(message{Type: done, Outcome: &Outcome{Status: 1}}), false},
 		"another message": {packed(message{Type: hello, Record: &self}), false},
@@ -363,7 +363,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var heard []Record
-			d := delegate{knocked: func(r Record) { heard = append(heard, r) }, promised: func(Record) {}}
+			d := delegate{announced: func(r Record) { heard = append(heard, r) }, promised: func(Record) {}}
 			d.NotifyMsg(tt.packet)
 			if tt.heard {
 				require.Equal(t, []Record{self}, heard)
@@ -375,7 +375,7 @@ func TestKnocksThatAreNone(t *testing.T) {
 }
 
 // A packet that was on its way during the launch, or that an attacker has recorded and sends again, ends nothing.
-func TestLateKnock(t *testing.T) {
+func TestLateAnnouncement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
 		nodes := simJob(t, net, 3, atOnce, func(int, *Config) {})
@@ -384,16 +384,16 @@ func TestLateKnock(t *testing.T) {
 		}
 		earlier := nodes[1].Self() // the same rank, an earlier start of it
 		earlier.Nonce = NewNonce()
-		require.True(t, nodes[0].post(func() { nodes[0].find.onKnock(&earlier) }))
+		require.True(t, nodes[0].post(func() { nodes[0].find.onAnnouncement(&earlier) }))
 		time.Sleep(time.Minute)
 		require.Empty(t, nodes[0].Losses())
 		endJob(t, net, nodes)
 	})
 }
 
-// A rank whose knock rank 0 has acknowledged waits for rank 0, which may have many ranks to dial: it joins no gossip
-// and calls no rank.
-func TestAnAcknowledgedKnockIsLeftToRankZero(t *testing.T) {
+// A rank whose announcement rank 0 has acknowledged waits for rank 0, which may have many ranks to dial: it joins no
+// gossip and calls no rank.
+func TestAnAcknowledgedAnnouncementIsLeftToRankZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newSimNet(rand.New(rand.NewPCG(1, 1)))
 		calls := 0

@@ -2,10 +2,9 @@
 // later into one outcome that all of them share.
 //
 // It hides how the ranks find each other (the environment's list, names that are resolved again and again, gossip),
-// memberlist, and the protocol of the commit. It does not count heads: gossip needs seconds to show every rank to
-// every rank and counts the dead for half a minute, so it finds and watches, but never decides. Rank 0 decides, over
-// one authenticated connection to every other rank that stays open. The caller opens these connections (Config.Dial)
-// and hands in the incoming ones (Node.Accept).
+// memberlist, and the protocol of the commit. Gossip needs seconds to show every rank to every rank and counts the dead
+// for half a minute, so it finds, but never decides. Rank 0 decides, over one authenticated connection to every other
+// rank that stays open. The caller opens these (Config.Dial) and hands in the incoming ones (Node.Accept).
 //
 // # The commit
 //
@@ -49,18 +48,17 @@
 //	 leaves with the outcome                      leaves with LostError
 //
 // A rank registers before it knows everything about itself, and registers again when it knows more. The version of
-// its launcher is in the roster if it comes in time. The summary of its fabric, which is judged across all ranks, is
-// in every roster: a registration says that it is still to come, and rank 0 prepares nothing before every rank has
-// told it (Config.Fabric). What is prepared does not change. A rank that cannot take part in a launch registers in
-// the same way and says why in its next message, before it could acknowledge anything: that ends the job
+// its launcher is in the roster if it comes in time. The summary of its fabric is in every roster: a registration says
+// that it is still to come, and rank 0 waits for it (Config.Fabric). What is prepared does not change. A rank that
+// cannot take part in a launch registers in the same way and says why in its next message: that ends the job
 // (Config.Unfit).
 //
 // Rank 0 tells the first three ranks to go at once, so that a restarted rank 0 learns from them that there has been a
 // launch. It may tell the others when it has started its command, or a moment later (Config.GoDelay, Node.Launched).
 //
-// A starting rank announces itself to rank 0 in one packet, encrypted as all gossip is: a knock. Rank 0, which dials
-// silent ranks about once a second, then dials at once and acknowledges the packet. A packet may be lost: the rank
-// repeats it, and joins gossip, which tells the same, if rank 0 neither dials nor acknowledges within a moment.
+// A starting rank announces itself to rank 0 in one packet, encrypted as all gossip is. Rank 0 dials silent ranks about
+// once a second; on such a packet it dials at once, and acknowledges it. The rank repeats the packet, and joins gossip,
+// which tells the same, if rank 0 neither dials nor acknowledges within a moment.
 //
 // If rank 0 cannot dial a rank, because the rank is not where the environment says or its name does not resolve yet,
 // the rank dials: it sends announce(record) to rank 0, or to any other rank, which passes it on and answers where
@@ -68,21 +66,19 @@
 //
 // # Overload
 //
-// Where many ranks start at once on few processors, or a cluster is slow for a while, only the dials of rank 0 must
-// go on: each is a login, and the launch needs one for each rank. Everything else that a rank does by itself (gossip,
-// announcements) waits while rank 0 has acknowledged its packet, becomes rarer with each attempt that reaches rank 0,
-// is spread over a time that grows with the number of ranks, and waits ten times as long as this process has had to
-// wait for a processor (Config.Delay). So a slow machine gets less of it, not more, and the time to the launch stays
-// proportional to the number of ranks.
+// Where many ranks start at once on few processors, only the dials of rank 0 must go on: the launch needs one login for
+// each rank. Everything else that a rank does by itself (gossip, announcements) waits while rank 0 has acknowledged its
+// packet, becomes rarer with each attempt that reaches rank 0, is spread over a time that grows with the number of
+// ranks, and waits ten times as long as this process has had to wait for a processor (Config.Delay). So the time to the
+// launch stays proportional to the number of ranks.
 //
 // # Loss
 //
 // After go no rank is given up on one view alone. Rank 0 dials again when a control connection ends. If it does not
 // come back within the grace, or the port refuses, or another container answers there, rank 0 asks up to three other
 // ranks to look (look, seen), and the rank is lost only if none of them sees it. A process that is stopped for a
-// while keeps its connections, and nothing happens at all. A rank that has lost rank 0 asks in the same way, and so
-// learns the outcome from a rank that was told it. Gossip, which needs half a minute for the same, ends with the
-// launch: no timer runs beside the job.
+// while keeps its connections. A rank that has lost rank 0 asks in the same way, and so learns the outcome from a rank
+// that was told it. Gossip ends with the launch: no timer runs beside the job.
 //
 // # Starts
 //
@@ -100,12 +96,11 @@
 // ends the job for the ranks that have acknowledged a roster of its predecessor, which may have launched before any
 // rank was told.
 //
-// Where no container knows its rank (containers behind one name that cannot tell their index), the first container in
-// an order of all records becomes the coordinator once it has heard as many as the job has; ranks are then assigned
-// in that order. Two sets of containers cannot both commit: a coordinator first dials every container and every
-// address of the seeds that it knows. An address counts as dialled when a container there has said who it is, the
-// dial has failed, or 5 s are over; a container with several addresses is one, by its nonce. A name with a role
-// (Seed.Role) needs a container of that role.
+// Where no container knows its rank, the first container in an order of all records becomes the coordinator once it has
+// heard as many as the job has; ranks are then assigned in that order. Two sets of containers cannot both commit: a
+// coordinator first dials every container and every address of the seeds that it knows. An address counts as dialled
+// when a container there has said who it is, the dial has failed, or 5 s are over; a container with several addresses
+// is one, by its nonce. A name with a role (Seed.Role) needs a container of that role.
 //
 //	finding                                          before go                 after go
 //	more containers than ranks, and all answer       all leave (Conflict)      those without a rank leave (Conflict)
@@ -129,18 +124,16 @@
 //	another job                                     the rank that finds it, with ConflictError: see below
 //	a rank crashes                                  none: its next start takes its place
 //
-// A container that claims another secret or job proves nothing, and may be a container of an earlier job that is
-// about to end. A container believes it only of an address of the rank that it dialled itself and dialled again 5 s
-// later (12 s for another job, which is longer than the default grace), after the name was resolved again, with no
-// other address of that rank accepting and no refusal between. Rank 0 leaves when this holds for all missing ranks,
-// the others when it holds for rank 0, each of them late enough for the other side to find the same.
+// A container that claims another secret or job proves nothing, and may belong to an earlier job that is about to end.
+// It counts only if this container dialled an address of the rank, and again 5 s later (12 s for another job), after
+// the name was resolved again, with no other address of that rank accepting and no refusal between. Rank 0 leaves when
+// this holds for all missing ranks, the others when it holds for rank 0, late enough for the other side to find the
+// same.
 //
 // # The port
 //
 // Port carries everything on one number: SSH and gossip streams on TCP, told apart by their first byte whenever it
 // comes, and gossip packets on UDP. A silent client is sent the SSH identification meanwhile; our gossip skips it.
-// Where UDP is blocked the rendezvous completes all the same.
-//
-// Until a connection proves that its client knows the secret, it costs a bounded number of files, bytes and seconds:
-// while its first byte is awaited, while it waits to be read as gossip, and while it is read.
+// Where UDP is blocked the rendezvous completes all the same. Until a connection proves that its client knows the
+// secret, it costs a bounded number of files, bytes and seconds.
 package rendezvous

@@ -12,7 +12,7 @@ import (
 // Finish tells every rank how the job ended and waits until each rank has acknowledged it or is known to be gone, until
 // ctx ends at the latest. It waits 5 s for a connected rank, which may be frozen and will read the outcome later, and
 // 15 s for a rank whose connection is lost. Rank 0 calls it, and leaves last. Before the launch it tells the ranks that
-// are connected, and stays for stay to tell those that connect late.
+// are connected, and stays for stay to tell ranks that connect late.
 func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error {
 	if !n.ask(func() {
 		if n.lead == nil || n.phase == Ended {
@@ -23,11 +23,9 @@ func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error 
 		n.end(o)
 		n.lead.ending, n.lead.tellsLateRanks = true, stay > 0
 		if stay > 0 {
-			time.AfterFunc(stay, func() {
-				n.post(func() {
-					n.lead.tellsLateRanks = false // a coordinator that ends the job does not step down (onHello)
-					n.lead.checkEnd()
-				})
+			n.after(stay, func() {
+				n.lead.tellsLateRanks = false // a coordinator that ends the job does not step down (onHello)
+				n.lead.checkEnd()
 			})
 		}
 		for _, t := range n.lead.targets {
@@ -37,7 +35,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error 
 		}
 		n.lead.checkEnd()
 	}) {
-		return fmt.Errorf("rendezvous: telling the end of the job: %w", errEnded)
+		return fmt.Errorf("telling the end of the job: %w", errEnded)
 	}
 	ctx, cancel := context.WithTimeout(ctx, doneTimeout)
 	defer cancel()
@@ -62,20 +60,21 @@ func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error 
 		}
 		errors.As(n.outcomeErr, &bug)
 	})
-	if bug != nil {
+	switch {
+	case bug != nil:
 		return bug
+	case len(names) > 0:
+		return fmt.Errorf("%s did not acknowledge the end of the job", strings.Join(names, ","))
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	return fmt.Errorf("rendezvous: %s did not acknowledge the end of the job", strings.Join(names, ","))
+	return nil
 }
 
 // tellEnd sends the outcome to a rank that is connected.
 func (c *coordinator) tellEnd(t *target) {
 	t.endSent = time.Now()
-	t.link.send(c.lastWord())
-	time.AfterFunc(c.n.cfg.scaled(doneAckTimeout), func() { c.n.post(c.checkEnd) })
+	o := c.n.outcome
+	t.link.send(message{Type: done, Outcome: &o, Last: c.tellsLateRanks})
+	c.n.after(c.n.cfg.scaled(doneAckTimeout), c.checkEnd)
 }
 
 // pending reports whether rank 0 still waits for this rank to acknowledge the end of the job.
@@ -125,12 +124,11 @@ func (c *coordinator) sendBye() {
 			t.link.send(message{Type: bye})
 		}
 	}
-	o := c.n.outcome
 	switch {
 	case left:
-		c.n.setFinished(o, nil)
+		c.n.setFinished(c.n.outcome, nil)
 	case !c.leaving:
 		c.leaving = true
-		time.AfterFunc(linger, func() { c.n.post(func() { c.n.setFinished(o, nil) }) })
+		c.n.finishSoon(c.n.outcome, nil)
 	}
 }

@@ -7,25 +7,23 @@ import (
 	"time"
 )
 
-// Another secret, another version and another job end the wait of a container, because no retry helps. But the
-// container that answers does not prove it, and at the address of a rank there may still be a container of an earlier
-// job that is about to end. So it counts only after this container has dialled the rank, has met nothing else for a
-// while, and has dialled it again at an address that was resolved after that while.
+// Another secret, another version and another job end the wait, because no retry helps. But the container that answers
+// does not prove it, and may belong to an earlier job that is about to end. So it counts only if this container met
+// nothing else for these times, and then again at an address that was resolved after them.
 const (
 	secretProofTime = 5 * time.Second
 	jobProofTime    = 12 * time.Second // and versions: longer than the grace of a container of an earlier attempt
 	foreignLinger   = 3 * longestPause // for the other ranks to find the same; a dial takes time, too
 )
 
-// foreign is what answers at the addresses of a rank in its place.
+// foreign describes the container that answers at the addresses of a rank in its place.
 type foreign struct {
 	err    error
 	since  time.Time
 	proven bool // until a container of this job answers there
 }
 
-// met notes the result of one attempt to reach the rank; a nil error is a container of this job. resolved is when its
-// address was resolved.
+// met notes an attempt to reach the rank at an address resolved at that time; nil = a container of this job answered.
 func (f *foreign) met(err error, resolved time.Time) {
 	proofTime := secretProofTime
 	if !errors.Is(err, ErrOtherSecret) {
@@ -36,7 +34,7 @@ func (f *foreign) met(err error, resolved time.Time) {
 		*f = foreign{}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), f.proven:
 		// a timeout says nothing, and the container that proved it may have left for the same reason
-	case !isIncompatible(err) && !errors.Is(err, ErrOtherJob):
+	case !isForeign(err):
 		*f = foreign{}
 	case f.since.IsZero() || !errors.Is(err, kindOf(f.err)):
 		*f = foreign{err: err, since: time.Now()}

@@ -209,7 +209,7 @@ func TestARankThatLeavesEarly(t *testing.T) {
 				defer cancel()
 				left := make(chan bool, 1)
 				go func() {
-					_, told := one.Withdraw(leaving, Outcome{Status: 143, Reason: "it was stopped"})
+					told := one.Withdraw(leaving, Outcome{Status: 143, Reason: "it was stopped"})
 					left <- told
 				}()
 				if tt.late {

@@ -17,14 +17,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// gossip hides memberlist: one member that announces our record and hears those of the others.
-type gossip struct {
-	list *memberlist.Memberlist
-}
-
 // gossipConfig returns memberlist's configuration for a job of n ranks. Gossip is not on the critical path of a launch
-// (gossip.knock is), so its intervals are modest, and compression, which costs three times the CPU of everything else
-// at this record size, is off.
+// (finder.announce is), so its intervals are modest. Compression would cost three times the CPU of everything else.
 func gossipConfig(n int) *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	c.EnableCompression = false
@@ -59,62 +53,54 @@ func gossipConfig(n int) *memberlist.Config {
 	return c
 }
 
-func startGossip(ctx context.Context, port *Port, self Record, key []byte, label string, size int,
-	known func(netip.Addr) bool, logger *slog.Logger, heard func(Record, bool), knocked, promised func(Record),
-) (*gossip, error) {
+// startGossip starts one member that announces our record and hears those of the others.
+func startGossip(n *Node) (*memberlist.Memberlist, error) {
+	self, port := n.self, n.cfg.Port
 	meta, err := self.encode()
 	if err != nil {
-		return nil, fmt.Errorf("rendezvous: own record: %w", err)
+		return nil, fmt.Errorf("own record: %w", err)
 	}
 	// An unknown size only changes the intervals, on which ranks need not agree.
-	c := gossipConfig(cmp.Or(size, 64))
+	c := gossipConfig(cmp.Or(n.cfg.Size, 64))
 	// Unique per start: under its old name a restarted container would be ignored for 38 s.
 	c.Name = self.ID + "-" + self.Nonce
-	c.Label = label
-	c.SecretKey = key
-	c.Transport = &transport{ctx: ctx, port: port, advertise: self.Addr}
+	c.Label = n.cfg.Label
+	c.SecretKey = n.cfg.Key
+	c.Transport = &transport{ctx: n.ctx, port: port, advertise: self.Addr}
 	c.BindAddr = self.Addr.Addr().String()
 	c.BindPort = int(self.Addr.Port())
-	c.AdvertiseAddr = self.Addr.Addr().String()
-	c.AdvertisePort = int(self.Addr.Port())
-	c.Delegate = delegate{meta, knocked, promised}
-	c.Events = events{heard: heard, self: c.Name}
-	c.Logger = log.New(logWriter{logger}, "", 0)
-	port.admission.begin(size, known)
+	c.AdvertiseAddr, c.AdvertisePort = c.BindAddr, c.BindPort
+	c.Delegate = delegate{
+		meta:      meta,
+		announced: func(r Record) { n.post(func() { n.find.onAnnouncement(&r) }) },
+		promised:  func(r Record) { n.post(func() { n.up.onPromise(&r) }) },
+	}
+	c.Events = events{n, c.Name}
+	c.Logger = log.New(logWriter{n.log}, "", 0)
+	port.admission.begin(n.cfg.Size, func(a netip.Addr) bool {
+		return n.cfg.Known != nil && n.cfg.Known(a) || n.find.names.has(a)
+	})
 	list, err := memberlist.Create(c)
 	if err != nil {
-		return nil, fmt.Errorf("rendezvous: starting gossip: %w", err)
+		return nil, fmt.Errorf("starting gossip: %w", err)
 	}
-	return &gossip{list: list}, nil
+	return list, nil
 }
 
-// join exchanges states with one address over TCP. memberlist bounds it by its TCPTimeout.
-func (g *gossip) join(addr netip.AddrPort) error {
-	_, err := g.list.Join([]string{addr.String()})
-	return err
-}
-
-func (g *gossip) close() error { return g.list.Shutdown() }
-
-// knock announces this container in one packet, which may be lost.
-func (g *gossip) knock(addr netip.AddrPort, self *Record) error {
-	return g.tell(addr, message{Type: announce, Record: self})
-}
-
-// tell sends one packet, encrypted as all gossip is.
-func (g *gossip) tell(addr netip.AddrPort, m message) error {
+// tell sends one packet, encrypted as all gossip is; it may be lost.
+func (f *finder) tell(addr netip.AddrPort, m message) error {
 	b, err := m.encode()
 	if err != nil {
 		return err
 	}
-	return g.list.SendToAddress(memberlist.Address{Addr: addr.String()}, b)
+	return f.gossip.SendToAddress(memberlist.Address{Addr: addr.String()}, b)
 }
 
-// delegate announces our record, and receives knocks and their acknowledgements.
+// delegate announces our record, and receives announcements and their acknowledgements.
 type delegate struct {
-	meta     []byte
-	knocked  func(Record) // on rank 0
-	promised func(Record) // rank 0 has acknowledged a knock
+	meta      []byte
+	announced func(Record) // on rank 0
+	promised  func(Record) // rank 0 has acknowledged an announcement
 }
 
 func (d delegate) NodeMeta(int) []byte                        { return d.meta }
@@ -131,7 +117,7 @@ func (d delegate) NotifyMsg(b []byte) {
 	switch {
 	case err != nil || m.Record == nil:
 	case m.Type == announce:
-		d.knocked(*m.Record)
+		d.announced(*m.Record)
 	case m.Type == lead:
 		d.promised(*m.Record)
 	}
@@ -139,44 +125,39 @@ func (d delegate) NotifyMsg(b []byte) {
 
 // events runs with memberlist's lock held: it copies, and must not call back.
 type events struct {
-	heard func(r Record, alive bool)
-	self  string
+	n    *Node
+	self string
 }
 
-func (e events) NotifyJoin(n *memberlist.Node)   { e.tell(n, true) }
-func (e events) NotifyUpdate(n *memberlist.Node) { e.tell(n, true) }
-func (e events) NotifyLeave(n *memberlist.Node)  { e.tell(n, false) }
+func (e events) NotifyJoin(m *memberlist.Node)   { e.tell(m, true) }
+func (e events) NotifyUpdate(m *memberlist.Node) { e.tell(m, true) }
+func (e events) NotifyLeave(m *memberlist.Node)  { e.tell(m, false) }
 
-func (e events) tell(n *memberlist.Node, alive bool) {
-	ip, ok := netip.AddrFromSlice(n.Addr)
-	if !ok || n.Name == e.self {
+func (e events) tell(m *memberlist.Node, alive bool) {
+	ip, ok := netip.AddrFromSlice(m.Addr)
+	if !ok || m.Name == e.self {
 		return
 	}
-	r, err := decodeRecord(n.Meta, netip.AddrPortFrom(ip.Unmap(), n.Port))
-	if err != nil {
-		return // a member of another format: the control connection tells its version
+	r, err := decodeRecord(m.Meta, netip.AddrPortFrom(ip.Unmap(), m.Port))
+	if err == nil { // otherwise a member of another format: the control connection tells its version
+		e.n.post(func() { e.n.find.onGossip(r, alive) })
 	}
-	e.heard(r, alive)
 }
 
 // logWriter passes memberlist's lines on as debug records; rendezvous itself logs what matters of them.
 type logWriter struct{ log *slog.Logger }
 
 func (w logWriter) Write(b []byte) (int, error) {
-	if w.log.Enabled(context.Background(), slog.LevelDebug) {
-		line := strings.TrimSpace(string(b))
-		level, rest, ok := strings.Cut(line, "] memberlist: ")
-		if ok {
-			w.log.Debug("gossip: "+rest, "severity", strings.TrimPrefix(level, "["))
-		} else {
-			w.log.Debug("gossip: " + line)
-		}
+	line := strings.TrimSpace(string(b))
+	if level, rest, ok := strings.Cut(line, "] memberlist: "); ok {
+		w.log.Debug("gossip: "+rest, "severity", strings.TrimPrefix(level, "["))
+	} else {
+		w.log.Debug("gossip: " + line)
 	}
 	return len(b), nil
 }
 
-// backoff returns the waits between attempts: 50 ms doubling to 800 ms, or as the fields say, each varied by a quarter
-// so that ranks that start together do not stay in step.
+// backoff returns waits: 50 ms doubling to 800 ms, or as the fields say, varied by a quarter so that ranks lose step.
 type backoff struct {
 	next time.Duration
 	most time.Duration // 0 = longestPause
@@ -186,22 +167,15 @@ type backoff struct {
 const longestPause = 900 * time.Millisecond
 
 func (b *backoff) wait() time.Duration {
-	if b.next == 0 {
-		b.next = 50 * time.Millisecond
-	}
-	d := b.next
-	most := b.most
-	if most == 0 {
-		most = longestPause
-	}
-	b.next = min(2*b.next, most*8/9)
+	d := cmp.Or(b.next, 50*time.Millisecond)
+	b.next = min(2*d, cmp.Or(b.most, longestPause)*8/9)
 	return d - d/8 + rand.N(d/4)
 }
 
 func (b *backoff) reset() { b.next = 0 }
 
-// pace delays work that is not urgent, longer if this process has had to wait for a processor: the processors then have
-// more work than they can do, most likely from other ranks in the same situation, and perhaps from rank 0.
+// pace delays work that is not urgent, longer if this process has had to wait for a processor that it may share with
+// other ranks in the same situation.
 type pace struct {
 	delay func() time.Duration // Config.Delay; nil = unknown
 	limit time.Duration        // Config.Timeout, by which every search must have an answer; 0 = forever
@@ -217,8 +191,7 @@ const (
 	longestExtra = 30 * time.Second
 )
 
-// sleep waits for d, and longer if this process has to wait for processors. It reports false if ctx or over ended
-// first.
+// sleep waits for d, and longer if this process waits for processors; false = ctx or over ended first.
 func (p *pace) sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	return p.sleepFor(ctx, over, d, lateFactor)
 }
@@ -229,14 +202,12 @@ func (p *pace) sleepFor(ctx context.Context, over <-chan struct{}, d time.Durati
 }
 
 func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-over:
 		return false
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	}
 }

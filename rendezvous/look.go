@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// onPromise notes that rank 0 has acknowledged a knock, and dials this rank.
+// onPromise notes that rank 0 has acknowledged an announcement, and dials this rank.
 func (u *uplink) onPromise(r *Record) {
 	if u.n.lead == nil && r.Rank == 0 && r.Nonce != u.n.self.Nonce {
 		u.promised = time.Now()
 	}
 }
 
-// isCalled reports whether rank 0 is connected, or has acknowledged a knock a moment ago and will connect.
+// isCalled reports whether rank 0 is connected, or has acknowledged an announcement a moment ago and will connect.
 func (u *uplink) isCalled() bool {
 	return u.wire != nil || !u.promised.IsZero() && time.Since(u.promised) < promiseTime
 }
 
-// promiseTime is how long a rank waits for rank 0 after rank 0 has acknowledged a knock.
+// promiseTime is how long a rank waits for rank 0 after rank 0 has acknowledged an announcement.
 const promiseTime = 5 * time.Second
 
 // lookForLeader finds out why rank 0 does not connect. A call that reaches rank 0 costs it a login, so calls become
@@ -60,7 +60,7 @@ func (u *uplink) lookForLeader() {
 }
 
 // lookOnce announces this container at all places where rank 0 may be, at once, and notes why rank 0 does not connect.
-// hopeless is a reason that waiting does not mend. reached reports that a login was begun at one of the places.
+// hopeless is a reason for which waiting does not help. reached reports that a login was begun at one of the places.
 func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	places, sure := u.leaderPlaces()
 	if len(places) == 0 {
@@ -73,23 +73,23 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	}
 	results := make([][]found, len(places))
 	var wg sync.WaitGroup
+	question := message{Type: announce, Record: &u.n.self}
 	for i, p := range places {
 		wg.Go(func() {
-			addrs, err := p.find(u.n)
+			addrs, err := p.addrs(u.n)
 			if err != nil {
 				results[i] = []found{{err: err}}
 			}
 			for _, a := range addrs {
-				answer, err := u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
+				answer, err := u.n.exchange(u.n.ctx, p.ID, a, question)
 				f := found{a, answer, err}
 				for range portTries {
 					next, ok := nextPort(a, err)
-					if !ok || !p.sure {
+					if !ok || p.Rank != 0 {
 						break
 					}
 					a = next
-					answer, err = u.n.exchange(u.n.ctx, p.id, a, message{Type: announce, Record: &u.n.self})
-					if err == nil {
+					if answer, err = u.n.exchange(u.n.ctx, p.ID, a, question); err == nil {
 						f = found{a, answer, nil}
 					}
 				}
@@ -108,26 +108,26 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		for _, f := range results[i] {
 			// A login that was cut off by its timeout has cost as much as a complete one.
 			login := f.err == nil || errors.Is(f.err, ErrOtherContainer) || errors.Is(f.err, context.DeadlineExceeded)
-			reached = reached || (p.sure || !sure) && f.addr.IsValid() && login
-			incompatible := isIncompatible(f.err)
+			reached = reached || (p.Rank == 0 || !sure) && f.addr.IsValid() && login
+			located := fmt.Errorf("%v: %w", f.addr, f.err)
 			switch {
-			case !p.sure && sure:
+			case p.Rank != 0 && sure:
 			case f.addr.IsValid() && f.err == nil:
 				ours = true
-			case incompatible, errors.Is(f.err, ErrOtherJob):
+			case isForeign(f.err):
 				others++
-				other, resolved = fmt.Errorf("%v: %w", f.addr, f.err), p.resolved(u.n)
+				other, resolved = located, u.n.find.names.answered(p.Host)
 			}
 			switch {
 			case !f.addr.IsValid():
-				if p.sure || reason == nil {
+				if p.Rank == 0 || reason == nil {
 					reason = f.err
 				}
-			case f.err == nil && p.sure:
+			case f.err == nil && p.Rank == 0:
 				reason = fmt.Errorf("%v: %w; is %d/tcp open here?", f.addr, errSilent, u.n.self.Addr.Port())
 			case f.err == nil: // this container may know more than the next
-			case p.sure, incompatible, errors.Is(f.err, ErrOtherJob): // of the other containers nothing is known
-				reason = fmt.Errorf("%v: %w", f.addr, f.err)
+			case p.Rank == 0, isForeign(f.err): // of the other containers nothing is known
+				reason = located
 			}
 			switch f.answer.Type {
 			case done:
@@ -160,94 +160,69 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 			u.n.setFinished(*outcome, nil)
 		case u.foreign.proven:
 			err := u.foreign.proof()
-			hopeless = (&MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{{
-				Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err,
-			}}}).end()
+			m := Missing{Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err}
+			e := MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{m}}
+			hopeless = e.end()
 		}
 	})
 	return reached, hopeless
 }
 
-// leaveIncompatible ends the wait of a container whose secret or job differs from rank 0's, after rank 0 had the time
-// to connect here again and find the same.
+// leaveIncompatible ends the wait of a foreign container after rank 0 had the time to connect and find the same.
 func (u *uplink) leaveIncompatible(err error) {
-	select {
-	case <-u.n.ctx.Done():
-	case <-u.n.gathered:
-	case <-time.After(foreignLinger):
+	if sleep(u.n.ctx, u.n.gathered, foreignLinger) {
 		u.n.post(func() {
 			if u.wire == nil && u.n.phase == Gathering && u.foreign.proven {
-				u.n.setGathered(Roster{}, err)
+				u.n.setGathered(err)
 			}
 		})
 	}
 }
 
-// place is an address or a name where rank 0 may be.
-type place struct {
-	id   string
-	find func(*Node) ([]netip.AddrPort, error)
-	sure bool   // rank 0 itself should answer there
-	host string // "" = an address
-}
-
-// resolved returns when the addresses that find returns were resolved.
-func (p place) resolved(n *Node) time.Time {
-	if p.host == "" {
-		return time.Now()
-	}
-	return n.find.names.answered(p.host)
-}
-
-// leaderPlaces returns where to look for rank 0: where the environment or another container says that it is; if it is
-// not there, at two other ranks, which may be connected to it, or at a few silent addresses of the seeds. It returns
-// none if rank 0 is connected.
-func (u *uplink) leaderPlaces() (places []place, sure bool) {
+// leaderPlaces returns where to look for a rank 0 that is not connected: where the environment or another container
+// says that it is; if it is not there, at two other ranks, or at a few silent addresses of the seeds.
+func (u *uplink) leaderPlaces() (places []Peer, sure bool) {
 	u.n.ask(func() {
 		if u.wire != nil || u.n.lead != nil || u.n.phase == Running || u.n.phase == Ended {
 			return
 		}
-		for _, p := range u.n.cfg.Peers {
-			if p.Rank == 0 {
-				places, sure = append(places, place{p.ID, p.addrs, true, p.Host}), true
-			}
+		if zero := u.n.cfg.peerZero(); zero != nil {
+			places, sure = append(places, *zero), true
 		}
 		if r := u.rumour; r != nil {
-			places, sure = append(places, placeAt(r.ID, r.Addr, true)), true
+			places, sure = append(places, peerAt(r.ID, 0, r.Addr)), true
 		}
 		if sure && (u.lookErr == nil || errors.Is(u.lookErr, errSilent)) {
 			return
 		}
-		var rest []place
+		var rest []Peer
 		for _, p := range u.n.cfg.Peers {
 			if p.Rank != 0 && u.n.find.mayAsk(p) {
-				rest = append(rest, place{p.ID, p.addrs, false, p.Host})
+				rest = append(rest, p)
 			}
 		}
-		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-		places = append(places, rest[:min(2, len(rest))]...)
-		if len(places) > 0 {
+		if places = append(places, some(rest, 2)...); len(places) > 0 {
 			return
 		}
 		// The first in the order leads.
 		if u.n.cfg.Size > 0 && len(u.n.find.heard) > 0 && len(u.n.find.heard)+1 >= u.n.cfg.Size {
 			heard := slices.Collect(maps.Values(u.n.find.heard))
-			first := slices.MinFunc(heard, func(a, b Record) int { return a.before(&b) })
-			for i, r := range []Record{first, heard[rand.N(len(heard))]} {
-				if i == 0 || r.ID != first.ID {
-					places = append(places, placeAt(r.ID, r.Addr, false))
-				}
+			first := slices.MinFunc(heard, Record.before)
+			places = append(places, peerAt(first.ID, -1, first.Addr))
+			if r := heard[rand.N(len(heard))]; r.ID != first.ID {
+				places = append(places, peerAt(r.ID, -1, r.Addr))
 			}
 		}
 		for _, a := range u.n.find.silentSeeds() {
 			if len(places) < 4 {
-				places = append(places, placeAt("", a, false))
+				places = append(places, peerAt("", -1, a))
 			}
 		}
 	})
 	return places, sure
 }
 
-func placeAt(id string, a netip.AddrPort, sure bool) place {
-	return place{id, func(*Node) ([]netip.AddrPort, error) { return []netip.AddrPort{a}, nil }, sure, ""}
+// peerAt returns a container that the environment does not name there; rank is 0, or -1 = any but 0.
+func peerAt(id string, rank int, a netip.AddrPort) Peer {
+	return Peer{ID: id, Rank: rank, Host: a.Addr().String(), Port: int(a.Port())}
 }

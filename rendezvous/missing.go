@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,19 +20,19 @@ import (
 // These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
 var (
 	ErrOtherSecret    = errors.New("has another secret")
-	ErrOtherVersion   = errors.New("is another version of paiinit")
+	ErrOtherVersion   = errors.New("has another version of paiinit")
 	ErrOtherJob       = errors.New("belongs to another job or attempt")
 	ErrOtherContainer = errors.New("is another container of the job")
 	ErrOtherProgram   = errors.New("is not paiinit")
 )
 
 // isElse reports whether another container than the dialled one answers.
-func isElse(err error) bool {
-	return isIncompatible(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherContainer)
-}
+func isElse(err error) bool { return isForeign(err) || errors.Is(err, ErrOtherContainer) }
 
-// isIncompatible reports whether a container answers with which this one cannot talk: its secret or its version
-// differs.
+// isForeign reports whether a container answers that is not of this job, as far as it can tell.
+func isForeign(err error) bool { return isIncompatible(err) || errors.Is(err, ErrOtherJob) }
+
+// isIncompatible reports whether a container with another secret or version answers.
 func isIncompatible(err error) bool {
 	return errors.Is(err, ErrOtherSecret) || errors.Is(err, ErrOtherVersion)
 }
@@ -53,6 +53,11 @@ type Missing struct {
 
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
+}
+
+// compare orders by rank; -1, unknown, comes last.
+func (m Missing) compare(o Missing) int {
+	return cmp.Or(cmp.Compare(uint(m.Rank), uint(o.Rank)), cmp.Compare(m.Name, o.Name))
 }
 
 // MissingError names the ranks that had not come at the deadline.
@@ -88,27 +93,30 @@ func (e *MissingError) allIncompatible() bool {
 // "worker-[3-5],worker-9 (never heard); ps-0 (name does not resolve)". Reasons that differ only in addresses and names
 // count as equal; Fold writes these only for a reason of a single rank.
 func Fold(missing []Missing) string {
-	var reasons []string
-	same := map[string][]Missing{}
-	for _, m := range missing {
-		r := impersonal(m.Reason)
-		if _, ok := same[r]; !ok {
-			reasons = append(reasons, r)
-		}
-		same[r] = append(same[r], m)
-	}
 	var parts []string
-	for _, r := range reasons {
-		names := make([]string, len(same[r]))
-		for i, m := range same[r] {
-			names[i] = m.Name
+	for _, same := range byReason(missing, impersonal) {
+		reason := same[0].Reason
+		if len(same) > 1 {
+			reason = impersonal(reason)
 		}
-		if len(names) == 1 {
-			r = same[r][0].Reason
-		}
-		parts = append(parts, fmt.Sprintf("%s (%s)", foldNames(names), r))
+		parts = append(parts, fmt.Sprintf("%s (%s)", foldNames(same), reason))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// byReason groups ranks by what key makes of their reasons, in the order in which these come first.
+func byReason(missing []Missing, key func(reason string) string) (groups [][]Missing) {
+	at := map[string]int{}
+	for _, m := range missing {
+		k := key(m.Reason)
+		i, ok := at[k]
+		if !ok {
+			i, at[k] = len(groups), len(groups)
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], m)
+	}
+	return groups
 }
 
 // impersonal removes from a reason what belongs to one rank: addresses, and the name that does not resolve.
@@ -134,56 +142,31 @@ func shorten(missing []Missing) []Missing {
 		return missing
 	}
 	var out []Missing
-	at := map[string]int{}
-	names := map[string][]string{}
-	for _, m := range missing {
-		if _, ok := at[m.Reason]; !ok && len(out) < long {
-			at[m.Reason] = len(out)
-			out = append(out, Missing{Rank: -1, Reason: m.Reason, incompatible: m.incompatible})
+	groups := byReason(missing, func(reason string) string { return reason })
+	for _, same := range groups[:min(long, len(groups))] {
+		name := foldNames(same)
+		if len(name) > most {
+			name = fmt.Sprintf("%s... (%d ranks)", name[:most], len(same))
 		}
-		names[m.Reason] = append(names[m.Reason], m.Name)
-	}
-	for i := range out {
-		out[i].Name = foldNames(names[out[i].Reason])
-		if len(out[i].Name) > most {
-			out[i].Name = fmt.Sprintf("%s... (%d ranks)", out[i].Name[:most], len(names[out[i].Reason]))
-		}
+		out = append(out, Missing{Rank: -1, Name: name, Reason: same[0].Reason, incompatible: same[0].incompatible})
 	}
 	return out
 }
 
-func foldNames(names []string) string {
-	type run struct {
-		stem     string
-		from, to int
-	}
+func foldNames(missing []Missing) string {
 	var out []string
-	var cur *run
-	flush := func() {
-		switch {
-		case cur == nil:
-		case cur.from == cur.to:
-			out = append(out, fmt.Sprintf("%s-%d", cur.stem, cur.from))
-		default:
-			out = append(out, fmt.Sprintf("%s-[%d-%d]", cur.stem, cur.from, cur.to))
+	for len(missing) > 0 {
+		name, run := missing[0].Name, 1
+		stem, from, ok := cutNumber(name)
+		for ok && run < len(missing) && missing[run].Name == fmt.Sprintf("%s-%d", stem, from+run) {
+			run++
 		}
-		cur = nil
+		if run > 1 {
+			name = fmt.Sprintf("%s-[%d-%d]", stem, from, from+run-1)
+		}
+		out = append(out, name)
+		missing = missing[run:]
 	}
-	for _, n := range names {
-		stem, num, ok := cutNumber(n)
-		if !ok {
-			flush()
-			out = append(out, n)
-			continue
-		}
-		if cur != nil && cur.stem == stem && num == cur.to+1 {
-			cur.to = num
-			continue
-		}
-		flush()
-		cur = &run{stem, num, num}
-	}
-	flush()
 	return strings.Join(out, ",")
 }
 
@@ -215,30 +198,19 @@ func (n *Node) missing() []Missing {
 // missing lists the ranks that are not registered.
 func (c *coordinator) missing() []Missing {
 	var out []Missing
-	for i := range c.n.cfg.Peers {
-		p := &c.n.cfg.Peers[i]
-		t := c.targets[p.ID]
-		if t != nil && t.rec == nil {
+	for _, p := range c.n.cfg.Peers {
+		if t := c.targets[p.ID]; t != nil && t.rec == nil {
 			out = append(out, c.missingAt(t, p.Rank, p.ID))
 		}
 	}
-	// Then those that the environment does not list: what answered at the seeds' addresses, then the number that is
-	// left.
+	// Then the ranks that the environment does not list: the containers that answered at the seeds' addresses, then the
+	// number of the rest.
 	count := c.n.cfg.Size - c.present() - len(out)
-	keys := make([]string, 0, len(c.targets))
-	for k, t := range c.targets {
-		if t.peer == nil && t.rec == nil {
-			keys = append(keys, k)
+	for _, k := range slices.Sorted(maps.Keys(c.targets)) {
+		if t := c.targets[k]; t.peer == nil && t.rec == nil && count != 0 {
+			out = append(out, c.missingAt(t, -1, c.nameOf(t)))
+			count--
 		}
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
-		if count == 0 {
-			break
-		}
-		t := c.targets[k]
-		out = append(out, c.missingAt(t, -1, c.nameOf(t)))
-		count--
 	}
 	if count > 0 {
 		name := "1 rank"
@@ -259,20 +231,16 @@ func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
 
 // missing lists the ranks that rank 0 told, or what gossip and calls have found.
 func (u *uplink) missing() []Missing {
-	if u.wire != nil && u.waits {
-		return u.awaited
+	if u.wire != nil && u.told != nil {
+		return u.told.Missing
 	}
 	var out []Missing
 	var incompatible error
 	if u.wire == nil {
 		incompatible = u.incompatible
-	}
-	if u.wire == nil {
 		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
-		for _, p := range u.n.cfg.Peers {
-			if p.Rank == 0 {
-				m.Name = p.ID
-			}
+		if zero := u.n.cfg.peerZero(); zero != nil {
+			m.Name = zero.ID
 		}
 		switch {
 		case incompatible != nil && !isIncompatible(u.lookErr):
@@ -287,30 +255,26 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
-			out = append(out, Missing{
-				Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible,
-			})
+			out = append(out, Missing{p.Rank, p.ID, "not heard by gossip", incompatible, nil})
 		}
 	}
 	return out
 }
 
-// stillLooks is why the launch waits for a rank that is present.
-const stillLooks = "it is here, and still looks at its devices"
+// stillExamines is why the launch waits for a rank that is present.
+const stillExamines = "it is present, but still examines its devices"
 
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
-	if c.n.details.looking {
-		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillLooks})
+	if c.n.looking {
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillExamines})
 	}
 	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillLooks})
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillExamines})
 		}
 	}
-	sort.Slice(out, func(a, b int) bool {
-		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Name, out[b].Name)) < 0
-	})
+	slices.SortFunc(out, Missing.compare)
 	return out
 }
 
@@ -320,8 +284,8 @@ func (n *Node) missingError() *MissingError {
 	case n.lead != nil:
 		late := n.lead.lookers()
 		e.Present, e.Missing = n.lead.present()-len(late), append(e.Missing, late...)
-	case n.up.wire != nil && n.up.waits:
-		e.Present = n.up.present
+	case n.up.wire != nil && n.up.told != nil:
+		e.Present = n.up.told.Present
 	default:
 		e.Present = 1 + len(n.find.heard)
 	}
@@ -352,7 +316,7 @@ func (f *finder) seedReason() string {
 			parts = append(parts, explain(s.err))
 		case len(s.addrs) == 1:
 			parts = append(parts, fmt.Sprintf("%s has 1 address", name))
-		case s.asked:
+		case s.told:
 			parts = append(parts, fmt.Sprintf("%s has %d addresses", name, len(s.addrs)))
 		}
 	}
@@ -362,24 +326,23 @@ func (f *finder) seedReason() string {
 	return "never heard: " + strings.Join(parts, ", ")
 }
 
-// explain turns the error of a dial into words for people.
+// explain turns the error of a dial into text for people.
 func explain(err error) string {
-	var dns *net.DNSError
-	var at string
 	if err == nil {
 		return "no reason is known"
 	}
-	if head, _, ok := strings.Cut(err.Error(), ": "); ok {
-		if ap, perr := netip.ParseAddrPort(head); perr == nil {
-			at = ap.String() + ": "
-		}
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	var at string
+	head, _, _ := strings.Cut(err.Error(), ": ")
+	if ap, perr := netip.ParseAddrPort(head); perr == nil {
+		at = ap.String() + ": "
 	}
 	switch {
 	case isElse(err), errors.Is(err, errSilent):
 		return err.Error()
-	case errors.As(err, &dns) && dns.IsNotFound:
+	case isDNS && dns.IsNotFound:
 		return fmt.Sprintf("name %s does not resolve", dns.Name)
-	case errors.As(err, &dns):
+	case isDNS:
 		return fmt.Sprintf("name %s cannot be resolved: %s", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return at + "connection refused"

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,7 +29,7 @@ type name struct {
 	next  time.Time // no lookup before it
 	pause time.Duration
 
-	answered atomic.Pointer[time.Time] // when addrs were resolved
+	answered time.Time // when addrs were resolved; the mutex of names guards it
 }
 
 var errNotAsked = errors.New("its name was not looked up yet")
@@ -82,9 +81,9 @@ func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	}
 	now := time.Now()
 	h.addrs, h.err, h.pause, h.next = addrs, nil, 0, now.Add(fresh)
-	h.answered.Store(&now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	h.answered = now
 	for _, a := range addrs {
 		s.seen[a] = true
 	}
@@ -98,8 +97,7 @@ func (s *names) has(a netip.Addr) bool {
 	return s.seen[a]
 }
 
-// answered returns when the addresses that find returns were resolved: an address that could not be resolved again may
-// be old.
+// answered returns when the addresses that find returns were resolved: a later lookup may have failed.
 func (s *names) answered(host string) time.Time {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return time.Now()
@@ -107,9 +105,7 @@ func (s *names) answered(host string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.hosts[host]; h != nil {
-		if at := h.answered.Load(); at != nil {
-			return *at
-		}
+		return h.answered
 	}
 	return time.Time{}
 }

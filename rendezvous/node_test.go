@@ -151,6 +151,25 @@ func TestAllAgreeAndEndTogether(t *testing.T) {
 	}
 }
 
+func TestSlotsOfTheHostListOfRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		zero := w.config(0, 3)
+		zero.Peers[1].Slots, zero.Peers[1].Decided = 7, true
+		zero.Peers[2].Slots = 9 // not decided
+		nodes := []*Node{w.start(zero), w.start(w.config(1, 3)), w.start(w.config(2, 3))}
+		for i, g := range gatherAll(t.Context(), nodes) {
+			require.NoError(t, g.err, "rank %d", i)
+			var slots []int
+			for _, m := range g.roster.Members {
+				slots = append(slots, m.Slots)
+			}
+			require.Equal(t, []int{2, 7, 2}, slots, "rank %d", i)
+		}
+		w.close(nodes...)
+	})
+}
+
 func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -287,7 +306,7 @@ func TestOtherVersionEndsTheWait(t *testing.T) {
 		require.ErrorAs(t, err, &m)
 		require.True(t, m.OtherVersion())
 		require.False(t, m.OtherSecret())
-		require.ErrorContains(t, err, "worker-2: is another version of paiinit")
+		require.ErrorContains(t, err, "worker-2: has another version of paiinit")
 		require.Less(t, time.Since(begin), 2*jobProofTime)
 		w.close(zero, one)
 	})
@@ -751,9 +770,9 @@ func TestTheLaunchWaitsForEveryFabric(t *testing.T) {
 			cfg.Fabric = found[i]
 			nodes = append(nodes, w.start(cfg))
 		}
-		for i, reason := range []string{"worker-[0-2] (it is here, and still looks at its devices)",
-			"worker-[1-2] (it is here, and still looks at its devices)",
-			"worker-2 (it is here, and still looks at its devices)"} {
+		for i, reason := range []string{"worker-[0-2] (it is present, but still examines its devices)",
+			"worker-[1-2] (it is present, but still examines its devices)",
+			"worker-2 (it is present, but still examines its devices)"} {
 			time.Sleep(3 * time.Second)
 			for _, n := range nodes {
 				require.False(t, n.isGathered())
@@ -802,7 +821,7 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 				require.ErrorAs(t, g.err, &e, "rank %d", i)
 				require.Equal(t, time.Minute, time.Since(begin))
 				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d "+
-					"(it is here, and still looks at its devices)", of), e.Error())
+					"(it is present, but still examines its devices)", of), e.Error())
 			}
 			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 			w.close(nodes...)

@@ -4,14 +4,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // OwnAddr returns the address of this machine by which other machines most likely reach it.
 func OwnAddr() (netip.Addr, error) { return ownAddr(nil, nil) }
 
 // ownAddr returns the address at which other containers most likely reach this one: the source address that the kernel
-// uses to reach a peer with a known address, otherwise the first address of an interface that is up and is neither
-// loopback nor link-local.
+// uses to reach a peer with a known address, otherwise the first address of an interface, IPv4 before IPv6.
 func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
 	var hosts []string
 	for _, p := range peers {
@@ -39,31 +39,26 @@ func ownAddr(peers []Peer, seeds []Seed) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	var six, loop netip.Addr
+	var found []netip.Addr
 	for _, ifa := range ifs {
-		n, ok := ifa.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		a, ok := netip.AddrFromSlice(n.IP)
-		a = a.Unmap()
-		switch {
-		case !ok || a.IsLinkLocalUnicast():
-		case a.IsLoopback():
-			if !loop.IsValid() {
-				loop = a
+		if n, ok := ifa.(*net.IPNet); ok {
+			if a, ok := netip.AddrFromSlice(n.IP); ok && !a.Unmap().IsLinkLocalUnicast() {
+				found = append(found, a.Unmap())
 			}
-		case a.Is4():
-			return a, nil
-		case !six.IsValid():
-			six = a
 		}
 	}
-	if six.IsValid() {
-		return six, nil
+	if len(found) == 0 {
+		return netip.Addr{}, errors.New("no interface has an address")
 	}
-	if loop.IsValid() {
-		return loop, nil // other machines cannot reach it; a job of one rank does not need that
+	// Other machines cannot reach a loopback address; a job of one rank does not need that.
+	class := func(a netip.Addr) int {
+		switch {
+		case a.IsLoopback():
+			return 2
+		case a.Is6():
+			return 1
+		}
+		return 0
 	}
-	return netip.Addr{}, errors.New("no interface has an address")
+	return slices.MinFunc(found, func(a, b netip.Addr) int { return class(a) - class(b) }), nil
 }

@@ -31,8 +31,7 @@ type BugError struct{ Reason string }
 
 func (e *BugError) Error() string { return "a bug in the rendezvous: " + e.Reason }
 
-// course is the progress of this rank, and the outcome of the job. Only the loop changes it. Other goroutines read the
-// fields of gathered and finished after these are closed.
+// course is the progress of this rank. Other goroutines than the loop wait until gathered or finished is closed.
 type course struct {
 	phase      Phase
 	gathered   chan struct{} // closed when roster and gatherErr are set
@@ -43,17 +42,15 @@ type course struct {
 	outcomeErr error
 }
 
-// enter changes the phase; entering the current phase again changes nothing. It refuses an illegal change and reports
-// false: this rank then ends with a BugError, because going on could launch twice or lose the outcome.
+// enter changes the phase. After an illegal change it reports false, and this rank ends with a BugError, because going
+// on could launch twice or lose the outcome.
 func (s *course) enter(next Phase) bool {
 	switch {
 	case next == s.phase:
 	case s.phase.mayBecome(next):
 		s.phase = next
 	default:
-		err := &BugError{fmt.Sprintf("a rank that is %s cannot become %s", s.phase, next)}
-		s.setFinished(Outcome{}, err)
-		s.setGathered(Roster{}, err)
+		s.setFinished(Outcome{}, &BugError{fmt.Sprintf("a rank that is %s cannot become %s", s.phase, next)})
 		return false
 	}
 	return true
@@ -66,36 +63,31 @@ func (s *course) end(o Outcome) {
 	}
 }
 
-// setGathered lets Gather return. The first call counts.
-func (s *course) setGathered(r Roster, err error) {
-	select {
-	case <-s.gathered:
-	default:
-		s.roster, s.gatherErr = r, err
-		close(s.gathered)
+// setGathered lets Gather return the roster, or an error. The first call counts.
+func (s *course) setGathered(err error) {
+	if s.isGathered() {
+		return
 	}
+	if err != nil {
+		s.roster = Roster{}
+	}
+	s.gatherErr = err
+	close(s.gathered)
 }
 
 // isGathered reports whether Gather may return.
-func (s *course) isGathered() bool {
-	select {
-	case <-s.gathered:
-		return true
-	default:
-		return false
-	}
-}
+func (s *course) isGathered() bool { return isClosed(s.gathered) }
 
 // setFinished lets Wait return, and Gather where it still waits. The first call counts.
 func (s *course) setFinished(o Outcome, err error) {
-	select {
-	case <-s.finished:
-	default:
-		s.enter(Ended)
-		s.outcome, s.outcomeErr = o, err
-		close(s.finished)
-		if err == nil {
-			s.setGathered(Roster{}, &EndedError{o})
-		}
+	if isClosed(s.finished) {
+		return
 	}
+	s.enter(Ended)
+	s.outcome, s.outcomeErr = o, err
+	close(s.finished)
+	if err == nil {
+		err = &EndedError{o}
+	}
+	s.setGathered(err)
 }

@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -24,15 +26,13 @@ const (
 	gossipByte = 244
 
 	// A connection that has sent nothing for this long may be an SSH client that waits for our identification, and gets
-	// it. It may also be a gossip stream of a slow machine: the first byte still decides, and our gossip skips the
-	// identification.
+	// it. It may also be a slow gossip stream: the first byte still decides, and our gossip skips the identification.
 	silence = 200 * time.Millisecond
 
 	// A connection that has sent nothing after this time goes to the SSH server and its login deadline.
 	maxSilence = 10 * time.Second
 
-	// At most this many connections await their first byte. One more sends the oldest to the SSH server, so that silent
-	// clients block no other client.
+	// At most this many connections await their first byte; one more sends the oldest to the SSH server.
 	maxUndecided = 1024
 
 	portTries = 64
@@ -63,12 +63,10 @@ type Port struct {
 	silence    time.Duration // until the identification is sent
 	maxSilence time.Duration // until the connection goes to the SSH server
 	greeting   string        // the identification; "" = only the SSH server sends it
-	closed     bool
 }
 
 // Listen opens the port on all addresses, IPv6 and IPv4. If the number is taken on TCP or UDP, it takes the next free
-// one of the 63 above it; 0 lets the kernel choose. If only is not nil, connections and packets from other addresses
-// are dropped: that is for jobs without a secret.
+// one of the 63 above it; 0 lets the kernel choose. A job without a secret drops what comes from elsewhere than only.
 func Listen(ctx context.Context, port int, only []netip.Addr, logger *slog.Logger) (*Port, error) {
 	return listen(ctx, "", port, only, logger)
 }
@@ -97,14 +95,12 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 		if err == nil {
 			return newPort(tcp, udp, (&net.Dialer{}).DialContext, allowed, logger), nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("rendezvous: listening on port %d: %w", port, first)
+	return nil, fmt.Errorf("listening on port %d: %w", port, first)
 }
 
 func newPort(
@@ -132,11 +128,8 @@ func newPort(
 // openFiles returns RLIMIT_NOFILE. Connections that have not authenticated yet get at most about half of it: an eighth
 // before their first byte, an eighth each for gossip of ranks and of other addresses, a quarter in the SSH server.
 func openFiles() int {
-	const usual = 1024
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return usual
-	}
+	limit := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) // if it fails, the usual limit stays
 	return int(max(64, min(limit.Cur, 1<<20)))
 }
 
@@ -162,9 +155,8 @@ func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketC
 func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
 
 // SSH returns the listener of the connections that are not gossip; closing it closes only the listener. greeting is
-// what the SSH server writes first, its identification with the end of the line: the port sends it to a client that
-// waits for it, and the connection then drops it from what the server writes. With "" only the server writes, and gets
-// every connection that is silent at first.
+// the identification that the SSH server writes first: the port sends it to a client that waits for it, and drops it
+// from what the server writes. With "" the server gets every connection that is silent at first.
 func (p *Port) SSH(greeting string) net.Listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,7 +183,6 @@ func (p *Port) Close() error {
 			err = errors.Join(err, p.udp.Close())
 		}
 		p.mu.Lock()
-		p.closed = true
 		for e := p.waits.Front(); e != nil; e = e.Next() {
 			_ = e.Value.(net.Conn).Close()
 		}
@@ -206,19 +197,13 @@ func (p *Port) accept() {
 	for {
 		conn, err := p.tcp.Accept()
 		if err != nil {
-			select {
-			case <-p.done:
+			if isClosed(p.done) {
 				return
-			default:
 			}
 			// Out of descriptors, or a connection was reset in the queue: go on, but do not spin.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			p.log.Warn("accepting a connection", "err", err)
-			select {
-			case <-p.done:
-				return
-			case <-time.After(pause):
-			}
+			sleep(context.Background(), p.done, pause)
 			continue
 		}
 		pause = 0
@@ -228,7 +213,7 @@ func (p *Port) accept() {
 			continue
 		}
 		p.mu.Lock()
-		if p.closed {
+		if isClosed(p.done) { // Close may have ended the others already
 			p.mu.Unlock()
 			_ = conn.Close()
 			return
@@ -264,12 +249,10 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 
 	switch {
 	case n == 1 && first[0] == gossipByte:
-		p.passStream(&peeked{Conn: conn, first: first, has: true})
+		p.passStream(&peeked{Conn: conn, first: first[:]})
 		return
-	case n == 1:
-		conn = &peeked{Conn: conn, first: first, has: true, sent: sent}
-	case isTimeout(err):
-		conn = &peeked{Conn: conn, sent: sent}
+	case n == 1, isTimeout(err):
+		conn = &peeked{Conn: conn, first: first[:n], sent: sent}
 	default:
 		_ = conn.Close()
 		return
@@ -296,12 +279,11 @@ func (p *Port) passStream(conn net.Conn) {
 	}
 }
 
-// greet sends the identification to a silent client, unless the client has to make room for another one, and returns
-// what it sent.
+// greet sends the identification to a silent client, unless it has to make room for another one, and returns it.
 func (p *Port) greet(conn net.Conn, place *list.Element) string {
 	p.mu.Lock()
 	greeting := p.greeting
-	if place.Value == nil || p.closed {
+	if place.Value == nil {
 		greeting = ""
 	} else if greeting != "" {
 		_ = conn.SetReadDeadline(time.Now().Add(p.maxSilence - p.silence))
@@ -325,24 +307,12 @@ func (p *Port) receive() {
 	buf := make([]byte, 65536)
 	for {
 		n, from, err := p.udp.ReadFrom(buf)
-		if err != nil {
-			select {
-			case <-p.done:
-				return
-			default:
-			}
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			continue // an ICMP error of an earlier packet
-		}
-		if n == 0 || buf[0] != gossipByte || !p.mayCome(from) {
-			continue
-		}
-		pkt := &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: time.Now()}
-		select {
-		case p.packets <- pkt:
-		default:
+		switch {
+		case err != nil && (isClosed(p.done) || errors.Is(err, net.ErrClosed)):
+			return
+		case err != nil: // an ICMP error of an earlier packet
+		case n > 0 && buf[0] == gossipByte && p.mayCome(from):
+			offer(p.packets, &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: from, Timestamp: time.Now()})
 		}
 	}
 }
@@ -351,8 +321,7 @@ func (p *Port) receive() {
 type peeked struct {
 	net.Conn
 	mu    sync.Mutex
-	first [1]byte
-	has   bool
+	first []byte // not returned yet
 	sent  string // part of the greeting that the client has, and the server still writes
 }
 
@@ -379,12 +348,12 @@ func (c *peeked) Write(b []byte) (int, error) {
 
 func (c *peeked) Read(b []byte) (int, error) {
 	c.mu.Lock()
-	if c.has && len(b) > 0 {
-		b[0], c.has = c.first[0], false
-		c.mu.Unlock()
-		return 1, nil
-	}
+	n := copy(b, c.first)
+	c.first = c.first[n:]
 	c.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
 	return c.Conn.Read(b)
 }
 
@@ -455,16 +424,16 @@ func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return &stream{Conn: conn, forget: context.AfterFunc(t.ctx, func() { _ = conn.Close() })}, nil
+	forget := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
+	return &stream{Conn: conn, forget: forget, in: bufio.NewReaderSize(conn, maxGreeting)}, nil
 }
 
-// stream is a gossip stream that we have opened. Its reader skips the identification, which the other side sends when
-// our first byte comes late.
+// stream is a gossip stream that we opened. It skips the identification, sent there if our first byte comes late.
 type stream struct {
 	net.Conn
 	forget func() bool
 	begun  bool
-	rest   []byte // read, but not returned yet
+	in     *bufio.Reader
 }
 
 // maxGreeting is the longest identification (RFC 4253, section 4.2).
@@ -477,40 +446,21 @@ func (s *stream) Read(b []byte) (int, error) {
 			return 0, err
 		}
 	}
-	if len(s.rest) > 0 {
-		n := copy(b, s.rest)
-		s.rest = s.rest[n:]
-		return n, nil
-	}
-	return s.Conn.Read(b)
+	return s.in.Read(b)
 }
 
 func (s *stream) skipGreeting() error {
-	buf := make([]byte, maxGreeting)
-	for have := 0; ; {
-		n, err := s.Conn.Read(buf[have:])
-		have += n
-		if have > 0 && buf[0] != 'S' { // no memberlist message begins with it
-			s.rest = buf[:have]
-			return nil
-		}
-		if _, rest, ok := bytes.Cut(buf[:have], []byte("\n")); ok {
-			s.rest = rest
-			return nil
-		}
-		switch {
-		case err != nil:
-			return err
-		case have == len(buf):
-			return errNotGossip
-		}
+	if first, err := s.in.Peek(1); err != nil || first[0] != 'S' { // no memberlist message begins with it
+		return err
 	}
+	_, err := s.in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return errNotGossip
+	}
+	return err
 }
 
 var errNotGossip = errors.New("no gossip answers there")
-
-// NetConn returns the connection below.
-func (s *stream) NetConn() net.Conn { return s.Conn }
 
 func (s *stream) Close() error {
 	s.forget()
@@ -519,8 +469,7 @@ func (s *stream) Close() error {
 
 func (t *transport) StreamCh() <-chan net.Conn { return t.port.streams }
 
-// Shutdown leaves the port open, because it belongs to its creator and SSH connections go on. New gossip streams are
-// refused.
+// Shutdown refuses new gossip streams. The port belongs to its creator, and SSH connections go on.
 func (t *transport) Shutdown() error {
 	t.port.mute()
 	return nil

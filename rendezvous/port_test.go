@@ -335,27 +335,27 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	}
 
 	// Gossip: the greeting is sent before the first byte comes.
-	stream, err := tr.DialTimeout(addr, time.Minute)
+	dialled, err := tr.DialTimeout(addr, time.Minute)
 	require.NoError(t, err)
-	defer stream.Close()
+	defer dialled.Close()
 	answered := make(chan net.Conn)
 	go func() {
 		got := <-p.streams
 		_, _ = io.WriteString(got, "state")
 		answered <- got
 	}()
-	require.NoError(t, stream.SetDeadline(time.Now().Add(time.Minute)))
-	raw, err := stream.(interface{ NetConn() net.Conn }).NetConn().(*net.TCPConn).SyscallConn()
+	require.NoError(t, dialled.SetDeadline(time.Now().Add(time.Minute)))
+	raw, err := dialled.(*stream).Conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Read(func(fd uintptr) bool { // until there is something to read
 		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		return err == nil
 	}))
-	_, err = stream.Write([]byte{gossipByte, 1, 'x'})
+	_, err = dialled.Write([]byte{gossipByte, 1, 'x'})
 	require.NoError(t, err)
 	got := <-answered
 	defer got.Close()
-	said(stream, "state")
+	said(dialled, "state")
 	said(got, string([]byte{gossipByte, 1, 'x'}))
 
 	// An SSH client that waits for the identification gets it once.

@@ -38,6 +38,7 @@ const (
 )
 
 func (r *Record) validate() error {
+	_, err := parseNonce(r.Nonce)
 	switch {
 	case r.ID == "":
 		return errors.New("record has no id")
@@ -47,34 +48,27 @@ func (r *Record) validate() error {
 		return fmt.Errorf("version %q is longer than %d bytes", r.Version, maxVersion)
 	case len(r.Fabric) > maxFabric:
 		return fmt.Errorf("fabric summary is longer than %d bytes", maxFabric)
-	case len(r.Nonce) != 2*nonceBytes:
-		return fmt.Errorf("nonce %q is not %d hex digits", r.Nonce, 2*nonceBytes)
+	case err != nil:
+		return err
 	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0:
 		return fmt.Errorf("record of %s has a negative number", r.ID)
-	}
-	if _, err := parseNonce(r.Nonce); err != nil {
-		return err
 	}
 	return nil
 }
 
 func parseNonce(s string) (uint64, error) {
-	var n uint64
 	if len(s) != 2*nonceBytes {
 		return 0, fmt.Errorf("nonce %q is not %d hex digits", s, 2*nonceBytes)
 	}
-	for _, c := range []byte(s) {
-		d := strings.IndexByte("0123456789abcdef", c)
-		if d < 0 {
-			return 0, fmt.Errorf("nonce %q is not hexadecimal", s)
-		}
-		n = n<<4 | uint64(d)
+	n, err := strconv.ParseUint(s, 16, 64)
+	if err != nil || strings.ToLower(s) != s {
+		return 0, fmt.Errorf("nonce %q is not hexadecimal", s)
 	}
 	return n, nil
 }
 
 // before orders containers whose ranks have to be agreed, in the same way on every container that knows the same set.
-func (r *Record) before(o *Record) int {
+func (r Record) before(o Record) int {
 	return cmp.Or(
 		cmp.Compare(r.Order, o.Order),
 		strings.Compare(r.Role, o.Role),

@@ -1,11 +1,11 @@
 package rendezvous
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 )
 
@@ -24,11 +24,14 @@ type Roster struct {
 
 // Self returns the member with the given nonce.
 func (r *Roster) Self(nonce string) (Member, bool) {
-	i := slices.IndexFunc(r.Members, func(m Member) bool { return m.Nonce == nonce })
-	if i < 0 {
-		return Member{}, false
+	return r.find(func(m Member) bool { return m.Nonce == nonce })
+}
+
+func (r *Roster) find(is func(Member) bool) (m Member, ok bool) {
+	if i := slices.IndexFunc(r.Members, is); i >= 0 {
+		return r.Members[i], true
 	}
-	return r.Members[i], true
+	return Member{}, false
 }
 
 // assign gives every record a rank: declared ranks stay, the other records fill the gaps in the order of before. The
@@ -38,7 +41,6 @@ func assign(records []Record, size int) ([]Member, error) {
 		return nil, fmt.Errorf("%d containers for %d ranks", len(records), size)
 	}
 	members := make([]Member, size)
-	taken := make([]bool, size)
 	var open []Record
 	for _, r := range records {
 		switch {
@@ -46,23 +48,20 @@ func assign(records []Record, size int) ([]Member, error) {
 			open = append(open, r)
 		case r.Rank >= size:
 			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.ID, r.Rank, size-1)
-		case taken[r.Rank]:
-			return nil, fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
-				members[r.Rank].ID, members[r.Rank].Addr, r.ID, r.Addr, r.Rank)
+		case members[r.Rank].ID != "":
+			return nil, bothClaim(&members[r.Rank].Record, &r)
 		default:
-			taken[r.Rank] = true
-			members[r.Rank] = Member{Record: r}
+			members[r.Rank].Record = r
 		}
 	}
-	sort.Slice(open, func(a, b int) bool { return open[a].before(&open[b]) < 0 })
+	slices.SortFunc(open, Record.before)
 	rank := 0
 	for _, r := range open {
-		for taken[rank] {
+		for members[rank].ID != "" {
 			rank++
 		}
-		taken[rank] = true
 		r.Rank = rank
-		members[rank] = Member{Record: r}
+		members[rank].Record = r
 	}
 	seen := make(map[string]int, size)
 	for i := range members {
@@ -76,15 +75,17 @@ func assign(records []Record, size int) ([]Member, error) {
 	return members, nil
 }
 
+// bothClaim is the error of two containers that claim the same rank.
+func bothClaim(a, b *Record) error {
+	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", a.ID, a.Addr, b.ID, b.Addr, b.Rank)
+}
+
 // alias names a member whose rank is known.
 func (r *Record) alias() string {
-	switch {
-	case r.Index >= 0 && r.Role != "":
+	if isPlain(r.Role, r.Index) {
 		return r.ID
-	case r.Role == "":
-		return "rank-" + strconv.Itoa(r.Rank)
 	}
-	return r.Role + "-" + strconv.Itoa(r.Rank)
+	return cmp.Or(r.Role, "rank") + "-" + strconv.Itoa(r.Rank)
 }
 
 // hashMembers returns the digest that every rank compares. It covers everything on which a rank acts, nonces included.
@@ -95,9 +96,9 @@ func hashMembers(members []Member) string {
 
 // verify checks a roster of rank 0 before this rank acknowledges it. The unpacker has checked the hash.
 func (r *Roster) verify(self *Record) error {
-	for i := range r.Members {
-		if r.Members[i].Rank != i {
-			return fmt.Errorf("roster of epoch %d has rank %d at place %d", r.Epoch, r.Members[i].Rank, i)
+	for i, m := range r.Members {
+		if m.Rank != i {
+			return fmt.Errorf("roster of epoch %d has rank %d at place %d", r.Epoch, m.Rank, i)
 		}
 	}
 	m, ok := r.Self(self.Nonce)

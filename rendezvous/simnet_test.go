@@ -45,7 +45,7 @@ type tally map[string]int
 
 type simHook func(from *simHost, to netip.AddrPort, k kind, b []byte)
 
-// simHost is what answers at an address.
+// simHost answers at an address.
 type simHost struct {
 	addr   netip.AddrPort
 	node   *Node // nil = nothing listens
@@ -84,9 +84,9 @@ const (
 	simKeepalive  = 10 * time.Second // a stream without a way dies after it
 )
 
-// simKnocks are the pauses after which a kernel repeats the first packet of a connection, and at last the rest of the
+// simPauses are the pauses after which a kernel repeats the first packet of a connection, and at last the rest of the
 // time that rsh allows.
-var simKnocks = [...]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}
+var simPauses = [...]time.Duration{time.Second, 2 * time.Second, 2 * time.Second}
 
 // listen puts a host at its address, in place of the one before.
 func (s *simNet) listen(h *simHost) *simHost {
@@ -139,10 +139,10 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 			if i == 0 {
 				s.meet("silent dial")
 			}
-			if i == len(simKnocks) {
+			if i == len(simPauses) {
 				return nil, os.ErrDeadlineExceeded
 			}
-			if err := wait(simKnocks[i]); err != nil {
+			if err := wait(simPauses[i]); err != nil {
 				return nil, err
 			}
 		}
@@ -170,7 +170,7 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 			return nil, &simKeyError{ErrOtherJob}
 		case id != "" && id != to.id:
 			s.met["dial that meets somebody else"]++
-			return nil, fmt.Errorf("what answers %w", ErrOtherContainer)
+			return nil, fmt.Errorf("the container there %w", ErrOtherContainer)
 		}
 		a, b := s.pipe(h, to)
 		s.wg.Go(func() { node.Accept(context.Background(), b, nil) })
@@ -224,7 +224,7 @@ func (s *simNet) meet(what string) {
 
 type simKeyError struct{ err error }
 
-func (e *simKeyError) Error() string { return "what answers " + e.err.Error() }
+func (e *simKeyError) Error() string { return "the container there " + e.err.Error() }
 func (e *simKeyError) Unwrap() error { return e.err }
 
 func (s *simNet) awake(ctx context.Context, h *simHost) error {

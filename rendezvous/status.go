@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
-	"sort"
+	"slices"
 	"time"
 )
 
@@ -45,8 +45,7 @@ type Status struct {
 const statusTimeout = 2 * time.Second
 
 // View returns the state of the rendezvous by what this container knows.
-func (n *Node) View() Status {
-	var s Status
+func (n *Node) View() (s Status) {
 	n.ask(func() {
 		s = Status{Phase: n.phase, Epoch: n.roster.Epoch, Hash: n.roster.Hash, Ranks: n.ranks()}
 	})
@@ -69,8 +68,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	return s
 }
 
-// inquire asks rank 0 for the ranks, or for those that have not called a barrier. It reports false if rank 0 is not
-// connected or does not answer in time.
+// inquire asks rank 0 for all ranks, or for the ranks that have not called a barrier; false = no answer in time.
 func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -81,7 +79,7 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 			k.last++
 			call = k.last
 			k.asked[call] = answer
-			k.n.up.wire.send(message{Type: inquiry, Call: call, Name: barrier})
+			k.n.up.send(message{Type: inquiry, Call: call, Name: barrier})
 		}
 	}) || call == 0 {
 		return message{}, false
@@ -99,7 +97,6 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 // ranks lists all ranks by what this container knows.
 func (n *Node) ranks() []RankStatus {
 	var out []RankStatus
-	now := time.Now()
 	switch {
 	case n.lead != nil && n.phase != Gathering && len(n.roster.Members) > 0:
 		for _, m := range n.roster.Members {
@@ -109,13 +106,12 @@ func (n *Node) ranks() []RankStatus {
 		for _, m := range n.roster.Members {
 			s := recordStatus(&m.Record, m.Alias, Present, n.begin)
 			if n.phase == Running && n.up.wire == nil && m.Rank == 0 {
-				s.Standing, s.Reason, s.Since = Lost, "the control connection to it is lost", now
+				s.Standing, s.Reason, s.Since = Lost, "the control connection to it is lost", time.Now()
 			}
 			out = append(out, s)
 		}
 	default:
-		self := n.details.record()
-		out = append(out, presentStatus(&self, n.details.looking, n.begin))
+		out = append(out, presentStatus(&n.current, n.looking, n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
@@ -128,17 +124,11 @@ func (n *Node) ranks() []RankStatus {
 			}
 		}
 		for _, m := range n.missing() {
-			since := n.begin
-			if n.lead != nil {
-				if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
-					since = t.changed
-				}
-			}
-			out = append(out, n.cfg.missingStatus(m, since))
+			out = append(out, n.missingStatus(m))
 		}
 	}
-	sort.Slice(out, func(a, b int) bool { // by rank; -1, unknown, comes last
-		return cmp.Or(cmp.Compare(uint(out[a].Rank), uint(out[b].Rank)), cmp.Compare(out[a].Alias, out[b].Alias)) < 0
+	slices.SortFunc(out, func(a, b RankStatus) int { // by rank; -1, unknown, comes last
+		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), cmp.Compare(a.Alias, b.Alias))
 	})
 	return out
 }
@@ -147,7 +137,7 @@ func (n *Node) ranks() []RankStatus {
 func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
 	s := recordStatus(r, r.ID, Present, since)
 	if looking {
-		s.Reason = stillLooks
+		s.Reason = stillExamines
 	}
 	return s
 }
@@ -175,9 +165,15 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 	return s
 }
 
-func (cfg *Config) missingStatus(m Missing, since time.Time) RankStatus {
-	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Since: since, Slots: -1, GPUs: -1}
-	for _, p := range cfg.Peers {
+func (n *Node) missingStatus(m Missing) RankStatus {
+	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Slots: -1, GPUs: -1}
+	s.Since = n.begin
+	if n.lead != nil {
+		if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
+			s.Since = t.changed
+		}
+	}
+	for _, p := range n.cfg.Peers {
 		if p.ID == m.Name {
 			s.Host, s.Port = p.Host, p.Port
 		}

@@ -63,7 +63,7 @@ func (p *play) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.Read
 	}
 	switch {
 	case calls == nil && others != nil:
-		return nil, fmt.Errorf("what answers %w", others)
+		return nil, fmt.Errorf("the container there %w", others)
 	case calls == nil:
 		return nil, syscall.ECONNREFUSED
 	}

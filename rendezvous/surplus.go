@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 )
@@ -15,10 +14,10 @@ import (
 
 // agrees reports whether this coordinator assigns ranks that the environment does not tell.
 func (c *coordinator) agrees() bool {
-	if c.n.cfg.Size == 1 {
+	switch {
+	case c.n.cfg.Size == 1:
 		return false
-	}
-	if c.n.self.Rank < 0 {
+	case c.n.self.Rank < 0:
 		return true
 	}
 	for _, t := range c.targets {
@@ -29,8 +28,7 @@ func (c *coordinator) agrees() bool {
 	return false
 }
 
-// isWhole reports whether the registered ranks are all containers of the job. If not, tryPrepare is called again when
-// that may have changed.
+// isWhole reports whether the registered ranks are all containers of the job. If not, it sees to another tryPrepare.
 func (c *coordinator) isWhole() bool {
 	if !c.agrees() {
 		return true
@@ -38,12 +36,10 @@ func (c *coordinator) isWhole() bool {
 	if due := c.triedBy(); time.Now().Before(due) {
 		if !due.Equal(c.due) {
 			c.due = due
-			time.AfterFunc(time.Until(due), func() {
-				c.n.post(func() {
-					if c.n.lead == c {
-						c.tryPrepare()
-					}
-				})
+			c.n.after(time.Until(due), func() {
+				if c.n.lead == c {
+					c.tryPrepare()
+				}
 			})
 		}
 		return false
@@ -72,8 +68,7 @@ func (c *coordinator) triedBy() (due time.Time) {
 	return due
 }
 
-// unsettled lists why as many containers as ranks are not yet the job: a role without a container, or a container that
-// follows another coordinator.
+// unsettled lists roles without a container, and containers that follow another coordinator.
 func (c *coordinator) unsettled() (out []Missing) {
 	if !c.agrees() {
 		return nil
@@ -87,7 +82,7 @@ func (c *coordinator) unsettled() (out []Missing) {
 			out = append(out, Missing{Rank: -1, Name: c.nameOf(t), Reason: c.reason(t)})
 		}
 	}
-	sort.Slice(out, func(a, b int) bool { return out[a].Name < out[b].Name })
+	slices.SortFunc(out, Missing.compare)
 	for i, s := range c.n.cfg.Seeds {
 		if s.Role == "" || roles[s.Role] {
 			continue
@@ -104,12 +99,15 @@ func (c *coordinator) unsettled() (out []Missing) {
 // greet begins a connection to a target. A second greeting would end the connection of the first, so a container at a
 // seed's address, which may be a known one at another address, is first asked who it is.
 func (c *coordinator) greet(t *target, w *wire) {
-	self := c.n.self
 	if t.id == "" && c.n.lead == c && len(c.targets) > 1 && t.rec == nil {
-		w.send(message{Type: announce, Record: &self})
-		return
+		w.send(message{Type: announce, Record: &c.n.self})
+	} else {
+		w.send(c.hello())
 	}
-	w.send(message{Type: hello, Record: &self, Epoch: uint64(c.n.cfg.Size)})
+}
+
+func (c *coordinator) hello() message {
+	return message{Type: hello, Record: &c.n.self, Epoch: uint64(c.n.cfg.Size)}
 }
 
 // onMet handles the answer of a container at a seed's address.
@@ -123,8 +121,7 @@ func (c *coordinator) onMet(t *target, w *wire, m message) {
 		return
 	}
 	t.met = nonce
-	self := c.n.self
-	w.send(message{Type: hello, Record: &self, Epoch: uint64(c.n.cfg.Size)})
+	w.send(c.hello())
 }
 
 // knows reports whether another target than t is the container with that nonce, and has not failed.
@@ -150,12 +147,9 @@ func (c *coordinator) sameAs(t *target, nonce string) {
 	c.tryPrepare()
 }
 
-// onSpare handles a container that registers when all ranks are present. One of these may be dead without a lost
-// connection, and this container its successor.
+// onSpare keeps a container that registers when all ranks are present: it may be the next start of a dead one.
 func (c *coordinator) onSpare(t *target, w *wire, m message) {
-	if t.link != nil && t.link != w {
-		t.link.abort()
-	}
+	t.dropLink(w)
 	t.link, t.spare, t.err, t.incompatible, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if c.n.phase == Prepared {
 		c.n.enter(Gathering) // the current roster does not hold all
@@ -163,9 +157,8 @@ func (c *coordinator) onSpare(t *target, w *wire, m message) {
 	c.tryPrepare()
 }
 
-func (c *coordinator) dropSpare(t *target, reason error) {
+func (t *target) dropSpare(reason error) {
 	t.link, t.spare, t.err, t.begun, t.tried = nil, nil, reason, time.Now(), false
-	c.tryPrepare()
 }
 
 // judgeSurplus asks every connected container whether it still answers: only living containers can be too many.
@@ -182,7 +175,7 @@ func (c *coordinator) judgeSurplus() {
 	}
 	left := len(asked)
 	for t, w := range asked {
-		c.n.probes.ask(w, func(alive bool) {
+		c.n.probe(w, func(alive bool) {
 			left--
 			if c.n.lead != c || c.n.isGathered() {
 				return
@@ -190,7 +183,7 @@ func (c *coordinator) judgeSurplus() {
 			if !alive && t.link == w {
 				silent := errors.New("it does not answer, and another container has come")
 				if t.spare != nil {
-					t.link, t.spare, t.err, t.begun, t.tried = nil, nil, silent, time.Now(), false
+					t.dropSpare(silent)
 				} else {
 					c.unregister(t, w, silent)
 				}
@@ -216,11 +209,9 @@ func (c *coordinator) admit() {
 	}
 }
 
-// onSurplus ends the job on all connected containers if there are more of them than ranks; asked holds those that have
-// answered.
+// onSurplus ends the job if more containers than ranks are connected and have all answered; asked holds these.
 func (c *coordinator) onSurplus(asked map[*target]*wire) {
 	all := []Record{c.n.self}
-	surplus := false
 	for _, t := range c.targets {
 		if t.rec == nil && t.spare == nil {
 			continue
@@ -231,15 +222,15 @@ func (c *coordinator) onSurplus(asked map[*target]*wire) {
 		}
 		r := t.rec
 		if t.spare != nil {
-			r, surplus = t.spare.Record, true
+			r = t.spare.Record
 		}
 		all = append(all, *r)
 	}
-	if !surplus || len(all) <= c.n.cfg.Size || time.Now().Before(c.triedBy()) {
+	if len(all) <= c.n.cfg.Size || time.Now().Before(c.triedBy()) {
 		c.tryPrepare()
 		return
 	}
-	sort.Slice(all, func(a, b int) bool { return all[a].before(&all[b]) < 0 })
+	slices.SortFunc(all, Record.before)
 	var over []string
 	for _, r := range all[c.n.cfg.Size:] {
 		name := r.ID
@@ -248,8 +239,7 @@ func (c *coordinator) onSurplus(asked map[*target]*wire) {
 		}
 		over = append(over, strings.TrimSpace(fmt.Sprintf("%s at %v", name, r.Addr.Addr())))
 	}
-	c.n.setGathered(Roster{}, &ConflictError{fmt.Errorf(
-		"the job has %d ranks, but %d containers are here; too many: %s",
+	c.n.setGathered(&ConflictError{fmt.Errorf("the job has %d ranks, but %d containers are here; too many: %s",
 		c.n.cfg.Size, len(all), strings.Join(over, ", "))})
 }
 
@@ -260,17 +250,18 @@ func (u *uplink) isLate(w *wire, r *Record) bool {
 	if r.Rank >= 0 || u.n.phase != Running || slices.ContainsFunc(u.n.roster.Members, isMember) {
 		return false
 	}
+	reply := func(alive bool) {
+		if alive {
+			w.send(u.n.noPlace())
+		} else {
+			w.send(u.registration(r))
+		}
+	}
 	switch {
 	case u.n.lead != nil:
-		w.send(u.n.roster.noPlace(u.n.cfg.Status.Conflict))
+		reply(true)
 	case u.wire != nil:
-		u.n.probes.ask(u.wire, func(alive bool) {
-			if alive {
-				w.send(u.n.roster.noPlace(u.n.cfg.Status.Conflict))
-			} else {
-				w.send(u.registration(r))
-			}
-		})
+		u.n.probe(u.wire, reply)
 	default:
 		return false
 	}

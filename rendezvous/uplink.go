@@ -17,25 +17,26 @@ type uplink struct {
 
 	wire    *wire
 	leader  *Record
-	waits   bool      // rank 0 has told which ranks are missing
-	awaited []Missing // the ranks that rank 0 told last
-	present int
-	lookErr error   // of the last call to rank 0
-	rumour  *Record // rank 0's record, as another rank told it
-	foreign foreign // the containers that answer in place of rank 0
-	// incompatible is the last ErrOtherSecret or ErrOtherVersion at rank 0's address, until rank 0 itself answers. It
-	// outlives foreign, which a refused connection resets: the other container may exit before this one has dialled it
-	// twice.
+	told    *message // which ranks are missing, by rank 0; nil = it has not told yet
+	lookErr error    // of the last call to rank 0
+	rumour  *Record  // rank 0's record, as another rank told it
+	foreign foreign  // the containers that answer in place of rank 0
+	// incompatible is the last ErrOtherSecret or ErrOtherVersion at rank 0's address, until rank 0 itself answers. A
+	// refused connection resets foreign, but not this: the other container may exit before it was dialled twice.
 	incompatible error
 
-	promised time.Time // when rank 0 acknowledged a knock
+	promised time.Time // when rank 0 acknowledged an announcement
 
-	children []child // ranks that wait for the roster
+	children []func() // answers to ranks that wait for the roster
 }
 
-type child struct {
-	w    *wire
-	hash string
+// send sends a message to rank 0. It reports false if rank 0 is not connected.
+func (u *uplink) send(m message) bool {
+	if u.wire == nil {
+		return false
+	}
+	u.wire.send(m)
+	return true
 }
 
 // Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
@@ -58,39 +59,32 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	switch m.Type {
 	case hello:
 		n.up.greeted(w, m, remote)
-		return
 	case announce:
 		n.onAnnounce(w, m.Record)
-		return
 	case look:
 		n.onLook(w, m)
-		return
 	case fetch:
 		n.up.onFetch(w, m)
-		return
 	case ended: // a rank leaves
-		n.withdrawals.hear(w, m)
-		return
+		n.onWithdrawal(w, m)
 	case ping:
 		w.send(message{Type: pong})
-		return
 	case pong:
-		n.probes.answered(w, true)
-		return
+		n.answered(w, true)
+	default:
+		if n.up.wire == w {
+			n.up.onMessage(w, m)
+		}
 	}
-	n.up.onMessage(w, m)
 }
 
 // onMessage handles the messages of rank 0.
 func (u *uplink) onMessage(w *wire, m message) {
-	if u.wire != w {
-		return
-	}
 	switch m.Type {
 	case refuse:
 		w.abort()
 	case waiting:
-		u.waits, u.awaited, u.present = true, m.Missing, m.Present
+		u.told = &m
 		if u.n.phase == Prepared {
 			u.n.enter(Gathering) // the roster is void: rank 0 waits for a rank again
 			u.n.find.elect()
@@ -101,7 +95,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
 			u.n.enter(Running)
 			u.n.find.end()
-			u.n.setGathered(u.n.roster, nil)
+			u.n.setGathered(nil)
 		}
 		if u.n.phase == Running && m.Epoch == u.n.roster.Epoch {
 			w.send(message{Type: started, Epoch: m.Epoch})
@@ -131,7 +125,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 			u.depart(w)
 			return
 		}
-		time.AfterFunc(doneTimeout+linger, func() { u.n.post(func() { u.depart(w) }) })
+		u.n.after(doneTimeout+linger, func() { u.depart(w) })
 	case bye:
 		if u.n.phase == Ended {
 			u.depart(w)
@@ -168,31 +162,30 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 			w.abort()
 			return
 		}
-		w.send(message{Type: refuse, Record: first, Reason: bothLead(first, r).Error()})
+		w.send(message{Type: refuse, Record: first, Reason: bothClaim(first, r).Error()})
 		switch {
 		case u.n.self.Rank == 0:
 			u.n.lead.onRival(r)
-		case u.wire != nil && u.n.phase != Running && u.n.phase != Ended:
-			u.wire.send(message{Type: announce, Record: r})
+		case u.n.phase != Running && u.n.phase != Ended:
+			u.send(message{Type: announce, Record: r})
 		}
 	}
 	if u.n.self.Rank == 0 {
-		u.n.probes.ask(w, both)
+		u.n.probe(w, both)
 		return
 	}
-	u.n.probes.ask(u.wire, func(alive bool) {
+	u.n.probe(u.wire, func(alive bool) {
 		if !alive {
 			u.onHello(w, m, remote)
 			return
 		}
-		u.n.probes.ask(w, both)
+		u.n.probe(w, both)
 	})
 }
 
 // onHello answers a greeting. Only one container may lead, as the environment or the order determines.
 func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
-	r := m.Record
-	self := u.n.self
+	r, self := m.Record, &u.n.self
 	if r == nil || r.validate() != nil {
 		w.send(message{Type: refuse, Reason: "the greeting holds no record that can be used"})
 		return
@@ -201,14 +194,14 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		return
 	}
 	switch {
-	case r.Nonce == u.n.self.Nonce:
-		w.send(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
+	case r.Nonce == self.Nonce:
+		w.send(message{Type: refuse, Record: self, Reason: "this is the container itself"})
 		return
-	case u.n.self.Rank == 0,
-		u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || u.n.self.before(r) < 0 && r.Rank != 0):
-		w.send(message{Type: refuse, Record: &self, Reason: fmt.Sprintf("%s leads already", u.n.self.ID)})
+	case self.Rank == 0,
+		u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || self.before(*r) < 0 && r.Rank != 0):
+		w.send(message{Type: refuse, Record: self, Reason: fmt.Sprintf("%s leads already", self.ID)})
 		if r.Rank < 0 && u.n.lead != nil && !u.n.lead.ending && !u.n.isGathered() {
-			u.n.lead.addStart(r, nil) // it steps down when it is greeted, and counts as present
+			u.n.lead.addStart(r, noReply) // it steps down when it is greeted, and counts as present
 		}
 		return
 	case u.n.lead != nil:
@@ -217,16 +210,15 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.phase == Prepared && u.n.roster.Members[0].Nonce != r.Nonce {
 		// it must step down first; if it is gone, the job ends
 		if leader := &u.n.roster.Members[0]; leader.ID != r.ID {
-			reason := fmt.Sprintf("%s has acknowledged the roster of %s", u.n.self.ID, leader.ID)
-			w.send(message{Type: refuse, Record: &self, Reason: reason})
+			reason := fmt.Sprintf("%s has acknowledged the roster of %s", self.ID, leader.ID)
+			w.send(message{Type: refuse, Record: self, Reason: reason})
 			return
 		}
 		u.giveUp(u.leaderLost("its container was started again"))
 	}
 	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) &&
 		u.n.roster.Members[0].Nonce != r.Nonce {
-		// A restarted rank 0: it learns from this registration that it is too late, and does not decide how the job
-		// ends.
+		// A restarted rank 0 learns from this that it is too late. It does not decide how the job ends.
 		w.send(u.registration(r))
 		return
 	}
@@ -244,19 +236,19 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	}
 	w.send(answer)
 	if u.n.own != nil {
-		w.send(u.n.own.sentAt(time.Since(u.n.begin)))
+		u.n.sendOwn()
 	}
-	for _, f := range u.n.withdrawals.heard {
+	for _, f := range u.n.withdrawn {
 		w.send(f)
 	}
 }
 
 // registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
-	self := u.n.details.record()
+	current := u.n.current
 	return message{
-		Type: register, ref: greeting, Record: &self, State: u.n.phase, Epoch: u.n.roster.Epoch,
-		Looking: u.n.details.looking,
+		Type: register, ref: greeting, Record: &current, Looking: u.n.looking,
+		State: u.n.phase, Epoch: u.n.roster.Epoch,
 	}
 }
 
@@ -289,17 +281,16 @@ func (u *uplink) onPrepare(w *wire, m message) {
 	}
 	u.n.roster = *r
 	w.send(message{Type: ack, Epoch: u.n.roster.Epoch, Hash: u.n.roster.Hash})
-	for _, c := range u.children {
-		u.onFetch(c.w, message{Type: fetch, Hash: c.hash})
+	for _, answer := range u.children {
+		answer()
 	}
 	u.children = nil
 }
 
 // fetchTable asks another rank for the roster that rank 0 has announced, and rank 0 if that rank does not have it.
 func (u *uplink) fetchTable(w *wire, m message) {
-	ctx, cancel := context.WithTimeout(u.n.ctx, fetchTimeout)
-	defer cancel()
-	answer, err := u.n.exchange(ctx, m.Parent.ID, m.Parent.Addr, message{Type: fetch, Hash: m.Hash})
+	question := message{Type: fetch, Hash: m.Hash}
+	answer, err := u.n.exchangeWithin(fetchTimeout, m.Parent.ID, m.Parent.Addr, question)
 	u.n.post(func() {
 		switch {
 		case u.wire != w:
@@ -320,12 +311,12 @@ func (u *uplink) onFetch(w *wire, m message) {
 	case m.Hash == u.n.roster.Hash && m.Hash != "":
 		w.send(message{Type: table, packed: u.n.roster.pack()})
 	case u.n.phase == Gathering || u.n.phase == Prepared:
-		u.children = append(u.children[max(0, len(u.children)-2*tableFan):], child{w, m.Hash})
+		u.children = append(u.children[max(0, len(u.children)-2*tableFan):], func() { u.onFetch(w, m) })
 	}
 }
 
 func (u *uplink) onLost(w *wire, err error) {
-	u.n.probes.answered(w, false)
+	u.n.answered(w, false)
 	if u.wire != w {
 		return
 	}
@@ -344,7 +335,7 @@ func (u *uplink) onLost(w *wire, err error) {
 // awaitReturn gives rank 0 its grace time to come back. Two refusals in a row mean that its process is gone. Before
 // this rank gives it up, it asks other ranks, which may see rank 0 or know how the job ended.
 func (u *uplink) awaitReturn(cause error) {
-	begin, grace := time.Now(), u.n.cfg.grace(cause)
+	begin, grace := time.Now(), graceAfter(cause)
 	refused := 0
 	var asked chan peerView
 	var b backoff
@@ -360,12 +351,11 @@ func (u *uplink) awaitReturn(cause error) {
 		}
 		if asked == nil && time.Since(begin)+lookTimeout > grace { // so that the answers are there when the grace ends
 			heard := make(chan peerView, 1)
-			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, lookTimeout+lookTimeout/2) })
+			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, askTimeout) })
 			asked = heard
 		}
-		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
-		answer, err := u.n.exchange(ctx, leader.ID, leader.Addr, message{Type: announce, Record: &u.n.self})
-		cancel()
+		question := message{Type: announce, Record: &u.n.self}
+		answer, err := u.n.exchangeWithin(lookTimeout, leader.ID, leader.Addr, question)
 		if err != nil {
 			cause = err
 		}
@@ -376,12 +366,11 @@ func (u *uplink) awaitReturn(cause error) {
 		// It has stepped down.
 		void := answer.Type == lead && answer.Name == leader.Nonce &&
 			(answer.Record == nil || answer.Record.Nonce != leader.Nonce)
-		known := peerView{Alive: true}
-		switch {
-		case answer.Record != nil && answer.Record.Nonce != leader.Nonce: // its next start
+		if answer.Record != nil && answer.Record.Nonce != leader.Nonce { // its next start
 			refused += 2
 			cause = errors.New("its container was started again")
 		}
+		known := peerView{Alive: true}
 		switch {
 		case answer.Type == done && answer.Outcome != nil && refused == 0:
 			known.Outcome = answer.Outcome
@@ -393,7 +382,7 @@ func (u *uplink) awaitReturn(cause error) {
 			}
 			void = void || known.Void && !known.Alive && known.Outcome == nil
 			if !known.Alive && !void {
-				known = u.verdict(u.n.ctx, leader, known.Outcome)
+				known = u.verdict(leader, known.Outcome)
 			}
 		}
 		u.n.post(func() {
@@ -403,17 +392,14 @@ func (u *uplink) awaitReturn(cause error) {
 			}
 			u.onPeerView(known, cause)
 		})
-		select {
-		case <-u.n.ctx.Done():
+		if !sleep(u.n.ctx, nil, b.wait()) {
 			return
-		case <-time.After(b.wait()):
 		}
 	}
 }
 
-// leaderLost returns the error of a rank that has lost rank 0. A rank that has acknowledged the roster cannot know
-// whether rank 0 has launched, because go may be lost. It does not follow the next start of rank 0, which would launch
-// a second time.
+// leaderLost returns the error of a rank that has lost rank 0. A rank that has acknowledged the roster does not follow
+// the next start of rank 0, which would launch a second time if only go was lost.
 func (u *uplink) leaderLost(reason string) *LostError {
 	const unsure = "; it may have launched"
 	if u.n.phase == Prepared && !strings.Contains(reason, unsure) {
@@ -430,17 +416,14 @@ func (u *uplink) onPeerView(known peerView, cause error) {
 	switch {
 	case known.Outcome != nil:
 		u.n.end(*known.Outcome)
-		o := u.n.outcome
-		// other ranks may still ask for it
-		time.AfterFunc(linger, func() { u.n.post(func() { u.n.setFinished(o, nil) }) })
+		u.n.finishSoon(u.n.outcome, nil)
 	case known.Alive:
 	default:
 		err := u.leaderLost(explain(cause) + known.Reason)
 		if known.First {
 			u.giveUp(err)
-			return
+		} else {
+			u.n.setFinished(Outcome{}, err)
 		}
-		u.n.setFinished(Outcome{}, err)
-		u.n.setGathered(Roster{}, err)
 	}
 }

@@ -72,8 +72,7 @@ const (
 	started  // a rank has acted on go: Epoch
 
 	// The end.
-	// Either side: end what you are responsible for, which is the job for rank 0 and its command for another rank:
-	// Signal, Reason.
+	// Either side: rank 0 shall end the job, or another rank its command: Signal, Reason.
 	stop
 	// A rank: its command has ended: Outcome, After, Clock, Stopped. Before the launch, the rank leaves: Outcome;
 	// Record = the leaving rank's, if another rank passes it on.

@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
 )
 
 // Whether a rank is gone, and how the job ended if rank 0 cannot say so any more, is never decided on one view alone:
-// up to three other ranks are asked, over connections opened for the question. It works like gossip's indirect probe,
-// but runs only when it is needed, so that no timer runs beside the job.
+// up to three other ranks are asked, over connections opened for the question, so that no timer runs beside the job.
 
 const witnesses = 3
 
@@ -26,8 +24,7 @@ type peerView struct {
 	Void    bool     // another rank has not acknowledged our roster, so rank 0 has not launched
 }
 
-// askOthers asks up to three ranks of the roster what they know of m, for timeout at most. Without an answer, m counts
-// as not seen.
+// askOthers asks up to three ranks of the roster for their view of m; without an answer, m counts as not seen.
 func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) peerView {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -52,9 +49,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 	if m.Rank == 0 {
 		first = min(witnesses-1, len(others))
 	}
-	rest := others[first:]
-	rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-	others = others[:min(witnesses, len(others))]
+	others = append(others[:first], some(others[first:], witnesses-first)...)
 	answers := make([]message, len(others))
 	var wg sync.WaitGroup
 	for i, o := range others {
@@ -84,7 +79,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 // same end, so the first rank of the roster that can be reached decides for all, by what it hears first: an outcome
 // that a rank was told, or the question of a rank that was not. own is what this rank was told, if anything. A verdict
 // without an outcome means that the job is lost.
-func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerView {
+func (u *uplink) verdict(leader Member, own *Outcome) peerView {
 	var members []Member
 	u.n.ask(func() { members = u.n.roster.Members })
 	if len(members) == 0 || members[0].Nonce != leader.Nonce {
@@ -98,15 +93,13 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 		case i == judges:
 			return peerView{Outcome: own}
 		case i > 0 && reached == nil:
-			reached = u.n.cfg.reachable(ctx, members[1:][:min(judges, len(members)-1)])
+			reached = u.n.reachable(members[1:][:min(judges, len(members)-1)])
 		}
 		if i > 0 && !reached[i] {
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, lookTimeout+lookTimeout/2) // it may have to look itself
 		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
-		a, err := u.n.exchange(asking, o.ID, o.Addr, question)
-		cancel()
+		a, err := u.n.exchangeWithin(askTimeout, o.ID, o.Addr, question)
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
 			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)
 			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: reason}
@@ -116,21 +109,25 @@ func (u *uplink) verdict(ctx context.Context, leader Member, own *Outcome) peerV
 }
 
 // reachable dials all at once: a rank that is cut off from all of them would need seconds for each.
-func (cfg *Config) reachable(ctx context.Context, members []Member) []bool {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+func (n *Node) reachable(members []Member) []bool {
+	ctx, cancel := context.WithTimeout(n.ctx, lookTimeout)
 	defer cancel()
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
-		wg.Go(func() {
-			if rwc, err := cfg.Dial(ctx, o.ID, o.Addr); err == nil {
-				out[i] = true
-				_ = rwc.Close()
-			}
-		})
+		wg.Go(func() { out[i] = n.cfg.try(ctx, &o.Record) == nil })
 	}
 	wg.Wait()
 	return out
+}
+
+// try logs in to a container, and leaves at once.
+func (cfg *Config) try(ctx context.Context, r *Record) error {
+	rwc, err := cfg.Dial(ctx, r.ID, r.Addr)
+	if err == nil {
+		_ = rwc.Close()
+	}
+	return err
 }
 
 // judges is how many ranks are asked for a verdict.
@@ -148,7 +145,7 @@ func (u *uplink) confirm(w *wire) {
 	})
 	v := peerView{Outcome: &own}
 	if leader.Nonce != "" {
-		v = u.verdict(u.n.ctx, leader, &own)
+		v = u.verdict(leader, &own)
 	}
 	u.n.post(func() {
 		if !v.Alive && v.Outcome == nil {
@@ -156,19 +153,25 @@ func (u *uplink) confirm(w *wire) {
 			u.n.setFinished(Outcome{}, &LostError{Reason: reason})
 			return
 		}
-		// other ranks may still ask for it
-		time.AfterFunc(linger, func() { u.n.post(func() { u.depart(w) }) })
+		u.n.after(linger, func() { u.depart(w) }) // other ranks may still ask for it
 	})
+}
+
+// tellEnd adds how the job ended to an answer.
+func (s *course) tellEnd(a *message) {
+	if s.outcomeErr != nil {
+		a.Reason = s.outcomeErr.Error()
+		return
+	}
+	o := s.outcome
+	a.Outcome = &o
 }
 
 // settle answers how the job ended if rank 0 does not answer. It runs in the loop.
 func (u *uplink) settle(leader *Record, a *message) {
 	switch {
-	case u.n.phase == Ended && u.n.outcomeErr != nil:
-		a.Reason = u.n.outcomeErr.Error()
 	case u.n.phase == Ended:
-		o := u.n.outcome
-		a.Outcome = &o
+		u.n.tellEnd(a)
 	case u.wire != nil || !u.follows(leader):
 		a.Alive = true
 	default:
@@ -188,12 +191,17 @@ func (u *uplink) giveUp(err *LostError) {
 		return
 	}
 	u.n.outcomeErr = err
-	time.AfterFunc(linger, func() {
-		u.n.post(func() {
-			u.n.setFinished(Outcome{}, err)
-			u.n.setGathered(Roster{}, err)
-		})
-	})
+	u.n.finishSoon(Outcome{}, err)
+}
+
+// finishSoon lets this rank leave after a moment, because other ranks may still ask it how the job ended.
+func (n *Node) finishSoon(o Outcome, err error) { n.after(linger, func() { n.setFinished(o, err) }) }
+
+// exchangeWithin is exchange with a shorter timeout.
+func (n *Node) exchangeWithin(d time.Duration, id string, addr netip.AddrPort, m message) (message, error) {
+	ctx, cancel := context.WithTimeout(n.ctx, d)
+	defer cancel()
+	return n.exchange(ctx, id, addr, m)
 }
 
 // exchange opens a control connection, sends one message and returns the first answer. No answer in time is an error; a
@@ -233,15 +241,8 @@ func (n *Node) onLook(w *wire, m message) {
 	}
 	a := message{Type: seen, Name: n.self.Nonce, State: n.phase, Hash: n.roster.Hash}
 	switch {
-	case n.phase == Ended && n.outcomeErr != nil:
-		a.Reason = n.outcomeErr.Error()
-		w.send(a)
-		return
 	case n.phase == Ended:
-		o := n.outcome
-		a.Outcome = &o
-		w.send(a)
-		return
+		n.tellEnd(&a)
 	case n.lead != nil:
 		t := n.lead.targets[r.ID]
 		a.Alive = t != nil && t.link != nil
@@ -250,25 +251,19 @@ func (n *Node) onLook(w *wire, m message) {
 	case m.Last && m.Outcome != nil: // rank 0's outcome, passed on by another rank
 		n.end(*m.Outcome)
 		a.Outcome = m.Outcome
-		o := n.outcome
-		time.AfterFunc(linger, func() { n.post(func() { n.setFinished(o, nil) }) })
-		w.send(a)
-		return
+		n.finishSoon(n.outcome, nil)
 	default:
 		a.Alive = n.up.wire != nil && n.up.leader.Nonce == r.Nonce
 	}
-	if a.Alive {
+	if a.Alive || n.phase == Ended {
 		w.send(a)
 		return
 	}
 	n.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, lookTimeout)
 		defer cancel()
-		rwc, err := n.cfg.Dial(ctx, r.ID, r.Addr)
-		if err == nil {
-			_ = rwc.Close()
-			a.Alive = true
-		} else {
+		err := n.cfg.try(ctx, r)
+		if a.Alive = err == nil; !a.Alive {
 			a.Reason = explain(err)
 			if m.Last {
 				n.ask(func() { n.up.settle(r, &a) })
@@ -284,23 +279,21 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 	if r == nil || r.validate() != nil {
 		return
 	}
-	reply := func(m message) {
-		if w != nil {
-			w.send(m)
-		}
+	reply := noReply
+	if w != nil {
+		reply = w.send
 	}
 	if n.lead == nil {
-		if n.up.wire != nil && w != nil && n.phase != Ended {
-			n.up.wire.send(message{Type: announce, Record: r})
+		if w != nil && n.phase != Ended {
+			n.up.send(message{Type: announce, Record: r})
 		}
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return
 	}
-	self := n.self
 	t := n.lead.targets[r.ID]
 	switch {
-	case r.Nonce == self.Nonce:
-		reply(message{Type: refuse, Record: &self, Reason: "this is the container itself"})
+	case r.Nonce == n.self.Nonce:
+		reply(message{Type: refuse, Record: &n.self, Reason: "this is the container itself"})
 		return
 	case n.phase == Gathering || n.phase == Prepared:
 		if n.isGathered() {
@@ -316,7 +309,8 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			return
 		}
 	case n.phase == Ended && n.lead.ending:
-		reply(message{Type: done, Record: &self, Outcome: &n.outcome, Last: true})
+		o := n.outcome
+		reply(message{Type: done, Record: &n.self, Outcome: &o, Last: true})
 		return
 	case n.phase == Running:
 		m, ok := Member{}, false
@@ -325,12 +319,12 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 		}
 		switch {
 		case !ok:
-			reply(n.roster.noPlace(n.cfg.Status.Conflict))
+			reply(n.noPlace())
 			return
 		case m.Nonce != r.Nonce:
 			n.lead.contest(t, m.Record, r, reply, func() {
-				late := n.lead.tooLate()
-				late.Record = &self
+				late := n.tooLate()
+				late.Record = &n.self
 				reply(late)
 				n.lead.lose(t, "its container was started again")
 			})
@@ -339,5 +333,5 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			n.lead.addTarget(r.ID, nil, r.Addr)
 		}
 	}
-	reply(message{Type: lead, Record: &self})
+	reply(message{Type: lead, Record: &n.self})
 }

@@ -1,6 +1,7 @@
 package rsh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,9 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/rfc4254"
 	"github.com/paiinit/paiinit/internal/unixsock"
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // Agent holds what ServeAgent asks and reports: it finds hosts, and receives the starts and ends of commands. All its
@@ -23,18 +26,16 @@ import (
 type Agent struct {
 	// Resolve finds the container of a name or address that a user or launcher gave.
 	Resolve func(ctx context.Context, host string) (Target, bool)
-	Hosts   func() [][]string // the names of each container, by rank, the best first; nil = errors do not list them
-
+	// Hosts returns the names of each container, by rank, the best first; nil = errors do not list them.
+	Hosts func() [][]string
 	// Foreign reports whether another ssh may run a command on a host that Resolve does not know; nil = never.
 	Foreign func(host, command string) bool
-
-	// Person, if not nil, names the person behind a process that asks for a command, for the other host's log; "" = the
-	// job itself. pid is 0 for a process of another PID namespace. An error refuses the command or the signature.
+	// Person names the person behind a process that asks for a command, for the other host's log; nil or "" = the job
+	// itself. pid is 0 for a process of another PID namespace. An error refuses the command or the signature.
 	Person func(pid int) (name string, err error)
 
-	// OnExec, OnExit and OnFailure are optional: the command was started; it ended; it could not be started or was
-	// lost. The launcher's supervisor needs them, because a launcher may hang when its agent fails (MPICH hydra always
-	// does).
+	// The command was started; it ended; it could not be started or was lost. All may be nil. The launcher's supervisor
+	// needs them, because a launcher may hang when its agent fails (MPICH hydra always does).
 	OnExec    func(t Target, command string)
 	OnExit    func(t Target, command string, s Status)
 	OnFailure func(t Target, command, stage string, err error)
@@ -53,8 +54,7 @@ func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) er
 	err := unixsock.Server{
 		Answer: func(ctx context.Context, conn *net.UnixConn, pid int) { p.serveClient(ctx, conn, pid, a) },
 		Refuse: func(conn *net.UnixConn, err error) {
-			var other *unixsock.UserError
-			if errors.As(err, &other) {
+			if other, ok := errors.AsType[*unixsock.UserError](err); ok {
 				err = fmt.Errorf("user %d asked for a command; only user %d and root may", other.UID, other.Own)
 			}
 			p.refuse(conn, err)
@@ -71,26 +71,23 @@ func (p *Pool) ServeAgent(ctx context.Context, ln *net.UnixListener, a Agent) er
 
 // wait returns after d, or when ctx ends.
 func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
 
-// errForeign says that the host is not one of the job's, and that another ssh may reach it.
-var errForeign = errors.New("no container of this job has this name or address")
-
-var errClientGone = errors.New("the process that asked for the command has ended")
+var (
+	errForeign    = errors.New("no container of this job has this name or address") // another ssh may reach it
+	errClientGone = errors.New("the process that asked for the command has ended")
+)
 
 // refuse logs why a command is not run, and tells the client.
 func (p *Pool) refuse(conn *net.UnixConn, err error) {
 	p.cfg.Logger.Warn("refused to run a command", "err", err)
-	p.reply(conn, frameError, []byte(err.Error()))
+	p.reply(conn, frame.Error, []byte(err.Error()))
 }
 
-// serveClient answers the process pid.
 func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a Agent) {
 	person, err := a.personBehind(pid)
 	if err != nil {
@@ -102,29 +99,29 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 	kind, inv, fds, err := receiveRequest(conn)
 	if errors.Is(err, errNoRoom) { // descriptors become free when other commands end
 		p.cfg.Logger.Warn("cannot take a command, the client retries", "err", err)
-		p.reply(conn, frameAgain, nil)
+		p.reply(conn, frame.Again, nil)
 		return
 	}
 	if err != nil {
 		if !errors.Is(err, io.EOF) {
 			p.cfg.Logger.Warn("bad request for a command", "err", err)
-			p.reply(conn, frameError, []byte(err.Error()))
+			p.reply(conn, frame.Error, []byte(err.Error()))
 		}
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if kind == frameKnown {
+	if kind == frame.Known {
 		known := byte(1)
 		if _, ok := a.Resolve(ctx, inv.Host); !ok && a.foreign(inv.Host, inv.Command) {
 			known = 0
 		}
-		p.reply(conn, frameKnown, []byte{known})
+		p.reply(conn, frame.Known, []byte{known})
 		return
 	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	signals, resize := make(chan os.Signal, 16), make(chan windowSize, 1)
+	signals, resize := make(chan os.Signal, 16), make(chan rfc4254.Size, 1)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer func() { _ = conn.CloseRead() }()
@@ -135,7 +132,7 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 
 	files, err := openFiles(fds)
 	if err != nil {
-		p.reply(conn, frameError, []byte(err.Error()))
+		p.reply(conn, frame.Error, []byte(err.Error()))
 		return
 	}
 	closeFiles := sync.OnceFunc(func() {
@@ -155,13 +152,13 @@ func (p *Pool) serveClient(ctx context.Context, conn *net.UnixConn, pid int, a A
 	})
 	switch {
 	case errors.Is(err, errForeign):
-		p.reply(conn, frameForeign, []byte(reason(err)))
+		p.reply(conn, frame.Foreign, []byte(reason(err)))
 	case err != nil:
-		p.reply(conn, frameError, []byte(reason(err)))
+		p.reply(conn, frame.Error, []byte(reason(err)))
 	case status.Signal != 0:
-		p.reply(conn, frameKilled, []byte{byte(status.Signal)})
+		p.reply(conn, frame.Killed, []byte{byte(status.Signal)})
 	default:
-		p.reply(conn, frameExit, []byte{byte(status.Code)})
+		p.reply(conn, frame.Exit, []byte{byte(status.Code)})
 	}
 }
 
@@ -197,14 +194,14 @@ func (a Agent) personBehind(pid int) (person string, err error) {
 
 // relay passes signals and sizes on, and returns when the client has ended. It must never block, or it would miss that
 // end: it drops signals that do not fit, and keeps only the newest size.
-func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize) {
+func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan rfc4254.Size) {
 	for {
 		kind, content, err := readFrame(conn)
 		if err != nil {
 			return
 		}
 		switch kind {
-		case frameSignal:
+		case frame.Signal:
 			if len(content) != 1 {
 				continue
 			}
@@ -212,8 +209,8 @@ func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize)
 			case signals <- syscall.Signal(content[0]):
 			default:
 			}
-		case frameResize:
-			size, ok := parseSize(content)
+		case frame.Resize:
+			size, ok := decodeSize(content)
 			if !ok {
 				continue
 			}
@@ -229,21 +226,17 @@ func relay(conn *net.UnixConn, signals chan<- os.Signal, resize chan windowSize)
 // openFiles makes streams of stdin, stdout and stderr. On failure it closes all three.
 func openFiles(fds [3]int) (files [3]io.ReadWriteCloser, err error) {
 	for i, events := range []uint32{unix.EPOLLIN, unix.EPOLLOUT, unix.EPOLLOUT} {
-		files[i], err = openDescriptor(fds[i], events)
-		if err != nil {
-			for _, f := range files[:i] {
-				_ = f.Close()
-			}
-			for _, fd := range fds[i+1:] {
-				_ = unix.Close(fd)
-			}
-			return files, err
+		file, openErr := openDescriptor(fds[i], events)
+		files[i], err = file, cmp.Or(err, openErr)
+	}
+	for _, f := range files {
+		if err != nil && f != nil {
+			_ = f.Close()
 		}
 	}
-	return files, nil
+	return files, err
 }
 
-// run finds the host and runs the command there.
 func (p *Pool) run(ctx context.Context, host string, a Agent, r request) (Status, error) {
 	target, ok := a.Resolve(ctx, host)
 	if !ok {
@@ -285,8 +278,7 @@ func (a Agent) failed(t Target, command string, err error) {
 		return
 	}
 	stage := stageConnect
-	var dial *DialError
-	if errors.As(err, &dial) {
+	if dial, ok := errors.AsType[*DialError](err); ok {
 		stage = dial.Stage
 	}
 	a.OnFailure(t, command, stage, err)
@@ -317,13 +309,12 @@ func (a Agent) known() string {
 }
 
 // openSessionWithRetry opens a session, and retries until the timeout while the failure may be temporary.
-func (p *Pool) openSessionWithRetry(ctx context.Context, t Target, timeout time.Duration) (*opened, error) {
+func (p *Pool) openSessionWithRetry(ctx context.Context, t Target, timeout time.Duration) (*channel, error) {
 	deadline := time.Now().Add(timeout)
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		s, err := p.openSession(ctx, t)
-		var dial *DialError
-		if err == nil || !errors.As(err, &dial) || ctx.Err() != nil ||
-			!mayBeTemporary(dial) || time.Until(deadline) < pause {
+		dial, ok := errors.AsType[*DialError](err)
+		if !ok || ctx.Err() != nil || !mayBeTemporary(dial) || time.Until(deadline) < pause {
 			return s, err
 		}
 		p.cfg.Logger.Debug("cannot open a session, trying again", "peer", t.Name, "err", err, "pause", pause)
@@ -338,8 +329,7 @@ func mayBeTemporary(e *DialError) bool {
 			return false
 		}
 	}
-	var refused *ssh.OpenChannelError
-	if e.Stage == stageChannel && errors.As(e, &refused) {
+	if refused, ok := errors.AsType[*ssh.OpenChannelError](e); ok && e.Stage == stageChannel {
 		return refused.Reason == ssh.ResourceShortage
 	}
 	return e.Stage == stageConnect || e.Stage == stageHandshake || e.Stage == stageChannel

@@ -21,7 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/rfc4254"
 	"github.com/paiinit/paiinit/internal/unixsock/unixsocktest"
+	"github.com/paiinit/paiinit/rsh/frame"
 )
 
 // testAgent is an agent that serves until the end of the test and records the calls of its hooks.
@@ -201,13 +203,13 @@ func TestForeignHost(t *testing.T) {
 	require.Equal(t, outcome{255, "", none}, run1(t, a.client("example.org", "orted")))
 	require.Equal(t, []string{"failure example.org resolve"}, a.noted())
 
-	answer := append(append(header(frameForeign, 4), "none"...), "rest"...)
-	for _, kind := range []byte{frameForeign, frameError} {
+	answer := append(append(frame.Header(frame.Foreign, 4), "none"...), "rest"...)
+	for _, kind := range []byte{frame.Foreign, frame.Error} {
 		handed := 0
 		answer[0] = kind
 		c := Caller{Answer: bytes.NewReader(answer), HandOn: func() { handed++ }}
 		require.Equal(t, 255, c.Run(t.Context(), Invocation{Host: "example.org", Command: "true"}))
-		require.Equal(t, map[byte]int{frameForeign: 1}[kind], handed)
+		require.Equal(t, map[byte]int{frame.Foreign: 1}[kind], handed)
 	}
 }
 
@@ -492,7 +494,7 @@ func TestAgentBadClients(t *testing.T) {
 		}
 		return unix.UnixRights(list...)
 	}
-	frame := func(kind byte, content string) []byte { return append(header(kind, len(content)), content...) }
+	framed := func(kind byte, content string) []byte { return append(frame.Header(kind, len(content)), content...) }
 	good := string(encodeRequest(Invocation{Host: "worker-1", Command: "exit 0"}))
 	for name, tt := range map[string]struct {
 		data, oob []byte
@@ -500,19 +502,19 @@ func TestAgentBadClients(t *testing.T) {
 	}{
 		"nothing":       {nil, nil, ""},
 		"half a header": {[]byte("R"), fds(3), "E" + "unexpected EOF"},
-		"no files":      {frame('R', good), nil, "Ea request has 0 files, expected 3"},
-		"names":         {header('N', 0), nil, "Ea request has 0 files, expected 3"}, // asked on status.sock
-		"names, files":  {header('N', 0), fds(3), `Eunknown message 'N'`},
-		"two files":     {frame('R', good), fds(2), "Ea request has 2 files, expected 3"},
-		"four files":    {frame('R', good), fds(4), "files, expected 3"},
-		"too long": {header('R', maxFrame+1), fds(3),
+		"no files":      {framed('R', good), nil, "Ea request has 0 files, expected 3"},
+		"names":         {frame.Header('N', 0), nil, "Ea request has 0 files, expected 3"}, // asked on status.sock
+		"names, files":  {frame.Header('N', 0), fds(3), `Eunknown message 'N'`},
+		"two files":     {framed('R', good), fds(2), "Ea request has 2 files, expected 3"},
+		"four files":    {framed('R', good), fds(4), "files, expected 3"},
+		"too long": {frame.Header('R', maxFrame+1), fds(3),
 			fmt.Sprintf("Ea message has %d bytes, more than %d", maxFrame+1, maxFrame)},
-		"cut off":    {frame('R', good)[:12], fds(3), "Eunexpected EOF"},
-		"other kind": {frame('Z', good), fds(3), `Eunknown message 'Z'`},
+		"cut off":    {framed('R', good)[:12], fds(3), "Eunexpected EOF"},
+		"other kind": {framed('Z', good), fds(3), `Eunknown message 'Z'`},
 		"HTTP":       {[]byte("GET / HTTP/1.1\r\n\r\n"), fds(3), "Ea message has"},
-		"other version": {frame('R', "paiinit-rsh/9\x00h\x00\x00\x00c"), fds(3),
+		"other version": {framed('R', "paiinit-rsh/9\x00h\x00\x00\x00c"), fds(3),
 			"Enot a request of this version of paiinit rsh"},
-		"good": {frame('R', good), fds(3), "X\x00"},
+		"good": {framed('R', good), fds(3), "X\x00"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
@@ -538,7 +540,7 @@ func TestAgentBadClients(t *testing.T) {
 	for range 20 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.socket, Net: "unix"})
 		require.NoError(t, err)
-		_, _, err = conn.WriteMsgUnix(frame('R', "bad"), fds(3), nil)
+		_, _, err = conn.WriteMsgUnix(framed('R', "bad"), fds(3), nil)
 		require.NoError(t, err)
 		_, _, _ = readFrame(conn)
 		_ = conn.Close()
@@ -683,7 +685,7 @@ func TestAgentOfAnotherUser(t *testing.T) {
 			b := make([]byte, 1)
 			n, _ := conn.Read(b)
 			got <- b[:n]
-			_ = writeFrame(conn, frameExit, []byte{7})
+			_ = writeFrame(conn, frame.Exit, []byte{7})
 			_ = conn.Close()
 		}()
 		out := run1(t, cmd)
@@ -744,9 +746,9 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add(encodeRequest(Invocation{Host: "h", Command: "sftp", Subsystem: true}))
 	f.Add(encodeRequest(Invocation{Host: "h", User: "u", Command: "c", environ: []string{"A=b", "C="}}))
 	f.Add([]byte{})
-	f.Add([]byte(protocol + "\x00\x00\x00\x00"))
+	f.Add([]byte(frame.Protocol + "\x00\x00\x00\x00"))
 	f.Add(encodeRequest(Invocation{Host: "h", terminal: &terminal{
-		Name: "xterm", Size: windowSize{80, 24, 0, 0}, Modes: []byte{1, 0, 0, 0, 3, 0},
+		Name: "xterm", Size: rfc4254.Size{Columns: 80, Rows: 24}, Modes: []byte{1, 0, 0, 0, 3, 0},
 	}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		inv, err := decodeRequest(b)

@@ -15,23 +15,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/internal/rawconn"
+	"github.com/paiinit/paiinit/internal/rfc4254"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/rsh/frame"
 )
 
-// exitTransport is the exit status of a remote shell that could not run its command, as with ssh(1).
-const exitTransport = 255
+const (
+	exitTransport = 255                    // the command could not be run, as with ssh(1)
+	parentDied    = 128 + int(unix.SIGHUP) // as after the loss of a terminal; no process reads it
 
-// parentDied is the exit status after the parent has died, as after the loss of a terminal. No process reads it.
-const parentDied = 128 + int(unix.SIGHUP)
+	// The limits of the retries while the agent has no room for the files of a command.
+	noRoomTimeout = 10 * time.Second
+	noRoomPause   = 50 * time.Millisecond
+)
 
 // Caller is the local process that stands for a command on another host.
 type Caller struct {
 	Socket                string   // the ServeAgent of this container; "" = there is none
 	Stdin, Stdout, Stderr *os.File // nil = /dev/null
 
-	// Signals, if not nil, is called just before Run sends the command. Its channel delivers the signals that this
-	// process receives from then on. SIGWINCH means that the terminal has a new size.
+	// Signals is called just before Run sends the command. Its channel delivers the signals that this process receives
+	// from then on. SIGWINCH means that the terminal has a new size. It may be nil.
 	Signals func() <-chan os.Signal
 
 	Term    string   // type of the terminal, as in TERM
@@ -52,21 +57,18 @@ type Caller struct {
 // Run is the process that a launcher or a person starts as remote shell. It sends the command line and the three files
 // to ServeAgent, forwards signals, and returns the exit status of the command: 0 to 255 as it is, 128+n if signal n
 // ended it. If the command could not be run, or its connection was lost, Run writes one line to stderr and returns 255.
-// It never waits for stdin, and copies nothing itself, except from a terminal, which only a foreground process may
-// read.
+// It never waits for stdin, and copies only from a terminal, which only a foreground process may read.
 //
 // A command gets a terminal under the rules of ssh(1): with -t if stdin is one, with -tt always, and without a command
 // if stdin is one. Then every key goes to the remote command, and the size follows.
 //
-// Run forwards the signals that have a name in RFC 4254. The command decides how it reacts to TERM, INT, HUP and QUIT.
-// At the second of these the caller waits no longer: Run returns 128+n, and the peer ends the command. Run does the
-// same if the agent, being stopped, has not read the first one after 2 s; when ctx ends (255); and when the process
-// that started Run has died, so that no command outlives a killed launcher. For that it asks the kernel for SIGPWR on
-// the death of its parent (prctl(2), PR_SET_PDEATHSIG). The kernel sends it also when only the thread that started this
-// process ends, so Run confirms it with getppid(2).
+// At the second TERM, INT, HUP or QUIT, Run waits no longer: it returns 128+n, and the peer ends the command. It does
+// the same if the agent, being stopped, has not read the first one after 2 s; when ctx ends (255); and when its parent
+// has died, so that no command outlives a killed launcher. For that it asks the kernel for SIGPWR (prctl(2),
+// PR_SET_PDEATHSIG), which also comes when only the thread that started this process ends: getppid(2) tells.
 func (c Caller) Run(ctx context.Context, inv Invocation) int {
 	status, err := c.run(ctx, inv)
-	if err != nil && c.Stderr != nil {
+	if err != nil {
 		line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r < ' ' }), " ")
 		_, _ = fmt.Fprintf(c.Stderr, "paiinit rsh: %s: %s\n", inv.Host, line)
 	}
@@ -80,21 +82,22 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 	}
 	inv.environ = inv.environment(c.Environ)
 	if c.Answer != nil {
-		kind, content, err := readFrame(c.Answer)
-		if err == nil && kind == frameForeign && c.HandOn != nil {
+		a := readAnswer(c.Answer)
+		if a.kind == frame.Foreign && c.HandOn != nil {
 			c.HandOn()
 		}
-		if err != nil || kind != frameAgain {
-			return result(kind, content, err)
+		if a.kind != frame.Again {
+			return a.status()
 		}
 		wait(ctx, noRoomPause)
 	}
 	if inv.NoStdin {
 		c.Stdin = nil
 	}
-	if c.Signals != nil {
-		c.Signals = sync.OnceValue(c.Signals)
+	if c.Signals == nil {
+		c.Signals = func() <-chan os.Signal { return nil }
 	}
+	c.Signals = sync.OnceValue(c.Signals)
 	for begin := time.Now(); ; {
 		status, err := c.ask(ctx, inv)
 		if !errors.Is(err, errNoRoom) || time.Since(begin) > noRoomTimeout || ctx.Err() != nil {
@@ -103,12 +106,6 @@ func (c Caller) run(ctx context.Context, inv Invocation) (int, error) {
 		wait(ctx, noRoomPause)
 	}
 }
-
-// The limits of the retries while the agent has no room for the files of a command.
-const (
-	noRoomTimeout = 10 * time.Second
-	noRoomPause   = 50 * time.Millisecond
-)
 
 // ask sends the command once. It fails with errNoRoom if the agent could not take it.
 func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
@@ -123,15 +120,15 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 		return exitTransport, err
 	}
 	defer typed.close()
-	var signals <-chan os.Signal
-	if c.Signals != nil {
-		signals = c.Signals()
+	if typed != nil {
+		c.Stdin = typed.r
 	}
-	if err := send(conn, inv, typed.stdin(c.Stdin), c.Stdout, c.Stderr); err != nil {
+	signals := c.Signals()
+	if err := send(conn, inv, c.Stdin, c.Stdout, c.Stderr); err != nil {
 		// The agent may have refused the request before it read all of it, and have sent the reason.
 		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-		if kind, content, readErr := readFrame(conn); readErr == nil && (kind == frameError || kind == frameAgain) {
-			return result(kind, content, nil)
+		if a := readAnswer(conn); a.kind == frame.Error || a.kind == frame.Again {
+			return a.status()
 		}
 		return exitTransport, fmt.Errorf("asking the paiinit of this container: %w", err)
 	}
@@ -148,31 +145,22 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 		return parentDied, nil
 	}
 
-	type reply struct {
-		kind    byte
-		content []byte
-		err     error
-	}
-	replied := make(chan reply, 1)
-	go func() { // ends with conn
-		var r reply
-		r.kind, r.content, r.err = readFrame(conn)
-		replied <- r
-	}()
+	answered := make(chan answer, 1)
+	go func() { answered <- readAnswer(conn) }() // ends with conn
 
 	ending := syscall.Signal(0) // the first signal that asked the command to end
 	var unread <-chan time.Time
 	for {
 		select {
-		case r := <-replied:
-			return result(r.kind, r.content, r.err)
+		case a := <-answered:
+			return a.status()
 		case sig := <-signals:
-			n, ok := sig.(syscall.Signal)
+			n, _ := sig.(syscall.Signal)
 			if n == unix.SIGWINCH && inv.terminal != nil && typed != nil {
-				_ = conn.SetWriteDeadline(time.Now().Add(agentTimeout))
-				_ = writeFrame(conn, frameResize, typed.screen.size().bytes())
+				_ = conn.SetWriteDeadline(time.Now().Add(frame.AgentTimeout))
+				_ = writeFrame(conn, frame.Resize, encodeSize(typed.size()))
 			}
-			if !ok || signalName(n) == "" {
+			if rfc4254.SignalName(n) == "" {
 				continue
 			}
 			switch n {
@@ -181,11 +169,11 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 				if ending != 0 || inv.terminal != nil {
 					return 128 + int(n), nil
 				}
-				ending, unread = n, time.After(agentTimeout)
+				ending, unread = n, time.After(frame.AgentTimeout)
 			}
 			// If this fails, the agent does not read, or reading the reply fails too and says why.
-			_ = conn.SetWriteDeadline(time.Now().Add(agentTimeout))
-			_ = writeFrame(conn, frameSignal, []byte{byte(n)})
+			_ = conn.SetWriteDeadline(time.Now().Add(frame.AgentTimeout))
+			_ = writeFrame(conn, frame.Signal, []byte{byte(n)})
 		case <-unread:
 			if isUnread(conn) {
 				return 128 + int(ending), errors.New(
@@ -203,73 +191,67 @@ func (c Caller) ask(ctx context.Context, inv Invocation) (int, error) {
 	}
 }
 
-// agentTimeout bounds how long the agent may leave a signal that ends the command unread.
-const agentTimeout = frame.AgentTimeout
-
 // isUnread reports whether the agent has not read all that was sent to it (unix_ioctl in net/unix/af_unix.c: for a Unix
 // socket, SIOCOUTQ counts what the peer has not received).
 func isUnread(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
 	left := 0
-	if err == nil {
-		_ = raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	}
+	_ = rawconn.Control(conn, func(fd int) (err error) { left, err = unix.IoctlGetInt(fd, unix.SIOCOUTQ); return err })
 	return left > 0
 }
 
-func result(kind byte, content []byte, err error) (int, error) {
+// answer is the only frame of the agent; kind is 0 if err is set.
+type answer struct {
+	kind    byte
+	content []byte
+	err     error
+}
+
+func readAnswer(r io.Reader) (a answer) {
+	a.kind, a.content, a.err = readFrame(r)
+	return a
+}
+
+// status returns the exit status of Run.
+func (a answer) status() (int, error) {
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(a.err, io.EOF):
 		return exitTransport, errors.New("the paiinit of this container ended before the command did")
-	case err != nil:
-		return exitTransport, fmt.Errorf("waiting for the paiinit of this container: %w", err)
-	case kind == frameAgain:
+	case a.err != nil:
+		return exitTransport, fmt.Errorf("waiting for the paiinit of this container: %w", a.err)
+	case a.kind == frame.Again:
 		return exitTransport, errNoRoom
-	case kind == frameError, kind == frameForeign:
-		return exitTransport, errors.New(string(content))
-	case kind == frameExit && len(content) == 1:
-		return int(content[0]), nil
-	case kind == frameKilled && len(content) == 1:
-		return min(128+int(content[0]), 255), nil
+	case a.kind == frame.Error, a.kind == frame.Foreign:
+		return exitTransport, errors.New(string(a.content))
+	case a.kind == frame.Exit && len(a.content) == 1:
+		return int(a.content[0]), nil
+	case a.kind == frame.Killed && len(a.content) == 1:
+		return min(128+int(a.content[0]), 255), nil
 	}
-	return exitTransport, fmt.Errorf("the paiinit of this container sent an unknown answer: %q", kind)
+	return exitTransport, fmt.Errorf("the paiinit of this container sent an unknown answer: %q", a.kind)
 }
 
 // Known asks the ServeAgent at a socket whether it runs a command on a host itself, rather than another ssh.
 func Known(ctx context.Context, socket, host, command string) (bool, error) {
-	answer, err := question(ctx, socket, frameKnown, []byte(host+"\x00"+command))
-	if err == nil && len(answer) != 1 {
-		err = fmt.Errorf("asking the paiinit of this container: the answer has %d bytes instead of 1", len(answer))
-	}
-	return err == nil && answer[0] != 0, err
-}
-
-// question sends a frame to the ServeAgent at a socket, and returns the content of its answer, a frame of the same
-// kind.
-func question(ctx context.Context, socket string, kind byte, content []byte) (answer []byte, err error) {
 	conn, err := dialAgent(ctx, socket)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	var got byte
-	if err = writeFrame(conn, kind, content); err == nil {
-		got, answer, err = readFrame(conn)
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := writeFrame(conn, frame.Known, []byte(host+"\x00"+command)); err != nil {
+		return false, fmt.Errorf("asking the paiinit of this container: %w", err)
 	}
-	switch {
-	case err == nil && got == kind:
-		return answer, nil
-	case err == nil && got == frameError:
-		return nil, errors.New(string(answer))
-	case err == nil:
-		err = fmt.Errorf("unknown answer %q", got)
+	a := readAnswer(conn)
+	if a.kind == frame.Known && len(a.content) == 1 {
+		return a.content[0] != 0, nil
 	}
-	return nil, fmt.Errorf("asking the paiinit of this container: %w", err)
+	if a.err == nil {
+		a.err = fmt.Errorf("unknown answer %q %q", a.kind, a.content)
+	}
+	return false, fmt.Errorf("asking the paiinit of this container: %w", a.err)
 }
 
-// connect returns a connection to the agent of this container, or to one that it starts itself. The caller calls end.
+// connect returns a connection to the agent of this container, or to an agent in this process. The caller calls end.
 func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), err error) {
 	conn, err = dialAgent(ctx, c.Socket)
 	switch {
@@ -299,31 +281,25 @@ func (c Caller) connect(ctx context.Context) (conn *net.UnixConn, end func(), er
 	}, nil
 }
 
-// dialAgent connects to the socket. It retries while the queue of the socket is full, because a launcher starts
-// hundreds of these processes at once. It sends neither the command nor the files to an agent of another user, unless
-// root asks.
+// dialAgent connects to the socket. It refuses an agent of another user, which must get neither the command nor the
+// files, unless root asks.
 func dialAgent(ctx context.Context, socket string) (*net.UnixConn, error) {
 	if socket == "" {
 		return nil, errors.New("no running paiinit found: PAIINIT_AGENT is not set; " +
 			"run this command in a container that paiinit started")
 	}
-	deadline := time.Now().Add(5 * time.Second)
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		switch {
-		case err == nil:
-			agent := conn.(*net.UnixConn)
-			if err := checkAgent(agent); err != nil {
-				_ = agent.Close()
-				return nil, fmt.Errorf("asking the paiinit at %s: %w", socket, err)
-			}
-			return agent, nil
-		case errors.Is(err, unix.EAGAIN) && time.Now().Before(deadline) && ctx.Err() == nil:
-			wait(ctx, 5*time.Millisecond)
-		default:
-			return nil, fmt.Errorf("connecting to the paiinit of this container, which may have ended: %w", err)
-		}
+	agent, err := unixsock.Dial(ctx, socket)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the paiinit of this container, which may have ended: %w", err)
 	}
+	if _, err = unixsock.CheckServer(agent); err != nil {
+		_ = agent.Close()
+		if other, ok := errors.AsType[*unixsock.UserError](err); ok {
+			err = otherUserError{other}
+		}
+		return nil, fmt.Errorf("asking the paiinit at %s: %w", socket, err)
+	}
+	return agent, nil
 }
 
 // otherUserError says that another user serves the socket of the agent.
@@ -333,36 +309,19 @@ func (e otherUserError) Error() string {
 	return fmt.Sprintf("user %d serves this socket instead of user %d or root; nothing was sent to it", e.UID, e.Own)
 }
 
-func checkAgent(conn *net.UnixConn) error {
-	_, err := unixsock.CheckServer(conn)
-	var other *unixsock.UserError
-	if errors.As(err, &other) {
-		return otherUserError{other}
-	}
-	return err
-}
-
 // send sends the request and the files.
 func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 	var fds [3]int
-	var null *os.File
 	for i, f := range files {
 		if f == nil {
-			if null == nil {
-				var err error
-				if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-					return err
-				}
-				defer func() { _ = null.Close() }()
+			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+			if err != nil {
+				return err
 			}
+			defer func() { _ = null.Close() }()
 			f = null
 		}
-		// Not Fd, which makes the file blocking for every process that shares it.
-		raw, err := f.SyscallConn()
-		if err == nil {
-			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
-		}
-		if err != nil {
+		if err := rawconn.Control(f, func(fd int) error { fds[i] = fd; return nil }); err != nil {
 			return err
 		}
 	}
@@ -372,16 +331,17 @@ func send(conn *net.UnixConn, inv Invocation, files ...*os.File) error {
 // keyboard is a terminal at stdin; nil = stdin is something else. The agent must not read from it: as a background
 // process of the same session, it would be stopped by the kernel (termios(3), TTIN).
 type keyboard struct {
-	screen  *screen
-	r, w    *os.File // the pipe for the typed bytes
-	escapes *escapes // nil = no escapes
+	file    *os.File
+	saved   *unix.Termios // the modes before raw; nil = not raw
+	r, w    *os.File      // the pipe for the typed bytes; the agent gets r as stdin
+	escapes *escapes      // nil = no escapes
 }
 
 // terminal finds out what stdin is, and sets inv.terminal if the command gets a terminal.
 func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
-	s := openScreen(c.Stdin)
-	wanted := inv.TTY == 2 || s != nil && (inv.TTY == 1 || inv.TTY == 0 && inv.Command == "" && !inv.Subsystem)
-	if inv.TTY == 1 && !wanted && c.Stderr != nil {
+	typed := isTerminal(c.Stdin)
+	wanted := inv.TTY == 2 || typed && (inv.TTY == 1 || inv.TTY == 0 && inv.Command == "" && !inv.Subsystem)
+	if inv.TTY == 1 && !wanted {
 		_, _ = fmt.Fprintln(c.Stderr,
 			"paiinit rsh: stdin is not a terminal, so the command gets none; -tt gives it one")
 	}
@@ -393,17 +353,17 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 			}
 		}
 	}
-	if s == nil {
+	if !typed {
 		return nil, nil
 	}
-	k := &keyboard{screen: s}
+	k := &keyboard{file: c.Stdin}
 	var err error
 	if k.r, k.w, err = os.Pipe(); err != nil {
 		return nil, err
 	}
 	if wanted {
-		inv.terminal.Size = s.size()
-		if inv.terminal.Modes, err = s.raw(); err != nil {
+		inv.terminal.Size = k.size()
+		if inv.terminal.Modes, err = k.raw(); err != nil {
 			k.close()
 			return nil, err
 		}
@@ -412,14 +372,6 @@ func (c Caller) terminal(inv *Invocation) (*keyboard, error) {
 		}
 	}
 	return k, nil
-}
-
-// stdin returns the file that the agent gets as stdin.
-func (k *keyboard) stdin(otherwise *os.File) *os.File {
-	if k == nil {
-		return otherwise
-	}
-	return k.r
 }
 
 // start begins to copy what is typed. It closes left when the person types the escape that ends the session. Run cannot
@@ -434,7 +386,7 @@ func (k *keyboard) start() (left <-chan struct{}) {
 		defer func() { _ = k.w.Close() }()
 		buf := make([]byte, 4096)
 		for {
-			n, err := k.screen.file.Read(buf)
+			n, err := k.file.Read(buf)
 			out, end := buf[:n], false
 			if k.escapes != nil {
 				out, end = k.escapes.filter(out)
@@ -453,9 +405,11 @@ func (k *keyboard) start() (left <-chan struct{}) {
 
 // close restores the modes of the terminal.
 func (k *keyboard) close() {
-	if k != nil {
-		k.screen.restore()
-		_ = k.r.Close() // start may have closed it already
-		_ = k.w.Close()
+	if k == nil {
+		return
 	}
+	if k.saved != nil { // this fails if the terminal no longer exists
+		_ = rawconn.Control(k.file, func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETSW, k.saved) })
+	}
+	_, _ = k.r.Close(), k.w.Close() // start may have closed r already
 }

@@ -19,28 +19,23 @@ import (
 // it, which has its own O_NONBLOCK, waits in Go's network poller, where closing it ends the wait.
 func openDescriptor(fd int, events uint32) (io.ReadWriteCloser, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
-	}
-	err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events})
-	if errors.Is(err, unix.EPERM) {
-		// A regular file or /dev/null never blocks, and epoll refuses it (epoll_ctl(2)).
-		_ = unix.Close(ep)
-		return os.NewFile(uintptr(fd), "descriptor"), nil
-	}
 	if err == nil {
 		err = unix.SetNonblock(ep, true)
 	}
-	if err != nil {
-		_ = unix.Close(ep)
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
+	d := &descriptor{fd: fd, epoll: os.NewFile(uintptr(ep), "epoll")} // nil if there is no ep
+	if err == nil {
+		err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events})
 	}
-	d := &descriptor{fd: fd, epoll: os.NewFile(uintptr(ep), "epoll")}
-	d.ready, err = d.epoll.SyscallConn()
+	if errors.Is(err, unix.EPERM) {
+		// A regular file or /dev/null never blocks, and epoll refuses it (epoll_ctl(2)).
+		_ = d.epoll.Close()
+		return os.NewFile(uintptr(fd), "descriptor"), nil
+	}
+	if err == nil {
+		d.ready, err = d.epoll.SyscallConn()
+	}
 	if err != nil {
-		_ = d.Close()
+		_, _ = d.epoll.Close(), unix.Close(fd)
 		return nil, fmt.Errorf("waiting for a descriptor: %w", err)
 	}
 	return d, nil
@@ -86,13 +81,10 @@ func (d *descriptor) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	n, err := d.when(unix.POLLIN, func() (int, error) { return unix.Read(d.fd, p) })
-	switch {
-	case err != nil:
-		return 0, err
-	case n == 0:
-		return 0, io.EOF
+	if err == nil && n == 0 {
+		err = io.EOF
 	}
-	return n, nil
+	return max(n, 0), err
 }
 
 func (d *descriptor) Write(p []byte) (int, error) {

@@ -31,21 +31,15 @@ const (
 
 // The reasons why a peer is the wrong one, for errors.Is on a *DialError.
 var (
-	// ErrNotPaiinit says that another program answers there.
-	ErrNotPaiinit = errors.New("the server is not paiinit")
-	// ErrOtherJob says that the peer is a paiinit of another job or of another attempt of this one.
-	ErrOtherJob = errors.New("it belongs to another job or to another attempt of this one")
-	// ErrOtherVersion says that the peer is a paiinit of this job and attempt with another version of the protocol.
-	ErrOtherVersion = errors.New("it is another version of paiinit")
-	// ErrOtherSecret says that the peer is a paiinit of this job and attempt that has another secret.
-	ErrOtherSecret = errors.New("it has another secret")
-	// ErrOtherID says that the peer is another container of this job, with the right secret.
-	ErrOtherID = errors.New("it is another container of this job")
-	// errRefused says that the peer is the right container, with the right secret, and still refuses the login.
-	errRefused = errors.New("it refused our login")
+	ErrNotPaiinit   = errors.New("the server is not paiinit")
+	ErrOtherJob     = errors.New("it belongs to another job or to another attempt of this one")
+	ErrOtherVersion = errors.New("it is another version of paiinit")    // of this job and attempt
+	ErrOtherSecret  = errors.New("it has another secret")               // of this job and attempt
+	ErrOtherID      = errors.New("it is another container of this job") // with the right secret
+	errRefused      = errors.New("it refused our login")                // the right container, with the right secret
 )
 
-// DialError holds the stage that was reached on the way to a target, and why it failed there.
+// DialError is a failure on the way to a target.
 type DialError struct {
 	Target Target
 	Stage  string // one of the stages above
@@ -56,15 +50,14 @@ func (e *DialError) Error() string {
 	return fmt.Sprintf("reaching %v: %s: %v", e.Target, e.Stage, e.Err)
 }
 
-// Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
 func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 	p.mu.Lock()
 	ackTimeout := p.ackTimeout
 	p.mu.Unlock()
-	// The kernel repeats a SYN after 1 s, 3 s and 7 s. A short timeout and a new attempt find a machine that was cut
-	// off for a while sooner.
+	// The kernel repeats a SYN after 1 s, 3 s and 7 s. With a short timeout and a new attempt we reach a machine sooner
+	// that was cut off for a while.
 	d := net.Dialer{Timeout: min(ackTimeout/3, connectTimeout), KeepAlive: -1} // sets TCP_NODELAY
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err == nil {
@@ -73,39 +66,31 @@ func (p *Pool) dialTCP(ctx context.Context, addr netip.AddrPort) (net.Conn, erro
 	return conn, err
 }
 
-const connectTimeout = 5 * time.Second
+// connection is a connection that has logged in.
+type connection struct {
+	ssh.Conn
+	tcp   *greeting
+	chans <-chan ssh.NewChannel
+	reqs  <-chan *ssh.Request
+	id    string // the id that the peer has proven
+}
 
-const clientVersion = "SSH-2.0-paiinit"
-
-// handshake connects, exchanges keys and logs in. It returns the id that the peer has proven.
-func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
-	ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error,
-) {
-	fail := func(err error) (ssh.Conn, *greeting, <-chan ssh.NewChannel, <-chan *ssh.Request, string, error) {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx) // says more than "use of closed network connection"
-		}
-		return nil, nil, nil, nil, "", err
-	}
+// handshake connects, exchanges keys and logs in.
+func (p *Pool) handshake(ctx context.Context, t Target, l *link) (*connection, error) {
 	if !t.Addr.IsValid() {
-		return fail(errors.New("its address is not known"))
+		return nil, errors.New("its address is not known")
 	}
-	dial := p.cfg.Dial
-	if dial == nil {
-		dial = p.dialTCP
-	}
-	tcp, err := dial(ctx, t.Addr)
+	tcp, err := p.cfg.Dial(ctx, t.Addr)
 	if err != nil {
-		var errno syscall.Errno
-		if errors.As(err, &errno) {
+		if errno, ok := errors.AsType[syscall.Errno](err); ok {
 			err = errno // the rest repeats the address
 		}
-		return fail(err)
+		return nil, err
 	}
 	l.stage.Store(stageHandshake)
-	tcp, end, err := p.takeTurn(ctx, t, l, tcp, dial)
+	tcp, end, err := p.takeTurn(ctx, t, l, tcp)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	defer end()
 	stop := context.AfterFunc(ctx, func() { _ = tcp.Close() })
@@ -133,9 +118,7 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(p.cfg.User)},
 		AuthCallback: func(c *ssh.ClientAuthContext) (ssh.AuthMethod, error) {
 			// x/crypto calls it before the first attempt and after each failure.
-			for _, m := range c.TriedMethods {
-				loginRefused = loginRefused || m == "publickey"
-			}
+			loginRefused = loginRefused || slices.Contains(c.TriedMethods, "publickey")
 			return nil, nil
 		},
 	})
@@ -143,22 +126,22 @@ func (p *Pool) handshake(ctx context.Context, t Target, l *link) (
 	switch {
 	case err == nil && ended:
 		_ = conn.Close()
-		return fail(net.ErrClosed)
+		return nil, net.ErrClosed
 	case err == nil:
-		return conn, peer, chans, reqs, id, nil
+		return &connection{conn, peer, chans, reqs, id}, nil
 	case peer.err != nil:
-		return fail(peer.err)
+		return nil, peer.err
 	case wrongKey != nil:
-		return fail(wrongKey)
+		return nil, wrongKey
 	case loginRefused:
-		return fail(fmt.Errorf("%w: %w", errRefused, err))
+		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
-	return fail(err)
+	return nil, err
 }
 
 // takeTurn waits until the login may begin. The peer's login timeout runs from the connection's start, so after a long
 // wait takeTurn replaces the connection.
-func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, dial dialFunc) (net.Conn, func(), error) {
+func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn) (net.Conn, func(), error) {
 	waits := l.limit.Stop() // false: ctx ends
 	begin := time.Now()
 	end, err := p.turns.wait(ctx)
@@ -167,23 +150,18 @@ func (p *Pool) takeTurn(ctx context.Context, t Target, l *link, tcp net.Conn, di
 		return nil, nil, err
 	}
 	if waits {
-		l.limit.Reset(p.cfg.DialTimeout)
+		l.limit.Reset(p.dialTimeout)
 	}
 	if time.Since(begin) < p.longestTurn {
 		return tcp, end, nil
 	}
 	_ = tcp.Close()
-	if tcp, err = dial(ctx, t.Addr); err != nil {
+	if tcp, err = p.cfg.Dial(ctx, t.Addr); err != nil {
 		end()
 		return nil, nil, err
 	}
 	return tcp, end, nil
 }
-
-// longestTurn bounds how long a connection may wait for its login: a small part of sshd's login timeout of 30 s.
-const longestTurn = 5 * time.Second
-
-type dialFunc func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
 // identify returns the id of the container that owns a host key. want is the expected id, or ""; claimed is the id in
 // the peer's greeting. The key exchange proves later that the peer has the private key.
@@ -205,9 +183,14 @@ func (p *Pool) identify(want, claimed string, key ssh.PublicKey) (string, error)
 	return "", fmt.Errorf("%w: its host key is not the one of %q", ErrOtherSecret, claimed)
 }
 
-// wire is the version of the messages between containers and of the keys that they derive. Raise it when containers of
-// two versions cannot be in one job.
-const wire = "1"
+const (
+	clientVersion = "SSH-2.0-paiinit"
+	maxGreeting   = 255 // the longest line that RFC 4253 allows, including CR LF
+
+	// wire is the version of the messages between containers and of the keys that they derive. Raise it when containers
+	// of two versions cannot be in one job.
+	wire = "1"
+)
 
 // Comment returns the comment that the SSH server of a container adds to its identification; with the id "gossip" it is
 // the label of the job's gossip. The position and meaning of the label never change: containers of all versions
@@ -215,9 +198,8 @@ const wire = "1"
 func Comment(label, id string) string { return label + " " + id + " " + wire }
 
 // greeting is a connection that checks the first line of the peer, "SSH-2.0-paiinit LABEL ID WIRE" (RFC 4253, 4.2:
-// software version and comment), and fails at once if no paiinit of our job would send it. The line proves nothing; it
-// only distinguishes reasons that would otherwise all appear as a wrong host key. Reading the line at once also saves a
-// system call per byte.
+// software version and comment), and fails at once if no paiinit of our job would send it. The line proves nothing, but
+// without it all reasons would appear as a wrong host key. Reading it at once also saves a system call per byte.
 type greeting struct {
 	net.Conn
 	label string // expected; "" = any
@@ -229,9 +211,6 @@ type greeting struct {
 
 	loss tcp.Loss
 }
-
-// maxGreeting is the longest line that RFC 4253 allows, including CR LF.
-const maxGreeting = 255
 
 func (g *greeting) Read(p []byte) (int, error) {
 	if !g.seen {
@@ -301,22 +280,32 @@ func Listener(ctx context.Context, addr netip.AddrPort) (label, id string, err e
 	return strings.Split(string(g.rest), " ")[1], g.id, nil
 }
 
+// Owner says which program listens at an address, for a paiinit with this label that cannot listen there.
+func Owner(ctx context.Context, addr netip.AddrPort, label string) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // for a program that does not identify itself
+	defer cancel()
+	other, id, err := Listener(ctx, addr)
+	switch {
+	case errors.Is(err, ErrNotPaiinit):
+		return "a program other than paiinit"
+	case err != nil:
+		return "a program that does not identify itself"
+	case other == label:
+		return id + " of this job, or of another job without a name of its own (--job)"
+	}
+	return fmt.Sprintf("%s of another job or attempt (label %s, ours is %s)", id, other, label)
+}
+
 func couldBeSSH(buf []byte) bool {
 	const start = "SSH-2.0-"
-	n := min(len(buf), len(start))
-	return string(buf[:n]) == start[:n]
+	return strings.HasPrefix(start, string(buf[:min(len(buf), len(start))]))
 }
 
 // plain reports whether a word can be a label or an id. It is not a regexp, because every start of the program would
 // pay for compiling it.
 func plain(word string) bool {
-	for _, c := range []byte(word) {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		if !letter && !strings.ContainsRune("._-", rune(c)) {
-			return false
-		}
-	}
-	return word != ""
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	return word != "" && strings.Trim(word, letters+"0123456789._-") == ""
 }
 
 // readGreeting returns the id in the first line that a peer sends.
@@ -324,7 +313,7 @@ func readGreeting(buf []byte, label string) (id string, err error) {
 	line, _, ok := bytes.Cut(buf, []byte("\n"))
 	words := strings.Split(strings.TrimSuffix(string(line), "\r"), " ")
 	switch {
-	case !ok || len(line) >= maxGreeting || words[0] != "SSH-2.0-paiinit":
+	case !ok || len(line) >= maxGreeting || words[0] != clientVersion:
 		return "", fmt.Errorf("%w: it sent %s", ErrNotPaiinit, quote(line))
 	case len(words) < 3 || slices.ContainsFunc(words[1:], func(w string) bool { return !plain(w) }):
 		return "", fmt.Errorf("%w: its greeting names no job: %s", ErrNotPaiinit, quote(line))

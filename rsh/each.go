@@ -42,16 +42,7 @@ func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signal
 	done := make(chan struct{})
 	var passing sync.WaitGroup
 	passing.Go(func() { e.pass(signals, done) })
-	var runs sync.WaitGroup
-	places := make(chan struct{}, e.AtOnce)
-	for _, host := range hosts {
-		places <- struct{}{}
-		runs.Go(func() {
-			defer func() { <-places }()
-			e.one(ctx, host, command)
-		})
-	}
-	runs.Wait()
+	onHosts(hosts, e.AtOnce, func(_ int, host Numbered) { e.one(ctx, host, command) })
 	close(done)
 	passing.Wait()
 	if e.worst == 0 && e.stopped != 0 {
@@ -60,7 +51,6 @@ func (e *Each) Run(ctx context.Context, hosts []Numbered, command string, signal
 	return e.worst
 }
 
-// pass forwards signals to all running commands.
 func (e *Each) pass(signals <-chan os.Signal, done <-chan struct{}) {
 	for {
 		select {
@@ -83,7 +73,6 @@ func (e *Each) pass(signals <-chan os.Signal, done <-chan struct{}) {
 	}
 }
 
-// one runs the command on one host.
 func (e *Each) one(ctx context.Context, host Numbered, command string) {
 	signals := make(chan os.Signal, 16)
 	e.mu.Lock()
@@ -93,20 +82,17 @@ func (e *Each) one(ctx context.Context, host Numbered, command string) {
 	}
 	e.running[signals] = true
 	e.mu.Unlock()
+	c := Caller{Socket: e.Socket, Signals: func() <-chan os.Signal { return signals }}
 	var copying sync.WaitGroup
+	var err error
 	status := exitTransport
-	stdout, err := e.prefix(&copying, e.Stdout, host.Number)
-	if err == nil {
-		var stderr *os.File
-		if stderr, err = e.prefix(&copying, e.Stderr, host.Number); err == nil {
-			c := Caller{
-				Socket: e.Socket, Stdout: stdout, Stderr: stderr, Signals: func() <-chan os.Signal { return signals },
-			}
-			status = c.Run(ctx, Invocation{Host: host.Host, Command: command})
-			_ = stderr.Close()
-		}
-		_ = stdout.Close()
+	if c.Stdout, err = e.prefix(&copying, e.Stdout, host.Number); err == nil {
+		c.Stderr, err = e.prefix(&copying, e.Stderr, host.Number)
 	}
+	if err == nil {
+		status = c.Run(ctx, Invocation{Host: host.Host, Command: command})
+	}
+	_, _ = c.Stdout.Close(), c.Stderr.Close() // harmless if nil
 	copying.Wait()
 	e.Ended(host, status, err)
 	e.mu.Lock()
@@ -143,20 +129,49 @@ func (e *Each) prefix(copying *sync.WaitGroup, w io.Writer, number int) (*os.Fil
 	return file, nil
 }
 
-// Output runs a command as Run does, and returns its standard output. err says why the output could not be read.
-func (c Caller) Output(ctx context.Context, inv Invocation) (text []byte, status int, err error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, exitTransport, err
+// output runs a command as Run does.
+func (c Caller) output(ctx context.Context, host, command string) Output {
+	o := Output{Host: host, Status: exitTransport}
+	var r *os.File
+	if r, c.Stdout, o.Err = os.Pipe(); o.Err != nil {
+		return o
 	}
 	var reading sync.WaitGroup
-	reading.Go(func() { text, err = io.ReadAll(r) })
-	c.Stdout = w
-	status = c.Run(ctx, inv)
-	_ = w.Close()
+	reading.Go(func() { o.Text, o.Err = io.ReadAll(r) })
+	o.Status = c.Run(ctx, Invocation{Host: host, Command: command, NoStdin: true})
+	_ = c.Stdout.Close()
 	reading.Wait()
 	_ = r.Close()
-	return text, status, err
+	return o
+}
+
+// Output is what a command on a host has printed and how it ended.
+type Output struct {
+	Host   string
+	Text   []byte
+	Status int
+	Err    error // why the output could not be read
+}
+
+// Outputs runs one command on several hosts, on atOnce of them at a time, and returns their outputs in the same order.
+func (c Caller) Outputs(ctx context.Context, hosts []string, command string, atOnce int) []Output {
+	outputs := make([]Output, len(hosts))
+	onHosts(hosts, atOnce, func(i int, host string) { outputs[i] = c.output(ctx, host, command) })
+	return outputs
+}
+
+// onHosts calls do for every host, for atOnce of them at a time, and returns when all calls have.
+func onHosts[Host any](hosts []Host, atOnce int, do func(i int, host Host)) {
+	places := make(chan struct{}, atOnce)
+	var running sync.WaitGroup
+	for i, host := range hosts {
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			do(i, host)
+		})
+	}
+	running.Wait()
 }
 
 // Quote returns a shell command that runs the words unchanged. A single word is already a shell command.

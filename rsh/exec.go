@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rfc4254"
 )
 
 // request is a command to run and where its input and output go.
@@ -24,10 +26,10 @@ type request struct {
 
 	Terminal *terminal // for the command, whose output then all goes to Stdout; nil = none
 
-	Stdin          io.Reader         // nil = empty. A Read may still be pending when the command has ended
-	Stdout, Stderr io.Writer         // nil = discard. No Write is in progress after the command
-	Signals        <-chan os.Signal  // for the command while it runs; nil = none
-	Resize         <-chan windowSize // new sizes of the terminal; nil = never
+	Stdin          io.Reader           // nil = empty. A Read may still be pending when the command has ended
+	Stdout, Stderr io.Writer           // nil = discard. No Write is in progress after the command
+	Signals        <-chan os.Signal    // for the command while it runs; nil = none
+	Resize         <-chan rfc4254.Size // new sizes of the terminal; nil = never
 
 	person string // who asks, for the peer's log; "" = the job itself
 }
@@ -38,31 +40,17 @@ type Status struct {
 	Signal syscall.Signal // the signal that ended it; 0 = none
 }
 
-// maxCommand is the longest command that fits, with its framing, into one packet of x/crypto/ssh (256 KiB).
-const maxCommand = 250 << 10
+const (
+	maxCommand = 250 << 10 // fits, with its framing, into one packet of x/crypto/ssh (256 KiB)
+	maxEnviron = 128 << 10 // twice sshd's limit for the environment of a command
+)
 
-// maxEnviron is twice sshd's limit for the environment of a command.
-const maxEnviron = 128 << 10
-
-// checkCommand rejects a command that the peer could not start: it becomes one argument of the peer's shell, and Linux
-// limits an argument to 32 pages, including the final NUL (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
-func checkCommand(command string) error {
-	most := min(maxCommand, 32*os.Getpagesize()-1)
-	if len(command) > most {
-		return fmt.Errorf("the command has %d bytes, but a shell takes at most %d: put it into a file",
-			len(command), most)
-	}
-	return nil
-}
-
-// exec runs a command in a session, which it closes, and waits for its end, when all of its output was written. started
-// is called once the peer has begun. The environment of the command is the peer's own. When ctx ends the channel is
-// closed, on which the peer ends the command, and exec returns without waiting for that. It never waits for Stdin. If a
-// Write to Stdout fails, the command is sent SIGPIPE, as in a local pipe. Every error is a *DialError; a command that
-// was started and whose status never came is one of StageSession.
-func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, started func()) (Status, error) {
-	defer on.release()
-	ch, reqs, l := on.ch, on.reqs, on.link
+// exec runs a command in a session, which it closes, and waits until the command has ended and all of its output was
+// written. It calls started once the peer has begun. When ctx ends, it closes the channel, on which the peer ends the
+// command, and returns without waiting for that. It never waits for Stdin. If a Write to Stdout fails, the command gets
+// SIGPIPE, as in a local pipe. Every error is a *DialError: of StageSession if the command was started.
+func (p *Pool) exec(ctx context.Context, t Target, ch *channel, r request, started func()) (Status, error) {
+	defer p.leave(ch.link)
 	s := &session{ch: ch, out: gate{w: r.Stdout}, err: gate{w: r.Stderr}, over: make(chan struct{})}
 	defer s.out.shut()
 	defer s.err.shut()
@@ -71,7 +59,7 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 	var copying sync.WaitGroup
 	copying.Add(2)
 	accepted, ended := make(chan error, 1), make(chan struct{})
-	ok := p.start(func() { s.requests(reqs) }) &&
+	ok := p.start(func() { s.requests(ch.reqs) }) &&
 		p.start(func() { accepted <- s.begin(r) }) &&
 		p.start(func() { defer copying.Done(); s.copyOut(&s.out, ch) }) &&
 		p.start(func() { defer copying.Done(); s.copyOut(&s.err, ch.Stderr()) }) &&
@@ -80,19 +68,15 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 		_ = ch.Close()
 		return Status{}, &DialError{t, stageChannel, errClosed}
 	}
-	gone := func(stage string) (Status, error) {
-		p.start(func() { _ = ch.Close() })
-		return Status{}, &DialError{t, stage, context.Cause(ctx)}
-	}
+	defer p.start(func() { _ = ch.Close() }) // the caller need not wait until the close is sent
 
 	select {
 	case err := <-accepted:
 		if err != nil {
-			p.start(func() { _ = ch.Close() })
 			return Status{}, &DialError{t, stageChannel, err}
 		}
 	case <-ctx.Done():
-		return gone(stageChannel)
+		return Status{}, &DialError{t, stageChannel, context.Cause(ctx)}
 	}
 	started()
 	go s.copyIn(r.Stdin) // it may block in r.Stdin for ever, so Close does not wait for it
@@ -101,11 +85,10 @@ func (p *Pool) exec(ctx context.Context, t Target, on *opened, r request, starte
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		return gone(StageSession)
+		return Status{}, &DialError{t, StageSession, context.Cause(ctx)}
 	}
-	p.start(func() { _ = ch.Close() }) // answers the peer's close; the caller need not wait until it is sent
 	if s.status == nil {
-		return Status{}, &DialError{t, StageSession, p.whyNoStatus(ctx, l)}
+		return Status{}, &DialError{t, StageSession, p.whyNoStatus(ctx, ch.link)}
 	}
 	return *s.status, nil
 }
@@ -140,21 +123,22 @@ type session struct {
 	status *Status       // valid once over is closed; nil = none was received
 }
 
-// begin asks the peer to run the command.
 func (s *session) begin(r request) error {
-	if err := checkCommand(r.Command); err != nil {
-		return err
+	// The command becomes one argument of the peer's shell, and Linux limits an argument to 32 pages, including the
+	// final NUL (MAX_ARG_STRLEN, include/uapi/linux/binfmts.h).
+	if n, most := len(r.Command), min(maxCommand, 32*os.Getpagesize()-1); n > most {
+		return fmt.Errorf("the command has %d bytes, but a shell takes at most %d: put it into a file", n, most)
 	}
 	var ok bool
 	var err error
+	text := func(s string) []byte { return ssh.Marshal(struct{ Text string }{s}) }
 	if r.person != "" { // package sshd, personRequest
-		name := ssh.Marshal(struct{ Name string }{r.person})
-		if _, err = s.ch.SendRequest("person@paiinit", false, name); err != nil {
+		if _, err = s.ch.SendRequest("person@paiinit", false, text(r.person)); err != nil {
 			return err
 		}
 	}
 	if r.User != "" {
-		ok, err = s.ch.SendRequest("user@paiinit", true, ssh.Marshal(struct{ Name string }{r.User}))
+		ok, err = s.ch.SendRequest("user@paiinit", true, text(r.User))
 		if err == nil && !ok {
 			return fmt.Errorf("user %q: commands run as that container's user, who has another name", r.User)
 		}
@@ -165,18 +149,22 @@ func (s *session) begin(r request) error {
 			_, _ = s.ch.SendRequest("env", false, ssh.Marshal(struct{ Name, Value string }{name, value}))
 		}
 	}
-	if r.Terminal != nil {
-		if ok, err = s.ch.SendRequest("pty-req", true, r.Terminal.request()); err == nil && !ok {
+	if t := r.Terminal; t != nil {
+		pty := ssh.Marshal(rfc4254.PTYRequest{
+			Term: t.Name, Columns: t.Size.Columns, Rows: t.Size.Rows, Width: t.Size.Width, Height: t.Size.Height,
+			Modes: string(t.Modes),
+		})
+		if ok, err = s.ch.SendRequest("pty-req", true, pty); err == nil && !ok {
 			return errors.New("the peer refused a terminal")
 		}
 	}
-	switch payload := ssh.Marshal(struct{ Command string }{r.Command}); {
+	switch {
 	case r.Subsystem:
-		ok, err = s.ch.SendRequest("subsystem", true, payload)
+		ok, err = s.ch.SendRequest("subsystem", true, text(r.Command))
 	case r.Command == "":
 		ok, err = s.ch.SendRequest("shell", true, nil)
 	default:
-		ok, err = s.ch.SendRequest("exec", true, payload)
+		ok, err = s.ch.SendRequest("exec", true, text(r.Command))
 	}
 	if err == nil && !ok {
 		err = fmt.Errorf("the peer refused to run %s", brief(r.Command))
@@ -195,12 +183,7 @@ func (s *session) requests(reqs <-chan *ssh.Request) {
 				s.status = &Status{Code: int(min(msg.Status, 255))}
 			}
 		case "exit-signal":
-			var msg struct {
-				Signal     string
-				CoreDumped bool
-				Message    string
-				Language   string
-			}
+			var msg rfc4254.ExitSignal
 			if ssh.Unmarshal(req.Payload, &msg) == nil {
 				n := unix.SignalNum("SIG" + msg.Signal)
 				s.status = &Status{Code: 128 + int(n), Signal: n} // n is 0 for a signal that Linux does not have
@@ -231,37 +214,20 @@ func (s *session) copyIn(from io.Reader) {
 }
 
 // notices forwards signals and sizes until the command has ended.
-func (s *session) notices(signals <-chan os.Signal, sizes <-chan windowSize) {
+func (s *session) notices(signals <-chan os.Signal, sizes <-chan rfc4254.Size) {
 	for {
 		select {
-		case sig, ok := <-signals:
-			if !ok {
-				signals = nil
-				continue
-			}
-			if name := signalName(sig); name != "" {
+		case sig := <-signals:
+			n, _ := sig.(syscall.Signal)
+			if name := rfc4254.SignalName(n); name != "" {
 				_, _ = s.ch.SendRequest("signal", false, ssh.Marshal(struct{ Name string }{name}))
 			}
 		case size := <-sizes:
-			_, _ = s.ch.SendRequest("window-change", false, size.change())
+			_, _ = s.ch.SendRequest("window-change", false, ssh.Marshal(size))
 		case <-s.over:
 			return
 		}
 	}
-}
-
-// signalName returns the name that RFC 4254, 6.10, or OpenSSH gives a signal (except INFO), or "".
-func signalName(sig os.Signal) string {
-	n, ok := sig.(syscall.Signal)
-	if !ok {
-		return ""
-	}
-	switch n {
-	case unix.SIGABRT, unix.SIGALRM, unix.SIGFPE, unix.SIGHUP, unix.SIGILL, unix.SIGINT, unix.SIGKILL,
-		unix.SIGPIPE, unix.SIGQUIT, unix.SIGSEGV, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2:
-		return unix.SignalName(n)[len("SIG"):]
-	}
-	return ""
 }
 
 // gate is a writer that can be shut: after that no Write is in progress, and none will reach w.

@@ -23,6 +23,6 @@ func (p *Pool) Connect(ctx context.Context, t Target) (Target, error) {
 	if err != nil {
 		return t, err
 	}
-	t.ID = l.id
+	t.ID = l.conn.id
 	return t, nil
 }

@@ -18,7 +18,7 @@ import (
 
 // ServeKey lets other ssh clients of this container log in with the job's key without seeing it: it serves the protocol
 // of ssh-agent(1) on a Unix socket until ctx ends. The agent holds this one key, signs only logins, and refuses every
-// change. Like ServeAgent, it serves only processes of its own user and of root. Of a it uses Person.
+// change. Like ServeAgent, it serves only processes of its own user and of root. It uses only a.Person.
 func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) error {
 	refuse := func(err error) { p.cfg.Logger.Warn("refused to sign a login", "err", err) }
 	err := unixsock.Server{
@@ -48,8 +48,7 @@ func (p *Pool) ServeKey(ctx context.Context, ln *net.UnixListener, a Agent) erro
 	return nil
 }
 
-// The messages of draft-ietf-sshm-ssh-agent, 5. A message is its length (4 bytes, big endian), its number and its
-// content.
+// The messages of draft-ietf-sshm-ssh-agent, 5: a length (4 bytes, big endian), a number and the content.
 const (
 	agentFailure         = 5
 	agentListKeys        = 11
@@ -61,8 +60,8 @@ const (
 	loginRequest    byte = 50 // SSH_MSG_USERAUTH_REQUEST
 )
 
-// answerKey answers the messages of one client until it leaves, and returns why it ended. It does not use x/crypto's
-// agent, which writes refusals to the standard logger of the process.
+// answerKey answers the messages of one client until it disconnects, and returns why it ended. It does not use
+// x/crypto's agent, which writes refusals to the standard logger of the process.
 func answerKey(conn io.ReadWriter, key ssh.Signer) error {
 	for {
 		var head [4]byte
@@ -77,9 +76,8 @@ func answerKey(conn io.ReadWriter, key ssh.Signer) error {
 		if _, err := io.ReadFull(conn, message); err != nil {
 			return err
 		}
-		answer := answerMessage(message, key)
-		length := binary.BigEndian.AppendUint32(nil, uint32(len(answer)))
-		if _, err := conn.Write(append(length, answer...)); err != nil {
+		answer := struct{ Message []byte }{answerMessage(message, key)}
+		if _, err := conn.Write(ssh.Marshal(answer)); err != nil {
 			return err
 		}
 	}

@@ -37,10 +37,9 @@ const withArgument = "BbcDEeFIiJLlmOoPpQRSWw"
 //	[options] [user@]host [options] [--] words...
 //
 // As in OpenSSH, options may stand before and after the host, clustered or not, with their argument attached or in the
-// next word. The first word that is no option starts the command. Parse ignores almost all options, because the job
-// defines where a host is and how to log in there. An unknown option is a flag and never an error, because a launcher
-// may hang when its agent fails (MPICH hydra does). Unsupported holds the first option that asks for more than a
-// command on a host, such as -W, -L and -o RemoteCommand. The only error is a call without a host.
+// next word. Parse ignores almost all options, because the job defines where a host is and how to log in there. An
+// unknown option is a flag and never an error, because a launcher may hang when its agent fails (MPICH hydra does). The
+// only error is a call without a host.
 func Parse(args []string) (Invocation, error) {
 	var inv Invocation
 	rest, ended := inv.options(args)

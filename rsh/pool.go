@@ -1,11 +1,9 @@
 // Package rsh runs commands on the other containers of a job, the way rsh and ssh would, for mpirun and its relatives.
 //
-// It hides three things. A Pool keeps one authenticated SSH connection to each peer. It dials the peer at the first use
-// and again after a loss, so a command costs two round trips instead of a login. The control channel between two
-// containers uses the same connection. Parse reads the command lines that launchers write for a remote shell.
-// ServeAgent and Run are the two halves of the remote shell itself: Run, in the process that the launcher starts, only
-// passes its standard files and its command line to ServeAgent in the container's own paiinit, which holds the warm
-// connections.
+// A Pool keeps one authenticated SSH connection to each peer, for commands and for the control channel, so a command
+// costs two round trips instead of a login. Parse reads the command lines that launchers write for a remote shell. Run,
+// in the process that the launcher starts, only passes its standard files and its command line to ServeAgent in the
+// container's own paiinit, which holds the Pool.
 //
 // The client accepts only the host key that is derived for the container: there is no "accept new", no known_hosts and
 // no option to change that. It never prompts, forwards nothing, and reads no file.
@@ -51,49 +49,24 @@ type Config struct {
 	Host  func(id string) ssh.PublicKey // the host key of the container with this id; nil result = no such container
 	Label string                        // the label of our job and attempt; "" = do not compare labels
 
-	// DialTimeout bounds connecting (5 s of it at most), handshake and login together; 0 = 20 s.
-	DialTimeout time.Duration
-	// Keepalive is the interval of keepalive requests on each connection until Watch changes it; 0 = 15 s.
-	Keepalive time.Duration
-	// KeepaliveMisses bounds how many intervals a keepalive request may stay unanswered before the connection is
-	// closed; 0 = 3.
-	KeepaliveMisses int
-
-	// Sessions is the number of sessions on one connection before the pool opens another one; 0 = 64. A peer may allow
-	// fewer.
-	Sessions int
-
-	// AckTimeout bounds how long the machine of a peer may leave TCP data unacknowledged before the connection is lost;
-	// 0 = 20 s. A stopped process is not silent, because its kernel still acknowledges. Watch changes it.
-	AckTimeout time.Duration
-
 	// Dial opens a stream to a peer; nil = TCP.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
 	Logger *slog.Logger // nil = discard
 }
 
-func (c Config) withDefaults() Config {
-	if c.DialTimeout == 0 {
-		c.DialTimeout = 20 * time.Second
-	}
-	if c.Keepalive == 0 {
-		c.Keepalive = 15 * time.Second
-	}
-	if c.KeepaliveMisses == 0 {
-		c.KeepaliveMisses = 3
-	}
-	if c.Sessions == 0 {
-		c.Sessions = 64
-	}
-	if c.AckTimeout == 0 {
-		c.AckTimeout = 20 * time.Second
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	return c
-}
+const (
+	dialTimeout     = 20 * time.Second // for connecting, handshake and login together
+	connectTimeout  = 5 * time.Second  // for connecting
+	longestTurn     = 5 * time.Second  // for a connection's wait for its login: a small part of sshd's 30 s
+	keepalive       = 15 * time.Second // between two keepalive requests
+	keepaliveMisses = 3                // after this many intervals without an answer, the connection is closed
+	mostSessions    = 64               // on one connection; then the pool opens another one. A peer may allow fewer
+
+	// ackTimeout bounds how long the machine of a peer may leave TCP data unacknowledged before the connection is lost.
+	// A stopped process is not silent, because its kernel still acknowledges.
+	ackTimeout = 20 * time.Second
+)
 
 // Pool holds one connection to each peer, by ID and address, and more while that one has no room for another session.
 // Its methods may be called concurrently.
@@ -101,13 +74,13 @@ type Pool struct {
 	cfg        Config
 	mu         sync.Mutex
 	links      map[peer]*link
-	ackTimeout time.Duration // Config.AckTimeout until Watch changes it
-	pause      atomic.Int64  // Config.Keepalive until Watch changes it
+	ackTimeout time.Duration // ackTimeout until Watch changes it
+	pause      atomic.Int64  // keepalive until Watch changes it
 	turns      turns
 	closed     bool
 	wg         sync.WaitGroup // all goroutines; nothing is added once closed is set
 
-	longestTurn time.Duration // longestTurn, except in tests
+	longestTurn, dialTimeout time.Duration // the constants, except in tests
 }
 
 type peer struct {
@@ -121,15 +94,13 @@ type link struct {
 	keys    []peer // its keys in Pool.links
 	ready   chan struct{}
 	cancel  context.CancelFunc // ends the dialling
-	limit   *time.Timer        // ends it at DialTimeout; stopped while the login waits for its turn
+	limit   *time.Timer        // ends it after dialTimeout; stopped while the login waits for its turn
 	stage   atomic.Value       // string; the stage that dialling has reached
 	waiting int                // callers that wait for ready; under Pool.mu
 
 	sessions, room int // sessions that are open or being opened, and their limit; under Pool.mu
 
-	conn ssh.Conn
-	tcp  *greeting
-	id   string // the id that the peer has proven
+	conn *connection
 	lost chan struct{}
 	err  error
 }
@@ -138,23 +109,31 @@ var errClosed = errors.New("the pool is closed")
 
 // New returns a pool without connections. The caller closes it.
 func New(cfg Config) *Pool {
-	cfg = cfg.withDefaults()
-	p := &Pool{cfg: cfg, ackTimeout: cfg.AckTimeout, links: map[peer]*link{}, longestTurn: longestTurn}
-	p.pause.Store(int64(cfg.Keepalive))
+	p := &Pool{
+		cfg: cfg, ackTimeout: ackTimeout, links: map[peer]*link{}, longestTurn: longestTurn, dialTimeout: dialTimeout,
+	}
+	if cfg.Logger == nil {
+		p.cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Dial == nil {
+		p.cfg.Dial = p.dialTCP
+	}
+	p.pause.Store(int64(keepalive))
 	return p
 }
 
-// Watch changes Config.AckTimeout and Config.Keepalive, also for open connections. Before the launch a lossy network
-// should not cost a connection; after it, the loss of a machine must be noticed soon. The kernels detect that without
-// waking a process; a keepalive request wakes both ends in the middle of the job.
+// Watch changes how long a peer's machine may acknowledge nothing (until then 20 s) and the interval of keepalive
+// requests (15 s), also for open connections. Before the launch a lossy network should not cost a connection; after it,
+// the loss of a machine must be noticed soon. The kernels detect that without waking a process; a keepalive request
+// wakes both ends in the middle of the job.
 func (p *Pool) Watch(ackTimeout, keepalive time.Duration) {
 	p.pause.Store(int64(keepalive))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ackTimeout = ackTimeout
 	for _, l := range p.links {
-		if l.tcp != nil {
-			_ = tcp.Watch(l.tcp.Conn, ackTimeout) // fails only if the connection has ended
+		if l.conn != nil {
+			_ = tcp.Watch(l.conn.tcp.Conn, ackTimeout) // fails only if the connection has ended
 		}
 	}
 }
@@ -183,20 +162,20 @@ func (p *Pool) start(f func()) bool {
 	return true
 }
 
-// Control opens the channel "control@paiinit" on the kept connection. Its Read returns an error (io.EOF or another) as
-// soon as the peer closes the channel or the connection is lost; there is no other signal of a loss. The error is
-// syscall.ETIMEDOUT if the peer's machine has fallen silent. Close ends Read and Write at once, even if the peer's
-// processes are frozen. A pending Write may still read its argument after that, so the caller must not change it. The
-// error of Control is a *DialError. The caller closes the channel.
+// Control opens the channel "control@paiinit" on the kept connection; its error is a *DialError. Read returns an error
+// as soon as the peer closes the channel or the connection is lost, syscall.ETIMEDOUT if the peer's machine has fallen
+// silent; there is no other signal of a loss. Close ends Read and Write at once, even if the peer's processes are
+// frozen. A pending Write may still read its argument after that, so the caller must not change it.
 func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error) {
-	ch, reqs, l, err := p.open(ctx, t, "control@paiinit")
+	ch, err := p.open(ctx, t, "control@paiinit")
 	if err != nil {
 		return nil, err
 	}
 	in, pump := io.Pipe()
-	c := &control{ch: ch, in: in, tcp: l.tcp, pool: p, closed: make(chan struct{})}
-	if !p.start(func() { ssh.DiscardRequests(reqs) }) ||
-		!p.start(func() { _ = pump.CloseWithError(copyControl(pump, ch, l.tcp)) }) {
+	c := &control{ch: ch, in: in, pool: p}
+	c.closed, c.end = context.WithCancel(context.Background())
+	if !p.start(func() { ssh.DiscardRequests(ch.reqs) }) ||
+		!p.start(func() { _ = pump.CloseWithError(copyControl(pump, ch)) }) {
 		_ = ch.Close()
 		return nil, &DialError{t, stageChannel, errClosed}
 	}
@@ -207,51 +186,47 @@ func (p *Pool) Control(ctx context.Context, t Target) (io.ReadWriteCloser, error
 // close, and its Close waits for room in the socket: with a frozen peer all three block until the connection ends. So
 // they run in goroutines that Pool.Close waits for.
 type control struct {
-	ch     ssh.Channel
+	ch     *channel
 	in     *io.PipeReader
-	tcp    *greeting
 	pool   *Pool
-	closed chan struct{}
-	once   sync.Once
+	closed context.Context // ends at Close
+	end    context.CancelFunc
 }
 
 func (c *control) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 func (c *control) Write(b []byte) (int, error) {
-	type result struct {
-		n   int
-		err error
-	}
-	written := make(chan result, 1)
+	written := make(chan error, 1)
 	if !c.pool.start(func() {
-		n, err := c.ch.Write(b)
-		written <- result{n, err}
+		_, err := c.ch.Write(b)
+		written <- err
 	}) {
 		return 0, errClosed
 	}
 	select {
-	case r := <-written:
-		return r.n, r.err
-	case <-c.closed:
+	case err := <-written:
+		if err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	case <-c.closed.Done():
 		return 0, net.ErrClosed
 	}
 }
 
 // LocalAddr returns the address of this container on the connection.
-func (c *control) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+func (c *control) LocalAddr() net.Addr { return c.ch.link.conn.LocalAddr() }
 
 func (c *control) Close() error {
-	c.once.Do(func() {
-		close(c.closed)
-		_ = c.in.Close()
-		c.pool.start(func() { _ = c.ch.Close() }) // a closed pool has ended the connection already
-	})
+	c.end()
+	_ = c.in.Close()
+	c.pool.start(func() { _ = c.ch.Close() }) // a closed pool has ended the connection already
 	return nil
 }
 
 // copyControl copies what the peer sends until the channel ends, and returns the reason.
-func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
-	b := make([]byte, controlBuffer)
+func copyControl(to io.Writer, ch *channel) error {
+	b := make([]byte, 1024) // holds nearly every message between two ranks
 	for {
 		n, err := ch.Read(b)
 		if n > 0 {
@@ -260,45 +235,40 @@ func copyControl(to io.Writer, ch ssh.Channel, tcp *greeting) error {
 			}
 		}
 		if err != nil {
-			return tcp.loss.Explain(err)
+			return ch.link.conn.tcp.loss.Explain(err)
 		}
 	}
 }
 
-// controlBuffer holds nearly every message between two ranks.
-const controlBuffer = 1024
-
 // open opens a channel. If the kept connection turns out to be dead, open replaces it once.
-func (p *Pool) open(ctx context.Context, t Target, kind string) (ssh.Channel, <-chan *ssh.Request, *link, error) {
+func (p *Pool) open(ctx context.Context, t Target, kind string) (*channel, error) {
 	for fresh := false; ; fresh = true {
 		l, err := p.link(ctx, t, 0)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, err
 		}
-		ch, reqs, err := p.openOn(ctx, l, kind)
+		ch, err := p.openOn(ctx, l, kind)
 		if err == nil {
-			return ch, reqs, l, nil
+			return ch, nil
 		}
 		// A refusal proves that the peer is alive; when ctx has ended, no caller waits any more.
-		var refused *ssh.OpenChannelError
-		if fresh || errors.As(err, &refused) || ctx.Err() != nil {
-			return nil, nil, nil, &DialError{t, stageChannel, err}
+		if _, refused := errors.AsType[*ssh.OpenChannelError](err); fresh || refused || ctx.Err() != nil {
+			return nil, &DialError{t, stageChannel, err}
 		}
 		p.forget(l)
-		l.close()
 	}
 }
 
-// opened is a session channel and its place on a connection.
-type opened struct {
-	ch      ssh.Channel
-	reqs    <-chan *ssh.Request
-	link    *link
-	release func() // to be called once the channel is closed
+// channel is an open channel and its connection.
+type channel struct {
+	ssh.Channel
+	reqs <-chan *ssh.Request
+	link *link
 }
 
-// openSession opens a session channel on the first connection that has room for it. The caller calls release.
-func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
+// openSession opens a session channel on the first connection that has room for it. The caller calls leave once the
+// channel is closed.
+func (p *Pool) openSession(ctx context.Context, t Target) (*channel, error) {
 	fresh := false
 	for lane := 0; ; {
 		l, err := p.link(ctx, t, lane)
@@ -309,9 +279,9 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 			lane++
 			continue
 		}
-		ch, reqs, err := p.openOn(ctx, l, "session")
+		ch, err := p.openOn(ctx, l, "session")
 		if err == nil {
-			return &opened{ch, reqs, l, func() { p.leave(l) }}, nil
+			return ch, nil
 		}
 		var refused *ssh.OpenChannelError
 		switch full := p.leave(l); {
@@ -324,7 +294,6 @@ func (p *Pool) openSession(ctx context.Context, t Target) (*opened, error) {
 		default:
 			fresh = true
 			p.forget(l)
-			l.close()
 		}
 	}
 }
@@ -340,8 +309,7 @@ func (p *Pool) enter(l *link) bool {
 	return true
 }
 
-// leave gives a place back and returns how many are still taken. It closes an extra connection that has no session
-// left.
+// leave gives a place back and returns how many are taken. It closes an extra connection that has no session left.
 func (p *Pool) leave(l *link) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -370,17 +338,16 @@ var errLost = errors.New("the connection was lost")
 // Close does not wait for its goroutine: if the connection ends after OpenChannel has made the channel and before it
 // sends the request, that call never returns (x/crypto v0.58 ssh/mux.go: loop ends the channels it knows, then closes
 // the connection).
-func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <-chan *ssh.Request, error) {
+func (p *Pool) openOn(ctx context.Context, l *link, kind string) (*channel, error) {
 	type opened struct {
-		ch   ssh.Channel
-		reqs <-chan *ssh.Request
-		err  error
+		ch  *channel
+		err error
 	}
 	done := make(chan opened)
 	go func() {
 		ch, reqs, err := l.conn.OpenChannel(kind, nil)
 		select {
-		case done <- opened{ch, reqs, err}:
+		case done <- opened{&channel{ch, reqs, l}, err}:
 			return
 		case <-ctx.Done():
 		case <-l.lost:
@@ -392,16 +359,16 @@ func (p *Pool) openOn(ctx context.Context, l *link, kind string) (ssh.Channel, <
 	}()
 	select {
 	case o := <-done:
-		return o.ch, o.reqs, o.err
+		return o.ch, o.err
 	case <-ctx.Done():
-		return nil, nil, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case <-l.lost:
-		return nil, nil, errLost
+		return nil, errLost
 	}
 }
 
 // link returns the connection to the target, and dials if there is none. Concurrent callers wait for the same attempt,
-// each for as long as its own ctx allows. The attempt ends when the last of them has left.
+// each for as long as its own ctx allows. The attempt ends when the last of them has given up.
 func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	key := peer{t.ID, t.Addr, lane}
 	p.mu.Lock()
@@ -412,13 +379,13 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	l := p.links[key]
 	if l == nil {
 		dialling, end := context.WithCancelCause(context.Background())
-		limit := time.AfterFunc(p.cfg.DialTimeout, func() { end(fmt.Errorf("no answer within %v", p.cfg.DialTimeout)) })
+		limit := time.AfterFunc(p.dialTimeout, func() { end(fmt.Errorf("no answer within %v", p.dialTimeout)) })
 		cancel := func() {
 			limit.Stop()
 			end(nil)
 		}
 		l = &link{keys: []peer{key}, ready: make(chan struct{}), cancel: cancel, limit: limit,
-			lost: make(chan struct{}), room: p.cfg.Sessions}
+			lost: make(chan struct{}), room: mostSessions}
 		l.stage.Store(stageConnect)
 		p.links[key] = l
 		p.wg.Go(func() { p.dial(dialling, t, l) })
@@ -426,11 +393,9 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 	l.waiting++
 	p.mu.Unlock()
 
-	var gone error
 	select {
 	case <-l.ready:
 	case <-ctx.Done():
-		gone = context.Cause(ctx)
 	}
 
 	p.mu.Lock()
@@ -445,17 +410,20 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 		p.drop(l)
 		l.cancel()
 	}
-	return nil, &DialError{t, l.stage.Load().(string), gone}
+	return nil, &DialError{t, l.stage.Load().(string), context.Cause(ctx)}
 }
 
 // dial connects a new link and then serves it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	defer l.cancel()
-	conn, greeted, chans, reqs, id, err := p.handshake(ctx, t, l)
+	c, err := p.handshake(ctx, t, l)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx) // says more than "use of closed network connection"
+	}
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {
-		_ = conn.Close() // every caller has left
+		_ = c.Close() // every caller has given up
 		err = errClosed
 	}
 	if err != nil {
@@ -465,9 +433,9 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 		p.mu.Unlock()
 		return
 	}
-	l.conn, l.tcp, l.id = conn, greeted, id
-	_ = tcp.Watch(greeted.Conn, p.ackTimeout) // fails only if the connection has ended
-	if key := (peer{id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
+	l.conn = c
+	_ = tcp.Watch(c.tcp.Conn, p.ackTimeout) // fails only if the connection has ended
+	if key := (peer{c.id, t.Addr, l.keys[0].lane}); p.links[key] == nil {
 		l.keys = append(l.keys, key) // the caller gave no id
 		p.links[key] = l
 	}
@@ -475,20 +443,19 @@ func (p *Pool) dial(ctx context.Context, t Target, l *link) {
 	p.mu.Unlock()
 
 	started := time.Now()
-	log := p.cfg.Logger.With("peer", t.Name, "id", id, "addr", t.Addr)
-	log.Debug("connected", "version", string(conn.ServerVersion()))
+	log := p.cfg.Logger.With("peer", t.Name, "id", c.id, "addr", t.Addr)
+	log.Debug("connected", "version", string(c.ServerVersion()))
 	var watch sync.WaitGroup
 	watch.Go(func() { p.keepalive(l) })
-	watch.Go(func() { ssh.DiscardRequests(reqs) })
-	for ch := range chans {
+	watch.Go(func() { ssh.DiscardRequests(c.reqs) })
+	for ch := range c.chans {
 		// Fails only if the connection does, which ends the loop.
 		_ = ch.Reject(ssh.Prohibited, "paiinit's client accepts no channels")
 	}
 	close(l.lost)
 	p.forget(l)
-	l.close()
 	watch.Wait()
-	log.Debug("connection ended", "elapsed", time.Since(started), "err", conn.Wait())
+	log.Debug("connection ended", "elapsed", time.Since(started), "err", c.Wait())
 }
 
 // keepalive sends keepalive requests until the connection is lost. It closes a connection whose peer does not answer.
@@ -508,11 +475,11 @@ func (p *Pool) keepalive(l *link) {
 			waiting, missed = false, 0
 			tick.Reset(time.Duration(p.pause.Load()))
 		case <-tick.C:
-			tick.Reset(p.cfg.Keepalive)
+			tick.Reset(keepalive)
 			if waiting {
-				if missed++; missed >= p.cfg.KeepaliveMisses {
+				if missed++; missed >= keepaliveMisses {
 					p.cfg.Logger.Info("peer does not answer keepalives, closing the connection",
-						"id", l.id, "addr", l.keys[0].addr, "elapsed", p.cfg.Keepalive*time.Duration(missed))
+						"id", l.conn.id, "addr", l.keys[0].addr, "elapsed", keepalive*time.Duration(missed))
 					l.close()
 				}
 				continue
@@ -527,14 +494,15 @@ func (p *Pool) keepalive(l *link) {
 	}
 }
 
-// forget makes the next caller dial again.
+// forget closes a link and makes the next caller dial again.
 func (p *Pool) forget(l *link) {
 	p.mu.Lock()
 	p.drop(l)
 	p.mu.Unlock()
+	l.close()
 }
 
-// drop is forget with p.mu held.
+// drop makes the next caller dial again. The caller holds p.mu.
 func (p *Pool) drop(l *link) {
 	for _, k := range l.keys {
 		if p.links[k] == l {
@@ -543,7 +511,7 @@ func (p *Pool) drop(l *link) {
 	}
 }
 
-// close ends a link, whatever state it is in. It needs p.mu, or a link that is ready.
+// close ends a link in any state. It needs p.mu, or a link that is ready.
 func (l *link) close() {
 	l.cancel()
 	if l.conn != nil {

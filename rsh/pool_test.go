@@ -176,7 +176,8 @@ func TestLastCallerLeaves(t *testing.T) {
 			return true
 		}
 	})
-	p := testPool(t, func(c *Config) { c.DialTimeout = time.Minute })
+	p := testPool(t, nil)
+	p.dialTimeout = time.Minute
 	ctx, cancel := context.WithCancel(testCtx(t))
 	done := make(chan error, 1)
 	go func() {
@@ -271,9 +272,10 @@ func TestErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			peer := startPeer(t, "worker-1", tt.set)
-			p := testPool(t, func(c *Config) { c.DialTimeout = 300 * time.Millisecond })
+			p := testPool(t, nil)
+			p.dialTimeout = 300 * time.Millisecond
 			if tt.is != nil || tt.text == "" {
-				p.cfg.DialTimeout = 20 * time.Second // must not be the reason for the end
+				p.dialTimeout = 20 * time.Second // must not be the reason for the end
 			}
 			_, err := p.Connect(testCtx(t), peer.target)
 			var dial *DialError
@@ -358,11 +360,15 @@ func TestCloseEndsEverything(t *testing.T) {
 	require.NoError(t, err)
 	out := &lines{got: make(chan string, 8)}
 	done := make(chan error, 1)
+	session, err := p.openSession(ctx, peer.target)
+	require.NoError(t, err)
+	started := make(chan struct{})
 	go func() {
-		_, err := p.Exec(ctx, peer.target, request{Command: "hang", Stdout: out})
+		_, err := p.exec(ctx, peer.target, session, request{Command: "hang", Stdout: out}, func() { close(started) })
 		done <- err
 	}()
 	require.Equal(t, "started\n", <-out.got)
+	<-started // output may come before the answer to the request has been read
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
 	_, err = ch.Read(make([]byte, 1))
@@ -379,7 +385,8 @@ func TestCloseWhileDialling(t *testing.T) {
 	peer := startPeer(t, "worker-1", func(s *peerServer) {
 		s.raw = func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
 	})
-	p := testPool(t, func(c *Config) { c.DialTimeout = time.Hour })
+	p := testPool(t, nil)
+	p.dialTimeout = time.Hour
 	done := make(chan error, 1)
 	go func() {
 		_, err := p.Connect(testCtx(t), peer.target)
@@ -616,7 +623,7 @@ func TestWatch(t *testing.T) {
 	l, err := p.link(testCtx(t), peer.target, 0)
 	require.NoError(t, err)
 	option := func(level, name int) (value int) {
-		raw, err := l.tcp.Conn.(*net.TCPConn).SyscallConn()
+		raw, err := l.conn.tcp.Conn.(*net.TCPConn).SyscallConn()
 		require.NoError(t, err)
 		require.NoError(t, raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), level, name) }))
 		require.NoError(t, err)
@@ -630,7 +637,7 @@ func TestWatch(t *testing.T) {
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
 	require.Equal(t, 1, option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
 
-	l.tcp.loss.Note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
+	l.conn.tcp.loss.Note(&net.OpError{Op: "read", Err: syscall.ETIMEDOUT})
 	peer.drop()
 	_, err = io.Copy(io.Discard, ch)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)

@@ -38,7 +38,6 @@ func container(t testing.TB, k *jobkey.Keys, id string) rsh.Target {
 		Comment:    rsh.Comment(k.Label(), id),
 		Authorized: []ssh.PublicKey{k.User().PublicKey()},
 		Environ:    []string{"PATH=" + os.Getenv("PATH"), "CONTAINER=" + id},
-		Dir:        t.TempDir(),
 		Grace:      100 * time.Millisecond,
 		Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
 			"control@paiinit": func(_ context.Context, ch io.ReadWriteCloser, _ net.Addr) {

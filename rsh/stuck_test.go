@@ -83,11 +83,11 @@ func (c stuckConn) Close() error { return nil }
 func TestOpeningAChannelEndsWithTheConnection(t *testing.T) {
 	conn := stuckConn{release: make(chan struct{})}
 	defer close(conn.release)
-	l := &link{conn: conn, lost: make(chan struct{})}
+	l := &link{conn: &connection{Conn: conn}, lost: make(chan struct{})}
 	p := New(Config{})
 	failed := make(chan error)
 	go func() {
-		_, _, err := p.openOn(t.Context(), l, "session")
+		_, err := p.openOn(t.Context(), l, "session")
 		failed <- err
 	}()
 	close(l.lost)

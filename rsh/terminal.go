@@ -3,43 +3,22 @@ package rsh
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 
-	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rawconn"
+	"github.com/paiinit/paiinit/internal/rfc4254"
 )
 
 // terminal describes the terminal that a command gets.
 type terminal struct {
 	Name  string // its type, as in TERM; "" = unknown
-	Size  windowSize
+	Size  rfc4254.Size
 	Modes []byte // in the encoding of RFC 4254, 8; nil = the peer's own
-}
-
-// windowSize is the size of a terminal in characters and in pixels; 0 = unknown.
-type windowSize struct{ Columns, Rows, Width, Height uint16 }
-
-// request returns the payload of "pty-req" (RFC 4254, 6.2).
-func (t *terminal) request() []byte {
-	return ssh.Marshal(struct {
-		Name                         string
-		Columns, Rows, Width, Height uint32
-		Modes                        string
-	}{
-		t.Name, uint32(t.Size.Columns), uint32(t.Size.Rows), uint32(t.Size.Width), uint32(t.Size.Height),
-		string(t.Modes),
-	})
-}
-
-// change returns the payload of "window-change" (RFC 4254, 6.7).
-func (s windowSize) change() []byte {
-	return ssh.Marshal(struct{ Columns, Rows, Width, Height uint32 }{
-		uint32(s.Columns), uint32(s.Rows), uint32(s.Width), uint32(s.Height),
-	})
 }
 
 // encode returns the field of a request to the agent: "" for no terminal, else size, modes and name, separated by
@@ -60,12 +39,12 @@ func decodeTerminal(text string) (*terminal, error) {
 		return nil, fmt.Errorf("reading the terminal %q: expected 6 fields", text)
 	}
 	t := &terminal{Name: fields[5]}
-	for i, to := range []*uint16{&t.Size.Columns, &t.Size.Rows, &t.Size.Width, &t.Size.Height} {
+	for i, to := range []*uint32{&t.Size.Columns, &t.Size.Rows, &t.Size.Width, &t.Size.Height} {
 		n, err := strconv.ParseUint(fields[i], 10, 16)
 		if err != nil {
 			return nil, fmt.Errorf("reading the size of the terminal: %w", err)
 		}
-		*to = uint16(n)
+		*to = uint32(n)
 	}
 	var err error
 	if t.Modes, err = hex.DecodeString(fields[4]); err != nil {
@@ -74,58 +53,38 @@ func decodeTerminal(text string) (*terminal, error) {
 	return t, nil
 }
 
-func (s windowSize) bytes() []byte {
-	var b []byte
-	for _, n := range []uint16{s.Columns, s.Rows, s.Width, s.Height} {
-		b = binary.BigEndian.AppendUint16(b, n)
+// encodeSize returns the content of a frame.Resize.
+func encodeSize(s rfc4254.Size) (b []byte) {
+	for _, n := range []uint32{s.Columns, s.Rows, s.Width, s.Height} {
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
 	}
 	return b
 }
 
-func parseSize(b []byte) (s windowSize, ok bool) {
+func decodeSize(b []byte) (s rfc4254.Size, ok bool) {
 	if len(b) != 8 {
 		return s, false
 	}
-	for i, to := range []*uint16{&s.Columns, &s.Rows, &s.Width, &s.Height} {
-		*to = binary.BigEndian.Uint16(b[2*i:])
+	for i, to := range []*uint32{&s.Columns, &s.Rows, &s.Width, &s.Height} {
+		*to = uint32(binary.BigEndian.Uint16(b[2*i:]))
 	}
 	return s, true
 }
 
-// screen is the local terminal of the person.
-type screen struct {
-	file  *os.File
-	saved *unix.Termios // the modes before raw; nil = not raw
-}
-
-// openScreen returns the terminal behind a file, or nil if the file is not a terminal.
-func openScreen(file *os.File) *screen {
-	s := &screen{file: file}
-	isTerminal := func(fd int) error {
+func isTerminal(file *os.File) bool {
+	return rawconn.Control(file, func(fd int) error {
 		_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 		return err
-	}
-	if file == nil || s.with(isTerminal) != nil {
-		return nil
-	}
-	return s
+	}) == nil
 }
 
-// with calls f with the descriptor, and leaves O_NONBLOCK as it is.
-func (s *screen) with(f func(fd int) error) error {
-	raw, err := s.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var ferr error
-	return errors.Join(raw.Control(func(fd uintptr) { ferr = f(int(fd)) }), ferr)
-}
-
-func (s *screen) size() (size windowSize) {
-	_ = s.with(func(fd int) error { // on failure the size stays unknown
+func (k *keyboard) size() (size rfc4254.Size) {
+	_ = rawconn.Control(k.file, func(fd int) error { // on failure the size stays unknown
 		w, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 		if err == nil {
-			size = windowSize{w.Col, w.Row, w.Xpixel, w.Ypixel}
+			size = rfc4254.Size{
+				Columns: uint32(w.Col), Rows: uint32(w.Row), Width: uint32(w.Xpixel), Height: uint32(w.Ypixel),
+			}
 		}
 		return err
 	})
@@ -134,8 +93,8 @@ func (s *screen) size() (size windowSize) {
 
 // raw passes every key to the remote command: the local terminal no longer echoes, edits, or turns keys into signals.
 // It returns the previous modes, which the remote terminal should have.
-func (s *screen) raw() (modes []byte, err error) {
-	err = s.with(func(fd int) error {
+func (k *keyboard) raw() (modes []byte, err error) {
+	err = rawconn.Control(k.file, func(fd int) error {
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 		if err != nil {
 			return err
@@ -149,66 +108,13 @@ func (s *screen) raw() (modes []byte, err error) {
 		if err := unix.IoctlSetTermios(fd, unix.TCSETSW, t); err != nil {
 			return err
 		}
-		s.saved, modes = &saved, encodeModes(&saved)
+		k.saved, modes = &saved, rfc4254.EncodeModes(&saved)
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("setting up the terminal: %w", err)
 	}
 	return modes, nil
-}
-
-// restore undoes raw.
-func (s *screen) restore() {
-	if s.saved != nil {
-		// This fails if the terminal no longer exists.
-		_ = s.with(func(fd int) error { return unix.IoctlSetTermios(fd, unix.TCSETSW, s.saved) })
-		s.saved = nil
-	}
-}
-
-// encodeModes returns the modes that both RFC 4254, 8 and Linux define.
-func encodeModes(t *unix.Termios) []byte {
-	const end, none = 0, 255
-	var b []byte
-	mode := func(op byte, value uint32) { b = binary.BigEndian.AppendUint32(append(b, op), value) }
-	for _, c := range []struct {
-		op    byte
-		index int
-	}{
-		{ssh.VINTR, unix.VINTR}, {ssh.VQUIT, unix.VQUIT}, {ssh.VERASE, unix.VERASE}, {ssh.VKILL, unix.VKILL},
-		{ssh.VEOF, unix.VEOF}, {ssh.VEOL, unix.VEOL}, {ssh.VEOL2, unix.VEOL2}, {ssh.VSTART, unix.VSTART},
-		{ssh.VSTOP, unix.VSTOP}, {ssh.VSUSP, unix.VSUSP}, {ssh.VREPRINT, unix.VREPRINT}, {ssh.VWERASE, unix.VWERASE},
-		{ssh.VLNEXT, unix.VLNEXT}, {ssh.VDISCARD, unix.VDISCARD},
-	} {
-		value := uint32(t.Cc[c.index])
-		if value == 0 { // termios(3), _POSIX_VDISABLE
-			value = none
-		}
-		mode(c.op, value)
-	}
-	for _, f := range []struct {
-		op         byte
-		field, bit uint32
-	}{
-		{ssh.IGNPAR, t.Iflag, unix.IGNPAR}, {ssh.PARMRK, t.Iflag, unix.PARMRK}, {ssh.INPCK, t.Iflag, unix.INPCK},
-		{ssh.ISTRIP, t.Iflag, unix.ISTRIP}, {ssh.INLCR, t.Iflag, unix.INLCR}, {ssh.IGNCR, t.Iflag, unix.IGNCR},
-		{ssh.ICRNL, t.Iflag, unix.ICRNL}, {ssh.IUCLC, t.Iflag, unix.IUCLC}, {ssh.IXON, t.Iflag, unix.IXON},
-		{ssh.IXANY, t.Iflag, unix.IXANY}, {ssh.IXOFF, t.Iflag, unix.IXOFF}, {ssh.IMAXBEL, t.Iflag, unix.IMAXBEL},
-		{ssh.IUTF8, t.Iflag, unix.IUTF8},
-		{ssh.ISIG, t.Lflag, unix.ISIG}, {ssh.ICANON, t.Lflag, unix.ICANON}, {ssh.XCASE, t.Lflag, unix.XCASE},
-		{ssh.ECHO, t.Lflag, unix.ECHO}, {ssh.ECHOE, t.Lflag, unix.ECHOE}, {ssh.ECHOK, t.Lflag, unix.ECHOK},
-		{ssh.ECHONL, t.Lflag, unix.ECHONL}, {ssh.NOFLSH, t.Lflag, unix.NOFLSH}, {ssh.TOSTOP, t.Lflag, unix.TOSTOP},
-		{ssh.IEXTEN, t.Lflag, unix.IEXTEN}, {ssh.ECHOCTL, t.Lflag, unix.ECHOCTL}, {ssh.ECHOKE, t.Lflag, unix.ECHOKE},
-		{ssh.PENDIN, t.Lflag, unix.PENDIN},
-		{ssh.OPOST, t.Oflag, unix.OPOST}, {ssh.OLCUC, t.Oflag, unix.OLCUC}, {ssh.ONLCR, t.Oflag, unix.ONLCR},
-		{ssh.OCRNL, t.Oflag, unix.OCRNL}, {ssh.ONOCR, t.Oflag, unix.ONOCR}, {ssh.ONLRET, t.Oflag, unix.ONLRET},
-	} {
-		mode(f.op, uint32(min(f.field&f.bit, 1)))
-	}
-	mode(ssh.TTY_OP_ISPEED, 38400)
-	mode(ssh.TTY_OP_OSPEED, 38400)
-	return append(b, end)
 }
 
 // escapes recognises two escapes of ssh(1) after a newline: "~." ends the session, "~~" sends one "~". All other bytes

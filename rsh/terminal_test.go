@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/crypto/ssh"
-	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rfc4254"
 )
 
 func TestEscapes(t *testing.T) {
@@ -42,30 +42,13 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-func TestEncodeModes(t *testing.T) {
-	termios := unix.Termios{Iflag: unix.ICRNL, Oflag: unix.OPOST, Lflag: unix.ECHO | unix.ISIG}
-	termios.Cc[unix.VINTR] = 3
-	modes := encodeModes(&termios)
-	got := map[byte]uint32{}
-	for len(modes) > 1 {
-		got[modes[0]] = uint32(modes[1])<<24 | uint32(modes[2])<<16 | uint32(modes[3])<<8 | uint32(modes[4])
-		modes = modes[5:]
-	}
-	require.Equal(t, []byte{0}, modes)
-	for op, want := range map[byte]uint32{
-		ssh.VINTR: 3, ssh.VQUIT: 255, ssh.ICRNL: 1, ssh.IXON: 0, ssh.OPOST: 1, ssh.ONLCR: 0, ssh.ECHO: 1,
-		ssh.ISIG: 1, ssh.ICANON: 0, ssh.TTY_OP_OSPEED: 38400,
-	} {
-		require.Equal(t, want, got[op], "mode %d", op)
-	}
-}
-
 func TestDecodeTerminal(t *testing.T) {
 	for _, want := range []*terminal{
 		nil,
 		{},
-		{Name: "xterm-256color", Size: windowSize{80, 24, 640, 480}, Modes: []byte{1, 0, 0, 0, 3, 0}},
-		{Name: "a b", Size: windowSize{65535, 0, 0, 1}},
+		{Name: "xterm-256color", Size: rfc4254.Size{Columns: 80, Rows: 24, Width: 640, Height: 480},
+			Modes: []byte{1, 0, 0, 0, 3, 0}},
+		{Name: "a b", Size: rfc4254.Size{Columns: 65535, Height: 1}},
 	} {
 		got, err := decodeTerminal(want.encode())
 		require.NoError(t, err)

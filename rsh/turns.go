@@ -2,6 +2,7 @@ package rsh
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,7 +35,7 @@ func (t *turns) wait(ctx context.Context) (end func(), err error) {
 	}
 	turn := make(chan struct{})
 	t.queue = append(t.queue, turn)
-	if t.more == nil {
+	if len(t.queue) == 1 {
 		t.ended = time.Now()
 		t.moved = t.ended
 		t.more = time.AfterFunc(t.stuck(), t.oneMore)
@@ -47,14 +48,11 @@ func (t *turns) wait(ctx context.Context) (end func(), err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, q := range t.queue {
-		if q == turn {
-			t.queue = append(t.queue[:i], t.queue[i+1:]...)
-			t.check()
-			return nil, context.Cause(ctx)
-		}
+	if i := slices.Index(t.queue, turn); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+	} else {
+		t.under-- // its turn came at the same moment
 	}
-	t.under-- // its turn came at the same moment
 	t.next()
 	return nil, context.Cause(ctx)
 }
@@ -63,7 +61,7 @@ func (t *turns) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.under--
-	if t.more != nil {
+	if len(t.queue) > 0 {
 		now := time.Now()
 		t.gap = (3*t.gap + now.Sub(t.ended)) / 4
 		t.ended, t.moved = now, now
@@ -71,12 +69,15 @@ func (t *turns) end() {
 	t.next()
 }
 
-// next begins waiting logins while there is room. The caller of next, begin and check holds the lock.
+// next begins waiting logins while there is room, and stops the timer when none waits. Its caller holds the lock.
 func (t *turns) next() {
 	for t.under < mostLogins && len(t.queue) > 0 {
 		t.begin()
 	}
-	t.check()
+	if len(t.queue) == 0 && t.more != nil {
+		t.more.Stop()
+		t.more = nil
+	}
 }
 
 func (t *turns) begin() {
@@ -85,29 +86,18 @@ func (t *turns) begin() {
 	t.under++
 }
 
-func (t *turns) check() {
-	if len(t.queue) == 0 && t.more != nil {
-		t.more.Stop()
-		t.more = nil
-	}
-}
-
 func (t *turns) stuck() time.Duration { return max(stuckAfter, 4*t.gap) }
 
+// oneMore begins a login if none has ended for long.
 func (t *turns) oneMore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.more == nil || len(t.queue) == 0 {
-		return
+	if len(t.queue) > 0 && time.Since(t.moved) >= t.stuck() {
+		t.begin()
+		t.moved = time.Now()
+		t.next()
 	}
-	if wait := time.Until(t.moved.Add(t.stuck())); wait > 0 {
-		t.more.Reset(wait)
-		return
-	}
-	t.begin()
-	t.moved = time.Now()
-	t.check()
 	if t.more != nil {
-		t.more.Reset(t.stuck())
+		t.more.Reset(time.Until(t.moved.Add(t.stuck())))
 	}
 }

@@ -117,8 +117,8 @@ func TestALoginTakesItsTurn(t *testing.T) {
 			return true
 		}
 	})
-	p := testPool(t, func(c *Config) { c.DialTimeout = time.Hour })
-	p.longestTurn = 0
+	p := testPool(t, nil)
+	p.longestTurn, p.dialTimeout = 0, time.Hour
 	p.turns.gap = time.Hour // so that no login begins because another one is stuck
 	var ends []func()
 	for range mostLogins {

@@ -1,6 +1,7 @@
 package rsh
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,87 +34,55 @@ import (
 //
 // The agent closes after its only frame. A client that closes earlier abandons the command.
 const (
-	protocol = frame.Protocol
-
-	frameRequest = frame.Request
-	frameKnown   = 'Q'
-	frameForeign = 'U'
-	frameAgain   = 'A'
-	frameSignal  = frame.Signal
-	frameResize  = 'W'
-	frameExit    = frame.Exit
-	frameKilled  = frame.Killed
-	frameError   = 'E'
-
-	modeCommand   = ""
-	modeSubsystem = "subsystem"
-
-	headerSize = frame.HeaderSize
-	maxFrame   = maxCommand + maxEnviron + 4096
+	modeSubsystem = "subsystem" // the mode of a command is ""
+	maxFrame      = maxCommand + maxEnviron + 4096
 )
 
-func header(kind byte, n int) []byte { return frame.Header(kind, n) }
-
 func writeFrame(w io.Writer, kind byte, content []byte) error {
-	_, err := w.Write(append(header(kind, len(content)), content...))
+	_, err := w.Write(append(frame.Header(kind, len(content)), content...))
 	return err
 }
 
-// parseHeader refuses a length that no frame has before the caller allocates that much.
-func parseHeader(h []byte) (kind byte, n int, err error) {
-	size := binary.BigEndian.Uint32(h[1:])
-	if size > maxFrame {
-		return 0, 0, fmt.Errorf("a message has %d bytes, more than %d", size, maxFrame)
-	}
-	return h[0], int(size), nil
-}
-
 func readFrame(r io.Reader) (kind byte, content []byte, err error) {
-	var h [headerSize]byte
+	var h [frame.HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return 0, nil, err
 	}
-	kind, n, err := parseHeader(h[:])
-	if err != nil {
-		return 0, nil, err
+	size := binary.BigEndian.Uint32(h[1:])
+	if size > maxFrame {
+		return 0, nil, fmt.Errorf("a message has %d bytes, more than %d", size, maxFrame)
 	}
-	content = make([]byte, n)
+	content = make([]byte, size)
 	if _, err := io.ReadFull(r, content); err != nil {
 		return 0, nil, io.ErrUnexpectedEOF
 	}
-	return kind, content, nil
+	return h[0], content, nil
 }
 
 func encodeRequest(inv Invocation) []byte {
-	mode := modeCommand
+	mode := ""
 	if inv.Subsystem {
 		mode = modeSubsystem
 	}
-	parts := append([]string{protocol, inv.Host, mode, inv.terminal.encode(), inv.User, inv.Command}, inv.environ...)
-	return []byte(strings.Join(parts, "\x00"))
+	parts := []string{frame.Protocol, inv.Host, mode, inv.terminal.encode(), inv.User, inv.Command}
+	return []byte(strings.Join(append(parts, inv.environ...), "\x00"))
 }
 
 func decodeRequest(content []byte) (Invocation, error) {
 	parts := strings.Split(string(content), "\x00")
-	if len(parts) < 6 || parts[0] != protocol {
+	if len(parts) < 6 || parts[0] != frame.Protocol {
 		return Invocation{}, errors.New("not a request of this version of paiinit rsh")
 	}
-	inv := Invocation{Host: parts[1], User: parts[4], Command: parts[5]}
+	inv := Invocation{Host: parts[1], Subsystem: parts[2] == modeSubsystem, User: parts[4], Command: parts[5]}
 	if len(parts) > 6 {
 		inv.environ = parts[6:]
 	}
 	var err error
-	if inv.terminal, err = decodeTerminal(parts[3]); err != nil {
-		return Invocation{}, err
+	inv.terminal, err = decodeTerminal(parts[3])
+	if err == nil && parts[2] != "" && parts[2] != modeSubsystem {
+		err = fmt.Errorf("unknown mode %q", parts[2])
 	}
-	switch parts[2] {
-	case modeCommand:
-	case modeSubsystem:
-		inv.Subsystem = true
-	default:
-		return Invocation{}, fmt.Errorf("unknown mode %q", parts[2])
-	}
-	return inv, nil
+	return inv, err
 }
 
 // sendRequest sends the request and the three files, which arrive with its header.
@@ -122,7 +91,7 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 	if len(content) > maxFrame {
 		return fmt.Errorf("the command and its environment have %d bytes, more than %d", len(content), maxFrame)
 	}
-	b := append(header(frameRequest, len(content)), content...)
+	b := append(frame.Header(frame.Request, len(content)), content...)
 	n, _, err := conn.WriteMsgUnix(b, unix.UnixRights(fds[:]...), nil)
 	if err != nil || n == len(b) {
 		return err
@@ -134,10 +103,10 @@ func sendRequest(conn *net.UnixConn, inv Invocation, fds [3]int) error {
 // errNoRoom says that the agent could not receive the files, because it has too many open (RLIMIT_NOFILE).
 var errNoRoom = errors.New("too many open files: raise the limit of paiinit (ulimit -n)")
 
-// receiveRequest is the other end of sendRequest; kind is frameRequest or frameKnown. The caller closes the
+// receiveRequest is the other end of sendRequest; kind is frame.Request or frame.Known. The caller closes the
 // descriptors, which are close-on-exec.
 func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, err error) {
-	var h [headerSize]byte
+	var h [frame.HeaderSize]byte
 	oob := make([]byte, unix.CmsgSpace(3*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(h[:], oob)
 	if err != nil {
@@ -145,7 +114,7 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	}
 	got := rights(oob[:oobn])
 	defer func() {
-		if err != nil || kind != frameRequest {
+		if err != nil || kind != frame.Request {
 			for _, fd := range got {
 				_ = unix.Close(fd)
 			}
@@ -157,24 +126,17 @@ func receiveRequest(conn *net.UnixConn) (kind byte, inv Invocation, fds [3]int, 
 	if flags&unix.MSG_CTRUNC != 0 && len(got) < 3 { // recvmsg(2): the process may open no more files
 		return 0, inv, fds, errNoRoom
 	}
-	if h[0] != frameKnown && len(got) != 3 {
+	if h[0] != frame.Known && len(got) != 3 {
 		return 0, inv, fds, fmt.Errorf("a request has %d files, expected 3", len(got))
 	}
-	if _, err := io.ReadFull(conn, h[n:]); err != nil {
-		return 0, inv, fds, io.ErrUnexpectedEOF
-	}
-	kind, size, err := parseHeader(h[:])
+	kind, content, err := readFrame(io.MultiReader(bytes.NewReader(h[:n]), conn))
 	if err != nil {
 		return 0, inv, fds, err
 	}
-	content := make([]byte, size)
-	if _, err := io.ReadFull(conn, content); err != nil {
-		return 0, inv, fds, io.ErrUnexpectedEOF
-	}
 	switch kind {
-	case frameKnown:
+	case frame.Known:
 		inv.Host, inv.Command, _ = strings.Cut(string(content), "\x00")
-	case frameRequest:
+	case frame.Request:
 		copy(fds[:], got)
 		inv, err = decodeRequest(content)
 	default:

@@ -1,10 +1,13 @@
-// Package signals hands the signals that a container gets to the part of its story that is responsible for them at the
-// moment. Between two parts it keeps a signal that asks to end, so that the next part gets it. It hides how a person
-// says that the container must not wait for the end of the grace: by a second Ctrl-C.
+// Package signals passes each signal of a container to the phase of the launch that is responsible for signals at the
+// moment. Between two phases it keeps a signal that asks to end for the next phase. It hides how a person cuts the
+// grace period short: by a second Ctrl-C.
 package signals
 
 import (
+	"context"
 	"os"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -15,29 +18,24 @@ type Switch struct {
 
 	set  chan func(os.Signal)
 	done chan struct{}
-	end  chan struct{}
-	seen chan bool
+	loop sync.WaitGroup
+	seen atomic.Bool
 }
 
 // Watch begins to take signals from in. At a terminal a person may press Ctrl-C.
 func Watch(in <-chan os.Signal, terminal bool) *Switch {
-	s := &Switch{
-		terminal: terminal, set: make(chan func(os.Signal)), done: make(chan struct{}),
-		end: make(chan struct{}), seen: make(chan bool, 1),
-	}
-	s.seen <- false
-	go s.loop(in)
+	s := &Switch{terminal: terminal, set: make(chan func(os.Signal)), done: make(chan struct{})}
+	s.loop.Go(func() { s.run(in) })
 	return s
 }
 
-// hurry is how soon after each other two SIGINT come from a person who does not want to wait for the end of the grace.
-// Two SIGTERM do not: kubelet, preStop hooks and supervisors repeat them.
+// hurry is the longest time between two SIGINT with which a person asks not to wait for the grace period. Two SIGTERM
+// do not ask for that: kubelet, preStop hooks and supervisors repeat them.
 const hurry = 2 * time.Second
 
-// loop keeps a terminating signal that comes while no function is responsible: between two phases none may be lost. A
-// person's second SIGINT brings SIGKILL with it.
-func (s *Switch) loop(in <-chan os.Signal) {
-	defer close(s.end)
+// run keeps a signal that asks to end and comes while no function is responsible: between two phases none may be lost.
+// After a person's second SIGINT it adds SIGKILL.
+func (s *Switch) run(in <-chan os.Signal) {
 	var handle func(os.Signal)
 	var kept []os.Signal
 	var interrupted time.Time
@@ -73,20 +71,16 @@ func (s *Switch) loop(in <-chan os.Signal) {
 	}
 }
 
-// To makes f responsible; nil = no function is. When To returns, the former function is not running any more.
+// To makes f responsible; nil = none is. When To returns, the former function is not running any more.
 func (s *Switch) To(f func(os.Signal)) { s.set <- f }
 
 // First reports whether this is its first call.
-func (s *Switch) First() bool {
-	seen := <-s.seen
-	s.seen <- true
-	return !seen
-}
+func (s *Switch) First() bool { return !s.seen.Swap(true) }
 
 // Close ends the Switch.
 func (s *Switch) Close() {
 	close(s.done)
-	<-s.end
+	s.loop.Wait()
 }
 
 // Terminating returns the number of a signal that asks to end, else 0. SIGHUP does not: it may mean "read your
@@ -97,4 +91,34 @@ func Terminating(sig os.Signal) int {
 		return int(sig.(syscall.Signal))
 	}
 	return 0
+}
+
+// Context returns a context that ends with the first terminating signal for which stop returns an error, its cause. The
+// function that it returns must be called at the end: from then on no function is responsible for signals.
+func (s *Switch) Context(
+	ctx context.Context, stop func(sig os.Signal) error,
+) (stoppable context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	s.To(func(sig os.Signal) {
+		if Terminating(sig) > 0 {
+			if err := stop(sig); err != nil {
+				cancel(err)
+			}
+		}
+	})
+	return ctx, func() {
+		s.To(nil)
+		cancel(nil)
+	}
+}
+
+// Queue keeps signals for a receiver that is busy. Its capacity bounds their number.
+type Queue chan os.Signal
+
+// Put adds a signal, unless the queue is full.
+func (q Queue) Put(sig os.Signal) {
+	select {
+	case q <- sig:
+	default:
+	}
 }

@@ -205,12 +205,9 @@ func TestEnvironmentAndDirectory(t *testing.T) {
 
 func TestDirectoryWithoutHome(t *testing.T) {
 	dir := t.TempDir()
-	for _, c := range []struct{ home, dir, want string }{
-		{dir, "/usr", dir}, {dir + "/no", "/usr", "/usr"}, {dir + "/no", dir + "/no", "/"}, {"relative", "", "/"},
-	} {
-		client := sshdtest.Start(t,
-			sshd.Config{Environ: []string{"HOME=" + c.home, "PATH=/usr/bin:/bin"}, Dir: c.dir}).Dial(t)
-		require.Equal(t, c.want+"\n", run(t, client, "pwd", nil).stdout)
+	for home, want := range map[string]string{dir: dir, dir + "/no": "/", "relative": "/"} {
+		client := sshdtest.Start(t, sshd.Config{Environ: []string{"HOME=" + home, "PATH=/usr/bin:/bin"}}).Dial(t)
+		require.Equal(t, want+"\n", run(t, client, "pwd", nil).stdout)
 	}
 }
 

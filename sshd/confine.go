@@ -107,12 +107,7 @@ func resolved(path string) string {
 
 // hides reports whether a path without symbolic links is hidden.
 func (h hiding) hides(path string) bool {
-	for _, hidden := range h {
-		if within(path, hidden) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h, func(hidden string) bool { return within(path, hidden) })
 }
 
 // landlockVersion returns the kernel's version of Landlock (Documentation/userspace-api/landlock.rst); 0 if it has none
@@ -235,9 +230,9 @@ func namesIn(dir int) []string {
 	return names
 }
 
-// filter passes on what an SFTP client sends, and makes requests for hidden paths fail if the kernel allows them: with
-// Landlock requests that only look, or change mode, owner and times; without it all requests, as far as a check before
-// the use can (a symbolic link may change in between).
+// filter passes on what an SFTP client sends, and makes requests for hidden paths fail. Landlock does not restrict
+// requests that only look, or change mode, owner and times, so with it filter handles these. Without Landlock filter
+// handles all requests, but a symbolic link may change between the check and the use.
 type filter struct {
 	hiding
 	in       io.Reader
@@ -301,9 +296,7 @@ const packetOpen = 3 // also opens directories: the handle can list it and chang
 // pathsOf returns which strings of a packet are paths to check: n from first on.
 func (f *filter) pathsOf(kind byte) (first, n int) {
 	switch kind {
-	case 7, 9, 11, 17, 19: // LSTAT, SETSTAT, OPENDIR, STAT, READLINK
-		return 0, 1
-	case packetOpen:
+	case packetOpen, 7, 9, 11, 17, 19: // OPEN, LSTAT, SETSTAT, OPENDIR, STAT, READLINK
 		return 0, 1
 	}
 	if f.confined {

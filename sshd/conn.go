@@ -39,7 +39,7 @@ type conn struct {
 	loss     tcp.Loss
 	check    bool         // made by SelfCheck: its refusal is expected
 	greeted  bool         // the client sent something before its handshake began
-	greeting []byte       // what it sent and nothing has read yet
+	greeting []byte       // bytes from the client that the handshake has not read yet
 	opening  opening      // used by the goroutine that reads
 	glctx    gssh.Context // of gliderlabs/ssh; has the ServerConn after the handshake
 	source   *source      // the client's host; nil for a peer
@@ -128,14 +128,16 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// shut closes the connection, which its users notice.
+// shut closes the connection: its reads and writes then fail.
 func (c *conn) shut() { _ = c.Close() }
+
+func (c *conn) log() *slog.Logger { return c.srv.cfg.Logger.With("remote", address(c.RemoteAddr())) }
 
 // guard lets a panic end the connection, not the process. Every goroutine of the connection defers it.
 func (c *conn) guard(doing string) {
 	if p := recover(); p != nil {
-		c.srv.log.Error("ssh panic, connection closed", "remote", address(c.RemoteAddr()), "in", doing,
-			"panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		stack := string(debug.Stack())
+		c.log().Error("ssh panic, connection closed", "in", doing, "panic", fmt.Sprint(p), "stack", stack)
 		c.shut()
 	}
 }
@@ -167,12 +169,10 @@ func (c *conn) joinPending() {
 		oldest.shut()
 	}
 	if told > 0 {
-		c.srv.log.Warn("ssh connections dropped: too many without a login", "remote", address(oldest.RemoteAddr()),
-			"count", told)
+		oldest.log().Warn("ssh connections dropped: too many without a login", "count", told)
 	}
 }
 
-// serve serves a connection until it ends.
 func (c *conn) serve() {
 	s := c.srv
 	defer s.leave()
@@ -188,10 +188,13 @@ func (c *conn) serve() {
 	}()
 	defer c.guard("connection")
 
-	if timeout := tcp.SetUserTimeout(c.Conn, s.limits.userTimeout); timeout != nil {
-		s.log.Debug("ssh connection without TCP_USER_TIMEOUT", "remote", address(c.RemoteAddr()), "err", timeout)
+	if err := tcp.SetUserTimeout(c.Conn, s.limits.userTimeout); err != nil {
+		c.log().Debug("ssh connection without TCP_USER_TIMEOUT", "err", err)
 	}
-	if c.awaitHandshake() {
+	c.readGreeting()
+	release, ok := s.admission.wait(c.ctx, c.source, c.greeted)
+	c.release = release
+	if ok && c.ctx.Err() == nil {
 		c.server().HandleConn(c)
 	}
 	if !c.loggedIn.Load() {
@@ -199,16 +202,8 @@ func (c *conn) serve() {
 	}
 }
 
-// awaitHandshake waits for a place among the handshakes. A client that has sent its identification, as almost all do at
-// once, does not queue behind silent ones.
-func (c *conn) awaitHandshake() bool {
-	c.readGreeting()
-	release, ok := c.srv.admission.wait(c.ctx, c.source, c.greeted)
-	c.release = release
-	return ok && c.ctx.Err() == nil
-}
-
-// readGreeting waits a moment for the first bytes of the client.
+// readGreeting waits a moment for the first bytes of the client. A client that has sent its identification, as almost
+// all do at once, does not queue behind silent ones.
 func (c *conn) readGreeting() {
 	buf := make([]byte, 64)
 	_ = c.Conn.SetReadDeadline(time.Now().Add(c.srv.limits.listen))
@@ -329,7 +324,7 @@ func (c *conn) admitted() bool {
 	err := c.srv.cfg.Admit()
 	if err != nil {
 		c.denied = err
-		c.srv.log.Error("ssh logins are refused", "remote", address(c.RemoteAddr()), "err", err)
+		c.log().Error("ssh logins are refused", "err", err)
 		c.shut()
 	}
 	return err == nil
@@ -342,13 +337,12 @@ func (c *conn) login(meta ssh.ConnMetadata, method string) {
 	c.release()
 	c.leave()
 	if method != "publickey" { // cannot happen; if it does, it must be visible and harmless
-		c.srv.log.Error("ssh login by an unexpected method, connection closed", "remote", address(c.RemoteAddr()),
-			"method", method)
+		c.log().Error("ssh login by an unexpected method, connection closed", "method", method)
 		c.shut()
 		return
 	}
-	c.srv.log.Log(c.ctx, c.id.level(), "ssh login", "remote", address(c.RemoteAddr()), "who", c.id.who(),
-		"key", c.id.fingerprint, "user", cut(c.user, 64), "client", cut(string(meta.ClientVersion()), 64))
+	c.log().Log(c.ctx, c.id.level(), "ssh login", "who", c.id.who(), "key", c.id.fingerprint, "user", cut(c.user, 64),
+		"client", cut(string(meta.ClientVersion()), 64))
 	c.srv.loggedIn()
 	if c.id.person == nil {
 		c.peer.Store(true)
@@ -371,14 +365,14 @@ func (c *conn) refused() {
 	case c.tried:
 		reason = "no key was offered"
 	case c.failure != nil:
-		var call *net.OpError
 		reason = c.failure.Error()
-		if errors.Is(c.failure, io.EOF) || errors.As(c.failure, &call) { // which of these errors occurs is chance
+		// Which of these errors occurs is chance.
+		if _, call := errors.AsType[*net.OpError](c.failure); call || errors.Is(c.failure, io.EOF) {
 			kind = "closed"
 		}
 	}
 	user, keys := cut(c.user, 64), strings.Join(c.offered, " ")
-	attrs := []any{"remote", address(c.RemoteAddr()), "user", user, "keys", keys, "reason", cut(reason, 300)}
+	attrs := []any{"user", user, "keys", keys, "reason", cut(reason, 300)}
 	// No warning at the end of the server, for a dropped connection, which has its own line, for a check whether the
 	// port is open, or for a peer that gave up its login: it retries and logs its reason itself.
 	ended := c.srv.closed() || errors.Is(c.failure, net.ErrClosed) && !c.expired.Load()
@@ -387,19 +381,19 @@ func (c *conn) refused() {
 	itself := from == ipOf(c.LocalAddr()) && !from.IsLoopback()
 	retries := (c.source == nil || itself) && c.gaveUp()
 	if c.check || ended || retries || c.crowded.Load() || !c.greeted && errors.Is(c.failure, io.EOF) {
-		c.srv.log.Debug("ssh login refused", attrs...)
+		c.log().Debug("ssh login refused", attrs...)
 		return
 	}
 	host, _, _ := net.SplitHostPort(address(c.RemoteAddr()))
-	log := c.srv.log.Debug
-	if warn, unsaid := c.srv.refusals.warn(fmt.Sprintf("%s %q %q %s", host, user, keys, cmp.Or(kind, cut(reason, 300))),
-		time.Now()); warn {
-		log = c.srv.log.Warn
+	kind = fmt.Sprintf("%s %q %q %s", host, user, keys, cmp.Or(kind, cut(reason, 300)))
+	level := slog.LevelDebug
+	if warn, unsaid := c.srv.refusals.warn(kind, time.Now()); warn {
+		level = slog.LevelWarn
 		if unsaid > 0 {
 			attrs = append(attrs, "again", unsaid)
 		}
 	}
-	log("ssh login refused", attrs...)
+	c.log().Log(c.ctx, level, "ssh login refused", attrs...)
 }
 
 // gaveUp reports whether the client closed or lost the connection before any key was refused.
@@ -419,12 +413,10 @@ func (c *conn) keepalive() {
 		if watched := s.peerKeepalive.Load(); watched > 0 && c.peer.Load() {
 			pause = time.Duration(watched)
 		}
-		tick := time.NewTimer(pause)
 		select {
 		case <-c.ctx.Done():
-			tick.Stop()
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 		// The library has no hook for the end of the handshake. Its context has the connection from then on.
 		sc, ok := c.glctx.Value(gssh.ContextKeyConn).(*ssh.ServerConn)
@@ -433,8 +425,7 @@ func (c *conn) keepalive() {
 		}
 		timeout := time.Duration(s.limits.misses) * s.limits.keepalive
 		timer := time.AfterFunc(timeout, func() {
-			s.log.Warn("ssh connection lost", "remote", address(c.RemoteAddr()),
-				"reason", fmt.Sprintf("no answer to a keepalive for %v", timeout))
+			c.log().Warn("ssh connection lost", "reason", fmt.Sprintf("no answer to a keepalive for %v", timeout))
 			c.shut()
 		})
 		_, _, err := sc.SendRequest("keepalive@openssh.com", true, nil)
@@ -452,7 +443,7 @@ func (c *conn) request(_ gssh.Context, _ *gssh.Server, req *ssh.Request) (ok boo
 	case "keepalive@openssh.com":
 		return true, nil
 	case "tcpip-forward", "streamlocal-forward@openssh.com":
-		c.srv.log.Warn("ssh forwarding refused", "remote", address(c.RemoteAddr()), "request", req.Type)
+		c.log().Warn("ssh forwarding refused", "request", req.Type)
 	}
 	return false, nil
 }
@@ -466,28 +457,20 @@ func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) g
 		}
 		defer c.srv.leave()
 		defer c.guard("channel " + cut(nc.ChannelType(), 64))
-		id, ok := identityOf(sc)
-		if !ok {
-			c.srv.log.Error("ssh channel without a login, connection closed", "remote", address(c.RemoteAddr()))
-			c.shut()
-			return
+		if sc.Permissions != nil {
+			if id, ok := sc.Permissions.ExtraData[identityKey{}].(identity); ok {
+				handle(sc, id, nc)
+				return
+			}
 		}
-		handle(sc, id, nc)
+		c.log().Error("ssh channel without a login, connection closed")
+		c.shut()
 	}
-}
-
-func identityOf(sc *ssh.ServerConn) (identity, bool) {
-	if sc.Permissions == nil {
-		return identity{}, false
-	}
-	id, ok := sc.Permissions.ExtraData[identityKey{}].(identity)
-	return id, ok
 }
 
 func (c *conn) refuseChannel(_ *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	kind := nc.ChannelType()
-	c.srv.log.Warn("ssh channel refused", "remote", address(c.RemoteAddr()), "who", id.who(), "key", id.fingerprint,
-		"type", cut(kind, 64))
+	c.log().Warn("ssh channel refused", "who", id.who(), "key", id.fingerprint, "type", cut(kind, 64))
 	reason := ssh.UnknownChannelType
 	switch kind {
 	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip",
@@ -548,7 +531,7 @@ func (c *conn) put(counter *int) {
 // setKeepalive lets the kernel end the connection when the other machine acknowledges nothing for the timeout.
 func (c *conn) setKeepalive(timeout time.Duration) {
 	if err := tcp.Watch(c.Conn, timeout); err != nil {
-		c.srv.log.Debug("ssh connection without TCP keepalive", "remote", address(c.RemoteAddr()), "err", err)
+		c.log().Debug("ssh connection without TCP keepalive", "err", err)
 	}
 }
 

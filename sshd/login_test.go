@@ -285,7 +285,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		_, err := sshd.New(cfg)
 		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, err, "sshd: creating the server: ")
+		require.ErrorContains(t, err, "creating the SSH server: ")
 	}
 }
 

@@ -4,53 +4,57 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"syscall"
 	"unicode/utf8"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rfc4254"
 )
 
-// The parsers of this file read bytes that a client chose. The packet limit of x/crypto/ssh (256 KiB) bounds them.
+// The parsers of this file read bytes that a client chose. The packet limit of x/crypto/ssh (256 KiB) bounds them. The
+// sections are those of RFC 4254.
 
-// parseCommand reads the payload of an "exec" request (RFC 4254 section 6.5). It refuses NUL, which would end the
-// command early.
+// parse reads the payload of a request into message.
+func parse(request string, payload []byte, message any) error {
+	if err := ssh.Unmarshal(payload, message); err != nil {
+		return fmt.Errorf("malformed %s request: %w", request, err)
+	}
+	return nil
+}
+
+// parseText reads the payload of a request that has only one text, such as the name of a subsystem (6.5).
+func parseText(request string, payload []byte) (string, error) {
+	var m struct{ Text string }
+	err := parse(request, payload, &m)
+	return m.Text, err
+}
+
+// parseCommand reads the payload of an "exec" request (6.5). It refuses NUL, which would end the command early.
 func parseCommand(payload []byte) (string, error) {
-	var m struct{ Command string }
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return "", fmt.Errorf("malformed exec request: %w", err)
+	command, err := parseText("exec", payload)
+	if err == nil && strings.Contains(command, "\x00") {
+		err = errors.New("malformed exec request: NUL in the command")
 	}
-	if strings.IndexByte(m.Command, 0) >= 0 {
-		return "", errors.New("malformed exec request: NUL in the command")
-	}
-	return m.Command, nil
+	return command, err
 }
 
-// parseSubsystem reads the payload of a "subsystem" request (RFC 4254 section 6.5).
-func parseSubsystem(payload []byte) (string, error) {
-	var m struct{ Name string }
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return "", fmt.Errorf("malformed subsystem request: %w", err)
-	}
-	return m.Name, nil
-}
-
-// parsePersonRequest reads the payload of a personRequest, which has the form of "subsystem": one name.
+// parsePersonRequest reads the payload of a personRequest, a name.
 func parsePersonRequest(payload []byte) (string, error) {
-	name, err := parseSubsystem(payload)
+	name, err := parseText(personRequest, payload)
 	if err != nil || name == "" || len(name) > 64 || !utf8.ValidString(name) {
 		return "", errors.New("malformed person request")
 	}
 	return name, nil
 }
 
-// parseEnv reads the payload of an "env" request (RFC 4254 section 6.4). A shell must be able to assign the name.
+// parseEnv reads the payload of an "env" request (6.4). A shell must be able to assign the name.
 func parseEnv(payload []byte) (name, value string, err error) {
 	var m struct{ Name, Value string }
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return "", "", fmt.Errorf("malformed env request: %w", err)
+	if err := parse("env", payload, &m); err != nil {
+		return "", "", err
 	}
 	for i := range len(m.Name) {
 		b := m.Name[i]
@@ -62,7 +66,7 @@ func parseEnv(payload []byte) (name, value string, err error) {
 	if m.Name == "" {
 		return "", "", errors.New("malformed env request: no name")
 	}
-	if strings.IndexByte(m.Value, 0) >= 0 {
+	if strings.Contains(m.Value, "\x00") {
 		return "", "", errors.New("malformed env request: NUL in the value")
 	}
 	return m.Name, m.Value, nil
@@ -74,98 +78,65 @@ func acceptable(name string) bool {
 	return name == "LANG" || name == "TERM" || name == "COLORTERM" || strings.HasPrefix(name, "LC_")
 }
 
-// windowSize is the size of a terminal in characters and pixels. 0 is unknown.
-type windowSize struct{ Columns, Rows, Width, Height uint16 }
-
-func clamp(n uint32) uint16 { return uint16(min(n, math.MaxUint16)) }
-
-// parseWindow reads the payload of a "window-change" request (RFC 4254 section 6.7).
-func parseWindow(payload []byte) (windowSize, error) {
-	var m struct{ Columns, Rows, Width, Height uint32 }
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return windowSize{}, fmt.Errorf("malformed window-change request: %w", err)
-	}
-	return windowSize{clamp(m.Columns), clamp(m.Rows), clamp(m.Width), clamp(m.Height)}, nil
+// parseWindow reads the payload of a "window-change" request (6.7).
+func parseWindow(payload []byte) (size rfc4254.Size, err error) {
+	err = parse("window-change", payload, &size)
+	return size, err
 }
 
 // terminal is the content of a "pty-req" request.
 type terminal struct {
 	Term  string
-	Size  windowSize
-	Modes []mode
+	Size  rfc4254.Size
+	Modes []rfc4254.Mode
 }
 
-// mode is one terminal mode of RFC 4254 section 8.
-type mode struct {
-	Op  uint8
-	Arg uint32
-}
-
-// parseTerminal reads the payload of a "pty-req" request (RFC 4254 section 6.2 and 8).
-func parseTerminal(payload []byte) (terminal, error) {
-	var m struct {
-		Term                         string
-		Columns, Rows, Width, Height uint32
-		Modes                        string
-	}
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return terminal{}, fmt.Errorf("malformed pty-req request: %w", err)
+// parseTerminal reads the payload of a "pty-req" request (6.2 and 8).
+func parseTerminal(payload []byte) (t terminal, err error) {
+	var m rfc4254.PTYRequest
+	if err := parse("pty-req", payload, &m); err != nil {
+		return t, err
 	}
 	if len(m.Term) > 128 {
-		return terminal{}, fmt.Errorf("malformed pty-req request: terminal type of %d bytes", len(m.Term))
+		return t, fmt.Errorf("malformed pty-req request: terminal type of %d bytes", len(m.Term))
 	}
-	for i := range len(m.Term) {
-		if b := m.Term[i]; b <= ' ' || b > '~' || b == '/' {
-			return terminal{}, fmt.Errorf("malformed pty-req request: terminal type %q", m.Term)
-		}
+	if strings.ContainsFunc(m.Term, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' }) {
+		return t, fmt.Errorf("malformed pty-req request: terminal type %q", m.Term)
 	}
-	t := terminal{Term: m.Term, Size: windowSize{clamp(m.Columns), clamp(m.Rows), clamp(m.Width), clamp(m.Height)}}
+	t.Term, t.Size = m.Term, rfc4254.Size{Columns: m.Columns, Rows: m.Rows, Width: m.Width, Height: m.Height}
 	const end, firstUnknown = 0, 160 // from here on the length of arguments is unknown, so parsing stops
 	rest := []byte(m.Modes)
 	for len(rest) > 0 && rest[0] != end && rest[0] < firstUnknown {
 		if len(rest) < 5 {
-			return terminal{}, errors.New("malformed pty-req request: terminal modes end within an argument")
+			return t, errors.New("malformed pty-req request: terminal modes end within an argument")
 		}
-		t.Modes = append(t.Modes, mode{rest[0], binary.BigEndian.Uint32(rest[1:])})
+		t.Modes = append(t.Modes, rfc4254.Mode{Op: rest[0], Arg: binary.BigEndian.Uint32(rest[1:])})
 		rest = rest[5:]
 	}
 	return t, nil
 }
 
-// parseSignal reads the payload of a "signal" request (RFC 4254 section 6.9): a name without "SIG". Names that the RFC
-// does not list end with "@" and the name of their author.
+// parseSignal reads the payload of a "signal" request (6.9): a name without "SIG". Names that the RFC does not list end
+// with "@" and the name of their author.
 func parseSignal(payload []byte) (syscall.Signal, error) {
-	var m struct{ Name string }
-	if err := ssh.Unmarshal(payload, &m); err != nil {
-		return 0, fmt.Errorf("malformed signal request: %w", err)
+	text, err := parseText("signal", payload)
+	if err != nil {
+		return 0, err
 	}
-	name, _, _ := strings.Cut(m.Name, "@")
+	name, _, _ := strings.Cut(text, "@")
 	if sig := unix.SignalNum("SIG" + name); sig != 0 {
 		return sig, nil
 	}
-	return 0, fmt.Errorf("malformed signal request: unknown signal %q", cut(m.Name, 40))
+	return 0, fmt.Errorf("malformed signal request: unknown signal %q", cut(text, 40))
 }
 
-// signalName returns the name of sig in an "exit-signal" request (RFC 4254 section 6.10).
+// signalName returns the name of sig in an "exit-signal" request (6.10).
 func signalName(sig syscall.Signal) string {
-	switch sig {
-	case syscall.SIGABRT,
-		syscall.SIGALRM,
-		syscall.SIGFPE,
-		syscall.SIGHUP,
-		syscall.SIGILL,
-		syscall.SIGINT,
-		syscall.SIGKILL,
-		syscall.SIGPIPE,
-		syscall.SIGQUIT,
-		syscall.SIGSEGV,
-		syscall.SIGTERM,
-		syscall.SIGUSR1,
-		syscall.SIGUSR2:
-		return strings.TrimPrefix(unix.SignalName(sig), "SIG")
+	if name := rfc4254.SignalName(sig); name != "" {
+		return name
 	}
-	if name := unix.SignalName(sig); name != "" {
-		return strings.TrimPrefix(name, "SIG") + "@paiinit"
+	if name, ok := strings.CutPrefix(unix.SignalName(sig), "SIG"); ok {
+		return name + "@paiinit"
 	}
 	return fmt.Sprintf("%d@paiinit", int(sig))
 }

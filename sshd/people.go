@@ -138,15 +138,8 @@ func parsePerson(line []byte) (*person, error) {
 
 // userKeyTypes returns the formats of keys whose signatures config accepts.
 func userKeyTypes() []string {
-	return []string{
-		ssh.KeyAlgoED25519,
-		ssh.KeyAlgoSKED25519,
-		ssh.KeyAlgoECDSA256,
-		ssh.KeyAlgoECDSA384,
-		ssh.KeyAlgoECDSA521,
-		ssh.KeyAlgoSKECDSA256,
-		ssh.KeyAlgoRSA,
-	}
+	return []string{ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384,
+		ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoRSA}
 }
 
 // option applies one option. Restrictions of features that the server lacks (forwarding, ~/.ssh/rc) need no code.
@@ -173,10 +166,9 @@ func (p *person) option(option string) error {
 		p.pty = false
 	case name == "pty" && !hasValue:
 		p.pty = true
-	case slices.Contains([]string{
-		"no-port-forwarding", "no-agent-forwarding", "no-x11-forwarding", "no-user-rc",
-	}, name) && !hasValue:
 	case (name == "permitopen" || name == "permitlisten") && hasValue:
+	case !hasValue && (name == "no-port-forwarding" || name == "no-agent-forwarding" ||
+		name == "no-x11-forwarding" || name == "no-user-rc"):
 	default:
 		err = fmt.Errorf("option %s is not supported, or occurs twice", cut(option, 64))
 	}
@@ -218,14 +210,6 @@ type stamp struct {
 	changed    syscall.Timespec
 }
 
-func stampOf(info os.FileInfo) stamp {
-	s := stamp{size: info.Size()}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.dev, s.inode, s.changed = st.Dev, st.Ino, st.Ctim
-	}
-	return s
-}
-
 // refresh reads the file if it changed. If it cannot be read, no person can log in.
 func (p *people) refresh() error {
 	p.mu.Lock()
@@ -233,7 +217,8 @@ func (p *people) refresh() error {
 	var now stamp
 	info, err := os.Stat(p.file)
 	if err == nil {
-		now = stampOf(info)
+		st := info.Sys().(*syscall.Stat_t) // always, on Linux
+		now = stamp{st.Dev, st.Ino, st.Size, st.Ctim}
 	}
 	if now == p.stamp && p.ok {
 		return nil

@@ -242,7 +242,7 @@ func FuzzParsePeople(f *testing.F) {
 func FuzzParseSubsystem(f *testing.F) {
 	f.Add(ssh.Marshal(struct{ S string }{"sftp"}))
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		if name, err := parseSubsystem(payload); err == nil && len(name)+4 != len(payload) {
+		if name, err := parseText("subsystem", payload); err == nil && len(name)+4 != len(payload) {
 			t.Fatalf("%q", name)
 		}
 	})

@@ -299,7 +299,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 func TestAuthorizedKeysThatCannotBeReadAreSaidAtOnce(t *testing.T) {
 	_, err := sshd.New(sshd.Config{HostKey: sshdtest.Key(t), AuthorizedKeys: t.TempDir() + "/no"})
-	require.ErrorContains(t, err, "sshd: creating the server: reading the keys of people: stat ")
+	require.ErrorContains(t, err, "creating the SSH server: reading the keys of people: stat ")
 	key := sshdtest.Key(t)
 	file := authorize(t, "", key, "x")
 	require.NoError(t, os.Chmod(file, 0o620))

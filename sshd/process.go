@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/internal/proc"
+	"github.com/paiinit/paiinit/internal/rawconn"
 )
 
 // process is a running command: the leader of a session (setsid) and a process group, and its descendants.
@@ -37,29 +38,15 @@ func startProcess(cmd *exec.Cmd, fork func(func() error) error) (*process, error
 // watch returns when the leader has exited.
 func (p *process) watch() {
 	defer close(p.exited)
-	p.await()
+	// pidfd_open(2) (Linux 5.3) needs no thread that blocks in a system call: while one blocks, the Go runtime polls
+	// several dozen times, which costs more than the rest of a short command.
+	if fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK); err == nil {
+		file := os.NewFile(uintptr(fd), "pidfd")
+		_ = rawconn.AwaitReadable(file) // may return early
+		_ = file.Close()
+	}
 	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
-}
-
-// await waits like watch, by pidfd_open(2) (Linux 5.3), without a thread that blocks in a system call. It may return
-// early. While a thread blocks, the Go runtime polls several dozen times, which costs more than the rest of a short
-// command.
-func (p *process) await() {
-	fd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return
-	}
-	file := os.NewFile(uintptr(fd), "pidfd")
-	defer func() { _ = file.Close() }()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil && err != unix.EINTR
-	})
 }
 
 // reap waits for the leader and returns its status.
@@ -112,16 +99,12 @@ func (p *process) signalAll(sig syscall.Signal) {
 // closed, by KILL at once. It returns when none is left, or when KILL has had no effect for long (a process in
 // uninterruptible sleep). It does not reap the leader.
 func (p *process) end(grace time.Duration, hurry <-chan struct{}) {
-	if !isClosed(hurry) {
-		p.signalAll(syscall.SIGHUP)
-		p.signalAll(syscall.SIGCONT) // a stopped process would not handle HUP
-		if p.empty(grace, hurry, nil) {
-			return
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
+		if isClosed(hurry) {
+			break
 		}
-	}
-	if !isClosed(hurry) {
-		p.signalAll(syscall.SIGTERM)
-		p.signalAll(syscall.SIGCONT)
+		p.signalAll(sig)
+		p.signalAll(syscall.SIGCONT) // a stopped process would not handle sig
 		if p.empty(grace, hurry, nil) {
 			return
 		}
@@ -147,12 +130,10 @@ func (p *process) empty(d time.Duration, hurry <-chan struct{}, again func()) bo
 		if left <= 0 || isClosed(hurry) {
 			return false
 		}
-		timer := time.NewTimer(min(pause, left))
 		select {
-		case <-timer.C:
+		case <-time.After(min(pause, left)):
 		case <-hurry:
 		}
-		timer.Stop()
 		if again != nil {
 			again()
 		}

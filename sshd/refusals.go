@@ -14,7 +14,7 @@ const (
 // connects every second.
 type refusals struct {
 	mu   sync.Mutex
-	seen map[string]*refusal
+	seen map[string]refusal
 }
 
 type refusal struct {
@@ -27,21 +27,14 @@ func (r *refusals) warn(kind string, now time.Time) (warn bool, unsaid int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, ok := r.seen[kind]
-	switch {
-	case !ok && len(r.seen) >= maxRefusals:
-		clear(r.seen)
-		fallthrough
-	case !ok:
-		if r.seen == nil {
-			r.seen = make(map[string]*refusal)
-		}
-		r.seen[kind] = &refusal{warned: now}
-		return true, 0
-	case now.Sub(known.warned) < refusalPause:
+	if ok && now.Sub(known.warned) < refusalPause {
 		known.since++
+		r.seen[kind] = known
 		return false, 0
 	}
-	unsaid = known.since
-	*known = refusal{warned: now}
-	return true, unsaid
+	if r.seen == nil || !ok && len(r.seen) >= maxRefusals {
+		r.seen = make(map[string]refusal)
+	}
+	r.seen[kind] = refusal{warned: now}
+	return true, known.since
 }

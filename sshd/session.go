@@ -19,6 +19,9 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rawconn"
+	"github.com/paiinit/paiinit/internal/rfc4254"
 )
 
 // Limits of all "env" requests on one session channel.
@@ -53,7 +56,6 @@ type session struct {
 	pending []syscall.Signal // signals that came before proc was set
 }
 
-// session serves one channel of type "session".
 func (c *conn) session(sc *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	if c.srv.closed() || !c.take(&c.sessions, c.srv.limits.sessions) {
 		_ = nc.Reject(ssh.ResourceShortage, "too many sessions on this connection")
@@ -106,7 +108,7 @@ func (s *session) spawn(doing string, f func()) {
 }
 
 func (s *session) logger() *slog.Logger {
-	return s.srv.log.With("remote", address(s.conn.RemoteAddr()), "who", s.id.who(), "key", s.id.fingerprint)
+	return s.conn.log().With("who", s.id.who(), "key", s.id.fingerprint)
 }
 
 // errIgnored refuses requests that ordinary clients send. They are not logged.
@@ -127,7 +129,7 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		}
 		return s.begin(request{shell: true})
 	case "subsystem":
-		name, err := parseSubsystem(req.Payload)
+		name, err := parseText("subsystem", req.Payload)
 		if err != nil {
 			return nil, err
 		}
@@ -142,14 +144,11 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 	case personRequest:
 		return nil, s.relayed(req.Payload)
 	case "user@paiinit": // commands for all login names share the job's kept connections
-		var m struct{ Name string }
-		if err := ssh.Unmarshal(req.Payload, &m); err != nil {
-			return nil, fmt.Errorf("malformed user request: %w", err)
+		name, err := parseText("user", req.Payload)
+		if _, ok := s.srv.names[name]; err == nil && !ok {
+			err = fmt.Errorf("login name %q does not belong to this container's user", cut(name, 64))
 		}
-		if _, ok := s.srv.names[m.Name]; !ok {
-			return nil, fmt.Errorf("login name %q does not belong to this container's user", cut(m.Name, 64))
-		}
-		return nil, nil
+		return nil, err
 	case "pty-req":
 		term, err := parseTerminal(req.Payload)
 		if err != nil {
@@ -175,7 +174,8 @@ func (s *session) answer(req *ssh.Request) (func(), error) {
 		if s.term == nil {
 			return nil, errors.New("window-change without a terminal")
 		}
-		s.term.Size = size
+		changed := *s.term // run may use the old value
+		changed.Size, s.term = size, &changed
 		if s.master != nil {
 			return nil, resize(s.master, size)
 		}
@@ -306,16 +306,14 @@ func (s *session) signal(sig syscall.Signal, own bool) error {
 // run runs the command and tells the client how it ended.
 func (s *session) run(req request, received time.Time) {
 	event := CommandEvent{
-		ID: s.srv.commands.Add(1), Key: s.id.fingerprint, User: s.user, Remote: s.conn.RemoteAddr(),
-		Command: req.command, Shell: req.shell, SFTP: req.sftp, Started: received,
+		ID: s.srv.commands.Add(1), Key: s.id.fingerprint, Person: s.person(),
+		Command: req.command, SFTP: req.sftp,
 	}
-	event.Person = s.person()
 	level := s.id.level()
 	if event.Person != "" {
 		level = slog.LevelInfo
 	}
 	status, err := s.execute(req, &event)
-	name, payload := "exit-status", ssh.Marshal(struct{ Status uint32 }{uint32(status.ExitStatus())})
 	attrs := []any{"id", event.ID, "user", cut(s.user, 64), "command", cut(req.command, 200)}
 	if s.id.person == nil && event.Person != "" {
 		attrs = append(attrs, "for", event.Person)
@@ -332,34 +330,32 @@ func (s *session) run(req request, received time.Time) {
 	switch {
 	case err != nil:
 		event.Status = 255
-		payload = ssh.Marshal(struct{ Status uint32 }{255})
 		_, _ = fmt.Fprintf(s.ch.Stderr(), "paiinit: cannot run the command: %v\n", err)
 		attrs = append(attrs, "status", 255, "err", err)
 	case status.Signaled():
 		event.Signal, event.Status = status.Signal(), 128+int(status.Signal())
-		name, payload = "exit-signal", ssh.Marshal(struct {
-			Signal   string
-			Core     bool
-			Message  string
-			Language string
-		}{Signal: signalName(status.Signal()), Core: status.CoreDump()})
 		attrs = append(attrs, "signal", unix.SignalName(event.Signal))
 	default:
 		event.Status = status.ExitStatus()
 		attrs = append(attrs, "status", event.Status)
 	}
-	event.Done, event.Duration = true, time.Since(received)
+	event.Done = true
 	if event.Lost {
 		attrs = append(attrs, "lost", true)
 	}
-	attrs = append(attrs, "duration", event.Duration.Round(time.Millisecond))
+	attrs = append(attrs, "duration", time.Since(received).Round(time.Millisecond))
 	s.logger().Log(s.conn.ctx, level, "ssh command", attrs...)
-	s.srv.tell(event)
+	s.srv.cfg.OnCommand(event)
 
 	// The output was sent; now status, EOF and close. The status goes before EOF: OpenSSH and PuTTY answer EOF with
 	// close when their own input has ended, and after close no status can be sent. The place is free before the client
 	// knows.
-	_, _ = s.ch.SendRequest(name, false, payload)
+	if event.Signal != 0 {
+		end := rfc4254.ExitSignal{Signal: signalName(event.Signal), CoreDumped: status.CoreDump()}
+		_, _ = s.ch.SendRequest("exit-signal", false, ssh.Marshal(end))
+	} else {
+		_, _ = s.ch.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(event.Status)}))
+	}
 	_ = s.ch.CloseWrite()
 	s.free()
 	_ = s.ch.Close()
@@ -391,18 +387,16 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	}()
 	s.adopt(p, files.master)
 	event.PID = p.pid
-	s.srv.tell(*event)
+	s.srv.cfg.OnCommand(*event)
 	starting()
 
 	s.spawn("stdin", func() { feed(files.stdin, s.ch, files.master == nil) })
 	var outputs sync.WaitGroup
-	drained := make(chan struct{})
 	limits := s.srv.limits
 	for file, w := range files.outputs(s.ch) {
 		outputs.Add(1)
 		s.spawn("output", func() { defer outputs.Done(); pour(w, file, p.exited, limits.drainIdle, limits.drainTotal) })
 	}
-	s.spawn("output", func() { defer close(drained); outputs.Wait() })
 
 	select {
 	case <-p.exited:
@@ -420,7 +414,7 @@ func (s *session) execute(req request, event *CommandEvent) (syscall.WaitStatus,
 	for file := range files.outputs(s.ch) {
 		_ = file.SetReadDeadline(time.Now().Add(limits.drainIdle)) // wakes pour
 	}
-	<-drained
+	outputs.Wait()
 	return status, err
 }
 
@@ -495,11 +489,14 @@ func pour(w io.Writer, r *os.File, exited <-chan struct{}, idle, total time.Dura
 // finds all that was written to a terminal: FIONREAD does not count what the kernel still processes (tty_buffer.c).
 func drain(w io.Writer, r *os.File) {
 	const pipe = 64 << 10
-	left := int(max(pendingBytes(r), pipe))
+	left := 0
+	_ = rawconn.Control(r, func(fd int) (err error) { left, err = unix.IoctlGetInt(fd, unix.TIOCINQ); return err })
+	left = max(left, pipe)
 	buf := make([]byte, 32<<10)
 	for left > 0 {
 		var n int
-		err := control(r, func(fd int) (err error) { n, err = unix.Read(fd, buf[:min(len(buf), left)]); return err })
+		part := buf[:min(len(buf), left)]
+		err := rawconn.Control(r, func(fd int) (err error) { n, err = unix.Read(fd, part); return err })
 		if err != nil || n <= 0 {
 			return
 		}
@@ -520,9 +517,7 @@ type files struct {
 func (f *files) close() {
 	f.closeTheirs()
 	for _, file := range []*os.File{f.stdin, f.stdout, f.stderr} {
-		if file != nil {
-			_ = file.Close() // harmless if it is closed already
-		}
+		_ = file.Close() // harmless if it is nil or closed already
 	}
 }
 
@@ -541,14 +536,9 @@ func (f *files) outputs(ch ssh.Channel) map[*os.File]io.Writer {
 	return map[*os.File]io.Writer{f.stdout: ch, f.stderr: ch.Stderr()}
 }
 
-// prepare returns the command and its pipes or terminal.
 func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 	s.mu.Lock()
 	env, term := s.env, s.term
-	if term != nil {
-		t := *term
-		term = &t
-	}
 	s.mu.Unlock()
 
 	dir := s.srv.directory()
@@ -558,11 +548,7 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 		Dir:         dir,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	cmd.Env = append(cmd.Env, s.srv.environ...)
-	if s.srv.cfg.Extra != nil {
-		cmd.Env = append(cmd.Env, s.srv.cfg.Extra()...)
-	}
-	cmd.Env = append(cmd.Env, env...)
+	cmd.Env = slices.Concat(s.srv.environ, s.srv.cfg.Extra(), env)
 	cmd.Env = append(cmd.Env, "PWD="+dir, "SSH_CONNECTION="+endpoints(s.conn.RemoteAddr(), s.conn.LocalAddr()))
 	switch {
 	case req.shell:
@@ -600,33 +586,25 @@ func (s *session) prepare(req request) (_ *exec.Cmd, _ *files, err error) {
 		}
 		return cmd, f, nil
 	}
-	stdin, w, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
+	pipe := func() (r, w *os.File) {
+		if err == nil {
+			r, w, err = os.Pipe()
+		}
+		return r, w
 	}
-	f.stdin, f.theirs, cmd.Stdin = w, append(f.theirs, stdin), stdin
-	r, stdout, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	f.stdout, f.theirs, cmd.Stdout = r, append(f.theirs, stdout), stdout
-	r, stderr, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	f.stderr, f.theirs, cmd.Stderr = r, append(f.theirs, stderr), stderr
-	return cmd, f, nil
+	stdin, toStdin := pipe()
+	fromStdout, stdout := pipe()
+	fromStderr, stderr := pipe()
+	f.stdin, f.stdout, f.stderr, f.theirs = toStdin, fromStdout, fromStderr, []*os.File{stdin, stdout, stderr}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	return cmd, f, err
 }
 
-// directory returns where sessions start: HOME, else Config.Dir, else the root.
+// directory returns where sessions start: HOME if it can be entered, else the root.
 func (s *Server) directory() string {
-	for _, dir := range []string{s.home, s.cfg.Dir} {
-		if !filepath.IsAbs(dir) {
-			continue
-		}
-		if info, err := os.Stat(dir); err == nil && info.IsDir() && unix.Access(dir, unix.X_OK) == nil {
-			return dir
-		}
+	info, err := os.Stat(s.home)
+	if err == nil && filepath.IsAbs(s.home) && info.IsDir() && unix.Access(s.home, unix.X_OK) == nil {
+		return s.home
 	}
 	return "/"
 }
@@ -676,7 +654,7 @@ func baseEnvironment(environ []string, fallback string) (env []string, home, she
 
 // endpoints returns the value of SSH_CONNECTION: address and port of client and server (ssh(1), ENVIRONMENT).
 func endpoints(remote, local net.Addr) string {
-	words := make([]string, 0, 4)
+	var words []string
 	for _, a := range []net.Addr{remote, local} {
 		host, port := "UNKNOWN", "65535"
 		if t, ok := a.(*net.TCPAddr); ok {
@@ -690,9 +668,9 @@ func endpoints(remote, local net.Addr) string {
 // terminate sends Shutdown's TERM. Shells at a terminal ignore it, so they get HUP as well.
 func (s *session) terminate() {
 	s.mu.Lock()
-	person := s.term != nil
+	hasTerminal := s.term != nil
 	s.mu.Unlock()
-	if person {
+	if hasTerminal {
 		_ = s.signal(syscall.SIGHUP, true)
 	}
 	_ = s.signal(syscall.SIGTERM, true)

@@ -22,14 +22,14 @@ const internalSFTP = "internal-sftp"
 func ServeSFTP(in io.Reader, out io.WriteCloser, hidden []string) error {
 	dir, err := os.Getwd()
 	if err != nil {
-		return fmt.Errorf("sshd: serving sftp: %w", err)
+		return fmt.Errorf("serving sftp: %w", err)
 	}
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // fails for no process
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // never fails
 	if len(hidden) > 0 {
 		h := newHiding(hidden)
 		confined, err := h.confine()
 		if err != nil {
-			return fmt.Errorf("sshd: serving sftp: %w", err)
+			return fmt.Errorf("serving sftp: %w", err)
 		}
 		in = &filter{hiding: h, in: in, dir: dir, confined: confined}
 	}
@@ -39,10 +39,10 @@ func ServeSFTP(in io.Reader, out io.WriteCloser, hidden []string) error {
 func serveSFTP(dir string, in io.Reader, out io.WriteCloser) error {
 	server, err := sftp.NewServer(stream{in, out}, sftp.WithServerWorkingDirectory(dir))
 	if err != nil {
-		return fmt.Errorf("sshd: serving sftp: %w", err)
+		return fmt.Errorf("serving sftp: %w", err)
 	}
 	if err := server.Serve(); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("sshd: serving sftp: %w", err)
+		return fmt.Errorf("serving sftp: %w", err)
 	}
 	return nil
 }

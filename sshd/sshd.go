@@ -1,15 +1,13 @@
 // Package sshd is the SSH server inside every container of a job: it runs commands for the holders of a key of the job.
 //
-// It hides the SSH protocol (RFC 4251 to 4254), the life of the commands that clients start, and what a hostile or
-// broken client can do to the process that embeds it. gliderlabs/ssh carries connections; this package has its own
-// sessions, login deadlines, identities and limits.
+// gliderlabs/ssh carries connections (RFC 4251 to 4253); this package has its own sessions, login deadlines, identities
+// and limits against hostile and broken clients.
 //
 // Two classes of keys may log in. The keys in Config.Authorized belong to the job and may do everything. The keys in
 // the file Config.AuthorizedKeys belong to people, who get shells, commands and SFTP within the options of their line,
 // and no channel of Config.Channels.
 //
-// The server always refuses logins without one of these keys (by password, keyboard-interactive, "none" or
-// certificate), forwarding of TCP ports, Unix sockets, X11 and agents, subsystems other than sftp, and environment
+// The server always refuses logins without one of these keys, forwarding, subsystems other than sftp, and environment
 // variables from the client other than LANG, LC_*, TERM and COLORTERM. Every session runs as the user of this process,
 // so the login name must belong to that user: the name in the user database, USER, the number, or root for clients that
 // cannot know it.
@@ -31,6 +29,7 @@ package sshd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -42,7 +41,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -59,25 +57,22 @@ import (
 )
 
 // ErrServerClosed is returned by Serve after Shutdown.
-var ErrServerClosed = errors.New("sshd: server closed")
+var ErrServerClosed = errors.New("the SSH server is closed")
 
 // Config says which keys may log in and what sessions get. Only HostKey is required.
 type Config struct {
-	// HostKey proves to clients that they reached this container.
-	HostKey ssh.Signer
+	HostKey    ssh.Signer      // proves to clients that they reached this container
+	Authorized []ssh.PublicKey // the keys of the job
 
 	// Comment ends the identification string, which every client gets before it logs in: "SSH-2.0-paiinit COMMENT" (RFC
 	// 4253 section 4.2). It has printable ASCII, at most 200 bytes.
 	Comment string
 
-	// Authorized are the keys of the job.
-	Authorized []ssh.PublicKey
-
-	// AuthorizedKeys is a file with the keys of people, in the format of sshd(8). The server applies the options from
-	// (addresses, not names), expiry-time, command, restrict, pty and no-pty. It accepts no-*-forwarding, no-user-rc,
-	// permitopen and permitlisten, because it never serves these features. It skips a line with any other option, with
-	// a warning. It checks the file at every login and reads it again if it changed. If the file cannot be read, or its
-	// group or others can write it, no person can log in, and New fails.
+	// AuthorizedKeys is a file with the keys of people, in the format of sshd(8), which the server reads again when it
+	// has changed. The server applies the options from (addresses, not names), expiry-time, command, restrict, pty and
+	// no-pty. It accepts no-*-forwarding, no-user-rc, permitopen and permitlisten, because it never serves these
+	// features. It skips a line with any other option, with a warning. If the file cannot be read, or its group or
+	// others can write it, no person can log in, and New fails.
 	AuthorizedKeys string
 
 	// SFTP is the program, with arguments, that serves the subsystem sftp on standard input and output by ServeSFTP.
@@ -93,27 +88,19 @@ type Config struct {
 
 	// Environ is the environment of sessions as "name=value", complete and without secrets. The server adds USER,
 	// LOGNAME, HOME and SHELL if they are missing, and always SSH_CONNECTION. It does not set SSH_CLIENT, with which
-	// Debian's bash reads ~/.bashrc even for "-c".
+	// Debian's bash reads ~/.bashrc even for "-c". Sessions start in HOME, or in "/" if it cannot be entered.
 	Environ []string
 
-	// Extra returns variables that were not known when the server was made. The server calls it at the start of every
-	// session, and the variables win over Environ. It may be nil.
-	Extra func() []string
-
-	// Dir is the working directory of sessions if HOME is not a directory that can be entered. If Dir is not one
-	// either, it is "/".
-	Dir string
-
-	// Shell runs the commands; it gets "-c" and the command as received. The default is /bin/sh.
-	Shell string
+	Extra func() []string // returns the variables of one session, which win over Environ; nil = none
+	Shell string          // gets "-c" and the command as received; "" = /bin/sh
 
 	// Channels are handlers of further channel types by name, for example "control@paiinit"; "session" and "default"
 	// are reserved. A handler runs in a goroutine of its own and owns ch: it closes it, when it returns or later. ctx
 	// ends with the connection. remote has logged in with a key of Authorized.
 	Channels map[string]func(ctx context.Context, ch io.ReadWriteCloser, remote net.Addr)
 
-	// StartWithSlack calls the function that starts a process, so that the process gets the job's timer slack. Nil
-	// calls it directly.
+	// StartWithSlack calls the function that starts a process, so that the process gets the job's timer slack. It may
+	// be nil.
 	StartWithSlack func(start func() error) error
 
 	// Admit is called after authentication, before the client is told. It may block. An error closes the connection and
@@ -135,30 +122,24 @@ type Config struct {
 
 // A CommandEvent tells that a command started or ended.
 type CommandEvent struct {
-	ID      uint64    // counts the commands of a server from 1; the same at start and end
-	Done    bool      // the command ended
-	Key     string    // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
-	Person  string    // the comment of the key in AuthorizedKeys, here or on the calling rank; empty for the job
-	User    string    // the login name that the client gave
-	Remote  net.Addr  // of the client
-	Command string    // as received, or the key's forced command
-	Shell   bool      // a shell without a command
-	SFTP    bool      // the subsystem without a command
-	PID     int       // of the shell, which leads the command's session and process group; 0 if it did not start
-	Started time.Time // when the request arrived
+	ID      uint64 // counts the commands of a server from 1; the same at start and end
+	Done    bool   // the command ended
+	Key     string // the key that logged in: "SHA256:" and its hash in base64, as ssh-keygen -l prints it
+	Person  string // the comment of the key in AuthorizedKeys, here or on the calling rank; empty for the job
+	Command string // as received, or the key's forced command
+	SFTP    bool   // the subsystem without a command
+	PID     int    // of the shell, which leads the command's session and process group; 0 if it did not start
 
 	// The rest is set if Done.
-	Status   int            // exit status; 128+n if signal n ended it; 255 if it did not start
-	Signal   syscall.Signal // the signal that ended the command, or 0
-	Lost     bool           // the client disconnected before the command ended
-	Duration time.Duration
+	Status int            // exit status; 128+n if signal n ended it; 255 if it did not start
+	Signal syscall.Signal // the signal that ended the command, or 0
+	Lost   bool           // the client disconnected before the command ended
 }
 
 // A Server serves SSH connections on any number of listeners.
 type Server struct {
 	cfg        Config
 	starting   sync.RWMutex // read-locked from before a command's start until OnCommand returns
-	log        *slog.Logger
 	version    string
 	authorized map[string]struct{} // by wire encoding
 	people     *people             // or nil
@@ -175,24 +156,23 @@ type Server struct {
 	logins        atomic.Int64 // since the last freeMemory
 	freeTimer     *time.Timer  // calls freeMemory
 
-	stopping chan struct{} // closed when Shutdown begins
+	stopping context.Context // ends when Shutdown begins
+	stop     context.CancelFunc
 	hurry    chan struct{} // closed when Shutdown's context ends
 
 	refusals refusals
 
-	mu        sync.Mutex
-	stopped   bool          // no further goroutine may start
-	active    int           // goroutines
-	changed   chan struct{} // closed and replaced when active, running or conns shrink
-	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
-	running   map[*session]struct{} // from the request until the client confirms the end
+	mu      sync.Mutex
+	stopped bool          // no further goroutine may start
+	active  int           // goroutines
+	changed chan struct{} // closed and replaced when active, running or conns shrink
+	conns   map[*conn]struct{}
+	running map[*session]struct{} // from the request until the client confirms the end
 }
 
-// Watch sets how long a peer's machine may acknowledge nothing before its connection is lost, and the interval of
-// keepalive requests to its process, for open connections as well. The defaults are 20 s and 15 s. Before the launch a
-// long timeout survives packet loss; during the job the end of a machine must be noticed soon. The timeout is the
-// kernels' and wakes no process; a keepalive request wakes both ends. Connections of people keep the defaults.
+// Watch sets how long a peer's machine may acknowledge nothing before its connection is lost (until then 20 s), and the
+// interval of keepalive requests (15 s), also for open connections, for the reasons of rsh.Pool.Watch. Connections of
+// people keep the defaults.
 func (s *Server) Watch(timeout, keepalive time.Duration) {
 	s.peerTimeout.Store(int64(timeout))
 	s.peerKeepalive.Store(int64(keepalive))
@@ -207,65 +187,47 @@ func (s *Server) Watch(timeout, keepalive time.Duration) {
 
 // limits bounds what clients can make the server spend. They are fields so that tests can change them.
 type limits struct {
-	login       time.Duration // from accept to login, with the queue
-	listen      time.Duration // how long a client may be silent before it counts as waiting for our identification
-	turn        time.Duration // how long a handshake keeps its place; then it continues beside the queue
-	queue       time.Duration // how long a handshake waits for a place that all addresses outside of the job share
-	keepalive   time.Duration // between two keepalive requests; Watch changes it for peers
-	misses      int           // after this many intervals without an answer, the connection ends
-	userTimeout time.Duration // TCP_USER_TIMEOUT
-	drainIdle   time.Duration // the command has exited, its output is still open, and nothing comes
-	drainTotal  time.Duration // the same, and something comes
-	freeDelay   time.Duration // from the last of many logins until memory is freed
-	settle      time.Duration // for goroutines and last packets after Shutdown's deadline
-	handshakes  int           // at once, of peers; as many of others; a quarter of that of silent clients
-	turns       int           // handshakes at once from one address (IPv6: one /64) outside of the job
-	perSource   int           // connections without a login from one such address
-	pending     int           // connections without a login from all such addresses
-	sessions    int           // running, per connection; up to 4 times as many may still await the client's close
-	channels    int           // channels of other types per connection
+	login, listen, turn, queue, keepalive, userTimeout, drainIdle, drainTotal, freeDelay, settle time.Duration
+	misses, handshakes, turns, perSource, pending, sessions, channels                            int
 }
 
 func defaultLimits() limits {
 	return limits{
-		login:       30 * time.Second,
-		listen:      200 * time.Millisecond,
-		turn:        2 * time.Second,
-		queue:       250 * time.Millisecond,
-		keepalive:   15 * time.Second,
-		misses:      3,
-		userTimeout: 60 * time.Second,
-		drainIdle:   500 * time.Millisecond,
-		drainTotal:  5 * time.Second,
-		freeDelay:   2 * time.Second,
-		settle:      2 * time.Second,
-		handshakes:  64,
-		turns:       10,
-		perSource:   500,
-		pending:     1200,
-		sessions:    64,
-		channels:    64,
+		login:       30 * time.Second,       // from accept to login, with the queue
+		listen:      200 * time.Millisecond, // of silence, then a client counts as waiting for our identification
+		turn:        2 * time.Second,        // how long a handshake keeps its place; then it continues beside the queue
+		queue:       250 * time.Millisecond, // for a place that all addresses outside of the job share
+		keepalive:   15 * time.Second,       // between two keepalive requests; Watch changes it for peers
+		misses:      3,                      // after this many intervals without an answer, the connection ends
+		userTimeout: 60 * time.Second,       // TCP_USER_TIMEOUT
+		drainIdle:   500 * time.Millisecond, // the command has exited, its output is still open, and nothing comes
+		drainTotal:  5 * time.Second,        // the same, and something comes
+		freeDelay:   2 * time.Second,        // from the last of many logins until memory is freed
+		settle:      2 * time.Second,        // for goroutines and last packets after Shutdown's deadline
+		handshakes:  64,                     // at once, of peers; as many of others; a quarter as many silent ones
+		turns:       10,                     // handshakes at once from one address (IPv6: one /64) outside of the job
+		perSource:   500,                    // connections without a login from one such address
+		pending:     1200,                   // connections without a login from all such addresses
+		sessions:    64,                     // running, per connection; 4 times as many may await the client's close
+		channels:    64,                     // channels of other types per connection
 	}
 }
 
 // New checks cfg and returns a server that does not listen yet.
 func New(cfg Config) (*Server, error) {
 	if cfg.HostKey == nil {
-		return nil, errors.New("sshd: creating the server: no host key")
+		return nil, errors.New("creating the SSH server: no host key")
 	}
 	if len(cfg.Comment) > 200 {
-		return nil, fmt.Errorf(
-			"sshd: creating the server: the comment has %d bytes, at most 200 fit into the identification",
-			len(cfg.Comment))
+		return nil, fmt.Errorf("creating the SSH server: the comment has %d bytes, at most 200 fit into the "+
+			"identification", len(cfg.Comment))
 	}
-	for i := range len(cfg.Comment) {
-		if b := cfg.Comment[i]; b < ' ' || b > '~' {
-			return nil, fmt.Errorf("sshd: creating the server: comment %q: not printable ASCII", cfg.Comment)
-		}
+	if strings.ContainsFunc(cfg.Comment, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return nil, fmt.Errorf("creating the SSH server: comment %q: not printable ASCII", cfg.Comment)
 	}
 	for name, handle := range cfg.Channels {
 		if name == "session" || name == "default" || handle == nil {
-			return nil, fmt.Errorf("sshd: creating the server: channel type %q: it is reserved or has no handler", name)
+			return nil, fmt.Errorf("creating the SSH server: channel type %q: it is reserved or has no handler", name)
 		}
 	}
 	if cfg.Logger == nil {
@@ -274,35 +236,37 @@ func New(cfg Config) (*Server, error) {
 	if cfg.StartWithSlack == nil {
 		cfg.StartWithSlack = func(start func() error) error { return start() }
 	}
-	if cfg.Shell == "" {
-		cfg.Shell = "/bin/sh"
+	if cfg.OnCommand == nil {
+		cfg.OnCommand = func(CommandEvent) {}
 	}
+	if cfg.Extra == nil {
+		cfg.Extra = func() []string { return nil }
+	}
+	cfg.Shell = cmp.Or(cfg.Shell, "/bin/sh")
 	if !filepath.IsAbs(cfg.Shell) {
-		return nil, fmt.Errorf("sshd: creating the server: shell %q: not an absolute path", cfg.Shell)
+		return nil, fmt.Errorf("creating the SSH server: shell %q: not an absolute path", cfg.Shell)
 	}
 	if cfg.Grace <= 0 {
 		cfg.Grace = 5 * time.Second
 	}
 	s := &Server{
 		cfg:        cfg,
-		log:        cfg.Logger,
 		version:    strings.TrimSpace("paiinit " + cfg.Comment),
 		authorized: make(map[string]struct{}),
 		limits:     defaultLimits(),
-		stopping:   make(chan struct{}),
 		hurry:      make(chan struct{}),
 		changed:    make(chan struct{}),
-		listeners:  make(map[net.Listener]struct{}),
 		conns:      make(map[*conn]struct{}),
 		running:    make(map[*session]struct{}),
 	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.peerTimeout.Store(int64(20 * time.Second))
 	for i, key := range cfg.Authorized {
 		if key == nil {
-			return nil, fmt.Errorf("sshd: creating the server: authorized key %d is nil", i)
+			return nil, fmt.Errorf("creating the SSH server: authorized key %d is nil", i)
 		}
 		if _, isCert := key.(*ssh.Certificate); isCert {
-			return nil, fmt.Errorf("sshd: creating the server: authorized key %d is a certificate", i)
+			return nil, fmt.Errorf("creating the SSH server: authorized key %d is a certificate", i)
 		}
 		s.authorized[string(key.Marshal())] = struct{}{}
 	}
@@ -317,60 +281,38 @@ func New(cfg Config) (*Server, error) {
 	if cfg.AuthorizedKeys != "" {
 		s.people = &people{file: cfg.AuthorizedKeys, log: cfg.Logger}
 		if err := s.people.refresh(); err != nil {
-			return nil, fmt.Errorf("sshd: creating the server: %w", err)
+			return nil, fmt.Errorf("creating the SSH server: %w", err)
 		}
 	}
 	s.environ, s.home, s.pathShell, s.names = baseEnvironment(cfg.Environ, cfg.Shell)
 	return s, nil
 }
 
-// Greeting returns the line that the server writes first on every connection, its identification.
+// Greeting returns the identification, the line that the server writes first on every connection.
 func (s *Server) Greeting() string { return "SSH-2.0-" + s.version + "\r\n" }
 
-// Serve accepts connections from ln until Shutdown, and then returns ErrServerClosed. It closes ln. Any other error is
-// ln's. If the process is out of file descriptors or memory, Serve retries after at most a second.
+// Serve accepts connections from ln until Shutdown, and then returns ErrServerClosed, or until ln fails. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	defer func() { _ = ln.Close() }()
-	s.mu.Lock()
-	if s.closed() {
-		s.mu.Unlock()
+	if !s.enter() {
 		return ErrServerClosed
 	}
-	s.listeners[ln] = struct{}{}
-	s.active++
-	s.mu.Unlock()
 	defer s.leave()
-	defer func() {
-		s.mu.Lock()
-		delete(s.listeners, ln)
-		s.mu.Unlock()
-	}()
-
-	var delay time.Duration
+	defer context.AfterFunc(s.stopping, func() { _ = ln.Close() })()
 	for {
 		nc, err := ln.Accept()
-		if err != nil {
-			if s.closed() {
-				return ErrServerClosed
-			}
-			if !temporary(err) {
-				return fmt.Errorf("sshd: accepting connections on %s: %w", ln.Addr(), err)
-			}
-			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-			s.log.Warn("ssh accept failed", "on", ln.Addr().String(), "err", err, "again_in", delay)
-			select {
-			case <-time.After(delay):
-			case <-s.stopping:
-			}
-			continue
+		switch {
+		case err == nil:
+			s.accept(newConn(s, nc, s.limits.login))
+		case s.closed():
+			return ErrServerClosed
+		default:
+			return fmt.Errorf("accepting connections on %s: %w", ln.Addr(), err)
 		}
-		delay = 0
-		s.accept(newConn(s, nc, s.limits.login))
 	}
 }
 
-// manyLogins is the number of logins whose handshakes leave enough garbage for a collection: a third of the memory of
-// their connections.
+// loginsBeforeFree logins leave enough garbage for a collection: a third of the memory of their connections.
 const loginsBeforeFree = 50
 
 // loggedIn schedules freeMemory after the last of many logins.
@@ -388,19 +330,6 @@ func (s *Server) freeMemory() {
 	defer s.leave()
 	s.logins.Store(0)
 	debug.FreeOSMemory()
-}
-
-// passing reports whether accept(2) may succeed later by itself.
-func temporary(err error) bool {
-	for _, e := range []error{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EAGAIN,
-		os.ErrDeadlineExceeded,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // accept starts serving c, or closes it after Shutdown.
@@ -432,17 +361,14 @@ func (s *Server) Connect() (net.Conn, error) {
 // process it tries to log in without any method, with an empty password if the server offers passwords, and with a new
 // key. The server need not be serving. The error says which login was accepted, or why none could be tried.
 func (s *Server) SelfCheck(ctx context.Context) error {
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return fmt.Errorf("sshd: checking the server: creating a key: %w", err)
-	}
+	_, key, _ := ed25519.GenerateKey(rand.Reader) // crypto/rand never fails
 	signer, err := ssh.NewSignerFromSigner(key)
 	if err != nil {
-		return fmt.Errorf("sshd: checking the server: creating a key: %w", err)
+		return fmt.Errorf("checking the SSH server: creating a key: %w", err)
 	}
 	// One connection, in which the client first tries no method: three would make every start 2 ms slower.
 	what := "without any method"
-	err = s.tryLogin(ctx, []ssh.AuthMethod{
+	err = s.tryLogin(ctx,
 		ssh.PasswordCallback(func() (string, error) {
 			what = "with an empty password"
 			return "", nil
@@ -450,16 +376,15 @@ func (s *Server) SelfCheck(ctx context.Context) error {
 		ssh.PublicKeysCallback(func() ([]ssh.Signer, error) {
 			what = "with an unknown key"
 			return []ssh.Signer{signer}, nil
-		}),
-	})
+		}))
 	if err != nil {
-		return fmt.Errorf("sshd: checking that a login %s is refused: %w", what, err)
+		return fmt.Errorf("checking that a login %s is refused: %w", what, err)
 	}
 	return nil
 }
 
 // tryLogin returns nil if the server refuses a login by auth.
-func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
+func (s *Server) tryLogin(ctx context.Context, auth ...ssh.AuthMethod) error {
 	ours, theirs, err := unixsock.Pair()
 	if err != nil {
 		return err
@@ -504,59 +429,47 @@ func (s *Server) tryLogin(ctx context.Context, auth []ssh.AuthMethod) error {
 // were closed (a handler of Config.Channels, a process that KILL does not end), the error counts them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	if !s.closed() {
-		close(s.stopping)
-	}
-	for ln := range s.listeners {
-		_ = ln.Close()
-	}
+	s.stop()
 	s.freeTimer.Stop()
-	var idle []*conn
 	for c := range s.conns {
 		if !c.loggedIn.Load() {
-			idle = append(idle, c)
+			c.shut()
 		}
 	}
 	running := slices.Collect(maps.Keys(s.running))
 	s.mu.Unlock()
-	for _, c := range idle {
-		c.shut()
-	}
 	for _, r := range running {
 		r.terminate()
 	}
 
 	var result error
-	if !s.wait(ctx, func() bool { return len(s.running) == 0 }) {
+	ended := func() bool { return len(s.running) == 0 }
+	settle := func(done func() bool) bool {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.settle)
+		defer cancel()
+		return s.wait(ctx, done)
+	}
+	if !s.wait(ctx, ended) {
 		s.mu.Lock()
-		result = fmt.Errorf("sshd: shutting down: %d commands did not end: %w", len(s.running), ctx.Err())
-		select {
-		case <-s.hurry:
-		default:
+		result = fmt.Errorf("shutting down the SSH server: %d commands did not end: %w", len(s.running), ctx.Err())
+		if !isClosed(s.hurry) {
 			close(s.hurry)
 		}
 		s.mu.Unlock()
-		settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.settle)
-		s.wait(settle, func() bool { return len(s.running) == 0 })
-		cancel()
+		settle(ended)
 	}
 
 	s.mu.Lock()
-	rest := slices.Collect(maps.Keys(s.conns))
-	s.mu.Unlock()
-	for _, c := range rest {
+	for c := range s.conns {
 		c.shut()
 	}
-	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.settle)
-	defer cancel()
-	if !s.wait(settle, func() bool {
-		s.stopped = s.active == 0
-		return s.stopped
-	}) {
+	s.mu.Unlock()
+	if !settle(func() bool { s.stopped = s.active == 0; return s.stopped }) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return errors.Join(result,
-			fmt.Errorf("sshd: shutting down: %d goroutines did not end, %d of them commands", s.active, len(s.running)))
+			fmt.Errorf("shutting down the SSH server: %d goroutines did not end, %d of them commands",
+				s.active, len(s.running)))
 	}
 	return result
 }
@@ -584,14 +497,7 @@ func (s *Server) shrunk() {
 	s.changed = make(chan struct{})
 }
 
-func (s *Server) closed() bool {
-	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Server) closed() bool { return s.stopping.Err() != nil }
 
 // enter counts the calling goroutine. False means that Shutdown has finished: the goroutine must end at once.
 func (s *Server) enter() bool {
@@ -616,13 +522,6 @@ func (s *Server) leave() {
 func (s *Server) AwaitStarts() {
 	s.starting.Lock()
 	s.starting.Unlock() //nolint:staticcheck // an empty critical section: only the waiting counts
-}
-
-// tell calls Config.OnCommand.
-func (s *Server) tell(e CommandEvent) {
-	if s.cfg.OnCommand != nil {
-		s.cfg.OnCommand(e)
-	}
 }
 
 // cut shortens a client's text for a log line.

@@ -467,6 +467,6 @@ func TestServeReportsABrokenListener(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, ln.Close())
-	require.ErrorContains(t, srv.Serve(ln), "sshd: accepting connections on 127.0.0.1:")
+	require.ErrorContains(t, srv.Serve(ln), "accepting connections on 127.0.0.1:")
 	require.NoError(t, srv.Shutdown(context.Background()))
 }

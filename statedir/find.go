@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,21 +25,10 @@ func sharedPlaces() []string {
 	return slices.Compact([]string{"/dev/shm", filepath.Clean(os.TempDir())})
 }
 
-// knownDirs returns the state directories that may exist in this container, or only named if it is not empty.
-func knownDirs(named string) []string {
-	if named != "" {
-		return []string{named}
-	}
-	dirs := []string{firstPlace}
-	prefix := ownPrefix(os.Geteuid())
-	if os.Geteuid() == 0 {
-		prefix = "paiinit-" // root may ask the paiinit of every user
-	}
+// sharedDirs returns the directories in shared places whose names begin with prefix.
+func sharedDirs(prefix string) (dirs []string) {
 	for _, parent := range sharedPlaces() {
-		entries, err := os.ReadDir(parent)
-		if err != nil {
-			continue
-		}
+		entries, _ := os.ReadDir(parent)
 		for _, e := range entries {
 			if e.IsDir() && strings.HasPrefix(e.Name(), prefix) {
 				dirs = append(dirs, filepath.Join(parent, e.Name()))
@@ -47,6 +36,18 @@ func knownDirs(named string) []string {
 		}
 	}
 	return dirs
+}
+
+// knownDirs returns the state directories that may exist in this container, or only named if it is not empty.
+func knownDirs(named string) []string {
+	if named != "" {
+		return []string{named}
+	}
+	prefix := ownPrefix(os.Geteuid())
+	if os.Geteuid() == 0 {
+		prefix = "paiinit-" // root may ask the paiinit of every user
+	}
+	return append([]string{firstPlace}, sharedDirs(prefix)...)
 }
 
 // visibleDirs returns the knownDirs and, if process 1 of this container is another paiinit, all directories in use
@@ -94,8 +95,8 @@ func server(dir string) (pid int, err error) {
 	}
 	defer func() { _ = conn.Close() }()
 	pid, err = unixsock.CheckServer(conn)
-	var other *unixsock.UserError // another user may create a directory with this user's name in a shared place
-	if errors.As(err, &other) {
+	// Another user may create a directory with this user's name in a shared place.
+	if other, ok := errors.AsType[*unixsock.UserError](err); ok {
 		return 0, fmt.Errorf("%s: served by user %d", dir, other.UID)
 	}
 	return pid, err
@@ -115,16 +116,16 @@ func live(dirs []string) []Identity {
 
 // Find returns the state directory of the paiinit that this process may ask. The order is: the nearest ancestor, the
 // directory of the agent's socket agent, the directory named, the only paiinit that runs here. If several run here,
-// Find returns their identities.
+// Find returns a *SeveralError.
 //
 // Launchers forward the variables of rank 0 to all ranks (mpirun -x, horovodrun), so agent and named may belong to the
 // paiinit of another rank, even on the same machine. Ancestors cannot be forwarded.
-func Find(agent, named string) (dir string, several []Identity) {
+func Find(agent, named string) (string, error) {
 	if agent != "" {
 		agent = filepath.Dir(agent)
 	}
 	dirs := slices.Concat([]string{agent}, knownDirs(named), socketDirs())
-	if dir := nearest(os.DirFS("/proc"), os.Getpid(), dirs); dir != "" {
+	if dir := nearest(dirs); dir != "" {
 		return dir, nil
 	}
 	if given := cmp.Or(agent, named); given != "" {
@@ -136,17 +137,29 @@ func Find(agent, named string) (dir string, several []Identity) {
 	case 1:
 		return running[0].dir, nil
 	default:
-		return "", running
+		return "", &SeveralError{running}
 	}
 }
 
-// nearest returns the state directory of the paiinit that is the nearest ancestor of a process; "" = no ancestor is
-// one.
-func nearest(fsys fs.FS, pid int, dirs []string) (best string) {
-	least := -1
+// SeveralError says that several paiinits run here, and the caller of Find named none of them.
+type SeveralError struct{ Running []Identity }
+
+func (e *SeveralError) Error() string {
+	var list []string
+	for _, id := range e.Running {
+		list = append(list, id.String())
+	}
+	return fmt.Sprintf("%d paiinits are running here, say which one with PAIINIT_STATE_DIR: %s",
+		len(e.Running), strings.Join(list, "; "))
+}
+
+// nearest returns the state directory of the paiinit that is the nearest ancestor of this process; "" if no ancestor is
+// a paiinit.
+func nearest(dirs []string) (best string) {
+	least := math.MaxInt
 	for _, dir := range dirs {
 		if agent, err := server(dir); err == nil {
-			if n := proc.Generations(fsys, pid, agent); n >= 0 && (least < 0 || n < least) {
+			if n := proc.Generations(os.DirFS("/proc"), os.Getpid(), agent); n >= 0 && n < least {
 				best, least = dir, n
 			}
 		}

@@ -106,9 +106,6 @@ func (id Identity) dirName(length int) string {
 // ownPrefix returns the prefix of a user's state directories in shared places.
 func ownPrefix(uid int) string { return "paiinit-" + strconv.Itoa(uid) + "-" }
 
-// maxIdentity is far more than any identity has, in bytes.
-const maxIdentity = 1 << 16
-
 // readIdentity reads the identity of the owner of a state directory.
 func readIdentity(dir string) (Identity, error) {
 	id := Identity{Index: -1, Rank: -1, Alias: "a paiinit", dir: dir}
@@ -117,7 +114,7 @@ func readIdentity(dir string) (Identity, error) {
 		return id, err
 	}
 	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, maxIdentity))
+	b, err := io.ReadAll(io.LimitReader(f, 64<<10)) // far more than any identity has
 	if err != nil {
 		return id, err
 	}

@@ -17,8 +17,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -75,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Dir, error) {
 	if cfg.Dir != "" {
 		places = []string{cfg.Dir}
 	} else {
-		defer removeDead(places)
+		defer removeDead()
 	}
 	var errs []error
 	for _, place := range places {
@@ -85,8 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Dir, error) {
 			return d, nil
 		}
 		d.unlock()
-		var taken *takenError
-		if errors.As(err, &taken) && cfg.Owner.excludes(taken.owner) {
+		if taken, ok := errors.AsType[*takenError](err); ok && cfg.Owner.excludes(taken.owner) {
 			return nil, &RunningError{Owner: taken.owner}
 		}
 		errs = append(errs, err)
@@ -169,34 +166,30 @@ const (
 func (d *Dir) takeLock(ctx context.Context, own Identity) error {
 	for deadline := time.Now().Add(lockTimeout); ; {
 		held, err := d.tryLock()
-		switch {
-		case err != nil:
-			return fmt.Errorf("locking %s: %w", d.Path, err)
-		case !held:
-			_, dead := server(d.Path)
-			if dead == nil || time.Now().After(deadline) {
-				id, _ := readIdentity(d.Path)
-				return &takenError{id}
-			}
-			select { // flock(2) has no timeout
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(lockInterval):
-			}
-			continue
-		}
-		b, err := json.Marshal(own)
-		if err == nil {
-			err = d.lock.Truncate(0)
-		}
-		if err == nil {
-			_, err = d.lock.WriteAt(append(b, '\n'), 0)
-		}
 		if err != nil {
-			return fmt.Errorf("writing %s: %w", d.lock.Name(), err)
+			return fmt.Errorf("locking %s: %w", d.Path, err)
 		}
-		return nil
+		if held {
+			break
+		}
+		if _, dead := server(d.Path); dead == nil || time.Now().After(deadline) {
+			id, _ := readIdentity(d.Path)
+			return &takenError{id}
+		}
+		select { // flock(2) has no timeout
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(lockInterval):
+		}
 	}
+	err := d.lock.Truncate(0)
+	if err == nil {
+		err = json.NewEncoder(d.lock).Encode(own)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", d.lock.Name(), err)
+	}
+	return nil
 }
 
 // tryLock reports whether this process holds the lock now.
@@ -206,23 +199,21 @@ func (d *Dir) tryLock() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != nil && !noLocks(err) {
-			_ = f.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return false, nil
-			}
-			return false, err
+		held := true
+		switch err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			held, err = false, nil
+		case noLocks(err):
+			_, dead := server(d.Path)
+			held, err = dead != nil, nil
 		}
-		if err != nil {
-			if _, dead := server(d.Path); dead == nil {
-				_ = f.Close()
-				return false, nil
-			}
+		if !held || err != nil {
+			_ = f.Close()
+			return false, err
 		}
 		now, errNow := os.Lstat(d.File(lockName))
 		locked, errLocked := f.Stat()
-		if errNow == nil && errLocked == nil && os.SameFile(now, locked) {
+		if os.SameFile(now, locked) {
 			d.lock = f
 			return true, nil
 		}
@@ -241,40 +232,22 @@ func noLocks(err error) bool {
 	return errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOLCK)
 }
 
-func (d *Dir) unlock() {
-	if d.lock != nil {
-		_ = d.lock.Close()
-		d.lock = nil
-	}
-}
+func (d *Dir) unlock() { _ = d.lock.Close() } // also if it holds no lock
 
 // deadAge is how long the state directory of an ended job stays in a shared place.
 const deadAge = 24 * time.Hour
 
 // removeDead removes this user's old state directories in the shared places if their owners have ended.
-func removeDead(places []string) {
-	for _, place := range places {
-		parent := filepath.Dir(place)
-		if !slices.Contains(sharedPlaces(), parent) {
+func removeDead() {
+	for _, dir := range sharedDirs(ownPrefix(os.Geteuid())) {
+		info, err := os.Lstat(dir)
+		if err != nil || checkOwner(dir, info) != nil || time.Since(info.ModTime()) < deadAge {
 			continue
 		}
-		entries, err := os.ReadDir(parent)
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), ownPrefix(os.Geteuid())) {
-				continue
-			}
-			d := &Dir{Path: filepath.Join(parent, e.Name())}
-			info, err := os.Lstat(d.Path)
-			if err != nil || checkOwner(d.Path, info) != nil || time.Since(info.ModTime()) < deadAge {
-				continue
-			}
-			if held, err := d.tryLock(); held && err == nil {
-				_ = os.RemoveAll(d.Path) // a failure only wastes space
-				d.unlock()
-			}
+		d := &Dir{Path: dir}
+		if held, err := d.tryLock(); held && err == nil {
+			_ = os.RemoveAll(dir) // a failure only wastes space
+			d.unlock()
 		}
 	}
 }
@@ -353,11 +326,13 @@ func (d *Dir) WriteFile(name string, content []byte) error {
 func (d *Dir) Link(name, link string) (remove func(), err error) {
 	target := d.File(name)
 	there, err := os.Readlink(link)
-	switch {
-	case err == nil && there == target:
+	if err == nil && there == target {
 		return nil, nil
-	case err == nil && filepath.Base(there) == name && !exists(filepath.Join(filepath.Dir(there), AgentSocket)):
-		return nil, replaceLink(target, link)
+	}
+	if err == nil && filepath.Base(there) == name {
+		if _, err := os.Lstat(filepath.Join(filepath.Dir(there), AgentSocket)); err != nil {
+			return nil, replaceLink(target, link)
+		}
 	}
 	madeDir := os.Mkdir(filepath.Dir(link), 0o755) == nil
 	if err := os.Symlink(target, link); err != nil {
@@ -371,11 +346,6 @@ func (d *Dir) Link(name, link string) (remove func(), err error) {
 			_ = os.Remove(filepath.Dir(link)) // fails if the directory has other files
 		}
 	}, nil
-}
-
-func exists(name string) bool {
-	_, err := os.Lstat(name)
-	return err == nil
 }
 
 // Close removes the sockets and the links. The host lists and the last status stay readable after the exit.

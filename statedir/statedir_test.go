@@ -244,7 +244,7 @@ func TestRemoveDead(t *testing.T) {
 	for _, name := range []string{prefix + "old", prefix + "live", "paiinit-other", "other"} {
 		require.NoError(t, os.Chtimes(at(name), old, old))
 	}
-	removeDead([]string{firstPlace, at("mine")})
+	removeDead()
 	require.NoDirExists(t, at(prefix+"old"))
 	for _, name := range []string{prefix + "live", prefix + "young", "paiinit-other", "other"} {
 		require.FileExists(t, filepath.Join(at(name), "hostfile"), name)

@@ -2,12 +2,13 @@
 // caller. Lines wait in a queue of bounded size, lines that do not fit are dropped and counted, and the last lines of a
 // job are written first when the time is short.
 //
-// It handles only lines of bytes: levels and formats belong to the logger that writes to it.
+// A Log handles only lines of bytes: levels and formats belong to the logger that writes to it.
 package stderrlog
 
 import (
 	"bytes"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -28,14 +29,14 @@ type Log struct {
 	out io.Writer
 
 	mu       sync.Mutex
+	changed  sync.Cond // a line was queued, or the log is closing
 	queue    []logLine
 	size     int  // bytes in the queue
 	lost     int  // lines that did not fit
 	stuck    bool // a write takes longer than writeTimeout
 	last     bool // the lines from now on say how the job ended
 	closing  bool
-	lostText func(lines int) []byte
-	wake     chan struct{}
+	lostText func(lines int) []byte // reports dropped lines; nil = not at all
 	over     chan struct{}
 }
 
@@ -47,9 +48,29 @@ type logLine struct {
 
 // New returns a Log that writes to out until Close.
 func New(out io.Writer) *Log {
-	l := &Log{out: out, wake: make(chan struct{}, 1), over: make(chan struct{})}
+	l := &Log{out: out, over: make(chan struct{})}
+	l.changed.L = &l.mu
 	go l.run()
 	return l
+}
+
+// Logger returns a logger that writes to the Log, as text or as JSON, and reports dropped lines in the same format.
+func (l *Log) Logger(json bool, level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	to := func(w io.Writer) *slog.Logger {
+		if json {
+			return slog.New(slog.NewJSONHandler(w, options))
+		}
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lostText = func(lines int) []byte {
+		var b bytes.Buffer
+		to(&b).Warn("standard error was not read, log lines were dropped", "lines", lines)
+		return b.Bytes()
+	}
+	return to(l)
 }
 
 // Write takes one line. It never fails, because the caller could not do anything about it.
@@ -65,15 +86,13 @@ func (l *Log) Write(p []byte) (int, error) {
 	l.size += len(p)
 	stuck := l.stuck
 	l.mu.Unlock()
-	l.call()
+	l.changed.Signal()
 	if stuck {
 		return len(p), nil
 	}
-	timeout := time.NewTimer(writeTimeout)
-	defer timeout.Stop()
 	select {
 	case <-line.written:
-	case <-timeout.C:
+	case <-time.After(writeTimeout):
 		l.mu.Lock()
 		l.stuck = len(l.queue) > 0
 		l.mu.Unlock()
@@ -81,18 +100,12 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *Log) call() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
-
 // run writes until the log is closed.
 func (l *Log) run() {
 	defer close(l.over)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for {
-		l.mu.Lock()
 		switch {
 		case len(l.queue) > 0:
 			line := l.queue[0]
@@ -105,41 +118,25 @@ func (l *Log) run() {
 			l.size -= len(line.text)
 			l.stuck = l.stuck && len(l.queue) > 0
 			close(line.written)
-			l.mu.Unlock()
 		case l.lost > 0:
-			lost := l.lost
-			l.lost = 0
-			l.stuck = true // until this line is written
-			text := l.lostText
+			lost, text := l.lost, l.lostText
+			l.lost, l.stuck = 0, true // until this line is written
 			l.mu.Unlock()
 			if text != nil {
 				_, _ = l.out.Write(text(lost))
 			}
 			l.mu.Lock()
 			l.stuck = len(l.queue) > 0
-			l.mu.Unlock()
 		case l.closing:
-			l.mu.Unlock()
 			return
 		default:
-			l.mu.Unlock()
-			<-l.wake
+			l.changed.Wait()
 		}
 	}
 }
 
-// LostLines sets the function that reports dropped lines.
-func (l *Log) LostLines(text func(lines int) []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lostText = text
-}
-
 // Ending declares that the next lines say how the job ended. These are never dropped.
 func (l *Log) Ending() {
-	if l == nil {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = true
@@ -150,28 +147,19 @@ func (l *Log) Close() {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	l.call()
-	timeout := time.NewTimer(flushTimeout / 2)
-	defer timeout.Stop()
+	l.changed.Signal()
 	select {
 	case <-l.over:
 		return
-	case <-timeout.C:
+	case <-time.After(flushTimeout / 2):
 	}
 	l.mu.Lock()
-	var last, others []logLine
-	for _, line := range l.queue {
-		if line.last {
-			last = append(last, line)
-		} else {
-			others = append(others, line)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(l.queue), func(line logLine) bool { return line.last })
+	last := slices.DeleteFunc(l.queue, func(line logLine) bool { return !line.last })
 	l.queue = append(last, others...)
 	l.mu.Unlock()
-	timeout.Reset(flushTimeout / 2)
 	select {
 	case <-l.over:
-	case <-timeout.C:
+	case <-time.After(flushTimeout / 2):
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 func testLog(out io.Writer) *Log {
 	l := New(out)
-	l.LostLines(func(n int) []byte { return fmt.Appendf(nil, "lost %d\n", n) })
+	l.lostText = func(n int) []byte { return fmt.Appendf(nil, "lost %d\n", n) }
 	return l
 }
 

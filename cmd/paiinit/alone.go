@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"time"
-
-	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -32,7 +28,7 @@ func (c *container) listenAlone() error {
 	cfg.Dial = func(context.Context, string, netip.AddrPort) (io.ReadWriteCloser, error) {
 		return nil, errors.New("a job of one rank has no other ranks")
 	}
-	cfg.Fabric = c.tellFabric(serving)
+	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
 	if !cfg.Self.Addr.IsValid() {
 		addr, err := rendezvous.OwnAddr()
 		if err != nil {
@@ -44,13 +40,10 @@ func (c *container) listenAlone() error {
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
-	c.serve.Go(func() {
-		if err := c.serveOwnHost(serving); err != nil {
-			c.log.Error("paiinit rsh and paiinit each do not work in this container", "err", err)
-		}
-	})
+	c.serve.Go(c.logged("paiinit rsh and paiinit each do not work in this container",
+		func() error { return c.serveOwnHost(serving) }))
 	c.tellLauncher(serving)
-	c.answerAll(serving)
+	answers{c}.serve(serving)
 	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
@@ -62,30 +55,16 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	if err := unixsock.Await(ctx, c.state.Agent); err != nil || ctx.Err() != nil {
 		return err
 	}
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // its documentation says that it never fails
-	keys, err := jobkey.Derive(secret, c.job.ID, c.job.Attempt)
-	clear(secret)
+	keys := jobkey.Random(c.job.ID, c.job.Attempt)
+	server, err := sshd.New(c.serverConfig(keys, c.node.Self().ID))
 	if err != nil {
 		return err
 	}
-	id := c.node.Self().ID
-	cfg := c.serverConfig(keys, id)
-	server, err := sshd.New(cfg)
-	if err != nil {
-		return err
-	}
-	pool := rsh.New(rsh.Config{
-		User: keys.User(), Label: keys.Label(), Logger: c.log,
-		Dial: func(context.Context, netip.AddrPort) (net.Conn, error) { return server.Connect() },
-		Host: func(id string) ssh.PublicKey { return keys.Host(id).PublicKey() },
-	})
-	err = pool.ServeAgent(ctx, c.state.Agent, c.remoteAgent())
-	stopping, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if serr := server.Shutdown(stopping); serr != nil {
-		c.log.Debug("sessions were ended by force", "err", serr)
-	}
+	connections := poolConfig(keys, c.log)
+	connections.Dial = func(context.Context, netip.AddrPort) (net.Conn, error) { return server.Connect() }
+	pool := rsh.New(connections)
+	err = pool.ServeAgent(ctx, c.state.Agent, answers{c}.remoteAgent())
+	c.shutDown(server)
 	_ = pool.Close() // Close has ended every connection even if it fails
 	return err
 }

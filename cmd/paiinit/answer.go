@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,11 +23,11 @@ func (a answers) Status(ctx context.Context) *localapi.Status {
 
 // Hosts lists the hosts of the live ranks.
 func (a answers) Hosts(ctx context.Context) ([]localapi.Host, *localapi.Refusal) {
-	return a.hosts(a.c.node.Status(ctx), func(r rendezvous.RankStatus) bool { return r.Standing == rendezvous.Present })
+	return a.hosts(a.c.node.Status(ctx), true)
 }
 
 func (a answers) Hostfile(context.Context) ([]localapi.Host, *localapi.Refusal) {
-	return a.hosts(a.c.node.View(), func(rendezvous.RankStatus) bool { return true })
+	return a.hosts(a.c.node.View(), false)
 }
 
 // Names returns the names of every rank. It refuses sessions of people who may not use other ranks (--people local).
@@ -40,8 +41,6 @@ func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 
 // status converts the status of the rendezvous to the output of `paiinit status`.
 func (a answers) status(s rendezvous.Status) *localapi.Status {
-	a.c.mu.Lock()
-	defer a.c.mu.Unlock()
 	out := &localapi.Status{
 		Phase: localapi.Phase(s.Phase), Rank: a.c.job.Rank, Size: a.c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
 		Ranks: []localapi.Rank{}, Timings: map[string]float64{},
@@ -62,8 +61,8 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 		}
 		out.Ranks = append(out.Ranks, row)
 	}
-	for phase, d := range a.c.timings {
-		out.Timings[phase] = d.Seconds()
+	for phase, seconds := range a.c.timings.Range {
+		out.Timings[phase.(string)] = seconds.(float64)
 	}
 	return out
 }
@@ -89,7 +88,7 @@ func (a answers) Wait(ctx context.Context) *localapi.Refusal {
 	case err == nil:
 		return nil
 	case errors.As(err, &ended):
-		return &localapi.Refusal{Exit: failing(ended.Outcome.Status), Text: err.Error()}
+		return &localapi.Refusal{Exit: cmp.Or(ended.Outcome.Status, statusRetry), Text: err.Error()}
 	case errors.Is(err, context.DeadlineExceeded):
 		s := a.status(a.c.node.Status(context.WithoutCancel(ctx)))
 		return &localapi.Refusal{Exit: statusRetry, Text: missing(s).Error()}
@@ -113,7 +112,8 @@ func (a answers) Barrier(ctx context.Context, name string) *localapi.Refusal {
 	return &localapi.Refusal{Exit: statusUsage, Text: err.Error()}
 }
 
-// over returns the answer for a process that was waiting when the job ended.
+// over returns the answer for a process that was waiting when the job ended. A job that has succeeded fails the wait
+// with 75.
 func (a answers) over(when string) *localapi.Refusal {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -124,24 +124,12 @@ func (a answers) over(when string) *localapi.Refusal {
 	case err != nil:
 		return &localapi.Refusal{Exit: statusOf(err), Text: fmt.Sprintf("the job ended %s: %v", when, err)}
 	}
-	return &localapi.Refusal{
-		Exit: failing(o.Status), Text: fmt.Sprintf("the job ended with status %d %s: %s", o.Status, when, o.Reason),
-	}
-}
-
-// failing returns the exit status of a process whose wait the end of the job has cut short: the job's, or 75 if the job
-// has succeeded.
-func failing(status int) int {
-	if status == 0 {
-		return statusRetry
-	}
-	return status
+	text := fmt.Sprintf("the job ended with status %d %s: %s", o.Status, when, o.Reason)
+	return &localapi.Refusal{Exit: cmp.Or(o.Status, statusRetry), Text: text}
 }
 
 // hosts lists the hosts with slots, as the host lists of launchers do. Names and slots are known after the commit.
-func (a answers) hosts(
-	s rendezvous.Status, wanted func(rendezvous.RankStatus) bool,
-) ([]localapi.Host, *localapi.Refusal) {
+func (a answers) hosts(s rendezvous.Status, liveOnly bool) ([]localapi.Host, *localapi.Refusal) {
 	agreed := a.c.agreed()
 	members, names := agreed.named()
 	if len(members) == 0 {
@@ -150,10 +138,10 @@ func (a answers) hosts(
 	}
 	list := []localapi.Host{}
 	for _, r := range s.Ranks {
-		if r.Rank < 0 || r.Rank >= len(members) || !wanted(r) {
+		if r.Rank < 0 || r.Rank >= len(members) || liveOnly && r.Standing != rendezvous.Present {
 			continue
 		}
-		if slots := agreed.slotsOf(&members[r.Rank]); slots > 0 {
+		if slots := members[r.Rank].Slots; slots > 0 {
 			list = append(list, localapi.Host{Name: names[r.Rank], Slots: slots})
 		}
 	}
@@ -161,14 +149,7 @@ func (a answers) hosts(
 }
 
 // mark records the time at which a phase of the launch has ended.
-func (c *container) mark(phase string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timings == nil {
-		c.timings = make(map[string]time.Duration)
-	}
-	c.timings[phase] = time.Since(c.begin)
-}
+func (c *container) mark(phase string) { c.timings.Store(phase, time.Since(c.begin).Seconds()) }
 
 // statusInterval is the time between two writes of status.json while ranks are missing.
 const statusInterval = 10 * time.Second
@@ -186,15 +167,14 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	interval := deferUntilLaunched
-	for waiting := true; waiting; interval = statusInterval {
+	for interval := deferUntilLaunched; ; interval = statusInterval {
 		soon, cancel := context.WithTimeout(ctx, interval)
 		_, err := a.c.node.Gather(soon)
-		waiting = errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 		cancel()
-		if waiting {
-			write()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
 		}
+		write()
 	}
 	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
 	_, err := a.c.node.Wait(soon)

@@ -7,17 +7,19 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/early"
 )
 
 // ask runs the commands that only tell something, on standard output, without being an init.
 func ask(args, environ []string) int {
 	args = slices.Clone(args)
 	app := newApp(environ, nil)
-	switch command := commandOf(args); command {
+	switch command := early.CommandOf(args); command {
 	case "version":
 		args[1] = "version"
 	case "help":
@@ -28,7 +30,7 @@ func ask(args, environ []string) int {
 		}
 	case "each", sftpServer:
 	default:
-		args = append(args[:2:2], flagsFirst(app.Command(command).Flags, args[2:])...)
+		args = append(args[:2:2], cmdline.FlagsFirst(app.Command(command).Flags, args[2:])...)
 	}
 	err := app.Run(args)
 	if err == nil {
@@ -42,6 +44,13 @@ func ask(args, environ []string) int {
 		complain("hint: %s", h)
 	}
 	return statusOf(err)
+}
+
+// mistyped returns the command of this program that a word most likely means, or "" if it resembles none.
+func mistyped(word string) string {
+	hidden := func(name string) bool { return strings.Contains(name, "-") } // flags and sftp-server
+	commands := slices.DeleteFunc(early.Commands(), hidden)
+	return cmdline.Closest(word, append([]string{"run"}, commands...))
 }
 
 func showVersion(c *cli.Context) error {

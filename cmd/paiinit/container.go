@@ -14,7 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/tuning"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
@@ -31,17 +33,16 @@ const controlChannel = "control@paiinit"
 type container struct {
 	identity
 	opened
-	launching launching
-	launcher  ownLauncher
+	sessions  *launch.Sessions // by which launchers reach other hosts
+	asks      *launch.Asks     // the hosts and ranks that launchers were asked for
+	versions  launch.Versions  // of the launchers of all ranks
 	signals   *signals.Switch
 	oomKills  int // of this container before the launch
 	devices   *rdma.Search
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
 	agreement atomic.Pointer[agreement]
-
-	mu      sync.Mutex
-	timings map[string]time.Duration // from begin to the end of each phase
+	timings   sync.Map // phase: seconds from begin to its end
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -51,9 +52,10 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	})
 	return &container{
 		identity: identity{
-			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(), log: s.logger(s.logOutput()),
+			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(),
+			log: s.stderr.Logger(s.logFormat == "json", s.logLevel),
 		},
-		signals: signals.Watch(agent.Signals, isTerminal(os.Stdin)),
+		signals: signals.Watch(agent.Signals, early.IsTerminal(int(os.Stdin.Fd()))),
 	}
 }
 
@@ -62,10 +64,11 @@ func (c *container) identify(ctx context.Context) error {
 	if err := launch.Limits(); err != nil {
 		c.log.Warn("resource limits could not be raised", "phase", "identify", "err", err)
 	}
-	c.devices = c.look()
-	c.oomKills = oomKills(os.DirFS("/"))
+	rdmaFlags := map[string]rdma.Flags{rdmaOff: rdma.FlagOff, rdmaRequire: rdma.FlagRequire}
+	c.devices = rdma.Begin(rdma.At("/"), rdmaFlags[c.rdma]) // after Limits, which raises that of locked memory
+	c.oomKills = launch.OOMKills(os.DirFS("/"))
 	jobErr := c.readJob(ctx)
-	if jobErr != nil && contradictionIn(jobErr) == nil {
+	if c.job.System == "" {
 		return jobErr
 	}
 	c.nonce = rendezvous.NewNonce()
@@ -99,56 +102,42 @@ func (c *container) identify(ctx context.Context) error {
 		fingerprint = c.keys.Fingerprint()
 	}
 	c.log = c.log.With("self", c.job.Alias)
-	c.launching = newLaunching(&c.identity, func(ctx context.Context, r launch.Request) (map[string]int, error) {
-		return c.agreed().slotsAsked(ctx, r)
-	})
+	c.followLaunchers()
 	c.mark("identify")
 	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
-		"attempt", c.job.Attempt, "rank", rankText(c.job.Rank), "size", sizeText(c.job.Size), "slots", c.job.Slots,
-		"secret", source, "fingerprint", fingerprint, "version", version)
+		"attempt", c.job.Attempt, "rank", known(c.job.Rank, "to be agreed"),
+		"size", known(c.job.Size, "known to rank 0"), "slots", c.job.Slots, "secret", source,
+		"fingerprint", fingerprint, "version", version)
 	return jobErr
 }
 
 // stoppable returns a context that a signal ends. If rank 0 is connected, the first signal goes to rank 0, which ends
 // the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	c.signals.To(func(sig os.Signal) {
-		if n := signals.Terminating(sig); n > 0 {
-			err := &stoppedError{signal: n, name: c.job.Alias}
-			if sig == syscall.SIGKILL {
-				err.signal = int(syscall.SIGINT)
-			}
-			if sig == syscall.SIGKILL || !c.node.RequestStop(n, err.Error()) {
-				cancel(err)
-			}
+	return c.signals.Context(ctx, func(sig os.Signal) error {
+		err := &stoppedError{signal: signals.Terminating(sig), name: c.job.Alias}
+		if sig == syscall.SIGKILL {
+			err.signal = int(syscall.SIGINT)
+		} else if c.node.RequestStop(err.signal, err.Error()) {
+			return nil
 		}
+		return err
 	})
-	return ctx, func() {
-		c.signals.To(nil)
-		cancel(nil)
-	}
 }
 
 // untilStopped returns a context that a signal ends, for a container that is about to end.
 func (c *container) untilStopped(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	c.signals.To(func(sig os.Signal) {
-		if signals.Terminating(sig) > 0 {
-			cancel()
-		}
-	})
-	return ctx, func() {
-		c.signals.To(nil)
-		cancel()
-	}
+	return c.signals.Context(ctx, func(os.Signal) error { return context.Canceled })
 }
 
 // gather waits until all ranks have agreed on a roster.
 func (c *container) gather(ctx context.Context) (*agreement, error) {
 	ctx, end := c.stoppable(ctx)
 	defer end()
-	defer tuneWhileGathering(ctx, c.job, c.devices.Done(), &c.serve)()
+	defer tuning.Gathering{
+		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
+		Busy: deferUntilLaunched, Launch: postLaunchDelay,
+	}.Start(ctx, &c.serve)()
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -157,7 +146,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if err != nil {
 		return nil, err
 	}
-	fabric := c.agreeOnFabric(c.devices, roster)
+	fabric := fabricOf(judgeFabric(roster), c.devices.Report())
+	fabric.ConfigDir = c.state.Path
 	if err := writeFabric(c.state, fabric); err != nil { // sessions get the same settings by variables
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
 	}
@@ -186,8 +176,7 @@ func (e *stoppedError) Error() string {
 // are present or start within a few seconds, so that they do not wait for it.
 func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	first := c.job.Rank == 0 || c.job.First
-	var contradiction *envspec.VarError
-	needed := first || c.exec == execAll || errors.As(err, &contradiction)
+	needed := first || c.exec == execAll || is[*envspec.VarError](err)
 	if c.job.Size == 1 || c.keys == nil || !needed {
 		return 0, err
 	}
@@ -199,13 +188,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
-	ctx, end := c.untilStopped(ctx)
-	defer end()
-	if ferr := c.node.Finish(ctx, *c.unfit, notifyTimeout); ferr != nil {
-		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
-	}
-	c.sayEnd(*c.unfit)
-	return c.unfit.Status, nil
+	return c.finish(ctx, *c.unfit, notifyTimeout)
 }
 
 // notifyTimeout is how long rank 0 waits for the other ranks, to report a failure to them. Containers of one job start
@@ -217,21 +200,18 @@ func (c *container) giveUp(err error) (int, error) {
 	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
-	var stopped *stoppedError
-	if errors.As(err, &stopped) {
+	if is[*stoppedError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
 		cancel()
 	}
-	var ended *rendezvous.EndedError
-	if errors.As(err, &ended) {
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		o = ended.Outcome
 	}
-	var missing *rendezvous.MissingError
 	// Rank 0 waits for ranks that start now, which would otherwise look for a rank 0 that has ended. After --timeout it
 	// waits only for ranks with another secret or version, because these ranks exist.
 	lateRanks := notifyTimeout
-	if errors.As(err, &missing) && !missing.OtherSecret() && !missing.OtherVersion() {
+	if m, ok := errors.AsType[*rendezvous.MissingError](err); ok && !m.OtherSecret() && !m.OtherVersion() {
 		lateRanks = 0
 	}
 	if ferr := c.node.Finish(ctx, o, lateRanks); ferr != nil {
@@ -240,12 +220,32 @@ func (c *container) giveUp(err error) (int, error) {
 	return o.Status, err
 }
 
-// wait waits, on every rank but 0, until rank 0 reports how the job ended.
+// wait waits, on every rank but 0, until rank 0 reports how the job ended. When rank 0 orders it, wait stops the
+// launcher's ranks in this container.
 func (c *container) wait(ctx context.Context) (int, error) {
 	leaveDirectory()
 	ctx, end := c.stoppable(ctx)
 	defer end()
-	o, err := c.awaitEnd(ctx)
+	if err := c.agreed().writeHosts(); err != nil {
+		c.log.Warn("this rank has no host list", "phase", "wait", "err", err)
+	}
+	waiting, over := context.WithCancel(ctx)
+	var obeying sync.WaitGroup
+	obeying.Go(func() {
+		for {
+			select {
+			case <-waiting.Done():
+				return
+			case s := <-c.node.Orders():
+				c.log.Info("stopping the ranks in this container", "phase", "wait",
+					"signal", launch.SignalName(s.Signal))
+				c.stopRanks(syscall.Signal(s.Signal))
+			}
+		}
+	})
+	o, err := c.node.Wait(ctx)
+	over()
+	obeying.Wait()
 	if err != nil {
 		return statusOf(err), err
 	}
@@ -253,12 +253,12 @@ func (c *container) wait(ctx context.Context) (int, error) {
 	return o.Status, nil
 }
 
-// finish tells every rank the outcome before rank 0 ends.
-func (c *container) finish(ctx context.Context, o rendezvous.Outcome) (int, error) {
+// finish tells every rank the outcome before rank 0 ends. lateRanks is how long it waits for ranks that start now.
+func (c *container) finish(ctx context.Context, o rendezvous.Outcome, lateRanks time.Duration) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	err := c.node.Finish(ctx, o, 0)
-	if bug := (*rendezvous.BugError)(nil); errors.As(err, &bug) {
+	err := c.node.Finish(ctx, o, lateRanks)
+	if is[*rendezvous.BugError](err) {
 		return statusBug, err
 	}
 	if err != nil {
@@ -277,25 +277,20 @@ const (
 // close releases everything that this container holds. At the deadline the process ends without the rest.
 func (c *container) close() {
 	done := make(chan struct{})
-	var closing atomic.Pointer[string]
-	closing.Store(new(string))
+	var closing atomic.Value // of a string: what is being closed
 	go func() {
 		defer close(done)
-		c.release(func(what string) { closing.Store(&what) })
+		c.release(func(what string) { closing.Store(what) })
 	}()
 	deadline := time.NewTimer(closeTimeout)
-	defer deadline.Stop()
-	var once sync.Once
-	c.signals.To(func(sig os.Signal) {
-		if signals.Terminating(sig) > 0 {
-			once.Do(func() { deadline.Reset(stoppedTimeout) })
-		}
-	})
+	stopped, end := c.untilStopped(context.Background())
+	context.AfterFunc(stopped, func() { deadline.Reset(stoppedTimeout) })
 	select {
 	case <-done:
 	case <-deadline.C:
-		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", *closing.Load(),
+		c.log.Warn("leaving before everything was closed", "phase", "exit", "closing", closing.Load(),
 			"elapsed", c.elapsed())
 	}
+	end()
 	c.signals.Close()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -26,7 +27,7 @@ func TestWhoAnswers(t *testing.T) {
 	const secret = "a secret of a test"
 	log := slog.New(slog.DiscardHandler)
 	c := &container{identity: identity{log: log, keys: derive(secret, "1")}}
-	c.pool = newPool(c.keys, &c.hostKeys, c.log)
+	c.pool = rsh.New(poolConfig(c.keys, c.log))
 	defer func() { require.NoError(t, c.pool.Close()) }()
 	for name, tt := range map[string]struct {
 		keys *jobkey.Keys
@@ -37,13 +38,13 @@ func TestWhoAnswers(t *testing.T) {
 	}{
 		"the one that was called": {derive(secret, "1"), "worker-1", nil, "", ""},
 		"another container": {derive(secret, "1"), "worker-2", rendezvous.ErrOtherContainer,
-			`what answers is another container of the job: it is "worker-2", expected "worker-1"`, ""},
+			`the container there is another container of the job: it is "worker-2", expected "worker-1"`, ""},
 		"another secret": {derive("another secret of a test", "1"), "worker-1", rendezvous.ErrOtherSecret,
 			"worker-1 has another secret", ""},
 		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob,
-			"what answers belongs to another job or attempt", ""},
+			"the container there belongs to another job or attempt", ""},
 		"another version": {derive(secret, "1"), "worker-1", rendezvous.ErrOtherVersion,
-			"what answers is another version of paiinit: its protocol is 2, ours 1", " 2"},
+			"the container there has another version of paiinit: its protocol is 2, ours 1", " 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, err := sshd.New(sshd.Config{

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
@@ -50,18 +50,15 @@ func eachCommand(environ []string) *cli.Command {
 // each runs a command on the ranks of a list.
 func each(ctx context.Context, dir, list string, words []string) error {
 	if len(words) == 0 {
-		return &usageError{errors.New("each needs a COMMAND")}
+		return cmdline.Errorf("each needs a COMMAND")
 	}
-	names, err := clientIn(dir).Names(ctx)
+	names, err := rankNames(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if len(names) == 0 {
-		return &absentError{errors.New("no host list yet: not all ranks are present")}
-	}
 	ranks, err := hosts.ParseRanks(list, names)
 	if err != nil {
-		return &usageError{fmt.Errorf("--ranks: %w", err)}
+		return cmdline.Errorf("--ranks: %w", err)
 	}
 	chosen := make([]rsh.Numbered, len(ranks))
 	for i, rank := range ranks {
@@ -88,7 +85,4 @@ func each(ctx context.Context, dir, list string, words []string) error {
 }
 
 // absentError is an error after which a retry may succeed.
-type absentError struct{ err error }
-
-func (e *absentError) Error() string { return e.err.Error() }
-func (e *absentError) Unwrap() error { return e.err }
+type absentError struct{ error }

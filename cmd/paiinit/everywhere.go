@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,15 +25,14 @@ const (
 // everywhere runs the command on every rank. Each rank reports to rank 0 how its command ended, and rank 0 decides.
 func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
 	t := c.startTask(ctx, a)
-	if t.rank != 0 {
+	if a.self().Rank != 0 {
 		return c.obey(ctx, t)
 	}
-	return c.finish(ctx, c.conduct(ctx, t, a))
+	return c.finish(ctx, c.conduct(ctx, t, a), 0)
 }
 
 // task is the command of this rank while it runs.
 type task struct {
-	rank int
 	pass func(os.Signal)
 	end  <-chan rendezvous.End // receives one value: how the command ended
 }
@@ -42,20 +40,12 @@ type task struct {
 func (c *container) startTask(ctx context.Context, a *agreement) task {
 	self := a.self()
 	end := make(chan rendezvous.End, 1)
-	t := task{rank: self.Rank, pass: func(os.Signal) {}, end: end}
+	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
-		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", t.rank, err)}
-		end <- rendezvous.End{Rank: t.rank, Name: self.Alias, Outcome: o, At: time.Now()}
+		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", self.Rank, err)}
+		end <- rendezvous.End{Rank: self.Rank, Name: self.Alias, Outcome: o, At: time.Now()}
 	}
-	environ, err := a.launcherEnviron(launch.TaskEnvironment(a.tasks()))
-	if err != nil {
-		failed(err)
-		return t
-	}
-	if c.job.ServerPort {
-		environ = c.job.WithServerPorts(environ, taskPorts(a.roster.Members))
-	}
-	cmd, pass, err := a.jobCommand(environ)
+	cmd, pass, err := a.jobCommand(launch.TaskEnvironment(a.tasks()))
 	if err != nil {
 		failed(err)
 		return t
@@ -63,11 +53,8 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	t.pass = pass
 	cmd.Started = leaveDirectory
 	c.reservedPort.Release()
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "),
-		"rank", t.rank, "size", len(a.roster.Members), "elapsed", c.elapsed())
 	go func() {
-		c.mark("launch")
-		result, err := c.runCommand(ctx, cmd)
+		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))
 		status := result.JobStatus(launch.Spawns(cmd.Args))
 		c.log.Info("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
@@ -75,9 +62,9 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 			failed(err)
 			return
 		}
-		cause := launch.FirstCause(t.rank, cmd.Args[0], result, oomKills(os.DirFS("/"))-c.oomKills)
+		cause := launch.FirstCause(self.Rank, cmd.Args[0], result, launch.OOMKills(os.DirFS("/"))-c.oomKills)
 		end <- rendezvous.End{
-			Rank: t.rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
+			Rank: self.Rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
 			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
 		}
 	}()
@@ -97,8 +84,8 @@ func (id *identity) warnServerPort() {
 // taskPorts returns a function that finds the port that a member reserves for its command, 0 if it reserves none.
 func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 	return func(role string, index int) int {
-		for i := range members {
-			if m := &members[i]; m.Role == role && m.Index == index {
+		for _, m := range members {
+			if m.Role == role && m.Index == index {
 				return m.Task
 			}
 		}
@@ -110,9 +97,8 @@ func taskPorts(members []rendezvous.Member) func(role string, index int) int {
 func (a *agreement) tasks() launch.Tasks {
 	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
 	for _, m := range a.roster.Members {
-		t.Ranks = append(t.Ranks, launch.Task{
-			Role: m.Role, Index: m.Index, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots,
-		})
+		task := launch.Task{Role: m.Role, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots}
+		t.Ranks = append(t.Ranks, task)
 	}
 	return t
 }
@@ -130,49 +116,44 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 		t.pass(sig)
 	})
 	defer c.signals.To(nil)
-	type waited struct {
-		outcome rendezvous.Outcome
-		err     error
-	}
-	over := make(chan waited, 1)
+	var o rendezvous.Outcome
+	var err error
+	over := make(chan struct{})
 	go func() {
-		o, err := c.node.Wait(ctx)
-		over <- waited{o, err}
+		defer close(over)
+		o, err = c.node.Wait(ctx)
 	}()
-	var w waited
-	for running, waiting := true, true; running || waiting; {
+	for running, waiting := true, over; running || waiting != nil; {
 		select {
 		case s := <-c.node.Orders():
-			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", firstLine(s.Reason))
-			t.pass(stopSignal(s.Signal))
+			reason, _, _ := strings.Cut(s.Reason, "\n")
+			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", reason)
+			t.pass(launch.EndSignal(s.Signal))
 		case e := <-t.end:
 			running = false
 			c.node.Report(e)
-		case w = <-over:
-			waiting = false
-			t.pass(stopSignal(0)) // without an order: rank 0 is gone
+		case <-waiting:
+			waiting = nil
+			t.pass(syscall.SIGTERM) // without an order: rank 0 is gone
 		}
 	}
-	if w.err != nil {
-		return statusOf(w.err), w.err
+	if err != nil {
+		return statusOf(err), err
 	}
-	c.sayEnd(w.outcome)
-	return w.outcome.Status, nil
+	c.sayEnd(o)
+	return o.Status, nil
 }
 
 // conduct runs the job on rank 0 to its end. The first failure, loss or request to stop ends all commands and is the
 // outcome of the job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the
-// commands that still run. Package launch decides; conduct feeds it with events, and logs and sends its orders.
+// commands that still run. Package launch decides; conduct feeds it with events.
 func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvous.Outcome {
-	asked := make(chan os.Signal, 16)
+	asked := make(signals.Queue, 16)
 	c.signals.To(func(sig os.Signal) {
-		if signals.Terminating(sig) == 0 {
+		if signals.Terminating(sig) > 0 {
+			asked.Put(sig)
+		} else {
 			t.pass(sig)
-			return
-		}
-		select {
-		case asked <- sig:
-		default: // 16 signals are pending already
 		}
 	})
 	defer c.signals.To(nil)
@@ -181,91 +162,52 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	var (
-		v        = launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry}
-		ends     []rendezvous.End
-		absent   = make(chan []rendezvous.Loss, 1)
-		overtime <-chan time.Time
-	)
-	give := func(order *launch.Stop) {
-		if order != nil {
-			overtime = time.After(c.grace + overtimeAfter)
-			c.log.Info("ending the command of every rank", "phase", "wait", "reason", firstLine(order.Reason))
-			c.node.Order(order.Signal, order.Reason)
-			t.pass(stopSignal(order.Signal))
-		}
+	job := launch.Conductor{
+		Verdict: launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry},
+		Grace:   c.grace, Log: c.log, Order: c.node.Order, Pass: t.pass, First: c.signals.First,
 	}
-	lost := func(l rendezvous.Loss) {
-		order, news := v.Lost(launch.Loss(l), time.Now())
-		if news {
-			c.log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
-		}
-		give(order)
-	}
+	ends := make(map[int]*rendezvous.End)
+	absent := make(chan []rendezvous.Loss, 1)
 	ended := func(e rendezvous.End) {
-		ends = append(ends, e)
-		order := v.Ended(launch.End{
-			Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped,
-			Outcome: launch.Outcome(e.Outcome),
-		}, time.Now())
-		give(order)
-		if order != nil && e.Outcome.Status != 0 {
-			// The command may have failed because another container was killed: ask which ranks are gone.
+		ends[e.Rank] = &e
+		end := launch.End{Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped}
+		end.Outcome = launch.Outcome(e.Outcome)
+		if job.Ended(end) {
 			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, reconnectTimeout) })
 		}
 	}
-	for timedOut := false; !timedOut && len(v.Running()) > 0; {
+	for len(job.Verdict.Running()) > 0 {
 		select {
 		case sig := <-asked:
-			if sig == syscall.SIGKILL { // from a second SIGINT; the first one has requested the stop
-				c.node.Order(int(syscall.SIGKILL), "killing the job")
-				t.pass(sig)
-				continue
-			}
-			first := c.signals.First()
-			if v.Ordered() {
-				// A scheduler that ends the job signals every container, so the first signal repeats the order.
-				if !first {
-					t.pass(sig)
-				}
-				continue
-			}
-			n := signals.Terminating(sig)
-			reason := (&stoppedError{n, c.job.Alias}).Error()
-			give(v.Stop(launch.Stop{Name: c.job.Alias, Signal: n, Reason: reason}, time.Now()))
+			stopped := stoppedError{signals.Terminating(sig), c.job.Alias}
+			job.Signal(launch.Stop{Name: stopped.name, Signal: stopped.signal, Reason: stopped.Error()})
 		case s := <-c.node.Stops():
-			c.log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
-			give(v.Stop(launch.Stop(s), time.Now()))
+			job.Stop(launch.Stop(s))
 		case e := <-t.end:
 			ended(e)
 		case e := <-c.node.Ends():
 			ended(e)
 		case l := <-c.node.Losses():
-			lost(l)
+			job.Lost(launch.Loss(l))
 		case all := <-absent:
 			for _, l := range all {
-				lost(l)
+				job.Lost(launch.Loss(l))
 			}
-		case <-overtime:
-			c.log.Error("ranks did not report the end of their command", "phase", "wait",
-				"ranks", strings.Join(slices.Sorted(slices.Values(v.Running())), ","))
-			timedOut = true
+		case <-job.Overtime:
+			job.GiveUp()
 		}
 	}
-	align(ctx, c.node, &v, ends)
-	return rendezvous.Outcome(v.Outcome())
+	align(ctx, c.node, &job.Verdict, ends)
+	return rendezvous.Outcome(job.Verdict.Outcome())
 }
 
 // align compares the clocks of the ranks for which the verdict depends on the time at which their command ended.
-func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends []rendezvous.End) {
-	ctx, cancel := context.WithTimeout(ctx, alignTime)
+func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends map[int]*rendezvous.End) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	unclear := v.Unclear()
 	var compared []*rendezvous.End
-	for i := range ends {
-		if slices.Contains(unclear, ends[i].Rank) {
-			compared = append(compared, &ends[i])
-		}
+	for _, rank := range v.Unclear() {
+		compared = append(compared, ends[rank])
 	}
 	node.Align(ctx, compared...)
 	for _, e := range compared {
@@ -274,27 +216,12 @@ func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends [
 }
 
 // ranksToJudge returns the ranks of the job, and whether --until waits for their commands.
-func (a *agreement) ranksToJudge() []launch.Rank {
-	members := a.roster.Members
-	needed := launch.Needed(rolesOf(members), a.until)
-	ranks := make([]launch.Rank, len(members))
-	for i := range members {
-		m := &members[i]
-		ranks[i] = launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]}
+func (a *agreement) ranksToJudge() (ranks []launch.Rank) {
+	needed := launch.Needed(rolesOf(a.roster.Members), a.until)
+	for i, m := range a.roster.Members {
+		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]})
 	}
 	return ranks
-}
-
-const (
-	// alignTime bounds the comparison of clocks.
-	alignTime = time.Second
-	// overtimeAfter is how long after the grace rank 0 waits for a rank to report the end of its command.
-	overtimeAfter = 3 * time.Second
-)
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
 }
 
 // withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment of this rank
@@ -306,15 +233,12 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
-	if contradiction := (*envspec.VarError)(nil); errors.As(err, &contradiction) {
+	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
-	} else {
-		_, gerr := c.node.Gather(ctx)
-		if ended := (*rendezvous.EndedError)(nil); !errors.As(gerr, &ended) {
-			c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
-		}
+	} else if _, gerr := c.node.Gather(ctx); !is[*rendezvous.EndedError](gerr) {
+		c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
 	}
 	// If the ranks are agreed and not given, this rank may have become rank 0, which tells the others.
 	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
@@ -323,14 +247,17 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	return c.unfit.Status, err
 }
 
-// checkExec refuses ranks with different values of --exec or --until.
-func checkExec(r rendezvous.Roster) *rendezvous.Outcome {
+// checkExec refuses ranks with different values of --exec or --until, and roles in --until that no rank has.
+func (s *settings) checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 	for _, m := range r.Members {
 		if first := r.Members[0]; m.Exec != first.Exec {
 			return &rendezvous.Outcome{Status: statusConfig, Reason: fmt.Sprintf(
 				"the ranks disagree on which of them run the command: %s has --exec %s, %s has --exec %s",
 				first.Alias, first.Exec, m.Alias, m.Exec)}
 		}
+	}
+	if err := s.checkUntil(rolesOf(r.Members)); err != nil {
+		return &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
 	return nil
 }

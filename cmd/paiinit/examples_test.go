@@ -24,8 +24,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/launch"
 )
 
 // started is one container of an example.
@@ -116,11 +119,11 @@ func TestExamples(t *testing.T) {
 func (s started) run(t *testing.T) envspec.Job {
 	t.Helper()
 	require.Equal(t, "paiinit", filepath.Base(s.argv[0]))
-	require.Equal(t, "run", commandOf(s.argv))
-	require.Empty(t, nested(s.environ))
+	require.Equal(t, "run", early.CommandOf(s.argv))
+	require.Empty(t, envspec.Nested(s.environ))
 	known := []string{secretVariable, "PAIINIT_POD_NAME", "PAIINIT_JOB_INDEX", "PAIINIT_JOB_REPLICAS"}
 	for _, f := range runFlags() {
-		known = append(known, twin(f.Names()[0]))
+		known = append(known, cmdline.Twin(f.Names()[0]))
 	}
 	for _, kv := range s.environ {
 		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "PAIINIT_") {
@@ -131,7 +134,7 @@ func (s started) run(t *testing.T) envspec.Job {
 	app := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil })
 	require.NoError(t, app.Run(runArgs(s.argv)))
 	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver,
-		Hostname: lookup(s.environ, "HOSTNAME"), CPUs: 2}
+		Hostname: launch.Value(s.environ, "HOSTNAME"), CPUs: 2}
 	if s.addr != "" {
 		in.Addrs = []netip.Addr{netip.MustParseAddr(s.addr)}
 	}
@@ -140,7 +143,7 @@ func (s started) run(t *testing.T) envspec.Job {
 	if job.First {
 		require.NotEmpty(t, got.command)
 	}
-	if secret := lookup(s.environ, secretVariable); secret != "" {
+	if secret := launch.Value(s.environ, secretVariable); secret != "" {
 		_, err := jobkey.Derive([]byte(secret), job.ID, job.Attempt)
 		require.NoError(t, err)
 	} else {
@@ -203,7 +206,7 @@ func vars(pairs ...any) []string {
 
 // words splits a command line without quotes, whose variables the container's shell would replace.
 func words(line string, environ []string) []string {
-	return strings.Fields(os.Expand(line, func(name string) string { return lookup(environ, name) }))
+	return strings.Fields(os.Expand(line, func(name string) string { return launch.Value(environ, name) }))
 }
 
 // lineWith returns the command line in a script that starts paiinit, from the word paiinit on.
@@ -737,11 +740,11 @@ func hostsExample(t *testing.T, file string) []started {
 	if len(command) == 0 {
 		command = []string{"bash"} // the CMD of Dockerfile.example
 	}
-	if lookup(environ, "PAIINIT_PEERS") == "" {
+	if launch.Value(environ, "PAIINIT_PEERS") == "" {
 		return []started{{argv: slices.Concat(entrypoint, command), environ: environ}}
 	}
 	require.Equal(t, "host", network)
-	secret := lookup(environ, "PAIINIT_SECRET_FILE")
+	secret := launch.Value(environ, "PAIINIT_SECRET_FILE")
 	require.True(t, slices.Contains(volumes, secret) || slices.Contains(volumes, filepath.Dir(secret)), "%q", volumes)
 	var list []started
 	for i, addr := range addrs {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/hostfile"
-	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -60,28 +59,4 @@ func TestDeepSpeedHostfile(t *testing.T) {
 	first.linkHostfile("deepspeed", name)
 	first.unlinkHostfile()
 	require.Equal(t, "mine slots=1\n", read(), "the user's own list stays")
-}
-
-func TestMayBeDeepSpeed(t *testing.T) {
-	for _, tt := range []struct {
-		want    bool
-		exec    string
-		command []string
-	}{
-		{true, execRank0, []string{"deepspeed", "train.py"}},
-		{true, execRank0, []string{"/opt/bin/deepspeed", "train.py"}},
-		{true, execRank0, []string{"python3", "-m", "deepspeed.launcher.runner", "train.py"}},
-		{true, execRank0, []string{"bash", "train.sh"}},
-		{true, execRank0, []string{"bash", "-lc", "deepspeed train.py"}},
-		{true, execRank0, []string{"python", "start.py"}},
-		{true, execRank0, nil},
-		{true, execAll, []string{"deepspeed", "--no_ssh", "train.py"}},
-		{false, execAll, []string{"bash", "train.sh"}},
-		{false, execRank0, []string{"mpirun", "python", "train.py"}},
-		{false, execRank0, []string{"horovodrun", "-np", "4", "python", "train.py"}},
-		{false, execRank0, []string{"torchrun", "train.py"}},
-		{false, execAll, nil},
-	} {
-		require.Equal(t, tt.want, mayRead(launch.HostfileReaders()[0], tt.command, tt.exec), "%v", tt.command)
-	}
 }

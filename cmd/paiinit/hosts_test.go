@@ -1,12 +1,6 @@
 package main
 
-import (
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/paiinit/paiinit/rendezvous"
-)
+import "github.com/paiinit/paiinit/rendezvous"
 
 func members(hosts ...string) []rendezvous.Member {
 	var out []rendezvous.Member
@@ -16,21 +10,4 @@ func members(hosts ...string) []rendezvous.Member {
 		out = append(out, m)
 	}
 	return out
-}
-
-func TestCommandOf(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"paiinit"}, "run"},
-		{[]string{"paiinit", "env"}, "env"},
-		{[]string{"paiinit", "--", "env"}, "run"},
-		{[]string{"paiinit", "--role", "worker"}, "run"},
-		{[]string{"paiinit", "mpirun"}, "run"},
-		{[]string{"paiinit", "-h"}, "help"},
-		{[]string{"paiinit", "--version"}, "version"},
-	} {
-		require.Equal(t, tt.want, commandOf(tt.args), "%q", tt.args)
-	}
 }

@@ -12,37 +12,31 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/statedir"
 )
 
 // check returns the outcome of a job that rank 0 refuses to launch with this complete roster, else nil.
 func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
-	for i := range r.Members {
-		if m := &r.Members[i]; m.Version != version {
+	first := r.Members[0]
+	for _, m := range r.Members {
+		if m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
 				"the ranks run different versions of paiinit: %s has %s, %s has %s",
-				r.Members[0].Alias, r.Members[0].Version, m.Alias, m.Version)}
+				first.Alias, first.Version, m.Alias, m.Version)}
 		}
 	}
-	if o := checkExec(r); o != nil {
-		return o
+	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{c.checkExec, c.checkLaunchers, c.checkFabric} {
+		if o := refuse(r); o != nil {
+			return o
+		}
 	}
-	if err := c.checkUntil(rolesOf(r.Members)); err != nil {
-		return &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	}
-	if o := c.launcher.check(&c.identity, r); o != nil {
-		return o
-	}
-	if o := c.checkFabric(r); o != nil {
-		return o
-	}
-	if c.command == "" && r.Members[0].Nonce == c.nonce {
-		reason := r.Members[0].Alias + " became rank 0 and has no COMMAND to run"
+	if c.command == "" && first.Nonce == c.nonce {
+		reason := first.Alias + " became rank 0 and has no COMMAND to run"
 		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil
@@ -50,13 +44,9 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 
 // launch runs the command on rank 0 and returns how the job ended.
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
-	environ, err := a.launcherEnviron(nil)
+	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
 		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	}
-	cmd, pass, err := a.jobCommand(environ)
-	if err != nil {
-		return rendezvous.Outcome{Status: statusBug, Reason: err.Error()}
 	}
 	cmd.Started = func() {
 		c.node.Launched()
@@ -77,23 +67,20 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 
 	ctx, cancel := context.WithCancel(ctx)
 	c.serve.Go(func() { a.checkWay(ctx) })
-	s := c.launching.supervisor(a.roster, environ, &stop)
+	s := c.supervisor(a.roster, cmd.Environ, &stop)
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
-	looking.Go(func() { c.supervise(ctx, s) })
+	looking.Go(func() { supervise(ctx, c.node, s) })
 	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // else our program in bin/ reports the hosts
-			looking.Go(func() { c.launching.asks.Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
+			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
-			looking.Go(func() { c.launching.asks.Look(ctx, os.Getpid(), c.jobMembers) })
+			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
-	c.mark("launch")
-	c.log.Info("launching", "phase", "launch", "command", strings.Join(cmd.Args, " "),
-		"hosts", len(a.roster.Members), "elapsed", c.elapsed())
-	result, err := c.runCommand(ctx, cmd)
+	result, err := c.runCommand(ctx, cmd, "hosts", len(a.roster.Members))
 	c.signals.To(nil) // a signal after the command's end shortens finish
 	cancel()
 	why := <-watched
@@ -104,7 +91,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
-		Result: result, Why: why, Launcher: launcher, OOMKills: oomKills(os.DirFS("/")) - c.oomKills,
+		Result: result, Why: why, Launcher: launcher, OOMKills: launch.OOMKills(os.DirFS("/")) - c.oomKills,
 		Absent: func(settle time.Duration) *launch.Loss {
 			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
@@ -131,19 +118,21 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 // keeps that directory as its own.
 func leaveDirectory() { _ = os.Chdir("/") }
 
-// jobCommand returns the job's command as this rank runs it, and a function that sends it signals.
-func (a *agreement) jobCommand(environ []string) (cmd launch.Command, pass func(os.Signal), err error) {
+// jobCommand returns the job's command as this rank runs it, with more added to its environment, and a function that
+// sends it signals. It writes the host lists.
+func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func(os.Signal), err error) {
+	environ, err := a.launcherEnviron(more)
+	if err != nil {
+		return cmd, nil, err
+	}
+	if a.job.ServerPort && a.exec == execAll {
+		environ = a.job.WithServerPorts(environ, taskPorts(a.roster.Members))
+	}
 	path := a.command
 	if here, err := launch.Look(a.settings.command[0], environ, a.dir); err == nil {
 		path = here // the bin directory of the state may have a program of this name
 	}
-	in := make(chan os.Signal, 64)
-	pass = func(sig os.Signal) {
-		select {
-		case in <- sig:
-		default: // 64 signals are pending already
-		}
-	}
+	in := make(signals.Queue, 64)
 	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
 		a.log.Info("replaced a word of the Azure ML job specification with its value",
@@ -152,26 +141,19 @@ func (a *agreement) jobCommand(environ []string) (cmd launch.Command, pass func(
 	return launch.Command{
 		Path: path, Args: args, Environ: environ, Dir: a.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: a.grace, TailLines: keptLines(),
-		TailHosts: a.hostsOfLines(), Signals: in, Fork: a.agent.StartWithSlack,
+		TailHosts: slices.Concat(a.book().Both()...), Signals: in, Fork: a.agent.StartWithSlack,
 		WholeGroup: a.signal == signalGroup || launch.IsLauncher(a.settings.command[0]), Processes: a.jobMembers,
-	}, pass, nil
+	}, in.Put, nil
 }
 
-// hostsOfLines returns the host names with which a launcher may prefix lines of output.
-func (a *agreement) hostsOfLines() []string {
-	members, names := a.named()
-	all := slices.Clone(names)
-	for i := range members {
-		all = append(all, members[i].Alias)
-	}
-	return all
-}
-
-// runCommand runs the job's command to its end.
-func (id *identity) runCommand(ctx context.Context, cmd launch.Command) (launch.Result, error) {
+// runCommand runs the job's command to its end. where says in the log on which ranks.
+func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
+	c.mark("launch")
+	c.log.Info("launching", slices.Concat([]any{"phase", "launch", "command", strings.Join(cmd.Args, " ")}, where,
+		[]any{"elapsed", c.elapsed()})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
-		id.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
+		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
 			"bytes", result.Unread)
 	}
 	return result, err
@@ -190,88 +172,55 @@ func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	environ := a.agent.Environ
-	for _, v := range launch.Leftovers(environ) {
-		a.log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch",
-			"variable", v.Name, "reason", v.Reason)
-	}
-	environ = launch.Without(environ, launch.Leftovers(environ))
 	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
-	environ, kept := launch.Merge(environ, slices.Concat(a.jobVars(), vars, more))
-	for _, v := range kept {
-		a.log.Info("kept the job's own value of a variable", "phase", "launch", "variable", v.Name, "value", v.Value)
-	}
-	environ = a.withBin(environ, a.state.File(statedir.Bin))
-	return environ, launch.CheckSizes(environ)
+	vars = slices.Concat(a.position().Variables(), vars, more)
+	return launch.CommandEnvironment(a.agent.Environ, vars, a.ownBin(), a.log)
 }
 
 // setup returns the values for the variables of all launchers.
 func (a *agreement) setup(n netif.Network) launch.Setup {
-	s := launch.Setup{
+	return launch.Setup{
 		Hostfile: a.state.File(statedir.Hostfile), CountedHostfile: a.state.File(statedir.CountedHostfile),
 		Agent: []string{a.state.Program, "rsh"}, AgentPath: a.state.File("bin/ssh"),
-		Interface: n.Name, Several: n.Several, Network: n.Common(addrsOf(a.roster.Members)), Root: os.Geteuid() == 0,
+		Interface: n.Name, Several: n.Several, Network: n.Common(endpoints(a.roster.Members)),
+		TempDir: launch.TempDir(a.agent.Environ, a.state.File(statedir.Temp)), Root: os.Geteuid() == 0,
 	}
-	if !writable(a.agent.Environ) {
-		s.TempDir = a.state.File(statedir.Temp)
-	}
-	return s
 }
 
-// writable reports whether the directory for temporary files can be written, unlike on a read-only root file system.
-func writable(environ []string) bool {
-	dir := lookup(environ, "TMPDIR")
-	if dir == "" {
-		dir = "/tmp"
+// ownBin returns the state directory's bin, which has links to this program and belongs first in PATH. Its ssh is for
+// programs such as horovodrun, pdsh and git, which find their remote shell only in PATH. Its horovodrun adds the job's
+// hosts. With --ssh image the PATH stays unchanged.
+func (a *agreement) ownBin() string {
+	if a.ssh == sshImage {
+		return ""
 	}
-	return unix.Access(dir, unix.W_OK|unix.X_OK) == nil
+	return a.state.File(statedir.Bin)
 }
 
-// forSession returns the variables that a session from another rank gets in addition to this container's environment:
-// all variables about the job that the user has not set.
-func (a *agreement) forSession() []string {
-	a.writeSSHFiles()
-	return a.sessionVars()
-}
-
-// varsOfSessions computes forSession.
+// varsOfSessions returns the variables that a session from another rank gets in addition to this container's
+// environment: all variables about the job that the user has not set.
 func (a *agreement) varsOfSessions() []string {
-	var out []string
+	a.writeSSHFiles()
 	n := a.reachedOver()
-	hints := append(everyFabricVar(a.fabric), a.sessionSockets(n)...)
+	hints := a.fabric.Vars()
+	if n.Several { // the network may have another name in other containers
+		hints = append(hints, launch.OwnVariables(n.Name)...)
+	}
 	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has logged its own at level info
-	for _, v := range append(a.jobVars(), hints...) {
-		set := func(kv string) bool { return strings.HasPrefix(kv, v.Name+"=") }
-		if !slices.ContainsFunc(a.agent.Environ, set) {
-			out = append(out, v.Name+"="+v.Value)
-		}
-	}
-	search := lookup(a.withBin(a.agent.Environ, a.state.File(statedir.Bin)), "PATH")
-	if search != lookup(a.agent.Environ, "PATH") {
-		out = append(out, "PATH="+search)
-	}
-	return out
+	return launch.Additions(a.agent.Environ, append(a.position().Variables(), hints...), a.ownBin())
 }
 
-// jobVars returns the variables about the job. Before the commit it leaves out variables that depend on the roster.
-func (a *agreement) jobVars() []launch.Var {
-	vars := []launch.Var{
-		{Name: "PAIINIT_ACTIVE", Value: "1", Reason: "a paiinit that is started inside the job just runs its command"},
-		{Name: "PAIINIT_AGENT", Value: a.state.File(statedir.AgentSocket),
-			Reason: "how paiinit rsh finds the paiinit of this container"},
-		{Name: "PAIINIT_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
-		{Name: "AZUREML_MPI_HOSTFILE", Value: a.state.File(statedir.Hostfile)},
-		{Name: "AZ_BATCHAI_MPI_HOST_FILE", Value: a.state.File(statedir.Hostfile)},
+// position returns this container's place in the job. Before the commit it leaves out what depends on the roster.
+func (a *agreement) position() launch.Position {
+	p := positionOf(a.job)
+	p.Agent, p.Hostfile = a.state.File(statedir.AgentSocket), a.state.File(statedir.Hostfile)
+	if members := a.roster.Members; len(members) > 0 {
+		p.Rank, p.Size = a.self().Rank, len(members)
+		p.Master, p.MasterPort = members[0].Addr.Addr().String(), members[0].Task
 	}
-	rank, size := a.job.Rank, a.job.Size
-	if len(a.roster.Members) > 0 {
-		rank, size = a.self().Rank, len(a.roster.Members)
-		port := a.roster.Members[0].Task
-		if port == 0 {
-			port = defaultMasterPort
-		}
-		vars = append(vars, masterVars(a.roster.Members[0].Addr.Addr().String(), port)...)
-	}
-	vars = append(vars, identityVars(a.job, rank, size)...)
-	return vars
+	return p
+}
+
+func positionOf(job envspec.Job) launch.Position {
+	return launch.Position{Job: job.ID, Role: job.Role, Index: job.Index, Rank: job.Rank, Size: job.Size}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -29,9 +28,7 @@ func newReached(t *testing.T, command ...string) (*container, *bytes.Buffer) {
 			settings: settings{command: command},
 		},
 	}
-	c.launching = newLaunching(&c.identity, func(ctx context.Context, r launch.Request) (map[string]int, error) {
-		return c.agreed().slotsAsked(ctx, r)
-	})
+	c.followLaunchers()
 	c.job.Alias = "worker-0"
 	var roster rendezvous.Roster
 	for i := range 3 {
@@ -87,13 +84,13 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.launching.asks.Note(t.Context(), line, dir)
-			c.launching.asks.Note(t.Context(), line, dir) // a second note changes nothing
+			c.asks.Note(t.Context(), line, dir)
+			c.asks.Note(t.Context(), line, dir) // a second note changes nothing
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
-				c.launching.sessions.Begun(host, command)
+				c.sessions.Begun(host, command)
 			}
-			s := c.launching.supervisor(c.agreed().roster, nil, new(launch.Stopper))
+			s := c.supervisor(c.agreed().roster, nil, new(launch.Stopper))
 			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)
@@ -120,7 +117,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
 	} {
 		c, log := newReached(t)
-		c.launching.asks.Note(t.Context(), strings.Fields(line), "/")
+		c.asks.Note(t.Context(), strings.Fields(line), "/")
 		require.Equal(t, warns, strings.Contains(log.String(), "reads an option as its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}
@@ -209,19 +206,4 @@ func inAll(c *container, network string) {
 	for i := range c.agreed().roster.Members {
 		c.agreed().roster.Members[i].Network = network
 	}
-}
-
-func TestLacksNetworkOption(t *testing.T) {
-	name, how := filepath.Join(t.TempDir(), "horovodrun"), launch.FillNamed("horovodrun")
-	for text, want := range map[string]bool{
-		"from horovod.run import run\n":                                   true,  // 0.18
-		"from horovod.run.run import run_commandline\n":                   true,  // 0.19.1
-		"from horovod.run.runner import run_commandline\n":                false, // 0.19.5
-		"import sys\nfrom horovod.runner.launch import run_commandline\n": false,
-		"#!/bin/sh\n": false,
-	} {
-		require.NoError(t, os.WriteFile(name, []byte(text), 0o755))
-		require.Equal(t, want, lacksNetworkOption(how, name), text)
-	}
-	require.False(t, lacksNetworkOption(how, name+"x"))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,14 +36,14 @@ type opened struct {
 	server       *sshd.Server
 	pool         *rsh.Pool
 
-	selfCheck       func() error       // proves once that the server refuses logins without the job's key
-	cancelSelfCheck context.CancelFunc // ends that proof
-	running         context.Context    // ends when the job has ended or this container leaves
-	stop            context.CancelFunc // ends the services
-	serve           sync.WaitGroup     // of the services
-	statusServers   sync.WaitGroup     // of the services that need the rendezvous
+	cancelSelfCheck    context.CancelFunc // ends the proof that the server refuses logins without the job's key
+	cancelVersionQuery context.CancelFunc
+	running            context.Context    // ends when the job has ended or this container leaves
+	stop               context.CancelFunc // ends the services
+	serve              sync.WaitGroup     // of the services
+	statusServers      sync.WaitGroup     // of the services that need the rendezvous
 
-	hostKeys hostKeys
+	hostKey func(id string) ssh.PublicKey
 }
 
 // listen opens the port, with its SSH server and gossip, and the sockets of the state directory.
@@ -56,17 +57,16 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	var only []netip.Addr
 	if c.open {
-		if only, err = c.closedList(); err != nil {
-			return err
+		if only, err = c.job.Addresses(); err != nil {
+			return &secretError{err}
 		}
 	}
-	port, err := rendezvous.Listen(ctx, c.job.Port, only, c.log)
-	if err != nil {
+	if c.port, err = rendezvous.Listen(ctx, c.job.Port, only, c.log); err != nil {
 		return err
 	}
-	c.port = port
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	c.pool = newPool(c.keys, &c.hostKeys, c.log)
+	connections := poolConfig(c.keys, c.log)
+	c.pool, c.hostKey = rsh.New(connections), connections.Host
 	started := make(chan struct{}) // closed when the node exists; earlier connections wait
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
 		select {
@@ -78,15 +78,15 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	checking, cancel := context.WithCancel(ctx)
 	c.cancelSelfCheck = cancel
-	c.selfCheck = sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
+	selfCheck := sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
 	cfgServer := c.serverConfig(c.keys, id)
-	cfgServer.AuthorizedKeys, cfgServer.Known, cfgServer.Admit = c.keysFile, c.isPeer, c.selfCheck
+	cfgServer.AuthorizedKeys, cfgServer.Admit = c.keysFile, selfCheck
+	cfgServer.Known = func(addr netip.Addr) bool { return c.agreed().isPeer(addr) }
 	cfgServer.Channels = map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control}
-	c.server, err = sshd.New(cfgServer)
-	if err != nil && c.keysFile != "" {
-		return &usageError{err}
-	}
-	if err != nil {
+	if c.server, err = sshd.New(cfgServer); err != nil {
+		if c.keysFile != "" {
+			err = &usageError{Err: err}
+		}
 		return err
 	}
 	c.serve.Go(func() {
@@ -97,16 +97,15 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving)
-	c.node, err = rendezvous.Start(cfg)
-	if err != nil {
+	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
 	close(started)
 	// The server admits logins once this check has proved that it refuses logins without the job's key. Clients may
 	// connect and authenticate meanwhile. A job of one rank checks at its first login, which most likely never comes.
 	if c.job.Size != 1 {
-		if err := c.selfCheck(); err != nil {
+		if err := selfCheck(); err != nil {
 			return err
 		}
 	}
@@ -114,24 +113,26 @@ func (c *container) listen(ctx context.Context) error {
 	if c.port.Number() != c.job.Port {
 		c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
 	}
-	c.serve.Go(func() {
-		if err := c.pool.ServeAgent(serving, c.state.Agent, c.remoteAgent()); err != nil {
-			c.log.Error("the agent ended", "err", err)
-		}
-	})
+	agent := answers{c}.remoteAgent()
+	c.serve.Go(c.logged("the agent ended", func() error { return c.pool.ServeAgent(serving, c.state.Agent, agent) }))
 	keys, err := unixsock.Listen(c.state.File(statedir.KeysSocket))
 	if err != nil {
 		return err
 	}
-	c.serve.Go(func() {
-		if err := c.pool.ServeKey(serving, keys, c.remoteAgent()); err != nil {
-			c.log.Error("the key agent ended", "err", err)
-		}
-	})
-	c.answerAll(serving)
+	c.serve.Go(c.logged("the key agent ended", func() error { return c.pool.ServeKey(serving, keys, agent) }))
+	answers{c}.serve(serving)
 	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
+}
+
+// logged returns a function that runs a service and logs its failure.
+func (id *identity) logged(failure string, service func() error) func() {
+	return func() {
+		if err := service(); err != nil {
+			id.log.Error(failure, "err", err)
+		}
+	}
 }
 
 // serverConfig returns the settings of the SSH server: its keys, and what its sessions get.
@@ -143,7 +144,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		SFTP:           []string{"/proc/self/exe", sftpServer},
 		Hidden:         c.hidden(),
 		Environ:        c.agent.Environ,
-		Extra:          func() []string { return c.agreed().forSession() },
+		Extra:          func() []string { return c.agreed().sessionVars() },
 		StartWithSlack: c.agent.StartWithSlack,
 		OnCommand:      c.people.Note,
 		Grace:          time.Second,
@@ -151,26 +152,47 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	}
 }
 
+// The values of --people.
+const (
+	peopleJob   = "job"
+	peopleLocal = "local"
+)
+
+// personBehind names the person behind a process, and refuses the process if it may not use the other ranks.
+func (a answers) personBehind(pid int) (string, error) {
+	if a.c.server != nil { // without a server, no person can log in
+		a.c.server.AwaitStarts()
+	}
+	name := a.c.people.Behind(os.DirFS("/proc"), pid)
+	if name != "" && a.c.settings.people == peopleLocal {
+		return "", fmt.Errorf("%s may run commands only in this container (--people local)", name)
+	}
+	return name, nil
+}
+
 // remoteAgent returns what the remote shell needs: the hosts of the job, and functions that follow its commands.
-func (c *container) remoteAgent() rsh.Agent {
+func (a answers) remoteAgent() rsh.Agent {
+	c := a.c
 	return rsh.Agent{
-		Person:  answers{c}.personBehind,
+		Person:  a.personBehind,
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
-		OnExec:  c.launching.onExec, OnExit: c.launching.onExit, OnFailure: c.launching.onFailure,
+		OnExec:  func(t rsh.Target, command string) { c.sessions.Begun(t.Name, command) },
+		OnExit: func(t rsh.Target, command string, s rsh.Status) {
+			c.sessions.Ended(t.Name, command, s.Code, s.Signal)
+		},
+		OnFailure: a.onFailure,
 	}
 }
 
-// answerAll starts the server of status.sock and the writer of status.json.
-func (c *container) answerAll(ctx context.Context) {
-	c.statusServers.Go(func() {
-		server := localapi.Server{Job: answers{c}, Version: version, Logger: c.log}
-		if err := server.Serve(ctx, c.state.Status); err != nil {
-			c.log.Error("the server for paiinit status, wait and barrier has stopped", "err", err)
-		}
-	})
-	c.statusServers.Go(func() { answers{c}.keepStatusFile(ctx) })
+// serve starts the server of status.sock and the writer of status.json.
+func (a answers) serve(ctx context.Context) {
+	c := a.c
+	server := localapi.Server{Job: a, Version: version, Logger: c.log}
+	c.statusServers.Go(c.logged("the server for paiinit status, wait and barrier has stopped",
+		func() error { return server.Serve(ctx, c.state.Status) }))
+	c.statusServers.Go(func() { a.keepStatusFile(ctx) })
 	running, over := context.WithCancel(ctx)
 	c.running = running
 	c.statusServers.Go(func() {
@@ -182,25 +204,10 @@ func (c *container) answerAll(ctx context.Context) {
 
 // sayPortTaken logs which program has the port that the other ranks try first.
 func (id *identity) sayPortTaken(ctx context.Context, instead int) {
-	ctx, cancel := context.WithTimeout(ctx, portOwnerTimeout)
-	defer cancel()
 	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(id.job.Port))
-	label, listener, err := rsh.Listener(ctx, local)
-	owner := "a program that does not identify itself"
-	switch {
-	case err == nil && label == id.keys.Label():
-		owner = listener + " of this job, or of another job without a name of its own (--job)"
-	case err == nil:
-		owner = fmt.Sprintf("%s of another job or attempt (label %s, ours is %s)", listener, label, id.keys.Label())
-	case errors.Is(err, rsh.ErrNotPaiinit):
-		owner = "a program other than paiinit"
-	}
 	id.log.Warn("the port is taken, using another one", "phase", "listen", "port", id.job.Port,
-		"instead", instead, "owner", owner)
+		"instead", instead, "owner", rsh.Owner(ctx, local, id.keys.Label()))
 }
-
-// portOwnerTimeout is how long the program on our port may take to identify itself.
-const portOwnerTimeout = time.Second
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	cfg := rendezvous.Config{
@@ -208,19 +215,19 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order,
 			Nonce: c.nonce, Host: c.host, Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
-			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.launcher.found(&c.identity),
+			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.ownLauncher(id),
 		},
-		Size: max(c.job.Size, 0), Port: c.port, Known: c.isPeer,
+		Size: max(c.job.Size, 0), Port: c.port,
+		Known: func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
-		Delay: func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
+		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
+		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
+		Late:    c.hearLate,
 	}
-	if lookup(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
+	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.
 		cfg.AskAfter = time.Second
 	}
-	c.launcher.versions.Start(launch.Found{Host: cfg.Self.ID, Launchers: cfg.Self.Launch})
-	cfg.Network = func(addr netip.Addr) string { return netif.Of(addr).Name }
-	cfg.Late = func(r rendezvous.Record) { c.launcher.hearLate(r, c.log) }
 	if c.keys != nil {
 		cfg.Key, cfg.Label = c.keys.Gossip(), rsh.Comment(c.keys.Label(), "gossip")
 	}
@@ -240,6 +247,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		if p.Host != "" && p.Port > 0 {
 			cfg.Peers = append(cfg.Peers, rendezvous.Peer{
 				ID: rendezvous.MakeID(p.Role, p.Index, ""), Rank: p.Rank, Host: p.Host, Port: p.Port,
+				Slots: p.Slots, Decided: p.Decided,
 			})
 		}
 	}
@@ -249,34 +257,34 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	return cfg
 }
 
-// isPeer reports whether an address belongs to the job.
-func (c *container) isPeer(addr netip.Addr) bool { return c.agreed().isPeer(addr) }
-
-// goDelay is the head start of rank 0's command over the other ranks' wake-up.
-const goDelay = 100 * time.Millisecond
+// What need not happen before the launch waits, so that it does not disturb it.
+const (
+	goDelay            = 100 * time.Millisecond // head start of rank 0's command over the other ranks' wake-up
+	postLaunchDelay    = time.Second            // after all ranks are present, of work that the launch does not need
+	deferUntilLaunched = 100 * time.Millisecond // after the start, of a rank's work that rank 0 does not need
+)
 
 // dialControl connects the rendezvous to a container, over the connection that mpirun's remote shell will use later.
 func (o *opened) dialControl(ctx context.Context, id string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
 	rwc, err := o.pool.Control(ctx, rsh.Target{Name: id, ID: id, Addr: addr})
 	var dial *rsh.DialError
-	known := errors.As(err, &dial)
+	if !errors.As(err, &dial) {
+		return rwc, err
+	}
+	details := func(reason error) string { return strings.TrimPrefix(dial.Err.Error(), reason.Error()) }
 	switch {
-	case err == nil:
-		return rwc, nil
 	case errors.Is(err, rsh.ErrOtherSecret):
-		return nil, fmt.Errorf("%s %w", claimedName(id, err), rendezvous.ErrOtherSecret)
+		return nil, fmt.Errorf("%s %w", cmp.Or(id, "the container there"), rendezvous.ErrOtherSecret)
 	case errors.Is(err, rsh.ErrOtherJob):
-		return nil, fmt.Errorf("what answers %w", rendezvous.ErrOtherJob)
-	case known && errors.Is(err, rsh.ErrOtherVersion):
-		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherVersion,
-			strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherVersion.Error()))
-	case known && errors.Is(err, rsh.ErrOtherID):
-		return nil, fmt.Errorf("what answers %w%s", rendezvous.ErrOtherContainer,
-			strings.TrimPrefix(dial.Err.Error(), rsh.ErrOtherID.Error()))
-	case known && errors.Is(err, rsh.ErrNotPaiinit):
-		return nil, &otherProgramError{fmt.Errorf("%s: %w", dial.Stage, dial.Err)}
-	case known:
-		return nil, fmt.Errorf("%s: %w", dial.Stage, dial.Err)
+		return nil, fmt.Errorf("the container there %w", rendezvous.ErrOtherJob)
+	case errors.Is(err, rsh.ErrOtherVersion):
+		return nil, fmt.Errorf("the container there %w%s", rendezvous.ErrOtherVersion, details(rsh.ErrOtherVersion))
+	case errors.Is(err, rsh.ErrOtherID):
+		return nil, fmt.Errorf("the container there %w%s", rendezvous.ErrOtherContainer, details(rsh.ErrOtherID))
+	}
+	err = fmt.Errorf("%s: %w", dial.Stage, dial.Err)
+	if errors.Is(err, rsh.ErrNotPaiinit) {
+		err = &otherProgramError{err}
 	}
 	return nil, err
 }
@@ -286,17 +294,6 @@ type otherProgramError struct{ error }
 
 func (e *otherProgramError) Is(target error) bool { return target == rendezvous.ErrOtherProgram }
 
-func claimedName(id string, err error) string {
-	var dial *rsh.DialError
-	if id == "" && errors.As(err, &dial) && dial.Target.ID != "" {
-		return dial.Target.ID
-	}
-	if id == "" {
-		return "what answers"
-	}
-	return id
-}
-
 // release closes everything in the reverse order of listen, and calls about before each step.
 func (c *container) release(about func(what string)) {
 	about("the SSH server")
@@ -304,11 +301,7 @@ func (c *container) release(about func(what string)) {
 		c.cancelSelfCheck()
 	}
 	if c.server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if err := c.server.Shutdown(ctx); err != nil {
-			c.log.Debug("sessions were ended by force", "err", err)
-		}
-		cancel()
+		c.shutDown(c.server)
 	}
 	if c.stop != nil {
 		c.stop()
@@ -326,8 +319,8 @@ func (c *container) release(about func(what string)) {
 		_ = c.pool.Close() // its connections end either way
 	}
 	about("the services of this container")
-	if c.launcher.cancel != nil {
-		c.launcher.cancel()
+	if c.cancelVersionQuery != nil {
+		c.cancelVersionQuery()
 	}
 	c.serve.Wait()
 	about("the port and the state directory")
@@ -340,6 +333,15 @@ func (c *container) release(about func(what string)) {
 	}
 	if c.state != nil {
 		c.state.Close()
+	}
+}
+
+// shutDown ends an SSH server, and after a second the sessions that are left.
+func (id *identity) shutDown(server *sshd.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := server.Shutdown(ctx); err != nil {
+		id.log.Debug("sessions were ended by force", "err", err)
 	}
 }
 

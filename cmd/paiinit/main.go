@@ -18,7 +18,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/paiinit/paiinit/cmd/paiinit/early"
+	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/stderrlog"
@@ -37,16 +38,15 @@ func start(words, environ []string) int {
 		return fill(name, words, environ)
 	}
 	args, environ := adopt(words, environ, func(word string) bool { return isSelf(word, environ) })
-	switch command := commandOf(args); {
+	switch command := early.CommandOf(args); {
 	case isRemoteShell(args):
 		return remoteShell(args, environ)
 	case command != "run":
 		return ask(args, environ)
-	case nested(environ) != "":
+	case envspec.Nested(environ) != "":
 		return passThrough(args, environ)
 	}
-	return pid1.Main(early.Container(words, environ),
-		func(agent pid1.Agent) int { return run(args, agent) })
+	return pid1.Main(environ, []string{secretVariable}, func(agent pid1.Agent) int { return run(args, agent) })
 }
 
 // launchJob runs a launch from beginning to end and returns the exit status of the container.
@@ -73,8 +73,7 @@ func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, e
 	case agreed.self().Rank != 0:
 		return c.wait(ctx)
 	}
-	result := c.launch(ctx, agreed)
-	return c.finish(ctx, result)
+	return c.finish(ctx, c.launch(ctx, agreed), 0)
 }
 
 func isRemoteShell(args []string) bool {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -20,19 +21,10 @@ const (
 
 // endpoints returns the address and the interface of every rank.
 func endpoints(members []rendezvous.Member) (hosts []netif.Endpoint) {
-	for i := range members {
-		m := &members[i]
+	for _, m := range members {
 		hosts = append(hosts, netif.Endpoint{Interface: m.Network, Addr: m.Addr.Addr()})
 	}
 	return hosts
-}
-
-// addrsOf returns the addresses of the ranks.
-func addrsOf(members []rendezvous.Member) (addrs []netip.Addr) {
-	for i := range members {
-		addrs = append(addrs, members[i].Addr.Addr())
-	}
-	return addrs
 }
 
 // reachedOver returns the network over which rank 0 reached this container. Behind a NAT no interface has that address,
@@ -49,40 +41,60 @@ func (a *agreement) reachedOver() netif.Network {
 	return netif.Of(a.ownAddr())
 }
 
-// sessionSockets returns the variables that name this container's network for the ranks that a launcher starts here.
-// The network may have another name in other containers.
-func (a *agreement) sessionSockets(n netif.Network) []launch.Var {
-	if n.Several {
-		return launch.OwnVariables(n.Name)
-	}
-	return nil
-}
-
-// withoutSettled drops the variables that contradict the user's choice. It reads configuration files only if
-// there is something to choose: several networks, or devices.
+// withoutSettled drops the variables that contradict the user's choice. It reads configuration files only if there is
+// something to choose: several networks, or devices.
 func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
 	if !n.Several && !a.fabric.Devices {
 		return vars
 	}
-	texts := a.choices()
-	return slices.DeleteFunc(vars, func(v launch.Var) bool { return a.settled(texts, v.Name, level) })
+	settled := a.settled(level)
+	return slices.DeleteFunc(vars, func(v launch.Var) bool { return settled(v.Name) })
 }
 
-// settled reports whether the user has already made the choice that a variable or option would make, and logs it.
-func (a *agreement) settled(texts launch.Texts, name string, level slog.Level) bool {
-	why := texts.Settled(name)
-	if why != "" {
-		a.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
-			"variable", name, "reason", why)
+// settled reads the texts in which the user of this job may have chosen a network. It returns a function that reports
+// whether the user has already made the choice that a variable or option would make, and logs it.
+func (a *agreement) settled(level slog.Level) func(name string) bool {
+	environ := a.agent.Environ
+	texts := (&launch.Places{
+		Environ: environ, Args: a.settings.command, Command: a.command, Dir: a.dir, Root: os.DirFS("/"),
+		Launcher: launch.Configured(environ),
+	}).Texts()
+	return func(name string) bool {
+		why := texts.Settled(name)
+		if why != "" {
+			a.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
+				"variable", name, "reason", why)
+		}
+		return why != ""
 	}
-	return why != ""
 }
 
-// choices returns the texts in which the user of this job may have chosen a network.
-func (a *agreement) choices() launch.Texts {
-	p := &launch.Places{
-		Environ: a.agent.Environ, Args: a.settings.command, Command: a.command, Dir: a.dir, Root: os.DirFS("/"),
+// wayTimeout covers two lost SYN packets, which the kernel repeats after 1 s and 3 s.
+const wayTimeout = 4 * time.Second
+
+// checkWay warns if a firewall between two hosts of the job drops packets to ports other than paiinit's, because mpirun
+// would then wait silently for minutes. Rank 0 dials the port that the first rank on another host reserves for the job.
+// If packets arrive, the kernel there refuses the connection, which is an answer.
+func (a *agreement) checkWay(ctx context.Context) {
+	to, ok := otherHost(a.roster.Members)
+	if !ok {
+		return
 	}
-	p.Launcher = launch.Configured(p.Environ)
-	return p.Texts()
+	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
+	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
+		a.log.Warn("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Alias,
+			"err", err,
+			"hint", "mpirun and its ranks connect to random ports: "+
+				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")
+	}
+}
+
+// otherHost returns the first rank that reserves a port for the job and has another address than rank 0.
+func otherHost(members []rendezvous.Member) (m rendezvous.Member, ok bool) {
+	for _, m := range members {
+		if m.Task != 0 && m.Addr.Addr().Unmap() != members[0].Addr.Addr().Unmap() {
+			return m, true
+		}
+	}
+	return m, false
 }

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -24,19 +22,16 @@ import (
 
 // questions returns the commands that query the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
-	command := func(name, args, usage string, do askFunc, flags ...cli.Flag) *cli.Command {
+	type asks = func(*cli.Context, localapi.Client) error // and prints the answer
+	command := func(name, args, usage string, do asks, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, ArgsUsage: args,
 			Flags: append(flags, &cli.StringFlag{
 				Name: "state-dir", Usage: "state directory of the paiinit to ask [PAIINIT_STATE_DIR=`DIR`]",
 			}),
 			Action: func(c *cli.Context) error {
-				want := 0
-				if args != "" {
-					want = 1
-				}
-				if c.NArg() != want {
-					return &usageError{fmt.Errorf("usage: paiinit %s", strings.TrimSpace(name+" "+args+" [FLAGS]"))}
+				if c.NArg() != len(strings.Fields(args)) {
+					return cmdline.Errorf("usage: paiinit %s", strings.TrimSpace(name+" "+args+" [FLAGS]"))
 				}
 				dir, err := chooseDir(environ, c.String("state-dir"))
 				if err != nil {
@@ -47,7 +42,8 @@ func questions(environ []string) []*cli.Command {
 		}
 	}
 	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
-		DefaultText: "forever", Action: notNegative("timeout")}
+		DefaultText: "forever", Action: cmdline.NotNegative("timeout")}
+	format := hostfile.OpenMPI
 	formats := []string{
 		string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed),
 	}
@@ -61,13 +57,10 @@ func questions(environ []string) []*cli.Command {
 		command("hostfile", "", "print the host list", showHostfile,
 			&cli.GenericFlag{
 				Name: "format", Usage: "`NAME` of the launcher that reads it: " + strings.Join(formats, ", "),
-				Value: new(dialect(hostfile.OpenMPI)),
+				Value: &format,
 			}),
 	}
 }
-
-// askFunc asks the running paiinit and prints its answer.
-type askFunc func(*cli.Context, localapi.Client) error
 
 // clientIn returns a client for the paiinit that owns a state directory.
 func clientIn(dir string) localapi.Client {
@@ -76,9 +69,9 @@ func clientIn(dir string) localapi.Client {
 
 // explain adds advice to the error about a paiinit that cannot be reached.
 func explain(err error) error {
-	var dial *localapi.DialError
+	dial, ok := errors.AsType[*localapi.DialError](err)
 	switch {
-	case !errors.As(err, &dial):
+	case !ok:
 		return err
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w; only root and the user that runs paiinit may ask it", dial.Err)
@@ -94,7 +87,7 @@ func awaitAll(c *cli.Context, ask localapi.Client) error {
 func awaitBarrier(c *cli.Context, ask localapi.Client) error {
 	name := c.Args().First()
 	if name == "" || len(name) > rendezvous.MaxName {
-		return &usageError{fmt.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))}
+		return cmdline.Errorf("the name of a barrier has 1 to %d bytes, not %d", rendezvous.MaxName, len(name))
 	}
 	return ask.Barrier(c.Context, name, c.Duration("timeout"))
 }
@@ -112,19 +105,6 @@ func showHosts(c *cli.Context, ask localapi.Client) error {
 	return err
 }
 
-// dialect is the value of --format.
-type dialect hostfile.Dialect
-
-func (d *dialect) String() string { return string(*d) }
-
-func (d *dialect) Set(name string) error {
-	if hostfile.Check(hostfile.Dialect(name), "name") != nil {
-		return errors.New("want openmpi, hydra, horovod or deepspeed")
-	}
-	*d = dialect(name)
-	return nil
-}
-
 func showHostfile(c *cli.Context, ask localapi.Client) error {
 	hosts, err := ask.Hostfile(c.Context)
 	if err != nil {
@@ -137,100 +117,40 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 	return hostfile.Write(c.App.Writer, hostfile.Dialect(c.String("format")), list)
 }
 
-// watchInterval is how often `paiinit status --watch` polls.
-const watchInterval = time.Second
-
 func showStatus(c *cli.Context, ask localapi.Client) error {
-	s, err := ask.Status(c.Context)
-	if err != nil {
-		return err
-	}
-	watch := c.Bool("watch")
-	show := func(s *localapi.Status) error {
+	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	first := true
+	for s, err := range ask.Changes(c.Context) {
 		switch {
-		case c.Bool("json") && watch:
-			return json.NewEncoder(c.App.Writer).Encode(s) // one line for each change
-		case c.Bool("json"):
-			return printJSON(c.App.Writer, s)
-		}
-		return sayStatus(c.App.Writer, s, time.Now())
-	}
-	if err := show(s); err != nil || !watch {
-		return err
-	}
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	last := s
-	for last.Phase != localapi.Ended {
-		<-tick.C
-		s, err := ask.Status(c.Context)
-		if err != nil {
+		case err != nil && first:
+			return err
+		case err != nil:
 			complain("%v", explain(err))
 			return nil // paiinit has answered before, so the job has ended
+		case asJSON && watch:
+			err = json.NewEncoder(out).Encode(s) // one line for each change
+		case asJSON:
+			err = printJSON(out, s)
+		case first:
+			err = sayStatus(out, s, time.Now())
+		default:
+			_, _ = fmt.Fprintln(out) // sayStatus meets the same error
+			err = sayStatus(out, s, time.Now())
 		}
-		if same(last, s) {
-			continue
-		}
-		last = s
-		if !c.Bool("json") {
-			if _, err := fmt.Fprintln(c.App.Writer); err != nil {
-				return err
-			}
-		}
-		if err := show(last); err != nil {
+		if err != nil || !watch {
 			return err
 		}
+		first = false
 	}
 	return nil
 }
 
-// same reports whether two statuses print the same.
-func same(a, b *localapi.Status) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
-}
-
-// sayStatus prints a status as text: one sentence, the time of each phase, and a row for each rank.
+// sayStatus prints a status as text.
 func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
-	var b strings.Builder
-	if e := missing(s); len(e.Missing) > 0 {
-		fmt.Fprintf(&b, "%s: %v\n", s.Phase, e)
-	} else {
-		fmt.Fprintf(&b, "%s: %d of %s ranks are present\n", s.Phase, e.Present, unknown(s.Size))
+	e := missing(s)
+	ranks := e.Error()
+	if len(e.Missing) == 0 {
+		ranks = fmt.Sprintf("%d of %s ranks are present", e.Present, known(s.Size, "unknown"))
 	}
-	fmt.Fprintf(&b, "this is rank %s", unknown(s.Rank))
-	if s.Hash != "" {
-		fmt.Fprintf(&b, ", epoch %d, roster %.12s", s.Epoch, s.Hash)
-	}
-	for _, phase := range []string{"listen", "gather", "launch"} {
-		if t, ok := s.Timings[phase]; ok {
-			fmt.Fprintf(&b, ", %s %.3fs", phase, t)
-		}
-	}
-	b.WriteString("\n\n")
-	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, "RANK\tNAME\tADDRESS\tSTATE\tSINCE\tSLOTS\tGPUS\tFABRIC\tREASON") // reported by Flush
-	for _, r := range s.Ranks {
-		addr := r.Host
-		if r.Port > 0 {
-			addr = net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
-		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\n",
-			dash(r.Rank), r.Alias, addr, r.State, now.Sub(r.Since).Truncate(time.Second),
-			dash(r.Slots), dash(r.GPUs), r.Fabric, r.Reason)
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// dash formats a number; "-" stands for an unknown one.
-func dash(n int) string {
-	if n < 0 {
-		return "-"
-	}
-	return strconv.Itoa(n)
+	return s.WriteTable(w, ranks, now)
 }

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -34,7 +32,7 @@ func rdmaCommand(environ []string) *cli.Command {
 			out := c.App.Writer
 			switch {
 			case c.Bool("all") && c.IsSet("root"):
-				return &usageError{errors.New("--root reads another container's files, so it excludes --all")}
+				return &usageError{Err: errors.New("--root reads another container's files, so it excludes --all")}
 			case c.Bool("all"):
 				dir, err := chooseDir(environ, "")
 				if err != nil {
@@ -42,168 +40,74 @@ func rdmaCommand(environ []string) *cli.Command {
 				}
 				return explain(showFabric(c.Context, out, dir, c.Bool("json")))
 			}
-			return showRDMA(out, rdma.Probe(rdmaConfig(c.String("root"))), c.Bool("json"))
+			return showRDMA(out, rdma.Probe(rdma.At(c.String("root"))), c.Bool("json"))
 		},
 	}
 }
 
-// rdmaConfig returns the configuration for a search in this container, or in the files of another container under root,
-// where device files cannot be opened.
-func rdmaConfig(root string) rdma.Config {
-	if root == "/" {
-		return rdma.System()
-	}
-	tree := os.DirFS(root)
-	return rdma.Config{Root: tree, Limits: rdma.TreeLimits(tree)}
-}
-
-// unusableError says that verbs devices exist, but that none works on this rank or on all ranks.
-type unusableError struct{ why string }
-
-func (e *unusableError) Error() string { return e.why }
-
-// reportJSON is the output of `paiinit rdma --json`.
-type reportJSON struct {
-	rdma.Report
-	// Summary is the report as text, Record as other ranks judge it.
-	Summary string `json:"summary"`
-	Record  []byte `json:"record"`
-	// Variables are the variables, by name, that commands get if every rank is like this one.
-	Variables map[string]string `json:"variables"`
-}
-
+// showRDMA prints the report of this container as if all ranks had the same.
 func showRDMA(out io.Writer, r rdma.Report, asJSON bool) error {
 	s := r.Summary()
-	vars := everyFabricVar(fabricOf(rdma.Judge([]rdma.Summary{s}), r))
+	vars := fabricOf(rdma.Judge([]rdma.Summary{s}), r).Vars()
+	var err error
 	if asJSON {
-		if err := printJSON(out, reportJSON{r, s.String(), s.Encode(), varMap(vars)}); err != nil {
-			return err
-		}
-	} else if err := errors.Join(r.WriteTable(out),
-		tableVars(out, "if every rank is like this one, commands get", vars)); err != nil {
-		return err
+		err = printJSON(out, r.Answer(exported(nil, vars)))
+	} else {
+		err = errors.Join(r.WriteTable(out),
+			launch.WriteVars(out, "if every rank is like this one, commands get", vars))
 	}
-	if len(r.Devices) > 0 && !s.Usable() && !r.NetworkDirect {
-		return &unusableError{"no verbs device can be used: " + s.String()}
-	}
-	return nil
-}
-
-func varMap(vars []launch.Var) map[string]string {
-	m := make(map[string]string)
-	for _, v := range vars {
-		m[v.Name] = v.Value
-	}
-	return m
-}
-
-func tableVars(out io.Writer, title string, vars []launch.Var) error {
-	if len(vars) == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(out, "\n%s\n", title)
-	for _, v := range vars {
-		if err == nil {
-			_, err = fmt.Fprintf(out, "    %s=%s\n        %s\n", v.Name, v.Value, v.Reason)
-		}
+	if err == nil && len(r.Devices) > 0 && !s.Usable() && !r.NetworkDirect {
+		err = errors.New("no verbs device can be used: " + s.String())
 	}
 	return err
 }
 
-// rankRDMA is the answer of one rank.
-type rankRDMA struct {
-	Rank   int         `json:"rank"`
-	Name   string      `json:"name"`
-	Report *reportJSON `json:"report"` // null: see Error
-	Error  string      `json:"error"`
-}
-
-// fabricJSON is the output of `paiinit rdma --all --json`.
-type fabricJSON struct {
-	Verdict string     `json:"verdict"`
-	Fabric  rdma.Kind  `json:"fabric"` // "none" for TCP
-	Lacks   string     `json:"lacks"`  // which ranks prevent a better one, and why
-	Notes   string     `json:"notes"`
-	Ranks   []rankRDMA `json:"ranks"`
-}
-
-// showFabric asks all ranks for their devices concurrently and judges them as rank 0 does before the launch.
+// showFabric asks all ranks for their devices, in sessions like a launcher's, and judges them as rank 0 does before the
+// launch.
 func showFabric(ctx context.Context, out io.Writer, dir string, asJSON bool) error {
-	hosts, err := clientIn(dir).Names(ctx)
+	all, err := rankNames(ctx, dir)
 	if err != nil {
 		return err
 	}
-	if len(hosts) == 0 {
-		return &absentError{errors.New("no host list yet: not all ranks are present")}
+	names := make([]string, len(all))
+	for rank := range all {
+		names[rank] = all[rank][0]
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding this program's own path: %w", err)
 	}
-	ranks := make([]rankRDMA, len(hosts))
-	var asked sync.WaitGroup
-	places := make(chan struct{}, eachAtOnce)
-	for rank, names := range hosts {
-		places <- struct{}{}
-		asked.Go(func() {
-			defer func() { <-places }()
-			ranks[rank] = askRDMA(ctx, filepath.Join(dir, statedir.AgentSocket), self, rank, names[0])
-		})
-	}
-	asked.Wait()
-
-	return judgeRanks(out, ranks, asJSON)
-}
-
-// judgeRanks prints the answers of the ranks and the verdict on them.
-func judgeRanks(out io.Writer, ranks []rankRDMA, asJSON bool) error {
-	reports := make([]rdma.RankReport, len(ranks))
-	names := make([]string, len(ranks))
-	for i, r := range ranks {
-		reports[i], names[i] = rdma.RankReport{Rank: r.Rank, Name: r.Name, Error: r.Error}, r.Name
-		if r.Report != nil {
-			s, err := rdma.DecodeSummary(r.Report.Record)
-			if err != nil {
-				return fmt.Errorf("rank %d: %w", r.Rank, err)
-			}
-			reports[i].Report, reports[i].Summary = &r.Report.Report, s
+	caller := rsh.Caller{Socket: filepath.Join(dir, statedir.AgentSocket), Stderr: os.Stderr}
+	// Without a usable device the rank's report is complete: its standard error would repeat it.
+	command := rsh.Quote([]string{self, "rdma", "--json"}) + " 2>/dev/null"
+	ranks := make([]rdma.RankReport, len(names))
+	for rank, o := range caller.Outputs(ctx, names, command, eachAtOnce) {
+		if o.Err == nil && o.Status != 0 && o.Status != statusUnmendable {
+			o.Err = fmt.Errorf("paiinit rdma ended there with status %d", o.Status)
 		}
+		ranks[rank] = rdma.RankReport{Rank: rank, Name: o.Host}
+		ranks[rank].Read(o.Text, o.Err)
 	}
-	v := rdma.JudgeReports(reports)
-	answer := fabricJSON{v.String(), v.Fabric, foldLacks(names, v.Lacks), foldLacks(names, v.Notes), ranks}
-	var err error
-	if asJSON {
-		err = printJSON(out, answer)
-	} else {
-		err = rdma.WriteJobTable(out, reports, answer.Verdict, answer.Lacks, answer.Notes)
+	report, v, err := rdma.JudgeReports(ranks, func(lacks []rdma.Lack) string { return foldLacks(names, lacks) })
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		err = printJSON(out, report)
+	default:
+		err = rdma.WriteJobTable(out, ranks, report.Verdict, report.Lacks, report.Notes)
 	}
 	if err == nil && v.Devices && !v.RDMA() {
-		err = &unusableError{v.String() + ": " + answer.Lacks}
+		err = errors.New(report.Verdict + ": " + report.Lacks)
 	}
 	return err
 }
 
-// askRDMA runs paiinit rdma on a rank, in a session like a launcher's.
-func askRDMA(ctx context.Context, socket, self string, rank int, host string) rankRDMA {
-	answer := rankRDMA{Rank: rank, Name: host}
-	fail := func(format string, args ...any) rankRDMA {
-		answer.Error = fmt.Sprintf(format, args...)
-		return answer
+// rankNames asks the running paiinit for the names of all ranks.
+func rankNames(ctx context.Context, dir string) ([][]string, error) {
+	names, err := clientIn(dir).Names(ctx)
+	if err == nil && len(names) == 0 {
+		err = &absentError{errors.New("no host list yet: not all ranks are present")}
 	}
-	// Without a usable device the rank's report is complete: its standard error would repeat it.
-	text, status, err := rsh.Caller{Socket: socket, Stderr: os.Stderr}.Output(ctx, rsh.Invocation{
-		Host: host, Command: rsh.Quote([]string{self, "rdma", "--json"}) + " 2>/dev/null", NoStdin: true,
-	})
-	var report reportJSON
-	switch {
-	case err != nil:
-		return fail("%v", err)
-	case status != 0 && status != statusUnmendable:
-		return fail("paiinit rdma ended there with status %d", status)
-	}
-	if err := json.Unmarshal(text, &report); err != nil {
-		return fail("reading its answer: %v", err)
-	}
-	answer.Report = &report
-	return answer
+	return names, err
 }

@@ -57,7 +57,7 @@ func TestRDMATable(t *testing.T) {
 	for _, name := range []string{"mixed-node", "azure-hb-b", "network-direct", "none"} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			require.NoError(t, showRDMA(&out, rdma.Probe(rdmaConfig(captured(t, name))), false))
+			require.NoError(t, showRDMA(&out, rdma.Probe(rdma.At(captured(t, name))), false))
 			golden(t, "rdma-"+name, out.String())
 		})
 	}
@@ -69,11 +69,11 @@ func TestRDMAUnusable(t *testing.T) {
 	limits := []byte("Max locked memory         65536                65536                bytes\n")
 	require.NoError(t, os.WriteFile(filepath.Join(root, "proc/self/limits"), limits, 0o644))
 	var out bytes.Buffer
-	probed := rdma.Probe(rdmaConfig(root))
+	probed := rdma.Probe(rdma.At(root))
 	err := showRDMA(&out, probed, true)
 	require.EqualError(t, err, "no verbs device can be used: 1 device, not usable: memlock too low")
 	require.Equal(t, statusUnmendable, statusOf(err))
-	var report reportJSON
+	var report rdma.Answer
 	require.NoError(t, json.Unmarshal(out.Bytes(), &report))
 	s, err := rdma.DecodeSummary(report.Record)
 	require.NoError(t, err)
@@ -92,12 +92,13 @@ func TestFabricTable(t *testing.T) {
 		r := rdma.RankReport{Rank: i, Name: "node-" + string(rune('a'+i))}
 		r.Error = "paiinit rdma ended there with status 255"
 		if name != "" {
-			c := rdmaConfig(captured(t, name))
+			c := rdma.At(captured(t, name))
 			if name == "cgroup" {
 				c.Limits = rdma.Limits{Memlock: 65536}
 			}
 			report := rdma.Probe(c)
-			r.Report, r.Summary, r.Error = &report, report.Summary(), ""
+			answer := report.Answer(nil)
+			r.Report, r.Summary, r.Error = &answer, report.Summary(), ""
 		}
 		ranks, summaries, names = append(ranks, r), append(summaries, r.Summary), append(names, r.Name)
 	}
@@ -162,20 +163,20 @@ func TestCheckFabric(t *testing.T) {
 // With Network Direct on all ranks Intel MPI gets its variables. The job's own values take precedence.
 func TestNetworkDirectVariables(t *testing.T) {
 	root := captured(t, "network-direct")
-	report := rdma.Probe(rdmaConfig(root))
-	vars := everyFabricVar(fabricOf(rdma.Judge([]rdma.Summary{report.Summary(), report.Summary()}), report))
+	report := rdma.Probe(rdma.At(root))
+	vars := fabricOf(rdma.Judge([]rdma.Summary{report.Summary(), report.Summary()}), report).Vars()
 	environ, _ := launch.Merge([]string{"I_MPI_FABRICS=shm:tcp"}, vars)
-	require.Equal(t, "shm:tcp", lookup(environ, "I_MPI_FABRICS"))
-	require.Equal(t, "ofa-v2-ib0", lookup(environ, "I_MPI_DAPL_PROVIDER"))
-	require.Equal(t, "0", lookup(environ, "I_MPI_DYNAMIC_CONNECTION"))
-	require.Equal(t, "ob1", lookup(environ, "OMPI_MCA_pml"))
+	require.Equal(t, "shm:tcp", launch.Value(environ, "I_MPI_FABRICS"))
+	require.Equal(t, "ofa-v2-ib0", launch.Value(environ, "I_MPI_DAPL_PROVIDER"))
+	require.Equal(t, "0", launch.Value(environ, "I_MPI_DYNAMIC_CONNECTION"))
+	require.Equal(t, "ob1", launch.Value(environ, "OMPI_MCA_pml"))
 	none := rdma.Judge([]rdma.Summary{report.Summary(), {}})
-	environ, _ = launch.Merge(nil, everyFabricVar(fabricOf(none, report)))
-	require.Empty(t, lookup(environ, "I_MPI_FABRICS"))
+	environ, _ = launch.Merge(nil, fabricOf(none, report).Vars())
+	require.Empty(t, launch.Value(environ, "I_MPI_FABRICS"))
 }
 
 func TestFabricOf(t *testing.T) {
-	report := rdma.Probe(rdmaConfig(captured(t, "mixed-node")))
+	report := rdma.Probe(rdma.At(captured(t, "mixed-node")))
 	for want, v := range map[string]rdma.Verdict{
 		launch.FabricVerbs: {Fabric: rdma.KindRoCE},
 		launch.FabricEFA:   {Fabric: rdma.KindEFA},

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/hosts"
@@ -12,6 +14,7 @@ import (
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // agreement is the roster that the ranks have committed, and values that depend on it. Before the commit its roster is
@@ -21,8 +24,7 @@ type agreement struct {
 	roster rendezvous.Roster
 	fabric launch.Fabric // the verdict on the verbs devices of all ranks
 
-	ownAddr  func() netip.Addr // of this container, before and after the commit
-	hostKeys *hostKeys
+	ownAddr func() netip.Addr // of this container, before and after the commit
 
 	book          func() *hosts.Book // computed once
 	writeSSHFiles func()             // writes ssh_config and known_hosts, once
@@ -48,7 +50,7 @@ func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agree
 
 func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := &agreement{
-		identity: &c.identity, roster: roster, fabric: fabric, hostKeys: &c.hostKeys,
+		identity: &c.identity, roster: roster, fabric: fabric,
 		ownAddr:       func() netip.Addr { return c.node.Self().Addr.Addr() },
 		book:          sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) }),
 		writeSSHFiles: func() {},
@@ -56,7 +58,7 @@ func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric)
 	a.sessionVars = sync.OnceValue(a.varsOfSessions)
 	if len(roster.Members) > 0 && !c.isAlone() {
 		a.writeSSHFiles = sync.OnceFunc(func() {
-			if err := a.writeSSH(c.running); err != nil && c.running.Err() == nil {
+			if err := a.writeSSH(c.running, c.hostKey); err != nil && c.running.Err() == nil {
 				c.log.Warn("ssh_config for other ssh clients cannot be written", "phase", "gather", "err", err)
 			}
 		})
@@ -67,12 +69,12 @@ func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric)
 // bookOf lists the hosts of a roster and the peers of this container's environment, with all their names.
 func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
 	b := &hosts.Book{Self: job.Alias}
-	all := make([]hostfile.Container, len(members))
-	for i := range members {
-		all[i] = hostfile.Container{Host: members[i].Host, Alias: members[i].Alias}
+	var all []hostfile.Container
+	for _, m := range members {
+		all = append(all, hostfile.Container{Host: m.Host, Alias: m.Alias})
 	}
 	for i, name := range hostfile.Names(all) {
-		m := &members[i]
+		m := members[i]
 		b.Hosts = append(b.Hosts, hosts.Host{
 			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Role: m.Role, Index: m.Index, Addr: m.Addr,
 		})
@@ -88,17 +90,6 @@ func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
 // named returns the members of the roster and their names in host lists.
 func (a *agreement) named() ([]rendezvous.Member, []string) {
 	return a.roster.Members, a.book().Names()
-}
-
-// slotsOf returns how many processes a launcher may start on a rank. A number that only this container's scheduler has
-// set takes precedence over the number that the rank has announced.
-func (a *agreement) slotsOf(m *rendezvous.Member) int {
-	for i := range a.job.Peers { // by index, to avoid copies: this runs for every rank
-		if p := &a.job.Peers[i]; p.Decided && p.Index == m.Index && p.Role == m.Role {
-			return p.Slots
-		}
-	}
-	return m.Slots
 }
 
 // resolve finds a container of the job by any of its names or by a name in DNS.
@@ -121,4 +112,20 @@ func (a *agreement) foreign(host, command string) bool {
 func (a *agreement) self() rendezvous.Member {
 	m, _ := a.roster.Self(a.nonce) // the rendezvous refuses a roster without this container
 	return m
+}
+
+// writeSSH writes ssh_config and known_hosts, with which OpenSSH's client can log in to every rank. It stops when ctx
+// ends.
+func (a *agreement) writeSSH(ctx context.Context, hostKey func(id string) ssh.PublicKey) error {
+	known, err := a.book().KnownHosts(ctx, func(id string) []byte { return ssh.MarshalAuthorizedKey(hostKey(id)) })
+	if err != nil {
+		return err
+	}
+	if err := a.state.WriteFile(statedir.KnownHosts, known); err != nil {
+		return err
+	}
+	return a.state.WriteFile(statedir.SSHConfig, a.book().SSHConfig(hosts.SSHFiles{
+		Config: a.state.File(statedir.SSHConfig), Agent: a.state.File(statedir.KeysSocket),
+		KnownHosts: a.state.File(statedir.KnownHosts),
+	}))
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
@@ -37,7 +37,6 @@ func run(args []string, agent pid1.Agent) int {
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		s.stderr = stderr
-		stderr.LostLines(s.lostText)
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -53,56 +52,50 @@ func run(args []string, agent pid1.Agent) int {
 		line = append(line, "hint", h)
 	}
 	stderr.Ending()
-	log := s.logger(stderr)
-	if running := (*statedir.RunningError)(nil); !errors.As(err, &running) { // the running paiinit owns the message
+	log := stderr.Logger(s.logFormat == "json", s.logLevel)
+	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
 	log.Error(err.Error(), line...)
 	return status
 }
 
+// is reports whether an error is of type E, or wraps one.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
 // statusOf maps an error to the exit status that schedulers act on.
 func statusOf(err error) int {
 	var (
-		usage    *usageError
-		variable *envspec.VarError
-		look     *launch.LookError
-		secret   *secretError
-		missing  *rendezvous.MissingError
-		conflict *rendezvous.ConflictError
-		ended    *rendezvous.EndedError
-		lost     *rendezvous.LostError
-		bug      *rendezvous.BugError
-		stopped  *stoppedError
-		refusal  *localapi.Refusal
-		silent   *localapi.TimeoutError
-		closed   *localapi.ClosedError
-		absent   *absentError
-		running  *statedir.RunningError
-		several  *severalError
+		look    *launch.LookError
+		missing *rendezvous.MissingError
+		ended   *rendezvous.EndedError
+		stopped *stoppedError
+		refusal *localapi.Refusal
 	)
 	switch {
-	case errors.As(err, &usage), errors.As(err, &running), errors.As(err, &several):
+	case is[*usageError](err), is[*statedir.RunningError](err), is[*statedir.SeveralError](err):
 		return statusUsage
-	case errors.As(err, &variable), errors.As(err, &conflict):
+	case is[*envspec.VarError](err), is[*rendezvous.ConflictError](err):
 		return statusConfig
 	case errors.As(err, &look):
 		return look.Status
-	case errors.As(err, &secret):
+	case is[*secretError](err):
 		return statusSecret
-	case errors.As(err, &missing):
-		switch {
-		case missing.OtherVersion():
-			return statusUnmendable
-		case missing.OtherSecret():
-			return statusSecret
-		}
+	case errors.As(err, &missing) && missing.OtherVersion():
+		return statusUnmendable
+	case missing != nil && missing.OtherSecret():
+		return statusSecret
+	case missing != nil:
 		return statusRetry
 	case errors.As(err, &ended):
 		return ended.Outcome.Status
-	case errors.As(err, &bug):
+	case is[*rendezvous.BugError](err):
 		return statusBug
-	case errors.As(err, &lost), errors.As(err, &absent), errors.As(err, &silent), errors.As(err, &closed):
+	case is[*rendezvous.LostError](err), is[*absentError](err), is[*localapi.TimeoutError](err),
+		is[*localapi.ClosedError](err):
 		return statusRetry
 	case errors.As(err, &stopped):
 		return 128 + stopped.signal
@@ -115,45 +108,44 @@ func statusOf(err error) int {
 // hint returns what a person can do about an error; command is COMMAND, if there is one.
 func hint(err error, command []string) string {
 	var (
-		usage   *usageError
-		secret  *secretError
 		missing *rendezvous.MissingError
 		look    *launch.LookError
-		running *statedir.RunningError
 	)
 	switch {
-	case errors.As(err, &running):
-		if name := mistyped(strings.Join(command[:min(len(command), 1)], "")); name != "" {
-			return fmt.Sprintf("did you mean paiinit %s?", name)
+	case is[*statedir.RunningError](err):
+		if meant := didYouMean(strings.Join(command[:min(len(command), 1)], "")); meant != "" {
+			return meant
 		}
 		return "paiinit status asks the running paiinit; run a command beside the job without paiinit; " +
 			"give another job a name (--job)"
-	case errors.As(err, &usage):
+	case is[*usageError](err):
 		return "see paiinit run --help"
-	case errors.As(err, &secret):
+	case is[*secretError](err):
 		return "make a secret with: head -c 32 /dev/urandom | base64; give the same one to every container: " +
 			"--secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
 			"PAIINIT_SECRET in the environment; or a key that the scheduler already shares " +
 			"(OpenPAI's job ssh plugin). Without a secret, --insecure lets every host that reaches the port join"
 	case errors.As(err, &missing) && missing.OtherVersion():
 		return "all containers of a job need the same version of paiinit; `paiinit version` shows it in each image"
-	case errors.As(err, &missing) && missing.OtherSecret():
+	case missing != nil && missing.OtherSecret():
 		return "give all containers of the job the same secret; " +
 			"the first log line of each container has the fingerprint of its secret"
-	case errors.As(err, &missing):
+	case missing != nil:
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
-	case errors.As(err, &look) && look.Status == 127 && mistyped(look.Name) != "":
-		return fmt.Sprintf("did you mean paiinit %s? "+
-			"paiinit looks for the job's command in this container's PATH before the launch",
-			mistyped(look.Name))
 	case errors.As(err, &look) && look.Status == 127:
-		return "paiinit looks for the job's command in this container's PATH before the launch"
+		return strings.TrimLeft(didYouMean(look.Name)+
+			" paiinit looks for the job's command in this container's PATH before the launch", " ")
 	}
 	return ""
 }
 
-// nested returns the variable that marks a process inside a launched rank, or "" if this process is outside.
-func nested(environ []string) string { return envspec.Nested(environ) }
+// didYouMean asks about a word that resembles a command of this program; it returns "" for any other word.
+func didYouMean(word string) string {
+	if name := mistyped(word); name != "" {
+		return fmt.Sprintf("did you mean paiinit %s?", name)
+	}
+	return ""
+}
 
 // passThrough replaces this process by the command: an image's ENTRYPOINT must be harmless when a launcher starts it
 // again.
@@ -166,7 +158,7 @@ func passThrough(args, environ []string) int {
 	}
 	if len(s.command) == 0 {
 		complain("no COMMAND given: %s is set, so this process is inside a launched rank and only runs COMMAND",
-			nested(environ))
+			envspec.Nested(environ))
 		return statusUsage
 	}
 	if ignored := ignoredFlags(args, environ); len(ignored) > 0 {
@@ -181,18 +173,12 @@ func passThrough(args, environ []string) int {
 	path, err := launch.Look(s.command[0], environ, dir)
 	if err != nil {
 		complain("%v", err)
-		if name := mistyped(s.command[0]); name != "" {
-			complain("hint: did you mean paiinit %s?", name)
+		if meant := didYouMean(s.command[0]); meant != "" {
+			complain("hint: %s", meant)
 		}
 		return statusOf(err)
 	}
-	var kept []string
-	for _, kv := range environ {
-		if !strings.HasPrefix(kv, secretVariable+"=") {
-			kept = append(kept, kv)
-		}
-	}
-	err = syscall.Exec(path, s.command, kept)
+	err = syscall.Exec(path, s.command, launch.Without(environ, []launch.Var{{Name: secretVariable}}))
 	complain("running %s: %v", path, err)
 	return 126
 }
@@ -201,19 +187,9 @@ func passThrough(args, environ []string) int {
 // It returns none in a rank that a launcher has started: the rank runs the ENTRYPOINT of its container, whose paiinit
 // has used these flags.
 func ignoredFlags(args, environ []string) []string {
-	others := slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
-		return strings.HasPrefix(kv, "PAIINIT_ACTIVE=")
-	})
-	if nested(others) != "" {
+	if envspec.Nested(launch.Without(environ, []launch.Var{{Name: "PAIINIT_ACTIVE"}})) != "" {
 		return nil
 	}
 	rest := runArgs(args)[2:]
-	return rest[:firstWord(runFlags(), rest)]
-}
-
-func stopSignal(n int) os.Signal {
-	if n <= 0 {
-		return syscall.SIGTERM
-	}
-	return syscall.Signal(n)
+	return rest[:cmdline.FirstWord(runFlags(), rest)]
 }

@@ -3,9 +3,12 @@ package main
 import (
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/sshd"
 )
 
@@ -35,15 +38,10 @@ func (id *identity) hidden() []string {
 
 // isPeer reports whether an address belongs to the job: to the peers from the environment, or to the roster.
 func (a *agreement) isPeer(addr netip.Addr) bool {
-	for _, p := range a.job.Peers {
-		if a, err := netip.ParseAddr(p.Host); err == nil && a.Unmap() == addr {
-			return true
-		}
+	peer := func(p envspec.Peer) bool {
+		host, err := netip.ParseAddr(p.Host)
+		return err == nil && host.Unmap() == addr
 	}
-	for _, m := range a.roster.Members {
-		if m.Addr.Addr().Unmap() == addr {
-			return true
-		}
-	}
-	return false
+	member := func(m rendezvous.Member) bool { return m.Addr.Addr().Unmap() == addr }
+	return slices.ContainsFunc(a.job.Peers, peer) || slices.ContainsFunc(a.roster.Members, member)
 }

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
@@ -51,6 +51,46 @@ func ownPath(environ []string) (string, error) {
 	return self, nil
 }
 
+// writeHosts writes the host lists of this container. Every rank needs them: AZUREML_MPI_HOSTFILE,
+// AZ_BATCHAI_MPI_HOST_FILE and PAIINIT_HOSTFILE name them in the environment of every rank.
+func (a *agreement) writeHosts() error {
+	var hosts []hostfile.Host
+	members, names := a.named()
+	for i, m := range members {
+		if m.Slots > 0 {
+			hosts = append(hosts, hostfile.Host{Name: names[i], Slots: m.Slots})
+		}
+	}
+	if err := writeHostfiles(a.state, hosts); err != nil {
+		return err
+	}
+	if len(members) > 1 {
+		for _, reader := range launch.HostfileReaders(a.settings.command, a.exec == execAll) {
+			a.linkHostfile(reader.Program, reader.Hostfile)
+		}
+	}
+	return nil
+}
+
+// linkHostfile links the host list to the only path where a launcher looks for one by itself. It never replaces a file
+// there.
+func (a *agreement) linkHostfile(launcher, name string) {
+	unlink, err := a.state.Link(statedir.Hostfile, name)
+	if unlink != nil {
+		a.unlinkHostfile = unlink
+	}
+	command, _ := launch.Called(a.settings.command)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		a.log.Info("kept the host list that exists already", "phase", "launch", "file", name)
+	case err != nil && command == launcher:
+		a.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
+			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")
+	case err != nil:
+		a.log.Debug(launcher+" would find no host list", "phase", "launch", "err", err)
+	}
+}
+
 // writeHostfiles writes the host lists in each launcher's format.
 func writeHostfiles(d *statedir.Dir, hosts []hostfile.Host) error {
 	if err := d.FreeReserve(); err != nil {
@@ -70,27 +110,11 @@ func writeHostfiles(d *statedir.Dir, hosts []hostfile.Host) error {
 	return nil
 }
 
-// severalError is the error of a process that finds several paiinits to ask.
-type severalError struct{ running []statedir.Identity }
-
-func (e *severalError) Error() string {
-	var list []string
-	for _, id := range e.running {
-		list = append(list, id.String())
-	}
-	return fmt.Sprintf("%d paiinits are running here, say which one with PAIINIT_STATE_DIR: %s",
-		len(e.running), strings.Join(list, "; "))
-}
-
 // chooseDir returns the state directory of the paiinit that this process asks: the paiinit that the command line
 // names, else the paiinit that package statedir finds.
 func chooseDir(environ []string, named string) (string, error) {
 	if named != "" {
 		return named, nil
 	}
-	dir, several := statedir.Find(lookup(environ, "PAIINIT_AGENT"), lookup(environ, "PAIINIT_STATE_DIR"))
-	if several != nil {
-		return "", &severalError{several}
-	}
-	return dir, nil
+	return statedir.Find(launch.Value(environ, "PAIINIT_AGENT"), launch.Value(environ, "PAIINIT_STATE_DIR"))
 }

@@ -1,19 +1,28 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
 // untilOf normalises the value of --until, so that ranks with equivalent values agree.
 func untilOf(value string) string {
-	roles := strings.FieldsFunc(strings.ToLower(value), func(r rune) bool { return r == ',' || r == ' ' })
-	slices.Sort(roles)
-	return strings.Join(slices.Compact(roles), ",")
+	separates := func(r rune) bool { return r == ',' || r == ' ' }
+	return strings.Join(sortedRoles(strings.FieldsFunc(value, separates)), ",")
+}
+
+// sortedRoles returns each role once, in lower case.
+func sortedRoles(roles []string) []string {
+	lower := make([]string, len(roles))
+	for i, role := range roles {
+		lower[i] = strings.ToLower(role)
+	}
+	slices.Sort(lower)
+	return slices.Compact(lower)
 }
 
 // whoRuns returns the settings that must be equal on all ranks: --exec, and --until if it is given.
@@ -30,23 +39,15 @@ func (s *settings) checkUntil(roles []string) error {
 	if s.exec != execAll || s.until == "" || s.until == launch.UntilRank0 || len(roles) < 2 {
 		return nil
 	}
-	var known []string
-	for _, role := range roles {
-		known = append(known, strings.ToLower(role))
-	}
-	slices.Sort(known)
-	known = slices.Compact(known)
-	var unknown []string
-	for role := range strings.SplitSeq(s.until, ",") {
-		if !slices.Contains(known, role) {
-			unknown = append(unknown, role)
-		}
-	}
+	known := sortedRoles(roles)
+	unknown := slices.DeleteFunc(strings.Split(s.until, ","), func(role string) bool {
+		return slices.Contains(known, role)
+	})
 	if len(unknown) == 0 {
 		return nil
 	}
-	return &usageError{fmt.Errorf("--until (%s) names %s, a role that no rank has; the roles are %s",
-		twin("until"), strings.Join(unknown, ","), strings.Join(known, ", "))}
+	return cmdline.Errorf("--until (%s) names %s, a role that no rank has; the roles are %s",
+		cmdline.Twin("until"), strings.Join(unknown, ","), strings.Join(known, ", "))
 }
 
 func rolesOf(members []rendezvous.Member) []string {

@@ -52,7 +52,7 @@ func TestUntilMustBeAgreed(t *testing.T) {
 		for i, v := range values {
 			r.Members[i].Exec = everyRank(v).whoRuns()
 		}
-		return checkExec(r)
+		return new(settings).checkExec(r)
 	}
 	require.Nil(t, said("", ""))
 	require.Nil(t, said("chief,worker", "Worker, chief"))

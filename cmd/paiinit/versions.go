@@ -2,31 +2,20 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// ownLauncher is the launcher of this container. On rank 0 it also compares the launchers of all ranks.
-type ownLauncher struct {
-	answer   chan string        // receives the launcher's version
-	cancel   context.CancelFunc // cancels the version query
-	versions launch.Versions    // of the launchers of all ranks
-}
-
 // askLauncher queries the launcher's version in the background, which takes less time than starting this container.
 func (c *container) askLauncher(ctx context.Context) {
-	c.launcher.answer = make(chan string, 1)
-	switch {
-	case c.mayComeLater(): // tellLauncher queries it
-	case c.job.Size == 1, c.exec == execAll:
-		c.launcher.answer <- ""
-	default:
-		ctx, c.launcher.cancel = context.WithCancel(ctx)
-		c.serve.Go(func() { c.launcher.answer <- launch.Identify(ctx, c.settings.command, c.agent.Environ, true) })
+	if c.mayComeLater() || c.job.Size == 1 || c.exec == execAll {
+		return // tellLauncher queries it, or it does not matter
 	}
+	ctx, c.cancelVersionQuery = context.WithCancel(ctx)
+	query := func() string { return launch.Identify(ctx, c.settings.command, c.agent.Environ, true) }
+	c.serve.Go(c.versions.Ask(query))
 }
 
 // versionWait bounds how long the launch waits for a slow version query, such as one on a cold file system.
@@ -42,62 +31,50 @@ func (id *identity) mayComeLater() bool {
 // tellLauncher announces this container's launcher in the background, if the registration did not include it. With
 // mayComeLater it also starts the version query.
 func (c *container) tellLauncher(ctx context.Context) {
-	if !c.mayComeLater() && !c.launcher.versions.Awaited() {
+	if !c.mayComeLater() && !c.versions.Awaited() {
 		return
 	}
 	c.serve.Go(func() {
-		var found string
 		if c.mayComeLater() {
 			if !c.node.Rest(ctx, deferUntilLaunched) {
 				return
 			}
-			found = launch.Identify(ctx, c.settings.command, c.agent.Environ, false)
-		} else {
-			found = <-c.launcher.answer // close cancels the query
+			query := func() string { return launch.Identify(ctx, c.settings.command, c.agent.Environ, false) }
+			c.versions.Ask(query)()
 		}
+		found := c.versions.Answer(c.node.Self().ID, nil, c.log) // close cancels the query
 		if launch.Known(found) {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
 			c.node.SetLaunch(found)
 		}
-		c.launcher.versions.Own(launch.Found{Host: c.node.Self().ID, Launchers: found}, c.log)
 	})
 }
 
-// found returns the launcher's version, "" if the query takes longer than versionWait. With --require-same-launcher it
-// waits without limit.
-func (l *ownLauncher) found(id *identity) string {
-	if id.mayComeLater() {
-		return ""
+// ownLauncher returns the launcher's version, "" if the query takes longer than versionWait. With
+// --require-same-launcher it waits without limit. self is the ID of this container.
+func (c *container) ownLauncher(self string) string {
+	var tooLate <-chan time.Time
+	if !c.sameLauncher {
+		tooLate = time.After(versionWait)
 	}
-	var late <-chan time.Time
-	if !id.sameLauncher {
-		t := time.NewTimer(versionWait)
-		defer t.Stop()
-		late = t.C
+	found := c.versions.Answer(self, tooLate, c.log)
+	if found != "" {
+		c.log.Debug("launcher", "phase", "listen", "launcher", found)
 	}
-	select {
-	case found := <-l.answer:
-		if found != "" {
-			id.log.Debug("launcher", "phase", "listen", "launcher", found)
-		}
-		return found
-	case <-late:
-		l.versions.Await()
-		return ""
-	}
+	return found
 }
 
 // hearLate compares a launcher that a rank has announced after the check with rank 0's, once both are known.
-func (l *ownLauncher) hearLate(r rendezvous.Record, log *slog.Logger) {
-	l.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, log)
+func (c *container) hearLate(r rendezvous.Record) {
+	c.versions.Late(launch.Found{Host: r.ID, Launchers: r.Launch}, c.log)
 }
 
-// check compares the launchers' versions, because daemons of different versions may be incompatible.
-func (l *ownLauncher) check(id *identity, r rendezvous.Roster) *rendezvous.Outcome {
-	if r.Members[0].Launch == "" && l.versions.Awaited() {
+// checkLaunchers compares the launchers' versions, because daemons of different versions may be incompatible.
+func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
+	if r.Members[0].Launch == "" && c.versions.Awaited() {
 		for _, m := range r.Members[1:] {
 			if m.Launch != "" {
-				l.hearLate(m.Record, id.log)
+				c.hearLate(m.Record)
 			}
 		}
 		return nil
@@ -106,7 +83,7 @@ func (l *ownLauncher) check(id *identity, r rendezvous.Roster) *rendezvous.Outco
 	for i := range r.Members {
 		all[i] = launch.Found{Host: r.Members[i].Alias, Launchers: r.Members[i].Launch}
 	}
-	refused := launch.CheckVersions(all, id.sameLauncher, id.exec == execRank0, id.log)
+	refused := launch.CheckVersions(all, c.sameLauncher, c.exec == execRank0, c.log)
 	if refused == "" {
 		return nil
 	}

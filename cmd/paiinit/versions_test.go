@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
@@ -42,7 +41,7 @@ func TestCheckLaunchers(t *testing.T) {
 				alias := []string{"worker-0", "worker-1"}[i]
 				r.Members = append(r.Members, rendezvous.Member{Alias: alias, Record: rendezvous.Record{Launch: f}})
 			}
-			o := c.launcher.check(&c.identity, r)
+			o := c.checkLaunchers(r)
 			if tt.refused == "" {
 				require.Nil(t, o)
 			} else {
@@ -60,9 +59,10 @@ func TestHearLate(t *testing.T) {
 	const four, five, six = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0"
 	var log bytes.Buffer
 	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
-	c.launcher.versions.Start(launch.Found{Host: "worker-0", Launchers: four})
+	c.versions.Ask(func() string { return four })()
+	require.Equal(t, four, c.ownLauncher("worker-0"))
 	for i, found := range []string{four, five, five, six, four, five, "mpirun=? mpiexec.hydra=MPICH_4.0.2"} {
-		c.launcher.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found}, c.log)
+		c.hearLate(rendezvous.Record{ID: fmt.Sprintf("worker-%d", i+1), Launch: found})
 	}
 	require.Equal(t, 2, strings.Count(log.String(), "level=WARN"), log.String())
 	require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-2")
@@ -74,22 +74,23 @@ func TestLauncherOfRankZeroAnswersLast(t *testing.T) {
 	const four, five, six, seven = "mpirun=Open_MPI_4.1.4", "mpirun=Open_MPI_5.0.7", "mpirun=Open_MPI_6.0.0",
 		"mpirun=Open_MPI_7.0.0"
 	var log bytes.Buffer
-	c := &container{
-		identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))},
-		launcher: ownLauncher{answer: make(chan string, 1)},
-	}
+	c := &container{identity: identity{log: slog.New(slog.NewTextHandler(&log, nil))}}
 	c.exec, c.job.Rank = execRank0, 0
-	require.Empty(t, c.launcher.found(&c.identity))
+	answer := make(chan string)
+	go c.versions.Ask(func() string { return <-answer })()
+	require.Empty(t, c.ownLauncher("worker-0"))
+	require.True(t, c.versions.Awaited())
 	member := func(id, found string) rendezvous.Member {
 		return rendezvous.Member{Alias: id, Record: rendezvous.Record{ID: id, Launch: found}}
 	}
 	members := []rendezvous.Member{member("worker-0", ""), member("worker-1", five), member("worker-2", four),
 		member("worker-3", ""), member("worker-4", "")}
-	require.Nil(t, c.launcher.check(&c.identity, rendezvous.Roster{Members: members}))
-	c.launcher.hearLate(rendezvous.Record{ID: "worker-4", Launch: seven}, c.log)
+	require.Nil(t, c.checkLaunchers(rendezvous.Roster{Members: members}))
+	c.hearLate(rendezvous.Record{ID: "worker-4", Launch: seven})
 	require.Empty(t, log.String())
-	c.launcher.versions.Own(launch.Found{Host: "worker-0", Launchers: four}, c.log)
-	c.launcher.hearLate(rendezvous.Record{ID: "worker-3", Launch: six}, c.log)
+	answer <- four
+	require.Equal(t, four, c.versions.Answer("worker-0", nil, c.log))
+	c.hearLate(rendezvous.Record{ID: "worker-3", Launch: six})
 	require.Equal(t, 3, strings.Count(log.String(), "level=WARN"), log.String())
 	for _, other := range []string{"5.0.7 on worker-1", "6.0.0 on worker-3", "7.0.0 on worker-4"} {
 		require.Contains(t, log.String(), "Open MPI 4.1.4 on worker-0; Open MPI "+other)

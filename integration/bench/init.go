@@ -47,10 +47,8 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	inside := filepath.Join(dir, "inside")
-	build := exec.CommandContext(ctx, "go", "build", "-o", inside, "./integration/initspec/inside")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return report{}, fmt.Errorf("%v: %w: %s", build, err, out)
+	if err := buildInside(ctx, inside, "./integration/initspec/inside"); err != nil {
+		return report{}, err
 	}
 	if binary, err = filepath.Abs(binary); err != nil {
 		return report{}, err
@@ -93,6 +91,16 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 		}
 	}
 	return initReport(contestants, rounds), nil
+}
+
+// buildInside builds a helper that runs in the containers.
+func buildInside(ctx context.Context, file, source string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", file, source)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w: %s", build, err, out)
+	}
+	return nil
 }
 
 // measure adds one value to each series of times and, with all, to those of memory and reaping.
@@ -197,7 +205,7 @@ func initReport(contestants []*contestant, rounds int) report {
 				"%s. "+
 				nineOfTen+" Memory is PSS: a page that two processes share counts half for each.",
 				rounds, runtime.NumCPU(), release(), runtime.Version()),
-			"The first process starts the agent before it initialises what only the agent needs (cmd/paiinit/early). " +
+			"The first process starts the agent before it initialises what only the agent needs (package early). " +
 				"Without this, the same binary took 16.1 ms instead of 12.8 from start to end of `true`, 13.8 ms of " +
 				"CPU instead of 10.9, and 1265 page faults instead of 1111 (60 starts by turns on a machine with " +
 				"other load; tini took 1.8 ms). The first process starts the agent in a goroutine, because the " +

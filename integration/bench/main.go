@@ -2,8 +2,8 @@
 // that load on the machine slows each of them equally. It prints a table, and writes it as a section of a Markdown
 // file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | burst | fabric | rsh |
-// launchers | sshd
+// usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | burst |
+// fabric | rsh | launchers | sshd | builds
 package main
 
 import (
@@ -44,6 +44,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	rounds := flags.Int("n", 21, "rounds of each measurement")
 	binary := flags.String("bin", "bin/paiinit", "binary to measure")
+	old := flags.String("old", "", "earlier build of the binary, for builds")
 	file := flags.String("o", "", "Markdown file in which to replace or add the section")
 	sizes := flags.String("sizes", "64,128,256,512", "job sizes for burst")
 	logs := flags.String("logs", "", "directory for the logs of the containers of burst")
@@ -51,8 +52,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
-		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
-			"init | rendezvous | burst | fabric | rsh | launchers | sshd")
+		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
+			"init | rendezvous | burst | fabric | rsh | launchers | sshd | builds")
 	}
 	var r report
 	var err error
@@ -74,6 +75,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		r, err = measureLaunchers(ctx, *binary, *rounds)
 	case "sshd":
 		r, err = measureSSHD(ctx, *binary, *rounds)
+	case "builds":
+		r, err = measureBuilds(ctx, [2]string{*old, *binary}, *rounds)
 	default:
 		err = fmt.Errorf("no such benchmark: %q", what)
 	}

@@ -96,10 +96,8 @@ var stampSource string
 
 // open builds the programs and creates the hosts.
 func (c *cluster) open(ctx context.Context, binary string, hosts int) (err error) {
-	build := exec.CommandContext(ctx, "go", "build", "-o", c.inside, "./integration/bench/inside")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w: %s", build, err, out)
+	if err := buildInside(ctx, c.inside, "./integration/bench/inside"); err != nil {
+		return err
 	}
 	if err := compile(ctx, stampSource, c.stamp); err != nil {
 		return err

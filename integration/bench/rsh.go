@@ -185,6 +185,11 @@ func (n *network) measure(ctx context.Context, rounds int, commands []turn) (map
 	if err == nil && status != 0 {
 		err = fmt.Errorf("the job ended with status %d: %s", status, all[0].Output())
 	}
+	for _, c := range all[1:] { // the next job needs their ports
+		if err == nil {
+			_, err = c.Wait(ctx)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

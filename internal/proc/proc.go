@@ -41,58 +41,50 @@ const (
 // Parse reads "PID (NAME) STATE PARENT GROUP SESSION ...", where NAME may contain anything. It returns false for a line
 // that is cut before the end of the start time.
 func Parse(stat []byte) (p Process, ok bool) {
-	open, end := 0, len(stat)-1
-	for open < len(stat) && stat[open] != '(' {
-		open++
-	}
+	open, end := slices.Index(stat, '('), len(stat)-1
 	for end > open && stat[end] != ')' {
 		end--
 	}
-	if end <= open {
+	if open < 0 || end <= open {
 		return Process{}, false
 	}
-	number, more := nextField(stat[:open])
-	if p.PID, ok = atoi(number); !ok || p.PID <= 0 || len(more) > 1 {
+	first, more := nextField(stat[:open])
+	pid, err := strconv.Atoi(string(first))
+	if err != nil || pid <= 0 || len(more) > 1 {
 		return Process{}, false
 	}
-	p.Name = string(stat[open+1 : end])
+	var fields [fieldExit + 1][]byte
 	rest := stat[end+1:]
-	for i := 0; i <= fieldExit; i++ {
-		var field []byte
-		field, rest = nextField(rest)
-		if len(field) == 0 {
-			if i <= fieldStarted {
-				return Process{}, false
-			}
-			return p, true
-		}
-		n, isNumber := atoi(field)
-		switch i {
-		case fieldState:
-			p.State, ok = field[0], len(field) == 1
-		case fieldParent:
-			p.Parent, ok = n, isNumber
-		case fieldGroup:
-			p.Group, ok = n, isNumber
-		case fieldSession:
-			p.Session, ok = n, isNumber
-		case fieldFlags:
-			const exiting = 0x4 // PF_EXITING of the kernel's include/linux/sched.h
-			p.Exiting, ok = n&exiting != 0, isNumber
-		case fieldStarted:
-			p.Started = time.Duration(n) * 10 * time.Millisecond // Linux shows 100 ticks a second on every machine
-			ok = isNumber && len(rest) > 0                       // otherwise the number may be cut
-		case fieldExit:
-			p.Exit = n
-		}
-		if !ok {
+	for i := range fields {
+		fields[i], rest = nextField(rest)
+		if i == fieldStarted && len(rest) == 0 { // the number may be cut
 			return Process{}, false
 		}
 	}
+	ok = len(fields[fieldState]) == 1
+	number := func(field int) int {
+		n, err := strconv.Atoi(string(fields[field]))
+		ok = ok && err == nil
+		return n
+	}
+	const (
+		exiting = 0x4                   // PF_EXITING of the kernel's include/linux/sched.h
+		tick    = 10 * time.Millisecond // on every machine
+	)
+	p = Process{
+		PID: pid, Name: string(stat[open+1 : end]), State: fields[fieldState][0],
+		Parent: number(fieldParent), Group: number(fieldGroup), Session: number(fieldSession),
+		Exiting: number(fieldFlags)&exiting != 0,
+		Started: time.Duration(number(fieldStarted)) * tick,
+	}
+	if !ok {
+		return Process{}, false
+	}
+	p.Exit, _ = strconv.Atoi(string(fields[fieldExit]))
 	return p, true
 }
 
-// nextField cuts off the first word.
+// nextField cuts off the first field.
 func nextField(b []byte) (field, rest []byte) {
 	begin := 0
 	for begin < len(b) && isSpace(b[begin]) {
@@ -106,28 +98,6 @@ func nextField(b []byte) (field, rest []byte) {
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' }
-
-// atoi is strconv.Atoi, but allocates no error: the state is not a number, and some limits exceed an int.
-func atoi(field []byte) (n int, ok bool) {
-	digits := field
-	if len(field) > 0 && field[0] == '-' {
-		digits = field[1:]
-	}
-	const most = 18 // digits that always fit
-	if len(digits) == 0 || len(digits) > most {
-		return 0, false
-	}
-	for _, c := range digits {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = 10*n + int(c-'0')
-	}
-	if len(digits) < len(field) {
-		n = -n
-	}
-	return n, true
-}
 
 // Read reads the entry of one process. The error wraps fs.ErrNotExist or syscall.ESRCH if the process is gone.
 func Read(proc fs.FS, pid int) (Process, error) {
@@ -169,17 +139,6 @@ func ReadAll(proc fs.FS, self int) Table {
 		}
 	}
 	return all
-}
-
-// Children returns the processes that a process has started or adopted, in the order of their PIDs.
-func (all Table) Children(pid int) (found []int) {
-	for _, p := range all {
-		if p.Parent == pid && p.PID != pid {
-			found = append(found, p.PID)
-		}
-	}
-	slices.Sort(found)
-	return found
 }
 
 // Below returns the children of root, their children, and so on, each after its parent. The first process of a
@@ -258,13 +217,12 @@ func Environ(proc fs.FS, pid int) []string {
 // readWords reads a file in which a NUL ends each word.
 func readWords(proc fs.FS, pid int, file string) (words []string) {
 	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/"+file)
-	if err != nil || len(b) == 0 {
+	if err != nil {
 		return nil
 	}
-	text := string(b)
-	begin := 0
-	for i := range len(text) {
-		if text[i] == 0 {
+	text, begin := string(b), 0
+	for i, c := range b {
+		if c == 0 {
 			words = append(words, text[begin:i])
 			begin = i + 1
 		}
@@ -289,7 +247,7 @@ func RunDelay(proc fs.FS) (sum time.Duration) {
 		}
 		_, rest := nextField(text)
 		field, _ := nextField(rest)
-		ns, _ := atoi(field)
+		ns, _ := strconv.Atoi(string(field))
 		sum += time.Duration(ns)
 	}
 	return sum

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rawconn"
 )
 
 // Watch lets the kernel end the connection when the other machine acknowledges nothing for the timeout, whether we send
@@ -50,13 +52,7 @@ func onSocket(conn net.Conn, f func(fd int) error) error {
 		case *net.UnixConn:
 			return nil
 		case syscall.Conn:
-			raw, err := inner.SyscallConn()
-			if err != nil {
-				return err
-			}
-			var optionErr error
-			err = raw.Control(func(fd uintptr) { optionErr = f(int(fd)) })
-			return errors.Join(err, optionErr)
+			return rawconn.Control(inner, f)
 		case interface{ NetConn() net.Conn }:
 			conn = inner.NetConn()
 		default:

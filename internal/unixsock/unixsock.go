@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/rawconn"
 )
 
 // Listen opens a socket at path, and replaces the socket of an earlier process. Only this user and root can connect to
@@ -32,16 +34,32 @@ func Listen(path string) (*net.UnixListener, error) {
 	return ln, nil
 }
 
+// Dial connects to a socket. It retries while the queue of the socket is full, because a launcher starts hundreds of
+// processes at once.
+func Dial(ctx context.Context, path string) (*net.UnixConn, error) {
+	const retryTimeout = 5 * time.Second
+	for deadline := time.Now().Add(retryTimeout); ; {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err == nil {
+			return conn.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) || ctx.Err() != nil {
+			return nil, err
+		}
+		wait(ctx, 5*time.Millisecond)
+	}
+}
+
 // Server answers the connections to a socket. Its functions may be called concurrently.
 type Server struct {
 	// Answer answers a process of this user or of root, and must return soon after ctx ends. pid is 0 for a process
 	// of another PID namespace. Serve closes the connection.
 	Answer func(ctx context.Context, conn *net.UnixConn, pid int)
 
-	// Refuse, if not nil, is called instead of Answer for a process that may not connect.
+	// Refuse is called instead of Answer for a process that may not connect.
 	Refuse func(conn *net.UnixConn, err error)
 
-	// Retry, if not nil, is called after a temporary failure to accept. Serve tries again after pause.
+	// Retry is called after a temporary failure to accept. Serve tries again after pause.
 	Retry func(err error, pause time.Duration)
 }
 
@@ -63,15 +81,17 @@ func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 			pause = 0
 			answering.Go(func() {
 				defer func() { _ = conn.Close() }()
-				s.answer(ctx, conn)
+				if pid, err := checkPeer(conn, os.Getuid(), false); err != nil {
+					s.Refuse(conn, err)
+				} else {
+					s.Answer(ctx, conn, pid)
+				}
 			})
 		case ctx.Err() != nil:
 			return nil
 		case mayBeTemporary(err):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			if s.Retry != nil {
-				s.Retry(err, pause)
-			}
+			s.Retry(err, pause)
 			wait(ctx, pause)
 		default:
 			_ = ln.Close()
@@ -79,16 +99,6 @@ func (s Server) Serve(ctx context.Context, ln *net.UnixListener) error {
 			cancel(err)
 			return err
 		}
-	}
-}
-
-func (s Server) answer(ctx context.Context, conn *net.UnixConn) {
-	pid, err := checkClient(conn)
-	switch {
-	case err == nil:
-		s.Answer(ctx, conn, pid)
-	case s.Refuse != nil:
-		s.Refuse(conn, err)
 	}
 }
 
@@ -102,10 +112,8 @@ func mayBeTemporary(err error) bool {
 
 // wait returns after d, or when ctx ends.
 func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }
@@ -117,17 +125,9 @@ func Await(ctx context.Context, ln *net.UnixListener) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
 	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	// Read forgets what the runtime's poller has seen before, so each round looks for itself.
-	err = raw.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 || err != nil
-	})
+	err = rawconn.AwaitReadable(file)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -161,43 +161,27 @@ func (e *UserError) Error() string {
 	return fmt.Sprintf("the other end belongs to user %d instead of user %d or root", e.UID, e.Own)
 }
 
-// checkClient returns the process that has connected, which must be this user's or root's.
-func checkClient(conn *net.UnixConn) (pid int, err error) {
-	peer, err := peerOf(conn)
-	if err != nil {
-		return 0, err
-	}
-	if own := os.Getuid(); peer.Uid != 0 && int(peer.Uid) != own {
-		return 0, &UserError{int(peer.Uid), own}
-	}
-	return int(peer.Pid), nil
-}
-
 // CheckServer returns the process to which a connection was made; pid is 0 for a process of another PID namespace. It
-// must be this user's or root's, because others may lay out a socket where all users can write. Root may connect to
-// every user's.
+// refuses a server of another user, who may have created a socket in a directory that all users can write to. Root's
+// servers are allowed, and root may connect to every user's server.
 func CheckServer(conn *net.UnixConn) (pid int, err error) {
-	peer, err := peerOf(conn)
+	own := os.Geteuid()
+	return checkPeer(conn, own, own == 0)
+}
+
+// checkPeer returns the process at the other end of a socket (unix(7), SO_PEERCRED). It must be root's or that of the
+// user own, unless anyUser is set.
+func checkPeer(conn *net.UnixConn, own int, anyUser bool) (pid int, err error) {
+	var peer *syscall.Ucred
+	err = rawconn.Control(conn, func(fd int) (err error) {
+		peer, err = syscall.GetsockoptUcred(fd, syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		return err
+	})
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("finding the user at the other end: %w", err)
 	}
-	if own := os.Geteuid(); peer.Uid != 0 && int(peer.Uid) != own && own != 0 {
+	if peer.Uid != 0 && int(peer.Uid) != own && !anyUser {
 		return 0, &UserError{int(peer.Uid), own}
 	}
 	return int(peer.Pid), nil
-}
-
-// peerOf returns the user and the process at the other end of a socket (unix(7), SO_PEERCRED).
-func peerOf(conn *net.UnixConn) (cred *syscall.Ucred, err error) {
-	raw, err := conn.SyscallConn()
-	if err == nil {
-		controlErr := raw.Control(func(fd uintptr) {
-			cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-		})
-		err = errors.Join(err, controlErr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("finding the user at the other end: %w", err)
-	}
-	return cred, nil
 }

@@ -1,6 +1,6 @@
 // Package frame holds the constants that both ends of the agent's socket share. Package rsh describes the protocol and
-// has the server and one client. Package early of cmd/paiinit has another client, which must not import package rsh,
-// because every remote shell process would initialise the imports of rsh. This package has nothing to initialise.
+// has the server and one client. Package early has another client, which must not import package rsh, because every
+// remote shell process would initialise the imports of rsh. This package has nothing to initialise.
 package frame
 
 import "time"
@@ -8,12 +8,17 @@ import "time"
 // Protocol is the first field of a request: the name and version of the protocol.
 const Protocol = "paiinit-rsh/3"
 
-// The kinds of frames that both clients use.
+// The kinds of frames.
 const (
 	Request = 'R'
+	Known   = 'Q'
 	Signal  = 'S'
+	Resize  = 'W'
 	Exit    = 'X'
 	Killed  = 'K'
+	Error   = 'E'
+	Again   = 'A'
+	Foreign = 'U'
 )
 
 // HeaderSize is the length of a header: the kind, and the length of the content in 4 bytes.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -157,7 +158,8 @@ func (l *Log) WaitN(tb testing.TB, n int, words ...string) []string {
 		l.mu.Unlock()
 		var found []string
 		for line := range strings.Lines(text) {
-			if strings.HasSuffix(line, "\n") && containsAll(line, words) { // the last line may be incomplete
+			lacks := func(word string) bool { return !strings.Contains(line, word) }
+			if strings.HasSuffix(line, "\n") && !slices.ContainsFunc(words, lacks) { // the last line may be incomplete
 				found = append(found, strings.TrimSuffix(line, "\n"))
 			}
 		}
@@ -170,13 +172,4 @@ func (l *Log) WaitN(tb testing.TB, n int, words ...string) []string {
 			tb.Fatalf("%d of %d log lines with %q in:\n%s", len(found), n, words, l)
 		}
 	}
-}
-
-func containsAll(line string, words []string) bool {
-	for _, w := range words {
-		if !strings.Contains(line, w) {
-			return false
-		}
-	}
-	return true
 }

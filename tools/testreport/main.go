@@ -54,32 +54,23 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 		delete(output, t)
 		return lines
 	}
-	write := func(lines []string) {
+	write := func(lines ...string) {
 		for _, line := range lines {
 			_, _ = out.WriteString(line) // Flush returns the error
 		}
 	}
-	in := bufio.NewReader(r)
-	for {
-		line, err := in.ReadString('\n')
-		if line == "" && err != nil {
-			if err == io.EOF {
-				err = nil
-			}
-			for _, s := range skipped {
-				fmt.Fprintln(out, s)
-			}
-			return failed, err
-		}
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 1<<30)
+	for in.Scan() {
 		var e event
-		if json.Unmarshal([]byte(line), &e) != nil {
-			write([]string{line})
+		if json.Unmarshal(in.Bytes(), &e) != nil {
+			write(in.Text(), "\n")
 			continue
 		}
 		t := test{e.Package, e.Test}
 		switch {
 		case e.Action == "build-output", e.Action == "output" && e.Test == "" && e.Output != "PASS\n":
-			write([]string{e.Output})
+			write(e.Output)
 		case e.Action == "output" && e.Test != "" && !frame.MatchString(e.Output):
 			if _, ok := output[t]; !ok {
 				order = append(order, t)
@@ -89,23 +80,25 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 			failed = true
 		case e.Action == "fail" && e.Test != "":
 			failed = true
-			write(end(t))
+			write(end(t)...)
 		case e.Action == "fail":
 			failed = true
 			// A panic or the timeout has ended the package in the middle of these tests.
 			for _, t := range order {
 				if t.pkg == e.Package {
-					write(end(t))
+					write(end(t)...)
 				}
 			}
 			out.Flush()
 		case e.Action == "skip" && e.Test != "":
-			skipped = append(skipped, fmt.Sprintf("skipped: %s %s: %s", e.Package, e.Test, reason(end(t))))
+			skipped = append(skipped, fmt.Sprintf("skipped: %s %s: %s\n", e.Package, e.Test, reason(end(t))))
 		case e.Action == "pass":
 			end(t)
 			out.Flush()
 		}
 	}
+	write(skipped...)
+	return failed, in.Err()
 }
 
 // reason returns what the test gave to t.Skip, on one line.

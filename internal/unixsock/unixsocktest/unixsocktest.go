@@ -41,8 +41,8 @@ func ListenAs(t *testing.T, uid int, path string) *net.UnixListener {
 	return r.ln
 }
 
-// LimitFiles leaves the whole process that many free file descriptors until restore is called or the test ends: what
-// wants more gets EMFILE.
+// LimitFiles leaves the process n free file descriptors until restore is called or the test ends. Opening another one
+// then fails with EMFILE.
 func LimitFiles(t *testing.T, free int) (restore func()) {
 	t.Helper()
 	var usual unix.Rlimit

@@ -1,0 +1,133 @@
+// Package cmdline makes flags for urfave/cli, and hides what that library lacks: environment twins that come from any
+// environment, flags behind words, flags with a few values, and errors that say which values are accepted.
+package cmdline
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// UsageError is a mistake on the command line.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Errorf returns a UsageError with a text as by fmt.Errorf.
+func Errorf(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+
+// Text returns a flag of run that sets dest, unless dest is nil. The help describes its default in words.
+func Text(dest *string, name, value, usage, otherwise string) cli.Flag {
+	return &cli.StringFlag{Name: name, Usage: withTwin(name, value, usage), DefaultText: otherwise, Destination: dest}
+}
+
+// Bool returns a flag of run that sets dest.
+func Bool(dest *bool, name, usage string) cli.Flag {
+	return &cli.BoolFlag{Name: name, Usage: withTwin(name, "", usage), Destination: dest}
+}
+
+// Duration returns a flag of run that sets dest. The help shows text as its default.
+func Duration(dest *time.Duration, name, usage string, value time.Duration, text string) cli.Flag {
+	return &cli.DurationFlag{
+		Name: name, Usage: withTwin(name, "TIME", usage), Value: value, DefaultText: text, Action: NotNegative(name),
+		Destination: dest,
+	}
+}
+
+// Choice returns a flag of run that sets dest to one of the words. The first is the default.
+func Choice(dest *string, name, value, usage string, words ...string) cli.Flag {
+	*dest = words[0]
+	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{dest, words}}
+}
+
+// Help returns a flag like the library's own, which is a global variable that every call writes to.
+func Help() cli.Flag {
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
+}
+
+// Twin returns the name of the environment twin of a flag.
+func Twin(flag string) string {
+	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// withTwin adds the environment twin of a flag to its help. The library shows the word in backquotes beside the flag.
+func withTwin(name, value, usage string) string {
+	if value != "" {
+		value = "=`" + value + "`"
+	}
+	return usage + " [" + Twin(name) + value + "]"
+}
+
+// SetTwins sets each of the flags that the command line does not give to the value of its environment twin.
+func SetTwins(c *cli.Context, flags []cli.Flag, lookup func(variable string) string) error {
+	var errs []error
+	for _, f := range flags {
+		name := f.Names()[0]
+		v := lookup(Twin(name))
+		if v != "" && !c.IsSet(name) && c.Set(name, v) != nil {
+			errs = append(errs, refusal(c, name, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// NotNegative returns an action that refuses negative durations, which the library accepts.
+func NotNegative(name string) func(*cli.Context, time.Duration) error {
+	return func(c *cli.Context, d time.Duration) error {
+		if d < 0 {
+			return refusal(c, name, d.String())
+		}
+		return nil
+	}
+}
+
+// choice is the value of a flag that accepts a few words.
+type choice struct {
+	word  *string
+	words []string
+}
+
+func (c *choice) String() string { return *c.word }
+
+func (c *choice) Set(word string) error {
+	if !slices.Contains(c.words, word) {
+		return fmt.Errorf("want one of %s", strings.Join(c.words, ", "))
+	}
+	*c.word = word
+	return nil
+}
+
+// OnUsageError turns the library's error about a flag's value into a refusal. Package flag has no error type for it,
+// only text.
+func OnUsageError(c *cli.Context, err error, _ bool) error {
+	for _, format := range []string{"invalid value %q for flag -%s", "invalid boolean value %q for -%s"} {
+		var value, name string
+		if n, _ := fmt.Sscanf(err.Error(), format, &value, &name); n == 2 {
+			return refusal(c, strings.TrimSuffix(name, ":"), value)
+		}
+	}
+	return &UsageError{err}
+}
+
+// refusal returns the error for a value that a flag or its twin does not accept.
+func refusal(c *cli.Context, name, value string) error {
+	where := "--" + name
+	if c.Command.Name == "run" && name != "help" {
+		where += " (" + Twin(name) + ")"
+	}
+	err := errors.New("want another value")
+	switch f := named(c.Command.Flags, name).(type) {
+	case *cli.DurationFlag:
+		err = errors.New("want a time such as 90s or 10m")
+	case *cli.BoolFlag:
+		err = errors.New("want true or false")
+	case *cli.GenericFlag:
+		err = f.Value.Set(value)
+	}
+	return Errorf("%s is %q: %w", where, value, err)
+}
