@@ -25,8 +25,7 @@ func (cfg *Config) uptime() int {
 
 // noteArrival stores when a rank registered, and when its container had started: Uptime needs no comparison of clocks.
 func (t *target) noteArrival(r *Record) {
-	t.arrived = time.Now()
-	t.started = time.Time{}
+	t.arrived, t.started, t.dialled = time.Now(), time.Time{}, attempts{}
 	if r.Uptime > 0 {
 		t.started = t.arrived.Add(-time.Duration(r.Uptime) * time.Millisecond)
 	}

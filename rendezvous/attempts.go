@@ -14,7 +14,6 @@ import (
 // attempts counts the dials to a rank that is missing.
 type attempts struct {
 	dials int
-	since time.Time      // the first one ended
 	last  error          // of the last one
 	at    netip.AddrPort // where the last one failed; invalid = unknown
 }
@@ -23,9 +22,6 @@ type attempts struct {
 func (a *attempts) note(err error) {
 	if _, dns := errors.AsType[*net.DNSError](err); dns || err == nil || errors.Is(err, errNotAsked) {
 		return
-	}
-	if a.dials == 0 {
-		a.since = time.Now()
 	}
 	a.dials++
 	a.last, a.at = err, addressIn(err)
@@ -50,8 +46,9 @@ type tried struct {
 	calls   bool   // it reaches rank 0
 }
 
-// tried describes the attempts to reach the container at host.
-func (a *attempts) tried(n *Node, host string, known error) *tried {
+// tried describes the attempts to reach the container at host since a time. known is the last error, and
+// incompatible that of a container that answered in its place.
+func (a *attempts) tried(n *Node, host string, since time.Time, known, incompatible error) *tried {
 	if dns, ok := errors.AsType[*net.DNSError](known); ok && a.dials == 0 {
 		t := &tried{name: cmp.Or(dns.Name, host), lookups: n.find.names.lookups(host)}
 		if !dns.IsNotFound {
@@ -62,10 +59,13 @@ func (a *attempts) tried(n *Node, host string, known error) *tried {
 	if a.dials == 0 {
 		return nil
 	}
-	t := &tried{at: a.at, dials: a.dials, during: max(time.Since(a.since), time.Second), last: cause(a.last)}
+	t := &tried{at: a.at, dials: a.dials, during: time.Since(since), last: cause(a.last)}
 	port := fmt.Sprintf(" on %d/tcp", a.at.Port())
 	if a.at.IsValid() && (errors.Is(a.last, syscall.ECONNREFUSED) || isTimeout(a.last)) {
 		t.last += port
+	}
+	if incompatible != nil && !isIncompatible(a.last) {
+		t.last = fmt.Sprintf("%s; now %s", cause(incompatible), t.last)
 	}
 	return t
 }
@@ -104,9 +104,10 @@ func foldTried(missing []Missing) string {
 // sentenceOf describes missing ranks with the same last result.
 func sentenceOf(same []Missing) string {
 	one, t := same[0], same[0].tried
-	names, each := foldNames(same), "each "
-	if len(same) == 1 {
-		if each = ""; t != nil && t.at.IsValid() && t.at.String() != one.Name {
+	names, name, each := foldNames(same), "name", " each"
+	if len(same) == 1 && t != nil {
+		name, each = "name "+t.name, ""
+		if t.at.IsValid() && t.at.String() != one.Name {
 			names += fmt.Sprintf(" (%v)", t.at.Addr())
 		}
 	}
@@ -117,28 +118,25 @@ func sentenceOf(same []Missing) string {
 		}
 		return fmt.Sprintf("%s: %s", names, reason)
 	}
-	least, most, during := *t, *t, t.during
+	least, most := *t, *t
 	for _, m := range same {
 		least.dials, most.dials = min(least.dials, m.tried.dials), max(most.dials, m.tried.dials)
 		least.lookups, most.lookups = min(least.lookups, m.tried.lookups), max(most.lookups, m.tried.lookups)
-		during = max(during, m.tried.during)
+		most.during = max(most.during, m.tried.during)
 	}
 	if t.name != "" {
-		what, failed := "name "+t.name, "did not resolve"
-		if len(same) > 1 {
-			what = "its name"
-		}
-		s := fmt.Sprintf("%s: %s %s in %s", names, what, failed, times(least.lookups, most.lookups, "lookup"))
+		s := fmt.Sprintf("%s: %s did not resolve in %s%s", names, name, times(least.lookups, most.lookups, "lookup"), each)
 		if t.unnamed != "" {
 			s += ", last: " + t.unnamed
 		}
 		return s
 	}
-	s := fmt.Sprintf("%sdialled %s in %s, last: %s", each, times(least.dials, most.dials, "time"), seconds(during), t.last)
+	s := names + ": "
 	if t.calls {
-		return fmt.Sprintf("%s: it reaches rank 0, but not the other way round: %s", names, s)
+		s += "it reaches rank 0, but rank 0 cannot connect to it: "
 	}
-	return fmt.Sprintf("%s: %s", names, s)
+	return fmt.Sprintf("%sdialled %s%s in %s, last: %s", s, times(least.dials, most.dials, "time"), each,
+		seconds(most.during), t.last)
 }
 
 // times writes a number, or two different ones, with a noun: "1 time", "12 times", "11 to 13 times".

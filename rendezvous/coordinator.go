@@ -280,7 +280,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
-	t.looking, t.dialled = m.Looking, attempts{}
+	t.looking = m.Looking
 	if first {
 		c.registered++
 		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,

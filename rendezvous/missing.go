@@ -67,6 +67,7 @@ type MissingError struct {
 	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
 	Waited        time.Duration // of a rank that gave up; 0 = it still waits
+	alone         bool          // rank 0 never connected: nothing is known of the other ranks
 }
 
 func (e *MissingError) Error() string {
@@ -237,7 +238,7 @@ func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
 		host = t.peer.Host
 	}
 	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
-	if m.tried = t.dialled.tried(c.n, host, t.err); m.tried != nil {
+	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
 		m.tried.calls = t.isBlocked()
 	}
 	return m
@@ -257,7 +258,7 @@ func (u *uplink) missing() []Missing {
 		if zero := u.n.cfg.peerZero(); zero != nil {
 			m.Name, host = zero.ID, zero.Host
 		}
-		m.tried = u.dialled.tried(u.n, host, u.lookErr)
+		m.tried = u.dialled.tried(u.n, host, u.n.begin, u.lookErr, incompatible)
 		switch {
 		case incompatible != nil && !isIncompatible(u.lookErr):
 			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))

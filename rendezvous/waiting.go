@@ -53,6 +53,7 @@ func (n *Node) waitingError() *MissingError {
 	e := n.missingError()
 	if n.lead == nil && (n.up.wire == nil || n.up.told == nil) {
 		e.Missing = slices.DeleteFunc(slices.Clone(e.Missing), func(m Missing) bool { return m.Rank != 0 })
+		e.alone = true
 	}
 	if n.lead != nil && n.phase == Prepared {
 		e.Missing = n.lead.unacknowledged()
@@ -81,10 +82,10 @@ func (n *Node) atDeadline() *MissingError {
 }
 
 func (e *MissingError) gaveUp() string {
-	present := fmt.Sprintf("%d", e.Present)
-	if e.Size > 0 {
-		present += fmt.Sprintf(" of %d", e.Size)
+	tried := foldTried(e.Missing)
+	if e.alone || e.Size < 1 {
+		return fmt.Sprintf("gave up after %s: rank 0 is missing: %s", seconds(e.Waited), tried)
 	}
-	return fmt.Sprintf("gave up after %s: %s ranks are present; missing: %s", seconds(e.Waited), present,
-		foldTried(e.Missing))
+	return fmt.Sprintf("gave up after %s: %d of %d ranks are present; missing: %s",
+		seconds(e.Waited), e.Present, e.Size, tried)
 }
