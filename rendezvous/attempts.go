@@ -43,6 +43,7 @@ type tried struct {
 	name    string // that did not resolve
 	unnamed string // the reason why it did not, if the name may exist
 	last    string // why the last dial failed
+	port    uint16 // that did not accept it; 0 = the reason is another one
 	calls   bool   // it reaches rank 0
 }
 
@@ -60,9 +61,8 @@ func (a *attempts) tried(n *Node, host string, since time.Time, known, incompati
 		return nil
 	}
 	t := &tried{at: a.at, dials: a.dials, during: time.Since(since), last: cause(a.last)}
-	port := fmt.Sprintf(" on %d/tcp", a.at.Port())
-	if a.at.IsValid() && (errors.Is(a.last, syscall.ECONNREFUSED) || isTimeout(a.last)) {
-		t.last += port
+	if errors.Is(a.last, syscall.ECONNREFUSED) || isTimeout(a.last) {
+		t.port = a.at.Port()
 	}
 	if incompatible != nil && !isIncompatible(a.last) {
 		t.last = fmt.Sprintf("%s; now %s", cause(incompatible), t.last)
@@ -118,8 +118,11 @@ func sentenceOf(same []Missing) string {
 		}
 		return fmt.Sprintf("%s: %s", names, reason)
 	}
-	least, most := *t, *t
+	least, most, port := *t, *t, t.port
 	for _, m := range same {
+		if m.tried.port != port {
+			port = 0
+		}
 		least.dials, most.dials = min(least.dials, m.tried.dials), max(most.dials, m.tried.dials)
 		least.lookups, most.lookups = min(least.lookups, m.tried.lookups), max(most.lookups, m.tried.lookups)
 		most.during = max(most.during, m.tried.during)
@@ -135,8 +138,12 @@ func sentenceOf(same []Missing) string {
 	if t.calls {
 		s += "it reaches rank 0, but rank 0 cannot connect to it: "
 	}
-	return fmt.Sprintf("%sdialled %s%s in %s, last: %s", s, times(least.dials, most.dials, "time"), each,
+	s += fmt.Sprintf("dialled %s%s in %s, last: %s", times(least.dials, most.dials, "time"), each,
 		seconds(most.during), t.last)
+	if port > 0 {
+		s += fmt.Sprintf(" on %d/tcp", port)
+	}
+	return s
 }
 
 // times writes a number, or two different ones, with a noun: "1 time", "12 times", "11 to 13 times".

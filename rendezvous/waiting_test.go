@@ -189,7 +189,7 @@ func TestDeadlineTexts(t *testing.T) {
 		missing []Missing
 	}{
 		{"worker-3 (10.0.0.4): dialled 12 times in 600 s, last: connection refused on 12345/tcp",
-			ranks(3, 3, &tried{at: at, dials: 12, during: during, last: "connection refused on 12345/tcp"})},
+			ranks(3, 3, &tried{at: at, dials: 12, during: during, port: 12345, last: "connection refused"})},
 		{"worker-3 (10.0.0.4): dialled 1 time in 0.5 s, last: no route to host",
 			ranks(3, 3, &tried{at: at, dials: 1, during: time.Second / 2, last: "no route to host"})},
 		{"worker-5: name worker-5.job did not resolve in 57 lookups",
@@ -199,16 +199,19 @@ func TestDeadlineTexts(t *testing.T) {
 		{"worker-[5-8]: name did not resolve in 55 to 57 lookups each",
 			ranks(5, 8, &tried{name: "a", lookups: 57}, &tried{name: "b", lookups: 55})},
 		{"worker-[3-6]: dialled 11 to 12 times each in 600 s, last: no answer on 12345/tcp",
-			ranks(3, 6, &tried{at: at, dials: 12, during: during, last: "no answer on 12345/tcp"},
-				&tried{at: addrOf(5), dials: 11, during: during, last: "no answer on 12345/tcp"})},
+			ranks(3, 6, &tried{at: at, dials: 12, during: during, port: 12345, last: "no answer"},
+				&tried{at: addrOf(5), dials: 11, during: during, port: 12345, last: "no answer"})},
 		{"worker-2 (10.0.0.4): it reaches rank 0, but rank 0 cannot connect to it: dialled 9 times in 600 s, " +
 			"last: no answer on 12345/tcp",
-			ranks(2, 2, &tried{at: at, dials: 9, during: during, last: "no answer on 12345/tcp", calls: true})},
+			ranks(2, 2, &tried{at: at, dials: 9, during: during, port: 12345, last: "no answer", calls: true})},
+		{"worker-[1-2]: dialled 9 times each in 600 s, last: connection refused",
+			ranks(1, 2, &tried{at: at, dials: 9, during: during, port: 12345, last: "connection refused"},
+				&tried{at: at, dials: 9, during: during, port: 12346, last: "connection refused"})},
 		{"worker-[1-2]: never heard", ranks(1, 2)},
 		{"worker-1: never heard; worker-2: name n did not resolve in 1 lookup",
 			append(ranks(1, 1), ranks(2, 2, &tried{name: "n", lookups: 1})...)},
 		{"10.0.0.4:12345: dialled 2 times in 600 s, last: no answer on 12345/tcp", []Missing{{Rank: -1,
-			Name: at.String(), tried: &tried{at: at, dials: 2, during: during, last: "no answer on 12345/tcp"}}}},
+			Name: at.String(), tried: &tried{at: at, dials: 2, during: during, port: 12345, last: "no answer"}}}},
 	} {
 		require.Equal(t, tt.want, foldTried(tt.missing))
 	}
