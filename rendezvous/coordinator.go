@@ -57,13 +57,18 @@ type target struct {
 	acked   uint64         // epoch that it has acknowledged
 	told    string         // the list of missing ranks that it was sent last
 	err     error          // of the last attempt to connect
-	begun   time.Time      // when it became known, or was lost before the launch
-	tried   bool           // a dial has failed since begun
-	spare   *message       // its registration, if it came when all ranks were present
-	met     string         // nonce of the container that answers at a seed's address and has not registered yet
-	rival   bool           // it answers, but follows another coordinator
-	since   time.Time      // when its connection was lost
-	gone    bool           // after the launch: it cannot come back
+	failed  time.Time      // when the last attempt had failed
+	dialled attempts
+	caller  caller
+	arrived time.Time // when it registered
+	started time.Time // its container; zero = unknown
+	begun   time.Time // when it became known, or was lost before the launch
+	tried   bool      // a dial has failed since begun
+	spare   *message  // its registration, if it came when all ranks were present
+	met     string    // nonce of the container that answers at a seed's address and has not registered yet
+	rival   bool      // it answers, but follows another coordinator
+	since   time.Time // when its connection was lost
+	gone    bool      // after the launch: it cannot come back
 	doneAck bool
 	endSent time.Time // when the outcome was sent over link
 	ended   bool      // its command has ended
@@ -269,6 +274,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	}
 	t.dropLink(w)
 	first := t.rec == nil
+	t.noteArrival(r)
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
@@ -277,7 +283,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.looking = m.Looking
 	if first {
 		c.registered++
-		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {

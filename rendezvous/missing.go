@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
@@ -53,6 +54,7 @@ type Missing struct {
 
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
+	tried        *tried
 }
 
 // compare orders by rank; -1, unknown, comes last.
@@ -64,9 +66,14 @@ func (m Missing) compare(o Missing) int {
 type MissingError struct {
 	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
+	Waited        time.Duration // of a rank that gave up; 0 = it still waits
+	alone         bool          // rank 0 never connected: nothing is known of the other ranks
 }
 
 func (e *MissingError) Error() string {
+	if e.Waited > 0 {
+		return e.gaveUp()
+	}
 	if e.Size < 1 {
 		return fmt.Sprintf("%d ranks are present; missing: %s", e.Present, Fold(e.Missing))
 	}
@@ -226,7 +233,15 @@ func (c *coordinator) missing() []Missing {
 }
 
 func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	host := ""
+	if t.peer != nil {
+		host = t.peer.Host
+	}
+	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
+		m.tried.calls = t.isBlocked()
+	}
+	return m
 }
 
 // missing lists the ranks that rank 0 told, or what gossip and calls have found.
@@ -239,12 +254,16 @@ func (u *uplink) missing() []Missing {
 	if u.wire == nil {
 		incompatible = u.incompatible
 		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
+		host := ""
 		if zero := u.n.cfg.peerZero(); zero != nil {
-			m.Name = zero.ID
+			m.Name, host = zero.ID, zero.Host
 		}
+		m.tried = u.dialled.tried(u.n, host, u.n.begin, u.lookErr, incompatible)
 		switch {
 		case incompatible != nil && !isIncompatible(u.lookErr):
 			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
+		case u.whyBlocked() != nil:
+			m.Reason, m.tried = u.whyBlocked().Error(), nil
 		case u.lookErr != nil:
 			m.Reason = explain(u.lookErr)
 		case len(u.n.cfg.Seeds) > 0:
@@ -255,7 +274,9 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
-			out = append(out, Missing{p.Rank, p.ID, "not heard by gossip", incompatible, nil})
+			out = append(out, Missing{
+				Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible,
+			})
 		}
 	}
 	return out
@@ -287,7 +308,12 @@ func (n *Node) missingError() *MissingError {
 	case n.up.wire != nil && n.up.told != nil:
 		e.Present = n.up.told.Present
 	default:
-		e.Present = 1 + len(n.find.heard)
+		e.Present = 1
+		for id := range n.find.heard {
+			if !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.Name == id }) {
+				e.Present++
+			}
+		}
 	}
 	return e
 }
@@ -295,6 +321,8 @@ func (n *Node) missingError() *MissingError {
 func (c *coordinator) reason(t *target) string {
 	r, heard := c.n.find.heard[t.key]
 	switch {
+	case t.isBlocked():
+		return t.blockedReason()
 	case t.incompatible != nil && !isIncompatible(t.err):
 		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
 	case t.err != nil && heard:

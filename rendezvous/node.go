@@ -110,6 +110,7 @@ type Config struct {
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
 
+	Started time.Time     // of the container, by its own clock; zero = unknown
 	Timeout time.Duration // for all ranks to come; 0 = forever
 	Logger  *slog.Logger  // nil = silent
 
@@ -142,7 +143,6 @@ const (
 	// A rank that knows the outcome stays this long when rank 0 is gone, because other ranks may ask.
 	linger         = 750 * time.Millisecond
 	rejoinInterval = 5 * time.Second
-	reportInterval = 10 * time.Second // of the log line on missing ranks
 )
 
 // gossipMost is the largest job whose ranks gossip although they know their ranks: above it, gossip would cost each
@@ -164,21 +164,23 @@ type Node struct {
 
 	guessed bool // self.Addr was guessed from an interface
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	begin  time.Time
-	pace   pace
-	stops  chan Stop
-	orders chan Stop
-	losses chan Loss
-	ends   chan End
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	begin   time.Time
+	pace    pace
+	stops   chan Stop
+	orders  chan Stop
+	refused repeats
+	losses  chan Loss
+	ends    chan End
 
 	loop
 
 	// Only the loop touches the fields below.
 	course
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
+	reported  lastReport
 	find      finder
 	lead      *coordinator       // nil = another rank coordinates
 	up        uplink             // view of rank 0
@@ -255,7 +257,7 @@ func Start(cfg Config) (*Node, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &Node{
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
-		ctx: ctx, cancel: cancel, begin: time.Now(),
+		ctx: ctx, cancel: cancel, begin: time.Now(), refused: repeats{log: cfg.Logger},
 		stops:  make(chan Stop, 16),
 		orders: make(chan Stop, 16),
 		losses: make(chan Loss, 16),
@@ -335,6 +337,7 @@ func (n *Node) Close() error {
 	}
 	n.shutDown()
 	n.wg.Wait()
+	n.refused.end()
 	return err
 }
 
@@ -358,7 +361,7 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 				// acknowledgement the commit or the loss of rank 0 decides, within seconds.
 				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
 				if n.gaveUp == nil && (!others || time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout) {
-					n.gaveUp = n.missingError()
+					n.gaveUp = n.atDeadline()
 				}
 				missing = n.gaveUp
 			}) {
@@ -415,20 +418,6 @@ func (n *Node) Losses() <-chan Loss { return n.losses }
 // RequestStop asks rank 0 to end the job on all ranks. It reports false if rank 0 is not connected.
 func (n *Node) RequestStop(signal int, reason string) (told bool) {
 	return n.ask(func() { told = n.up.send(message{Type: stop, Signal: signal, Reason: reason}) }) && told
-}
-
-// report logs the missing ranks until all are present.
-func (n *Node) report() {
-	for sleep(n.ctx, n.gathered, reportInterval) {
-		n.post(func() {
-			if n.phase == Running || n.phase == Ended {
-				return
-			}
-			e := n.missingError()
-			n.log.Warn("waiting for ranks", "present", e.Present, "size", e.Size, "missing", Fold(e.Missing),
-				"elapsed", time.Since(n.begin).Round(time.Second))
-		})
-	}
 }
 
 // loop is the goroutine that owns the state of a node. Its queue is unbounded: memberlist's callbacks run under

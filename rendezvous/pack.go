@@ -144,6 +144,7 @@ const (
 	samePort
 	plainID // ID is as MakeID returns it
 	sameNetwork
+	hasUptime // unlike the others, because most messages have none
 )
 
 // minRecord is a lower bound of the packed length of a record.
@@ -172,6 +173,7 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(sameHost, r.Host == ref.Host)
 	mark(samePort, r.Addr.Port() == ref.Addr.Port())
 	mark(sameNetwork, r.Network == ref.Network)
+	mark(hasUptime, r.Uptime != 0)
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
 	b = binary.AppendUvarint(b, uint64(same))
@@ -200,6 +202,9 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
+	}
+	if r.Uptime != 0 {
+		b = binary.AppendVarint(b, int64(r.Uptime))
 	}
 	return appendString(b, string(r.Addr.Addr().AsSlice()))
 }
@@ -250,6 +255,9 @@ func (d *unpacker) record(ref *Record) Record {
 		r.ID = d.name(appendID(d.scratch[:0], r.Role, r.Index))
 	default:
 		r.ID = r.Nonce
+	}
+	if r.Uptime = 0; same&hasUptime != 0 {
+		r.Uptime = d.int()
 	}
 	ip, _ := netip.AddrFromSlice(d.take(d.number()))
 	r.Addr = netip.AddrPortFrom(ip, uint16(port))

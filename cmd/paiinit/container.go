@@ -157,8 +157,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed())
+	c.log.Info("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed()}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 

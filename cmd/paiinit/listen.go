@@ -237,6 +237,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	if c.exec == execRank0 {
 		cfg.GoDelay = goDelay
 	}
+	if c.first == 1 { // otherwise the container ran something else before
+		cfg.Started = c.begin
+	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
 			if a, err := netip.ParseAddr(p.Host); err == nil {
