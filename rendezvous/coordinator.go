@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,12 +250,12 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		c.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
+		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
 		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
-			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
+			r.display(), r.Addr, m.Size, c.n.self.display(), c.n.cfg.Size)})
 		if t.link == nil {
 			t.link = w // it is told how the job ends
 		}
@@ -268,7 +267,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		// One of them may be dead without a lost connection, and this container its successor. If not, it learns so
 		// when it asks after the launch.
 		t.err = fmt.Errorf("the job has %d ranks and all of them are here", c.n.cfg.Size)
-		c.n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
+		c.n.log.Debug("one container too many", "peer", r.display(), "addr", r.Addr, "reason", t.err)
 		w.abort()
 		return
 	}
@@ -283,7 +282,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.looking = m.Looking
 	if first {
 		c.registered++
-		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
@@ -324,7 +323,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		if c.n.order != nil {
 			w.send(*c.n.order)
 		}
-		c.n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
+		c.n.log.Info("control connection is back", "peer", member.Display(), "rank", member.Rank)
 	}
 }
 
@@ -418,10 +417,13 @@ func (c *coordinator) tellWaiting() {
 // nameOf returns the name for people: the identifier of a container without an index says nothing to them.
 func (c *coordinator) nameOf(t *target) string {
 	if m, ok := c.memberOf(t); ok {
-		return m.Alias
+		return m.Display()
 	}
-	if r := t.rec; r != nil && r.ID == r.Nonce {
-		return fmt.Sprintf("%s at %s", cmp.Or(r.Role, "the container"), r.Addr.Addr())
+	switch {
+	case t.rec != nil:
+		return t.rec.display()
+	case t.peer != nil:
+		return t.peer.display()
 	}
 	return strings.TrimPrefix(t.key, "@")
 }

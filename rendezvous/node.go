@@ -30,6 +30,7 @@ type Statuses struct {
 // Peer is a container that the environment names.
 type Peer struct {
 	ID      string // as in its record
+	Own     string // its container's own name, as the environment predicts it; "" = unknown
 	Rank    int    // -1 = unknown
 	Host    string // address or name
 	Port    int

@@ -37,10 +37,12 @@ type message struct {
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
 	// The clock of the ranks' times; no other time of day goes over the wire.
-	Now   time.Time `json:"now,omitzero"`
-	Alive bool      `json:"alive,omitempty"`
-	Last  bool      `json:"last,omitempty"`
-	Size  int       `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
+	Now      time.Time `json:"now,omitzero"`
+	Deadline time.Time `json:"deadline,omitzero"` // of the wait for all ranks
+
+	Alive bool `json:"alive,omitempty"`
+	Last  bool `json:"last,omitempty"`
+	Size  int  `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
 	packed []byte  // Roster, packed once for many ranks
@@ -82,7 +84,7 @@ const (
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
 	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
-	answer   // rank 0: Call, and Ranks with Now, or Missing
+	answer   // rank 0: Call, and Ranks with Now and Deadline, or Missing
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name
 	release  // rank 0: every rank has called: Call
