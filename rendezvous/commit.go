@@ -146,6 +146,7 @@ func (c *coordinator) tryLaunch() {
 	if !c.n.enter(Running) {
 		return
 	}
+	noteFirst(&c.n.ownTimes.Committed)
 	c.n.setGathered(nil) // rank 0 does not wait until every rank has been told
 	for _, t := range c.targets {
 		if t.rec == nil {
@@ -185,6 +186,7 @@ func (c *coordinator) sendGo(first, end int) {
 func (n *Node) Launched() {
 	n.post(func() {
 		if n.lead != nil {
+			noteFirst(&n.ownTimes.Launched)
 			n.lead.tellGo()
 		}
 	})

@@ -110,6 +110,8 @@ type Config struct {
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
 
+	Started time.Time // of this container, for Node.Times; zero = of this node
+
 	Timeout time.Duration // for all ranks to come; 0 = forever
 	Logger  *slog.Logger  // nil = silent
 
@@ -180,10 +182,11 @@ type Node struct {
 	course
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
 	find      finder
-	lead      *coordinator       // nil = another rank coordinates
-	up        uplink             // view of rank 0
-	current   Record             // self, and what this container has learned of itself since
-	looking   bool               // cfg.Fabric has not come yet
+	lead      *coordinator // nil = another rank coordinates
+	up        uplink       // view of rank 0
+	current   Record       // self, and what this container has learned of itself since
+	looking   bool         // cfg.Fabric has not come yet
+	ownTimes  Times
 	own       *message           // report to rank 0 on how this rank's command ended
 	order     *message           // rank 0's first order to end every command
 	calls     calls              // pending questions to rank 0

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // A message on the wire is its length as a uvarint, its type, a byte that says which parts follow, and the parts in
@@ -23,6 +24,9 @@ const (
 	hasRest // JSON
 	isLooking
 )
+
+// maxAge bounds what another rank says of its age, in microseconds: a hundred years.
+const maxAge = 100 * 365 * 24 * 3600 * 1e6
 
 // states are sent as their index in this list.
 var states = [...]Phase{Gathering, Prepared, Running, Ended}
@@ -64,6 +68,9 @@ func (m *message) encode() ([]byte, error) {
 	if m.Parent != nil {
 		b[parts] |= hasParent
 		b = appendAddr(appendString(b, m.Parent.ID), m.Parent.Addr)
+	}
+	if m.Type == register {
+		b = binary.AppendUvarint(b, uint64(max(0, m.Age.Microseconds())))
 	}
 	if m.Looking {
 		b[parts] |= isLooking
@@ -114,6 +121,9 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 	m.Looking = parts&isLooking != 0
 	if parts&hasParent != 0 {
 		m.Parent = &parentRank{d.string(), d.addr()}
+	}
+	if m.Type == register {
+		m.Age = time.Duration(min(d.number(), maxAge)) * time.Microsecond
 	}
 	switch {
 	case d.short:

@@ -58,7 +58,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.calls.inquire(ctx, ""); ok {
+	if a, ok := n.calls.inquire(ctx, message{}); ok {
 		s.Ranks = a.Ranks
 		now := time.Now() // rank 0's clock may be hours away from ours
 		for i := range s.Ranks {
@@ -68,8 +68,8 @@ func (n *Node) Status(ctx context.Context) Status {
 	return s
 }
 
-// inquire asks rank 0 for all ranks, or for the ranks that have not called a barrier; false = no answer in time.
-func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
+// inquire asks rank 0 a question, see inquiry; false = no answer in time.
+func (k *calls) inquire(ctx context.Context, q message) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var call uint64
@@ -79,7 +79,8 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 			k.last++
 			call = k.last
 			k.asked[call] = answer
-			k.n.up.send(message{Type: inquiry, Call: call, Name: barrier})
+			q.Type, q.Call = inquiry, call
+			k.n.up.send(q)
 		}
 	}) || call == 0 {
 		return message{}, false
@@ -187,9 +188,12 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 // onInquiry answers a rank that asks.
 func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
-	if m.Name == "" {
+	switch {
+	case m.Timed:
+		a.Times, a.Now = c.n.times(), time.Now()
+	case m.Name == "":
 		a.Ranks, a.Now = c.n.ranks(), time.Now()
-	} else {
+	default:
 		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)

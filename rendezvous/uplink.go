@@ -248,7 +248,7 @@ func (u *uplink) registration(greeting *Record) message {
 	current := u.n.current
 	return message{
 		Type: register, ref: greeting, Record: &current, Looking: u.n.looking,
-		State: u.n.phase, Epoch: u.n.roster.Epoch,
+		State: u.n.phase, Epoch: u.n.roster.Epoch, Age: u.n.age(),
 	}
 }
 

@@ -15,13 +15,14 @@ import (
 // message is what goes over a control connection; kind says which fields each message has. What every launch exchanges
 // with every rank is packed (pack.go); the rest is rare, and JSON.
 type message struct {
-	Type   kind        `json:"-"`
-	Record *Record     `json:"-"`
-	Epoch  uint64      `json:"-"`
-	Hash   string      `json:"-"`
-	Roster *Roster     `json:"-"`
-	State  Phase       `json:"-"`
-	Parent *parentRank `json:"-"`
+	Type   kind          `json:"-"`
+	Record *Record       `json:"-"`
+	Epoch  uint64        `json:"-"`
+	Hash   string        `json:"-"`
+	Roster *Roster       `json:"-"`
+	State  Phase         `json:"-"`
+	Parent *parentRank   `json:"-"`
+	Age    time.Duration `json:"-"` // of the container, in register
 
 	Looking bool `json:"-"` // the record has no Fabric yet
 
@@ -40,6 +41,8 @@ type message struct {
 	Now   time.Time `json:"now,omitzero"`
 	Alive bool      `json:"alive,omitempty"`
 	Last  bool      `json:"last,omitempty"`
+	Timed bool      `json:"timed,omitempty"` // an inquiry for Times
+	Times []Times   `json:"times,omitempty"`
 	Size  int       `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
@@ -61,7 +64,7 @@ const (
 
 	// The registration, on a connection that rank 0 has dialled.
 	hello    // rank 0 greets: Record; Epoch = size of the job
-	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
+	register // a rank answers: Record, Looking, State, Epoch of its roster, Age, Size if it was told another one
 	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
 
 	// The commit.
@@ -81,8 +84,8 @@ const (
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
-	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
-	answer   // rank 0: Call, and Ranks with Now, or Missing
+	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier, or for Times: Call
+	answer   // rank 0: Call, and Ranks or Times with Now, or Missing
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name
 	release  // rank 0: every rank has called: Call
