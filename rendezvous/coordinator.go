@@ -281,7 +281,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
-	t.noteRegistered(m)
+	t.noteRegistered(r)
 	if first {
 		c.registered++
 		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,

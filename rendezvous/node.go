@@ -110,8 +110,7 @@ type Config struct {
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
 
-	Started time.Time // of this container, for Node.Times; zero = of this node
-
+	Started time.Time     // of the container, by its own clock; zero = unknown
 	Timeout time.Duration // for all ranks to come; 0 = forever
 	Logger  *slog.Logger  // nil = silent
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // A message on the wire is its length as a uvarint, its type, a byte that says which parts follow, and the parts in
@@ -24,9 +23,6 @@ const (
 	hasRest // JSON
 	isLooking
 )
-
-// maxAge bounds what another rank says of its age, in microseconds: a hundred years.
-const maxAge = 100 * 365 * 24 * 3600 * 1e6
 
 // states are sent as their index in this list.
 var states = [...]Phase{Gathering, Prepared, Running, Ended}
@@ -68,9 +64,6 @@ func (m *message) encode() ([]byte, error) {
 	if m.Parent != nil {
 		b[parts] |= hasParent
 		b = appendAddr(appendString(b, m.Parent.ID), m.Parent.Addr)
-	}
-	if m.Type == register {
-		b = binary.AppendUvarint(b, uint64(max(0, m.Age.Microseconds())))
 	}
 	if m.Looking {
 		b[parts] |= isLooking
@@ -122,9 +115,6 @@ func decodeMessage(b []byte, ref *Record) (message, error) {
 	if parts&hasParent != 0 {
 		m.Parent = &parentRank{d.string(), d.addr()}
 	}
-	if m.Type == register {
-		m.Age = time.Duration(min(d.number(), maxAge)) * time.Microsecond
-	}
 	switch {
 	case d.short:
 		return m, errors.New("a message that ends early")
@@ -154,6 +144,7 @@ const (
 	samePort
 	plainID // ID is as MakeID returns it
 	sameNetwork
+	hasUptime // unlike the others, because most messages have none
 )
 
 // minRecord is a lower bound of the packed length of a record.
@@ -182,6 +173,7 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(sameHost, r.Host == ref.Host)
 	mark(samePort, r.Addr.Port() == ref.Addr.Port())
 	mark(sameNetwork, r.Network == ref.Network)
+	mark(hasUptime, r.Uptime != 0)
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
 	b = binary.AppendUvarint(b, uint64(same))
@@ -210,6 +202,9 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
+	}
+	if r.Uptime != 0 {
+		b = binary.AppendVarint(b, int64(r.Uptime))
 	}
 	return appendString(b, string(r.Addr.Addr().AsSlice()))
 }
@@ -260,6 +255,9 @@ func (d *unpacker) record(ref *Record) Record {
 		r.ID = d.name(appendID(d.scratch[:0], r.Role, r.Index))
 	default:
 		r.ID = r.Nonce
+	}
+	if r.Uptime = 0; same&hasUptime != 0 {
+		r.Uptime = d.int()
 	}
 	ip, _ := netip.AddrFromSlice(d.take(d.number()))
 	r.Addr = netip.AddrPortFrom(ip, uint16(port))

@@ -150,6 +150,7 @@ func (c *coordinator) sameAs(t *target, nonce string) {
 
 // onSpare keeps a container that registers when all ranks are present: it may be the next start of a dead one.
 func (c *coordinator) onSpare(t *target, w *wire, m message) {
+	m.Record.Uptime = 0 // it may register much later
 	t.dropLink(w)
 	t.link, t.spare, t.err, t.incompatible, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if c.n.phase == Prepared {

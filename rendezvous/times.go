@@ -13,7 +13,7 @@ import (
 type Times struct {
 	Rank      int       `json:"rank"`               // -1 = to be agreed
 	Name      string    `json:"alias"`              // as in Member, or as rank 0 calls a container that is missing
-	Started   time.Time `json:"started,omitzero"`   // Config.Started: the rank sends its age with its registration
+	Started   time.Time `json:"started,omitzero"`   // Config.Started, which the rank registers as Record.Uptime
 	Resolved  time.Time `json:"resolved,omitzero"`  // rank 0 has resolved its name
 	Heard     time.Time `json:"heard,omitzero"`     // rank 0 first knew of it: gossip, its announcement, its answer
 	Reachable time.Time `json:"reachable,omitzero"` // its control connection was up
@@ -41,10 +41,13 @@ func (t *target) noteResolved(addrs []netip.AddrPort) {
 	noteFirst(&t.resolved)
 }
 
-// noteRegistered notes a new connection and the start of the container, which was at most m.Age before now.
-func (t *target) noteRegistered(m message) {
+// noteRegistered notes a new connection and the start of the container: Uptime needs no comparison of clocks.
+func (t *target) noteRegistered(r *Record) {
 	now := time.Now()
-	t.events.Started, t.events.Reachable = now.Add(-m.Age), now
+	t.events.Started, t.events.Reachable = time.Time{}, now
+	if r.Uptime > 0 {
+		t.events.Started = now.Add(-time.Duration(r.Uptime) * time.Millisecond)
+	}
 	t.noteHeard()
 	if t.events.Heard.Before(t.events.Started) { // an earlier start of the container was heard of
 		t.events.Heard = t.events.Started
@@ -58,12 +61,12 @@ func noteFirst(at *time.Time) {
 	}
 }
 
-// age is how long this container has been running.
-func (n *Node) age() time.Duration {
-	if n.cfg.Started.IsZero() {
-		return time.Since(n.begin)
+// uptime returns for how many milliseconds the container has run, at least 1; 0 = not known.
+func (cfg *Config) uptime() int {
+	if cfg.Started.IsZero() {
+		return 0
 	}
-	return time.Since(n.cfg.Started)
+	return int(max(1, time.Since(cfg.Started).Milliseconds()))
 }
 
 // Session notes, on rank 0, a session of a launcher on the rank with that id; the first one counts.
@@ -100,7 +103,7 @@ func (n *Node) Times(ctx context.Context) (out []Times) {
 // times lists the events of all ranks, in rank order.
 func (n *Node) times() []Times {
 	own := n.ownTimes
-	own.Rank, own.Name, own.Started = n.self.Rank, n.self.ID, time.Now().Add(-n.age())
+	own.Rank, own.Name, own.Started = n.self.Rank, n.self.ID, n.cfg.Started
 	if m, ok := n.roster.Self(n.self.Nonce); ok {
 		own.Rank, own.Name = m.Rank, m.Alias
 	}

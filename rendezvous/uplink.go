@@ -246,9 +246,10 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 // registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
 	current := u.n.current
+	current.Uptime = u.n.cfg.uptime()
 	return message{
 		Type: register, ref: greeting, Record: &current, Looking: u.n.looking,
-		State: u.n.phase, Epoch: u.n.roster.Epoch, Age: u.n.age(),
+		State: u.n.phase, Epoch: u.n.roster.Epoch,
 	}
 }
 

@@ -15,14 +15,13 @@ import (
 // message is what goes over a control connection; kind says which fields each message has. What every launch exchanges
 // with every rank is packed (pack.go); the rest is rare, and JSON.
 type message struct {
-	Type   kind          `json:"-"`
-	Record *Record       `json:"-"`
-	Epoch  uint64        `json:"-"`
-	Hash   string        `json:"-"`
-	Roster *Roster       `json:"-"`
-	State  Phase         `json:"-"`
-	Parent *parentRank   `json:"-"`
-	Age    time.Duration `json:"-"` // of the container, in register
+	Type   kind        `json:"-"`
+	Record *Record     `json:"-"`
+	Epoch  uint64      `json:"-"`
+	Hash   string      `json:"-"`
+	Roster *Roster     `json:"-"`
+	State  Phase       `json:"-"`
+	Parent *parentRank `json:"-"`
 
 	Looking bool `json:"-"` // the record has no Fabric yet
 
@@ -64,7 +63,7 @@ const (
 
 	// The registration, on a connection that rank 0 has dialled.
 	hello    // rank 0 greets: Record; Epoch = size of the job
-	register // a rank answers: Record, Looking, State, Epoch of its roster, Age, Size if it was told another one
+	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
 	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
 
 	// The commit.
