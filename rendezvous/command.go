@@ -85,6 +85,7 @@ func (c *coordinator) onEnded(t *target, m message) {
 	t.ended = true
 	after := time.Duration(m.After)
 	at := time.Now().Add(after - time.Duration(m.Clock)) // or earlier, by the time that the message took
+	t.events.Ended = at
 	e := End{Rank: member.Rank, Name: member.Display(), Outcome: *m.Outcome, At: at, Stopped: m.Stopped, after: after}
 	c.n.ends <- e
 }

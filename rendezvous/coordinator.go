@@ -47,6 +47,7 @@ type target struct {
 
 	mu        sync.Mutex
 	announced netip.AddrPort // address by gossip
+	resolved  time.Time      // when its name was resolved first
 
 	// Only the loop touches the fields below.
 	link    *wire
@@ -81,6 +82,7 @@ type target struct {
 	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
 	foreign      foreign
+	events       Times
 }
 
 func (n *Node) becomeCoordinator() {
@@ -173,8 +175,11 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
 			t.acked = m.Epoch
 			c.acks++
+			t.events.Committed = time.Now()
 			c.tryLaunch()
 		}
+	case started:
+		noteFirst(&t.events.Launched)
 	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
@@ -210,6 +215,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
+		noteFirst(&t.events.Ended)
 		c.checkEnd()
 	}
 }
@@ -280,6 +286,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
+	t.noteRegistered(r)
 	if first {
 		c.registered++
 		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,

@@ -183,10 +183,11 @@ type Node struct {
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
 	reported  lastReport
 	find      finder
-	lead      *coordinator       // nil = another rank coordinates
-	up        uplink             // view of rank 0
-	current   Record             // self, and what this container has learned of itself since
-	looking   bool               // cfg.Fabric has not come yet
+	lead      *coordinator // nil = another rank coordinates
+	up        uplink       // view of rank 0
+	current   Record       // self, and what this container has learned of itself since
+	looking   bool         // cfg.Fabric has not come yet
+	ownTimes  Times
 	own       *message           // report to rank 0 on how this rank's command ended
 	order     *message           // rank 0's first order to end every command
 	calls     calls              // pending questions to rank 0

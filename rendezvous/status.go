@@ -69,7 +69,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.calls.inquire(ctx, ""); ok {
+	if a, ok := n.calls.inquire(ctx, message{}); ok {
 		s.Ranks, s.Deadline = a.Ranks, a.Deadline
 	}
 	return s
@@ -83,8 +83,8 @@ func (n *Node) deadline() time.Time {
 	return n.begin.Add(n.cfg.Timeout)
 }
 
-// inquire asks rank 0 for all ranks, or for the ranks that have not called a barrier; false = no answer in time.
-func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
+// inquire asks rank 0 a question, see inquiry; false = no answer in time.
+func (k *calls) inquire(ctx context.Context, q message) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var call uint64
@@ -94,7 +94,8 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 			k.last++
 			call = k.last
 			k.asked[call] = answer
-			k.n.up.send(message{Type: inquiry, Call: call, Name: barrier})
+			q.Type, q.Call = inquiry, call
+			k.n.up.send(q)
 		}
 	}) || call == 0 {
 		return message{}, false
@@ -205,9 +206,12 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 // onInquiry answers a rank that asks.
 func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
-	if m.Name == "" {
+	switch {
+	case m.Timed:
+		a.Times, a.Now = c.n.times(), time.Now()
+	case m.Name == "":
 		a.Ranks, a.Deadline, a.Now = c.n.ranks(), c.n.deadline(), time.Now()
-	} else {
+	default:
 		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)

@@ -40,9 +40,11 @@ type message struct {
 	Now      time.Time `json:"now,omitzero"`
 	Deadline time.Time `json:"deadline,omitzero"` // of the wait for all ranks
 
-	Alive bool `json:"alive,omitempty"`
-	Last  bool `json:"last,omitempty"`
-	Size  int  `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
+	Alive bool    `json:"alive,omitempty"`
+	Last  bool    `json:"last,omitempty"`
+	Timed bool    `json:"timed,omitempty"` // an inquiry for Times
+	Times []Times `json:"times,omitempty"`
+	Size  int     `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
 	packed []byte  // Roster, packed once for many ranks
@@ -83,8 +85,8 @@ const (
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
-	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
-	answer   // rank 0: Call, and Ranks with Now and Deadline, or Missing
+	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier, or for Times: Call
+	answer   // rank 0: Call, and Ranks with Now and Deadline, or Times with Now, or Missing
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name
 	release  // rank 0: every rank has called: Call
