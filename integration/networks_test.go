@@ -123,18 +123,19 @@ func TestClosedPorts(t *testing.T) {
 	require.Equal(t, same(2, 0), statuses(t, containers))
 }
 
-// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Rank 0 and that
-// rank both say so, long before the deadline, and all ranks end alike.
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Both rank 0 and
+// that rank say so, long before the deadline, and all ranks end alike.
 func TestBlockedPort(t *testing.T) {
 	requireFirewall(t)
+	const noUDP = "insert rule inet f in meta l4proto udp drop"
 	for name, tt := range map[string]struct {
 		rules []string
 		why   string
 	}{
 		"dropped":               {nil, "no answer"},
-		"rejected":              {[]string{"add rule inet f in tcp dport 12345 reject with tcp reset"}, "connection refused"},
-		"dropped, without UDP":  {[]string{"insert rule inet f in meta l4proto udp drop"}, "no answer"},
-		"rejected, without UDP": {[]string{"insert rule inet f in meta l4proto udp drop", "add rule inet f in reject"}, ""},
+		"rejected":              {[]string{"add rule inet f in tcp dport 1-65535 reject with tcp reset"}, "connection refused"},
+		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
+		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hosts := withInput(peersHosts(t, newLab(t), 3))
@@ -143,13 +144,15 @@ func TestBlockedPort(t *testing.T) {
 				hosts[i].flags = []string{"--timeout", "45s"}
 			}
 			containers := startAll(t, hosts, "true")
-			waitLine(t, containers[0], "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
-			waitLine(t, containers[1], "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
+			for _, c := range containers[:2] {
+				waitLine(t, c, "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
+			}
 			waitLine(t, containers[2], "worker-0 (rank 0 cannot connect to 12345/tcp of this container: "+tt.why)
 			require.Contains(t, stderr(containers[2]), "is the port open here?")
 			require.Equal(t, same(3, 75), statuses(t, containers))
-			require.Regexp(t, `gave up after 45 s: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): it reaches rank 0, `+
-				`but rank 0 cannot connect to it: dialled \d+ times? in 4\d(\.\d)? s, last: `, stderr(containers[0]))
+			require.Regexp(t, `gave up after 45 s: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
+				`it reaches rank 0, but rank 0 cannot connect to it: dialled \d+ times? in 4\d(\.\d)? s, last: `,
+				stderr(containers[0]))
 		})
 	}
 }
