@@ -128,7 +128,8 @@ func sentenceOf(same []Missing) string {
 		most.during = max(most.during, m.tried.during)
 	}
 	if t.name != "" {
-		s := fmt.Sprintf("%s: %s did not resolve in %s%s", names, name, times(least.lookups, most.lookups, "lookup"), each)
+		lookups := times(least.lookups, most.lookups, "lookup")
+		s := fmt.Sprintf("%s: %s did not resolve in %s%s", names, name, lookups, each)
 		if t.unnamed != "" {
 			s += ", last: " + t.unnamed
 		}

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// A firewall may let a rank reach rank 0, but not rank 0 that rank. Only rank 0 sees the failed dial, and only that rank
-// can open its port. So rank 0 says in its answer to an announcement how its last dial to that rank ended.
+// A firewall may let a rank reach rank 0, but not rank 0 that rank. Only rank 0 sees the failed dial, and the port is
+// open or closed on that rank's host. So rank 0 says in its answer to an announcement how its last dial to the rank
+// ended.
 
 // callerTime is how long an announcement proves that a rank reaches rank 0, and the answer that rank 0 cannot reach the
 // rank. A rank repeats it every 8 s or more often, later on an overloaded host.
@@ -30,8 +31,8 @@ func isBlocked(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// onCaller notes that a rank reaches this container. It returns why this container does not reach that rank, as text for
-// that rank; "" = no dial to it has failed since it began to call.
+// onCaller notes that a rank reaches this container. It returns why this container does not reach that rank, as text
+// for it; "" = no dial to it has failed since it began to call.
 func (c *coordinator) onCaller(r *Record) string {
 	t := c.targets[r.ID]
 	if t == nil || t.rec != nil {

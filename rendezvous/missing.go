@@ -402,7 +402,8 @@ func explain(err error) string {
 		return at + "no route to host"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return at + "connection closed by the other side"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return at + "no answer"
 	}
 	return err.Error()

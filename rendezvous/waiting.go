@@ -47,8 +47,8 @@ func (n *Node) sayWaiting() {
 	n.log.Info("waiting for ranks", append(attrs, "elapsed", time.Since(n.begin).Round(time.Second))...)
 }
 
-// waitingError is missingError with what concerns this rank: before rank 0 has connected, only rank 0. Ranks that gossip
-// has not told of may well be present at rank 0.
+// waitingError is missingError with what concerns this rank: before rank 0 has connected, only rank 0. Other ranks may
+// be present at rank 0 although gossip has not told of them.
 func (n *Node) waitingError() *MissingError {
 	e := n.missingError()
 	if n.lead == nil && (n.up.wire == nil || n.up.told == nil) {
