@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +86,7 @@ func (p *Page) title() string {
 	return p.Job
 }
 
-// here is one rank with its row of States.
+// isHere reports whether the rank has come and was not lost.
 func (s *State) isHere() bool { return s.State == "present" || s.State == "heard" }
 
 // absent counts the ranks that are missing or lost.
@@ -253,7 +252,7 @@ func (m *markup) table(rows [][]string) {
 			cell = "th"
 		}
 		m.put("<tr>")
-		for _, value := range slices.Clip(row) {
+		for _, value := range row {
 			m.put("<"+cell+">%s</"+cell+">", value)
 		}
 		m.put("</tr>\n")
