@@ -143,6 +143,10 @@ var imports = map[string]struct {
 		nil,
 		"its tests fill a pipe in virtual time",
 	},
+	"timeline": {
+		nil,
+		"it gets plain values and writes text, JSON and HTML: goldens are enough to test it",
+	},
 	"integration": {
 		[]string{everything},
 		"tests and harnesses may import all packages; no package imports them",

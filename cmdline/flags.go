@@ -45,6 +45,23 @@ func Choice(dest *string, name, value, usage string, words ...string) cli.Flag {
 	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{dest, words}}
 }
 
+// Optional returns a flag that sets dest to one of the words: to the first where no value follows it.
+func Optional(dest *string, name, usage string, words ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Usage: usage, Value: &optional{choice{dest, words}}}
+}
+
+// optional is the value of such a flag. The library gives a flag without a value the value of a switch, "true".
+type optional struct{ choice }
+
+func (o *optional) IsBoolFlag() bool { return true }
+
+func (o *optional) Set(word string) error {
+	if word == "true" {
+		word = o.words[0]
+	}
+	return o.choice.Set(word)
+}
+
 // Help returns a flag like the library's own, which is a global variable that every call writes to.
 func Help() cli.Flag {
 	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}

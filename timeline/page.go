@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,12 +67,12 @@ func (p *Page) WriteHTML(w io.Writer) error {
 	p.bars(&m)
 	if len(p.Drift) > 1 {
 		m.put("<h2>Differences between the ranks</h2>\n")
-		m.table(p.Drift)
+		m.table("drift", p.Drift)
 	}
 	p.details(&m)
 	if len(p.Facts) > 0 {
 		m.put("<h2>Versions</h2>\n")
-		m.table(append([][]string{{"what", "value"}}, p.Facts...))
+		m.table("plain", append([][]string{{"what", "value"}}, p.Facts...))
 	}
 	m.put("</body>\n</html>\n")
 	_, err := io.WriteString(w, m.String())
@@ -87,7 +86,7 @@ func (p *Page) title() string {
 	return p.Job
 }
 
-// here is one rank with its row of States.
+// isHere reports whether the rank has come and was not lost.
 func (s *State) isHere() bool { return s.State == "present" || s.State == "heard" }
 
 // absent counts the ranks that are missing or lost.
@@ -240,20 +239,20 @@ func (p *Page) details(m *markup) {
 		open = " open"
 	}
 	m.put("<h2>Hosts</h2>\n<details%s><summary>%d ranks</summary>\n", open, len(p.States))
-	m.table(rows)
+	m.table("plain", rows)
 	m.put("</details>\n")
 }
 
 // table writes rows of text; the first one is the header. A wide table scrolls by itself.
-func (m *markup) table(rows [][]string) {
-	m.put("<div class=\"scroll\"><table>\n")
+func (m *markup) table(class string, rows [][]string) {
+	m.put("<div class=\"scroll\"><table class=\"%s\">\n", class)
 	for i, row := range rows {
 		cell := "td"
 		if i == 0 {
 			cell = "th"
 		}
 		m.put("<tr>")
-		for _, value := range slices.Clip(row) {
+		for _, value := range row {
 			m.put("<"+cell+">%s</"+cell+">", value)
 		}
 		m.put("</tr>\n")

@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
 const (
 	width    = 80
-	fewRanks = 16 // so many ranks are listed each; of more, only the slowest
-	slowest  = 10
+	fewRanks = 16 // more ranks are not all listed
+	slowest  = 10 // ranks that are listed then
 	longName = 16
 )
 
@@ -100,18 +101,30 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	left, right := "0 s", Span(whole)
 	gap := max(1, s.columns-len(left)-len(right))
 	fmt.Fprintf(b, "%-*s  START   READY   %s%s%s\n", names, "RANK", left, strings.Repeat(" ", gap), right)
+	said := ""
+	if s := t.Critical(); len(folded) == 0 && s == t.missing() && len(ranks) > 0 {
+		said = ranks[0].Reason // the only one that is missing
+	}
 	for _, r := range ranks {
 		line := fmt.Sprintf("%-*s %7s %7s  ", names, cut(clean(r.Name), names), t.after(r.Started), t.after(r.Reachable))
 		fmt.Fprintln(b, strings.TrimRight(line+t.bar(r, s), " "))
-		if r.Reason != "" {
+		if r.Reason != "" && r.Reason != said {
+			said = r.Reason
 			for _, part := range wrap(r.Reason, width-4) {
 				fmt.Fprintln(b, "    "+part)
 			}
 		}
 	}
-	if len(folded) > 0 {
-		first, last := folded[len(folded)-1].Reachable, folded[0].Reachable
-		fmt.Fprintf(b, "%d more, ready between %s and %s\n", len(folded), Span(first.Sub(s.from)), Span(last.Sub(s.from)))
+	absent := 0
+	for absent < len(folded) && folded[absent].failed() {
+		absent++
+	}
+	if absent > 0 {
+		fmt.Fprintf(b, "%d more are missing or lost\n", absent)
+	}
+	if early := folded[absent:]; len(early) > 0 {
+		first, last := early[len(early)-1].Reachable, early[0].Reachable
+		fmt.Fprintf(b, "%d more, ready between %s and %s\n", len(early), Span(first.Sub(s.from)), Span(last.Sub(s.from)))
 	}
 	b.WriteString("\n")
 	for i, k := range kinds() {
@@ -123,18 +136,14 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	b.WriteString("  S session\n")
 }
 
-// split returns the ranks that are listed, and those that are folded into one line. Rank 0 and ranks that failed are
-// always listed.
+// split returns the ranks that are listed, and those that are folded into one line: the slowest, as many that failed,
+// and rank 0 are listed.
 func split(all []*Rank) (listed, folded []*Rank) {
-	failed := 0
+	count := map[bool]int{}
 	for _, r := range all {
-		switch {
-		case (r.absent() || r.Lost) && failed < fewRanks:
-			failed++
+		if count[r.failed()]++; count[r.failed()] <= slowest || r.Rank == 0 {
 			listed = append(listed, r)
-		case !r.absent() && (len(listed)-failed < slowest || r.Rank == 0):
-			listed = append(listed, r)
-		case !r.absent():
+		} else {
 			folded = append(folded, r)
 		}
 	}
@@ -185,10 +194,10 @@ func wrap(text string, columns int) []string {
 	return append(lines, line)
 }
 
-// clean replaces control characters, which a job could use to forge lines.
+// clean replaces characters that a terminal or a browser acts on instead of showing them: a job could forge lines.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 {
+		if !unicode.IsPrint(r) && r != '\n' && r != '\t' {
 			return utf8.RuneError
 		}
 		return r

@@ -47,6 +47,9 @@ func (r *Rank) begin() time.Time {
 // absent reports whether the rank never came.
 func (r *Rank) absent() bool { return r.Reachable.IsZero() }
 
+// failed reports whether the rank never came, or was lost.
+func (r *Rank) failed() bool { return r.absent() || r.Lost }
+
 // origin is the time 0 of every output: the first sign of the first container.
 func (t *Timeline) origin() time.Time {
 	first := time.Time{}
@@ -244,7 +247,7 @@ func kinds() []struct{ name, char, color string } {
 	return []struct{ name, char, color string }{
 		{"starting", ".", "thread_state_runnable"},
 		{"connecting", "-", "thread_state_iowait"},
-		{"waiting for others", "=", "thread_state_sleeping"},
+		{"waiting", "=", "thread_state_sleeping"},
 		{"launching", "#", "rail_animation"},
 		{"running", ">", "thread_state_running"},
 	}

@@ -50,7 +50,10 @@ func questions(environ []string) []*cli.Command {
 	return []*cli.Command{
 		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"},
+			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
+				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
+			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"}),
 		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
 		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
@@ -118,6 +121,9 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 }
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
+	if c.String("timeline") != "" || c.String("html") != "" {
+		return showTimeline(c, ask)
+	}
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
 	first := true
 	for s, err := range ask.Changes(c.Context) {

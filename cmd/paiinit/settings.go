@@ -40,6 +40,7 @@ type settings struct {
 
 	timeout  time.Duration
 	stateDir string
+	report   string // directory; "" = none
 
 	loginSettings
 	commandSettings
@@ -121,6 +122,8 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "format of the log: text or json", "text", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL",
 			"least severe level that is logged: debug, info, warn or error", "info", "debug", "warn", "error"),
+		cmdline.Text(&s.report, "report", "DIR",
+			"directory in which rank 0 leaves report.html, timeline.json and status.json at the end", "none"),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "directory for the host list and the agent's socket",
 			"/run/paiinit, or a directory of this job in /dev/shm or TMPDIR"),
 	}
@@ -133,6 +136,7 @@ func (s *settings) complete(c *cli.Context) error {
 	s.command, s.job = c.Args().Slice(), givenJobFlags(c)
 	s.dir, _ = os.Getwd() // a caller that needs it reports the error
 	s.keysFile, s.stateDir = s.absolute(s.keysFile), s.absolute(s.stateDir)
+	s.report = s.absolute(s.report)
 	until := s.until
 	s.until = untilOf(until)
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
