@@ -46,6 +46,10 @@ var imports = map[string]struct {
 		nil,
 		"names in, a host out: plain values, and the caller brings the resolver",
 	},
+	"inspect": {
+		[]string{"golang.org/x/sys"},
+		"it reads files and an environment; the story brings the network, launchers and secrets",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",

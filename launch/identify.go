@@ -26,6 +26,19 @@ func identified(output string) string {
 	return ""
 }
 
+// Unversioned returns the programs of all launchers whose versions [Identify] does not ask for.
+func Unversioned() (names []string) {
+	asked := candidates()
+	for _, l := range launchers {
+		for _, name := range l.Programs {
+			if !slices.Contains(asked, name) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // candidates returns the launchers that a script may call.
 func candidates() (names []string) {
 	for _, l := range launchers {

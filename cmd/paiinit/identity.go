@@ -76,7 +76,7 @@ func (e *secretError) Unwrap() error { return e.error }
 
 // deriveKeys derives the keys from the first secret that it finds, and returns where it found that.
 func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
-	id.keys, source, err = findKeys(id.secretFile, id.agent.Secrets[secretVariable], &id.job)
+	id.keys, source, _, err = findKeys(id.secretFile, id.agent.Secrets[secretVariable], &id.job)
 	switch {
 	case err != nil:
 		return "", &secretError{err}
@@ -94,23 +94,26 @@ func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 	return "", &secretError{fmt.Errorf("the job has %s ranks and no secret", known(id.job.Size, "several"))}
 }
 
-// findKeys derives the keys from the first secret that it finds, and returns where it found that; nil if there is none.
-func findKeys(file string, variable []byte, job *envspec.Job) (keys *jobkey.Keys, source string, err error) {
+// findKeys derives the keys from the first secret that it finds, and returns where it found that and its length in
+// bytes; nil if there is none.
+func findKeys(
+	file string, variable []byte, job *envspec.Job,
+) (keys *jobkey.Keys, source string, length int, err error) {
 	shared := ""
 	if len(job.Secrets) > 0 {
 		shared = job.Secrets[0].Name
 	}
 	found, file, err := secret.Find(file, variable, shared)
 	if err != nil || found == nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
 	defer clear(found)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process may read its keys now
 	source = cmp.Or(file, secretVariable)
 	if keys, err = jobkey.Derive(found, job.ID, job.Attempt); err != nil {
-		return nil, "", fmt.Errorf("secret of %s: %w", source, err)
+		return nil, "", 0, fmt.Errorf("secret of %s: %w", source, err)
 	}
-	return keys, source, nil
+	return keys, source, len(found), nil
 }
 
 // findCommand finds the path of the command. It fails if this container is rank 0 and has no command.

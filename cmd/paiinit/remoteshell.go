@@ -83,7 +83,7 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	if err != nil {
 		return nil, rsh.Agent{}, err
 	}
-	keys, _, err := findKeys(secretFile, []byte(launch.Value(environ, secretVariable)), &job)
+	keys, _, _, err := findKeys(secretFile, []byte(launch.Value(environ, secretVariable)), &job)
 	if keys == nil {
 		unknown := errors.New("the job's secret is unknown here; use --secret-file FILE")
 		return nil, rsh.Agent{}, cmp.Or(err, unknown)
