@@ -140,6 +140,9 @@ func (c Check) examine(ctx context.Context) *examination {
 		return answer{job, err}
 	})()
 	e.job, e.err = got.job, got.err
+	if e.job.Size == 1 {
+		e.job.Hosts = nil // it needs no other host
+	}
 	return e
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -44,6 +45,16 @@ const (
 	textColumn = 17
 	tableWidth = 80
 )
+
+// Write writes the result as JSON or as a table.
+func (r Result) Write(out io.Writer, asJSON bool) error {
+	if !asJSON {
+		return r.WriteTable(out)
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
 
 // WriteTable writes one line for each finding, what to do below it, and a summary. No line is longer than 80 columns.
 func (r Result) WriteTable(out io.Writer) error {

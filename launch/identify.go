@@ -26,14 +26,11 @@ func identified(output string) string {
 	return ""
 }
 
-// Unversioned returns the programs of all launchers whose versions [Identify] does not ask for.
+// Unversioned returns the programs of the launchers whose versions [Identify] does not ask for.
 func Unversioned() (names []string) {
-	asked := candidates()
 	for _, l := range launchers {
-		for _, name := range l.Programs {
-			if !slices.Contains(asked, name) && !slices.Contains(names, name) {
-				names = append(names, name)
-			}
+		if len(l.Compared) == 0 {
+			names = append(names, l.Programs...)
 		}
 	}
 	return names
