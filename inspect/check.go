@@ -105,12 +105,12 @@ func (c Check) Run(ctx context.Context) Result {
 	e := c.examine(ctx)
 	names := within(ctx, unresolved{late: len(e.job.Hosts)}, func() unresolved { return e.resolve(ctx) })
 
-	var r Result
+	var r Result // in the order in which a launch would meet the problems
 	r.add(e.aboutJob()...)
 	r.add(e.variables()...)
-	r.add(e.command())
+	r.add(e.stateDir(), e.secret(), e.command())
 	r.add(e.launchers(launchers())...)
-	r.add(e.shell(), e.ssh(), e.secret(), e.stateDir())
+	r.add(e.shell(), e.ssh())
 	r.add(e.port(ctx)...)
 	r.add(e.names(names())...)
 	r.add(e.gpus())

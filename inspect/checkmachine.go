@@ -35,7 +35,7 @@ func (e *examination) gpus() Finding {
 		return warning(name, fmt.Sprintf("%d /dev/nvidia*, but no libcuda.so.1: CUDA programs find no driver", nvidia),
 			"NVIDIA_DRIVER_CAPABILITIES=compute,utility makes the container toolkit mount the driver")
 	case nvidia > 0:
-		return pass(name, fmt.Sprintf("%d NVIDIA%s", nvidia, e.usedGPUs(nvidia)))
+		return pass(name, fmt.Sprintf("%d NVIDIA%s%s", nvidia, e.usedGPUs(nvidia), e.driver()))
 	case e.exists("dev/kfd"):
 		n := e.devices("dev/dri", "renderD")
 		return pass(name, fmt.Sprintf("%d AMD%s", n, e.usedGPUs(n)))
@@ -50,18 +50,23 @@ func (e *examination) gpus() Finding {
 	return pass(name, "none")
 }
 
-// usedGPUs adds how many of the GPUs the job uses, and the version of NVIDIA's driver.
-func (e *examination) usedGPUs(devices int) (text string) {
-	if e.err == nil && e.job.GPUs != devices {
-		text = fmt.Sprintf(", of which the job uses %d", e.job.GPUs)
+// usedGPUs says how many of the GPUs the job uses, "" if it uses all.
+func (e *examination) usedGPUs(devices int) string {
+	if e.err != nil || e.job.GPUs == devices {
+		return ""
 	}
-	version := e.read("proc/driver/nvidia/version") // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."
-	for _, word := range strings.Fields(version) {
+	return fmt.Sprintf(", of which the job uses %d", e.job.GPUs)
+}
+
+// driver returns the version of NVIDIA's driver, "" if it is unknown.
+func (e *examination) driver() string {
+	// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."
+	for _, word := range strings.Fields(e.read("proc/driver/nvidia/version")) {
 		if strings.Trim(word, "0123456789.") == "" && strings.Contains(word, ".") {
-			return text + ", driver " + word
+			return ", driver " + word
 		}
 	}
-	return text
+	return ""
 }
 
 // hasCUDA reports whether the driver's library is where the dynamic linker may find it.
@@ -98,8 +103,10 @@ func (e *examination) fabric(f Fabric) (found []Finding) {
 		found = append(found, pass(name, f.Summary))
 	}
 	if f.PeerMemory == "denied" && e.job.Slots > 1 {
-		found = append(found, warning("cma", "processes may not read each other's memory (process_vm_readv): Open MPI copies "+
-			"twice between the ranks of one host", "docker run --cap-add SYS_PTRACE"))
+		f := pass("cma", "processes may not read each other's memory (process_vm_readv), so MPI copies twice between the "+
+			"ranks of one host")
+		f.Fix = "docker run --cap-add SYS_PTRACE, if MPI's ranks on one host exchange much"
+		found = append(found, f)
 	}
 	return found
 }
@@ -172,8 +179,8 @@ func (e *examination) memory() Finding {
 	need := uint64(max(e.job.Slots, 1)) * memoryEachSlot
 	text := fmt.Sprintf("the cgroup's limit is %s", bytesText(limit))
 	if limit < need {
-		return warning(name, text+", which is too little for "+plural(max(e.job.Slots, 1), "process")+": the kernel "+
-			"will kill them", "raise the container's limit of memory: docker run --memory, resources.limits.memory")
+		return warning(name, text+", which is too little for "+plural(max(e.job.Slots, 1), "slot")+": the kernel "+
+			"kills the job's processes", "raise the container's limit of memory: docker run --memory, resources.limits.memory")
 	}
 	return pass(name, text)
 }
