@@ -84,8 +84,8 @@ func nearPrefix(word string) bool {
 	return len(word) == len(right)+1 && word[:len(right)] == right
 }
 
-// isServiceLink reports whether Kubernetes set a variable for a Service whose name begins with paiinit: for a Service
-// paiinit-x it sets PAIINIT_X_SERVICE_HOST, PAIINIT_X_PORT, PAIINIT_X_PORT_80_TCP and so on.
+// isServiceLink reports whether Kubernetes set a variable for a Service whose name begins with paiinit: for each Service
+// it sets NAME_SERVICE_HOST, NAME_SERVICE_PORT, NAME_PORT, NAME_PORT_80_TCP and so on.
 func isServiceLink(environ []string, name string) bool {
 	for _, kv := range environ {
 		service, ok := strings.CutSuffix(strings.SplitN(kv, "=", 2)[0], "_SERVICE_HOST")
