@@ -287,6 +287,11 @@ func TestCheckFindings(t *testing.T) {
 		{"slow DNS", func(c *Check, _ fstest.MapFS) {
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, timeout }
 		}, "warn dns: DNS gave no answer in time about 3 of 3 hosts of the job | check /etc/resolv.conf and its servers"},
+		{"no network", func(c *Check, _ fstest.MapFS) {
+			err := &net.DNSError{Name: "worker-0", Err: "dial udp: connect: network is unreachable", IsTemporary: true}
+			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, err }
+		}, "warn dns: DNS cannot be asked: lookup worker-0: dial udp: connect: network is unreachable | " +
+			"check the container's network, /etc/resolv.conf and its servers"},
 		{"no GPU", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "") }, "ok gpus: none | "},
 		{"no GPU in a CUDA image", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "all") },
 			"ok gpus: none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all passes GPUs in | "},

@@ -68,6 +68,7 @@ func (e *examination) portUser(greeting string) Finding {
 type unresolved struct {
 	unknown []string
 	late    int
+	broken  error // why DNS cannot be asked
 }
 
 // resolversAtOnce bounds the DNS queries that run at the same time.
@@ -86,10 +87,13 @@ func (e *examination) resolve(ctx context.Context) (result unresolved) {
 			mu.Lock()
 			defer mu.Unlock()
 			var slow interface{ Timeout() bool }
+			var broken interface{ Temporary() bool } // as opposed to an answer that there is no such name
 			switch {
 			case err == nil:
 			case ctx.Err() != nil, errors.As(err, &slow) && slow.Timeout():
 				result.late++
+			case errors.As(err, &broken) && broken.Temporary():
+				result.broken = err
 			default:
 				result.unknown = append(result.unknown, host)
 			}
@@ -121,6 +125,10 @@ func (e *examination) names(u unresolved) (found []Finding) {
 	if u.late > 0 {
 		found = append(found, warning(name, fmt.Sprintf("DNS gave no answer in time about %d of %d hosts of the job",
 			min(u.late, all), all), "check /etc/resolv.conf and its servers"))
+	}
+	if u.broken != nil {
+		found = append(found, warning(name, fmt.Sprintf("DNS cannot be asked: %v", u.broken),
+			"check the container's network, /etc/resolv.conf and its servers"))
 	}
 	if len(u.unknown) > 0 {
 		found = append(found, warning(name, "these hosts of the job have no address yet: "+firstOf(u.unknown),
