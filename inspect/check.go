@@ -1,3 +1,6 @@
+// Package inspect describes one container.
+//
+// [Check.Run] finds what would keep a launch in it from working.
 package inspect
 
 import (

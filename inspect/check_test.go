@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,13 +18,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/cmdline"
 )
 
 var errConfig = errors.New("explicit: PAIINIT_INDEX is not set; set PAIINIT_INDEX")
 
 // healthy returns a check of a container in which nothing is wrong: rank 1 of 4, with 8 GPUs.
 func healthy() Check {
-	programs := []string{"/usr/bin/mpirun", "/usr/bin/mpiexec", "/usr/bin/torchrun", "/usr/bin/python3", "/bin/sh", "/usr/bin/ssh"}
+	programs := []string{"/usr/bin/mpirun", "/usr/bin/mpiexec", "/usr/bin/torchrun", "/usr/bin/python3", "/bin/sh",
+		"/usr/bin/ssh"}
 	tree := fstest.MapFS{
 		"dev/kmsg": {}, "proc/1/comm": text("paiinit\n"),
 		"proc/self/cgroup":                      text("0::/\n"),
@@ -43,7 +45,8 @@ func healthy() Check {
 		tree[fmt.Sprintf("dev/nvidia%d", i)] = text("")
 	}
 	return Check{
-		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto", Launchers: []string{"torchrun", "horovodrun"},
+		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto",
+		Launchers: []string{"torchrun", "horovodrun"},
 		System: System{
 			Space:    func(string) (uint64, uint64, error) { return 16 << 30, 15 << 30, nil },
 			Writable: func(string) error { return nil },
@@ -206,7 +209,8 @@ func TestCheckFindings(t *testing.T) {
 		{"service link", func(c *Check, _ fstest.MapFS) {
 			c.Environ = append(c.Environ, "PAIINIT_PORT=tcp://10.0.0.1:80")
 			c.Job = func(context.Context) (Job, error) { return Job{}, errors.New("PAIINIT_PORT is bad") }
-		}, "fail job: PAIINIT_PORT is bad | rename the Kubernetes Service paiinit, or set enableServiceLinks: false in the pod"},
+		}, "fail job: PAIINIT_PORT is bad | rename the Kubernetes Service paiinit, or set enableServiceLinks: " +
+			"false in the pod"},
 		{"warning of the environment", func(c *Check, _ fstest.MapFS) {
 			withJob(c, func(j *Job) { j.Warnings = []string{"also saw slurm"} })
 		}, "warn job: also saw slurm | paiinit env shows what was detected, and from which variables"},
@@ -222,82 +226,93 @@ func TestCheckFindings(t *testing.T) {
 				"interpreter's name | convert the file to Unix line ends: sed -i 's/\\r$//' /usr/bin/crlf"},
 		{"silent launcher", func(c *Check, _ fstest.MapFS) {
 			c.Identify = func(context.Context, []string, []string, bool) string { return "mpirun=?" }
-		}, "warn launchers: mpirun does not print a version that paiinit knows | see whether it starts: mpirun --version"},
+		}, "warn launchers: mpirun does not print a version that paiinit knows | see whether it starts: mpirun " +
+			"--version"},
 		{"no launcher", func(c *Check, _ fstest.MapFS) {
 			c.Launchers = nil
 			c.Identify = func(context.Context, []string, []string, bool) string { return "" }
 		}, "ok launchers: none in PATH; a job without mpirun, torchrun and the like needs none | "},
 		{"no shell", func(c *Check, _ fstest.MapFS) { lacks(c, "/bin/sh") },
-			"warn shell: no /bin/sh: launchers, paiinit rsh and paiinit each cannot start anything in this container | " +
-				"install a shell in the image; only --exec all works without"},
+			"warn shell: no /bin/sh: launchers, paiinit rsh and paiinit each cannot start anything in this " +
+				"container | install a shell in the image; only --exec all works without"},
 		{"no ssh", func(c *Check, _ fstest.MapFS) { lacks(c, "ssh") },
 			"ok ssh: paiinit; the image has none, and the job needs none | "},
 		{"the image's ssh is missing", func(c *Check, _ fstest.MapFS) { c.ImageSSH = true; lacks(c, "ssh") },
 			"warn ssh: --ssh image, but the image has no ssh | remove --ssh image, or install openssh-client"},
 		{"weak secret", func(c *Check, _ fstest.MapFS) {
-			withJob(c, func(j *Job) { j.Secret = func() (string, int, error) { return "", 0, errors.New("it is weak") } })
-		}, "fail secret: it is weak | make one: head -c 32 /dev/urandom | base64; give the same one to every container, " +
-			"by --secret-file FILE or PAIINIT_SECRET"},
+			withJob(c, func(j *Job) {
+				j.Secret = func() (string, int, error) {
+					return "", 0, errors.New("it is weak")
+				}
+			})
+		}, "fail secret: it is weak | make one: head -c 32 /dev/urandom | base64; give the same one to every " +
+			"container, by --secret-file FILE or PAIINIT_SECRET"},
 		{"short secret", func(c *Check, _ fstest.MapFS) {
 			withJob(c, func(j *Job) { j.Secret = func() (string, int, error) { return "/s", 20, nil } })
 		}, "ok secret: 20 bytes from /s; 32 random bytes are better | "},
 		{"insecure", func(c *Check, _ fstest.MapFS) {
 			c.Insecure = true
 			withJob(c, func(j *Job) { j.Secret = func() (string, int, error) { return "", 0, nil } })
-		}, "warn secret: none (--insecure): every host that reaches the port and knows the job's ID can run commands in " +
-			"this container | make one: head -c 32 /dev/urandom | base64; give the same one to every container, by " +
-			"--secret-file FILE or PAIINIT_SECRET"},
+		}, "warn secret: none (--insecure): every host that reaches the port and knows the job's ID can run " +
+			"commands in this container | make one: head -c 32 /dev/urandom | base64; give the same one to every " +
+			"container, by --secret-file FILE or PAIINIT_SECRET"},
 		{"secret of the running paiinit", func(c *Check, _ fstest.MapFS) { c.Running = "worker-1" },
 			"ok secret: the running paiinit has it | "},
 		{"running paiinit", func(c *Check, _ fstest.MapFS) { c.Running = "worker-1" },
 			"ok state: a paiinit runs in this container: worker-1 | "},
 		{"no state directory", func(c *Check, _ fstest.MapFS) {
 			c.Place = func(string, int) (string, error) { return "", errors.New("read-only") }
-		}, "fail state: read-only | docker run --tmpfs /run/paiinit, a writable /dev/shm, or --state-dir DIR; " +
-			"in Kubernetes an emptyDir at /run/paiinit"},
+		}, "fail state: read-only | docker run --tmpfs /run/paiinit, a writable /dev/shm, or --state-dir DIR; in " +
+			"Kubernetes an emptyDir at /run/paiinit"},
 		{"port of the running paiinit", func(c *Check, _ fstest.MapFS) {
 			c.Running = "worker-1"
 			taken(c, "SSH-2.0-paiinit 1\r\n")
 		}, "ok port: 12345/tcp is the running paiinit's | "},
 		{"port of another paiinit", func(c *Check, _ fstest.MapFS) { taken(c, "SSH-2.0-paiinit 1\r\n") },
-			"warn port: 12345/tcp is in use by the paiinit of another job or container: paiinit would take the next free " +
-				"port, where the other ranks may not find it | end that program, or give all ranks another --port"},
+			"warn port: 12345/tcp is in use by the paiinit of another job or container: paiinit would take the " +
+				"next free port, where the other ranks may not find it | end that program, or give all ranks " +
+				"another --port"},
 		{"port of an ssh server", func(c *Check, _ fstest.MapFS) { taken(c, "SSH-2.0-OpenSSH_9.2\r\n") },
 			`warn port: 12345/tcp is in use by another program ("SSH-2.0-OpenSSH_9.2"): paiinit would take the next free ` +
 				"port, where the other ranks may not find it | end that program, or give all ranks another --port"},
 		{"port of a silent program", func(c *Check, _ fstest.MapFS) { taken(c, "") },
-			"warn port: 12345/tcp is in use by another program: paiinit would take the next free port, where the other " +
-				"ranks may not find it | end that program, or give all ranks another --port"},
+			"warn port: 12345/tcp is in use by another program: paiinit would take the next free port, where the " +
+				"other ranks may not find it | end that program, or give all ranks another --port"},
 		{"udp port in use", func(c *Check, _ fstest.MapFS) {
 			c.TryPort = func(int) (tcp, udp error) { return nil, syscall.EADDRINUSE }
-		}, "warn port: 12345/udp is in use by another program: paiinit would take the next free port, where the other " +
-			"ranks may not find it | end that program, or give all ranks another --port"},
+		}, "warn port: 12345/udp is in use by another program: paiinit would take the next free port, where the " +
+			"other ranks may not find it | end that program, or give all ranks another --port"},
 		{"no udp", func(c *Check, _ fstest.MapFS) {
 			c.TryPort = func(int) (tcp, udp error) { return nil, syscall.EPERM }
 		}, "warn port: 12345/udp cannot be opened: operation not permitted; gathering takes longer without it | "},
 		{"privileged port", func(c *Check, _ fstest.MapFS) {
 			c.TryPort = func(int) (tcp, udp error) { return syscall.EACCES, syscall.EACCES }
 			withJob(c, func(j *Job) { j.Port = 22 })
-		}, "fail port: 22/tcp cannot be opened: permission denied | give all ranks another --port from 1024 on, or run as root"},
+		}, "fail port: 22/tcp cannot be opened: permission denied | give all ranks another --port from 1024 on, " +
+			"or run as root"},
 		{"names without an address", func(c *Check, _ fstest.MapFS) {
-			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, &net.DNSError{IsNotFound: true} }
+			c.Resolve = func(context.Context, string) ([]netip.Addr, error) {
+				return nil, &net.DNSError{IsNotFound: true}
+			}
 			withJob(c, func(j *Job) { j.Hosts = []string{"f", "e", "d", "c", "b", "a", "a"} })
-		}, "warn dns: these hosts of the job have no address yet: a, b, c, d and 2 more | " +
-			"nothing, if their containers have not started; else correct the names"},
+		}, "warn dns: these hosts of the job have no address yet: a, b, c, d and 2 more | nothing, if their " +
+			"containers have not started; else correct the names"},
 		{"slow DNS", func(c *Check, _ fstest.MapFS) {
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, timeout }
-		}, "warn dns: DNS gave no answer in time about 3 of 3 hosts of the job | check /etc/resolv.conf and its servers"},
+		}, "warn dns: DNS gave no answer in time about 3 of 3 hosts of the job | check /etc/resolv.conf and its " +
+			"servers"},
 		{"no network", func(c *Check, _ fstest.MapFS) {
 			err := &net.DNSError{Name: "worker-0", Err: "dial udp: connect: network is unreachable", IsTemporary: true}
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, err }
-		}, "warn dns: DNS cannot be asked: lookup worker-0: dial udp: connect: network is unreachable | " +
-			"check the container's network, /etc/resolv.conf and its servers"},
+		}, "warn dns: DNS cannot be asked: lookup worker-0: dial udp: connect: network is unreachable | check " +
+			"the container's network, /etc/resolv.conf and its servers"},
 		{"no GPU", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "") }, "ok gpus: none | "},
 		{"no GPU in a CUDA image", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "all") },
-			"ok gpus: none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all passes GPUs in | "},
+			"ok gpus: none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all passes " +
+				"GPUs in | "},
 		{"no GPU of those wanted", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "0,1") },
-			"warn gpus: NVIDIA_VISIBLE_DEVICES=0,1 asks for GPUs, but the container has no /dev/nvidia* | " +
-				"run with NVIDIA's container runtime: docker run --gpus, or a nvidia.com/gpu resource in Kubernetes"},
+			"warn gpus: NVIDIA_VISIBLE_DEVICES=0,1 asks for GPUs, but the container has no /dev/nvidia* | run " +
+				"with NVIDIA's container runtime: docker run --gpus, or a nvidia.com/gpu resource in Kubernetes"},
 		{"no GPU of the scheduler's", func(c *Check, tree fstest.MapFS) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.GPUs = 2 })
@@ -326,13 +341,14 @@ func TestCheckFindings(t *testing.T) {
 		}, "fail rdma: --rdma require, but no verbs device can be used: none | "},
 		{"unusable RDMA", func(c *Check, _ fstest.MapFS) {
 			c.Fabric = func() Fabric {
-				return Fabric{Summary: "1 device, not usable: no device node", Devices: 1, Problem: "no node", Fix: "pass it in"}
+				return Fabric{Summary: "1 device, not usable: no device node", Devices: 1, Problem: "no node",
+					Fix: "pass it in"}
 			}
 		}, "warn rdma: 1 device, not usable: no device node: no node | pass it in; paiinit rdma has the details"},
 		{"unreadable memory of peers", func(c *Check, _ fstest.MapFS) {
 			c.Fabric = func() Fabric { return Fabric{PeerMemory: "denied"} }
-		}, "ok cma: processes may not read each other's memory (process_vm_readv), so MPI copies twice between the ranks " +
-			"of one host | docker run --cap-add SYS_PTRACE, if MPI's ranks on one host exchange much"},
+		}, "ok cma: processes may not read each other's memory (process_vm_readv), so MPI copies twice between " +
+			"the ranks of one host | docker run --cap-add SYS_PTRACE, if MPI's ranks on one host exchange much"},
 		{"small /dev/shm, but one process", func(c *Check, tree fstest.MapFS) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 1 })
@@ -346,16 +362,16 @@ func TestCheckFindings(t *testing.T) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 16 })
 			shm(c, 64<<20, 64<<20, nil)
-		}, "warn shm: /dev/shm has 64 MiB; 16 slots need about 128 MiB (NCCL, MPI, data loaders) | " +
-			"docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
+		}, "warn shm: /dev/shm has 64 MiB; 16 slots need about 128 MiB (NCCL, MPI, data loaders) | docker run " +
+			"--shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
 		{"full /dev/shm", func(c *Check, _ fstest.MapFS) { shm(c, 16<<30, 100<<20, nil) },
-			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; 8 GPUs need about 1 GiB | " +
-				"remove what is left in /dev/shm"},
+			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; 8 GPUs need about 1 GiB | remove what is " +
+				"left in /dev/shm"},
 		{"/dev/shm that the job fills", func(c *Check, _ fstest.MapFS) { c.Running = "me"; shm(c, 16<<30, 1<<20, nil) },
 			"ok shm: /dev/shm has 16 GiB | "},
 		{"no /dev/shm", func(c *Check, _ fstest.MapFS) { shm(c, 0, 0, errors.New("/dev/shm is not there")) },
-			"warn shm: /dev/shm is not there: NCCL, gloo and MPI keep shared memory there | " +
-				"docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
+			"warn shm: /dev/shm is not there: NCCL, gloo and MPI keep shared memory there | docker run " +
+				"--shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
 		{"no /dev/shm for one process", func(c *Check, tree fstest.MapFS) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 1 })
@@ -364,8 +380,9 @@ func TestCheckFindings(t *testing.T) {
 		{"locked memory", func(c *Check, _ fstest.MapFS) { c.System.Memlock = 8 << 20 },
 			"ok memlock: 8 MiB; only RDMA needs more | "},
 		{"little memory", func(_ *Check, tree fstest.MapFS) { tree["sys/fs/cgroup/memory.max"] = text("134217728\n") },
-			"warn memory: the cgroup's limit is 128 MiB, which is too little for 8 slots: the kernel kills the job's processes | " +
-				"raise the container's limit of memory: docker run --memory, resources.limits.memory"},
+			"warn memory: the cgroup's limit is 128 MiB, which is too little for 8 slots: the kernel kills the " +
+				"job's processes | raise the container's limit of memory: docker run --memory, " +
+				"resources.limits.memory"},
 		{"no limit of memory", func(_ *Check, tree fstest.MapFS) { tree["sys/fs/cgroup/memory.max"] = text("max\n") },
 			"ok memory: no limit | "},
 		{"cgroup v1", func(_ *Check, tree fstest.MapFS) {
@@ -381,8 +398,8 @@ func TestCheckFindings(t *testing.T) {
 			"warn cpus: 8 slots share 2 CPUs: MPI's waiting processes take processor time from the others | " +
 				"raise the container's limit of CPUs, or lower --slots"},
 		{"few files", func(c *Check, _ fstest.MapFS) { c.System.NoFile = 1024 },
-			"warn files: at most 1024 open files: too few for launchers and servers of large jobs | " +
-				"docker run --ulimit nofile=65536"},
+			"warn files: at most 1024 open files: too few for launchers and servers of large jobs | docker run " +
+				"--ulimit nofile=65536"},
 		{"a shell is process 1", func(_ *Check, tree fstest.MapFS) { tree["proc/1/comm"] = text("bash\n") },
 			`warn pid1: bash: a shell does not pass SIGTERM on, so that docker stop and Kubernetes kill the job | ` +
 				`ENTRYPOINT ["paiinit", "--"], or exec paiinit in the shell`},
@@ -396,8 +413,8 @@ func TestCheckFindings(t *testing.T) {
 		{"process 1 is unknown", func(_ *Check, tree fstest.MapFS) { delete(tree, "proc/1/comm") },
 			"ok pid1: not known, because /proc is not mounted | "},
 		{"wrong clock", func(c *Check, _ fstest.MapFS) { c.System.Now = func() time.Time { return time.Unix(0, 0) } },
-			"warn clock: 1970-01-01 is before 2027-01-02, when this program was built: the clock is wrong | " +
-				"set the host's clock, for example by NTP"},
+			"warn clock: 1970-01-01 is before 2027-01-02, when this program was built: the clock is wrong | set " +
+				"the host's clock, for example by NTP"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := healthy()
@@ -466,8 +483,8 @@ func TestCheckIsBounded(t *testing.T) {
 		}
 		require.Equal(t, []string{
 			"launchers: finding them took too long: a directory of PATH does not answer",
-			"port: 12345/tcp is in use by another program: paiinit would take the next free port, where the other ranks may " +
-				"not find it",
+			"port: 12345/tcp is in use by another program: paiinit would take the next free port, where the " +
+				"other ranks may not find it",
 			"dns: DNS gave no answer in time about 3 of 3 hosts of the job",
 			"rdma: the verbs devices did not answer in time",
 		}, slow)
@@ -540,14 +557,6 @@ func TestCheckTableIsNarrow(t *testing.T) {
 
 func TestUnknown(t *testing.T) {
 	twins := func() []string { return []string{"PAIINIT_SIZE", "PAIINIT_STATE_DIR", "PAIINIT_PORT"} }
-	closest := func(word string, names []string) string { // as cmdline.Closest: any case, lower-case names
-		for _, n := range names {
-			if len(n) == len(word) && strings.ToLower(word)[0] == n[0] {
-				return n
-			}
-		}
-		return ""
-	}
 	for environ, want := range map[string]string{
 		"":                             "",
 		"PATH=/bin PAIINIT_SIZE=3":     "",
@@ -559,7 +568,7 @@ func TestUnknown(t *testing.T) {
 		"PAIIINIT_SIZE=1":              "PAIIINIT_SIZE: did you mean PAIINIT_SIZE?",
 		"PAIINITS_SIZE=1":              "PAIINITS_SIZE: did you mean PAIINIT_SIZE?",
 		"paiinit_SIZE=1":               "paiinit_SIZE: did you mean PAIINIT_SIZE?",
-		"PAINIT_OTHER=1 PYINIT_SIZE=1": "",
+		"PAINIT_OTHER=1 PYTHON_SIZE=1": "",
 		"PAI_JOB_NAME=1 PAIINIT=1":     "",
 		"PAIINIT_TEST_REQUIRE=1":       "",
 		"PAIINIT_SECRET=x PAIINIT_AGENT=y PAIINIT_ACTIVE=1 PAIINIT_PID1=3": "",
@@ -568,10 +577,10 @@ func TestUnknown(t *testing.T) {
 		"PAIINIT_SERVICE_HOST=a PAIINIT_SERVICE_PORT=1 PAIINIT_PORT=tcp://a PAIINIT_PORT_1_TCP_ADDR=a": "",
 		"PAIINIT_PS_SERVICE_HOST=a PAIINIT_PS_PORT=tcp://a PAIINIT_PS_SERVICE_PORT_SSH=1":              "",
 	} {
-		require.Equal(t, want, strings.Join(Unknown(strings.Fields(environ), twins, closest), ", "), environ)
+		require.Equal(t, want, strings.Join(Unknown(strings.Fields(environ), twins, cmdline.Closest), ", "), environ)
 	}
 	// Almost every environment has nothing to compare: then no list is made.
-	Unknown([]string{"PATH=/bin", "PYTHONPATH=x", "PWD=/"}, func() []string { panic("not needed") }, nil)
+	Unknown([]string{"PATH=/bin", "PYTHONPATH=x", "PWD=/"}, func() []string { panic("not needed") }, cmdline.Closest)
 }
 
 // This machine answers.
@@ -595,5 +604,5 @@ func TestBytesText(t *testing.T) {
 	for _, n := range []uint64{0, 1023, 1024, 1536, 64 << 20, 1<<30 - 1, math.MaxUint64} {
 		got = append(got, bytesText(n))
 	}
-	require.True(t, slices.Equal([]string{"0 bytes", "1023 bytes", "1 KiB", "1.5 KiB", "64 MiB", "1024 MiB", "16 EiB"}, got), got)
+	require.Equal(t, "0 bytes, 1023 bytes, 1 KiB, 1.5 KiB, 64 MiB, 1024 MiB, 16 EiB", strings.Join(got, ", "))
 }

@@ -187,8 +187,8 @@ func (e *examination) ssh() Finding {
 // secret reports where the job's secret comes from and how long it is.
 func (e *examination) secret() Finding {
 	const name = "secret"
-	const fix = "make one: head -c 32 /dev/urandom | base64; give the same one to every container, " +
-		"by --secret-file FILE or PAIINIT_SECRET"
+	const fix = "make one: head -c 32 /dev/urandom | base64; give the same one to every container, by " +
+		"--secret-file FILE or PAIINIT_SECRET"
 	switch {
 	case e.Running != "":
 		return pass(name, "the running paiinit has it")
@@ -207,14 +207,16 @@ func (e *examination) secret() Finding {
 	case source != "":
 		return pass(name, fmt.Sprintf("%d bytes from %s", length, source))
 	case e.Insecure:
-		return warning(name, "none (--insecure): every host that reaches the port and knows the job's ID can run commands "+
+		return warning(name, "none (--insecure): every host that reaches the port and knows the job's ID can run "+
+			"commands "+
 			"in this container", fix)
 	case e.err == nil && e.job.Size == 1:
 		return pass(name, "none; a job of one rank makes a random one")
 	case e.err != nil:
 		return warning(name, "none found; a job of several ranks needs one", fix)
 	}
-	return failure(name, fmt.Sprintf("the job has %s ranks and no secret", numberOr(e.job.Size, "several")), fix, statusSecret)
+	text := fmt.Sprintf("the job has %s ranks and no secret", numberOr(e.job.Size, "several"))
+	return failure(name, text, fix, statusSecret)
 }
 
 // stateDir reports the directory for host lists and sockets.

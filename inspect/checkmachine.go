@@ -43,9 +43,11 @@ func (e *examination) gpus() Finding {
 		return warning(name, "NVIDIA_VISIBLE_DEVICES="+wanted+" asks for GPUs, but the container has no /dev/nvidia*",
 			"run with NVIDIA's container runtime: docker run --gpus, or a nvidia.com/gpu resource in Kubernetes")
 	case e.job.GPUs > 0:
-		return warning(name, fmt.Sprintf("the scheduler gives %s, but the container has none", plural(e.job.GPUs, "GPU")), "")
+		text := fmt.Sprintf("the scheduler gives %s, but the container has none", plural(e.job.GPUs, "GPU"))
+		return warning(name, text, "")
 	case wanted == "all":
-		return pass(name, "none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all passes GPUs in")
+		return pass(name, "none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all "+
+			"passes GPUs in")
 	}
 	return pass(name, "none")
 }
@@ -72,7 +74,8 @@ func (e *examination) driver() string {
 // hasCUDA reports whether the driver's library is where the dynamic linker may find it.
 func (e *examination) hasCUDA() bool {
 	dirs := []string{
-		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib/x86_64-linux-gnu",
+		"usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib", "lib64",
+		"lib/x86_64-linux-gnu",
 		"usr/local/nvidia/lib64", "usr/local/nvidia/lib", "usr/local/cuda/compat", "usr/local/lib",
 	}
 	for _, dir := range strings.Split(variable(e.Environ, "LD_LIBRARY_PATH"), ":") {
@@ -103,7 +106,8 @@ func (e *examination) fabric(f Fabric) (found []Finding) {
 		found = append(found, pass(name, f.Summary))
 	}
 	if f.PeerMemory == "denied" && e.job.Slots > 1 {
-		f := pass("cma", "processes may not read each other's memory (process_vm_readv), so MPI copies twice between the "+
+		f := pass("cma", "processes may not read each other's memory (process_vm_readv), so MPI copies twice "+
+			"between the "+
 			"ranks of one host")
 		f.Fix = "docker run --cap-add SYS_PTRACE, if MPI's ranks on one host exchange much"
 		found = append(found, f)
@@ -125,8 +129,8 @@ func (e *examination) sharedMemory() Finding {
 		need = uint64(e.job.Slots) * shmEachSlot
 	}
 	need = max(need, uint64(e.job.GPUs)*shmEachGPU)
-	fix := "docker run --shm-size=" + strconv.FormatUint(max(1, (need+1<<30-1)>>30), 10) + "g; in Kubernetes an emptyDir " +
-		"with medium: Memory at " + dir
+	fix := "docker run --shm-size=" + strconv.FormatUint(max(1, (need+1<<30-1)>>30), 10) + "g; in Kubernetes an " +
+		"emptyDir with medium: Memory at " + dir
 	total, free, err := e.System.Space(dir)
 	if err == nil {
 		err = e.System.Writable(dir)
@@ -180,7 +184,8 @@ func (e *examination) memory() Finding {
 	text := fmt.Sprintf("the cgroup's limit is %s", bytesText(limit))
 	if limit < need {
 		return warning(name, text+", which is too little for "+plural(max(e.job.Slots, 1), "slot")+": the kernel "+
-			"kills the job's processes", "raise the container's limit of memory: docker run --memory, resources.limits.memory")
+			"kills the job's processes",
+			"raise the container's limit of memory: docker run --memory, resources.limits.memory")
 	}
 	return pass(name, text)
 }
@@ -193,7 +198,8 @@ func (e *examination) cpus() Finding {
 		return pass(name, "not known without the job")
 	case e.job.Slots > e.job.CPUs:
 		return warning(name, fmt.Sprintf("%s share %s: MPI's waiting processes take processor time from the others",
-			plural(e.job.Slots, "slot"), plural(e.job.CPUs, "CPU")), "raise the container's limit of CPUs, or lower --slots")
+			plural(e.job.Slots, "slot"), plural(e.job.CPUs, "CPU")),
+			"raise the container's limit of CPUs, or lower --slots")
 	}
 	return pass(name, plural(e.job.CPUs, "CPU")+" by affinity and the cgroup's quota")
 }
@@ -227,7 +233,8 @@ func (e *examination) files() Finding {
 	const name = "files"
 	text := fmt.Sprintf("at most %d open files", e.System.NoFile)
 	if e.System.NoFile < minFiles {
-		return warning(name, text+": too few for launchers and servers of large jobs", "docker run --ulimit nofile=65536")
+		return warning(name, text+": too few for launchers and servers of large jobs",
+			"docker run --ulimit nofile=65536")
 	}
 	return pass(name, text)
 }
@@ -255,7 +262,8 @@ func (e *examination) clock() Finding {
 	now := e.System.Now()
 	if now.Before(e.System.Built) {
 		return warning(name, fmt.Sprintf("%s is before %s, when this program was built: the clock is wrong",
-			now.UTC().Format(time.DateOnly), e.System.Built.UTC().Format(time.DateOnly)), "set the host's clock, for example by NTP")
+			now.UTC().Format(time.DateOnly), e.System.Built.UTC().Format(time.DateOnly)),
+			"set the host's clock, for example by NTP")
 	}
 	return pass(name, now.UTC().Format("2006-01-02 15:04 UTC"))
 }

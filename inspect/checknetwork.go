@@ -33,14 +33,14 @@ func (e *examination) port(ctx context.Context) []Finding {
 		defer cancel()
 		return []Finding{e.portUser(strings.TrimSpace(e.Greeting(ctx, e.job.Port)))}
 	case errors.Is(udp, syscall.EADDRINUSE):
-		return []Finding{warning(name, fmt.Sprintf("%d/udp is in use by another program: paiinit would take the next free "+
-			"port, where the other ranks may not find it", e.job.Port), "end that program, or give all ranks another --port")}
+		return []Finding{e.portTaken("udp", "another program")}
 	case tcp != nil:
 		fix := "give all ranks another --port"
 		if errors.Is(tcp, syscall.EACCES) {
 			fix += " from 1024 on, or run as root"
 		}
-		return []Finding{failure(name, fmt.Sprintf("%d/tcp cannot be opened: %v", e.job.Port, tcp), fix, statusUnmendable)}
+		text := fmt.Sprintf("%d/tcp cannot be opened: %v", e.job.Port, tcp)
+		return []Finding{failure(name, text, fix, statusUnmendable)}
 	}
 	return []Finding{warning(name, fmt.Sprintf("%d/udp cannot be opened: %v; gathering takes longer without it",
 		e.job.Port, udp), "")}
@@ -48,10 +48,9 @@ func (e *examination) port(ctx context.Context) []Finding {
 
 // portUser reports who uses the port, by the greeting of the server there.
 func (e *examination) portUser(greeting string) Finding {
-	const name = "port"
 	isPaiinit := strings.Contains(strings.ToLower(greeting), "paiinit")
 	if e.Running != "" && isPaiinit {
-		return pass(name, fmt.Sprintf("%d/tcp is the running paiinit's", e.job.Port))
+		return pass("port", fmt.Sprintf("%d/tcp is the running paiinit's", e.job.Port))
 	}
 	by := "another program"
 	switch {
@@ -60,8 +59,12 @@ func (e *examination) portUser(greeting string) Finding {
 	case greeting != "":
 		by = fmt.Sprintf("another program (%.40q)", greeting)
 	}
-	return warning(name, fmt.Sprintf("%d/tcp is in use by %s: paiinit would take the next free port, where the other ranks "+
-		"may not find it", e.job.Port, by), "end that program, or give all ranks another --port")
+	return e.portTaken("tcp", by)
+}
+
+func (e *examination) portTaken(protocol, by string) Finding {
+	return warning("port", fmt.Sprintf("%d/%s is in use by %s: paiinit would take the next free port, where the other "+
+		"ranks may not find it", e.job.Port, protocol, by), "end that program, or give all ranks another --port")
 }
 
 // unresolved says which hosts of the job DNS does not know, and about how many it did not answer in time.

@@ -81,15 +81,20 @@ func (r Result) WriteTable(out io.Writer) error {
 // summary counts the findings, and names those that are not OK.
 func (r Result) summary() string {
 	text := ""
-	for i, s := range []Severity{Fail, Warn} {
+	for _, severity := range []Severity{Fail, Warn} {
 		var names []string
+		n := 0
 		for _, f := range r.Findings {
-			if f.Severity == s && !slices.Contains(names, f.Name) {
+			if f.Severity != severity {
+				continue
+			}
+			n++
+			if !slices.Contains(names, f.Name) {
 				names = append(names, f.Name)
 			}
 		}
-		if len(names) > 0 {
-			text += fmt.Sprintf("%d %s (%s), ", []int{r.Fail, r.Warn}[i], strings.ToUpper(string(s)), strings.Join(names, ", "))
+		if n > 0 {
+			text += fmt.Sprintf("%d %s (%s), ", n, strings.ToUpper(string(severity)), strings.Join(names, ", "))
 		}
 	}
 	text += fmt.Sprintf("%d OK", r.OK)

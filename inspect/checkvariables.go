@@ -30,7 +30,7 @@ func Unknown(environ []string, twins func() []string, closest func(word string, 
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
 		start, rest, ok := strings.Cut(name, "_")
-		if !ok || start+"_" != prefix && !nearPrefix(start) || strings.HasPrefix(rest, "TEST_") {
+		if !ok || start+"_" != prefix && !resemblesPrefix(start, closest) || strings.HasPrefix(rest, "TEST_") {
 			continue
 		}
 		if names == nil {
@@ -63,29 +63,16 @@ func likelyName(rest string, names []string, closest func(string, []string) stri
 	return strings.ToUpper(closest(rest, lower))
 }
 
-// nearPrefix reports whether a word is the prefix with one letter too many or too few, with two letters swapped, or in
-// lower case: PAINIT, PAIINT, PAIINTI.
-func nearPrefix(word string) bool {
-	const right = "PAIINIT"
-	if len(word) < len(right)-1 || len(word) > len(right)+1 || word == right {
-		return false
-	}
-	if strings.EqualFold(word, right) {
-		return true
-	}
-	for i := range len(right) {
-		if word == right[:i]+right[i+1:] || i+1 < len(right) && word == right[:i]+right[i+1:i+2]+right[i:i+1]+right[i+2:] {
-			return true
-		}
-		if len(word) > i && word[:i]+word[i+1:] == right {
-			return true
-		}
-	}
-	return len(word) == len(right)+1 && word[:len(right)] == right
+// resemblesPrefix reports whether a word is most likely a misspelt prefix: PAINIT, PAIINTI, paiinit. The length and the
+// first letter rule out most variables of an environment at no cost.
+func resemblesPrefix(word string, closest func(string, []string) string) bool {
+	const right = "paiinit"
+	return len(word) >= len(right)-1 && len(word) <= len(right)+1 && (word[0] == 'P' || word[0] == 'p') &&
+		closest(word, []string{right}) != ""
 }
 
-// isServiceLink reports whether Kubernetes set a variable for a Service whose name begins with paiinit: for each Service
-// it sets NAME_SERVICE_HOST, NAME_SERVICE_PORT, NAME_PORT, NAME_PORT_80_TCP and so on.
+// isServiceLink reports whether Kubernetes set a variable for a Service whose name begins with paiinit: for each
+// Service it sets NAME_SERVICE_HOST, NAME_SERVICE_PORT, NAME_PORT, NAME_PORT_80_TCP and so on.
 func isServiceLink(environ []string, name string) bool {
 	for _, kv := range environ {
 		service, ok := strings.CutSuffix(strings.SplitN(kv, "=", 2)[0], "_SERVICE_HOST")

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TryPort opens a port on all addresses, TCP and UDP, closes both at once, and returns why one of them cannot be opened.
+// TryPort opens a port on all addresses, TCP and UDP, and closes both at once. It returns why one of them cannot be
+// opened.
 func TryPort(port int) (tcp, udp error) {
 	address := net.JoinHostPort("", strconv.Itoa(port))
 	var lc net.ListenConfig
