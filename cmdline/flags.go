@@ -72,6 +72,31 @@ func Twin(flag string) string {
 	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// Twins returns the environment twins of flags.
+func Twins(flags []cli.Flag) (names []string) {
+	for _, f := range flags {
+		names = append(names, Twin(f.Names()[0]))
+	}
+	return names
+}
+
+// Hidden leaves flags out of the help.
+func Hidden(flags []cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			f.Hidden = true
+		case *cli.BoolFlag:
+			f.Hidden = true
+		case *cli.DurationFlag:
+			f.Hidden = true
+		case *cli.GenericFlag:
+			f.Hidden = true
+		}
+	}
+	return flags
+}
+
 // withTwin adds the environment twin of a flag to its help. The library shows the word in backquotes beside the flag.
 func withTwin(name, value, usage string) string {
 	if value != "" {

@@ -87,6 +87,9 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {

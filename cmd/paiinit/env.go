@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/launch"
 )
 
@@ -26,7 +27,7 @@ func envCommand(environ []string) *cli.Command {
 
 // showEnv prints what was detected about the job. Of a secret it prints only the variable or file that has it.
 func showEnv(c *cli.Context, environ []string) error {
-	job, _, err := readJob(c.Context, environ, givenJobFlags(c))
+	job, _, err := identify.Job(c.Context, environ, givenJobFlags(c))
 	if err != nil {
 		return err
 	}

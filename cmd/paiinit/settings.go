@@ -12,6 +12,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/stderrlog"
 )
@@ -173,32 +174,42 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
+// unknownVariables returns a text for each variable that looks like one of paiinit's and is none.
+func unknownVariables(environ []string) []string {
+	return inspect.Unknown(environ, func() []string { return cmdline.Twins(runFlags()) }, cmdline.Closest)
+}
+
+// launching completes a command that takes the flags of run and a COMMAND.
+func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
+	command.ArgsUsage, command.Flags = "[--] COMMAND [ARG...]", append(jobFlags(), ownFlags(&s)...)
+	command.Before = func(c *cli.Context) error {
+		twin := func(variable string) string { return launch.Value(environ, variable) }
+		return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
+	}
+	command.Action = func(c *cli.Context) error {
+		if err := s.complete(c); err != nil {
+			return err
+		}
+		return action(c, s)
+	}
+	return command
+}
+
+func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
 	commands := append([]*cli.Command{
-		{
+		launching(environ, &cli.Command{
 			Name: "run",
 			Usage: "wait for all ranks, then run COMMAND on rank 0, or with --exec all on every rank " +
 				"(the default command)",
-			ArgsUsage: "[--] COMMAND [ARG...]",
-			Flags:     append(jobFlags(), ownFlags(&s)...),
-			Before: func(c *cli.Context) error {
-				twin := func(variable string) string { return launch.Value(environ, variable) }
-				return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
-			},
-			Action: func(c *cli.Context) error {
-				if err := s.complete(c); err != nil {
-					return err
-				}
-				return action(c.Context, s)
-			},
-		},
+		}, func(c *cli.Context, s settings) error { return action(c.Context, s) }),
 		{
 			Name: "rsh", ArgsUsage: "HOST [COMMAND...]",
 			Usage: "run a command or a shell on another rank; also under the names ssh and rsh",
 		},
 		eachCommand(environ),
 		envCommand(environ),
+		checkCommand(environ),
 		rdmaCommand(environ),
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
@@ -219,7 +230,8 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		Usage: "start a distributed job once all its containers are present, and end them all with the same status",
 		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\n" +
 			"paiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
-			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
+			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version\n" +
+			"paiinit check [--json] [FLAGS] [--] [COMMAND [ARG...]]",
 		HideHelp:             true,
 		Flags:                []cli.Flag{cmdline.Help()},
 		EnableBashCompletion: true,
