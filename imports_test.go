@@ -46,6 +46,10 @@ var imports = map[string]struct {
 		nil,
 		"names in, a host out: plain values, and the caller brings the resolver",
 	},
+	"inspect": {
+		[]string{"golang.org/x/sys"},
+		"it reads files through an fs.FS; the story brings the addresses and the ranks",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",
