@@ -40,7 +40,7 @@ type Source struct {
 }
 
 const (
-	maxVariables = 64        // of which facts are collected
+	maxVariables = 48        // of which facts are collected
 	maxValue     = 80        // bytes; a longer value is compared by its hash
 	maxHashed    = 256 << 10 // bytes of a file that are hashed, beside its size
 	maxWords     = 8         // files among the arguments of COMMAND
@@ -60,7 +60,7 @@ func Facts(s Source) []Fact {
 	for _, file := range s.commandFiles() {
 		add(FilePrefix+file, s.fingerprint(file))
 	}
-	add("NVIDIA driver", s.driver())
+	add(driverFact, s.driver())
 	if s.GPUs >= 0 {
 		add("GPUs", strconv.Itoa(s.GPUs))
 	}
@@ -77,7 +77,7 @@ func Facts(s Source) []Fact {
 		add("locked memory", size(n))
 	}
 	if n, ok := call(s.MTU); ok {
-		add("MTU to rank 0", strconv.Itoa(n))
+		add(mtuFact, strconv.Itoa(n))
 	}
 	if release, ok := call(s.Kernel); ok {
 		add(kernelFact, release)
@@ -88,7 +88,11 @@ func Facts(s Source) []Fact {
 // FilePrefix begins the names of facts about a file of COMMAND. A rank without such a fact does not run this file.
 const FilePrefix = "file "
 
-const kernelFact = "kernel"
+const (
+	driverFact = "NVIDIA driver"
+	mtuFact    = "MTU to rank 0"
+	kernelFact = "kernel"
+)
 
 func call[T any](f func() (T, bool)) (value T, ok bool) {
 	if f == nil {
@@ -240,7 +244,7 @@ func readUpTo(files fs.FS, name string, n int64) ([]byte, error) {
 func (s Source) variables() (found []Fact) {
 	for _, kv := range s.Environ {
 		name, value, ok := strings.Cut(kv, "=")
-		if ok && isSetting(name) && !slices.ContainsFunc(found, func(f Fact) bool { return f.Name == name }) {
+		if ok && isSetting(name) && len(name) <= maxValue && !slices.ContainsFunc(found, func(f Fact) bool { return f.Name == name }) {
 			if value == "" {
 				value = "(empty)"
 			}
