@@ -111,11 +111,11 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		out = append(out, presentStatus(&n.current, n.looking, n.begin))
+		out = append(out, presentStatus(&n.current, n.examines(), n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
-					out = append(out, presentStatus(t.rec, t.looking, t.changed))
+					out = append(out, presentStatus(t.rec, t.examines(), t.changed))
 				}
 			}
 		} else {
@@ -134,11 +134,9 @@ func (n *Node) ranks() []RankStatus {
 }
 
 // presentStatus describes a container that is present, before the ranks are agreed.
-func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
+func presentStatus(r *Record, examines string, since time.Time) RankStatus {
 	s := recordStatus(r, r.ID, Present, since)
-	if looking {
-		s.Reason = stillExamines
-	}
+	s.Reason = examines
 	return s
 }
 
