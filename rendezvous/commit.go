@@ -37,6 +37,9 @@ func (c *coordinator) tryPrepare() {
 			records = append(records, r)
 		}
 	}
+	if c.awaitsNotes() {
+		return
+	}
 	members, err := assign(records, c.n.cfg.Size)
 	if err != nil {
 		c.n.setGathered(&ConflictError{err})

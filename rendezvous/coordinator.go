@@ -30,6 +30,9 @@ type coordinator struct {
 	judging        bool               // judgeSurplus is waiting for answers
 	due            time.Time          // from then on the launch no longer waits for silent addresses
 	lingers        bool               // every missing rank has another secret or job, and has time to find the same
+	notesDue       time.Time          // until then the launch waits for the facts of the ranks
+	notesOf        int                // registrations when notesDue was set
+	registrations  int                // of all starts of all ranks
 
 	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
@@ -83,6 +86,8 @@ type target struct {
 	incompatible error
 	foreign      foreign
 	events       Times
+	noted        string // nonce of the start whose facts are here
+	preflight    bool   // its preflight has begun
 }
 
 func (n *Node) becomeCoordinator() {
@@ -203,6 +208,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		}
 	case clock:
 		t.onClock(m)
+	case note:
+		c.onNote(t, m)
 	case inquiry:
 		c.onInquiry(w, m)
 	case arrive:
@@ -278,6 +285,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	t.dropLink(w)
+	c.registrations++
 	first := t.rec == nil
 	t.noteArrival(r)
 	t.changed = time.Now()

@@ -312,11 +312,11 @@ const stillExamines = "it is present, but still examines its devices"
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
 	if c.n.looking {
-		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: stillExamines})
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: c.n.examines()})
 	}
 	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: stillExamines})
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: t.examines()})
 		}
 	}
 	slices.SortFunc(out, Missing.compare)

@@ -107,6 +107,13 @@ type Config struct {
 	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
 
+	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell). Nil = they are ignored.
+	Noted func(Note)
+
+	// NoteWait is how long rank 0 waits for the facts of all ranks once all are present, before it calls Verify. 0 = it
+	// does not wait.
+	NoteWait time.Duration
+
 	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
@@ -193,6 +200,7 @@ type Node struct {
 	calls     calls              // pending questions to rank 0
 	probes    map[*wire]*probe   // pings without an answer
 	withdrawn map[string]message // by id, for rank 0: messages of ranks that leave before the launch
+	notes     map[string][]byte  // for rank 0, by kind
 }
 
 // awaitFabric waits for Config.Fabric and adds it to the record.
@@ -279,6 +287,7 @@ func Start(cfg Config) (*Node, error) {
 	n.current, n.looking = self, cfg.Fabric != nil || cfg.Unfit != nil
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes, n.withdrawn = make(map[*wire]*probe), make(map[string]message)
+	n.notes = make(map[string][]byte)
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}

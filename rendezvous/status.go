@@ -127,11 +127,11 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		out = append(out, presentStatus(&n.current, n.looking, n.begin))
+		out = append(out, presentStatus(&n.current, n.examines(), n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
-					s := presentStatus(t.rec, t.looking, t.changed)
+					s := presentStatus(t.rec, t.examines(), t.changed)
 					s.RTT = t.link.roundTrip()
 					out = append(out, s)
 				}
@@ -152,11 +152,9 @@ func (n *Node) ranks() []RankStatus {
 }
 
 // presentStatus describes a container that is present, before the ranks are agreed.
-func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
+func presentStatus(r *Record, examines string, since time.Time) RankStatus {
 	s := recordStatus(r, r.ID, Present, since)
-	if looking {
-		s.Reason = stillExamines
-	}
+	s.Reason = examines
 	return s
 }
 

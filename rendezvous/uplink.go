@@ -109,7 +109,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case stop:
 		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now()})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		u.n.calls.onRelease(m.Call)
@@ -243,6 +243,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.own != nil {
 		u.n.sendOwn()
 	}
+	u.sendNotes()
 	for _, f := range u.n.withdrawn {
 		w.send(f)
 	}

@@ -36,7 +36,8 @@ type message struct {
 	Call    uint64       `json:"call,omitempty"` // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
-	// The clock of the ranks' times; no other time of day goes over the wire.
+	Text    []byte       `json:"text,omitempty"`
+	// The sender's time of day, in answer the clock of the ranks' times.
 	Now      time.Time `json:"now,omitzero"`
 	Deadline time.Time `json:"deadline,omitzero"` // of the wait for all ranks
 
@@ -104,9 +105,11 @@ const (
 	fetch // a rank wants a roster: Hash
 	table // the answer: Roster
 
-	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock
+	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Now
 	ping  // either side asks whether the process at the other end still answers
 	pong  // it does
+
+	note // a rank tells rank 0 about its container: Name = kind of the note, Text, Now
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.
