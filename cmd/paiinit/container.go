@@ -187,7 +187,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if !first {
 		return c.withdraw(ctx, err)
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
