@@ -31,7 +31,7 @@ func (h atTime) WithGroup(name string) slog.Handler { return atTime{h.Handler.Wi
 
 func TestColour(t *testing.T) {
 	var b bytes.Buffer
-	h := Terminal{Colour: true}.Handler(&b, slog.LevelDebug)
+	h := Terminal{colour: true}.Handler(&b, FormatText, slog.LevelDebug)
 	log := slog.New(atTime{h, time.Date(2026, 5, 4, 20, 53, 38, 0, time.UTC)}).With("self", "w-0")
 	log.Info("one")
 	log.Warn("two")
@@ -47,7 +47,7 @@ func TestColour(t *testing.T) {
 func TestWaitingLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
-		log := slog.New(Terminal{Width: func() int { return 65 }}.Handler(&b, slog.LevelInfo)).With("self", "w-0")
+		log := slog.New(Terminal{width: func() int { return 65 }}.Handler(&b, FormatText, slog.LevelInfo)).With("self", "w-0")
 		start := time.Now()
 		log.Info("first")
 		waiting := func(missing string) {
@@ -74,15 +74,15 @@ func TestWaitingLine(t *testing.T) {
 // A file, a narrow or detached terminal, and a level above info get no line that is redrawn.
 func TestNoWaitingLine(t *testing.T) {
 	for name, terminal := range map[string]Terminal{
-		"file": {}, "detached": {Width: func() int { return 0 }}, "narrow": {Width: func() int { return minWidth - 1 }},
+		"file": {}, "detached": {width: func() int { return 0 }}, "narrow": {width: func() int { return minWidth - 1 }},
 	} {
 		var b bytes.Buffer
-		log := slog.New(terminal.Handler(&b, slog.LevelInfo))
+		log := slog.New(terminal.Handler(&b, FormatText, slog.LevelInfo))
 		log.Info("waiting for ranks", "present", 1, "size", 2)
 		require.Contains(t, b.String(), "waiting for ranks (present 1, size 2)\n", name)
 	}
 	var b bytes.Buffer
-	log := slog.New(Terminal{Width: func() int { return 80 }}.Handler(&b, slog.LevelWarn))
+	log := slog.New(Terminal{width: func() int { return 80 }}.Handler(&b, FormatText, slog.LevelWarn))
 	log.Warn("waiting for ranks", "present", 1)
 	require.Contains(t, b.String(), "waiting for ranks (present 1)\n")
 }
