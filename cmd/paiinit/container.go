@@ -109,8 +109,8 @@ func (c *container) identify(ctx context.Context) error {
 	c.routine("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rank, "size", size, "slots", c.job.Slots, "secret", source,
 		"fingerprint", fingerprint, "version", version,
-		joblog.Text(fmt.Sprintf("paiinit %s, job %q (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
-			version, c.job.ID, c.job.System, rank, size, c.job.Slots, source, fingerprint)))
+		joblog.Text(fmt.Sprintf("paiinit %s, job %s (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
+			version, cmp.Or(c.job.ID, "unnamed"), c.job.System, rank, size, c.job.Slots, source, fingerprint)))
 	if c.job.Sign != "" {
 		c.log.Warn("this container runs its command alone, although a variable speaks of a job of several",
 			"phase", "identify", "variable", c.job.Sign, "hint", "if that is right, set PAIINIT_SIZE=1 (--size 1); "+
@@ -168,7 +168,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	c.mark("gather")
 	c.routine("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
-		joblog.Text(fmt.Sprintf("all %d ranks are present after %s, this one is rank %d; network: %s",
+		joblog.Text(fmt.Sprintf("all %d ranks are present after %s (this one is rank %d); %s",
 			len(roster.Members), joblog.Seconds(c.elapsed()), self.Rank, verdict)))
 	return a, nil
 }

@@ -135,7 +135,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 	in := make(signals.Queue, 64)
 	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
-		a.log.Info("replaced a word of the Azure ML job specification with its value",
+		a.log.Debug("replaced a word of the Azure ML job specification with its value",
 			"phase", "launch", "word", v.Name, "value", v.Value)
 	}
 	return launch.Command{
@@ -150,9 +150,8 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
 	c.mark("launch")
 	line := strings.Join(cmd.Args, " ")
-	text := joblog.Text(fmt.Sprintf("launching %s (%s)", line, strings.TrimSpace(fmt.Sprintln(where...))))
 	c.routine("launching", slices.Concat([]any{"phase", "launch", "command", line}, where,
-		[]any{"elapsed", c.elapsed(), text})...)
+		[]any{"elapsed", c.elapsed(), joblog.Text("launching " + line)})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
 		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
