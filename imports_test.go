@@ -89,7 +89,7 @@ var imports = map[string]struct {
 		"it derives keys without any I/O through which a key could leak",
 	},
 	"joblog": {
-		nil,
+		[]string{"golang.org/x/sys"},
 		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence of theirs",
 	},
 	"launch": {

@@ -40,7 +40,7 @@ func run(args []string, agent pid1.Agent) int {
 		if len(args) == 1 && isSingle(ctx, agent.Environ) {
 			return &bareError{}
 		}
-		s.stderr = stderr
+		s.stderr, s.unnamed = stderr, stderr.Logger(s.logTo(agent.Environ))
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -56,7 +56,11 @@ func run(args []string, agent pid1.Agent) int {
 		line = append(line, "hint", h)
 	}
 	stderr.Ending()
-	log := stderr.Logger(s.logFormat == "json", s.logLevel)
+	log := s.unnamed
+	if log == nil {
+		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
+		log = stderr.Logger(s.logTo(agent.Environ))
+	}
 	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}

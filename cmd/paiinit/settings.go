@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/inspect"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/stderrlog"
@@ -51,6 +53,7 @@ type settings struct {
 	logFormat string
 	logLevel  slog.Level
 	stderr    *stderrlog.Log
+	unnamed   *slog.Logger // the log before this container knows its name; nil = the command line is wrong
 }
 
 // loginSettings say who may log in to this container, and with which keys.
@@ -114,11 +117,19 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job (with --exec all), or rank0", ""),
 		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
 	), cmdline.In(cmdline.Log,
-		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text or json", "text", "json"),
+		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text (for people), logfmt or json",
+			string(joblog.FormatText), string(joblog.FormatLogfmt), string(joblog.FormatJSON)),
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error", "info", "debug", "warn", "error"),
 		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
 	))
+}
+
+// logTo returns a handler that writes the log to w as the settings and the terminal on standard error want it.
+func (s *settings) logTo(environ []string) func(w io.Writer) slog.Handler {
+	return func(w io.Writer) slog.Handler {
+		return joblog.On(os.Stderr, environ).Handler(w, joblog.Format(s.logFormat), s.logLevel)
+	}
 }
 
 func runFlags() []cli.Flag { return append(jobFlags(), ownFlags(new(settings))...) }
