@@ -24,7 +24,7 @@ func (cfg *Config) uptime() int {
 	return int(max(1, time.Since(cfg.Started).Milliseconds()))
 }
 
-// noteRegistered stores when a rank registered, and when its container had started: Uptime needs no comparison of clocks.
+// noteRegistered stores when a rank registered and when its container had started, by this container's clock alone.
 func (c *coordinator) noteRegistered(t *target, r *Record) {
 	c.last, t.arrived, t.started, t.dialled = t, time.Now(), time.Time{}, attempts{}
 	if r.Uptime > 0 {
