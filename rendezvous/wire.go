@@ -97,7 +97,9 @@ const (
 
 	// Questions over connections that are dialled for them, to any rank.
 	announce // a rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record
-	lead     // the answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0
+	// The answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0; Reason = why rank 0
+	// cannot connect to the rank that waits.
+	lead
 	// A rank asks whether the receiver sees another one: Record. Last asks for the verdict on a lost rank 0, with
 	// Outcome if the sender knows it.
 	look
