@@ -2,14 +2,17 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -206,31 +209,126 @@ func TestBoard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		ranks := workers("worker", 0, 3, 8)
-		require.Empty(t, b.Compare(ranks))
-		require.Empty(t, b.Suspects())
+		compare := func() []string {
+			drifts, _ := b.Compare(ranks)
+			return Lines(drifts)
+		}
+		require.Empty(t, compare())
+		require.Empty(t, b.Suspects(ranks))
 		b.Skew("worker-0", time.Hour, 0) // without facts
 
-		ids := []string{"worker-0", "worker-1", "worker-2"}
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
 		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-0", Encode(facts("libnccl=2.18")), 0) })
 		time.AfterFunc(200*time.Millisecond, func() { b.Put("worker-1", Encode(facts("libnccl=2.16")), 90*time.Second) })
-		require.Equal(t, []string{"worker-2"}, b.Await(soon, ids))
+		require.Equal(t, ranks[2:], b.Await(soon, ranks))
 		require.Equal(t, time.Second, time.Since(begin))
-		require.Equal(t, []string{"libnccl  2.18 on worker-0; 2.16 on worker-1"}, Lines(b.Compare(ranks)))
+		require.Equal(t, []string{"libnccl  2.18 on worker-0; 2.16 on worker-1"}, compare())
 
 		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-2", Encode(facts("libnccl=2.18")), -2*time.Second) })
-		require.Empty(t, b.Await(t.Context(), ids))
+		require.Empty(t, b.Await(t.Context(), ranks))
 		require.Equal(t, 1100*time.Millisecond, time.Since(begin))
 
-		require.Equal(t, []string{"worker-1", "worker-2"}, b.Suspects())
+		require.Equal(t, ranks[1:], b.Suspects(ranks))
 		b.Skew("worker-1", -90*time.Second, time.Millisecond)
 		b.Skew("worker-2", 1500*time.Millisecond, time.Second) // may be less than a second
 		require.Equal(t, []string{
 			"libnccl  2.18 on worker-0, worker-2; 2.16 on worker-1",
 			"clock    as on rank 0 on worker-0, worker-2; 1m30s behind rank 0 on worker-1",
-		}, Lines(b.Compare(ranks)))
-		require.Len(t, b.Last(), 2)
+		}, compare())
+	})
+}
+
+func TestCheck(t *testing.T) {
+	const drifted = "NCCL_ALGO  Ring on worker-0; Tree on worker-1"
+	put := func(c *Check, values ...string) []Rank {
+		for i, value := range values {
+			if value != "" {
+				c.Put(fmt.Sprintf("worker-%d", i), Encode(facts("NCCL_ALGO="+value)), 0)
+			}
+		}
+		return workers("worker", 0, len(values), 0)
+	}
+	t.Run("refuse", func(t *testing.T) {
+		for _, tt := range []struct {
+			mode   string
+			values []string
+			reason string
+			retry  bool
+		}{
+			{CheckRequire, []string{"Ring", "Tree"}, "the ranks differ, and --check is require:\n  " + drifted, false},
+			{CheckRequire, []string{"Ring", "Ring"}, "", false},
+			{CheckRequire, []string{"Ring", ""}, "--check is require, but these ranks have not told their facts within 1s: " +
+				"worker-1; give every rank the same --check", true},
+			{CheckRequire, []string{""}, "", false},
+			{CheckWarn, []string{"Ring", "Tree"}, "", false},
+			{CheckOff, []string{"Ring", "Tree"}, "", false},
+		} {
+			c := Check{Mode: tt.mode}
+			reason, retry := c.Refuse(put(&c, tt.values...))
+			require.Equal(t, tt.reason, reason)
+			require.Equal(t, tt.retry, retry)
+		}
+	})
+	t.Run("watch", func(t *testing.T) {
+		for _, tt := range []struct {
+			mode   string
+			values []string
+			skew   time.Duration
+			log    string
+			after  time.Duration
+		}{
+			{CheckWarn, []string{"Ring", "Tree"}, 0, drifted, 0},
+			{CheckWarn, []string{"Ring", "Tree", ""}, 0, drifted, time.Second},
+			{CheckRequire, []string{"Ring", "Ring"}, time.Hour, "clock  as on rank 0 on worker-0; 1h0m0s behind rank 0 on worker-1", 0},
+			{CheckWarn, []string{"Ring", "Ring"}, 0, "", 0},
+			{CheckOff, []string{"Ring", "Tree"}, 0, "", 0},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				var b strings.Builder
+				c := Check{Mode: tt.mode, Log: slog.New(slog.NewJSONHandler(&b, nil))}
+				ranks := put(&c, tt.values...)
+				if tt.skew != 0 {
+					c.Put("worker-1", Encode(facts("NCCL_ALGO=Ring")), tt.skew)
+				}
+				begin := time.Now()
+				c.Watch(t.Context(), ranks, func(context.Context, int) (ahead, bound time.Duration, ok bool) {
+					return -tt.skew, time.Millisecond, true
+				})
+				require.Equal(t, tt.after, time.Since(begin))
+				if tt.log == "" {
+					require.Empty(t, b.String())
+					return
+				}
+				var line struct{ Msg, Drift string }
+				require.NoError(t, json.Unmarshal([]byte(b.String()), &line), "one line")
+				require.Equal(t, "facts differ between ranks", line.Msg)
+				require.Equal(t, tt.log, line.Drift)
+			})
+		}
+	})
+	t.Run("collect", func(t *testing.T) {
+		for mode, want := range map[string]string{
+			CheckOff: "", "": "", CheckWarn: "rests, tells [[\"GPUs\",\"8\"]]", CheckRequire: "tells [[\"GPUs\",\"8\"]]",
+		} {
+			var did []string
+			rest := func() bool { did = append(did, "rests"); return true }
+			c := Check{Mode: mode}
+			c.Collect(t.Context(), rest, Source{Files: fstest.MapFS{}, GPUs: 8}, func(b []byte) {
+				did = append(did, "tells "+string(b))
+			})
+			require.Equal(t, want, strings.Join(did, ", "), mode)
+		}
+		c := Check{Mode: CheckWarn}
+		c.Collect(t.Context(), func() bool { return false }, Source{}, func([]byte) { require.Fail(t, "the job has ended") })
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		hangs := make(chan struct{})
+		defer close(hangs)
+		c.Collect(ended, func() bool { return true }, Source{Files: fstest.MapFS{}, MTU: func() (int, bool) {
+			<-hangs
+			return 0, false
+		}}, func([]byte) { require.Fail(t, "the facts were not known") })
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -87,10 +88,58 @@ func (c Checked) String() string {
 	return fmt.Sprintf("exit status %d", c.Status)
 }
 
-// Preflights holds the results of all ranks, on rank 0. Its zero value is ready.
+// Preflights runs this container's own check, and holds the results of all ranks on rank 0.
 type Preflights struct {
+	Line string // COMMAND for a shell; "" = there is none
+	Log  *slog.Logger
+
 	mu      sync.Mutex
 	results map[string]Checked // by the ID of the rank
+	ended   chan struct{}      // closed when this container's own has ended; nil = there is none
+}
+
+// Hold returns a channel that gets the value of ready once the preflight has ended. serve is for its goroutine, which
+// ends with ctx. Without a preflight Hold returns ready.
+func (p *Preflights) Hold(ctx context.Context, serve *sync.WaitGroup, ready <-chan []byte) <-chan []byte {
+	if p.Line == "" {
+		return ready
+	}
+	p.ended = make(chan struct{})
+	held := make(chan []byte, 1)
+	serve.Go(func() {
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case v := <-ready:
+			held <- v
+		case <-ctx.Done():
+		}
+	})
+	return held
+}
+
+// Run runs the preflight, if there is one. It tells first that it runs, and then the result, encoded. timeout is the
+// time until rank 0 gives up the missing ranks, 0 = never: the preflight has nine tenths of it, so that its result
+// arrives before.
+func (p *Preflights) Run(ctx context.Context, c Command, timeout time.Duration, tell func([]byte)) {
+	if p.Line == "" {
+		return
+	}
+	tell(Checked{Running: true}.Encode())
+	begin := time.Now()
+	checked := Preflight(ctx, c, p.Line, timeout/10*9)
+	if ctx.Err() != nil {
+		return // it was ended together with this container
+	}
+	if checked.Failed() {
+		p.Log.Warn("the preflight has failed", "phase", "check", "reason", checked.String(),
+			"elapsed", time.Since(begin).Round(time.Millisecond))
+	}
+	tell(checked.Encode())
+	close(p.ended)
 }
 
 // Put notes the result of a rank, and ignores one that it cannot read.

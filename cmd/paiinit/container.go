@@ -43,6 +43,7 @@ type container struct {
 	people    sshd.PersonSessions
 	agreement atomic.Pointer[agreement]
 	timings   sync.Map // phase: seconds from begin to its end
+	checks    checks
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -138,6 +139,9 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
 		Busy: deferUntilLaunched, Launch: postLaunchDelay,
 	}.Start(ctx, &c.serve)()
+	preflight, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.checks.begin(preflight, c)
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -155,6 +159,9 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	self := a.self()
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
+	}
+	if self.Rank == 0 {
+		c.serve.Go(func() { c.checks.facts.Watch(c.running, ranksToCompare(roster.Members), c.node.ClockAhead) })
 	}
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),

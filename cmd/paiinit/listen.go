@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -97,7 +98,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	cfg.Fabric = c.checks.preflight.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
@@ -222,7 +223,12 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate,
+		Late:    c.hearLate, Noted: c.checks.noted,
+	}
+	c.checks.facts.Mode, c.checks.facts.Log = c.compare, c.log
+	c.checks.preflight.Line, c.checks.preflight.Log = c.settings.preflight, c.log
+	if c.compare == inspect.CheckRequire {
+		cfg.NoteWait = inspect.FactsTimeout
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.

@@ -50,6 +50,7 @@ func questions(environ []string) []*cli.Command {
 	return []*cli.Command{
 		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "drift", Usage: "print what differs between the ranks; rank 0 knows it"},
 			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
 		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
@@ -119,6 +120,16 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	if c.Bool("drift") {
+		d, err := ask.Drift(c.Context)
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return printJSON(out, d)
+		}
+		return d.WriteTable(out)
+	}
 	first := true
 	for s, err := range ask.Changes(c.Context) {
 		switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/stderrlog"
 )
@@ -68,6 +69,8 @@ type commandSettings struct {
 	networkHints string
 	rdma         string
 	ssh          string
+	compare      string // --check
+	preflight    string
 }
 
 // usageError is a mistake on the command line.
@@ -118,6 +121,11 @@ func ownFlags(s *settings) []cli.Flag {
 			rdmaAuto, rdmaRequire, rdmaOff),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in the job's PATH: "+
 			"own (hands hosts outside of the job to the image's ssh) or image", sshOwn, sshImage),
+		cmdline.Choice(&s.compare, "check", "MODE", "whether to compare image, libraries and settings of the ranks: "+
+			"warn, require (refuse to launch if they differ) or off",
+			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
+		cmdline.Text(&s.preflight, "preflight", "COMMAND", "command for /bin/sh that must succeed on every rank "+
+			"before the launch", ""),
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "format of the log: text or json", "text", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL",
 			"least severe level that is logged: debug, info, warn or error", "info", "debug", "warn", "error"),
