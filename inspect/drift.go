@@ -18,14 +18,6 @@ type Rank struct {
 	Facts      []Fact // nil = not known, and not compared
 }
 
-// Names returns the IDs and the names of ranks.
-func Names(ranks []Rank) (ids, names []string) {
-	for _, r := range ranks {
-		ids, names = append(ids, r.ID), append(names, r.Name)
-	}
-	return ids, names
-}
-
 // Drift is a fact that differs between ranks that should be equal.
 type Drift struct {
 	Name   string

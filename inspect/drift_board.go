@@ -45,15 +45,28 @@ type Board struct {
 	skews  map[string]time.Duration
 	clocks map[string]string
 	came   chan struct{} // closed and replaced when facts arrive
+
+	preflights map[string][]byte // encoded results, by the ID of the rank
 }
 
-// Put notes the encoded facts of a rank. skew is this container's time of day at the arrival minus the rank's time of
+// The kinds of notes that a rank sends to rank 0.
+const (
+	factsNote     = "facts"
+	preflightNote = "preflight"
+)
+
+// Put notes what a rank has told: its encoded facts, or the result of its preflight. skew is this container's time of day at the arrival minus the rank's time of
 // day when it sent them.
-func (b *Board) Put(id string, encoded []byte, skew time.Duration) {
+func (b *Board) Put(id, kind string, encoded []byte, skew time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.facts == nil {
 		b.facts, b.skews, b.clocks = make(map[string][]byte), make(map[string]time.Duration), make(map[string]string)
+		b.preflights = make(map[string][]byte)
+	}
+	if kind == preflightNote {
+		b.preflights[id] = encoded
+		return
 	}
 	b.facts[id], b.skews[id] = encoded, skew
 	if b.came != nil {

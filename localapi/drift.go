@@ -3,6 +3,7 @@ package localapi
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,20 @@ func (c Client) Drift(ctx context.Context) (*Drift, error) {
 		err = errors.New("reading the answer of paiinit: the comparison is missing")
 	}
 	return a.Drift, err
+}
+
+// PrintDrift asks what differs between the ranks, and prints it as text or as JSON.
+func (c Client) PrintDrift(ctx context.Context, w io.Writer, asJSON bool) error {
+	d, err := c.Drift(ctx)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(d)
+	}
+	return d.WriteTable(w)
 }
 
 // WriteTable prints the differences as text.

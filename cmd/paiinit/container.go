@@ -43,7 +43,6 @@ type container struct {
 	people    sshd.PersonSessions
 	agreement atomic.Pointer[agreement]
 	timings   sync.Map // phase: seconds from begin to its end
-	checks    checks
 }
 
 func newContainer(s settings, agent pid1.Agent) *container {
@@ -141,7 +140,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	}.Start(ctx, &c.serve)()
 	preflight, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c.checks.begin(preflight, c)
+	c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -160,9 +159,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	if self.Rank == 0 {
-		c.serve.Go(func() { c.checks.facts.Watch(c.running, ranksToCompare(roster.Members), c.node.ClockAhead) })
-	}
+	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node)
 	c.mark("gather")
 	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed())

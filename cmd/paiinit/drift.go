@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/launch"
@@ -10,53 +11,26 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-// checks are the site's own check of this container, and on rank 0 the results and the facts of all ranks.
-type checks struct {
-	facts     inspect.Check
-	preflight launch.Preflights
+// checkSetup describes this container for the comparison of the ranks and for its own preflight.
+func (o *opened) checkSetup(id *identity, environ []launch.Var) inspect.Setup {
+	self := o.node.Self()
+	s := inspect.Setup{
+		ID: self.ID, Alone: id.job.Size == 1, Node: o.node, Timeout: id.timeout,
+		Source: inspect.Here(id.agent.Environ, self.Network),
+	}
+	s.Source.Program, s.Source.Words, s.Source.Dir = id.command, id.settings.command, id.dir
+	s.Source.GPUs = id.job.GPUs
+	cmd := launch.Command{Dir: id.dir, Stderr: os.Stderr, Fork: id.agent.StartWithSlack}
+	cmd.Environ, _ = launch.Merge(id.agent.Environ, environ)
+	s.Preflight = func(ctx context.Context, limit time.Duration) (failure string, tail []string) {
+		return launch.Preflight(ctx, cmd, id.preflight, limit)
+	}
+	return s
 }
 
-func (k *checks) noted(n rendezvous.Note) {
-	if n.Kind == rendezvous.Facts {
-		k.facts.Put(n.ID, n.Text, n.Skew)
-	} else {
-		k.preflight.Put(n.ID, n.Text)
-	}
-}
-
-// begin runs the preflight until ctx ends, and tells rank 0 the facts of this container.
-func (k *checks) begin(ctx context.Context, c *container) {
-	self := c.node.Self()
-	tell := func(kind string) func([]byte) {
-		return func(text []byte) {
-			k.noted(rendezvous.Note{ID: self.ID, Kind: kind, Text: text})
-			c.node.Tell(kind, text)
-		}
-	}
-	rest := func() bool { // until after the launch, or into a long wait
-		soon, cancel := context.WithTimeout(c.running, postLaunchDelay)
-		defer cancel()
-		_, _ = c.node.Gather(soon)
-		return c.node.Rest(c.running, deferUntilLaunched)
-	}
-	if c.job.Size != 1 {
-		s := inspect.Here(c.agent.Environ, self.Network)
-		s.Program, s.Words, s.Dir, s.GPUs = c.command, c.settings.command, c.dir, c.job.GPUs
-		c.serve.Go(func() { k.facts.Collect(c.running, rest, s, tell(rendezvous.Facts)) })
-	}
-	cmd := launch.Command{Dir: c.dir, Stderr: os.Stderr, Fork: c.agent.StartWithSlack}
-	cmd.Environ, _ = launch.Merge(c.agent.Environ, c.agreed().position().Variables())
-	c.serve.Go(func() { k.preflight.Run(ctx, cmd, c.timeout, tell(rendezvous.Preflight)) })
-}
-
-// refuse returns the outcome of a job whose preflights have failed, or whose ranks differ with --check require.
-func (k *checks) refuse(r rendezvous.Roster) *rendezvous.Outcome {
-	ranks := ranksToCompare(r.Members)
-	if reason := k.preflight.Refuse(inspect.Names(ranks)); reason != "" {
-		return &rendezvous.Outcome{Status: statusUnmendable, Reason: reason}
-	}
-	reason, retry := k.facts.Refuse(ranks)
-	switch {
+// refuseChecked returns the outcome of a job whose preflights have failed, or whose ranks differ with --check require.
+func (o *opened) refuseChecked(r rendezvous.Roster) *rendezvous.Outcome {
+	switch reason, retry := o.checks.Refuse(ranksToCompare(r.Members)); {
 	case retry:
 		return &rendezvous.Outcome{Status: statusRetry, Reason: reason}
 	case reason != "":
@@ -76,14 +50,9 @@ func ranksToCompare(members []rendezvous.Member) (ranks []inspect.Rank) {
 
 // Drift returns what differs between the ranks, on rank 0.
 func (a answers) Drift() (*localapi.Drift, *localapi.Refusal) {
-	r := a.c.agreed().roster.Members
-	switch {
-	case len(r) == 0:
-		return nil, &localapi.Refusal{Exit: statusRetry, Text: "the ranks are compared once all are present"}
-	case r[0].Nonce != a.c.nonce:
-		return nil, &localapi.Refusal{Exit: statusUsage, Text: "rank 0 compares the ranks; " +
-			"ask there: paiinit rsh " + r[0].Alias + " paiinit status --drift"}
+	rows, absent, err := a.c.checks.Table()
+	if err != nil {
+		return nil, &localapi.Refusal{Exit: statusUsage, Text: err.Error()}
 	}
-	rows, absent := a.c.checks.facts.Table(ranksToCompare(r))
-	return &localapi.Drift{Mode: a.c.compare, Size: len(r), Absent: absent, Rows: rows}, nil
+	return &localapi.Drift{Mode: a.c.compare, Size: len(a.c.agreed().roster.Members), Absent: absent, Rows: rows}, nil
 }

@@ -31,7 +31,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		}
 	}
 	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
-		c.checkExec, c.checkLaunchers, c.checkFabric, c.checks.refuse,
+		c.checkExec, c.checkLaunchers, c.checkFabric, c.refuseChecked,
 	} {
 		if o := refuse(r); o != nil {
 			return o

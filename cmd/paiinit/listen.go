@@ -36,6 +36,7 @@ type opened struct {
 	node         *rendezvous.Node
 	server       *sshd.Server
 	pool         *rsh.Pool
+	checks       *inspect.Check
 
 	cancelSelfCheck    context.CancelFunc // ends the proof that the server refuses logins without the job's key
 	cancelVersionQuery context.CancelFunc
@@ -98,7 +99,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.checks.preflight.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
+	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
@@ -211,6 +212,7 @@ func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
+	c.checks = inspect.NewCheck(c.compare, c.settings.preflight, c.log)
 	cfg := rendezvous.Config{
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
@@ -223,12 +225,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate, Noted: c.checks.noted,
-	}
-	c.checks.facts.Mode, c.checks.facts.Log = c.compare, c.log
-	c.checks.preflight.Line, c.checks.preflight.Log = c.settings.preflight, c.log
-	if c.compare == inspect.CheckRequire {
-		cfg.NoteWait = inspect.FactsTimeout
+		Late:    c.hearLate, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.

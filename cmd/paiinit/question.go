@@ -121,14 +121,7 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 func showStatus(c *cli.Context, ask localapi.Client) error {
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
 	if c.Bool("drift") {
-		d, err := ask.Drift(c.Context)
-		switch {
-		case err != nil:
-			return err
-		case asJSON:
-			return printJSON(out, d)
-		}
-		return d.WriteTable(out)
+		return ask.PrintDrift(c.Context, out, asJSON)
 	}
 	first := true
 	for s, err := range ask.Changes(c.Context) {
