@@ -17,8 +17,9 @@ const (
 )
 
 // factsTimeout is how long rank 0 waits for the facts of all ranks once all are present. factsDelay keeps what is
-// collected later away from the launch.
+// collected later away from the launch; overloaded ranks tell their facts within lateFacts.
 const (
+	lateFacts    = 10 * time.Second
 	factsTimeout = time.Second
 	factsDelay   = 100 * time.Millisecond
 )
@@ -136,8 +137,18 @@ func (c *Check) Agreed(running context.Context, serve *sync.WaitGroup, ranks []R
 	}
 }
 
+// watch warns once: after factsTimeout if the facts that are there differ, else after lateFacts.
 func (c *Check) watch(ctx context.Context, node Node) {
-	soon, cancel := context.WithTimeout(ctx, factsTimeout)
+	for _, timeout := range []time.Duration{factsTimeout, lateFacts} {
+		if c.warn(ctx, node, timeout) {
+			return
+		}
+	}
+}
+
+// warn reports whether nothing is left to do: it has warned, or compared all ranks.
+func (c *Check) warn(ctx context.Context, node Node, timeout time.Duration) bool {
+	soon, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c.Await(soon, c.ranks)
 	measuring, cancel := context.WithTimeout(ctx, factsTimeout)
@@ -147,12 +158,13 @@ func (c *Check) watch(ctx context.Context, node Node) {
 			c.Skew(r.ID, ahead, bound)
 		}
 	}
-	drifts, _ := c.Compare(c.ranks)
+	drifts, absent := c.Compare(c.ranks)
 	if !Warn(drifts) || ctx.Err() != nil {
-		return
+		return len(absent) == 0
 	}
 	c.Log.Warn("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
 		"hint", "paiinit status --drift prints them again; --check off ends the comparison")
+	return true
 }
 
 // Table returns, on rank 0 after the launch, a row for each value of a fact that differs, and the ranks whose facts are

@@ -321,6 +321,7 @@ func TestRankZeroWarns(t *testing.T) {
 			"clock  as on rank 0 on worker-0; 1h0m0s behind rank 0 on worker-1", 0,
 		},
 		{CheckWarn, 0, []string{"Ring", "Ring"}, 0, "", 0},
+		{CheckWarn, 0, []string{"Ring", "Ring", ""}, 0, "", 11 * time.Second},
 		{CheckWarn, 0, []string{"Ring"}, 0, "", 0},
 		{CheckWarn, 1, []string{"Ring", "Tree"}, 0, "", 0},
 		{CheckOff, 0, []string{"Ring", "Tree"}, 0, "", 0},
@@ -356,6 +357,21 @@ func TestRankZeroWarns(t *testing.T) {
 			require.Equal(t, tt.log, line.Drift)
 		})
 	}
+}
+
+// Facts that come late are compared as well.
+func TestRankZeroWarnsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		c := NewCheck(CheckWarn, "", slog.New(slog.NewTextHandler(&b, nil)))
+		ranks := put(c, "Ring", "")
+		var serve sync.WaitGroup
+		c.Agreed(t.Context(), &serve, ranks, 0, &testNode{})
+		time.Sleep(5 * time.Second)
+		put(c, "", "Tree")
+		serve.Wait()
+		require.Equal(t, 1, strings.Count(b.String(), drifted))
+	})
 }
 
 func TestFactsAreToldBesideTheLaunch(t *testing.T) {
