@@ -107,8 +107,9 @@ type Config struct {
 	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
 
-	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell). Nil = they are ignored.
-	Noted func(Note)
+	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell): the rank's ID, and rank 0's
+	// time of day at the arrival minus the rank's time of day when it sent the note. Nil = they are ignored.
+	Noted func(id, kind string, text []byte, skew time.Duration)
 
 	// NoteWait is how long rank 0 waits for the facts of all ranks once all are present, before it calls Verify. 0 = it
 	// does not wait.

@@ -149,6 +149,9 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
 		Busy: deferUntilLaunched, Launch: postLaunchDelay,
 	}.Start(ctx, &c.serve)()
+	preflight, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -168,6 +171,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
+	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node)
 	c.mark("gather")
 	c.routine("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),

@@ -30,7 +30,9 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 				first.Alias, first.Version, m.Alias, m.Version)}
 		}
 	}
-	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{c.checkExec, c.checkLaunchers, c.checkFabric} {
+	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
+		c.checkExec, c.checkLaunchers, c.checkFabric, c.refuseChecked,
+	} {
 		if o := refuse(r); o != nil {
 			return o
 		}

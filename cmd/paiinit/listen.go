@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -35,6 +36,7 @@ type opened struct {
 	node         *rendezvous.Node
 	server       *sshd.Server
 	pool         *rsh.Pool
+	checks       *inspect.Check
 
 	cancelSelfCheck    context.CancelFunc // ends the proof that the server refuses logins without the job's key
 	cancelVersionQuery context.CancelFunc
@@ -97,7 +99,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
@@ -215,6 +217,7 @@ func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
+	c.checks = inspect.NewCheck(c.compare, c.settings.preflight, c.log)
 	cfg := rendezvous.Config{
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
@@ -227,7 +230,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate,
+		Late:    c.hearLate, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.

@@ -52,6 +52,7 @@ func questions(environ []string) []*cli.Command {
 		command("status", "", "print which ranks are present, which are missing, and why",
 			"paiinit status --watch\nkubectl exec POD -- paiinit status", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			&cli.BoolFlag{Name: "drift", Usage: "print what differs between the ranks; rank 0 knows it"},
 			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"},
 			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
 				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
@@ -139,6 +140,9 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		return showTimeline(c, ask)
 	}
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	if c.Bool("drift") {
+		return ask.PrintDrift(c.Context, out, asJSON)
+	}
 	first := true
 	for s, err := range ask.Changes(c.Context) {
 		switch {

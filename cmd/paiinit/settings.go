@@ -75,6 +75,8 @@ type commandSettings struct {
 	networkHints string
 	rdma         string
 	ssh          string
+	compare      string // --check
+	preflight    string
 }
 
 // usageError is a mistake on the command line.
@@ -103,6 +105,9 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(&s.exec, "exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
 		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
 		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
+		cmdline.Choice(&s.compare, "check", "MODE", "differences of the ranks: warn, require (none) or off",
+			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
+		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
 	), cmdline.In(cmdline.Network,
 		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret (or PAIINIT_SECRET)", ""),
