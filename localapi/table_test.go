@@ -22,19 +22,19 @@ func (j *changingJob) Status(ctx context.Context) *Status {
 func TestChanges(t *testing.T) {
 	c := startServer(t, &changingJob{newJob(), []Phase{Gathering, Gathering, Ended, Gathering}})
 	var seen []Phase
-	for s, err := range c.Changes(t.Context()) {
+	for s, err := range c.Changes(t.Context(), false) {
 		require.NoError(t, err)
 		seen = append(seen, s.Phase)
 	}
 	require.Equal(t, []Phase{Gathering, Ended}, seen)
 
-	for s, err := range c.Changes(t.Context()) {
+	for s, err := range c.Changes(t.Context(), false) {
 		require.NoError(t, err)
 		require.Equal(t, Gathering, s.Phase)
 		break // without a second question, for which there is no phase
 	}
 	seen = nil
-	for _, err := range (Client{Socket: "/nowhere"}).Changes(t.Context()) {
+	for _, err := range (Client{Socket: "/nowhere"}).Changes(t.Context(), false) {
 		var dial *DialError
 		require.ErrorAs(t, err, &dial)
 		seen = append(seen, "")

@@ -37,7 +37,7 @@ func (p *Peer) display() string { return Display(p.Own, p.ID) }
 // SetName adds the container's own name to this container's record; the roster holds it if it comes in time.
 func (n *Node) SetName(name string) {
 	n.post(func() {
-		if n.phase == Gathering {
+		if n.phase == Gathering && name != n.current.Own {
 			n.current.Own = name
 			n.amend()
 		}

@@ -137,7 +137,7 @@ func (n *Node) ranks() []RankStatus {
 			}
 		} else {
 			for _, r := range n.find.heard {
-				out = append(out, recordStatus(&r, r.ID, Heard, n.begin))
+				out = append(out, recordStatus(&r, r.statusAlias(), Heard, n.begin))
 			}
 		}
 		for _, m := range n.missing() {
@@ -152,11 +152,19 @@ func (n *Node) ranks() []RankStatus {
 
 // presentStatus describes a container that is present, before the ranks are agreed.
 func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
-	s := recordStatus(r, r.ID, Present, since)
+	s := recordStatus(r, r.statusAlias(), Present, since)
 	if looking {
 		s.Reason = stillExamines
 	}
 	return s
+}
+
+// statusAlias returns the id of a container whose rank is not agreed yet, or its name for people where that is a nonce.
+func (r *Record) statusAlias() string {
+	if r.ID == r.Nonce {
+		return r.display()
+	}
+	return r.ID
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {

@@ -17,6 +17,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/secret"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -151,5 +152,8 @@ func (id *identity) findCommand() error {
 	}
 	return err
 }
+
+// display returns the name of this container for people.
+func (id *identity) display() string { return rendezvous.Display(id.job.Name, id.job.Alias) }
 
 func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

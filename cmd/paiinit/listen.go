@@ -110,6 +110,9 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	}
 	c.tellLauncher(serving)
+	c.serve.Go(func() {
+		c.node.SetName(c.job.AskName(serving, os.DirFS("/"), netif.Resolver{}, c.node.Self().Addr.Addr()))
+	})
 	if c.port.Number() != c.job.Port {
 		c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
 	}
@@ -214,7 +217,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order,
-			Nonce: c.nonce, Host: c.host, Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
+			Nonce: c.nonce, Host: c.host, Own: c.job.Own(), Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
 			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.ownLauncher(id),
 		},
 		Size: max(c.job.Size, 0), Port: c.port,
@@ -246,8 +249,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		}
 		if p.Host != "" && p.Port > 0 {
 			cfg.Peers = append(cfg.Peers, rendezvous.Peer{
-				ID: rendezvous.MakeID(p.Role, p.Index, ""), Rank: p.Rank, Host: p.Host, Port: p.Port,
-				Slots: p.Slots, Decided: p.Decided,
+				ID: rendezvous.MakeID(p.Role, p.Index, ""), Own: p.Own(), Rank: p.Rank,
+				Host: p.Host, Port: p.Port, Slots: p.Slots, Decided: p.Decided,
 			})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -50,7 +50,8 @@ func questions(environ []string) []*cli.Command {
 	return []*cli.Command{
 		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+			&cli.BoolFlag{Name: "watch", Usage: "show every change until the job ends"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "also print one row for each rank"}),
 		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
 		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
@@ -119,8 +120,12 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	view := localapi.View{Out: out, Layout: localapi.Layout{All: c.Bool("all"), Display: rendezvous.Display}}
+	if watch && !asJSON && early.IsTerminal(1) && os.Getenv("TERM") != "dumb" {
+		view.Size = localapi.TerminalSize
+	}
 	first := true
-	for s, err := range ask.Changes(c.Context) {
+	for s, err := range ask.Changes(c.Context, view.Size != nil) {
 		switch {
 		case err != nil && first:
 			return err
@@ -131,11 +136,8 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 			err = json.NewEncoder(out).Encode(s) // one line for each change
 		case asJSON:
 			err = printJSON(out, s)
-		case first:
-			err = sayStatus(out, s, time.Now())
 		default:
-			_, _ = fmt.Fprintln(out) // sayStatus meets the same error
-			err = sayStatus(out, s, time.Now())
+			err = view.Show(s, time.Now())
 		}
 		if err != nil || !watch {
 			return err
@@ -143,14 +145,4 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		first = false
 	}
 	return nil
-}
-
-// sayStatus prints a status as text.
-func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
-	e := missing(s)
-	ranks := e.Error()
-	if len(e.Missing) == 0 {
-		ranks = fmt.Sprintf("%d of %s ranks are present", e.Present, known(s.Size, "unknown"))
-	}
-	return s.WriteTable(w, ranks, now)
 }

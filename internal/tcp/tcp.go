@@ -86,3 +86,17 @@ func (l *Loss) Explain(err error) error {
 	}
 	return err
 }
+
+// RoundTrip returns the round trip of a connection as the kernel has measured it on what went over it; 0 = unknown. It
+// sends nothing.
+func RoundTrip(conn net.Conn) time.Duration {
+	var rtt time.Duration
+	_ = onSocket(conn, func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			rtt = time.Duration(info.Rtt) * time.Microsecond
+		}
+		return err
+	})
+	return rtt
+}
