@@ -24,6 +24,8 @@ type Layout struct {
 	All   bool // also one row for each rank
 	// Display joins a container's own name and its alias to the rank's name for people; nil = the alias alone.
 	Display func(own, alias string) string
+	// Fold replaces neighbours among names by ranges; nil = it does not.
+	Fold func(names []string) []string
 }
 
 // WriteTable prints a status as text: the phase in words, this rank, the ranks that are not here with the reasons, and
@@ -37,14 +39,14 @@ func (l Layout) lines(s *Status, now time.Time) []string {
 	l.Width = cmp.Or(l.Width, usualWidth)
 	out := l.wrap(s.headline(now), "", "    ")
 	out = append(out, l.wrap(l.self(s), "", "    ")...)
+	if details := s.details(); l.All && details != "" {
+		out = append(out, l.wrap(details, "", "    ")...)
+	}
 	if s.Outcome != nil && s.Outcome.Reason != "" {
 		out = append(out, "")
 		for line := range strings.Lines(s.Outcome.Reason) {
 			out = append(out, l.wrap(printable(line), "    ", "    ")...)
 		}
-	}
-	if l.All {
-		out = append(out, l.wrap(s.details(), "", "    ")...)
 	}
 	out = append(append(out, ""), l.rows(s.Ranks, s, now)...)
 	if l.All && len(s.Ranks) > 0 {
@@ -88,7 +90,9 @@ func (s *Status) present() string {
 	switch {
 	case s.Size < 0:
 		return fmt.Sprintf("%d %s present", here, are)
-	case s.Size == here && here > 1:
+	case s.Size == here && here == 2:
+		return "both ranks are present"
+	case s.Size == here && here > 2:
 		return fmt.Sprintf("all %d ranks are present", here)
 	}
 	return fmt.Sprintf("%d of %d %s present", here, s.Size, are)
@@ -111,7 +115,7 @@ func (l Layout) self(s *Status) string {
 	if name == "" {
 		return "this is " + rank
 	}
-	return "this is " + rank + ", " + name
+	return "this is " + l.short(name) + ", " + rank
 }
 
 // details says what people need seldom.
@@ -145,6 +149,16 @@ func (c Client) Titles(ctx context.Context, display func(own, alias string) stri
 		}
 	}
 	return titles
+}
+
+// short cuts a name so that it fits on a line with other words. Role and index stay whole.
+func (l Layout) short(name string) string {
+	most := max(l.Width-36, 20)
+	own, alias, paired := strings.Cut(name, " (")
+	if !paired || len(alias) > most/2 {
+		return cut(name, most)
+	}
+	return cut(own, most-len(alias)-2) + " (" + alias
 }
 
 // The classes of groups, in the order in which they are printed.
@@ -231,18 +245,20 @@ func sinceText(ranks []Rank, now time.Time) string {
 	return " for " + duration(longest)
 }
 
-// names lists a few of the ranks.
+// names lists some of the ranks: their numbers stand beside.
 func (l Layout) names(ranks []Rank) string {
 	const most = 6
 	var list []string
-	for _, r := range ranks[:min(len(ranks), most)] {
-		list = append(list, l.title(&r))
+	for _, r := range ranks {
+		list = append(list, l.short(l.title(&r)))
 	}
-	text := strings.Join(list, ", ")
-	if more := len(ranks) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
+	if l.Fold != nil {
+		list = l.Fold(list)
 	}
-	return text
+	if len(list) > most {
+		list = append(list[:most], "...")
+	}
+	return strings.Join(list, ", ")
 }
 
 // impersonal returns the reason without the rank's own addresses and names.
@@ -338,10 +354,10 @@ func rankList(ranks []Rank) string {
 
 // each prints one row for each rank: where it is, since when it has its state, and the round trip from rank 0.
 func (l Layout) each(ranks []Rank, now time.Time) []string {
-	const fixed = 6 + 9 + 8 + 8 // RANK, STATE, FOR and RTT with two blanks after each
+	const fixed = 6 + 9 + 8 + 9 // RANK, STATE, FOR and RTT with two blanks after each
 	names, widest := make([]string, len(ranks)), 4
 	for i, r := range ranks {
-		names[i] = l.title(&r)
+		names[i] = l.short(l.title(&r))
 		widest = max(widest, len(names[i]))
 	}
 	longest := 7
@@ -350,7 +366,7 @@ func (l Layout) each(ranks []Rank, now time.Time) []string {
 	}
 	widest = min(widest, max(l.Width-fixed-2-longest, 20))
 	row := func(rank, name, state, since, rtt, address string) string {
-		line := fmt.Sprintf("%-4s  %-*s  %-7s  %-6s  %-6s  %s", rank, widest, cut(name, widest), state, since, rtt,
+		line := fmt.Sprintf("%-4s  %-*s  %-7s  %-6s  %-7s  %s", rank, widest, cut(name, widest), state, since, rtt,
 			cut(address, l.Width-fixed-widest-2))
 		return strings.TrimRight(line, " ")
 	}
@@ -365,7 +381,7 @@ func (l Layout) each(ranks []Rank, now time.Time) []string {
 			since = duration(now.Sub(r.Since))
 		}
 		if r.RTT > 0 {
-			rtt = strconv.FormatFloat(r.RTT, 'g', 3, 64) + "ms"
+			rtt = strconv.FormatFloat(r.RTT, 'f', max(0, 3-len(strconv.Itoa(int(r.RTT)))), 64) + "ms"
 		}
 		out = append(out, row(rank, names[i], string(r.State), since, rtt, r.address()))
 	}
@@ -390,7 +406,7 @@ func duration(d time.Duration) string {
 	case s < 24*3600:
 		return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
 	}
-	return fmt.Sprintf("%dd%02dh", s/(24*3600), s/3600%24)
+	return fmt.Sprintf("%dd%02dh", min(s/(24*3600), 999), s/3600%24)
 }
 
 // printable replaces control characters: another rank's reason must not move the cursor.

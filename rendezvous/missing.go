@@ -154,19 +154,27 @@ func shorten(missing []Missing) []Missing {
 }
 
 func foldNames(missing []Missing) string {
-	var out []string
-	for len(missing) > 0 {
-		name, run := missing[0].Name, 1
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		names[i] = m.Name
+	}
+	return strings.Join(FoldNames(names), ",")
+}
+
+// FoldNames replaces neighbours among the names of ranks by ranges.
+func FoldNames(names []string) (out []string) {
+	for len(names) > 0 {
+		name, run := names[0], 1
 		if nth, ok := sequence(name); ok {
-			for run < len(missing) && missing[run].Name == nth(run, run) {
+			for run < len(names) && names[run] == nth(run, run) {
 				run++
 			}
 			name = nth(0, run-1)
 		}
 		out = append(out, name)
-		missing = missing[run:]
+		names = names[run:]
 	}
-	return strings.Join(out, ",")
+	return out
 }
 
 // sequence returns a function that writes the names which follow a name by their numbers, from the first to the last,

@@ -120,7 +120,9 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
-	view := localapi.View{Out: out, Layout: localapi.Layout{All: c.Bool("all"), Display: rendezvous.Display}}
+	view := localapi.View{Out: out, Layout: localapi.Layout{
+		All: c.Bool("all"), Display: rendezvous.Display, Fold: rendezvous.FoldNames,
+	}}
 	if watch && !asJSON && early.IsTerminal(1) && os.Getenv("TERM") != "dumb" {
 		view.Size = localapi.TerminalSize
 	}
