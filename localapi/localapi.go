@@ -69,7 +69,7 @@ type Rank struct {
 	Fabric string    `json:"fabric"`
 	// Name is the container's name in its scheduler's tools, as far as the environment tells it; otherwise Alias.
 	Name string  `json:"name"`
-	RTT  float64 `json:"rtt_ms"` // round trip from rank 0, as the kernel has measured it; 0 = unknown
+	RTT  float64 `json:"rtt_ms"` // the shortest round trip from rank 0 of the last minutes; 0 = unknown
 }
 
 // Host is one line of a host list. The field names are those of the wire format.

@@ -53,6 +53,8 @@ type Missing struct {
 
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
+
+	alias, own string // of a rank that the environment does not list
 }
 
 // compare orders by rank; -1, unknown, comes last.
@@ -244,7 +246,9 @@ func (c *coordinator) missing() []Missing {
 			count--
 		}
 	}
-	if count > 0 {
+	if gaps := c.gaps(count); gaps != nil {
+		out = append(out, gaps...)
+	} else if count > 0 {
 		name := "1 rank"
 		if count > 1 {
 			name = fmt.Sprintf("%d ranks", count)
@@ -287,7 +291,9 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
-			out = append(out, Missing{p.Rank, p.display(), "not heard by gossip", incompatible, nil})
+			out = append(out, Missing{
+				Rank: p.Rank, Name: p.display(), Reason: "not heard by gossip", incompatible: incompatible,
+			})
 		}
 	}
 	return out

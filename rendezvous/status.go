@@ -32,7 +32,7 @@ type RankStatus struct {
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
 	Fabric   []byte    `json:"fabric"` // as in Record
-	// RTT is the round trip from rank 0 as the kernel has measured it on the control connection; 0 = unknown.
+	// RTT is the shortest round trip of rank 0's control connection that the kernel has measured lately; 0 = unknown.
 	RTT time.Duration `json:"rtt,omitempty"`
 }
 
@@ -194,6 +194,9 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 func (n *Node) missingStatus(m Missing) RankStatus {
 	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Slots: -1, GPUs: -1}
 	s.Since = n.begin
+	if m.alias != "" {
+		s.Alias, s.Own = m.alias, m.own
+	}
 	for _, p := range n.cfg.Peers {
 		if p.display() == m.Name {
 			s.Alias, s.Own, s.Host, s.Port = p.ID, p.Own, p.Host, p.Port

@@ -193,7 +193,7 @@ type control struct {
 	end    context.CancelFunc
 }
 
-// RoundTrip returns the round trip of the connection as the kernel has measured it; 0 = unknown.
+// RoundTrip returns the shortest round trip that the kernel has measured on the connection; 0 = unknown.
 func (c *control) RoundTrip() time.Duration { return tcp.RoundTrip(c.ch.link.conn.tcp.Conn) }
 
 func (c *control) Read(b []byte) (int, error) { return c.in.Read(b) }
