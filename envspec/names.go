@@ -51,7 +51,7 @@ func hostLabel(host string) string {
 	return label
 }
 
-// nameTimeout bounds AskName: docker's DNS answers at once.
+// nameTimeout bounds NameAt: docker's DNS answers at once.
 const nameTimeout = 2 * time.Second
 
 // Own returns the container's own name; "" = it has none besides Alias.
@@ -67,12 +67,17 @@ func besides(alias, name string) string {
 	return name
 }
 
-// AskName returns the container's own name. Where the environment does not tell it, AskName asks docker's DNS, which
-// knows the container with an address as proj-worker-2; it asks no other DNS.
+// AskName returns the container's own name: where the environment does not tell it, by its address.
 func (j *Job) AskName(ctx context.Context, files fs.FS, dns Resolver, addr netip.Addr) string {
 	if own := j.Own(); own != "" {
 		return own
 	}
+	return NameAt(ctx, files, dns, addr)
+}
+
+// NameAt asks docker's DNS for the name of the container with an address, such as proj-worker-2; it asks no other DNS.
+// It returns "" if there is none.
+func NameAt(ctx context.Context, files fs.FS, dns Resolver, addr netip.Addr) string {
 	conf, err := fs.ReadFile(files, "etc/resolv.conf")
 	if err != nil || !bytes.Contains(conf, []byte("nameserver 127.0.0.11")) {
 		return ""

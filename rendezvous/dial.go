@@ -217,6 +217,7 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 		return
 	}
 	if !served {
+		c.askName(t)
 		t.err, t.tried, t.rival = err, true, false
 		if isIncompatible(err) {
 			if t.incompatible == nil {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -72,6 +73,19 @@ func (c *coordinator) gaps(count int) (out []Missing) {
 		out = append(out, m)
 	}
 	return out
+}
+
+// askName asks once for the own name of the container at a seed's address: people know it by that.
+func (c *coordinator) askName(t *target) {
+	addr, err := netip.ParseAddrPort(strings.TrimPrefix(t.key, "@"))
+	if err != nil || t.asked || c.n.cfg.NameOf == nil {
+		return
+	}
+	t.asked = true
+	c.n.wg.Go(func() {
+		name := c.n.cfg.NameOf(t.ctx, addr.Addr())
+		c.n.post(func() { t.own = name })
+	})
 }
 
 // SetName adds the container's own name to this container's record; the roster holds it if it comes in time.

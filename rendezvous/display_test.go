@@ -106,6 +106,33 @@ func TestGaps(t *testing.T) {
 	})
 }
 
+// A container at a seed's address that does not answer is called by the name that DNS has for it.
+func TestNameOfAnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cfg := w.config(0, 2)
+		cfg.Peers, cfg.Seeds = nil, []Seed{{Host: "worker", Port: 12345}}
+		cfg.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{addrOf(1).Addr()}, nil
+		}
+		asked := 0
+		cfg.NameOf = func(_ context.Context, addr netip.Addr) string {
+			require.Equal(t, addrOf(1).Addr(), addr)
+			asked++
+			return "proj-worker-2"
+		}
+		n := w.start(cfg)
+		time.Sleep(10 * time.Second) // virtual
+		s := n.Status(t.Context())
+		require.Equal(t, []string{"worker-0 present", "10.0.0.1:12345 missing: 10.0.0.1:12345: connection refused"},
+			standings(s))
+		require.Equal(t, "proj-worker-2", s.Ranks[1].Own)
+		require.Equal(t, "10.0.0.1", s.Ranks[1].Host)
+		require.Equal(t, 1, asked)
+		w.close(n)
+	})
+}
+
 func ownNames(s Status) (names []string) {
 	for _, r := range s.Ranks {
 		names = append(names, r.Own)

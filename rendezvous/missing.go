@@ -262,7 +262,11 @@ func (c *coordinator) missing() []Missing {
 }
 
 func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	if t.peer == nil {
+		m.alias, m.own = strings.TrimPrefix(t.key, "@"), t.own
+	}
+	return m
 }
 
 // missing lists the ranks that rank 0 told, or what gossip and calls have found.

@@ -207,7 +207,7 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 			s.Since = t.changed
 		}
 	}
-	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
+	if ap, err := netip.ParseAddrPort(s.Alias); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
 	}
 	return s

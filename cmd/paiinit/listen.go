@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -226,6 +227,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
 		Late:    c.hearLate,
+		NameOf: func(ctx context.Context, addr netip.Addr) string {
+			return envspec.NameAt(ctx, os.DirFS("/"), netif.Resolver{}, addr)
+		},
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.
