@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,8 +106,8 @@ func screens() map[string]*Status {
 	}
 	four := func() []Rank { return testRanks(4, 1, "proj-worker-%d", 2, 0, "none") }
 	running := func(ranks []Rank) *Status {
-		return &Status{Phase: Running, Rank: 1, Size: len(ranks), Ranks: ranks, Epoch: 2, Hash: strings.Repeat("ab", 32),
-			Timings: map[string]float64{"listen": 0.01, "gather": 1, "launch": 1.5}}
+		return &Status{Phase: Running, Rank: 1, Size: len(ranks), Ranks: ranks, Epoch: 2,
+			Hash: strings.Repeat("ab", 32), Timings: map[string]float64{"listen": 0.01, "gather": 1, "launch": 1.5}}
 	}
 	const infiniband = "8 InfiniBand 400 Gb/s"
 	lost := running(four())
@@ -328,7 +329,8 @@ func (v *terminal) write(t *testing.T, s string) {
 		default:
 			line, rest, ok := strings.Cut(s, "\n")
 			require.True(t, ok && strings.HasPrefix(line, "\r") && strings.HasSuffix(line, "\x1b[K"), "%q", line)
-			v.lines = append(v.lines[:v.at], append([]string{line[1 : len(line)-3]}, v.lines[min(v.at+1, len(v.lines)):]...)...)
+			below := v.lines[min(v.at+1, len(v.lines)):]
+			v.lines = slices.Concat(v.lines[:v.at], []string{line[1 : len(line)-3]}, below)
 			v.at++
 			s = rest
 		}
