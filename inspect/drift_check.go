@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The modes of a Check.
+// The modes of a Comparison.
 const (
 	CheckWarn    = "warn"    // rank 0 warns once if the ranks differ
 	CheckRequire = "require" // rank 0 does not launch a job whose ranks differ
@@ -24,8 +24,8 @@ const (
 	factsDelay   = 100 * time.Millisecond
 )
 
-// Check compares the ranks of a job, and runs the site's own check of this container.
-type Check struct {
+// Comparison compares the ranks of a job, and runs the site's own check of this container.
+type Comparison struct {
 	Board
 	Mode      string
 	Preflight string // a line for a shell; "" = there is none
@@ -37,15 +37,15 @@ type Check struct {
 	self   int
 }
 
-// NewCheck returns the check of one launch.
-func NewCheck(mode, preflight string, log *slog.Logger) *Check {
-	return &Check{
+// NewComparison returns the comparison of one launch.
+func NewComparison(mode, preflight string, log *slog.Logger) *Comparison {
+	return &Comparison{
 		Mode: mode, Preflight: preflight, Log: log, passed: make(chan struct{}), agreed: make(chan struct{}),
 	}
 }
 
 // Wait returns how long the launch waits for the facts of all ranks once all are present.
-func (c *Check) Wait() time.Duration {
+func (c *Comparison) Wait() time.Duration {
 	if c.Mode == CheckRequire {
 		return factsTimeout
 	}
@@ -61,7 +61,7 @@ type Node interface {
 	ClockAhead(ctx context.Context, rank int) (ahead, bound time.Duration, ok bool)
 }
 
-// Setup describes this container for a Check.
+// Setup describes this container for a Comparison.
 type Setup struct {
 	ID     string // of this rank
 	Alone  bool   // the job has no other rank
@@ -72,14 +72,14 @@ type Setup struct {
 	Timeout   time.Duration // until rank 0 gives up missing ranks; 0 = never
 }
 
-func (s Setup) tell(c *Check, kind string, text []byte) {
+func (s Setup) tell(c *Comparison, kind string, text []byte) {
 	c.Put(s.ID, kind, text, 0)
 	s.Node.Tell(kind, text)
 }
 
 // Begin runs the preflight until gathering ends, and tells rank 0 the facts of this container. serve is for its
 // goroutines, which end with running.
-func (c *Check) Begin(running, gathering context.Context, serve *sync.WaitGroup, s Setup) {
+func (c *Comparison) Begin(running, gathering context.Context, serve *sync.WaitGroup, s Setup) {
 	if c.Preflight != "" {
 		serve.Go(func() { c.runPreflight(gathering, s) })
 	}
@@ -90,7 +90,7 @@ func (c *Check) Begin(running, gathering context.Context, serve *sync.WaitGroup,
 
 // tellFacts collects the facts after the launch, or during a long wait, so that they do not delay it. CheckRequire needs
 // them at once.
-func (c *Check) tellFacts(ctx context.Context, s Setup) {
+func (c *Comparison) tellFacts(ctx context.Context, s Setup) {
 	if c.Mode != CheckRequire {
 		select {
 		case <-c.agreed:
@@ -112,13 +112,13 @@ func (c *Check) tellFacts(ctx context.Context, s Setup) {
 
 // Refuse returns why rank 0 does not launch the job, else "". retry says that a rank has not told its facts in time, so
 // that a retry may help.
-func (c *Check) Refuse(ranks []Rank) (reason string, retry bool) {
+func (c *Comparison) Refuse(ranks []Rank) (reason string, retry bool) {
 	if reason = c.failedPreflights(ranks); reason != "" || c.Mode != CheckRequire || len(ranks) < 2 {
 		return reason, false
 	}
 	drifts, absent := c.Compare(ranks)
 	switch {
-	case Warn(drifts):
+	case Matter(drifts):
 		return "the ranks differ, and --check is require:\n  " + strings.Join(Lines(drifts), "\n  "), false
 	case len(absent) > 0:
 		return "--check is require, but these ranks have not told their facts within " + factsTimeout.String() + ": " +
@@ -129,7 +129,7 @@ func (c *Check) Refuse(ranks []Rank) (reason string, retry bool) {
 
 // Agreed notes the ranks of the job and the rank of this container. On rank 0 it warns, beside the command, if facts
 // differ.
-func (c *Check) Agreed(running context.Context, serve *sync.WaitGroup, ranks []Rank, self int, node Node) {
+func (c *Comparison) Agreed(running context.Context, serve *sync.WaitGroup, ranks []Rank, self int, node Node) {
 	c.ranks, c.self = ranks, self
 	close(c.agreed)
 	if self == 0 && c.Mode != CheckOff && len(ranks) > 1 {
@@ -138,7 +138,7 @@ func (c *Check) Agreed(running context.Context, serve *sync.WaitGroup, ranks []R
 }
 
 // watch warns once: after factsTimeout if the facts that are there differ, else after lateFacts.
-func (c *Check) watch(ctx context.Context, node Node) {
+func (c *Comparison) watch(ctx context.Context, node Node) {
 	for _, timeout := range []time.Duration{factsTimeout, lateFacts} {
 		if c.warn(ctx, node, timeout) {
 			return
@@ -147,7 +147,7 @@ func (c *Check) watch(ctx context.Context, node Node) {
 }
 
 // warn reports whether nothing is left to do: it has warned, or compared all ranks.
-func (c *Check) warn(ctx context.Context, node Node, timeout time.Duration) bool {
+func (c *Comparison) warn(ctx context.Context, node Node, timeout time.Duration) bool {
 	soon, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c.Await(soon, c.ranks)
@@ -159,17 +159,17 @@ func (c *Check) warn(ctx context.Context, node Node, timeout time.Duration) bool
 		}
 	}
 	drifts, absent := c.Compare(c.ranks)
-	if !Warn(drifts) || ctx.Err() != nil {
+	if !Matter(drifts) || ctx.Err() != nil {
 		return len(absent) == 0
 	}
-	c.Log.Warn("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
+	c.Log.Matter("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
 		"hint", "paiinit status --drift prints them again; --check off ends the comparison")
 	return true
 }
 
 // Table returns, on rank 0 after the launch, a row for each value of a fact that differs, and the ranks whose facts are
 // not known.
-func (c *Check) Table() (rows [][]string, absent []string, err error) {
+func (c *Comparison) Table() (rows [][]string, absent []string, err error) {
 	select {
 	case <-c.agreed:
 	default:

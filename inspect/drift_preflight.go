@@ -23,7 +23,7 @@ func (c checked) encode() []byte {
 
 // Hold returns a channel that gets the value of ready once the preflight has ended. serve is for its goroutine, which
 // ends with ctx. Without a preflight Hold returns ready.
-func (c *Check) Hold(ctx context.Context, serve *sync.WaitGroup, ready <-chan []byte) <-chan []byte {
+func (c *Comparison) Hold(ctx context.Context, serve *sync.WaitGroup, ready <-chan []byte) <-chan []byte {
 	if c.Preflight == "" {
 		return ready
 	}
@@ -44,7 +44,7 @@ func (c *Check) Hold(ctx context.Context, serve *sync.WaitGroup, ready <-chan []
 }
 
 // runPreflight tells that the preflight runs, and then its result.
-func (c *Check) runPreflight(ctx context.Context, s Setup) {
+func (c *Comparison) runPreflight(ctx context.Context, s Setup) {
 	s.tell(c, preflightNote, checked{Running: true}.encode())
 	begin := time.Now()
 	failure, tail := s.Preflight(ctx, s.Timeout/10*9) // so that its result arrives before rank 0 gives up

@@ -268,7 +268,7 @@ func (n *testNode) ClockAhead(context.Context, int) (ahead, bound time.Duration,
 }
 
 // put tells a fact of each rank with a value.
-func put(c *Check, values ...string) []Rank {
+func put(c *Comparison, values ...string) []Rank {
 	for i, value := range values {
 		if value != "" {
 			c.Put(fmt.Sprintf("worker-%d", i), factsNote, Encode(facts("NCCL_ALGO="+value)), 0)
@@ -296,13 +296,13 @@ func TestRefuse(t *testing.T) {
 		{CheckWarn, []string{"Ring", "Tree"}, "", false},
 		{CheckOff, []string{"Ring", "Tree"}, "", false},
 	} {
-		c := NewCheck(tt.mode, "", nil)
+		c := NewComparison(tt.mode, "", nil)
 		reason, retry := c.Refuse(put(c, tt.values...))
 		require.Equal(t, tt.reason, reason)
 		require.Equal(t, tt.retry, retry)
 	}
-	require.Zero(t, NewCheck(CheckWarn, "", nil).Wait())
-	require.Equal(t, time.Second, NewCheck(CheckRequire, "", nil).Wait())
+	require.Zero(t, NewComparison(CheckWarn, "", nil).Wait())
+	require.Equal(t, time.Second, NewComparison(CheckRequire, "", nil).Wait())
 }
 
 func TestRankZeroWarns(t *testing.T) {
@@ -328,7 +328,7 @@ func TestRankZeroWarns(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var b strings.Builder
-			c := NewCheck(tt.mode, "", slog.New(slog.NewJSONHandler(&b, nil)))
+			c := NewComparison(tt.mode, "", slog.New(slog.NewJSONHandler(&b, nil)))
 			_, _, err := c.Table()
 			require.EqualError(t, err, "the ranks are compared once all are present")
 			ranks := put(c, tt.values...)
@@ -363,7 +363,7 @@ func TestRankZeroWarns(t *testing.T) {
 func TestRankZeroWarnsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder
-		c := NewCheck(CheckWarn, "", slog.New(slog.NewTextHandler(&b, nil)))
+		c := NewComparison(CheckWarn, "", slog.New(slog.NewTextHandler(&b, nil)))
 		ranks := put(c, "Ring", "")
 		var serve sync.WaitGroup
 		c.Agreed(t.Context(), &serve, ranks, 0, &testNode{})
@@ -393,7 +393,7 @@ func TestFactsAreToldBesideTheLaunch(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := NewCheck(tt.mode, "", nil)
+				c := NewComparison(tt.mode, "", nil)
 				n := &testNode{rests: tt.rests}
 				var serve sync.WaitGroup
 				if tt.agreed > 0 {
@@ -413,7 +413,7 @@ func TestFactsAreToldBesideTheLaunch(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		hangs, n := make(chan struct{}), &testNode{rests: true}
 		var serve sync.WaitGroup
-		NewCheck(CheckRequire, "", nil).Begin(ctx, ctx, &serve, Setup{
+		NewComparison(CheckRequire, "", nil).Begin(ctx, ctx, &serve, Setup{
 			Node: n, Source: Source{Files: fstest.MapFS{}, MTU: func() (int, bool) { <-hangs; return 0, false }},
 		})
 		synctest.Wait()
@@ -440,7 +440,7 @@ func TestPreflight(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var b strings.Builder
-				c := NewCheck(CheckOff, "nvidia-smi", slog.New(slog.NewTextHandler(&b, nil)))
+				c := NewComparison(CheckOff, "nvidia-smi", slog.New(slog.NewTextHandler(&b, nil)))
 				var serve sync.WaitGroup
 				ready := make(chan []byte, 1)
 				held := c.Hold(t.Context(), &serve, ready)
@@ -488,7 +488,7 @@ func TestPreflight(t *testing.T) {
 	t.Run("ends with the job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
-			c := NewCheck(CheckOff, "sleep", nil)
+			c := NewComparison(CheckOff, "sleep", nil)
 			var serve sync.WaitGroup
 			n := &testNode{}
 			held := c.Hold(ctx, &serve, make(chan []byte))
@@ -505,6 +505,6 @@ func TestPreflight(t *testing.T) {
 	})
 	t.Run("none", func(t *testing.T) {
 		ready := make(chan []byte)
-		require.Equal(t, (<-chan []byte)(ready), NewCheck(CheckOff, "", nil).Hold(t.Context(), nil, ready))
+		require.Equal(t, (<-chan []byte)(ready), NewComparison(CheckOff, "", nil).Hold(t.Context(), nil, ready))
 	})
 }

@@ -56,8 +56,9 @@ func (j *job) Status(context.Context) *Status {
 		Phase: Running, Rank: 1, Size: 2, Epoch: 3, Hash: "abc", Timings: map[string]float64{"listen": 0.5},
 		Ranks: []Rank{{
 			Rank: 0, Alias: "worker-0", Host: "10.0.0.1", Port: 12345, State: Lost, Reason: "gone", Since: since,
-			Slots: 8, GPUs: -1, Fabric: "none",
+			Slots: 8, GPUs: -1, Fabric: "none", Name: "job-worker-0", RTT: 0.25,
 		}},
+		Name: "job-worker-1", Deadline: since.Add(time.Minute), Outcome: &Outcome{3, "why"},
 	}
 }
 
@@ -179,7 +180,9 @@ func TestWireFormat(t *testing.T) {
 			`{"ask":"status","name":"","timeout":0}`,
 			`{"exit":0,"error":"","status":{"phase":"running","rank":1,"size":2,"epoch":3,"hash":"abc","ranks":[` +
 				`{"rank":0,"alias":"worker-0","host":"10.0.0.1","port":12345,"state":"lost","reason":"gone",` +
-				`"since":"2026-01-02T03:04:05Z","slots":8,"gpus":-1,"fabric":"none"}],"timings":{"listen":0.5}}}`,
+				`"since":"2026-01-02T03:04:05Z","slots":8,"gpus":-1,"fabric":"none","name":"job-worker-0",` +
+				`"rtt_ms":0.25}],"timings":{"listen":0.5},"name":"job-worker-1","deadline":"2026-01-02T03:05:05Z",` +
+				`"outcome":{"status":3,"reason":"why"}}}`,
 		},
 		{`{"ask":"hosts"}`, `{"exit":0,"error":"","hosts":[{"Name":"worker-0","Slots":8}]}`},
 		{`{"ask":"hostfile"}`, `{"exit":75,"error":"there is no list yet"}`},

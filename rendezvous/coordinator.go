@@ -65,6 +65,8 @@ type target struct {
 	tried   bool           // a dial has failed since begun
 	spare   *message       // its registration, if it came when all ranks were present
 	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	own     string         // name of the container at a seed's address (Config.NameOf)
+	asked   bool           // for own
 	rival   bool           // it answers, but follows another coordinator
 	since   time.Time      // when its connection was lost
 	gone    bool           // after the launch: it cannot come back
@@ -442,5 +444,5 @@ func (c *coordinator) nameOf(t *target) string {
 	case t.peer != nil:
 		return t.peer.display()
 	}
-	return strings.TrimPrefix(t.key, "@")
+	return Display(t.own, strings.TrimPrefix(t.key, "@"))
 }

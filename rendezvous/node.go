@@ -98,6 +98,10 @@ type Config struct {
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
+	// NameOf returns the own name of the container that has an address, and may take a while. It is called for a seed's
+	// address that could not be reached. Nil = no name is known.
+	NameOf func(context.Context, netip.Addr) string
+
 	// AskAfter delays the first name lookup: where the DNS caches denials, a lookup that comes too early does harm.
 	AskAfter time.Duration
 

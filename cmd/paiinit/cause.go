@@ -36,7 +36,7 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 		say = c.log.Error
 		if n := launch.OOMKills(os.DirFS("/")) - c.oomKills; n > 0 {
 			line = append(line, "memory", launch.OOMText(n)+" in this container")
-			o.Reason += "; " + launch.OOMText(n) + " in " + c.job.Alias
+			o.Reason += "; " + launch.OOMText(n) + " in " + c.display()
 		}
 	}
 	c.writeTermination(c.agent.Environ, c.log, o)

@@ -105,7 +105,7 @@ func (c *container) identify(ctx context.Context) error {
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
-	c.log = c.log.With("self", c.job.Alias)
+	c.log = c.log.With("self", c.display())
 	c.followLaunchers()
 	c.mark("identify")
 	rank, size := known(c.job.Rank, "to be agreed"), known(c.job.Size, "known to rank 0")
@@ -126,7 +126,7 @@ func (c *container) identify(ctx context.Context) error {
 // the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	return c.signals.Context(ctx, func(sig os.Signal) error {
-		err := &stoppedError{signal: signals.Terminating(sig), name: c.job.Alias}
+		err := &stoppedError{signal: signals.Terminating(sig), name: c.display()}
 		if sig == syscall.SIGKILL {
 			err.signal = int(syscall.SIGINT)
 		} else if c.node.RequestStop(err.signal, err.Error()) {

@@ -27,7 +27,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		if m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
 				"the ranks run different versions of paiinit: %s has %s, %s has %s",
-				first.Alias, first.Version, m.Alias, m.Version)}
+				first.Display(), first.Version, m.Display(), m.Version)}
 		}
 	}
 	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
@@ -38,7 +38,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		}
 	}
 	if c.command == "" && first.Nonce == c.nonce {
-		reason := first.Alias + " became rank 0 and has no COMMAND to run"
+		reason := first.Display() + " became rank 0 and has no COMMAND to run"
 		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil

@@ -80,7 +80,7 @@ func (a *agreement) checkWay(ctx context.Context) {
 	}
 	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
 	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
-		a.log.Warn("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Alias,
+		a.log.Warn("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Display(),
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
 				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")
