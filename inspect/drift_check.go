@@ -162,7 +162,7 @@ func (c *Comparison) warn(ctx context.Context, node Node, timeout time.Duration)
 	if !Matter(drifts) || ctx.Err() != nil {
 		return len(absent) == 0
 	}
-	c.Log.Matter("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
+	c.Log.Warn("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
 		"hint", "paiinit status --drift prints them again; --check off ends the comparison")
 	return true
 }
