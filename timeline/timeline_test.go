@@ -184,6 +184,9 @@ func page(line Timeline, text string) Page {
 			{"libmpi", "/usr/lib/x86_64-linux-gnu/libmpi.so.40.30.4, 1,132,568 bytes (3 ranks)" + text, "worker-3: /opt/ompi/lib/libmpi.so.40.20.3, 998,112 bytes"},
 		},
 	}
+	if line.launched().IsZero() {
+		p.Phase = "gathering"
+	}
 	p.Timeline.Ranks = append([]Rank(nil), line.Ranks...)
 	for i := range p.Timeline.Ranks {
 		r := &p.Timeline.Ranks[i]
@@ -194,7 +197,7 @@ func page(line Timeline, text string) Page {
 		}
 		switch {
 		case r.absent():
-			state.State, state.Reason = "missing", r.Reason+text
+			state.State, state.Reason, state.Equipment = "missing", r.Reason+text, text
 		case r.Lost:
 			state.State, state.Reason = "lost", r.Reason+text
 		}
