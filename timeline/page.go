@@ -63,7 +63,8 @@ func (p *Page) WriteHTML(w io.Writer) error {
 	var m markup
 	m.put("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"+
 		"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"+
-		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s</title>\n<style>\n", p.title())
+		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"+
+		"<title>%s</title>\n<style>\n", p.title())
 	m.WriteString(style)
 	m.put("</style>\n</head>\n<body>\n")
 	p.head(&m)
@@ -215,7 +216,8 @@ func (p *Page) bars(m *markup) {
 		return
 	}
 	m.put("<h2>Timeline</h2>\n<div class=\"bars\">\n")
-	m.put("<span></span><div class=\"axis dim\"><span>0 s</span><span>%s</span></div><span class=\"num\">ready</span>\n",
+	m.put("<span></span><div class=\"axis dim\"><span>0 s</span><span>%s</span></div>"+
+		"<span class=\"num\">ready</span>\n",
 		Span(t.end().Sub(t.origin())))
 	// Ranks that never came have no bar; their reasons stand above.
 	ranks := slices.DeleteFunc(t.slowestFirst(), func(r *Rank) bool { return len(t.stages(r)) == 0 })
@@ -255,8 +257,8 @@ func (p *Page) bar(m *markup, r *Rank) {
 	m.put("<span class=\"%s\" title=\"%s\">%s</span><div class=\"bar\">", class, r.Name, r.Name)
 	for _, g := range t.stages(r) {
 		if left, right := percent(g.from), percent(g.to); left < 100 {
-			m.put("<i class=\"k%d\" style=\"left:%.2f%%;width:%.2f%%\" title=\"%s: %s\"></i>", int(g.kind), left, right-left,
-				kinds()[g.kind].name, Span(g.to.Sub(g.from)))
+			m.put("<i class=\"k%d\" style=\"left:%.2f%%;width:%.2f%%\" title=\"%s: %s\"></i>",
+				int(g.kind), left, right-left, kinds()[g.kind].name, Span(g.to.Sub(g.from)))
 		}
 	}
 	if at := percent(r.Session); !r.Session.IsZero() && at < 100 {

@@ -40,7 +40,8 @@ func chromium(t *testing.T, page string, width, height int, dark bool, flags ...
 		scheme = "0"
 	}
 	args := append([]string{
-		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + filepath.Join(dir, "profile"),
+		"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+		"--user-data-dir=" + filepath.Join(dir, "profile"),
 		"--blink-settings=preferredColorScheme=" + scheme,
 		fmt.Sprintf("--window-size=%d,%d", max(width, 500), height),
 	}, flags...)
@@ -97,14 +98,15 @@ func shots() map[string]Page {
 	failed := page(timelines()["late"], "")
 	failed.Ended, failed.Status, failed.Phase = true, 137, "ended"
 	failed.Reason = "MPI rank 4 on worker-2 (10.0.0.7) was killed by SIGKILL: out of memory, 1 kill in its cgroup\n" +
-		"  last lines of its stderr:\n    File \"/opt/training/very/long/path/to/the/model/train.py\", line 8, in step\n" +
+		"  last lines of its stderr:\n" +
+		"    File \"/opt/training/very/long/path/to/the/model/train.py\", line 8, in step\n" +
 		"    ValueError: loss is NaN at step 17 <script>alert(1)</script> " + strings.Repeat("x", 200)
 	all["failed"] = failed
 	return all
 }
 
-// TestScreenshots looks at each page at the width of a phone and of a desktop, in the light and in the dark. Nothing may
-// need scrolling to the side, and the page must not be blank.
+// TestScreenshots looks at each page at the width of a phone and of a desktop, light and dark. Nothing may need
+// scrolling to the side, and the page must not be blank.
 func TestScreenshots(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Fatal(err) // only make test-screenshots builds this test, and installs chromium
