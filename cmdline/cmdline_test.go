@@ -112,3 +112,27 @@ func TestClosest(t *testing.T) {
 		require.Equal(t, want, Closest(word, names), word)
 	}
 }
+
+func TestOptional(t *testing.T) {
+	run := func(line string) (how string, err error) {
+		app := &cli.App{
+			ExitErrHandler: func(*cli.Context, error) {},
+			Commands: []*cli.Command{{
+				Name: "status", HideHelp: true, OnUsageError: OnUsageError,
+				Flags:  []cli.Flag{Optional(&how, "timeline", "how to show it", "text", "trace")},
+				Action: func(*cli.Context) error { return nil },
+			}},
+		}
+		err = app.Run(append([]string{"x", "status"}, strings.Fields(line)...))
+		return how, err
+	}
+	for line, want := range map[string]string{
+		"": "", "--timeline": "text", "--timeline=text": "text", "--timeline=trace": "trace",
+	} {
+		how, err := run(line)
+		require.NoError(t, err)
+		require.Equal(t, want, how, line)
+	}
+	_, err := run("--timeline=bars")
+	require.EqualError(t, err, `--timeline is "bars": want one of text, trace`)
+}

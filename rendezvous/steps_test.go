@@ -640,6 +640,15 @@ func TestNoClockIsCompared(t *testing.T) {
 		s := n.Status(t.Context())
 		require.Len(t, s.Ranks, 1)
 		require.Equal(t, time.Minute, time.Since(s.Ranks[0].Since))
+		p.wg.Go(func() {
+			m := up.want(inquiry)
+			up.w.send(message{Type: answer, Call: m.Call, Now: theirs,
+				Times: []Times{{Name: "worker-2", Started: theirs.Add(-time.Minute)}}})
+		})
+		all := n.Times(t.Context())
+		require.Len(t, all, 1)
+		require.Equal(t, time.Minute, time.Since(all[0].Started))
+		require.Zero(t, all[0].Ended)
 		p.end(n, up)
 	})
 
@@ -660,7 +669,13 @@ func TestNoClockIsCompared(t *testing.T) {
 		}
 	}
 	walk("message", reflect.TypeFor[message]())
-	require.Equal(t, map[string]bool{"message.Now": true, "message.Ranks.Since": true}, times)
+	want := map[string]bool{"message.Now": true, "message.Ranks.Since": true}
+	for _, event := range []string{
+		"Started", "Resolved", "Heard", "Reachable", "Committed", "Launched", "Session", "Ended",
+	} {
+		want["message.Times."+event] = true
+	}
+	require.Equal(t, want, times)
 	dates := regexp.MustCompile(`\.(Unix\w*|UTC|Local|Truncate|AppendFormat)\(|\.Round\(0\)`)
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

@@ -115,9 +115,8 @@ func (n *Node) times() []Times {
 		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), strings.Compare(a.Name, b.Name))
 	})
 	now := time.Now()
-	wall := now.Round(0)
-	for i := range out { // by one reading of the time of day, which may have been set meanwhile
-		out[i].shift(func(at time.Time) time.Time { return wall.Add(at.Sub(now)) })
+	for i := range out { // the time of day may have been set since: all times follow from one reading of it
+		out[i].shift(func(at time.Time) time.Time { return now.Add(at.Sub(now)) })
 	}
 	return out
 }
