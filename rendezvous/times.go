@@ -61,14 +61,6 @@ func noteFirst(at *time.Time) {
 	}
 }
 
-// uptime returns for how many milliseconds the container has run, at least 1; 0 = not known.
-func (cfg *Config) uptime() int {
-	if cfg.Started.IsZero() {
-		return 0
-	}
-	return int(max(1, time.Since(cfg.Started).Milliseconds()))
-}
-
 // Session notes, on rank 0, a session of a launcher on the rank with that id; the first one counts.
 func (n *Node) Session(id string) {
 	n.post(func() {
@@ -89,15 +81,10 @@ func (n *Node) Times(ctx context.Context) (out []Times) {
 	if leads {
 		return out
 	}
-	a, ok := n.calls.inquire(ctx, message{Timed: true})
-	if !ok {
-		return out
+	if a, ok := n.calls.inquire(ctx, message{Timed: true}); ok {
+		return a.Times
 	}
-	now := time.Now()
-	for i := range a.Times {
-		a.Times[i].shift(func(at time.Time) time.Time { return now.Add(at.Sub(a.Now)) })
-	}
-	return a.Times
+	return out
 }
 
 // times lists the events of all ranks, in rank order.

@@ -12,7 +12,7 @@ import (
 )
 
 // seconds lists what happened to a rank, in seconds after begin.
-func seconds(e Times, begin time.Time) string {
+func atSeconds(e Times, begin time.Time) string {
 	out := e.Name
 	for _, at := range []struct {
 		what string
@@ -36,7 +36,7 @@ func seconds(e Times, begin time.Time) string {
 
 func allSeconds(all []Times, begin time.Time) (out []string) {
 	for _, e := range all {
-		out = append(out, seconds(e, begin))
+		out = append(out, atSeconds(e, begin))
 	}
 	return out
 }

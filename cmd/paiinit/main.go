@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
@@ -87,4 +88,19 @@ func complain(format string, args ...any) {
 	l := stderrlog.New(os.Stderr)
 	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrlog.Log never fails
 	l.Close()
+}
+
+// complainOf writes an error of a command of this program, and what to do about it.
+func complainOf(err error, asked string, command []string) {
+	text, advice := err.Error(), hint(err, asked, command)
+	if v, ok := err.(*envspec.VarError); ok {
+		problem := *v
+		problem.Advice = ""
+		text, advice = problem.Error(), v.Advice
+	}
+	text = strings.ReplaceAll(text, "\n", "\npaiinit: ")
+	if advice != "" {
+		text += "\nhint: " + advice
+	}
+	complain("%s", text)
 }
