@@ -65,7 +65,8 @@ func (j *job) Status(context.Context) *Status {
 func (j *job) Timeline(context.Context) *Timeline {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &Timeline{
-		Now: at.Add(time.Minute), Job: "j", Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
+		Now: at.Add(time.Minute), Job: "j",
+		Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
 		Ended: true, Status: 3, Reason: "it failed", Facts: [][]string{{"paiinit", "1"}},
 	}
 }

@@ -239,6 +239,9 @@ func (k *calls) localize(m *message) {
 	for i := range m.Ranks {
 		m.Ranks[i].Since = m.Ranks[i].Since.Add(-k.skew)
 	}
+	for i := range m.Times {
+		m.Times[i].shift(func(at time.Time) time.Time { return at.Add(-k.skew) })
+	}
 	if !m.Deadline.IsZero() {
 		m.Deadline = m.Deadline.Add(-k.skew)
 	}
