@@ -36,7 +36,6 @@ type Job struct {
 	Alias      string
 	Rank, Size int // -1 = unknown
 	Slots      int
-	LaunchOnly bool // no slots by intention
 	GPUs, CPUs int
 	Port       int
 	Hosts      []string // of all containers, as far as the environment names them

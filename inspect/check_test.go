@@ -34,7 +34,7 @@ func healthy() Check {
 		"sys/fs/cgroup/memory.max":              text("549755813888\n"),
 		"sys/fs/cgroup/pids.max":                text("max\n"),
 		"usr/lib/x86_64-linux-gnu/libcuda.so.1": text(""),
-		"proc/driver/nvidia/version":            text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\n"),
+		"proc/driver/nvidia/version":            text("NVRM version: NVIDIA UNIX Kernel Module  535.104.05  Sat\n"),
 		"usr/bin/torchrun":                      text("#!/usr/bin/python3\nimport torch\n"),
 		"usr/bin/crlf":                          text("#!/bin/sh\r\necho\r\n"),
 		"usr/bin/old":                           text("#!/usr/bin/env -S A=1 python2 -u\n"),
@@ -273,8 +273,8 @@ func TestCheckFindings(t *testing.T) {
 				"next free port, where the other ranks may not find it | end that program, or give all ranks " +
 				"another --port"},
 		{"port of an ssh server", func(c *Check, _ fstest.MapFS) { taken(c, "SSH-2.0-OpenSSH_9.2\r\n") },
-			`warn port: 12345/tcp is in use by another program ("SSH-2.0-OpenSSH_9.2"): paiinit would take the next free ` +
-				"port, where the other ranks may not find it | end that program, or give all ranks another --port"},
+			`warn port: 12345/tcp is in use by another program ("SSH-2.0-OpenSSH_9.2"): paiinit would take the next ` +
+				"free port, where the other ranks may not find it | end that program, or give all ranks another --port"},
 		{"port of a silent program", func(c *Check, _ fstest.MapFS) { taken(c, "") },
 			"warn port: 12345/tcp is in use by another program: paiinit would take the next free port, where the " +
 				"other ranks may not find it | end that program, or give all ranks another --port"},
