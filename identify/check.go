@@ -38,7 +38,7 @@ func Check(ctx context.Context, l Launch) inspect.Result {
 		return strings.HasPrefix(kv, secretVariable+"=") // no child may inherit it
 	})
 	_ = launch.Limits() // the result shows limits that are too low
-	return inspect.Check{
+	return inspect.Checkup{
 		Root: os.DirFS("/"), Environ: environ, Command: l.Command, Dir: l.Dir, System: inspect.ThisSystem(),
 		ExecAll: l.ExecAll, LoginsIn: l.LoginsIn, Insecure: l.Insecure, ImageSSH: l.ImageSSH, RDMA: l.RDMA,
 		StateDir: l.StateDir, Running: statedir.RunningHere(l.StateDir),
