@@ -2,7 +2,8 @@
 // container for a launch.
 //
 // The packages below it know one matter each: variables, secrets, keys, launchers, networks, devices. This package
-// hands them this machine's files, names and addresses, in the same way for a launch and for the commands that only ask.
+// hands them this machine's files, names and addresses, in the same way for a launch and for the commands that only
+// ask.
 package identify
 
 import (
