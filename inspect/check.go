@@ -55,8 +55,8 @@ type Fabric struct {
 }
 
 // Checkup is everything that [Checkup.Run] looks at. It reads Root and Environ itself; the functions bring what needs a
-// network, a launcher, a secret or another system call. They must end with their context, or may hang: Run does not
-// wait for them.
+// network, a launcher, a secret or another system call. Run does not wait for Job, Identify, Resolve and Fabric if they
+// hang.
 type Checkup struct {
 	Root    fs.FS
 	Environ []string // without the job's secret

@@ -229,7 +229,7 @@ func TestCheckFindings(t *testing.T) {
 				"interpreter's name | convert the file to Unix line ends: sed -i 's/\\r$//' /usr/bin/crlf"},
 		{"silent launcher", func(c *Checkup, _ files) {
 			c.Identify = func(context.Context, []string, []string, bool) string { return "mpirun=?" }
-		}, "warn launchers: mpirun does not print a version that paiinit knows | see whether it starts: mpirun " +
+		}, "warn launchers: mpirun printed no version that paiinit knows within 1.7s | see whether it starts: mpirun " +
 			"--version"},
 		{"no launcher", func(c *Checkup, _ files) {
 			c.Launchers = nil

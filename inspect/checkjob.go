@@ -125,8 +125,8 @@ func (e *examination) launchers(identified string) (found []Finding) {
 	for _, entry := range strings.Fields(identified) {
 		program, version, _ := strings.Cut(entry, "=")
 		if version == "?" {
-			found = append(found, warning(name, program+" does not print a version that paiinit knows",
-				"see whether it starts: "+program+" --version"))
+			text := fmt.Sprintf("%s printed no version that paiinit knows within %v", program, versionTimeout)
+			found = append(found, warning(name, text, "see whether it starts: "+program+" --version"))
 			continue
 		}
 		version = strings.ReplaceAll(version, "_", " ")
