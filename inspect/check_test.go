@@ -153,8 +153,8 @@ OK    port       12345/tcp and 12345/udp are free
 OK    dns        3 hosts of the job found by name
 OK    gpus       8 NVIDIA, driver 535.104.05
 OK    rdma       2 x InfiniBand 400 Gb/s
-WARN  shm        /dev/shm has 64 MiB; 8 GPUs need about 1 GiB (NCCL, MPI, data
-                 loaders)
+WARN  shm        /dev/shm has 64 MiB; NCCL, MPI and data loaders need about 1
+                 GiB for 8 GPUs
                  fix: docker run --shm-size=1g; in Kubernetes an emptyDir with
                  medium: Memory at /dev/shm
 OK    memlock    unlimited
@@ -203,7 +203,7 @@ func TestCheckFindings(t *testing.T) {
 		}, "ok shell: no /bin/sh; a job of one rank needs none | "},
 		{"contradiction", func(c *Checkup, _ files) {
 			c.Job = func(context.Context) (Job, error) { return Job{}, errConfig }
-		}, "fail job: " + errConfig.Error() + " | paiinit env shows what was detected, and from which variables"},
+		}, "fail job: " + errConfig.Error() + " | correct the variable; docs/schedulers has a page for each scheduler"},
 		{"contradiction beside a running paiinit", func(c *Checkup, _ files) {
 			c.Running = "worker-1"
 			c.Job = func(context.Context) (Job, error) { return Job{}, errConfig }
@@ -366,11 +366,11 @@ func TestCheckFindings(t *testing.T) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 16 })
 			shm(c, 64<<20, 64<<20, nil)
-		}, "warn shm: /dev/shm has 64 MiB; 16 slots need about 128 MiB (NCCL, MPI, data loaders) | docker run " +
+		}, "warn shm: /dev/shm has 64 MiB; NCCL, MPI and data loaders need about 128 MiB for 16 slots | docker run " +
 			"--shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
 		{"full /dev/shm", func(c *Checkup, _ files) { shm(c, 16<<30, 100<<20, nil) },
-			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; 8 GPUs need about 1 GiB | remove what is " +
-				"left in /dev/shm"},
+			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; NCCL, MPI and data loaders need about 1 GiB " +
+				"for 8 GPUs | remove what is left in /dev/shm"},
 		{"/dev/shm that the job fills", func(c *Checkup, _ files) { c.Running = "me"; shm(c, 16<<30, 1<<20, nil) },
 			"ok shm: /dev/shm has 16 GiB | "},
 		{"no /dev/shm", func(c *Checkup, _ files) { shm(c, 0, 0, errors.New("/dev/shm is not there")) },

@@ -31,7 +31,7 @@ func (e *examination) aboutJob() []Finding {
 		return []Finding{warning(name, e.err.Error(),
 			"nothing, if the ENTRYPOINT has flags about the job: this command does not see them")}
 	case e.err != nil:
-		fix := seeEnv
+		fix := "correct the variable; docs/schedulers has a page for each scheduler"
 		if strings.HasPrefix(variable(e.Environ, "PAIINIT_PORT"), "tcp://") {
 			fix = "rename the Kubernetes Service paiinit, or set enableServiceLinks: false in the pod"
 		}
