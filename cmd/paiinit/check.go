@@ -10,7 +10,7 @@ import (
 func checkCommand(environ []string) *cli.Command {
 	command := launching(environ, &cli.Command{
 		Name: "check", Usage: "examine this image and container without launching: OK, WARN or FAIL, and what to do",
-		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status of paiinit run.",
+		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof paiinit run.",
 	}, func(c *cli.Context, s settings) error {
 		r := identify.Check(c.Context, identify.Launch{
 			Environ: environ, Flags: s.job, Command: s.command, Dir: s.dir, SecretFile: s.secretFile,

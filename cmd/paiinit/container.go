@@ -160,8 +160,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed())
+	c.log.Info("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed()}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 
@@ -187,7 +187,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if !first {
 		return c.withdraw(ctx, err)
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}

@@ -50,8 +50,11 @@ func remoteShell(args, environ []string) int {
 		complain("%s, an ssh for the ranks of a job", version)
 		return 0
 	}
+	if err != nil {
+		err = &usageError{Err: err}
+	}
 	if err := cmp.Or(err, dirErr); err != nil {
-		complain("%v", err)
+		complainOf(err, "rsh", nil)
 		return statusUsage
 	}
 	c := rsh.Caller{
