@@ -397,7 +397,10 @@ func TestCheckFindings(t *testing.T) {
 			tree["proc/self/cgroup"] = text("4:memory:/docker/abc\n")
 			tree["sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"] = text("9223372036854771712\n")
 		}, "ok memory: no limit | "},
-		{"no /proc", func(_ *Checkup, tree files) { delete(tree, "proc/self/cgroup") }, "ok memory: no limit | "},
+		{"no /proc", func(_ *Checkup, tree files) { delete(tree, "proc/self/cgroup") },
+			"ok memory: the cgroup's limit is 512 GiB | "},
+		{"no cgroup", func(_ *Checkup, tree files) { delete(tree, "sys/fs/cgroup/memory.max") },
+			"ok memory: no limit | "},
 		{"fewer CPUs than slots", func(c *Checkup, _ files) { withJob(c, func(j *Job) { j.CPUs = 2 }) },
 			"warn cpus: 8 slots share 2 CPUs: MPI's waiting processes take processor time from the others | " +
 				"raise the container's limit of CPUs, or lower --slots"},

@@ -272,7 +272,11 @@ func (e *examination) clock() Finding {
 // (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1 of the kernel). Inside a cgroup namespace the container's own
 // group is the root; otherwise /proc/self/cgroup has its path.
 func (e *examination) cgroup(v2, controller, v1 string) (limit uint64, limited bool) {
-	for line := range strings.Lines(e.read("proc/self/cgroup")) { // "0::/path" or "4:memory:/path"
+	groups := e.read("proc/self/cgroup") // "0::/path" or "4:memory:/path"
+	if groups == "" {                    // without /proc
+		groups = "0::/\n1:" + controller + ":/\n"
+	}
+	for line := range strings.Lines(groups) {
 		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(part) != 3 {
 			continue
