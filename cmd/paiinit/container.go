@@ -88,8 +88,8 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
-	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
-		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	if c.unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", c.unknown)
 	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""

@@ -41,7 +41,8 @@ type settings struct {
 	command []string // COMMAND ARG...
 	dir     string   // working directory at start, which COMMAND gets; "" = unknown
 
-	job map[string]string // flags about the job, by PAIINIT_ variable
+	job     map[string]string // flags about the job, by PAIINIT_ variable
+	unknown []string          // variables that look like one of paiinit's and are none
 
 	timeout  time.Duration
 	stateDir string
@@ -181,11 +182,6 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-// unknownVariables returns a text for each variable that looks like one of paiinit's and is none.
-func unknownVariables(environ []string) []string {
-	return inspect.Unknown(environ, func() []string { return cmdline.Twins(runFlags()) }, cmdline.Closest)
-}
-
 // launching completes a command that takes the flags of run and a COMMAND.
 func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
@@ -198,6 +194,7 @@ func launching(environ []string, command *cli.Command, action func(*cli.Context,
 		if err := s.complete(c); err != nil {
 			return err
 		}
+		s.unknown = inspect.Unknown(environ, func() []string { return cmdline.Twins(command.Flags) }, cmdline.Closest)
 		return action(c, s)
 	}
 	return command
