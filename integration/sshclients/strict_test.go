@@ -115,7 +115,7 @@ func TestRepeatedRefusalsAreOneLine(t *testing.T) {
 		s.openSSH("person", "-p", strconv.Itoa(s.port), "root@127.0.0.1", "true")...)...).status)
 	s.log.Wait(t, `msg="ssh login"`, "who=person")
 	s.log.Wait(t, "level=WARN", "ssh login refused", `reason="the key is not authorized"`)
-	require.Equal(t, 1, strings.Count(s.log.String(), "ssh login refused"))
+	require.Equal(t, 1, strings.Count(s.log.String(), `level=WARN msg="ssh login refused"`))
 }
 
 func TestForwardingIsRefused(t *testing.T) {
