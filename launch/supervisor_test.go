@@ -98,7 +98,7 @@ func supervised(t *testing.T, line string, f func(*job)) {
 			return func(sig os.Signal) { j.say("%s %v", to, sig) }
 		}
 		log := slog.New(slog.DiscardHandler)
-		j.Supervisor = Supervise(Supervisor{
+		j.Supervisor = Supervise(&Supervisor{
 			Line: strings.Fields(line), Self: "a", Hosts: 3, Log: log, Sessions: NewSessions(Statuses{75, 69}),
 			Asks: &Asks{Log: log, Slots: func(context.Context, Request) (map[string]int, error) {
 				return map[string]int{"a": 1, "b": 1, "c": 1}, nil

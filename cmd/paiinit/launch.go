@@ -68,8 +68,8 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { a.checkWay(ctx) })
 	s := c.supervisor(a.roster, cmd.Environ, &stop)
+	c.serve.Go(func() { a.checkWay(ctx, s.Blocked) })
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
