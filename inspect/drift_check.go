@@ -180,5 +180,5 @@ func (c *Comparison) Table() (rows [][]string, absent []string, err error) {
 			" paiinit status --drift")
 	}
 	drifts, absent := c.Compare(c.ranks)
-	return Rows(drifts), absent, nil
+	return append([][]string{}, Rows(drifts)...), append([]string{}, absent...), nil
 }
