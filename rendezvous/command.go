@@ -130,6 +130,7 @@ func (c *coordinator) align(ctx context.Context, e *End) {
 type reading struct {
 	sent, heard time.Time
 	clock       time.Duration // since the start of the rank's node
+	kills       int
 }
 
 func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bool) {
@@ -159,6 +160,6 @@ func (t *target) onClock(m message) {
 	if m.Call != t.clockCall || t.clockHeard == nil {
 		return // the answer to a question that was given up
 	}
-	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock)}
+	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock), m.Kills}
 	t.clockHeard = nil
 }

@@ -104,7 +104,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case stop:
 		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Kills: u.n.kills()})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		u.n.calls.onRelease(m.Call)

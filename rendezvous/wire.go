@@ -33,6 +33,7 @@ type message struct {
 	After   int64        `json:"after,omitempty"` // when the command ended: nanoseconds by the sender's Clock
 	Clock   int64        `json:"clock,omitempty"` // nanoseconds since the start of the sender's node
 	Stopped bool         `json:"stopped,omitempty"`
+	Kills   int          `json:"kills,omitempty"` // processes that the kernel killed for lack of memory
 	Call    uint64       `json:"call,omitempty"` // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
@@ -100,7 +101,7 @@ const (
 	fetch // a rank wants a roster: Hash
 	table // the answer: Roster
 
-	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock
+	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Kills
 	ping  // either side asks whether the process at the other end still answers
 	pong  // it does
 )
