@@ -74,8 +74,12 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/crypto"},
 		"it derives keys without any I/O through which a key could leak",
 	},
+	"joblog": {
+		[]string{"golang.org/x/sys"},
+		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence of theirs",
+	},
 	"launch": {
-		[]string{module + "/internal/proc", "golang.org/x/sys"},
+		[]string{module + "/internal/proc", module + "/joblog", "golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
 	"localapi": {
@@ -96,7 +100,7 @@ var imports = map[string]struct {
 		"it reads only the kernel's files, so the captured files of a machine are enough for a test",
 	},
 	"rendezvous": {
-		[]string{"github.com/hashicorp/memberlist"},
+		[]string{module + "/joblog", "github.com/hashicorp/memberlist"},
 		"it hides memberlist: other packages get a roster and an outcome",
 	},
 	"rsh": {
@@ -121,7 +125,7 @@ var imports = map[string]struct {
 	"sshd": {
 		[]string{
 			module + "/internal/proc", module + "/internal/rawconn", module + "/internal/rfc4254",
-			module + "/internal/tcp", module + "/internal/unixsock",
+			module + "/internal/tcp", module + "/internal/unixsock", module + "/joblog",
 			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
 			"golang.org/x/sys",
 		},

@@ -166,6 +166,9 @@ func (h host) start(t *testing.T, command ...string) *lab.Container {
 // program runs paiinit with a command in a container without other remote shells.
 func (h host) program(command ...string) lab.Program {
 	env := []string{"HOME=/tmp"}
+	if h.env["PAIINIT_LOG_FORMAT"] == "" {
+		env = append(env, "PAIINIT_LOG_FORMAT=logfmt")
+	}
 	if h.env["PATH"] == "" {
 		env = append(env, path)
 	}

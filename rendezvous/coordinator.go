@@ -277,7 +277,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.looking = m.Looking
 	if first {
 		c.registered++
-		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {

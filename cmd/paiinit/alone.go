@@ -44,7 +44,7 @@ func (c *container) listenAlone() error {
 		func() error { return c.serveOwnHost(serving) }))
 	c.tellLauncher(serving)
 	answers{c}.serve(serving)
-	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
+	c.log.Debug("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }

@@ -2,12 +2,12 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
 
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -30,10 +30,10 @@ func keptLines() int {
 
 // sayEnd writes the termination message and the last log line of this container.
 func (c *container) sayEnd(o rendezvous.Outcome) {
-	level := slog.LevelInfo
 	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed()}
+	say := c.routine
 	if o.Status != 0 {
-		level = slog.LevelError
+		say = c.log.Error
 		if n := launch.OOMKills(os.DirFS("/")) - c.oomKills; n > 0 {
 			line = append(line, "memory", launch.OOMText(n)+" in this container")
 			o.Reason += "; " + launch.OOMText(n) + " in " + c.job.Alias
@@ -41,7 +41,8 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 	}
 	c.writeTermination(c.agent.Environ, c.log, o)
 	c.stderr.Ending()
-	c.log.Log(context.Background(), level, "the job has ended", line...)
+	say("the job has ended", append(line, joblog.Text(fmt.Sprintf("the job has ended with status %d after %s: %s",
+		o.Status, joblog.Seconds(c.elapsed()), o.Reason)))...)
 }
 
 // writeTermination writes the reason of a failure to the file that Kubernetes reads, if that file exists or

@@ -18,6 +18,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/internal/tuning"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rdma"
@@ -53,7 +54,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	return &container{
 		identity: identity{
 			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(),
-			log: s.stderr.Logger(s.logFormat == "json", s.logLevel),
+			log: s.unnamed,
 		},
 		signals: signals.Watch(agent.Signals, early.IsTerminal(int(os.Stdin.Fd()))),
 	}
@@ -104,10 +105,17 @@ func (c *container) identify(ctx context.Context) error {
 	c.log = c.log.With("self", c.job.Alias)
 	c.followLaunchers()
 	c.mark("identify")
-	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
-		"attempt", c.job.Attempt, "rank", known(c.job.Rank, "to be agreed"),
-		"size", known(c.job.Size, "known to rank 0"), "slots", c.job.Slots, "secret", source,
-		"fingerprint", fingerprint, "version", version)
+	rank, size := known(c.job.Rank, "to be agreed"), known(c.job.Size, "known to rank 0")
+	c.routine("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
+		"attempt", c.job.Attempt, "rank", rank, "size", size, "slots", c.job.Slots, "secret", source,
+		"fingerprint", fingerprint, "version", version,
+		joblog.Text(fmt.Sprintf("paiinit %s, job %q (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
+			version, c.job.ID, c.job.System, rank, size, c.job.Slots, source, fingerprint)))
+	if c.job.Sign != "" {
+		c.log.Warn("this container runs its command alone, although a variable speaks of a job of several",
+			"phase", "identify", "variable", c.job.Sign, "hint", "if that is right, set PAIINIT_SIZE=1 (--size 1); "+
+				"else set the number of containers, PAIINIT_SIZE, and where they are, PAIINIT_PEERS")
+	}
 	return jobErr
 }
 
@@ -146,7 +154,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if err != nil {
 		return nil, err
 	}
-	fabric := fabricOf(judgeFabric(roster), c.devices.Report())
+	verdict := judgeFabric(roster)
+	fabric := fabricOf(verdict, c.devices.Report())
 	fabric.ConfigDir = c.state.Path
 	if err := writeFabric(c.state, fabric); err != nil { // sessions get the same settings by variables
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
@@ -157,8 +166,10 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed())
+	c.routine("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
+		joblog.Text(fmt.Sprintf("all %d ranks are present after %s, this one is rank %d; network: %s",
+			len(roster.Members), joblog.Seconds(c.elapsed()), self.Rank, verdict)))
 	return a, nil
 }
 

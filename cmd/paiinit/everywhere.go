@@ -56,7 +56,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	go func() {
 		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))
 		status := result.JobStatus(launch.Spawns(cmd.Args))
-		c.log.Info("the command has ended", "phase", "wait",
+		c.log.Debug("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)

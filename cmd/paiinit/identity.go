@@ -152,4 +152,13 @@ func (id *identity) findCommand() error {
 	return err
 }
 
+// routine logs a step of a healthy launch. A container that is its whole job is silent while nothing is wrong.
+func (id *identity) routine(message string, args ...any) {
+	level := slog.LevelInfo
+	if id.job.Size == 1 {
+		level = slog.LevelDebug
+	}
+	id.log.Log(context.Background(), level, message, args...)
+}
+
 func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

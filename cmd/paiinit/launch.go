@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -109,7 +109,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	if err != nil {
 		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
-	c.log.Info("the command has ended", "phase", "wait",
+	c.log.Debug("the command has ended", "phase", "wait",
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
 	return o
 }
@@ -149,8 +149,10 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 // runCommand runs the job's command to its end. where says in the log on which ranks.
 func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
 	c.mark("launch")
-	c.log.Info("launching", slices.Concat([]any{"phase", "launch", "command", strings.Join(cmd.Args, " ")}, where,
-		[]any{"elapsed", c.elapsed()})...)
+	line := strings.Join(cmd.Args, " ")
+	text := joblog.Text(fmt.Sprintf("launching %s (%s)", line, strings.TrimSpace(fmt.Sprintln(where...))))
+	c.routine("launching", slices.Concat([]any{"phase", "launch", "command", line}, where,
+		[]any{"elapsed", c.elapsed(), text})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
 		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
@@ -172,7 +174,7 @@ func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
+	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()))
 	vars = slices.Concat(a.position().Variables(), vars, more)
 	return launch.CommandEnvironment(a.agent.Environ, vars, a.ownBin(), a.log)
 }
@@ -206,7 +208,7 @@ func (a *agreement) varsOfSessions() []string {
 	if n.Several { // the network may have another name in other containers
 		hints = append(hints, launch.OwnVariables(n.Name)...)
 	}
-	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has logged its own at level info
+	hints = a.withoutSettled(n, hints)
 	return launch.Additions(a.agent.Environ, append(a.position().Variables(), hints...), a.ownBin())
 }
 

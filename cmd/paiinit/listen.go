@@ -121,7 +121,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.serve.Go(c.logged("the key agent ended", func() error { return c.pool.ServeKey(serving, keys, agent) }))
 	answers{c}.serve(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
+	c.log.Debug("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }

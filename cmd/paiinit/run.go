@@ -36,7 +36,7 @@ func run(args []string, agent pid1.Agent) int {
 	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
-		s.stderr = stderr
+		s.stderr, s.unnamed = stderr, stderr.Logger(s.logTo(agent.Environ))
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -52,7 +52,11 @@ func run(args []string, agent pid1.Agent) int {
 		line = append(line, "hint", h)
 	}
 	stderr.Ending()
-	log := stderr.Logger(s.logFormat == "json", s.logLevel)
+	log := s.unnamed
+	if log == nil {
+		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
+		log = stderr.Logger(s.logTo(agent.Environ))
+	}
 	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}

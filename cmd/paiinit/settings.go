@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/stderrlog"
 )
@@ -47,6 +49,7 @@ type settings struct {
 	logFormat string
 	logLevel  slog.Level
 	stderr    *stderrlog.Log
+	unnamed   *slog.Logger // the log before this container knows its name; nil = the command line is wrong
 }
 
 // loginSettings say who may log in to this container, and with which keys.
@@ -118,11 +121,19 @@ func ownFlags(s *settings) []cli.Flag {
 			rdmaAuto, rdmaRequire, rdmaOff),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in the job's PATH: "+
 			"own (hands hosts outside of the job to the image's ssh) or image", sshOwn, sshImage),
-		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "format of the log: text or json", "text", "json"),
+		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "format of the log: text (for people), logfmt or json",
+			string(joblog.FormatText), string(joblog.FormatLogfmt), string(joblog.FormatJSON)),
 		cmdline.Choice(new(string), "log-level", "LEVEL",
 			"least severe level that is logged: debug, info, warn or error", "info", "debug", "warn", "error"),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "directory for the host list and the agent's socket",
 			"/run/paiinit, or a directory of this job in /dev/shm or TMPDIR"),
+	}
+}
+
+// logTo returns a handler that writes the log to w as the settings and the terminal on standard error want it.
+func (s *settings) logTo(environ []string) func(w io.Writer) slog.Handler {
+	return func(w io.Writer) slog.Handler {
+		return joblog.On(os.Stderr, environ).Handler(w, joblog.Format(s.logFormat), s.logLevel)
 	}
 }
 
