@@ -84,7 +84,7 @@ func (p *printed) find(expression string) func(yield func(int, []string) bool) {
 
 // readBlame returns what the launchers report at the end of the streams, and claims their own lines.
 func readBlame(streams ...*printed) (b Blame) {
-	for _, l := range launchers {
+	for _, l := range slices.Backward(launchers) { // MPI last: others run below mpirun, or print frames as it does
 		if l.Blames == nil {
 			continue
 		}

@@ -83,8 +83,8 @@ func (o Outcome) Text(limit int) string {
 		return first + onLines(stderr) + onLines(stdout) + next
 	}
 	if most := limit - len(next); len(first) > most {
-		const cut = " ..."
-		return strings.ToValidUTF8(first[:max(0, most-len(cut))], "") + cut + next[:min(len(next), limit)]
+		next = strings.ToValidUTF8(next[:min(len(next), limit/2)], "")
+		return strings.ToValidUTF8(first[:min(len(first), limit-len(next))], "") + next
 	}
 	room := limit - len(first) - len(next)
 	errs := fit(stderr, room)

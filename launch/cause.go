@@ -14,7 +14,7 @@ import (
 type Scene struct {
 	Rank  int
 	Place string // the container, such as "worker-2 (10.0.0.7)"; "" = not worth naming, as in a job of one rank
-	// Find returns the place of a host, as the launcher names it; "" = unknown. It may be nil.
+	// Find returns the place of a host, as the launcher names it. It may be nil.
 	Find func(host string) string
 }
 
@@ -29,7 +29,7 @@ func (s Scene) Outcome(name string, r Result, ooms []OOM) Outcome {
 	o := Outcome{Status: r.Status(), Reason: s.cause(name, r, ooms)}
 	if o.Status != 0 {
 		o.Stderr, o.Stdout = quoted(r.Tail), quoted(r.Stdout)
-		o.Own = r.OwnTail || r.Blame.Process == "" && !programStarts(name, jobRanks)
+		o.Own = len(r.Tail)+len(r.Stdout) > 0 && (r.OwnTail || r.Blame.Process == "" && !programStarts(name, jobRanks))
 	}
 	return o
 }
@@ -46,15 +46,13 @@ func (s Scene) cause(name string, r Result, ooms []OOM) string {
 	}
 	var text string
 	if b.Process == "" {
-		return b.Cause + memory(ooms, "", false) + "; " + command
+		return b.Cause + memory(ooms, "", false)
 	}
 	place := ""
 	if b.Host != "" {
 		place = b.Host
 		if s.Find != nil {
-			if found := s.Find(b.Host); found != "" {
-				place = found
-			}
+			place = s.Find(b.Host)
 		}
 		place = " on " + place
 	}
@@ -144,10 +142,16 @@ func kills(n int) string {
 	return fmt.Sprintf("%d kills", n)
 }
 
-// OOMKills returns how many processes of this container's cgroup the OOM killer has killed. It reads memory.events of
-// cgroup v2 or memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst in the
-// kernel's sources).
-func OOMKills(root fs.FS) int {
+// OOMKills returns a function that returns how many processes of this container's cgroup the OOM killer has killed since
+// the call of OOMKills.
+func OOMKills(root fs.FS) func() int {
+	before := oomKills(root)
+	return func() int { return oomKills(root) - before }
+}
+
+// oomKills reads memory.events of cgroup v2 or memory.oom_control of v1 (Documentation/admin-guide/cgroup-v2.rst and
+// cgroup-v1/memory.rst in the kernel's sources).
+func oomKills(root fs.FS) int {
 	for _, name := range []string{"sys/fs/cgroup/memory.events", "sys/fs/cgroup/memory/memory.oom_control"} {
 		b, _ := fs.ReadFile(root, name) // only one of the two exists
 		for line := range strings.Lines(string(b)) {

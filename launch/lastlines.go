@@ -59,7 +59,7 @@ func (t *tail) lastLines(stdout []string, most int) (l lastLines) {
 	all := t.last()
 	errs, outs := t.unmarked(texts(all)), t.unmarked(stdout)
 	l.blame = readBlame(errs.printed, outs.printed)
-	if r := t.named(l.blame.Rank); r != nil {
+	if r := t.named(l.blame); r != nil {
 		one := t.unmarked(texts(r.lines))
 		_ = readBlame(one.printed) // claims lines
 		l.stderr, l.own = one.withoutOwn(), true
@@ -69,7 +69,7 @@ func (t *tail) lastLines(stdout []string, most int) (l lastLines) {
 		l.stderr = t.mixed(all, errs.own, most)
 	}
 	for i := range outs.lines { // the other processes' lines
-		if outs.names[i] != "" && l.blame.Rank != "" && !isRank(outs.names[i], l.blame.Rank) {
+		if outs.names[i] != "" && l.blame.Rank != "" && !l.blame.wrote(outs.names[i]) {
 			outs.own[i] = true
 		}
 	}
@@ -105,23 +105,22 @@ func texts(lines []kept) (all []string) {
 	return all
 }
 
-// named returns the lines of a rank, nil if there are none or lines are not marked.
-func (t *tail) named(rank string) *ring {
-	if rank == "" {
-		return nil
-	}
+// named returns the lines of the process that is blamed, nil if there are none or lines are not marked.
+func (t *tail) named(b Blame) *ring {
 	for name, r := range t.origins {
-		if isRank(name, rank) {
+		if b.wrote(name) {
 			return r
 		}
 	}
 	return nil
 }
 
-// isRank reports whether the name in a mark is that of a rank. PyTorch marks tracebacks with the rank; torchrun --tee
-// marks lines with the rank of the process on its host.
-func isRank(name, rank string) bool {
-	return name == rank || strings.HasSuffix(name, ","+rank) || name == "rank"+rank
+// wrote reports whether the name in a mark is that of the process. PyTorch marks tracebacks with the rank, and torchrun
+// --tee marks lines with the role and the number of the process on its host.
+func (b *Blame) wrote(name string) bool {
+	number := strings.TrimLeft(name, "abcdefghijklmnopqrstuvwxyz_")
+	return b.Rank != "" && (name == b.Rank || strings.HasSuffix(name, ","+b.Rank) || name == "rank"+b.Rank ||
+		b.Local != "" && number == b.Local && number != name && !strings.HasPrefix(name, "rank"))
 }
 
 // culprit returns the lines of the process that failed first, if the launcher names none: the first with a line that
@@ -194,7 +193,11 @@ func unmark(line, name string) string {
 	if text, ok := strings.CutPrefix(rest, "] "); ok { // hydra
 		return strings.TrimSuffix(text, "["+name+"] ")
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(rest, "]:"), " ") // PyTorch
+	text := strings.TrimPrefix(rest, "]:")
+	if strings.HasPrefix(name, "rank") { // PyTorch's tracebacks; torchrun --tee writes no blank
+		text = strings.TrimPrefix(text, " ")
+	}
+	return text
 }
 
 // isPipe reports whether a file is a pipe. The tail of other files is not copied: a terminal must stay a terminal, and

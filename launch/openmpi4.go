@@ -129,7 +129,7 @@ func openMPIHosts(command string) int {
 // texts between such lines, such as those about a network or a missing host, are the cause if no process is reported.
 func openMPIBlames(p *printed, b *Blame) {
 	for begin := 0; begin < len(p.lines); begin++ {
-		if !isFrame(p.lines[begin]) {
+		if p.own[begin] || !isFrame(p.lines[begin]) {
 			continue
 		}
 		end := begin + 1
@@ -140,13 +140,20 @@ func openMPIBlames(p *printed, b *Blame) {
 			p.claim(begin, begin+1)
 			break
 		}
-		if openMPIReport(p.lines[begin+1:end], b) {
+		switch text := oneLine(p.lines[begin+1 : end]); {
+		case openMPIReport(p.lines[begin+1:end], b):
 			p.claim(begin, end+1)
-		} else {
+		case b.Cause == "" && b.Process == "" && len(text) < mostCause: // else the whole text stays in the last lines
+			b.Cause = "Open MPI: " + strings.TrimSuffix(text, ".")
+			p.claim(begin, end+1)
+		default:
 			p.claim(begin, begin+1)
 			p.claim(end, end+1)
 		}
 		begin = end
+	}
+	if b.Process == "" { // a report of which the beginning or the end has been lost
+		openMPIReport(p.lines[max(0, len(p.lines)-20):], b)
 	}
 	p.claimAll(`^\d+ total processes (?:killed|failed to start)|^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help ` +
 		`message |^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 |ORTE_ERROR_LOG: .*/show_help\.c at line`)
@@ -157,7 +164,10 @@ func openMPIBlames(p *printed, b *Blame) {
 		where = append(where, m[1]+m[2])
 	}
 	if len(where) > 0 && b.Cause == "" {
-		b.Cause = oneLine([]string{"Open MPI: " + strings.Join(where, ": ")})
+		b.Cause = oneLine([]string{strings.Join(where, ": ")})
+		if b.Status == 0 { // the library has called MPI_Abort
+			b.Abort = ""
+		}
 	}
 }
 
@@ -217,10 +227,6 @@ func openMPIReport(lines []string, b *Blame) bool {
 		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`); m != nil {
 		b.set(Blame{Cause: m[2] + m[3] + " was not found on " + m[1] + m[4] + ", or cannot be executed there"})
 		return true
-	}
-	if b.Cause == "" && b.Process == "" {
-		b.Cause = "Open MPI: " + text.lines[0]
-		return len(text.lines[0]) < mostCause // else the whole text stays in the last lines
 	}
 	return false
 }

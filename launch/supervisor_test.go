@@ -312,11 +312,11 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
-				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
+				Result: Result{Signal: syscall.SIGKILL, Blame: Blame{Process: "MPI rank 4", Status: 3}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{Status: 3, Reason: "it hung; rank 0's command prterun was killed by SIGKILL; " +
-				"its last lines on stderr:\n   Exit code:    3"},
+			Outcome{Status: 3, Reason: "it hung; MPI rank 4 ended with status 3; " +
+				"rank 0's command prterun was killed by SIGKILL"},
 		},
 		"stopped for a loss": {
 			"mpirun x", nil, Ending{

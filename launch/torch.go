@@ -90,5 +90,6 @@ func torchrunBlames(p *printed, b *Blame) {
 	// torch/distributed/elastic/multiprocessing/api.py and torch/distributed/run.py
 	p.claimAll(`torch/distributed/elastic/multiprocessing/api\.py:\d+\] (?:Sending process \d+ closing signal|failed )` +
 		`|torch/distributed/elastic/agent/server/api\.py:\d+\] ` +
+		`|torch/distributed/elastic/multiprocessing/errors/error_handler\.py:\d+\] no error file defined ` +
 		`|torch/distributed/run\.py:\d+\] (?:\*+|Setting OMP_NUM_THREADS .*)?$`)
 }

@@ -34,7 +34,7 @@ type message struct {
 	Clock   int64        `json:"clock,omitempty"` // nanoseconds since the start of the sender's node
 	Stopped bool         `json:"stopped,omitempty"`
 	Kills   int          `json:"kills,omitempty"` // processes that the kernel killed for lack of memory
-	Call    uint64       `json:"call,omitempty"` // of inquiries, barriers and clocks: chosen by the rank that asks
+	Call    uint64       `json:"call,omitempty"`  // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
 	// The clock of the ranks' times; no other time of day goes over the wire.

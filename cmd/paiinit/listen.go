@@ -222,7 +222,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate,
+		Late:    c.hearLate, Kills: c.oomKills,
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
@@ -30,7 +32,7 @@ const (
 
 // run is the agent: it reads the command line, launches the job, and reports why it ends.
 func run(args []string, agent pid1.Agent) int {
-	status := 0
+	status, begin := 0, time.Now()
 	var s settings
 	stderr := stderrlog.New(os.Stderr)
 	defer stderr.Close()
@@ -47,20 +49,24 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	line := []any{"phase", "exit", "status", status}
-	if h := hint(err, s.command); h != "" {
-		line = append(line, "hint", h)
-	}
-	stderr.Ending()
 	log := s.unnamed
 	if log == nil {
 		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
 		log = stderr.Logger(s.logTo(agent.Environ))
 	}
-	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
-		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
+	s.stderr = stderr
+	next := hint(err, s.command)
+	if is[*usageError](err) || is[*statedir.RunningError](err) || is[*statedir.SeveralError](err) {
+		stderr.Ending() // no job has failed; a running paiinit owns the termination message
+		log.Error(err.Error(), "phase", "exit", "status", status, "hint", next)
+		return status
 	}
-	log.Error(err.Error(), line...)
+	o := rendezvous.Outcome{Status: status, Reason: err.Error(), Next: next, After: time.Since(begin)}
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
+		o = ended.Outcome
+		o.After = cmp.Or(o.After, time.Since(begin))
+	}
+	s.sayOutcome(agent.Environ, log, log.Error, o)
 	return status
 }
 
