@@ -268,7 +268,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
-		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
+		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
@@ -348,7 +348,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 
 // dismissal answers a container that has no part in the launch.
 func dismissal(status int, reason string) message {
-	return message{Type: done, Last: true, Outcome: &Outcome{status, reason}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: reason}}
 }
 
 func (n *Node) noPlace() message {

@@ -17,8 +17,13 @@ import (
 
 // Outcome is how the job ended; it is the same on every rank.
 type Outcome struct {
-	Status int    `json:"status"` // exit status, 0 to 255
-	Reason string `json:"reason"` // one paragraph for people; empty when the status says everything
+	Status int           `json:"status"`          // exit status, 0 to 255
+	Reason string        `json:"reason"`          // the first cause, for people; empty when the status says everything
+	After  time.Duration `json:"after,omitempty"` // from the start of the job to its end, measured by rank 0
+	Stderr string        `json:"stderr,omitempty"`
+	Stdout string        `json:"stdout,omitempty"`
+	Own    bool          `json:"own,omitempty"` // Stderr is that of the process that failed, and of no other
+	Next   string        `json:"next,omitempty"`
 }
 
 // Statuses are the exit statuses of outcomes that the rendezvous itself decides.
@@ -94,6 +99,9 @@ type Config struct {
 
 	// Delay is how long the threads of this process have waited for a processor since it started. Nil = unknown.
 	Delay func() time.Duration
+
+	// Kills returns how many processes of the job the kernel has killed here for lack of memory. Nil = unknown.
+	Kills func() int
 
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)

@@ -38,7 +38,7 @@ type container struct {
 	asks      *launch.Asks     // the hosts and ranks that launchers were asked for
 	versions  launch.Versions  // of the launchers of all ranks
 	signals   *signals.Switch
-	oomKills  int // of this container before the launch
+	oomKills  func() int // of this container since it was identified
 	devices   *rdma.Search
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
@@ -198,7 +198,9 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if c.job.Size == 1 || c.keys == nil || !needed {
 		return 0, err
 	}
-	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	c.unfit = &rendezvous.Outcome{
+		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command),
+	}
 	if !first {
 		return c.withdraw(ctx, err)
 	}
@@ -215,7 +217,9 @@ const notifyTimeout = 5 * time.Second
 
 // giveUp ends the job, which was not launched, on all connected ranks.
 func (c *container) giveUp(err error) (int, error) {
-	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	o := rendezvous.Outcome{
+		Status: statusOf(err), Reason: err.Error(), After: c.elapsed(), Next: hint(err, "run", c.settings.command),
+	}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
 	if is[*stoppedError](err) {
@@ -275,6 +279,7 @@ func (c *container) wait(ctx context.Context) (int, error) {
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome, lateRanks time.Duration) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
+	o.After = c.elapsed()
 	err := c.node.Finish(ctx, o, lateRanks)
 	if is[*rendezvous.BugError](err) {
 		return statusBug, err

@@ -43,6 +43,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", self.Rank, err)}
+		o.Next = hint(err, "run", c.settings.command)
 		end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now()}
 	}
 	cmd, pass, err := a.jobCommand(launch.TaskEnvironment(a.tasks()))
@@ -62,10 +63,16 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 			failed(err)
 			return
 		}
-		cause := launch.FirstCause(self.Rank, cmd.Args[0], result, launch.OOMKills(os.DirFS("/"))-c.oomKills)
+		var ooms []launch.OOM
+		scene := a.scene()
+		if n := c.oomKills(); n > 0 {
+			ooms = []launch.OOM{{Place: scene.Place, Kills: n}}
+		}
+		o := rendezvous.Outcome(scene.Outcome(cmd.Args[0], result, ooms))
+		o.Status = status
+		o.Next = c.nextAfter(o, ooms)
 		end <- rendezvous.End{
-			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0,
-			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
+			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0, Outcome: o,
 		}
 	}()
 	return t

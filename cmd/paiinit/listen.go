@@ -234,7 +234,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
+		Late:    c.hearLate, Kills: c.oomKills, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
 		NameOf: func(ctx context.Context, addr netip.Addr) string {
 			return envspec.NameAt(ctx, os.DirFS("/"), netif.Resolver{}, addr)
 		},

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
@@ -31,7 +33,7 @@ const (
 
 // run is the agent: it reads the command line, launches the job, and reports why it ends.
 func run(args []string, agent pid1.Agent) int {
-	status := 0
+	status, begin := 0, time.Now()
 	var s settings
 	stderr := stderrlog.New(os.Stderr)
 	defer stderr.Close()
@@ -51,27 +53,33 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	line := []any{"phase", "exit", "status", status}
-	if h := hint(err, "run", s.command); h != "" {
-		line = append(line, "hint", h)
-	}
-	stderr.Ending()
 	log := s.unnamed
 	if log == nil {
 		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
 		log = stderr.Logger(s.logTo(agent.Environ))
 	}
-	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
-		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
+	o := rendezvous.Outcome{
+		Status: status, Reason: err.Error(), Next: hint(err, "run", s.command), After: time.Since(begin),
 	}
-	typo := (is[*launch.LookError](err) || is[*statedir.RunningError](err)) && mistyped(s.command[0]) != ""
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
+		o = ended.Outcome
+		o.After = cmp.Or(o.After, time.Since(begin))
+	}
+	beside := is[*statedir.RunningError](err) || is[*statedir.SeveralError](err)
+	if !beside { // the running paiinit owns the termination message
+		s.writeTermination(agent.Environ, log, o)
+	}
+	stderr.Ending()
+	typo := (is[*launch.LookError](err) || beside) && mistyped(s.command[0]) != ""
 	switch {
 	case is[*bareError](err):
 		_, _ = stderr.Write([]byte(cmdline.Bare))
 	case s.stderr == nil || typo: // a person is typing
 		complainOf(err, "run", s.command)
+	case is[*usageError](err) || beside: // no job has failed
+		log.Error(err.Error(), "phase", "exit", "status", status, "hint", o.Next)
 	default:
-		log.Error(err.Error(), line...)
+		sayOutcome(log.Error, o)
 	}
 	return status
 }
