@@ -53,7 +53,7 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 			succeed()
 		default:
 			c.n.refused.warn(r.ID+" "+r.Addr.Addr().String(), "a second container claims a rank that is present",
-				"peer", r.ID, "addr", r.Addr, "first", first.Addr)
+				"peer", r.display(), "addr", r.Addr, "first", first.Addr)
 			t.mu.Lock()
 			t.announced = first.Addr
 			t.mu.Unlock()

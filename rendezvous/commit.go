@@ -28,6 +28,7 @@ func (c *coordinator) tryPrepare() {
 			return // the fabric is judged across all ranks
 		default:
 			r := *t.rec
+			r.Uptime = 0 // of the registration
 			reached[r.Nonce] = r.Addr
 			if r.Rank < 0 {
 				r.Addr = t.said
@@ -35,6 +36,9 @@ func (c *coordinator) tryPrepare() {
 			r.Uptime = 0 // of the registration
 			records = append(records, r)
 		}
+	}
+	if c.awaitsNotes() {
+		return
 	}
 	members, err := assign(records, c.n.cfg.Size)
 	if err != nil {
@@ -153,6 +157,7 @@ func (c *coordinator) tryLaunch() {
 	if !c.n.enter(Running) {
 		return
 	}
+	noteFirst(&c.n.ownTimes.Committed)
 	c.n.setGathered(nil) // rank 0 does not wait until every rank has been told
 	for _, t := range c.targets {
 		if t.rec == nil {
@@ -192,6 +197,7 @@ func (c *coordinator) sendGo(first, end int) {
 func (n *Node) Launched() {
 	n.post(func() {
 		if n.lead != nil {
+			noteFirst(&n.ownTimes.Launched)
 			n.lead.tellGo()
 		}
 	})

@@ -33,6 +33,9 @@ func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort
 	}
 	t.ctx, t.drop = context.WithCancel(c.ctx)
 	c.targets[key] = t
+	if announced.IsValid() && t.id != "" { // the address of a seed comes from the DNS
+		t.noteHeard()
+	}
 	c.n.wg.Go(func() { c.keep(t) })
 	return t
 }
@@ -156,6 +159,7 @@ func (t *target) moveTo(a netip.AddrPort) {
 	t.mu.Lock()
 	t.announced = a
 	t.mu.Unlock()
+	t.noteHeard()
 	t.rouse()
 }
 
@@ -174,6 +178,7 @@ func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
 	if err != nil && len(addrs) == 0 {
 		return nil, err
 	}
+	t.noteResolved(found)
 	for _, a := range found {
 		if !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)

@@ -164,12 +164,11 @@ func foldNames(missing []Missing) string {
 	var out []string
 	for len(missing) > 0 {
 		name, run := missing[0].Name, 1
-		stem, from, ok := cutNumber(name)
-		for ok && run < len(missing) && missing[run].Name == fmt.Sprintf("%s-%d", stem, from+run) {
-			run++
-		}
-		if run > 1 {
-			name = fmt.Sprintf("%s-[%d-%d]", stem, from, from+run-1)
+		if nth, ok := sequence(name); ok {
+			for run < len(missing) && missing[run].Name == nth(run, run) {
+				run++
+			}
+			name = nth(0, run-1)
 		}
 		out = append(out, name)
 		missing = missing[run:]
@@ -177,13 +176,38 @@ func foldNames(missing []Missing) string {
 	return strings.Join(out, ",")
 }
 
+// sequence returns a function that writes the names which follow a name by their numbers, from the first to the last,
+// as a range: "worker-[3-5]", and with the container's own name "train-[3-5] (worker-[3-5])".
+func sequence(name string) (nth func(first, last int) string, ok bool) {
+	own, alias, paired := strings.Cut(strings.TrimSuffix(name, ")"), " (")
+	stem, number, ok := cutNumber(own)
+	if !ok {
+		return nil, false
+	}
+	write := func(stem string, first, last int) string {
+		if first == last {
+			return stem + strconv.Itoa(first)
+		}
+		return fmt.Sprintf("%s[%d-%d]", stem, first, last)
+	}
+	if !paired {
+		return func(first, last int) string { return write(stem, number+first, number+last) }, true
+	}
+	aliasStem, aliasNumber, ok := cutNumber(alias)
+	return func(first, last int) string {
+		return write(stem, number+first, number+last) + " (" +
+			write(aliasStem, aliasNumber+first, aliasNumber+last) + ")"
+	}, ok
+}
+
+// cutNumber cuts the number from the end of a name; stem ends in "-", or in "_", as docker-compose 1 writes it.
 func cutNumber(name string) (stem string, num int, ok bool) {
-	i := strings.LastIndexByte(name, '-')
-	if i <= 0 {
+	i := strings.LastIndexAny(name, "-_") + 1
+	if i <= 1 {
 		return "", 0, false
 	}
-	num, err := strconv.Atoi(name[i+1:])
-	if err != nil || num < 0 || strconv.Itoa(num) != name[i+1:] {
+	num, err := strconv.Atoi(name[i:])
+	if err != nil || num < 0 || strconv.Itoa(num) != name[i:] {
 		return "", 0, false
 	}
 	return name[:i], num, true
@@ -207,7 +231,7 @@ func (c *coordinator) missing() []Missing {
 	var out []Missing
 	for _, p := range c.n.cfg.Peers {
 		if t := c.targets[p.ID]; t != nil && t.rec == nil {
-			out = append(out, c.missingAt(t, p.Rank, p.ID))
+			out = append(out, c.missingAt(t, p.Rank, p.display()))
 		}
 	}
 	// Then the ranks that the environment does not list: the containers that answered at the seeds' addresses, then the
@@ -256,7 +280,7 @@ func (u *uplink) missing() []Missing {
 		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
 		host := ""
 		if zero := u.n.cfg.peerZero(); zero != nil {
-			m.Name, host = zero.ID, zero.Host
+			m.Name, host = zero.display(), zero.Host
 		}
 		m.tried = u.dialled.tried(u.n, host, u.n.begin, u.lookErr, incompatible)
 		switch {
@@ -275,7 +299,7 @@ func (u *uplink) missing() []Missing {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
 			out = append(out, Missing{
-				Rank: p.Rank, Name: p.ID, Reason: "not heard by gossip", incompatible: incompatible,
+				Rank: p.Rank, Name: p.display(), Reason: "not heard by gossip", incompatible: incompatible,
 			})
 		}
 	}
@@ -288,11 +312,11 @@ const stillExamines = "it is present, but still examines its devices"
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
 	if c.n.looking {
-		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillExamines})
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: c.n.examines()})
 	}
 	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillExamines})
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: t.examines()})
 		}
 	}
 	slices.SortFunc(out, Missing.compare)

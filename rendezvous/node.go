@@ -30,6 +30,7 @@ type Statuses struct {
 // Peer is a container that the environment names.
 type Peer struct {
 	ID      string // as in its record
+	Own     string // its container's own name, as the environment predicts it; "" = unknown
 	Rank    int    // -1 = unknown
 	Host    string // address or name
 	Port    int
@@ -105,6 +106,13 @@ type Config struct {
 
 	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
+
+	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell). Nil = they are ignored.
+	Noted func(Note)
+
+	// NoteWait is how long rank 0 waits for the facts of all ranks once all are present, before it calls Verify. 0 = it
+	// does not wait.
+	NoteWait time.Duration
 
 	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
@@ -182,15 +190,17 @@ type Node struct {
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
 	reported  lastReport
 	find      finder
-	lead      *coordinator       // nil = another rank coordinates
-	up        uplink             // view of rank 0
-	current   Record             // self, and what this container has learned of itself since
-	looking   bool               // cfg.Fabric has not come yet
+	lead      *coordinator // nil = another rank coordinates
+	up        uplink       // view of rank 0
+	current   Record       // self, and what this container has learned of itself since
+	looking   bool         // cfg.Fabric has not come yet
+	ownTimes  Times
 	own       *message           // report to rank 0 on how this rank's command ended
 	order     *message           // rank 0's first order to end every command
 	calls     calls              // pending questions to rank 0
 	probes    map[*wire]*probe   // pings without an answer
 	withdrawn map[string]message // by id, for rank 0: messages of ranks that leave before the launch
+	notes     map[string][]byte  // for rank 0, by kind
 }
 
 // awaitFabric waits for Config.Fabric and adds it to the record.
@@ -277,6 +287,7 @@ func Start(cfg Config) (*Node, error) {
 	n.current, n.looking = self, cfg.Fabric != nil || cfg.Unfit != nil
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes, n.withdrawn = make(map[*wire]*probe), make(map[string]message)
+	n.notes = make(map[string][]byte)
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}

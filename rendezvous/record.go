@@ -19,6 +19,7 @@ type Record struct {
 	Nonce   string         // 16 hex digits, new at every start: tells a restarted container from the one before
 	Addr    netip.AddrPort // where its port is reached
 	Host    string         // gethostname(2)
+	Own     string         // the container's name in its scheduler's tools, at most 253 bytes; "" = it has no other one
 	Slots   int            // processes that a launcher may start here; 0 = launch only
 	GPUs    int            // devices seen
 	Version string         // of paiinit, at most 32 bytes
@@ -33,6 +34,7 @@ type Record struct {
 const (
 	maxRole    = 64
 	maxVersion = 32
+	maxOwn     = 253
 	maxFabric  = 64
 	nonceBytes = 8
 	metaFormat = 1
@@ -47,6 +49,8 @@ func (r *Record) validate() error {
 		return fmt.Errorf("role %q is longer than %d bytes", r.Role, maxRole)
 	case len(r.Version) > maxVersion:
 		return fmt.Errorf("version %q is longer than %d bytes", r.Version, maxVersion)
+	case len(r.Own) > maxOwn:
+		return fmt.Errorf("name %q is longer than %d bytes", r.Own, maxOwn)
 	case len(r.Fabric) > maxFabric:
 		return fmt.Errorf("fabric summary is longer than %d bytes", maxFabric)
 	case err != nil:

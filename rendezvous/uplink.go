@@ -26,6 +26,7 @@ type uplink struct {
 	// refused connection resets foreign, but not this: the other container may exit before it was dialled twice.
 	incompatible error
 
+	lost     time.Time // when the connection ended
 	promised time.Time // when rank 0 acknowledged an announcement
 	// What rank 0 said last of its dials to this container.
 	blocked   error
@@ -108,7 +109,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case stop:
 		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin))})
+		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now()})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		u.n.calls.onRelease(m.Call)
@@ -230,7 +231,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		u.wire.abort()
 	}
 	if u.n.phase != Running {
-		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote,
+		u.n.log.Debug("rank 0 is connected", "peer", r.display(), "remote", remote,
 			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
 	u.wire, u.leader, u.incompatible = w, r, nil
@@ -242,6 +243,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.own != nil {
 		u.n.sendOwn()
 	}
+	u.sendNotes()
 	for _, f := range u.n.withdrawn {
 		w.send(f)
 	}
@@ -325,7 +327,7 @@ func (u *uplink) onLost(w *wire, err error) {
 	if u.wire != w {
 		return
 	}
-	u.wire = nil
+	u.wire, u.lost = nil, time.Now()
 	switch u.n.phase {
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))

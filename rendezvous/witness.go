@@ -69,7 +69,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 			w.Outcome = a.Outcome
 		}
 		if w.Reason == "" && !a.Alive {
-			w.Reason = fmt.Sprintf(", and %s does not see it either (%s)", others[i].Alias, a.Reason)
+			w.Reason = fmt.Sprintf(", and %s does not see it either (%s)", others[i].Display(), a.Reason)
 		}
 	}
 	return w
@@ -101,7 +101,7 @@ func (u *uplink) verdict(leader Member, own *Outcome) peerView {
 		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
 		a, err := u.n.exchangeWithin(askTimeout, o.ID, o.Addr, question)
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
-			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)
+			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Display(), a.Reason)
 			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: reason}
 		}
 	}

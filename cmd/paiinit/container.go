@@ -87,6 +87,9 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
@@ -184,7 +187,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if !first {
 		return c.withdraw(ctx, err)
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}

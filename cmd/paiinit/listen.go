@@ -178,7 +178,12 @@ func (a answers) remoteAgent() rsh.Agent {
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
-		OnExec:  func(t rsh.Target, command string) { c.sessions.Begun(t.Name, command) },
+		OnExec: func(t rsh.Target, command string) {
+			c.sessions.Begun(t.Name, command)
+			if _, daemon := launch.DaemonOf(command); daemon {
+				c.node.Session(t.ID)
+			}
+		},
 		OnExit: func(t rsh.Target, command string, s rsh.Status) {
 			c.sessions.Ended(t.Name, command, s.Code, s.Signal)
 		},
