@@ -108,14 +108,13 @@ func (l Layout) self(s *Status) string {
 			name = l.title(&r)
 		}
 	}
-	rank := "rank not agreed yet"
-	if s.Rank >= 0 {
-		rank = fmt.Sprintf("rank %d", s.Rank)
+	switch {
+	case s.Rank < 0:
+		return "this is " + l.short(name) + ", whose rank is not agreed yet"
+	case name == "":
+		return fmt.Sprintf("this is rank %d", s.Rank)
 	}
-	if name == "" {
-		return "this is " + rank
-	}
-	return "this is " + l.short(name) + ", " + rank
+	return fmt.Sprintf("this is rank %d, %s", s.Rank, l.short(name))
 }
 
 // details says what people need seldom.
