@@ -32,7 +32,7 @@ func linesOfLog(c *lab.Container) []string {
 // TestHealthyLog reads the log of healthy jobs in the default format: rank 0 says who it is, that all ranks are
 // present, what it launches and how it ended, and the other ranks all of this but the launch.
 func TestHealthyLog(t *testing.T) {
-	for size, command := range map[int][]string{4: {"mpirun", "python3", allreduce}, 64: {"sh", "-c", "echo sum"}} {
+	for size, command := range map[int][]string{4: {"mpirun", "python3", allreduce}, 64: {"sh", "-c", "/run/bin/paiinit each true; echo sum"}} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), size)
 			for i := range hosts {
