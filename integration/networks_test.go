@@ -109,22 +109,10 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 
 // TestClosedPorts: a firewall between the hosts accepts only paiinit's own port, like a security group with that port.
 func TestClosedPorts(t *testing.T) {
-	const nft = "/usr/sbin/nft"
-	requireLab(t)
-	if _, err := os.Stat(nft); err != nil {
-		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	requireFirewall(t)
 	l := newLab(t)
 	hosts := peersHosts(t, l, 2)
-	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
-		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
-		"add rule inet f in th dport 12345 accept"
-	firewall, err := hosts[1].machine.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
-	require.NoError(t, err)
-	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
+	closeHost(t, hosts[1], "add rule inet f in th dport 12345 accept")
 	seen := t.TempDir()
 	hosts[0].binds = map[string]string{"/run/seen": seen}
 	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
@@ -133,4 +121,62 @@ func TestClosedPorts(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
 	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))
 	require.Equal(t, same(2, 0), statuses(t, containers))
+}
+
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Both rank 0 and
+// that rank say so, long before the deadline, and all ranks end alike.
+func TestBlockedPort(t *testing.T) {
+	requireFirewall(t)
+	const noUDP = "insert rule inet f in meta l4proto udp drop"
+	for name, tt := range map[string]struct {
+		rules []string
+		why   string
+	}{
+		"dropped":               {nil, "no answer"},
+		"rejected":              {[]string{"add rule inet f in tcp dport 1-65535 reject with tcp reset"}, "connection refused"},
+		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
+		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			closeHost(t, hosts[2], tt.rules...)
+			for i := range hosts {
+				hosts[i].flags = []string{"--timeout", "45s"}
+			}
+			containers := startAll(t, hosts, "true")
+			for _, c := range containers[:2] {
+				waitLine(t, c, "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
+			}
+			waitLine(t, containers[2], "worker-0 (rank 0 cannot connect to 12345/tcp of this container: "+tt.why)
+			require.Contains(t, stderr(containers[2]), "is the port open here?")
+			require.Equal(t, same(3, 75), statuses(t, containers))
+			require.Regexp(t, `gave up after 45 s: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
+				`it reaches rank 0, but rank 0 cannot connect to it: dialled \d+ times? in 4\d(\.\d)? s, last: `,
+				stderr(containers[0]))
+		})
+	}
+}
+
+// nft is the program that sets the firewall of a host.
+const nft = "/usr/sbin/nft"
+
+func requireFirewall(t *testing.T) {
+	requireLab(t)
+	if _, err := os.Stat(nft); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// closeHost drops what comes to a host unless the host has begun it, or one of the rules accepts it.
+func closeHost(t *testing.T, h host, rules ...string) {
+	all := append([]string{
+		"add table inet f", "add chain inet f in { type filter hook input priority 0; policy drop; }",
+		"add rule inet f in ct state established accept", "add rule inet f in iif lo accept",
+	}, rules...)
+	firewall, err := h.machine.Start(lab.Program{Name: "firewall", Args: []string{nft, strings.Join(all, "; ")}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
 }

@@ -88,6 +88,9 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
@@ -166,10 +169,10 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.routine("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+	c.routine("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
-		joblog.Text(fmt.Sprintf("all %d ranks are present after %s (this one is rank %d); %s",
-			len(roster.Members), joblog.Seconds(c.elapsed()), self.Rank, verdict)))
+		joblog.Text(fmt.Sprintf("%s; this is rank %d; %s", roster.Arrived(c.elapsed()), self.Rank, verdict)),
+	}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 
@@ -195,7 +198,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if !first {
 		return c.withdraw(ctx, err)
 	}
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}

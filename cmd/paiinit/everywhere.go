@@ -232,7 +232,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
