@@ -88,8 +88,8 @@ func messageOf(call *ast.CallExpr) ast.Expr {
 	switch f := call.Fun.(type) {
 	case *ast.SelectorExpr:
 		name = f.Sel.Name
-		if x, ok := f.X.(*ast.Ident); ok && x.Name == "http" {
-			return nil
+		if x, ok := f.X.(*ast.SelectorExpr); ok && x.Sel.Name == "refused" && name == "warn" && len(call.Args) > 2 {
+			return call.Args[1] // after the peer
 		}
 	case *ast.Ident:
 		name = f.Name
@@ -121,6 +121,8 @@ func texts(file *ast.File, e ast.Expr) []string {
 			}
 		}
 		return all
+	case *ast.SelectorExpr:
+		return texts(file, e.Sel)
 	case *ast.Ident:
 		if assigned := assignments(file, e.Name); len(assigned) > 0 {
 			return assigned

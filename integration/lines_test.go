@@ -43,7 +43,7 @@ func TestHealthyLog(t *testing.T) {
 			require.Contains(t, stdout(containers[0]), "sum")
 			for rank, c := range containers {
 				head := fmt.Sprintf(`^\d\d:\d\d:\d\d worker-%d: `, rank)
-				want := []string{"paiinit devel, job ", fmt.Sprintf("all %d ranks are present after ", size),
+				want := []string{"paiinit devel, job ", fmt.Sprintf("all %d present after ", size),
 					"launching " + regexp.QuoteMeta(strings.Join(command, " ")) + "$", "the job has ended with status 0 after "}
 				if rank != 0 {
 					want = append(want[:2], want[3])

@@ -15,8 +15,8 @@ func TestTimeline(t *testing.T) {
 	lines := []lab.Line{
 		at(5, `20:53:38 worker-0: paiinit devel, job "demo"`),
 		at(100, `all 4 ranks are present says the job`),
-		at(330, `20:53:38 worker-2: all 4 ranks are present after 0.3 s`),
-		at(350, `20:53:38 worker-0: all 4 ranks are present after 0.3 s`),
+		at(330, `20:53:38 worker-2: all 4 present after 0.3 s`),
+		at(350, `20:53:38 worker-0: all 4 present after 0.3 s`),
 		at(400, `20:53:39 worker-0: launching mpirun python3 a.py`),
 		at(500, `launching phase=launch command=x`),
 	}
