@@ -127,8 +127,11 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.serve.Go(c.logged("the key agent ended", func() error { return c.pool.ServeKey(serving, keys, agent) }))
 	answers{c}.serve(serving)
-	c.log.Debug("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
-		"elapsed", c.elapsed())
+	say := c.log.Debug
+	if c.keysFile != "" {
+		say = c.log.Info // people want to know the port
+	}
+	say("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -53,11 +54,7 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	log := s.unnamed
-	if log == nil {
-		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
-		log = stderr.Logger(s.logTo(agent.Environ))
-	}
+	log := cmp.Or(s.unnamed, slog.New(slog.DiscardHandler))
 	o := rendezvous.Outcome{
 		Status: status, Reason: err.Error(), Next: hint(err, "run", s.command), After: time.Since(begin),
 	}
@@ -70,7 +67,7 @@ func run(args []string, agent pid1.Agent) int {
 		s.writeTermination(agent.Environ, log, o)
 	}
 	stderr.Ending()
-	typo := (is[*launch.LookError](err) || beside) && mistyped(s.command[0]) != ""
+	typo := (is[*launch.LookError](err) || beside) && len(s.command) > 0 && mistyped(s.command[0]) != ""
 	switch {
 	case is[*bareError](err):
 		_, _ = stderr.Write([]byte(cmdline.Bare))

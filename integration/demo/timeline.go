@@ -17,7 +17,7 @@ type milestone struct {
 
 // milestones are in the order of time.
 var milestones = []milestone{
-	{"all present", regexp.MustCompile(`^[\d:]{8} \S+: all \d+ present `)},
+	{"all present", regexp.MustCompile(`^[\d:]{8} \S+: all \d+ present after `)},
 	{"launched", regexp.MustCompile(`^[\d:]{8} \S+: launching `)},
 	{"done", regexp.MustCompile(`^[\d:]{8} \S+: (error: )?the job has ended `)},
 }
