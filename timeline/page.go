@@ -22,7 +22,7 @@ type Page struct {
 	Status   int        // of the job, if Ended
 	Reason   string     // its first cause, if Ended
 	Facts    [][]string // name and value
-	Drift    [][]string // the first row is the header
+	Drift    [][]string // a fact, one of its values, and the ranks that have this value
 }
 
 // State is the state of one rank.
@@ -70,9 +70,9 @@ func (p *Page) WriteHTML(w io.Writer) error {
 	p.head(&m)
 	p.grid(&m)
 	p.bars(&m)
-	if len(p.Drift) > 1 {
+	if len(p.Drift) > 0 {
 		m.put("<h2>Differences between the ranks</h2>\n")
-		m.table("drift", p.Drift)
+		m.table("drift", append([][]string{{"what", "value", "ranks"}}, p.Drift...))
 	}
 	p.details(&m)
 	if len(p.Facts) > 0 {
