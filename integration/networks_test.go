@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,22 +110,9 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 
 // TestClosedPorts: a firewall between the hosts accepts only paiinit's own port, like a security group with that port.
 func TestClosedPorts(t *testing.T) {
-	const nft = "/usr/sbin/nft"
-	requireLab(t)
-	if _, err := os.Stat(nft); err != nil {
-		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
 	l := newLab(t)
 	hosts := peersHosts(t, l, 2)
-	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
-		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
-		"add rule inet f in th dport 12345 accept"
-	firewall, err := hosts[1].machine.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
-	require.NoError(t, err)
-	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
+	closePorts(t, hosts[1].machine)
 	seen := t.TempDir()
 	hosts[0].binds = map[string]string{"/run/seen": seen}
 	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
@@ -133,4 +121,52 @@ func TestClosedPorts(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
 	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))
 	require.Equal(t, same(2, 0), statuses(t, containers))
+	require.NotContains(t, stderr(containers[0]), `level=WARN msg="a `)
+}
+
+// TestLauncherBehindClosedPorts: mpirun waits for minutes for daemons that cannot connect to it. The log says so after
+// 15 s, and not if they could connect.
+func TestLauncherBehindClosedPorts(t *testing.T) {
+	const silence = "a launcher waits for its daemons on other hosts"
+	for name, command := range launchers {
+		for where, closed := range map[string][]int{"rank 0": {0}, "everywhere": {0, 1}, "nowhere": nil} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				hosts := peersHosts(t, newLab(t), 2)
+				for _, i := range closed {
+					closePorts(t, hosts[i].machine)
+				}
+				containers := startAll(t, hosts, append(command, "sh", "-c", "sleep 18")...)
+				if closed == nil {
+					require.Equal(t, same(2, 0), statuses(t, containers))
+					require.NotContains(t, stderr(containers[0]), "level=WARN")
+					return
+				}
+				waitLine(t, containers[0], silence)
+				log := stderr(containers[0])
+				require.Equal(t, 1, strings.Count(log, "level=WARN"), log)
+				require.Equal(t, len(closed) == 2, strings.Contains(log, `err="worker-1 gets no packets: no answer from `), log)
+				require.NoError(t, containers[0].Signal(syscall.SIGTERM))
+				require.Equal(t, same(2, 143), statuses(t, containers))
+			})
+		}
+	}
+}
+
+// closePorts lets a firewall of the machine drop what comes for other ports than paiinit's.
+func closePorts(t *testing.T, m *lab.Machine) {
+	t.Helper()
+	const nft = "/usr/sbin/nft"
+	requireLab(t)
+	if _, err := os.Stat(nft); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
+		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
+		"add rule inet f in th dport 12345 accept"
+	firewall, err := m.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
 }
