@@ -111,6 +111,17 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+func TestTwins(t *testing.T) {
+	require.Equal(t, []string{"PAIINIT_NAME", "PAIINIT_MODE", "PAIINIT_SO_LOUD", "PAIINIT_WAIT"},
+		Twins(new(values).flags()))
+}
+
+func TestHidden(t *testing.T) {
+	for _, f := range Hidden(new(values).flags()) {
+		require.False(t, f.(cli.VisibleFlag).IsVisible(), f.Names())
+	}
+}
+
 func TestClosest(t *testing.T) {
 	names := []string{"run", "status", "hosts", "hostfile", "env"}
 	for word, want := range map[string]string{

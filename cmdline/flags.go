@@ -48,6 +48,23 @@ func Choice(dest *string, name, value, usage string, words ...string) cli.Flag {
 	return &cli.GenericFlag{Name: name, Usage: valued(value, usage), Value: &choice{dest, words}}
 }
 
+// Optional returns a flag that sets dest to one of the words: to the first where no value follows it.
+func Optional(dest *string, name, usage string, words ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Usage: usage, Value: &optional{choice{dest, words}}}
+}
+
+// optional is the value of such a flag. The library gives a flag without a value the value of a switch, "true".
+type optional struct{ choice }
+
+func (o *optional) IsBoolFlag() bool { return true }
+
+func (o *optional) Set(word string) error {
+	if word == "true" {
+		word = o.words[0]
+	}
+	return o.choice.Set(word)
+}
+
 // Help returns a flag like the library's own, which is a global variable that every call writes to.
 func Help() cli.Flag {
 	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this help", DisableDefaultText: true}
@@ -56,6 +73,31 @@ func Help() cli.Flag {
 // Twin returns the name of the environment twin of a flag.
 func Twin(flag string) string {
 	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// Twins returns the environment twins of flags.
+func Twins(flags []cli.Flag) (names []string) {
+	for _, f := range flags {
+		names = append(names, Twin(f.Names()[0]))
+	}
+	return names
+}
+
+// Hidden leaves flags out of the help.
+func Hidden(flags []cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			f.Hidden = true
+		case *cli.BoolFlag:
+			f.Hidden = true
+		case *cli.DurationFlag:
+			f.Hidden = true
+		case *cli.GenericFlag:
+			f.Hidden = true
+		}
+	}
+	return flags
 }
 
 // valued puts the word that stands for a flag's value before its help, as SetHelp expects it.

@@ -110,9 +110,10 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 
 // TestClosedPorts: a firewall between the hosts accepts only paiinit's own port, like a security group with that port.
 func TestClosedPorts(t *testing.T) {
+	requireFirewall(t)
 	l := newLab(t)
 	hosts := peersHosts(t, l, 2)
-	closePorts(t, hosts[1].machine)
+	closeHost(t, hosts[1], "add rule inet f in th dport 12345 accept")
 	seen := t.TempDir()
 	hosts[0].binds = map[string]string{"/run/seen": seen}
 	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
@@ -127,13 +128,14 @@ func TestClosedPorts(t *testing.T) {
 // TestLauncherBehindClosedPorts: mpirun waits for minutes for daemons that cannot connect to it. The log says so after
 // 15 s, and not if they could connect.
 func TestLauncherBehindClosedPorts(t *testing.T) {
+	requireFirewall(t)
 	const silence = "a launcher waits for its daemons on other hosts"
 	for name, command := range launchers {
 		for where, closed := range map[string][]int{"rank 0": {0}, "everywhere": {0, 1}, "nowhere": nil} {
 			t.Run(name+"/"+where, func(t *testing.T) {
 				hosts := peersHosts(t, newLab(t), 2)
 				for _, i := range closed {
-					closePorts(t, hosts[i].machine)
+					closeHost(t, hosts[i], "add rule inet f in th dport 12345 accept")
 				}
 				containers := startAll(t, hosts, append(command, "sh", "-c", "sleep 18")...)
 				if closed == nil {
@@ -152,10 +154,44 @@ func TestLauncherBehindClosedPorts(t *testing.T) {
 	}
 }
 
-// closePorts lets a firewall of the machine drop what comes for other ports than paiinit's.
-func closePorts(t *testing.T, m *lab.Machine) {
-	t.Helper()
-	const nft = "/usr/sbin/nft"
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Both rank 0 and
+// that rank say so, long before the deadline, and all ranks end alike.
+func TestBlockedPort(t *testing.T) {
+	requireFirewall(t)
+	const noUDP = "insert rule inet f in meta l4proto udp drop"
+	for name, tt := range map[string]struct {
+		rules []string
+		why   string
+	}{
+		"dropped":               {nil, "no answer"},
+		"rejected":              {[]string{"add rule inet f in tcp dport 1-65535 reject with tcp reset"}, "connection refused"},
+		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
+		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			closeHost(t, hosts[2], tt.rules...)
+			for i := range hosts {
+				hosts[i].flags = []string{"--timeout", "45s"}
+			}
+			containers := startAll(t, hosts, "true")
+			for _, c := range containers[:2] {
+				waitLine(t, c, "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
+			}
+			waitLine(t, containers[2], "worker-0 (rank 0 cannot connect to 12345/tcp of this container: "+tt.why)
+			require.Contains(t, stderr(containers[2]), "is the port open here?")
+			require.Equal(t, same(3, 75), statuses(t, containers))
+			require.Regexp(t, `gave up after 45 s: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
+				`it reaches rank 0, but rank 0 cannot connect to it: dialled \d+ times? in 4\d(\.\d)? s, last: `,
+				stderr(containers[0]))
+		})
+	}
+}
+
+// nft is the program that sets the firewall of a host.
+const nft = "/usr/sbin/nft"
+
+func requireFirewall(t *testing.T) {
 	requireLab(t)
 	if _, err := os.Stat(nft); err != nil {
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -163,10 +199,15 @@ func closePorts(t *testing.T, m *lab.Machine) {
 		}
 		t.Skip(err)
 	}
-	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
-		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
-		"add rule inet f in th dport 12345 accept"
-	firewall, err := m.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
+}
+
+// closeHost drops what comes to a host unless the host has begun it, or one of the rules accepts it.
+func closeHost(t *testing.T, h host, rules ...string) {
+	all := append([]string{
+		"add table inet f", "add chain inet f in { type filter hook input priority 0; policy drop; }",
+		"add rule inet f in ct state established accept", "add rule inet f in iif lo accept",
+	}, rules...)
+	firewall, err := h.machine.Start(lab.Program{Name: "firewall", Args: []string{nft, strings.Join(all, "; ")}})
 	require.NoError(t, err)
 	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
 }

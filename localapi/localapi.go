@@ -109,6 +109,8 @@ type answer struct {
 	Hosts  []Host     `json:"hosts,omitempty"`
 	Names  [][]string `json:"names,omitempty"`
 	Add    []string   `json:"add,omitempty"` // arguments for a launcher
+
+	Timeline *Timeline `json:"timeline,omitempty"`
 }
 
 // Limits of both directions.

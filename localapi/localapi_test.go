@@ -61,6 +61,14 @@ func (j *job) Status(context.Context) *Status {
 	}
 }
 
+func (j *job) Timeline(context.Context) *Timeline {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return &Timeline{
+		Now: at.Add(time.Minute), Job: "j", Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
+		Ended: true, Status: 3, Reason: "it failed", Facts: [][]string{{"paiinit", "1"}},
+	}
+}
+
 func (j *job) Wait(ctx context.Context) *Refusal { return j.await(ctx, "wait") }
 
 func (j *job) Barrier(ctx context.Context, name string) *Refusal {

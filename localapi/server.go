@@ -19,6 +19,8 @@ import (
 // that asks has ended, and when the server ends; those of Wait and Barrier also at the timeout of the question.
 type Job interface {
 	Status(ctx context.Context) *Status
+	// Timeline returns what happened to each rank.
+	Timeline(ctx context.Context) *Timeline
 	// Wait returns once all ranks are present.
 	Wait(ctx context.Context) *Refusal
 	// Barrier returns once every rank has called it with the same name.
@@ -124,6 +126,8 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 	switch q.Ask {
 	case askStatus:
 		a.Status = s.Job.Status(ctx)
+	case askTimeline:
+		a.Timeline = s.Job.Timeline(ctx)
 	case askWait:
 		refusal = s.Job.Wait(ctx)
 	case askBarrier:

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +30,9 @@ type coordinator struct {
 	judging        bool               // judgeSurplus is waiting for answers
 	due            time.Time          // from then on the launch no longer waits for silent addresses
 	lingers        bool               // every missing rank has another secret or job, and has time to find the same
+	notesDue       time.Time          // until then the launch waits for the facts of the ranks
+	notesOf        int                // registrations when notesDue was set
+	registrations  int                // of all starts of all ranks
 
 	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
@@ -48,6 +50,7 @@ type target struct {
 
 	mu        sync.Mutex
 	announced netip.AddrPort // address by gossip
+	resolved  time.Time      // when its name was resolved first
 
 	// Only the loop touches the fields below.
 	link    *wire
@@ -57,13 +60,18 @@ type target struct {
 	acked   uint64         // epoch that it has acknowledged
 	told    string         // the list of missing ranks that it was sent last
 	err     error          // of the last attempt to connect
-	begun   time.Time      // when it became known, or was lost before the launch
-	tried   bool           // a dial has failed since begun
-	spare   *message       // its registration, if it came when all ranks were present
-	met     string         // nonce of the container that answers at a seed's address and has not registered yet
-	rival   bool           // it answers, but follows another coordinator
-	since   time.Time      // when its connection was lost
-	gone    bool           // after the launch: it cannot come back
+	failed  time.Time      // when the last attempt had failed
+	dialled attempts
+	caller  caller
+	arrived time.Time // when it registered
+	started time.Time // its container; zero = unknown
+	begun   time.Time // when it became known, or was lost before the launch
+	tried   bool      // a dial has failed since begun
+	spare   *message  // its registration, if it came when all ranks were present
+	met     string    // nonce of the container that answers at a seed's address and has not registered yet
+	rival   bool      // it answers, but follows another coordinator
+	since   time.Time // when its connection was lost
+	gone    bool      // after the launch: it cannot come back
 	doneAck bool
 	endSent time.Time // when the outcome was sent over link
 	ended   bool      // its command has ended
@@ -77,6 +85,9 @@ type target struct {
 	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
 	foreign      foreign
+	events       Times
+	noted        string // nonce of the start whose facts are here
+	preflight    bool   // its preflight has begun
 }
 
 func (n *Node) becomeCoordinator() {
@@ -169,8 +180,11 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
 			t.acked = m.Epoch
 			c.acks++
+			t.events.Committed = time.Now()
 			c.tryLaunch()
 		}
+	case started:
+		noteFirst(&t.events.Launched)
 	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
@@ -194,6 +208,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		}
 	case clock:
 		t.onClock(m)
+	case note:
+		c.onNote(t, m)
 	case inquiry:
 		c.onInquiry(w, m)
 	case arrive:
@@ -206,6 +222,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
+		noteFirst(&t.events.Ended)
 		c.checkEnd()
 	}
 }
@@ -246,12 +263,12 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		c.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
+		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
 		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
-			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
+			r.display(), r.Addr, m.Size, c.n.self.display(), c.n.cfg.Size)})
 		if t.link == nil {
 			t.link = w // it is told how the job ends
 		}
@@ -263,21 +280,24 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		// One of them may be dead without a lost connection, and this container its successor. If not, it learns so
 		// when it asks after the launch.
 		t.err = fmt.Errorf("the job has %d ranks and all of them are here", c.n.cfg.Size)
-		c.n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
+		c.n.log.Debug("one container too many", "peer", r.display(), "addr", r.Addr, "reason", t.err)
 		w.abort()
 		return
 	}
 	t.dropLink(w)
+	c.registrations++
 	first := t.rec == nil
+	t.noteArrival(r)
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
+	t.noteRegistered(r)
 	if first {
 		c.registered++
-		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
@@ -318,7 +338,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		if c.n.order != nil {
 			w.send(*c.n.order)
 		}
-		c.n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
+		c.n.log.Info("control connection is back", "peer", member.Display(), "rank", member.Rank)
 	}
 }
 
@@ -412,10 +432,13 @@ func (c *coordinator) tellWaiting() {
 // nameOf returns the name for people: the identifier of a container without an index says nothing to them.
 func (c *coordinator) nameOf(t *target) string {
 	if m, ok := c.memberOf(t); ok {
-		return m.Alias
+		return m.Display()
 	}
-	if r := t.rec; r != nil && r.ID == r.Nonce {
-		return fmt.Sprintf("%s at %s", cmp.Or(r.Role, "the container"), r.Addr.Addr())
+	switch {
+	case t.rec != nil:
+		return t.rec.display()
+	case t.peer != nil:
+		return t.peer.display()
 	}
 	return strings.TrimPrefix(t.key, "@")
 }

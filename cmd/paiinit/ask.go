@@ -29,7 +29,7 @@ func ask(args, environ []string) int {
 		if len(args) > 2 && !slices.Contains(early.Commands(), args[1]) {
 			args = runArgs(args)
 		}
-	case "each", sftpServer:
+	case "each", "check", sftpServer:
 	default:
 		args = append(args[:2:2], cmdline.FlagsFirst(app.Command(command).Flags, args[2:])...)
 	}

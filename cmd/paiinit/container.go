@@ -87,6 +87,9 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
@@ -157,8 +160,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.log.Info("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed())
+	c.log.Info("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed()}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 

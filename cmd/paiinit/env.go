@@ -9,6 +9,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/launch"
 )
 
@@ -25,7 +26,7 @@ func envCommand(environ []string) *cli.Command {
 
 // showEnv prints what was detected about the job. Of a secret it prints only the variable or file that has it.
 func showEnv(c *cli.Context, environ []string) error {
-	job, _, err := readJob(c.Context, environ, givenJobFlags(c))
+	job, _, err := identify.Job(c.Context, environ, givenJobFlags(c))
 	if err != nil {
 		return err
 	}

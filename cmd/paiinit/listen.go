@@ -178,7 +178,12 @@ func (a answers) remoteAgent() rsh.Agent {
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
-		OnExec:  func(t rsh.Target, command string) { c.sessions.Begun(t.Name, command) },
+		OnExec: func(t rsh.Target, command string) {
+			c.sessions.Begun(t.Name, command)
+			if _, daemon := launch.DaemonOf(command); daemon {
+				c.node.Session(t.ID)
+			}
+		},
 		OnExit: func(t rsh.Target, command string, s rsh.Status) {
 			c.sessions.Ended(t.Name, command, s.Code, s.Signal)
 		},
@@ -236,6 +241,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	}
 	if c.exec == execRank0 {
 		cfg.GoDelay = goDelay
+	}
+	if c.first == 1 { // otherwise the container ran something else before
+		cfg.Started = c.begin
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {

@@ -54,6 +54,7 @@ func start(words, environ []string) int {
 func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, err error) {
 	c := newContainer(s, agent)
 	defer c.close()
+	defer answers{c}.leaveReport()
 
 	if err := c.identify(ctx); err != nil { // who am I, who are the others, what do we share?
 		return c.dismiss(ctx, err)

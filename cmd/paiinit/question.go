@@ -52,7 +52,10 @@ func questions(environ []string) []*cli.Command {
 		command("status", "", "print which ranks are present, which are missing, and why",
 			"paiinit status --watch\nkubectl exec POD -- paiinit status", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
+			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"},
+			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
+				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
+			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"}),
 		command("wait", "", "wait until all ranks are present",
 			"paiinit wait && ./start.sh\npaiinit wait --timeout 5m", awaitAll, timeout),
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME",
@@ -132,6 +135,9 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 }
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
+	if c.String("timeline") != "" || c.String("html") != "" {
+		return showTimeline(c, ask)
+	}
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
 	first := true
 	for s, err := range ask.Changes(c.Context) {

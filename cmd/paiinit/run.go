@@ -10,6 +10,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
@@ -78,7 +79,7 @@ func (*bareError) Error() string { return "no COMMAND given, and nothing here te
 
 // isSingle reports whether nothing tells about a job.
 func isSingle(ctx context.Context, environ []string) bool {
-	job, _, err := readJob(ctx, environ, nil)
+	job, _, err := identify.Job(ctx, environ, nil)
 	return err == nil && job.System == "single"
 }
 

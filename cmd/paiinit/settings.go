@@ -13,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/stderrlog"
@@ -42,6 +43,7 @@ type settings struct {
 
 	timeout  time.Duration
 	stateDir string
+	report   string // directory; "" = none
 
 	loginSettings
 	commandSettings
@@ -114,6 +116,7 @@ func ownFlags(s *settings) []cli.Flag {
 	), cmdline.In(cmdline.Log,
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text or json", "text", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error", "info", "debug", "warn", "error"),
+		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
 	))
 }
@@ -125,6 +128,7 @@ func (s *settings) complete(c *cli.Context) error {
 	s.command, s.job = c.Args().Slice(), givenJobFlags(c)
 	s.dir, _ = os.Getwd() // a caller that needs it reports the error
 	s.keysFile, s.stateDir = s.absolute(s.keysFile), s.absolute(s.stateDir)
+	s.report = s.absolute(s.report)
 	until := s.until
 	s.until = untilOf(until)
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
@@ -161,31 +165,41 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
+// unknownVariables returns a text for each variable that looks like one of paiinit's and is none.
+func unknownVariables(environ []string) []string {
+	return inspect.Unknown(environ, func() []string { return cmdline.Twins(runFlags()) }, cmdline.Closest)
+}
+
+// launching completes a command that takes the flags of run and a COMMAND.
+func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
+	command.ArgsUsage, command.Flags = "[--] COMMAND [ARG...]", append(jobFlags(), ownFlags(&s)...)
+	command.Before = func(c *cli.Context) error {
+		twin := func(variable string) string { return launch.Value(environ, variable) }
+		return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
+	}
+	command.Action = func(c *cli.Context) error {
+		if err := s.complete(c); err != nil {
+			return err
+		}
+		return action(c, s)
+	}
+	return command
+}
+
+func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
 	commands := append([]*cli.Command{
-		{
+		launching(environ, &cli.Command{
 			Name: "run", Usage: "wait for all ranks, then run COMMAND; the default command",
 			Description: "Each flag has a variable, such as PAIINIT_LOG_LEVEL. More: docs/commands.md\n\n" +
 				cmdline.RunExamples(),
-			ArgsUsage: "[--] COMMAND [ARG...]",
-			Flags:     append(jobFlags(), ownFlags(&s)...),
-			Before: func(c *cli.Context) error {
-				twin := func(variable string) string { return launch.Value(environ, variable) }
-				return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
-			},
-			Action: func(c *cli.Context) error {
-				if err := s.complete(c); err != nil {
-					return err
-				}
-				return action(c.Context, s)
-			},
-		},
+		}, func(c *cli.Context, s settings) error { return action(c.Context, s) }),
 		{
 			Name: "rsh", Usage: "run a command or a shell on another rank, like ssh", CustomHelpTemplate: rsh.Help,
 		},
 		eachCommand(environ),
 		envCommand(environ),
+		checkCommand(environ),
 		rdmaCommand(environ),
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},

@@ -12,29 +12,24 @@ import (
 // milestone is a step of a launch, which a record of paiinit's log reports.
 type milestone struct {
 	name string
-	last bool // use the last matching record, not the first
 	is   func(record map[string]string) bool
 }
 
 // milestones are in the order of time.
 var milestones = []milestone{
-	{"first heard", false, heard},
-	{"last rank", true, heard},
-	{"launched", false, func(r map[string]string) bool { return r["phase"] == "launch" && r["command"] != "" }},
-	{"done", false, func(r map[string]string) bool { return r["phase"] == "exit" }},
+	{"all present", func(r map[string]string) bool { return r["phase"] == "gather" && r["last"] != "" }},
+	{"launched", func(r map[string]string) bool { return r["phase"] == "launch" && r["command"] != "" }},
+	{"done", func(r map[string]string) bool { return r["phase"] == "exit" }},
 }
 
-// heard matches records about another container. The record that all ranks are present names no peer.
-func heard(r map[string]string) bool { return r["phase"] == "gather" && r["peer"] != "" }
-
 // timeline returns the times of the milestones since begin. lines must be in the order of time; a milestone counts for
-// the first host that logs it, or for the last one.
+// the first host that logs it.
 func timeline(lines []lab.Line, begin time.Time) string {
 	var parts []string
 	for _, m := range milestones {
 		at := time.Duration(-1)
 		for _, l := range lines {
-			if m.is(parseRecord(l.Text)) && (at < 0 || m.last) {
+			if m.is(parseRecord(l.Text)) && (at < 0) {
 				at = l.Time.Sub(begin)
 			}
 		}

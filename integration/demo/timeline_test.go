@@ -33,16 +33,14 @@ func TestTimeline(t *testing.T) {
 	}
 	lines := []lab.Line{
 		at(5, `msg="this container is identified" phase=identify rank=0`),
-		at(100, `msg="heard of a rank" phase=gather peer=worker-1 present=2`),
-		at(210, `msg="heard of a rank" phase=gather peer=worker-3 present=3`),
-		at(330, `msg="heard of a rank" phase=gather peer=worker-2 present=4`),
-		at(350, `msg="all ranks are present" phase=gather rank=0 size=4`),
+		at(340, `msg="all ranks are present" phase=gather rank=1 size=4`),
+		at(350, `msg="all ranks are present" phase=gather rank=0 size=4 last=worker-2`),
 		at(390, `msg="removed a variable" phase=launch variable=SLURM_JOB_ID`),
 		at(400, `msg=launching phase=launch command="mpirun python3 a.py" hosts=4`),
 		at(500, `allreduce phase=launch command=x`),
 	}
 	got := timeline(lines, begin)
-	if want := "first heard 0.10s, last rank 0.33s, launched 0.40s, done never"; got != want {
+	if want := "all present 0.35s, launched 0.40s, done never"; got != want {
 		t.Errorf("timeline: %s, want %s", got, want)
 	}
 }

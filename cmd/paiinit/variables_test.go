@@ -1,0 +1,47 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Every variable that the source reads or sets and that the documents name is known: otherwise a launch would warn that
+// it has no effect.
+func TestVariablesAreKnown(t *testing.T) {
+	name := regexp.MustCompile(`PAIINIT_[A-Z0-9_]*[A-Z0-9]`)
+	found := make(map[string][]string) // files by variable
+	root := os.DirFS("../..")
+	require.NoError(t, fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		base := filepath.Base(path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (slices.Contains([]string{"testdata", "integration", "tools"}, path) ||
+			base != "." && base[0] == '.' || base == "testdata"):
+			return fs.SkipDir
+		case d.IsDir(), strings.HasSuffix(base, "_test.go"), base == "CHANGELOG.md":
+			return nil
+		}
+		text, err := fs.ReadFile(root, path)
+		for _, v := range name.FindAllString(string(text), -1) {
+			found[v] = append(found[v], path)
+		}
+		return err
+	}))
+	require.Contains(t, found, "PAIINIT_TERMINATION_LOG")
+	misspelt := []string{"PAIINIT_SISE"} // in docs/commands.md, as an example
+	for v, files := range found {
+		if slices.Contains(misspelt, v) {
+			require.NotEmpty(t, unknownVariables([]string{v + "=x"}))
+			continue
+		}
+		require.Empty(t, unknownVariables([]string{v + "=x"}), "%s in %v", v, files)
+	}
+}
