@@ -201,9 +201,10 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	c.unfit = &rendezvous.Outcome{
 		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command),
 	}
-	if !first {
+	if !first { // rank 0 adds the name of this container
 		return c.withdraw(ctx, err)
 	}
+	c.unfit.Reason = c.display() + ": " + c.unfit.Reason
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
