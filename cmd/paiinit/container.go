@@ -18,6 +18,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/internal/tuning"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rdma"
@@ -161,7 +162,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	}
 	c.mark("gather")
 	c.log.Info("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed()}, roster.Arrival.Attrs()...)...)
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed(),
+		joblog.Text(roster.Arrived(c.elapsed()))}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 
