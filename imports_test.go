@@ -46,6 +46,20 @@ var imports = map[string]struct {
 		nil,
 		"names in, a host out: plain values, and the caller brings the resolver",
 	},
+	"inspect": {
+		[]string{"golang.org/x/sys"},
+		"it reads files and an environment; the story brings the network, launchers and secrets",
+	},
+	"identify": {
+		[]string{
+			module + "/envspec", module + "/inspect", module + "/internal/proc", module + "/internal/rawconn",
+			module + "/internal/unixsock", module + "/jobkey", module + "/launch", module + "/netif", module + "/rdma",
+			module + "/secret", module + "/statedir", "golang.org/x/crypto/ssh", "github.com/miekg/dns",
+			"golang.org/x/sys",
+		},
+		"it hands this machine to the packages that know one matter each, and none of them imports it; " +
+			"it knows no flags and no rendezvous",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",
@@ -74,8 +88,12 @@ var imports = map[string]struct {
 		[]string{"golang.org/x/crypto"},
 		"it derives keys without any I/O through which a key could leak",
 	},
+	"joblog": {
+		[]string{"golang.org/x/sys"},
+		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence of theirs",
+	},
 	"launch": {
-		[]string{module + "/internal/proc", "golang.org/x/sys"},
+		[]string{module + "/internal/proc", module + "/joblog", "golang.org/x/sys"},
 		"a launcher is data; hosts and keys come from the story",
 	},
 	"localapi": {
@@ -96,7 +114,7 @@ var imports = map[string]struct {
 		"it reads only the kernel's files, so the captured files of a machine are enough for a test",
 	},
 	"rendezvous": {
-		[]string{"github.com/hashicorp/memberlist"},
+		[]string{module + "/joblog", "github.com/hashicorp/memberlist"},
 		"it hides memberlist: other packages get a roster and an outcome",
 	},
 	"rsh": {
@@ -121,7 +139,7 @@ var imports = map[string]struct {
 	"sshd": {
 		[]string{
 			module + "/internal/proc", module + "/internal/rawconn", module + "/internal/rfc4254",
-			module + "/internal/tcp", module + "/internal/unixsock",
+			module + "/internal/tcp", module + "/internal/unixsock", module + "/joblog",
 			"github.com/gliderlabs/ssh", "golang.org/x/crypto/ssh", "github.com/pkg/sftp", "github.com/creack/pty",
 			"golang.org/x/sys",
 		},
@@ -138,6 +156,10 @@ var imports = map[string]struct {
 	"stderrlog": {
 		nil,
 		"its tests fill a pipe in virtual time",
+	},
+	"timeline": {
+		nil,
+		"it gets plain values and writes text, JSON and HTML: goldens are enough to test it",
 	},
 	"integration": {
 		[]string{everything},

@@ -81,6 +81,9 @@ type Job struct {
 	// Sources tells for a field, by its JSON name, the variable, flag, file or DNS answer that it came from.
 	Sources  map[string]string `json:"sources"`
 	Warnings []string          `json:"warnings"` // problems that Read could work around, one sentence each
+	// Sign is a variable that speaks of a job of several containers, if this one is alone only because nothing tells
+	// how many there are.
+	Sign string `json:"-"`
 }
 
 // Role is a group of containers that do the same work.
@@ -234,6 +237,7 @@ func readJob(r *reader) Job {
 	countSlots(r, &job)
 	choosePort(r, &job)
 	checkPeers(r, &job)
+	job.Sign = signOfOthers(r, &job)
 	job.Sources = r.sources
 	job.Warnings = r.warnings
 	if r.contradiction != nil {

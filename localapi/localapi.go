@@ -122,6 +122,9 @@ type answer struct {
 	Hosts  []Host     `json:"hosts,omitempty"`
 	Names  [][]string `json:"names,omitempty"`
 	Add    []string   `json:"add,omitempty"` // arguments for a launcher
+	Drift  *Drift     `json:"drift,omitempty"`
+
+	Timeline *Timeline `json:"timeline,omitempty"`
 }
 
 // Limits of both directions.

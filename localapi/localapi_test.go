@@ -62,6 +62,15 @@ func (j *job) Status(context.Context) *Status {
 	}
 }
 
+func (j *job) Timeline(context.Context) *Timeline {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	return &Timeline{
+		Now: at.Add(time.Minute), Job: "j",
+		Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
+		Ended: true, Status: 3, Reason: "it failed", Facts: [][]string{{"paiinit", "1"}},
+	}
+}
+
 func (j *job) Wait(ctx context.Context) *Refusal { return j.await(ctx, "wait") }
 
 func (j *job) Barrier(ctx context.Context, name string) *Refusal {
@@ -83,6 +92,10 @@ func (j *job) Hosts(context.Context) ([]Host, *Refusal) { return []Host{{"worker
 
 func (j *job) Hostfile(context.Context) ([]Host, *Refusal) {
 	return nil, &Refusal{75, "there is no list yet"}
+}
+
+func (j *job) Drift() (*Drift, *Refusal) {
+	return &Drift{Mode: "warn", Size: 2, Rows: [][]string{{"GPUs", "8", "worker-0"}, {"GPUs", "7", "worker-1"}}}, nil
 }
 
 func (j *job) Names(pid int) ([][]string, *Refusal) {
@@ -143,6 +156,11 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, [][]string{{"node-7", "worker-0"}, {"worker-1"}}, names)
 	require.Equal(t, os.Getpid(), j.pid)
 
+	drift, err := c.Drift(ctx)
+	require.NoError(t, err)
+	want, _ := j.Drift()
+	require.Equal(t, want, drift)
+
 	call := FillCall{Args: []string{"-np", "2"}, Dir: "/work", Network: "ib0", Old: true}
 	add, err := c.Fill(ctx, "horovodrun", call)
 	require.NoError(t, err)
@@ -170,6 +188,10 @@ func TestWireFormat(t *testing.T) {
 		{`{"ask":"hosts"}`, `{"exit":0,"error":"","hosts":[{"Name":"worker-0","Slots":8}]}`},
 		{`{"ask":"hostfile"}`, `{"exit":75,"error":"there is no list yet"}`},
 		{`{"ask":"names"}`, `{"exit":0,"error":"","names":[["node-7","worker-0"],["worker-1"]]}`},
+		{
+			`{"ask":"drift"}`, `{"exit":0,"error":"","drift":{"check":"warn","size":2,"absent":null,` +
+				`"rows":[["GPUs","8","worker-0"],["GPUs","7","worker-1"]]}}`,
+		},
 		{`{"ask":"wait","timeout":1}`, `{"exit":75,"error":"wait: context deadline exceeded"}`},
 		{`{"ask":"barrier","name":"b","timeout":1}`, `{"exit":75,"error":"barrier b: context deadline exceeded"}`},
 		{

@@ -121,7 +121,7 @@ func (k *calls) absentAt(name string) []Missing {
 		}
 	})
 	if len(absent) == 0 {
-		if m, ok := k.inquire(k.n.ctx, name); ok { // ctx has ended, but not the node's context
+		if m, ok := k.inquire(k.n.ctx, message{Name: name}); ok { // ctx has ended, but not the node's context
 			absent = m.Missing
 		}
 	}

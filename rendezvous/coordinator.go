@@ -16,6 +16,7 @@ type coordinator struct {
 
 	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
 	registered     int                // targets that are registered
+	last           *target            // that registered last
 	acks           int                // acknowledgements of the current roster
 	whole          []byte             // the encoded message with the current roster
 	epoch          uint64
@@ -30,6 +31,9 @@ type coordinator struct {
 	judging        bool               // judgeSurplus is waiting for answers
 	due            time.Time          // from then on the launch no longer waits for silent addresses
 	lingers        bool               // every missing rank has another secret or job, and has time to find the same
+	notesDue       time.Time          // until then the launch waits for the facts of the ranks
+	notesOf        int                // registrations when notesDue was set
+	registrations  int                // of all starts of all ranks
 
 	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
@@ -47,6 +51,7 @@ type target struct {
 
 	mu        sync.Mutex
 	announced netip.AddrPort // address by gossip
+	resolved  time.Time      // when its name was resolved first
 
 	// Only the loop touches the fields below.
 	link    *wire
@@ -78,6 +83,15 @@ type target struct {
 	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
 	foreign      foreign
+	events       Times
+	noted        string // nonce of the start whose facts are here
+	preflight    bool   // its preflight has begun
+
+	failed  time.Time // when the last attempt had failed
+	dialled attempts
+	caller  caller
+	arrived time.Time // when it registered
+	started time.Time // its container; zero = unknown
 }
 
 func (n *Node) becomeCoordinator() {
@@ -170,8 +184,11 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
 			t.acked = m.Epoch
 			c.acks++
+			t.events.Committed = time.Now()
 			c.tryLaunch()
 		}
+	case started:
+		noteFirst(&t.events.Launched)
 	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
@@ -195,6 +212,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		}
 	case clock:
 		t.onClock(m)
+	case note:
+		c.onNote(t, m)
 	case inquiry:
 		c.onInquiry(w, m)
 	case arrive:
@@ -207,6 +226,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
+		noteFirst(&t.events.Ended)
 		c.checkEnd()
 	}
 }
@@ -248,7 +268,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
-		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
+		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
@@ -269,16 +289,19 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	}
 	t.dropLink(w)
+	c.registrations++
 	first := t.rec == nil
+	c.noteRegistered(t, r)
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
+	t.noteRegistered(r)
 	if first {
 		c.registered++
-		c.n.log.Info("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
@@ -325,7 +348,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 
 // dismissal answers a container that has no part in the launch.
 func dismissal(status int, reason string) message {
-	return message{Type: done, Last: true, Outcome: &Outcome{status, reason}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: reason}}
 }
 
 func (n *Node) noPlace() message {

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
@@ -53,6 +54,7 @@ type Missing struct {
 
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
+	tried        *tried
 
 	alias, own string // of a rank that the environment does not list
 }
@@ -66,9 +68,14 @@ func (m Missing) compare(o Missing) int {
 type MissingError struct {
 	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
+	Waited        time.Duration // of a rank that gave up; 0 = it still waits
+	alone         bool          // rank 0 never connected: nothing is known of the other ranks
 }
 
 func (e *MissingError) Error() string {
+	if e.Waited > 0 {
+		return e.gaveUp()
+	}
 	if e.Size < 1 {
 		return fmt.Sprintf("%d ranks are present; missing: %s", e.Present, Fold(e.Missing))
 	}
@@ -262,7 +269,14 @@ func (c *coordinator) missing() []Missing {
 }
 
 func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
+	host := ""
+	if t.peer != nil {
+		host = t.peer.Host
+	}
 	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
+		m.tried.calls = t.isBlocked()
+	}
 	if t.peer == nil {
 		m.alias, m.own = strings.TrimPrefix(t.key, "@"), t.own
 	}
@@ -279,12 +293,16 @@ func (u *uplink) missing() []Missing {
 	if u.wire == nil {
 		incompatible = u.incompatible
 		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
+		host := ""
 		if zero := u.n.cfg.peerZero(); zero != nil {
-			m.Name = zero.display()
+			m.Name, host = zero.display(), zero.Host
 		}
+		m.tried = u.dialled.tried(u.n, host, u.n.begin, u.lookErr, incompatible)
 		switch {
 		case incompatible != nil && !isIncompatible(u.lookErr):
 			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
+		case u.whyBlocked() != nil:
+			m.Reason, m.tried = u.whyBlocked().Error(), nil
 		case u.lookErr != nil:
 			m.Reason = explain(u.lookErr)
 		case len(u.n.cfg.Seeds) > 0:
@@ -309,11 +327,11 @@ const stillExamines = "it is present, but still examines its devices"
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
 	if c.n.looking {
-		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: stillExamines})
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: c.n.examines()})
 	}
 	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: stillExamines})
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: t.examines()})
 		}
 	}
 	slices.SortFunc(out, Missing.compare)
@@ -329,7 +347,12 @@ func (n *Node) missingError() *MissingError {
 	case n.up.wire != nil && n.up.told != nil:
 		e.Present = n.up.told.Present
 	default:
-		e.Present = 1 + len(n.find.heard)
+		e.Present = 1
+		for id := range n.find.heard {
+			if !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.Name == id }) {
+				e.Present++
+			}
+		}
 	}
 	return e
 }
@@ -337,6 +360,8 @@ func (n *Node) missingError() *MissingError {
 func (c *coordinator) reason(t *target) string {
 	r, heard := c.n.find.heard[t.key]
 	switch {
+	case t.isBlocked():
+		return t.blockedReason()
 	case t.incompatible != nil && !isIncompatible(t.err):
 		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
 	case t.err != nil && heard:
@@ -392,7 +417,8 @@ func explain(err error) string {
 		return at + "no route to host"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return at + "connection closed by the other side"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return at + "no answer"
 	}
 	return err.Error()

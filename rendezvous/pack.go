@@ -145,7 +145,8 @@ const (
 	samePort
 	plainID // ID is as MakeID returns it
 	sameNetwork
-	hasOwn // Own follows; "" stands for the value of Host
+	hasUptime // unlike the others, because most messages have none
+	hasOwn    // Own follows; "" stands for the value of Host
 )
 
 // minRecord is a lower bound of the packed length of a record.
@@ -174,6 +175,7 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(sameHost, r.Host == ref.Host)
 	mark(samePort, r.Addr.Port() == ref.Addr.Port())
 	mark(sameNetwork, r.Network == ref.Network)
+	mark(hasUptime, r.Uptime != 0)
 	mark(hasOwn, r.Own != "")
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
@@ -203,6 +205,9 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
+	}
+	if r.Uptime != 0 {
+		b = binary.AppendVarint(b, int64(r.Uptime))
 	}
 	if own := r.Own; own != "" {
 		if own == r.Host { // as in Kubernetes
@@ -259,6 +264,9 @@ func (d *unpacker) record(ref *Record) Record {
 		r.ID = d.name(appendID(d.scratch[:0], r.Role, r.Index))
 	default:
 		r.ID = r.Nonce
+	}
+	if r.Uptime = 0; same&hasUptime != 0 {
+		r.Uptime = d.int()
 	}
 	if r.Own = ""; same&hasOwn != 0 {
 		r.Own = cmp.Or(d.string(), r.Host)

@@ -28,6 +28,7 @@ type Record struct {
 	Task    int            // a port kept free here for the job; 0 = none
 	Exec    string         // which ranks run the command, in the caller's words: all ranks must say the same
 	Network string         // interface that has the address of Addr; "" = not known
+	Uptime  int            // only in a registration: milliseconds since the start of the container; 0 = not known
 }
 
 const (
@@ -54,7 +55,7 @@ func (r *Record) validate() error {
 		return fmt.Errorf("fabric summary is longer than %d bytes", maxFabric)
 	case err != nil:
 		return err
-	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0:
+	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0 || r.Uptime < 0:
 		return fmt.Errorf("record of %s has a negative number", r.ID)
 	}
 	return nil

@@ -20,6 +20,7 @@ type Roster struct {
 	Epoch   uint64 // counts rank 0's attempts to agree; 1 is the first
 	Hash    string // SHA-256 over the members, in hex
 	Members []Member
+	Arrival Arrival // only on rank 0
 }
 
 // Self returns the member with the given nonce.

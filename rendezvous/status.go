@@ -69,7 +69,7 @@ func (n *Node) Status(ctx context.Context) Status {
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.calls.inquire(ctx, ""); ok {
+	if a, ok := n.calls.inquire(ctx, message{}); ok {
 		s.Ranks, s.Deadline = a.Ranks, a.Deadline
 	}
 	return s
@@ -83,8 +83,8 @@ func (n *Node) deadline() time.Time {
 	return n.begin.Add(n.cfg.Timeout)
 }
 
-// inquire asks rank 0 for all ranks, or for the ranks that have not called a barrier; false = no answer in time.
-func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
+// inquire asks rank 0 a question, see inquiry; false = no answer in time.
+func (k *calls) inquire(ctx context.Context, q message) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var call uint64
@@ -94,7 +94,8 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 			k.last++
 			call = k.last
 			k.asked[call] = answer
-			k.n.up.send(message{Type: inquiry, Call: call, Name: barrier})
+			q.Type, q.Call = inquiry, call
+			k.n.up.send(q)
 		}
 	}) || call == 0 {
 		return message{}, false
@@ -126,11 +127,11 @@ func (n *Node) ranks() []RankStatus {
 			out = append(out, s)
 		}
 	default:
-		out = append(out, presentStatus(&n.current, n.looking, n.begin))
+		out = append(out, presentStatus(&n.current, n.examines(), n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
-					s := presentStatus(t.rec, t.looking, t.changed)
+					s := presentStatus(t.rec, t.examines(), t.changed)
 					s.RTT = t.link.roundTrip()
 					out = append(out, s)
 				}
@@ -151,11 +152,9 @@ func (n *Node) ranks() []RankStatus {
 }
 
 // presentStatus describes a container that is present, before the ranks are agreed.
-func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
+func presentStatus(r *Record, examines string, since time.Time) RankStatus {
 	s := recordStatus(r, r.statusAlias(), Present, since)
-	if looking {
-		s.Reason = stillExamines
-	}
+	s.Reason = examines
 	return s
 }
 
@@ -216,9 +215,12 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 // onInquiry answers a rank that asks.
 func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
-	if m.Name == "" {
+	switch {
+	case m.Timed:
+		a.Times, a.Now = c.n.times(), time.Now()
+	case m.Name == "":
 		a.Ranks, a.Deadline, a.Now = c.n.ranks(), c.n.deadline(), time.Now()
-	} else {
+	default:
 		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)
@@ -236,6 +238,9 @@ func (k *calls) localize(m *message) {
 	}
 	for i := range m.Ranks {
 		m.Ranks[i].Since = m.Ranks[i].Since.Add(-k.skew)
+	}
+	for i := range m.Times {
+		m.Times[i].shift(func(at time.Time) time.Time { return at.Add(-k.skew) })
 	}
 	if !m.Deadline.IsZero() {
 		m.Deadline = m.Deadline.Add(-k.skew)

@@ -290,7 +290,7 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return
 	}
-	t := n.lead.targets[r.ID]
+	t, blocked := n.lead.targets[r.ID], ""
 	switch {
 	case r.Nonce == n.self.Nonce:
 		reply(message{Type: refuse, Record: &n.self, Reason: "this is the container itself"})
@@ -307,6 +307,9 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 		}
 		if n.lead.addStart(r, reply) {
 			return
+		}
+		if w != nil {
+			blocked = n.lead.onCaller(r)
 		}
 	case n.phase == Ended && n.lead.ending:
 		o := n.outcome
@@ -333,5 +336,5 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			n.lead.addTarget(r.ID, nil, r.Addr)
 		}
 	}
-	reply(message{Type: lead, Record: &n.self})
+	reply(message{Type: lead, Record: &n.self, Reason: blocked})
 }

@@ -30,14 +30,14 @@ func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
 func eachCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name:      "each",
-		Usage:     "run COMMAND on every rank, prefix each line with its rank, exit with the highest status",
+		Usage:     "run COMMAND on every rank, exit with the highest status",
 		ArgsUsage: "[--] COMMAND [ARG...]",
-		Description: "A COMMAND of one word is run by the shell, such as 'df -h | grep shm'; " +
-			"several words are run as they are.\n" +
-			"Standard output and standard error stay separate. Signals are forwarded to every rank.",
+		Description: "A COMMAND of one word is run by the shell, several words as they are.\n" +
+			"Each line of output has its rank in front. Signals are forwarded to every rank.\n\n" +
+			cmdline.Examples("paiinit each nvidia-smi -L", "paiinit each --ranks 0,3-5 'df -h | grep shm'"),
 		Flags: []cli.Flag{
 			&cli.StringFlag{
-				Name: "ranks", Usage: "`LIST` of ranks and host names, such as 0,3-5,worker-7", DefaultText: "all",
+				Name: "ranks", Usage: "`LIST` of ranks and host names: 0,3-5,worker-7", DefaultText: "all",
 			},
 		},
 		Action: func(c *cli.Context) error {

@@ -43,6 +43,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", self.Rank, err)}
+		o.Next = hint(err, "run", c.settings.command)
 		end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now()}
 	}
 	cmd, pass, err := a.jobCommand(launch.TaskEnvironment(a.tasks()))
@@ -56,16 +57,22 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	go func() {
 		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))
 		status := result.JobStatus(launch.Spawns(cmd.Args))
-		c.log.Info("the command has ended", "phase", "wait",
+		c.log.Debug("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
 		}
-		cause := launch.FirstCause(self.Rank, cmd.Args[0], result, launch.OOMKills(os.DirFS("/"))-c.oomKills)
+		var ooms []launch.OOM
+		scene := a.scene()
+		if n := c.oomKills(); n > 0 {
+			ooms = []launch.OOM{{Place: scene.Place, Kills: n}}
+		}
+		o := rendezvous.Outcome(scene.Outcome(cmd.Args[0], result, ooms))
+		o.Status = status
+		o.Next = c.nextAfter(o, ooms)
 		end <- rendezvous.End{
-			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0,
-			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
+			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0, Outcome: o,
 		}
 	}()
 	return t
@@ -232,7 +239,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it

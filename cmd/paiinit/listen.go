@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -36,6 +37,7 @@ type opened struct {
 	node         *rendezvous.Node
 	server       *sshd.Server
 	pool         *rsh.Pool
+	checks       *inspect.Comparison
 
 	cancelSelfCheck    context.CancelFunc // ends the proof that the server refuses logins without the job's key
 	cancelVersionQuery context.CancelFunc
@@ -98,7 +100,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
@@ -125,8 +127,11 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.serve.Go(c.logged("the key agent ended", func() error { return c.pool.ServeKey(serving, keys, agent) }))
 	answers{c}.serve(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
-		"elapsed", c.elapsed())
+	say := c.log.Debug
+	if c.keysFile != "" {
+		say = c.log.Info // people want to know the port
+	}
+	say("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
 	return nil
 }
 
@@ -182,7 +187,12 @@ func (a answers) remoteAgent() rsh.Agent {
 		Resolve: func(ctx context.Context, host string) (rsh.Target, bool) { return c.agreed().resolve(ctx, host) },
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
-		OnExec:  func(t rsh.Target, command string) { c.sessions.Begun(t.Name, command) },
+		OnExec: func(t rsh.Target, command string) {
+			c.sessions.Begun(t.Name, command)
+			if _, daemon := launch.DaemonOf(command); daemon {
+				c.node.Session(t.ID)
+			}
+		},
 		OnExit: func(t rsh.Target, command string, s rsh.Status) {
 			c.sessions.Ended(t.Name, command, s.Code, s.Signal)
 		},
@@ -214,6 +224,7 @@ func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
+	c.checks = inspect.NewComparison(c.compare, c.settings.preflight, c.log)
 	cfg := rendezvous.Config{
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
@@ -226,7 +237,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate,
+		Late:    c.hearLate, Kills: c.oomKills, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
 		NameOf: func(ctx context.Context, addr netip.Addr) string {
 			return envspec.NameAt(ctx, os.DirFS("/"), netif.Resolver{}, addr)
 		},
@@ -243,6 +254,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	}
 	if c.exec == execRank0 {
 		cfg.GoDelay = goDelay
+	}
+	if c.first == 1 { // otherwise the container ran something else before
+		cfg.Started = c.begin
 	}
 	for _, p := range c.job.Peers {
 		if p.Role == c.job.Role && p.Index == c.job.Index {
