@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -23,9 +24,9 @@ func (cfg *Config) uptime() int {
 	return int(max(1, time.Since(cfg.Started).Milliseconds()))
 }
 
-// noteArrival stores when a rank registered, and when its container had started: Uptime needs no comparison of clocks.
-func (t *target) noteArrival(r *Record) {
-	t.arrived, t.started, t.dialled = time.Now(), time.Time{}, attempts{}
+// noteRegistered stores when a rank registered and when its container had started, by this container's clock alone.
+func (c *coordinator) noteRegistered(t *target, r *Record) {
+	c.last, t.arrived, t.started, t.dialled = t, time.Now(), time.Time{}, attempts{}
 	if r.Uptime > 0 {
 		t.started = t.arrived.Add(-time.Duration(r.Uptime) * time.Millisecond)
 	}
@@ -33,18 +34,12 @@ func (t *target) noteArrival(r *Record) {
 
 // arrival describes the rank of a complete roster that registered last.
 func (c *coordinator) arrival(members []Member) (a Arrival) {
-	var last *target
-	for i := range members {
-		t := c.targets[members[i].ID]
-		if t != nil && t.rec != nil && (last == nil || t.arrived.After(last.arrived)) {
-			last, a.Last = t, members[i].Alias
-		}
-	}
-	if last == nil {
+	i := slices.IndexFunc(members, func(m Member) bool { return c.last != nil && m.ID == c.last.key })
+	if i < 0 {
 		return a
 	}
-	a.Wait = last.arrived.Sub(c.n.begin)
-	if before := last.started.Sub(c.n.begin); !last.started.IsZero() && before >= shortStart {
+	a = Arrival{Last: members[i].Alias, Wait: c.last.arrived.Sub(c.n.begin)}
+	if before := c.last.started.Sub(c.n.begin); !c.last.started.IsZero() && before >= shortStart {
 		a.Started = min(before, a.Wait)
 	}
 	return a
