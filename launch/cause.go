@@ -142,8 +142,8 @@ func kills(n int) string {
 	return fmt.Sprintf("%d kills", n)
 }
 
-// OOMKills returns a function that returns how many processes of this container's cgroup the OOM killer has killed since
-// the call of OOMKills.
+// OOMKills returns a function that returns how many processes of this container's cgroup the OOM killer has killed
+// since the call of OOMKills.
 func OOMKills(root fs.FS) func() int {
 	before := oomKills(root)
 	return func() int { return oomKills(root) - before }
