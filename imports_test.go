@@ -46,6 +46,20 @@ var imports = map[string]struct {
 		nil,
 		"names in, a host out: plain values, and the caller brings the resolver",
 	},
+	"inspect": {
+		[]string{"golang.org/x/sys"},
+		"it reads files and an environment; the story brings the network, launchers and secrets",
+	},
+	"identify": {
+		[]string{
+			module + "/envspec", module + "/inspect", module + "/internal/proc", module + "/internal/rawconn",
+			module + "/internal/unixsock", module + "/jobkey", module + "/launch", module + "/netif", module + "/rdma",
+			module + "/secret", module + "/statedir", "golang.org/x/crypto/ssh", "github.com/miekg/dns",
+			"golang.org/x/sys",
+		},
+		"it hands this machine to the packages that know one matter each, and none of them imports it; " +
+			"it knows no flags and no rendezvous",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",
@@ -83,8 +97,8 @@ var imports = map[string]struct {
 		"a launcher is data; hosts and keys come from the story",
 	},
 	"localapi": {
-		[]string{module + "/internal/unixsock"},
-		"it asks and answers in plain structs; cmd/paiinit fills them",
+		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
+		"it asks and answers in plain structs; cmd/paiinit fills them; it lays out a status for a terminal of any size",
 	},
 	"netif": {
 		[]string{"github.com/miekg/dns", "golang.org/x/sys"},
@@ -142,6 +156,10 @@ var imports = map[string]struct {
 	"stderrlog": {
 		nil,
 		"its tests fill a pipe in virtual time",
+	},
+	"timeline": {
+		nil,
+		"it gets plain values and writes text, JSON and HTML: goldens are enough to test it",
 	},
 	"integration": {
 		[]string{everything},

@@ -57,12 +57,21 @@ func TestFlags(t *testing.T) {
 		"--so-loud=maybe": `--so-loud (PAIINIT_SO_LOUD) is "maybe": want true or false`,
 		"--wait 5":        `--wait (PAIINIT_WAIT) is "5": want a time such as 90s or 10m`,
 		"--wait=-1s":      `--wait (PAIINIT_WAIT) is "-1s": want a time such as 90s or 10m`,
-		"--what":          "flag provided but not defined: -what",
+		"--what":          "unknown flag --what",
+		"--wait":          "--wait needs a value",
 	} {
 		_, err := run(line)
 		require.EqualError(t, err, want)
 		var usage *UsageError
 		require.True(t, errors.As(err, &usage))
+	}
+	for line, want := range map[string]string{
+		"--mdoe=off": "--mode", "-waitt 3s": "--wait", "--soloud": "--so-loud", "--what": "", "--names=x": "--name",
+	} {
+		_, err := run(line)
+		var usage *UsageError
+		require.ErrorAs(t, err, &usage)
+		require.Equal(t, want, usage.Meant, line)
 	}
 	environ = map[string]string{"PAIINIT_MODE": "on", "PAIINIT_WAIT": "x"}
 	_, err = run("")
@@ -102,6 +111,17 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+func TestTwins(t *testing.T) {
+	require.Equal(t, []string{"PAIINIT_NAME", "PAIINIT_MODE", "PAIINIT_SO_LOUD", "PAIINIT_WAIT"},
+		Twins(new(values).flags()))
+}
+
+func TestHidden(t *testing.T) {
+	for _, f := range Hidden(new(values).flags()) {
+		require.False(t, f.(cli.VisibleFlag).IsVisible(), f.Names())
+	}
+}
+
 func TestClosest(t *testing.T) {
 	names := []string{"run", "status", "hosts", "hostfile", "env"}
 	for word, want := range map[string]string{
@@ -111,4 +131,74 @@ func TestClosest(t *testing.T) {
 	} {
 		require.Equal(t, want, Closest(word, names), word)
 	}
+}
+
+func TestOptional(t *testing.T) {
+	run := func(line string) (how string, err error) {
+		app := &cli.App{
+			ExitErrHandler: func(*cli.Context, error) {},
+			Commands: []*cli.Command{{
+				Name: "status", HideHelp: true, OnUsageError: OnUsageError,
+				Flags:  []cli.Flag{Optional(&how, "timeline", "how to show it", "text", "trace")},
+				Action: func(*cli.Context) error { return nil },
+			}},
+		}
+		err = app.Run(append([]string{"x", "status"}, strings.Fields(line)...))
+		return how, err
+	}
+	for line, want := range map[string]string{
+		"": "", "--timeline": "text", "--timeline=text": "text", "--timeline=trace": "trace",
+	} {
+		how, err := run(line)
+		require.NoError(t, err)
+		require.Equal(t, want, how, line)
+	}
+	_, err := run("--timeline=bars")
+	require.EqualError(t, err, `--timeline is "bars": want one of text, trace`)
+}
+
+func TestHelp(t *testing.T) {
+	var v values
+	flags := append(In(Who, v.flags()[:2]...), In(Log, v.flags()[2:]...)...)
+	flags = append(flags, &cli.BoolFlag{Name: "secret", Hidden: true}, &cli.BoolFlag{Name: "plain", Usage: "no group"})
+	app := &cli.App{Commands: []*cli.Command{
+		{
+			Name: "run", Usage: strings.Repeat("a long text ", 7) + "ends", UsageText: "paiinit run [FLAGS]",
+			Flags: append(flags, Help()), Description: Examples("paiinit run"),
+		},
+		{Name: "hidden", Hidden: true},
+		{Name: "own", Usage: "has its own help", CustomHelpTemplate: "own help"},
+	}}
+	SetHelp(app)
+	require.Equal(t, `paiinit run: a long text a long text a long text a long text a long text a long
+             text a long text ends
+
+Usage: paiinit run [FLAGS]
+
+Flags:
+  --plain      no group
+Who:
+  --name NAME  a name (default none)
+  --mode MODE  a mode (default auto)
+Log:
+  --so-loud    be loud
+  --wait TIME  how long to wait (default 1m)
+
+Examples:
+  paiinit run
+`, app.Commands[0].CustomHelpTemplate)
+	require.Equal(t, "own help", app.Commands[2].CustomHelpTemplate)
+	require.Contains(t, app.CustomAppHelpTemplate, `
+Commands:
+  run       a long text a long text a long text a long text a long text a long
+            text a long text ends
+  own       has its own help
+
+Flags of run:
+  What      `+`
+  Who       --name NAME --mode MODE
+  Network   `+`
+  End       `+`
+  Log       --so-loud --wait TIME
+`)
 }

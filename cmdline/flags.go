@@ -13,28 +13,31 @@ import (
 )
 
 // UsageError is a mistake on the command line.
-type UsageError struct{ Err error }
+type UsageError struct {
+	Err   error
+	Meant string // the flag that the user probably meant, or ""
+}
 
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
 // Errorf returns a UsageError with a text as by fmt.Errorf.
-func Errorf(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+func Errorf(format string, args ...any) error { return &UsageError{Err: fmt.Errorf(format, args...)} }
 
 // Text returns a flag of run that sets dest, unless dest is nil. The help describes its default in words.
 func Text(dest *string, name, value, usage, otherwise string) cli.Flag {
-	return &cli.StringFlag{Name: name, Usage: withTwin(name, value, usage), DefaultText: otherwise, Destination: dest}
+	return &cli.StringFlag{Name: name, Usage: valued(value, usage), DefaultText: otherwise, Destination: dest}
 }
 
 // Bool returns a flag of run that sets dest.
 func Bool(dest *bool, name, usage string) cli.Flag {
-	return &cli.BoolFlag{Name: name, Usage: withTwin(name, "", usage), Destination: dest}
+	return &cli.BoolFlag{Name: name, Usage: usage, Destination: dest}
 }
 
 // Duration returns a flag of run that sets dest. The help shows text as its default.
 func Duration(dest *time.Duration, name, usage string, value time.Duration, text string) cli.Flag {
 	return &cli.DurationFlag{
-		Name: name, Usage: withTwin(name, "TIME", usage), Value: value, DefaultText: text, Action: NotNegative(name),
+		Name: name, Usage: valued("TIME", usage), Value: value, DefaultText: text, Action: NotNegative(name),
 		Destination: dest,
 	}
 }
@@ -42,12 +45,29 @@ func Duration(dest *time.Duration, name, usage string, value time.Duration, text
 // Choice returns a flag of run that sets dest to one of the words. The first is the default.
 func Choice(dest *string, name, value, usage string, words ...string) cli.Flag {
 	*dest = words[0]
-	return &cli.GenericFlag{Name: name, Usage: withTwin(name, value, usage), Value: &choice{dest, words}}
+	return &cli.GenericFlag{Name: name, Usage: valued(value, usage), Value: &choice{dest, words}}
+}
+
+// Optional returns a flag that sets dest to one of the words: to the first where no value follows it.
+func Optional(dest *string, name, usage string, words ...string) cli.Flag {
+	return &cli.GenericFlag{Name: name, Usage: usage, Value: &optional{choice{dest, words}}}
+}
+
+// optional is the value of such a flag. The library gives a flag without a value the value of a switch, "true".
+type optional struct{ choice }
+
+func (o *optional) IsBoolFlag() bool { return true }
+
+func (o *optional) Set(word string) error {
+	if word == "true" {
+		word = o.words[0]
+	}
+	return o.choice.Set(word)
 }
 
 // Help returns a flag like the library's own, which is a global variable that every call writes to.
 func Help() cli.Flag {
-	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show this help", DisableDefaultText: true}
 }
 
 // Twin returns the name of the environment twin of a flag.
@@ -55,13 +75,33 @@ func Twin(flag string) string {
 	return "PAIINIT_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// withTwin adds the environment twin of a flag to its help. The library shows the word in backquotes beside the flag.
-func withTwin(name, value, usage string) string {
-	if value != "" {
-		value = "=`" + value + "`"
+// Twins returns the environment twins of flags.
+func Twins(flags []cli.Flag) (names []string) {
+	for _, f := range flags {
+		names = append(names, Twin(f.Names()[0]))
 	}
-	return usage + " [" + Twin(name) + value + "]"
+	return names
 }
+
+// Hidden leaves flags out of the help.
+func Hidden(flags []cli.Flag) []cli.Flag {
+	for _, f := range flags {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			f.Hidden = true
+		case *cli.BoolFlag:
+			f.Hidden = true
+		case *cli.DurationFlag:
+			f.Hidden = true
+		case *cli.GenericFlag:
+			f.Hidden = true
+		}
+	}
+	return flags
+}
+
+// valued puts the word that stands for a flag's value before its help, as SetHelp expects it.
+func valued(value, usage string) string { return "`" + value + "`: " + usage }
 
 // SetTwins sets each of the flags that the command line does not give to the value of its environment twin.
 func SetTwins(c *cli.Context, flags []cli.Flag, lookup func(variable string) string) error {
@@ -102,16 +142,32 @@ func (c *choice) Set(word string) error {
 	return nil
 }
 
-// OnUsageError turns the library's error about a flag's value into a refusal. Package flag has no error type for it,
-// only text.
+// OnUsageError turns the library's error about a flag into one that says what is accepted, or which flag was probably
+// meant. Package flag has no error types for it, only text.
 func OnUsageError(c *cli.Context, err error, _ bool) error {
+	text := err.Error()
 	for _, format := range []string{"invalid value %q for flag -%s", "invalid boolean value %q for -%s"} {
 		var value, name string
-		if n, _ := fmt.Sscanf(err.Error(), format, &value, &name); n == 2 {
+		if n, _ := fmt.Sscanf(text, format, &value, &name); n == 2 {
 			return refusal(c, strings.TrimSuffix(name, ":"), value)
 		}
 	}
-	return &UsageError{err}
+	if name, ok := strings.CutPrefix(text, "flag needs an argument: -"); ok {
+		return Errorf("--%s needs a value", name)
+	}
+	name, ok := strings.CutPrefix(text, "flag provided but not defined: -")
+	if !ok {
+		return &UsageError{Err: err}
+	}
+	var names []string
+	for _, f := range c.Command.Flags {
+		names = append(names, f.Names()[0])
+	}
+	meant := Closest(name, names)
+	if meant != "" {
+		meant = "--" + meant
+	}
+	return &UsageError{Err: errors.New("unknown flag --" + name), Meant: meant}
 }
 
 // refusal returns the error for a value that a flag or its twin does not accept.

@@ -12,7 +12,7 @@ import (
 // Commands returns the first words of command lines that are not a launch.
 func Commands() []string {
 	return []string{
-		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "rdma", "version", "help",
+		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "check", "rdma", "version", "help",
 		"sftp-server", "--help", "-h", "-help", "--version", "-v", "-version",
 	}
 }

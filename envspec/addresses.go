@@ -31,3 +31,16 @@ func (j *Job) Addresses() ([]netip.Addr, error) {
 	}
 	return nil, fmt.Errorf(needs+" (%s); the environment lists %d", size, len(j.Peers))
 }
+
+// Hosts returns the host of every peer and seed that the environment names.
+func (j *Job) Hosts() (hosts []string) {
+	for _, p := range j.Peers {
+		if p.Host != "" {
+			hosts = append(hosts, p.Host)
+		}
+	}
+	for _, s := range j.Seeds {
+		hosts = append(hosts, s.Host)
+	}
+	return hosts
+}

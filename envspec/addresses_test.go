@@ -49,3 +49,10 @@ func TestAddresses(t *testing.T) {
 		require.EqualError(t, err, "--insecure needs the addresses of all containers"+tt.want)
 	}
 }
+
+func TestHosts(t *testing.T) {
+	job := envspec.Job{
+		Peers: []envspec.Peer{{Host: "a"}, {Host: ""}, {Host: "10.0.0.1"}}, Seeds: []envspec.Seed{{Host: "dns"}},
+	}
+	require.Equal(t, []string{"a", "10.0.0.1", "dns"}, job.Hosts())
+}

@@ -42,6 +42,7 @@ func askPTR(r *reader, services []string) (service string, index int, answer str
 					continue
 				}
 				if n, _ := strconv.Atoi(m[1]); n >= 1 && n <= maxTasks {
+					r.container = containerName(name)
 					return service, n - 1, "PTR " + addr.Unmap().String() + " " + quoteName(name)
 				}
 			}

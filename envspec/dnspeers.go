@@ -33,6 +33,9 @@ func readDNSPeers(r *reader, job *Job, v variable) {
 		job.Seeds = append(job.Seeds, Seed{Host: hp.host, Port: hp.port, Role: role})
 		r.note("seeds", v)
 	}
+	// The scheduler's errors do not count beside PAIINIT_PEERS, and one of them may have hidden these variables.
+	r.explicitRole(job)
+	r.explicitIndex(job)
 	findDNSSelf(r, job, v)
 	job.Port = ports[job.Role]
 	if isPort && job.Port != port {

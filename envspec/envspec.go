@@ -66,10 +66,12 @@ type Job struct {
 	// ServerPort says that the scheduler meant Port for a server of the job: OpenPAI before 0.11 tells the other
 	// containers no other port.
 	ServerPort bool   `json:"-"`
-	Alias      string `json:"alias"` // the container's name: role-index, or the host name if the index is unknown
-	Roles      []Role `json:"roles"` // in rank order, as far as the environment tells them
-	Peers      []Peer `json:"peers"` // all containers in rank order, with this one; empty if none are listed
-	Seeds      []Seed `json:"seeds"` // further places to look for other containers
+	Alias      string `json:"alias"` // role-index, or the host name if the index is unknown
+	// Name is the container's name in the scheduler's tools, such as a pod's; Alias if the scheduler has no other one.
+	Name  string `json:"name"`
+	Roles []Role `json:"roles"` // in rank order, as far as the environment tells them
+	Peers []Peer `json:"peers"` // all containers in rank order, with this one; empty if none are listed
+	Seeds []Seed `json:"seeds"` // further places to look for other containers
 	// Secrets are places where the scheduler shares a secret with all containers of the job, best first. Read checks
 	// only that they exist.
 	Secrets []Secret `json:"secrets"`
@@ -97,6 +99,7 @@ type Peer struct {
 	Index int      `json:"index"`
 	Rank  int      `json:"rank"` // -1 if unknown
 	Alias string   `json:"alias"`
+	Name  string   `json:"name"`  // in the scheduler's tools, as the environment predicts it; else Alias
 	Names []string `json:"names"` // further names that the scheduler's tools use for the container
 	// Host is a name or an address; empty if the environment does not tell it, as for a task that has not started.
 	Host    string `json:"host"`
@@ -229,6 +232,7 @@ func readJob(r *reader) Job {
 	nameJob(r, &job)
 	findAzureRDMA(r, &job)
 	settle(r, &job)
+	nameContainers(r, &job)
 	spreadPorts(r, &job)
 	countSlots(r, &job)
 	choosePort(r, &job)

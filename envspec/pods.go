@@ -76,6 +76,7 @@ func (r *reader) podName() variable {
 // ownPod is podName where the name must be known.
 func (r *reader) ownPod() variable {
 	v := r.podName()
+	r.inPod = true
 	if v.name == "" {
 		panic(r.missing("set PAIINIT_POD_NAME", "HOSTNAME"))
 	}

@@ -13,6 +13,7 @@ func matchPyTorchJob(r *reader) string {
 
 // readPyTorchJob reads a master or worker. RANK and PET_NODE_RANK count pods, WORLD_SIZE processes.
 func readPyTorchJob(r *reader, job *Job) {
+	r.inPod = true
 	size, sizeVar := torchNodes(r)
 	r.note("size", sizeVar)
 	master, hasMaster := r.get("MASTER_ADDR", "PET_MASTER_ADDR")

@@ -17,6 +17,9 @@ type told struct {
 	eachSlots  slotCount             // slots of every container
 	ownSlots   slotCount             // slots of this container
 
+	container string // this container's name, as docker's DNS told it
+	inPod     bool   // the scheduler names pods
+
 	spread   bool // the scheduler gives containers no port: spreadPorts gives them one
 	jobPort  int  // replaces defaultPort
 	openSize bool // the size may stay unknown in this container
@@ -44,7 +47,7 @@ func newTold() told {
 func (t *told) forgetPeers() {
 	kept := *t
 	*t = newTold()
-	t.ownGPUs, t.jobPort = kept.ownGPUs, kept.jobPort
+	t.ownGPUs, t.jobPort, t.container, t.inPod = kept.ownGPUs, kept.jobPort, kept.container, kept.inPod
 }
 
 // slotsOf returns the slots that the scheduler gives to a container.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,22 +110,10 @@ func TestNetworksThatTheImageExcludes(t *testing.T) {
 
 // TestClosedPorts: a firewall between the hosts accepts only paiinit's own port, like a security group with that port.
 func TestClosedPorts(t *testing.T) {
-	const nft = "/usr/sbin/nft"
-	requireLab(t)
-	if _, err := os.Stat(nft); err != nil {
-		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	requireFirewall(t)
 	l := newLab(t)
 	hosts := peersHosts(t, l, 2)
-	rules := "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; " +
-		"add rule inet f in ct state established accept; add rule inet f in iif lo accept; " +
-		"add rule inet f in th dport 12345 accept"
-	firewall, err := hosts[1].machine.Start(lab.Program{Name: "firewall", Args: []string{nft, rules}})
-	require.NoError(t, err)
-	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
+	closeHost(t, hosts[1], "add rule inet f in th dport 12345 accept")
 	seen := t.TempDir()
 	hosts[0].binds = map[string]string{"/run/seen": seen}
 	containers := startAll(t, hosts, "sh", "-c", "until [ -e /run/seen/it ]; do sleep 0.01; done")
@@ -133,4 +122,95 @@ func TestClosedPorts(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
 	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))
 	require.Equal(t, same(2, 0), statuses(t, containers))
+	require.NotContains(t, stderr(containers[0]), `level=WARN msg="a `)
+}
+
+// TestLauncherBehindClosedPorts: mpirun waits for minutes for daemons that cannot connect to it. The log says so after
+// 15 s, and not if they could connect.
+func TestLauncherBehindClosedPorts(t *testing.T) {
+	requireFirewall(t)
+	const silence = "a launcher waits for its daemons on other hosts"
+	for name, command := range launchers {
+		for where, closed := range map[string][]int{"rank 0": {0}, "everywhere": {0, 1}, "nowhere": nil} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				hosts := peersHosts(t, newLab(t), 2)
+				for _, i := range closed {
+					closeHost(t, hosts[i], "add rule inet f in th dport 12345 accept")
+				}
+				containers := startAll(t, hosts, append(command, "sh", "-c", "sleep 18")...)
+				if closed == nil {
+					require.Equal(t, same(2, 0), statuses(t, containers))
+					require.NotContains(t, stderr(containers[0]), "level=WARN")
+					return
+				}
+				waitLine(t, containers[0], silence)
+				log := stderr(containers[0])
+				require.Equal(t, 1, strings.Count(log, "level=WARN"), log)
+				require.Equal(t, len(closed) == 2, strings.Contains(log, `err="worker-1 gets no packets: no answer from `), log)
+				require.NoError(t, containers[0].Signal(syscall.SIGTERM))
+				require.Equal(t, same(2, 143), statuses(t, containers))
+			})
+		}
+	}
+}
+
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects others. Rank 0 and that
+// rank say so, long before the deadline, and all ranks end alike.
+func TestBlockedPort(t *testing.T) {
+	requireFirewall(t)
+	const (
+		noUDP = "insert rule inet f in meta l4proto udp drop"
+		reset = "add rule inet f in tcp dport 1-65535 reject with tcp reset"
+	)
+	for name, tt := range map[string]struct {
+		rules []string
+		why   string
+	}{
+		"dropped":               {nil, "no answer"},
+		"rejected":              {[]string{reset}, "connection refused"},
+		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
+		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			closeHost(t, hosts[2], tt.rules...)
+			for i := range hosts {
+				hosts[i].flags = []string{"--timeout", "45s"}
+			}
+			containers := startAll(t, hosts, "true")
+			for _, c := range containers[:2] {
+				waitLine(t, c, "worker-2 (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: "+tt.why)
+			}
+			waitLine(t, containers[2], "worker-0 (rank 0 cannot connect to 12345/tcp of this container: "+tt.why)
+			require.Contains(t, stderr(containers[2]), "is the port open here?")
+			require.Equal(t, same(3, 75), statuses(t, containers))
+			require.Regexp(t, `gave up after 45 s: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
+				`it reaches rank 0, but rank 0 cannot connect to it: dialled \d+ times? in 4\d(\.\d)? s, last: `,
+				stderr(containers[0]))
+		})
+	}
+}
+
+// nft is the program that sets the firewall of a host.
+const nft = "/usr/sbin/nft"
+
+func requireFirewall(t *testing.T) {
+	requireLab(t)
+	if _, err := os.Stat(nft); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// closeHost drops what comes to a host unless the host has begun it, or one of the rules accepts it.
+func closeHost(t *testing.T, h host, rules ...string) {
+	all := append([]string{
+		"add table inet f", "add chain inet f in { type filter hook input priority 0; policy drop; }",
+		"add rule inet f in ct state established accept", "add rule inet f in iif lo accept",
+	}, rules...)
+	firewall, err := h.machine.Start(lab.Program{Name: "firewall", Args: []string{nft, strings.Join(all, "; ")}})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
 }

@@ -59,10 +59,7 @@ func Derive(secret []byte, job, attempt string) (*Keys, error) {
 	if len(secret) >= longSecret {
 		return extract(secret, version, job, attempt), nil
 	}
-	key, err := stretch(secret, names(stretched, job, attempt))
-	if err != nil {
-		return nil, fmt.Errorf("deriving the keys of job %q: %w", job, err)
-	}
+	key := stretch(secret, names(stretched, job, attempt))
 	defer clear(key)
 	return extract(key, stretched, job, attempt), nil
 }

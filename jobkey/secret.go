@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"runtime/debug"
-
-	"golang.org/x/crypto/scrypt"
 )
 
 // minDistinct is the minimum number of different bytes in a secret.
@@ -87,15 +85,11 @@ func period(secret []byte) int {
 	return 0
 }
 
-// stretch makes guesses of a short secret expensive: scrypt (RFC 7914) with N = 2048, r = 8, p = 1 takes 128·N·r = 2
-// MB. It takes no more because hundreds of containers may share two processors.
-func stretch(secret, salt []byte) ([]byte, error) {
-	password := newMAC(secret).sum(salt) // scrypt leaves copies of its input in memory
+// stretch makes guesses of a short secret expensive. It returns the memory that this takes to the system, because the
+// garbage collector might keep these 2 MB while the job runs.
+func stretch(secret, salt []byte) []byte {
+	defer debug.FreeOSMemory()
+	password := newMAC(secret).sum(salt)
 	defer clear(password)
-	key, err := scrypt.Key(password, salt, 1<<11, 8, 1, 32)
-	if err != nil {
-		return nil, fmt.Errorf("stretching a secret of fewer than %d bytes: %w", longSecret, err)
-	}
-	debug.FreeOSMemory() // else the garbage collector might keep these 2 MB while the job runs
-	return key, nil
+	return scryptKey(password, salt)
 }

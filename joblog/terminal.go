@@ -76,11 +76,8 @@ type liveLine struct {
 	over     chan struct{}
 }
 
-// drawWaiting draws a waiting record in place. It reports false on anything but a terminal.
-func (s *screen) drawWaiting(name string, at time.Time, attrs []slog.Attr) bool {
-	if s.terminal.width == nil || s.terminal.width() < minWidth {
-		return false
-	}
+// waitingLine returns what a waiting record says.
+func waitingLine(name string, at time.Time, attrs []slog.Attr) *liveLine {
 	line := &liveLine{name: name, over: make(chan struct{})}
 	var present, size string
 	for _, a := range attrs {
@@ -92,12 +89,32 @@ func (s *screen) drawWaiting(name string, at time.Time, attrs []slog.Attr) bool 
 		case keyMissing:
 			line.missing = valueText(a.Value)
 		case keyLeft:
-			if a.Value.Kind() == slog.KindDuration && a.Value.Duration() > 0 {
+			if a.Value.Kind() == slog.KindDuration {
 				line.deadline = at.Add(a.Value.Duration())
 			}
 		}
 	}
 	line.counts = present + " of " + size + " present"
+	return line
+}
+
+// sentence returns the line without its head.
+func (l *liveLine) sentence(at time.Time) string {
+	text := waitingMessage + ": " + l.counts
+	if !l.deadline.IsZero() {
+		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
+	}
+	if l.missing != "" {
+		text += "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
+	}
+	return text
+}
+
+// show draws a waiting line in place from now on. It reports false on anything but a terminal.
+func (s *screen) show(line *liveLine, at time.Time) bool {
+	if s.terminal.width == nil || s.terminal.width() < minWidth {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live != nil {
@@ -130,15 +147,8 @@ func (s *screen) redraw(line *liveLine) {
 // draw draws the waiting line over itself.
 func (s *screen) draw(at time.Time) {
 	l := s.live
-	text := l.counts
-	if !l.deadline.IsZero() {
-		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
-	}
-	if l.missing != "" {
-		text += "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
-	}
 	head := at.Format(time.TimeOnly) + " " + l.name + ": "
-	line := appendEscaped(nil, text)
+	line := appendEscaped(nil, l.sentence(at))
 	room := max(s.terminal.width()-1-utf8.RuneCountInString(head), 0)
 	if n := utf8.RuneCount(line); n > room {
 		line = []byte(string([]rune(string(line))[:max(room-1, 0)]) + "…")

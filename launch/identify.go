@@ -26,6 +26,16 @@ func identified(output string) string {
 	return ""
 }
 
+// Unversioned returns the programs of the launchers whose versions [Identify] does not ask for.
+func Unversioned() (names []string) {
+	for _, l := range launchers {
+		if len(l.Compared) == 0 {
+			names = append(names, l.Programs...)
+		}
+	}
+	return names
+}
+
 // candidates returns the launchers that a script may call.
 func candidates() (names []string) {
 	for _, l := range launchers {

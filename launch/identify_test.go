@@ -80,3 +80,9 @@ func TestDiffer(t *testing.T) {
 	require.False(t, Known("mpirun=?"))
 	require.False(t, Known(""))
 }
+
+func TestUnversioned(t *testing.T) {
+	names := Unversioned()
+	require.Contains(t, names, "torchrun")
+	require.NotContains(t, names, "mpirun")
+}

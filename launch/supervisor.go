@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	idleTimeout = 10 * time.Second
 	// zombieInterval is the time between two checks for failed children that the launcher may not have waited for.
 	zombieInterval = 5 * time.Second
+	// silenceTime is how long the daemons of a launcher may take to connect to it.
+	silenceTime = 15 * time.Second
 	// SettleTime is how long after a failure of the command the loss of a rank may still be noticed.
 	SettleTime = 300 * time.Millisecond
 )
@@ -42,11 +45,15 @@ type Supervisor struct {
 	Sessions *Sessions
 	Asks     *Asks
 
-	Processes func() []Process     // those of the job in this container
-	SinceBoot func() time.Duration // the clock of their start times
-	Hard      func(os.Signal)      // signals the command
-	Gently    func(os.Signal)      // signals its ranks first
-	Kill      func(pid int, sig syscall.Signal) error
+	Processes func() []Process // those of the job in this container
+	// Connections returns those of processes of this container with other hosts.
+	Connections func(pids []int) Connections
+	SinceBoot   func() time.Duration // the clock of their start times
+	Hard        func(os.Signal)      // signals the command
+	Gently      func(os.Signal)      // signals its ranks first
+	Kill        func(pid int, sig syscall.Signal) error
+
+	blocked atomic.Pointer[string]
 
 	stops  chan Stop
 	losses chan Loss
@@ -54,10 +61,13 @@ type Supervisor struct {
 }
 
 // Supervise returns a complete Supervisor, whose methods may be called.
-func Supervise(s Supervisor) *Supervisor {
+func Supervise(s *Supervisor) *Supervisor {
 	s.stops, s.losses, s.done = make(chan Stop), make(chan Loss), make(chan struct{})
-	return &s
+	return s
 }
+
+// Blocked takes which port of another host gets no packets from this one, for a launcher that waits for it.
+func (s *Supervisor) Blocked(why string) { s.blocked.Store(&why) }
 
 // Stop takes a rank's request to end the job. It returns when Watch has received it, or has returned.
 func (s *Supervisor) Stop(want Stop) { tell(s, s.stops, want) }
@@ -94,6 +104,10 @@ type watch struct {
 	lull      <-chan time.Time // the deadline of all other ranks after left
 	told      int              // the launcher that was logged for left
 	force     <-chan time.Time // SIGKILL is due
+
+	begunAt     time.Time        // when the launcher started its latest daemon
+	silent      <-chan time.Time // the daemon should have connected to it
+	silenceTold bool
 }
 
 // Watch handles events while the command runs, until ctx ends. It returns the first reason for which the command was
@@ -126,6 +140,12 @@ func (s *Supervisor) Watch(ctx context.Context) Interruption {
 			w.lull = time.After(idleTimeout)
 		case <-w.lull:
 			w.tellLull()
+		case w.begunAt = <-s.Sessions.starts:
+			if !w.silenceTold {
+				w.silent = time.After(silenceTime)
+			}
+		case <-w.silent:
+			w.tellSilence()
 		case want := <-s.stops:
 			s.Log.Warn("a rank wants the job to stop", "phase", "wait", "peer", want.Name, "reason", want.Reason)
 			w.end(s.Gently, want.Signal, Interruption{Reason: want.Reason})

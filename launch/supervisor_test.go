@@ -92,13 +92,19 @@ type job struct {
 // supervised starts the Supervisor of a command on a job of three hosts and runs f in virtual time.
 func supervised(t *testing.T, line string, f func(*job)) {
 	t.Helper()
+	supervisedWith(t, line, func(*Supervisor) {}, f)
+}
+
+// supervisedWith calls change with the Supervisor before it starts.
+func supervisedWith(t *testing.T, line string, change func(*Supervisor), f func(*job)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		j := &job{t: t, began: time.Now(), why: make(chan Interruption, 1)}
 		say := func(to string) func(os.Signal) {
 			return func(sig os.Signal) { j.say("%s %v", to, sig) }
 		}
 		log := slog.New(slog.DiscardHandler)
-		j.Supervisor = Supervise(Supervisor{
+		j.Supervisor = Supervise(&Supervisor{
 			Line: strings.Fields(line), Self: "a", Hosts: 3, Log: log, Sessions: NewSessions(Statuses{75, 69}),
 			Asks: &Asks{Log: log, Slots: func(context.Context, Request) (map[string]int, error) {
 				return map[string]int{"a": 1, "b": 1, "c": 1}, nil
@@ -110,8 +116,10 @@ func supervised(t *testing.T, line string, f func(*job)) {
 			},
 			SinceBoot: func() time.Duration { return time.Hour + time.Since(j.began) },
 			Hard:      say("command"), Gently: say("ranks"),
-			Kill: func(pid int, sig syscall.Signal) error { j.say("process %d %v", pid, sig); return nil },
+			Connections: func([]int) Connections { return Connections{} },
+			Kill:        func(pid int, sig syscall.Signal) error { j.say("process %d %v", pid, sig); return nil },
 		})
+		change(j.Supervisor)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { j.why <- j.Watch(ctx) }()
 		j.ended = cancel

@@ -19,6 +19,8 @@ import (
 // that asks has ended, and when the server ends; those of Wait and Barrier also at the timeout of the question.
 type Job interface {
 	Status(ctx context.Context) *Status
+	// Timeline returns what happened to each rank.
+	Timeline(ctx context.Context) *Timeline
 	// Wait returns once all ranks are present.
 	Wait(ctx context.Context) *Refusal
 	// Barrier returns once every rank has called it with the same name.
@@ -30,6 +32,8 @@ type Job interface {
 	// Names lists the names of every host, by rank, the best name first; none before all ranks are present. pid is the
 	// process that asks, 0 if it is in another PID namespace.
 	Names(pid int) ([][]string, *Refusal)
+	// Drift returns what differs between the ranks.
+	Drift() (*Drift, *Refusal)
 	// Fill returns the arguments that give a launcher its hosts; ok is false for a launcher that needs none.
 	Fill(ctx context.Context, launcher string, call FillCall) (add []string, ok bool)
 }
@@ -124,6 +128,8 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 	switch q.Ask {
 	case askStatus:
 		a.Status = s.Job.Status(ctx)
+	case askTimeline:
+		a.Timeline = s.Job.Timeline(ctx)
 	case askWait:
 		refusal = s.Job.Wait(ctx)
 	case askBarrier:
@@ -132,6 +138,8 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 		a.Hosts, refusal = s.Job.Hosts(ctx)
 	case askHostfile:
 		a.Hosts, refusal = s.Job.Hostfile(ctx)
+	case askDrift:
+		a.Drift, refusal = s.Job.Drift()
 	case askNames:
 		a.Names, refusal = s.Job.Names(pid)
 	default:

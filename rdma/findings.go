@@ -237,3 +237,15 @@ func (p *Port) addressProblem(netdevs []string) (what, fix string) {
 	}
 	return "has link-local GIDs only", "give its network interface an IP address"
 }
+
+// Worst returns the most severe finding that stands in the way of a device, the zero Finding if there is none.
+func (r Report) Worst() (worst Finding) {
+	for _, severity := range []string{SeverityError, SeverityWarning} {
+		for _, f := range r.Findings {
+			if f.Severity == severity && f.Fix != fixPeer {
+				return f
+			}
+		}
+	}
+	return worst
+}

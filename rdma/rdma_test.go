@@ -791,3 +791,13 @@ func BenchmarkProbe(b *testing.B) {
 		}
 	}
 }
+
+func TestWorst(t *testing.T) {
+	require.Zero(t, Report{}.Worst())
+	info, peer := Finding{Severity: SeverityInfo}, Finding{Severity: SeverityWarning, Fix: fixPeer}
+	first, second := Finding{Severity: SeverityWarning, What: "1"}, Finding{Severity: SeverityWarning, What: "2"}
+	failure := Finding{Severity: SeverityError, What: "3"}
+	require.Zero(t, Report{Findings: []Finding{info, peer}}.Worst(), "it is about no device")
+	require.Equal(t, first, Report{Findings: []Finding{peer, first, second}}.Worst())
+	require.Equal(t, failure, Report{Findings: []Finding{first, failure}}.Worst())
+}

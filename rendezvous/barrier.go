@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 // A barrier is a name that every rank calls, once all ranks have been told to go.
@@ -48,6 +49,9 @@ type calls struct {
 	last    uint64
 	asked   map[uint64]chan message
 	waiting map[uint64]*arrival // not released yet
+
+	skew   time.Duration // of rank 0's clock to ours, as skewOf's first answer told it
+	skewOf *wire
 }
 
 type arrival struct {
@@ -117,7 +121,7 @@ func (k *calls) absentAt(name string) []Missing {
 		}
 	})
 	if len(absent) == 0 {
-		if m, ok := k.inquire(k.n.ctx, name); ok { // ctx has ended, but not the node's context
+		if m, ok := k.inquire(k.n.ctx, message{Name: name}); ok { // ctx has ended, but not the node's context
 			absent = m.Missing
 		}
 	}
@@ -240,7 +244,7 @@ func (c *coordinator) notAt(name string) []Missing {
 		if t := c.targets[key]; t != nil && t.link == nil {
 			reason = "lost: " + explain(t.err)
 		}
-		out = append(out, Missing{Rank: m.Rank, Name: m.Alias, Reason: reason})
+		out = append(out, Missing{Rank: m.Rank, Name: m.Display(), Reason: reason})
 	}
 	return out
 }

@@ -52,8 +52,8 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 		case !alive:
 			succeed()
 		default:
-			c.n.log.Warn("a second container claims a rank that is present",
-				"peer", r.ID, "addr", r.Addr, "first", first.Addr)
+			c.n.refused.warn(r.ID+" "+r.Addr.Addr().String(), "a second container claims a rank that is present",
+				"peer", r.display(), "addr", r.Addr, "first", first.Addr)
 			t.mu.Lock()
 			t.announced = first.Addr
 			t.mu.Unlock()

@@ -85,7 +85,8 @@ func (c *coordinator) onEnded(t *target, m message) {
 	t.ended = true
 	after := time.Duration(m.After)
 	at := time.Now().Add(after - time.Duration(m.Clock)) // or earlier, by the time that the message took
-	e := End{Rank: member.Rank, Name: member.Alias, Outcome: *m.Outcome, At: at, Stopped: m.Stopped, after: after}
+	t.events.Ended = at
+	e := End{Rank: member.Rank, Name: member.Display(), Outcome: *m.Outcome, At: at, Stopped: m.Stopped, after: after}
 	c.n.ends <- e
 }
 
@@ -130,6 +131,7 @@ func (c *coordinator) align(ctx context.Context, e *End) {
 type reading struct {
 	sent, heard time.Time
 	clock       time.Duration // since the start of the rank's node
+	now         time.Time     // time of day; zero = not told
 	kills       int
 }
 
@@ -160,6 +162,6 @@ func (t *target) onClock(m message) {
 	if m.Call != t.clockCall || t.clockHeard == nil {
 		return // the answer to a question that was given up
 	}
-	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock), m.Kills}
+	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock), m.Now, m.Kills}
 	t.clockHeard = nil
 }

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"cmp"
 	"errors"
+	"log/slog"
 	"net/netip"
 )
 
@@ -31,8 +32,12 @@ func (c *coordinator) tryPrepare() {
 			if r.Rank < 0 {
 				r.Addr = t.said
 			}
+			r.Uptime = 0 // of the registration
 			records = append(records, r)
 		}
+	}
+	if c.awaitsNotes() {
+		return
 	}
 	members, err := assign(records, c.n.cfg.Size)
 	if err != nil {
@@ -53,7 +58,7 @@ func (c *coordinator) tryPrepare() {
 		return // a container that comes first registered before it heard of all others; it will lead
 	}
 	c.epoch++
-	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members}
+	r := Roster{Epoch: c.epoch, Hash: hashMembers(members), Members: members, Arrival: c.arrival(members)}
 	if c.n.cfg.Verify != nil {
 		if o := c.n.cfg.Verify(r); o != nil {
 			c.n.setGathered(&EndedError{*o})
@@ -129,7 +134,12 @@ func (c *coordinator) onAckTimeout(epoch uint64) {
 	c.unacked++
 	for _, t := range c.targets {
 		if t.rec != nil && t.acked != epoch {
-			c.n.log.Warn("a rank does not acknowledge the roster", "peer", c.nameOf(t), "epoch", epoch)
+			// On overloaded processors a healthy job may need a second try.
+			level := slog.LevelDebug
+			if c.unacked > maxAckDoublings {
+				level = slog.LevelWarn
+			}
+			c.n.log.Log(c.ctx, level, "a rank does not acknowledge the roster", "peer", c.nameOf(t), "epoch", epoch)
 			w := t.link
 			// void what this connection still brings
 			c.unregister(t, w, errors.New("it did not acknowledge the roster in time"))
@@ -146,6 +156,7 @@ func (c *coordinator) tryLaunch() {
 	if !c.n.enter(Running) {
 		return
 	}
+	noteFirst(&c.n.ownTimes.Committed)
 	c.n.setGathered(nil) // rank 0 does not wait until every rank has been told
 	for _, t := range c.targets {
 		if t.rec == nil {
@@ -185,6 +196,7 @@ func (c *coordinator) sendGo(first, end int) {
 func (n *Node) Launched() {
 	n.post(func() {
 		if n.lead != nil {
+			noteFirst(&n.ownTimes.Launched)
 			n.lead.tellGo()
 		}
 	})

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ type coordinator struct {
 
 	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
 	registered     int                // targets that are registered
+	last           *target            // that registered last
 	acks           int                // acknowledgements of the current roster
 	whole          []byte             // the encoded message with the current roster
 	epoch          uint64
@@ -31,6 +31,9 @@ type coordinator struct {
 	judging        bool               // judgeSurplus is waiting for answers
 	due            time.Time          // from then on the launch no longer waits for silent addresses
 	lingers        bool               // every missing rank has another secret or job, and has time to find the same
+	notesDue       time.Time          // until then the launch waits for the facts of the ranks
+	notesOf        int                // registrations when notesDue was set
+	registrations  int                // of all starts of all ranks
 
 	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
@@ -48,6 +51,7 @@ type target struct {
 
 	mu        sync.Mutex
 	announced netip.AddrPort // address by gossip
+	resolved  time.Time      // when its name was resolved first
 
 	// Only the loop touches the fields below.
 	link    *wire
@@ -61,6 +65,8 @@ type target struct {
 	tried   bool           // a dial has failed since begun
 	spare   *message       // its registration, if it came when all ranks were present
 	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	own     string         // name of the container at a seed's address (Config.NameOf)
+	asked   bool           // for own
 	rival   bool           // it answers, but follows another coordinator
 	since   time.Time      // when its connection was lost
 	gone    bool           // after the launch: it cannot come back
@@ -77,6 +83,13 @@ type target struct {
 	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
 	foreign      foreign
+	events       Times
+	noted        string // nonce of the start whose facts are here
+	preflight    bool   // its preflight has begun
+
+	failed  time.Time // when the last attempt had failed
+	dialled attempts
+	caller  caller
 }
 
 func (n *Node) becomeCoordinator() {
@@ -169,8 +182,11 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		if c.n.phase == Prepared && t.acked != m.Epoch && m.Epoch == c.n.roster.Epoch && m.Hash == c.n.roster.Hash {
 			t.acked = m.Epoch
 			c.acks++
+			t.events.Committed = time.Now()
 			c.tryLaunch()
 		}
+	case started:
+		noteFirst(&t.events.Launched)
 	case fetch: // another rank did not have the roster
 		if c.n.phase == Prepared && m.Hash == c.n.roster.Hash {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
@@ -194,6 +210,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		}
 	case clock:
 		t.onClock(m)
+	case note:
+		c.onNote(t, m)
 	case inquiry:
 		c.onInquiry(w, m)
 	case arrive:
@@ -206,6 +224,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		c.n.onAnnounce(nil, m.Record)
 	case doneAck:
 		t.doneAck = true
+		noteFirst(&t.events.Ended)
 		c.checkEnd()
 	}
 }
@@ -246,12 +265,12 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		c.onReturn(t, w, m)
 		return
 	case m.State == Running, m.State == Ended:
-		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.ID)
+		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
 		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
-			r.ID, r.Addr, m.Size, c.n.self.ID, c.n.cfg.Size)})
+			r.display(), r.Addr, m.Size, c.n.self.display(), c.n.cfg.Size)})
 		if t.link == nil {
 			t.link = w // it is told how the job ends
 		}
@@ -263,21 +282,24 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		// One of them may be dead without a lost connection, and this container its successor. If not, it learns so
 		// when it asks after the launch.
 		t.err = fmt.Errorf("the job has %d ranks and all of them are here", c.n.cfg.Size)
-		c.n.log.Debug("one container too many", "peer", r.ID, "addr", r.Addr, "reason", t.err)
+		c.n.log.Debug("one container too many", "peer", r.display(), "addr", r.Addr, "reason", t.err)
 		w.abort()
 		return
 	}
 	t.dropLink(w)
+	c.registrations++
 	first := t.rec == nil
+	c.last, t.dialled = t, attempts{}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
 	t.spare, t.met, t.rival = nil, "", false
 	t.foreign = foreign{}
 	t.looking = m.Looking
+	t.noteRegistered(r)
 	if first {
 		c.registered++
-		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.ID, "addr", r.Addr,
+		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
 	if c.n.phase == Prepared {
@@ -318,7 +340,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		if c.n.order != nil {
 			w.send(*c.n.order)
 		}
-		c.n.log.Info("control connection is back", "peer", member.Alias, "rank", member.Rank)
+		c.n.log.Info("control connection is back", "peer", member.Display(), "rank", member.Rank)
 	}
 }
 
@@ -412,10 +434,13 @@ func (c *coordinator) tellWaiting() {
 // nameOf returns the name for people: the identifier of a container without an index says nothing to them.
 func (c *coordinator) nameOf(t *target) string {
 	if m, ok := c.memberOf(t); ok {
-		return m.Alias
+		return m.Display()
 	}
-	if r := t.rec; r != nil && r.ID == r.Nonce {
-		return fmt.Sprintf("%s at %s", cmp.Or(r.Role, "the container"), r.Addr.Addr())
+	switch {
+	case t.rec != nil:
+		return t.rec.display()
+	case t.peer != nil:
+		return t.peer.display()
 	}
-	return strings.TrimPrefix(t.key, "@")
+	return Display(t.own, strings.TrimPrefix(t.key, "@"))
 }

@@ -33,6 +33,9 @@ func (c *coordinator) addTarget(key string, peer *Peer, announced netip.AddrPort
 	}
 	t.ctx, t.drop = context.WithCancel(c.ctx)
 	c.targets[key] = t
+	if announced.IsValid() && t.id != "" { // the address of a seed comes from the DNS
+		t.noteHeard()
+	}
 	c.n.wg.Go(func() { c.keep(t) })
 	return t
 }
@@ -156,6 +159,7 @@ func (t *target) moveTo(a netip.AddrPort) {
 	t.mu.Lock()
 	t.announced = a
 	t.mu.Unlock()
+	t.noteHeard()
 	t.rouse()
 }
 
@@ -174,6 +178,7 @@ func (c *coordinator) candidates(t *target) ([]netip.AddrPort, error) {
 	if err != nil && len(addrs) == 0 {
 		return nil, err
 	}
+	t.noteResolved(found)
 	for _, a := range found {
 		if !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
@@ -217,15 +222,10 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 		return
 	}
 	if !served {
-		t.err, t.tried, t.rival = err, true, false
+		c.askName(t)
+		t.err, t.tried, t.rival, t.failed = err, true, false, time.Now()
+		t.dialled.note(err)
 		if isIncompatible(err) {
-			if t.incompatible == nil {
-				what := "a container with another secret answers"
-				if errors.Is(err, ErrOtherVersion) {
-					what = "a container with another version of paiinit answers"
-				}
-				c.n.log.Warn(what, "peer", c.nameOf(t), "reason", explain(err))
-			}
 			t.incompatible = err
 		}
 		resolved := time.Now()
@@ -233,6 +233,7 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 			resolved = c.n.find.names.answered(t.peer.Host)
 		}
 		t.foreign.met(err, resolved)
+		c.warnForeign(t, err)
 		if !t.since.IsZero() && isGone(err) {
 			t.gone = true
 		}
@@ -272,4 +273,24 @@ func (c *coordinator) checkForeign(lingered bool) {
 			})
 		})
 	}
+}
+
+// warnForeign warns of a container that answers in place of a rank and has another secret, version or job. A container
+// of an earlier attempt may end later than this one starts, so a job gets some time first.
+func (c *coordinator) warnForeign(t *target, err error) {
+	if c.n.isGathered() {
+		return
+	}
+	message := ""
+	switch {
+	case errors.Is(err, ErrOtherVersion):
+		message = "a container with another version of paiinit answers"
+	case errors.Is(err, ErrOtherSecret):
+		message = "a container with another secret answers"
+	case errors.Is(err, ErrOtherJob) && time.Since(t.foreign.since) >= secretProofTime:
+		message = "a container of another job or attempt answers"
+	default:
+		return
+	}
+	c.n.refused.warn(t.key, message, "peer", c.nameOf(t), "reason", explain(err))
 }

@@ -57,7 +57,8 @@ func (f *finder) onAnnouncement(r *Record) {
 	if t := f.n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce == r.Nonce {
 		return // it is connected by now
 	}
-	if err := f.tell(r.Addr, message{Type: lead, Record: &f.n.self}); err != nil {
+	answer := message{Type: lead, Record: &f.n.self, Reason: f.n.lead.onCaller(r)}
+	if err := f.tell(r.Addr, answer); err != nil {
 		f.n.log.Debug("acknowledging an announcement", "peer", r.ID, "addr", r.Addr, "err", err)
 	}
 }

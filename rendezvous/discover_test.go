@@ -363,7 +363,7 @@ func TestPacketsThatAnnounceNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var heard []Record
-			d := delegate{announced: func(r Record) { heard = append(heard, r) }, promised: func(Record) {}}
+			d := delegate{announced: func(r Record) { heard = append(heard, r) }, promised: func(Record, string) {}}
 			d.NotifyMsg(tt.packet)
 			if tt.heard {
 				require.Equal(t, []Record{self}, heard)

@@ -21,6 +21,7 @@ func (n *Node) Finish(ctx context.Context, o Outcome, stay time.Duration) error 
 		}
 		n.lead.tellGo() // ranks that were not told go would take the job for one that was never launched
 		n.end(o)
+		noteFirst(&n.ownTimes.Ended)
 		n.lead.ending, n.lead.tellsLateRanks = true, stay > 0
 		if stay > 0 {
 			n.after(stay, func() {

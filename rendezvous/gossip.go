@@ -73,7 +73,7 @@ func startGossip(n *Node) (*memberlist.Memberlist, error) {
 	c.Delegate = delegate{
 		meta:      meta,
 		announced: func(r Record) { n.post(func() { n.find.onAnnouncement(&r) }) },
-		promised:  func(r Record) { n.post(func() { n.up.onPromise(&r) }) },
+		promised:  func(r Record, blocked string) { n.post(func() { n.up.onPromise(&r, blocked) }) },
 	}
 	c.Events = events{n, c.Name}
 	c.Logger = log.New(logWriter{n.log}, "", 0)
@@ -99,8 +99,8 @@ func (f *finder) tell(addr netip.AddrPort, m message) error {
 // delegate announces our record, and receives announcements and their acknowledgements.
 type delegate struct {
 	meta      []byte
-	announced func(Record) // on rank 0
-	promised  func(Record) // rank 0 has acknowledged an announcement
+	announced func(Record)                   // on rank 0
+	promised  func(r Record, blocked string) // rank 0 has acknowledged an announcement
 }
 
 func (d delegate) NodeMeta(int) []byte                        { return d.meta }
@@ -119,7 +119,7 @@ func (d delegate) NotifyMsg(b []byte) {
 	case m.Type == announce:
 		d.announced(*m.Record)
 	case m.Type == lead:
-		d.promised(*m.Record)
+		d.promised(*m.Record, m.Reason)
 	}
 }
 
@@ -202,6 +202,9 @@ func (p *pace) sleepFor(ctx context.Context, over <-chan struct{}, d time.Durati
 }
 
 func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil && !isClosed(over)
+	}
 	select {
 	case <-ctx.Done():
 		return false

@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// onPromise notes that rank 0 has acknowledged an announcement, and dials this rank.
-func (u *uplink) onPromise(r *Record) {
+// onPromise notes that rank 0 has acknowledged an announcement, and dials this rank. blocked is why its dials fail.
+func (u *uplink) onPromise(r *Record, blocked string) {
 	if u.n.lead == nil && r.Rank == 0 && r.Nonce != u.n.self.Nonce {
 		u.promised = time.Now()
+		u.noteAnswer(blocked)
 	}
 }
 
@@ -104,6 +105,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	var reason error
 	var outcome *Outcome
 	var leader *Record
+	blocked, answered := "", false // rank 0's answer
 	for i, p := range places {
 		for _, f := range results[i] {
 			// A login that was cut off by its timeout has cost as much as a complete one.
@@ -125,6 +127,9 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 				}
 			case f.err == nil && p.Rank == 0:
 				reason = fmt.Errorf("%v: %w; is %d/tcp open here?", f.addr, errSilent, u.n.self.Addr.Port())
+				if f.answer.Type == lead {
+					blocked, answered = f.answer.Reason, true
+				}
 			case f.err == nil: // this container may know more than the next
 			case p.Rank == 0, isForeign(f.err): // of the other containers nothing is known
 				reason = located
@@ -139,6 +144,10 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	}
 	u.n.ask(func() {
 		u.lookErr = reason
+		u.dialled.note(reason)
+		if answered {
+			u.noteAnswer(blocked)
+		}
 		if leader != nil && leader.validate() == nil && leader.Nonce != u.n.self.Nonce {
 			u.rumour = leader
 		}

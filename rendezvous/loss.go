@@ -86,12 +86,12 @@ func (c *coordinator) lose(t *target, reason string) {
 	if !ok {
 		return
 	}
-	t.gone = t.link == nil                                               // Finish does not wait for it
-	offer(c.n.losses, Loss{Rank: m.Rank, Name: m.Alias, Reason: reason}) // the first losses decide
+	t.gone = t.link == nil                                                   // Finish does not wait for it
+	offer(c.n.losses, Loss{Rank: m.Rank, Name: m.Display(), Reason: reason}) // the first losses decide
 }
 
 func (n *Node) warnUnreachable(m Member, reason string) {
-	n.log.Warn("a rank is out of reach, but others see it", "peer", m.Alias, "rank", m.Rank, "reason", reason)
+	n.log.Warn("a rank is out of reach, but others see it", "peer", m.Display(), "rank", m.Rank, "reason", reason)
 }
 
 // Absent returns the ranks that have no control connection and that other ranks do not see either. Rank 0 calls it when
@@ -161,7 +161,7 @@ func (c *coordinator) lost(ctx context.Context, absent []absentee, ask bool) (ou
 		if alive[i] {
 			c.n.warnUnreachable(a.member, a.reason)
 		} else {
-			out = append(out, Loss{Rank: a.member.Rank, Name: a.member.Alias, Reason: a.reason})
+			out = append(out, Loss{Rank: a.member.Rank, Name: a.member.Display(), Reason: a.reason})
 		}
 	}
 	return out

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // These errors say what is wrong with a container that answers in place of the dialled one. Config.Dial wraps them.
@@ -53,6 +54,9 @@ type Missing struct {
 
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
+	tried        *tried
+
+	alias, own string // of a rank that the environment does not list
 }
 
 // compare orders by rank; -1, unknown, comes last.
@@ -64,9 +68,14 @@ func (m Missing) compare(o Missing) int {
 type MissingError struct {
 	Present, Size int // Size 0 = only rank 0 knows
 	Missing       []Missing
+	Waited        time.Duration // of a rank that gave up; 0 = it still waits
+	alone         bool          // rank 0 never connected: nothing is known of the other ranks
 }
 
 func (e *MissingError) Error() string {
+	if e.Waited > 0 {
+		return e.gaveUp()
+	}
 	if e.Size < 1 {
 		return fmt.Sprintf("%d ranks are present; missing: %s", e.Present, Fold(e.Missing))
 	}
@@ -154,29 +163,61 @@ func shorten(missing []Missing) []Missing {
 }
 
 func foldNames(missing []Missing) string {
-	var out []string
-	for len(missing) > 0 {
-		name, run := missing[0].Name, 1
-		stem, from, ok := cutNumber(name)
-		for ok && run < len(missing) && missing[run].Name == fmt.Sprintf("%s-%d", stem, from+run) {
-			run++
-		}
-		if run > 1 {
-			name = fmt.Sprintf("%s-[%d-%d]", stem, from, from+run-1)
-		}
-		out = append(out, name)
-		missing = missing[run:]
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		names[i] = m.Name
 	}
-	return strings.Join(out, ",")
+	return strings.Join(FoldNames(names), ",")
 }
 
+// FoldNames replaces neighbours among the names of ranks by ranges.
+func FoldNames(names []string) (out []string) {
+	for len(names) > 0 {
+		name, run := names[0], 1
+		if nth, ok := sequence(name); ok {
+			for run < len(names) && names[run] == nth(run, run) {
+				run++
+			}
+			name = nth(0, run-1)
+		}
+		out = append(out, name)
+		names = names[run:]
+	}
+	return out
+}
+
+// sequence returns a function that writes the names which follow a name by their numbers, from the first to the last,
+// as a range: "worker-[3-5]", and with the container's own name "train-[3-5] (worker-[3-5])".
+func sequence(name string) (nth func(first, last int) string, ok bool) {
+	own, alias, paired := strings.Cut(strings.TrimSuffix(name, ")"), " (")
+	stem, number, ok := cutNumber(own)
+	if !ok {
+		return nil, false
+	}
+	write := func(stem string, first, last int) string {
+		if first == last {
+			return stem + strconv.Itoa(first)
+		}
+		return fmt.Sprintf("%s[%d-%d]", stem, first, last)
+	}
+	if !paired {
+		return func(first, last int) string { return write(stem, number+first, number+last) }, true
+	}
+	aliasStem, aliasNumber, ok := cutNumber(alias)
+	return func(first, last int) string {
+		return write(stem, number+first, number+last) + " (" +
+			write(aliasStem, aliasNumber+first, aliasNumber+last) + ")"
+	}, ok
+}
+
+// cutNumber cuts the number from the end of a name; stem ends in "-", or in "_", as docker-compose 1 writes it.
 func cutNumber(name string) (stem string, num int, ok bool) {
-	i := strings.LastIndexByte(name, '-')
-	if i <= 0 {
+	i := strings.LastIndexAny(name, "-_") + 1
+	if i <= 1 {
 		return "", 0, false
 	}
-	num, err := strconv.Atoi(name[i+1:])
-	if err != nil || num < 0 || strconv.Itoa(num) != name[i+1:] {
+	num, err := strconv.Atoi(name[i:])
+	if err != nil || num < 0 || strconv.Itoa(num) != name[i:] {
 		return "", 0, false
 	}
 	return name[:i], num, true
@@ -200,7 +241,7 @@ func (c *coordinator) missing() []Missing {
 	var out []Missing
 	for _, p := range c.n.cfg.Peers {
 		if t := c.targets[p.ID]; t != nil && t.rec == nil {
-			out = append(out, c.missingAt(t, p.Rank, p.ID))
+			out = append(out, c.missingAt(t, p.Rank, p.display()))
 		}
 	}
 	// Then the ranks that the environment does not list: the containers that answered at the seeds' addresses, then the
@@ -212,7 +253,9 @@ func (c *coordinator) missing() []Missing {
 			count--
 		}
 	}
-	if count > 0 {
+	if gaps := c.gaps(count); gaps != nil {
+		out = append(out, gaps...)
+	} else if count > 0 {
 		name := "1 rank"
 		if count > 1 {
 			name = fmt.Sprintf("%d ranks", count)
@@ -226,7 +269,18 @@ func (c *coordinator) missing() []Missing {
 }
 
 func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
-	return Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	host := ""
+	if t.peer != nil {
+		host = t.peer.Host
+	}
+	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
+	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
+		m.tried.calls = t.isBlocked()
+	}
+	if t.peer == nil {
+		m.alias, m.own = strings.TrimPrefix(t.key, "@"), t.own
+	}
+	return m
 }
 
 // missing lists the ranks that rank 0 told, or what gossip and calls have found.
@@ -239,12 +293,16 @@ func (u *uplink) missing() []Missing {
 	if u.wire == nil {
 		incompatible = u.incompatible
 		m := Missing{Rank: 0, Name: "rank 0", Reason: "never heard", incompatible: incompatible}
+		host := ""
 		if zero := u.n.cfg.peerZero(); zero != nil {
-			m.Name = zero.ID
+			m.Name, host = zero.display(), zero.Host
 		}
+		m.tried = u.dialled.tried(u.n, host, u.n.begin, u.lookErr, incompatible)
 		switch {
 		case incompatible != nil && !isIncompatible(u.lookErr):
 			m.Reason = fmt.Sprintf("%s; now %s", explain(u.incompatible), explain(u.lookErr))
+		case u.whyBlocked() != nil:
+			m.Reason, m.tried = u.whyBlocked().Error(), nil
 		case u.lookErr != nil:
 			m.Reason = explain(u.lookErr)
 		case len(u.n.cfg.Seeds) > 0:
@@ -255,7 +313,9 @@ func (u *uplink) missing() []Missing {
 	for _, p := range u.n.cfg.Peers {
 		if _, ok := u.n.find.heard[p.ID]; !ok && p.Rank != 0 {
 			// Gossip needs the secret, so another secret explains why nothing is heard.
-			out = append(out, Missing{p.Rank, p.ID, "not heard by gossip", incompatible, nil})
+			out = append(out, Missing{
+				Rank: p.Rank, Name: p.display(), Reason: "not heard by gossip", incompatible: incompatible,
+			})
 		}
 	}
 	return out
@@ -267,11 +327,11 @@ const stillExamines = "it is present, but still examines its devices"
 // lookers lists the ranks that are present and have not told their fabric yet.
 func (c *coordinator) lookers() (out []Missing) {
 	if c.n.looking {
-		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.self.ID, Reason: stillExamines})
+		out = append(out, Missing{Rank: c.n.self.Rank, Name: c.n.current.display(), Reason: c.n.examines()})
 	}
 	for _, t := range c.targets {
 		if t.rec != nil && t.looking {
-			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.ID, Reason: stillExamines})
+			out = append(out, Missing{Rank: t.rec.Rank, Name: t.rec.display(), Reason: t.examines()})
 		}
 	}
 	slices.SortFunc(out, Missing.compare)
@@ -287,7 +347,13 @@ func (n *Node) missingError() *MissingError {
 	case n.up.wire != nil && n.up.told != nil:
 		e.Present = n.up.told.Present
 	default:
-		e.Present = 1 + len(n.find.heard)
+		e.Present = 1
+		for id, r := range n.find.heard {
+			is := func(m Missing) bool { return m.Name == id || m.Rank == r.Rank && r.Rank >= 0 }
+			if !slices.ContainsFunc(e.Missing, is) {
+				e.Present++
+			}
+		}
 	}
 	return e
 }
@@ -295,6 +361,8 @@ func (n *Node) missingError() *MissingError {
 func (c *coordinator) reason(t *target) string {
 	r, heard := c.n.find.heard[t.key]
 	switch {
+	case t.isBlocked():
+		return t.blockedReason()
 	case t.incompatible != nil && !isIncompatible(t.err):
 		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))
 	case t.err != nil && heard:
@@ -350,7 +418,8 @@ func explain(err error) string {
 		return at + "no route to host"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF):
 		return at + "connection closed by the other side"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return at + "no answer"
 	}
 	return err.Error()

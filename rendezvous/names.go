@@ -30,6 +30,7 @@ type name struct {
 	pause time.Duration
 
 	answered time.Time // when addrs were resolved; the mutex of names guards it
+	asked    int       // lookups; the mutex of names guards it
 }
 
 var errNotAsked = errors.New("its name was not looked up yet")
@@ -65,6 +66,9 @@ func (s *names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
+	s.mu.Lock()
+	h.asked++
+	s.mu.Unlock()
 	addrs, err := s.lookup(ctx, host)
 	if err != nil {
 		h.pause = min(max(2*h.pause, firstAgain), latestAgain)
@@ -108,4 +112,14 @@ func (s *names) answered(host string) time.Time {
 		return h.answered
 	}
 	return time.Time{}
+}
+
+// lookups counts the lookups of a name.
+func (s *names) lookups(host string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.hosts[host]; h != nil {
+		return h.asked
+	}
+	return 0
 }

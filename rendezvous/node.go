@@ -35,6 +35,7 @@ type Statuses struct {
 // Peer is a container that the environment names.
 type Peer struct {
 	ID      string // as in its record
+	Own     string // its container's own name, as the environment predicts it; "" = unknown
 	Rank    int    // -1 = unknown
 	Host    string // address or name
 	Port    int
@@ -105,6 +106,10 @@ type Config struct {
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
+	// NameOf returns the own name of the container that has an address, and may take a while. It is called for a seed's
+	// address that could not be reached. Nil = no name is known.
+	NameOf func(context.Context, netip.Addr) string
+
 	// AskAfter delays the first name lookup: where the DNS caches denials, a lookup that comes too early does harm.
 	AskAfter time.Duration
 
@@ -114,10 +119,19 @@ type Config struct {
 	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
 
+	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell): the rank's ID, and rank 0's
+	// time of day at the arrival minus the rank's time of day when it sent the note. Nil = they are ignored.
+	Noted func(id, kind string, text []byte, skew time.Duration)
+
+	// NoteWait is how long rank 0 waits for the facts of all ranks once all are present, before it calls Verify. 0 = it
+	// does not wait.
+	NoteWait time.Duration
+
 	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
 
+	Started time.Time     // of the container, by its own clock; zero = unknown
 	Timeout time.Duration // for all ranks to come; 0 = forever
 	Logger  *slog.Logger  // nil = silent
 
@@ -150,7 +164,6 @@ const (
 	// A rank that knows the outcome stays this long when rank 0 is gone, because other ranks may ask.
 	linger         = 750 * time.Millisecond
 	rejoinInterval = 5 * time.Second
-	reportInterval = 10 * time.Second // of the log line on missing ranks
 )
 
 // gossipMost is the largest job whose ranks gossip although they know their ranks: above it, gossip would cost each
@@ -172,31 +185,35 @@ type Node struct {
 
 	guessed bool // self.Addr was guessed from an interface
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	begin  time.Time
-	pace   pace
-	stops  chan Stop
-	orders chan Stop
-	losses chan Loss
-	ends   chan End
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	begin   time.Time
+	pace    pace
+	stops   chan Stop
+	orders  chan Stop
+	refused repeats
+	losses  chan Loss
+	ends    chan End
 
 	loop
 
 	// Only the loop touches the fields below.
 	course
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
+	reported  lastReport
 	find      finder
-	lead      *coordinator       // nil = another rank coordinates
-	up        uplink             // view of rank 0
-	current   Record             // self, and what this container has learned of itself since
-	looking   bool               // cfg.Fabric has not come yet
+	lead      *coordinator // nil = another rank coordinates
+	up        uplink       // view of rank 0
+	current   Record       // self, and what this container has learned of itself since
+	looking   bool         // cfg.Fabric has not come yet
+	ownTimes  Times
 	own       *message           // report to rank 0 on how this rank's command ended
 	order     *message           // rank 0's first order to end every command
 	calls     calls              // pending questions to rank 0
 	probes    map[*wire]*probe   // pings without an answer
 	withdrawn map[string]message // by id, for rank 0: messages of ranks that leave before the launch
+	notes     map[string][]byte  // for rank 0, by kind
 }
 
 // awaitFabric waits for Config.Fabric and adds it to the record.
@@ -263,7 +280,7 @@ func Start(cfg Config) (*Node, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &Node{
 		cfg: cfg, self: self, guessed: guessed, log: cfg.Logger,
-		ctx: ctx, cancel: cancel, begin: time.Now(),
+		ctx: ctx, cancel: cancel, begin: time.Now(), refused: repeats{log: cfg.Logger},
 		stops:  make(chan Stop, 16),
 		orders: make(chan Stop, 16),
 		losses: make(chan Loss, 16),
@@ -283,6 +300,7 @@ func Start(cfg Config) (*Node, error) {
 	n.current, n.looking = self, cfg.Fabric != nil || cfg.Unfit != nil
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes, n.withdrawn = make(map[*wire]*probe), make(map[string]message)
+	n.notes = make(map[string][]byte)
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}
@@ -343,6 +361,7 @@ func (n *Node) Close() error {
 	}
 	n.shutDown()
 	n.wg.Wait()
+	n.refused.end()
 	return err
 }
 
@@ -366,7 +385,7 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 				// acknowledgement the commit or the loss of rank 0 decides, within seconds.
 				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
 				if n.gaveUp == nil && (!others || time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout) {
-					n.gaveUp = n.missingError()
+					n.gaveUp = n.atDeadline()
 				}
 				missing = n.gaveUp
 			}) {
@@ -423,20 +442,6 @@ func (n *Node) Losses() <-chan Loss { return n.losses }
 // RequestStop asks rank 0 to end the job on all ranks. It reports false if rank 0 is not connected.
 func (n *Node) RequestStop(signal int, reason string) (told bool) {
 	return n.ask(func() { told = n.up.send(message{Type: stop, Signal: signal, Reason: reason}) }) && told
-}
-
-// report logs the missing ranks until all are present.
-func (n *Node) report() {
-	for sleep(n.ctx, n.gathered, reportInterval) {
-		n.post(func() {
-			if n.phase == Running || n.phase == Ended {
-				return
-			}
-			e := n.missingError()
-			n.log.Warn("waiting for ranks", "present", e.Present, "size", e.Size, "missing", Fold(e.Missing),
-				"elapsed", time.Since(n.begin).Round(time.Second))
-		})
-	}
 }
 
 // loop is the goroutine that owns the state of a node. Its queue is unbounded: memberlist's callbacks run under

@@ -186,8 +186,8 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 				if i == 0 {
 					var m *MissingError
 					if assert.ErrorAs(t, err, &m) {
-						assert.Equal(t, "3 of 4 ranks are present; "+
-							"missing: worker-3 (10.0.0.3:12345: connection refused)", m.Error())
+						assert.Equal(t, "gave up after 5 s: 3 of 4 ranks are present; missing: worker-3 (10.0.0.3): "+
+							"dialled N times in 5 s, last: connection refused on 12345/tcp", uncounted(m.Error()))
 						assert.False(t, m.OtherSecret())
 						assert.NoError(t, n.Finish(t.Context(), Outcome{Status: 75, Reason: m.Error()}, 0))
 						for range 20 { // the deadline and the end have both come, and either may be seen first
@@ -200,7 +200,7 @@ func TestMissingRankIsNamedOnEveryRank(t *testing.T) {
 				var e *EndedError
 				if assert.ErrorAs(t, err, &e, "rank %d", i) {
 					assert.Equal(t, 75, e.Outcome.Status)
-					assert.Contains(t, e.Outcome.Reason, "worker-3 (10.0.0.3:12345: connection refused)")
+					assert.Contains(t, e.Outcome.Reason, "worker-3 (10.0.0.3): dialled ")
 				}
 			})
 		}
@@ -219,7 +219,8 @@ func TestRankZeroNeverComes(t *testing.T) {
 		_, err := n.Gather(t.Context())
 		var m *MissingError
 		require.ErrorAs(t, err, &m)
-		require.Equal(t, "1 of 2 ranks are present; missing: worker-0 (10.0.0.0:12345: no route to host)", m.Error())
+		require.Equal(t, "gave up after 5 s: rank 0 is missing: worker-0 (10.0.0.0): dialled N times in 5 s, "+
+			"last: no route to host", uncounted(m.Error()))
 		w.close(n)
 	})
 }
@@ -253,7 +254,7 @@ func TestOnlyRankZeroKnowsTheSize(t *testing.T) {
 		_, err := n.Gather(t.Context())
 		var m *MissingError
 		require.ErrorAs(t, err, &m)
-		require.Regexp(t, `^1 ranks are present; missing: rank 0 \(`, m.Error())
+		require.Regexp(t, `^gave up after 5 s: rank 0 is missing: rank 0: `, m.Error())
 		w.close(n)
 
 		for _, rank := range []int{-1, 0} {
@@ -820,8 +821,8 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 				var e *MissingError
 				require.ErrorAs(t, g.err, &e, "rank %d", i)
 				require.Equal(t, time.Minute, time.Since(begin))
-				require.Equal(t, fmt.Sprintf("2 of 3 ranks are present; missing: worker-%d "+
-					"(it is present, but still examines its devices)", of), e.Error())
+				require.Equal(t, fmt.Sprintf("gave up after 1m00s: 2 of 3 ranks are present; missing: worker-%d: "+
+					"it is present, but still examines its devices", of), e.Error())
 			}
 			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
 			w.close(nodes...)

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -144,6 +145,8 @@ const (
 	samePort
 	plainID // ID is as MakeID returns it
 	sameNetwork
+	hasUptime // unlike the others, because most messages have none
+	hasOwn    // Own follows; "" stands for the value of Host
 )
 
 // minRecord is a lower bound of the packed length of a record.
@@ -172,6 +175,8 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 	mark(sameHost, r.Host == ref.Host)
 	mark(samePort, r.Addr.Port() == ref.Addr.Port())
 	mark(sameNetwork, r.Network == ref.Network)
+	mark(hasUptime, r.Uptime != 0)
+	mark(hasOwn, r.Own != "")
 	mark(plainID, r.ID == MakeID(r.Role, r.Index, r.Nonce))
 	b = append(b, metaFormat)
 	b = binary.AppendUvarint(b, uint64(same))
@@ -200,6 +205,15 @@ func appendRecord(b []byte, r, ref *Record) []byte {
 		if same&f.bit == 0 {
 			b = appendString(b, f.s)
 		}
+	}
+	if r.Uptime != 0 {
+		b = binary.AppendVarint(b, int64(r.Uptime))
+	}
+	if own := r.Own; own != "" {
+		if own == r.Host { // as in Kubernetes
+			own = ""
+		}
+		b = appendString(b, own)
 	}
 	return appendString(b, string(r.Addr.Addr().AsSlice()))
 }
@@ -250,6 +264,12 @@ func (d *unpacker) record(ref *Record) Record {
 		r.ID = d.name(appendID(d.scratch[:0], r.Role, r.Index))
 	default:
 		r.ID = r.Nonce
+	}
+	if r.Uptime = 0; same&hasUptime != 0 {
+		r.Uptime = d.int()
+	}
+	if r.Own = ""; same&hasOwn != 0 {
+		r.Own = cmp.Or(d.string(), r.Host)
 	}
 	ip, _ := netip.AddrFromSlice(d.take(d.number()))
 	r.Addr = netip.AddrPortFrom(ip, uint16(port))

@@ -40,13 +40,14 @@ const (
 
 // Port is the one port of a container: SSH and gossip streams on TCP, gossip packets on UDP with the same number.
 type Port struct {
-	tcp  net.Listener
-	udp  net.PacketConn // nil = UDP is not available
-	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	log  *slog.Logger
-	wg   sync.WaitGroup
-	done chan struct{}
-	once sync.Once
+	tcp     net.Listener
+	udp     net.PacketConn // nil = UDP is not available
+	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
+	log     *slog.Logger
+	refused repeats
+	wg      sync.WaitGroup
+	done    chan struct{}
+	once    sync.Once
 
 	ssh     chan net.Conn
 	streams chan net.Conn
@@ -109,7 +110,7 @@ func newPort(
 ) *Port {
 	files := openFiles()
 	p := &Port{
-		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed,
+		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed, refused: repeats{log: logger},
 		done:      make(chan struct{}),
 		admission: newAdmission(files),
 		ssh:       make(chan net.Conn),
@@ -172,6 +173,15 @@ func (p *Port) mayCome(from net.Addr) bool {
 	return err == nil && p.allowed[ap.Addr().Unmap()]
 }
 
+// refuse logs a connection from outside the list of hosts.
+func (p *Port) refuse(remote net.Addr) {
+	from := remote.String()
+	if ap, err := netip.ParseAddrPort(from); err == nil {
+		from = network(ap.Addr().Unmap()).String()
+	}
+	p.refused.warn(from, "refused a connection from outside the list of hosts", "remote", remote)
+}
+
 // Close stops listening, ends undecided connections, and waits for every goroutine.
 func (p *Port) Close() error {
 	var err error
@@ -189,6 +199,7 @@ func (p *Port) Close() error {
 		p.mu.Unlock()
 	})
 	p.wg.Wait()
+	p.refused.end()
 	return err
 }
 
@@ -202,13 +213,13 @@ func (p *Port) accept() {
 			}
 			// Out of descriptors, or a connection was reset in the queue: go on, but do not spin.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			p.log.Warn("accepting a connection", "err", err)
+			p.refused.warn("", "accepting a connection", "err", err)
 			sleep(context.Background(), p.done, pause)
 			continue
 		}
 		pause = 0
 		if !p.mayCome(conn.RemoteAddr()) {
-			p.log.Warn("refused a connection from outside the list of hosts", "remote", conn.RemoteAddr())
+			p.refuse(conn.RemoteAddr())
 			_ = conn.Close()
 			continue
 		}

@@ -19,6 +19,7 @@ type Record struct {
 	Nonce   string         // 16 hex digits, new at every start: tells a restarted container from the one before
 	Addr    netip.AddrPort // where its port is reached
 	Host    string         // gethostname(2)
+	Own     string         // the container's name in its scheduler's tools, at most 253 bytes; "" = it has no other one
 	Slots   int            // processes that a launcher may start here; 0 = launch only
 	GPUs    int            // devices seen
 	Version string         // of paiinit, at most 32 bytes
@@ -27,11 +28,13 @@ type Record struct {
 	Task    int            // a port kept free here for the job; 0 = none
 	Exec    string         // which ranks run the command, in the caller's words: all ranks must say the same
 	Network string         // interface that has the address of Addr; "" = not known
+	Uptime  int            // only in a registration: milliseconds since the start of the container; 0 = not known
 }
 
 const (
 	maxRole    = 64
 	maxVersion = 32
+	maxOwn     = 253
 	maxFabric  = 64
 	nonceBytes = 8
 	metaFormat = 1
@@ -46,11 +49,13 @@ func (r *Record) validate() error {
 		return fmt.Errorf("role %q is longer than %d bytes", r.Role, maxRole)
 	case len(r.Version) > maxVersion:
 		return fmt.Errorf("version %q is longer than %d bytes", r.Version, maxVersion)
+	case len(r.Own) > maxOwn:
+		return fmt.Errorf("name %q is longer than %d bytes", r.Own, maxOwn)
 	case len(r.Fabric) > maxFabric:
 		return fmt.Errorf("fabric summary is longer than %d bytes", maxFabric)
 	case err != nil:
 		return err
-	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0:
+	case r.Index < -1 || r.Rank < -1 || r.Slots < 0 || r.GPUs < 0 || r.Order < 0 || r.Task < 0 || r.Uptime < 0:
 		return fmt.Errorf("record of %s has a negative number", r.ID)
 	}
 	return nil

@@ -171,6 +171,13 @@ func TestFold(t *testing.T) {
 		{"a-[0-1] (name does not resolve); b-0 (name b-0.x does not resolve: b-0.x)", []Missing{
 			{Name: "a-0", Reason: "name a-0.x does not resolve"}, {Name: "a-1", Reason: "name a-1.x does not resolve"},
 			{Name: "b-0", Reason: "name b-0.x does not resolve: b-0.x"}}},
+		{"train-[3-5] (worker-[3-5]),train-7 (worker-6),train-8 (worker-8) (x)", []Missing{
+			{Name: "train-3 (worker-3)", Reason: "x"}, {Name: "train-4 (worker-4)", Reason: "x"},
+			{Name: "train-5 (worker-5)", Reason: "x"}, {Name: "train-7 (worker-6)", Reason: "x"},
+			{Name: "train-8 (worker-8)", Reason: "x"}}},
+		{"p_worker_[2-3] (worker-[1-2]) (x)", []Missing{
+			{Name: "p_worker_2 (worker-1)", Reason: "x"}, {Name: "p_worker_3 (worker-2)", Reason: "x"}}},
+		{"a-1 (b),a-2 (b) (x)", []Missing{{Name: "a-1 (b)", Reason: "x"}, {Name: "a-2 (b)", Reason: "x"}}},
 		{"a-01,a-2 (x)", []Missing{{Name: "a-01", Reason: "x"}, {Name: "a-2", Reason: "x"}}},
 	} {
 		require.Equal(t, tt.want, Fold(tt.in))

@@ -20,6 +20,7 @@ type Roster struct {
 	Epoch   uint64 // counts rank 0's attempts to agree; 1 is the first
 	Hash    string // SHA-256 over the members, in hex
 	Members []Member
+	Arrival Arrival // only on rank 0
 }
 
 // Self returns the member with the given nonce.
@@ -47,7 +48,8 @@ func assign(records []Record, size int) ([]Member, error) {
 		case r.Rank < 0:
 			open = append(open, r)
 		case r.Rank >= size:
-			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.ID, r.Rank, size-1)
+			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d",
+				r.display(), r.Rank, size-1)
 		case members[r.Rank].ID != "":
 			return nil, bothClaim(&members[r.Rank].Record, &r)
 		default:
@@ -77,7 +79,8 @@ func assign(records []Record, size int) ([]Member, error) {
 
 // bothClaim is the error of two containers that claim the same rank.
 func bothClaim(a, b *Record) error {
-	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", a.ID, a.Addr, b.ID, b.Addr, b.Rank)
+	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
+		a.display(), a.Addr, b.display(), b.Addr, b.Rank)
 }
 
 // alias names a member whose rank is known.

@@ -53,6 +53,7 @@ type simHost struct {
 	secret string // a dialler with another one is turned away, and so is one of another attempt
 	try    int
 	silent bool // dials and what is sent vanish
+	closed bool // a firewall drops connections to it, and lets its own pass
 	paused bool
 	resume chan struct{} // closed when it is not paused
 
@@ -130,7 +131,7 @@ func (s *simNet) dialer(h *simHost) func(context.Context, string, netip.AddrPort
 		for i := 0; ; i++ {
 			s.mu.Lock()
 			to = s.hosts[addr]
-			lost := to != nil && to.silent || h.silent || s.cut(h.addr, addr) || s.cut(addr, h.addr)
+			lost := to != nil && (to.silent || to.closed) || h.silent || s.cut(h.addr, addr) || s.cut(addr, h.addr)
 			nobody = to == nil || to.node == nil
 			s.mu.Unlock()
 			if !lost {
@@ -570,7 +571,7 @@ func (s *simNet) dialGossip(ctx context.Context, h *simHost, addr netip.AddrPort
 	}
 	s.mu.Lock()
 	to := s.hosts[addr]
-	lost := to != nil && to.silent || h.silent || s.cut(h.addr, addr) || s.cut(addr, h.addr)
+	lost := to != nil && (to.silent || to.closed) || h.silent || s.cut(h.addr, addr) || s.cut(addr, h.addr)
 	if lost {
 		s.mu.Unlock()
 		<-ctx.Done()

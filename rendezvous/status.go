@@ -21,16 +21,19 @@ const (
 
 // RankStatus is one rank as rank 0 sees it. Of a rank that never came, only the environment's data is known.
 type RankStatus struct {
-	Rank     int       `json:"rank"`  // -1 = to be agreed
-	Alias    string    `json:"alias"` // as in Member; an address, or "3 ranks", for ranks without a name
-	Host     string    `json:"host"`  // address, or its name in the environment; may be empty
-	Port     int       `json:"port"`  // 0 = unknown
+	Rank     int       `json:"rank"`          // -1 = to be agreed
+	Alias    string    `json:"alias"`         // as in Member; an address, or "3 ranks", for ranks without a name
+	Own      string    `json:"own,omitempty"` // the container's own name, for Display; "" = it has no other one
+	Host     string    `json:"host"`          // address, or its name in the environment; may be empty
+	Port     int       `json:"port"`          // 0 = unknown
 	Standing Standing  `json:"state"`
 	Reason   string    `json:"reason"` // why it is missing or lost, or why the launch waits for it
 	Since    time.Time `json:"since"`  // of this standing
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
 	Fabric   []byte    `json:"fabric"` // as in Record
+	// RTT is the shortest round trip of rank 0's control connection that the kernel has measured lately; 0 = unknown.
+	RTT time.Duration `json:"rtt,omitempty"`
 }
 
 // Status is the state of the rendezvous.
@@ -39,6 +42,9 @@ type Status struct {
 	Epoch uint64 // of the roster that this container holds; 0 = none
 	Hash  string
 	Ranks []RankStatus // by rank; unknown ranks come last
+	// Deadline is when rank 0 gives up waiting for ranks; zero = never, or all are present.
+	Deadline time.Time
+	Outcome  *Outcome // of the job; nil = it has not ended, or this container does not know how
 }
 
 // statusTimeout is how long Status waits for rank 0 before it returns what this rank knows.
@@ -47,7 +53,12 @@ const statusTimeout = 2 * time.Second
 // View returns the state of the rendezvous by what this container knows.
 func (n *Node) View() (s Status) {
 	n.ask(func() {
-		s = Status{Phase: n.phase, Epoch: n.roster.Epoch, Hash: n.roster.Hash, Ranks: n.ranks()}
+		s = Status{
+			Phase: n.phase, Epoch: n.roster.Epoch, Hash: n.roster.Hash, Ranks: n.ranks(), Deadline: n.deadline(),
+		}
+		if n.phase == Ended && n.outcomeErr == nil {
+			s.Outcome = new(n.outcome)
+		}
 	})
 	return s
 }
@@ -58,18 +69,22 @@ func (n *Node) Status(ctx context.Context) Status {
 	if s.Phase == Ended {
 		return s
 	}
-	if a, ok := n.calls.inquire(ctx, ""); ok {
-		s.Ranks = a.Ranks
-		now := time.Now() // rank 0's clock may be hours away from ours
-		for i := range s.Ranks {
-			s.Ranks[i].Since = now.Add(s.Ranks[i].Since.Sub(a.Now))
-		}
+	if a, ok := n.calls.inquire(ctx, message{}); ok {
+		s.Ranks, s.Deadline = a.Ranks, a.Deadline
 	}
 	return s
 }
 
-// inquire asks rank 0 for all ranks, or for the ranks that have not called a barrier; false = no answer in time.
-func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
+// deadline returns when this container gives up waiting for ranks; zero = it does not.
+func (n *Node) deadline() time.Time {
+	if n.phase != Gathering || n.cfg.Timeout <= 0 {
+		return time.Time{}
+	}
+	return n.begin.Add(n.cfg.Timeout)
+}
+
+// inquire asks rank 0 a question, see inquiry; false = no answer in time.
+func (k *calls) inquire(ctx context.Context, q message) (message, bool) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var call uint64
@@ -79,7 +94,8 @@ func (k *calls) inquire(ctx context.Context, barrier string) (message, bool) {
 			k.last++
 			call = k.last
 			k.asked[call] = answer
-			k.n.up.send(message{Type: inquiry, Call: call, Name: barrier})
+			q.Type, q.Call = inquiry, call
+			k.n.up.send(q)
 		}
 	}) || call == 0 {
 		return message{}, false
@@ -106,21 +122,23 @@ func (n *Node) ranks() []RankStatus {
 		for _, m := range n.roster.Members {
 			s := recordStatus(&m.Record, m.Alias, Present, n.begin)
 			if n.phase == Running && n.up.wire == nil && m.Rank == 0 {
-				s.Standing, s.Reason, s.Since = Lost, "the control connection to it is lost", time.Now()
+				s.Standing, s.Reason, s.Since = Lost, "the control connection to it is lost", n.up.lost
 			}
 			out = append(out, s)
 		}
 	default:
-		out = append(out, presentStatus(&n.current, n.looking, n.begin))
+		out = append(out, presentStatus(&n.current, n.examines(), n.begin))
 		if n.lead != nil {
 			for _, t := range n.lead.targets {
 				if t.rec != nil {
-					out = append(out, presentStatus(t.rec, t.looking, t.changed))
+					s := presentStatus(t.rec, t.examines(), t.changed)
+					s.RTT = t.link.roundTrip()
+					out = append(out, s)
 				}
 			}
 		} else {
 			for _, r := range n.find.heard {
-				out = append(out, recordStatus(&r, r.ID, Heard, n.begin))
+				out = append(out, recordStatus(&r, r.statusAlias(), Heard, n.begin))
 			}
 		}
 		for _, m := range n.missing() {
@@ -134,17 +152,23 @@ func (n *Node) ranks() []RankStatus {
 }
 
 // presentStatus describes a container that is present, before the ranks are agreed.
-func presentStatus(r *Record, looking bool, since time.Time) RankStatus {
-	s := recordStatus(r, r.ID, Present, since)
-	if looking {
-		s.Reason = stillExamines
-	}
+func presentStatus(r *Record, examines string, since time.Time) RankStatus {
+	s := recordStatus(r, r.statusAlias(), Present, since)
+	s.Reason = examines
 	return s
+}
+
+// statusAlias returns the id of a container whose rank is not agreed yet, or its name for people where that is a nonce.
+func (r *Record) statusAlias() string {
+	if r.ID == r.Nonce {
+		return r.display()
+	}
+	return r.ID
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {
 	s := RankStatus{
-		Rank: r.Rank, Alias: alias, Port: int(r.Addr.Port()), Standing: is, Since: since,
+		Rank: r.Rank, Alias: alias, Own: r.Own, Port: int(r.Addr.Port()), Standing: is, Since: since,
 		Slots: r.Slots, GPUs: r.GPUs, Fabric: r.Fabric,
 	}
 	if r.Addr.Addr().IsValid() {
@@ -161,6 +185,7 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 		if t.link == nil && !t.doneAck {
 			s.Standing, s.Reason = Lost, explain(t.err)
 		}
+		s.RTT = t.link.roundTrip()
 	}
 	return s
 }
@@ -168,17 +193,20 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 func (n *Node) missingStatus(m Missing) RankStatus {
 	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Slots: -1, GPUs: -1}
 	s.Since = n.begin
+	if m.alias != "" {
+		s.Alias, s.Own = m.alias, m.own
+	}
+	for _, p := range n.cfg.Peers {
+		if p.display() == m.Name {
+			s.Alias, s.Own, s.Host, s.Port = p.ID, p.Own, p.Host, p.Port
+		}
+	}
 	if n.lead != nil {
-		if t, ok := n.lead.targets[m.Name]; ok && !t.changed.IsZero() {
+		if t, ok := n.lead.targets[s.Alias]; ok && !t.changed.IsZero() {
 			s.Since = t.changed
 		}
 	}
-	for _, p := range n.cfg.Peers {
-		if p.ID == m.Name {
-			s.Host, s.Port = p.Host, p.Port
-		}
-	}
-	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
+	if ap, err := netip.ParseAddrPort(s.Alias); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
 	}
 	return s
@@ -187,15 +215,42 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 // onInquiry answers a rank that asks.
 func (c *coordinator) onInquiry(w *wire, m message) {
 	a := message{Type: answer, Call: m.Call}
-	if m.Name == "" {
-		a.Ranks, a.Now = c.n.ranks(), time.Now()
-	} else {
+	switch {
+	case m.Timed:
+		a.Times, a.Now = c.n.times(), time.Now()
+	case m.Name == "":
+		a.Ranks, a.Deadline, a.Now = c.n.ranks(), c.n.deadline(), time.Now()
+	default:
 		a.Missing = c.notAt(m.Name)
 	}
 	w.send(a)
 }
 
+// maxSkewError is how much the kept difference between rank 0's clock and ours may be wrong: one of them may be set.
+const maxSkewError = 2 * time.Second
+
+// localize converts the times in an answer to this container's clock: rank 0's may be hours away. It keeps the
+// difference, so that the same moment is the same in each answer, however long the answer took.
+func (k *calls) localize(m *message) {
+	skew := time.Until(m.Now)
+	if k.skewOf != k.n.up.wire || (skew-k.skew).Abs() > maxSkewError {
+		k.skew, k.skewOf = skew, k.n.up.wire
+	}
+	for i := range m.Ranks {
+		m.Ranks[i].Since = m.Ranks[i].Since.Add(-k.skew)
+	}
+	for i := range m.Times {
+		m.Times[i].shift(func(at time.Time) time.Time { return at.Add(-k.skew) })
+	}
+	if !m.Deadline.IsZero() {
+		m.Deadline = m.Deadline.Add(-k.skew)
+	}
+}
+
 func (k *calls) onAnswer(m message) {
+	if !m.Now.IsZero() {
+		k.localize(&m)
+	}
 	if c, ok := k.asked[m.Call]; ok {
 		delete(k.asked, m.Call)
 		c <- m

@@ -631,15 +631,32 @@ func TestNoClockIsCompared(t *testing.T) {
 		n := p.start(p.record(1), 3)
 		up := p.greet(n, &zero)
 		up.want(register)
-		theirs := time.Now().Add(-7 * time.Hour)
+		const ahead = -7 * time.Hour
+		lost := time.Now().Add(ahead - time.Minute)
+		since := time.Now().Add(-time.Minute)
+		// A later answer takes longer, and tells the same time.
+		for _, way := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
+			p.wg.Go(func() {
+				m := up.want(inquiry)
+				now := time.Now().Add(ahead)
+				time.Sleep(way) // virtual
+				up.w.send(message{Type: answer, Call: m.Call, Now: now, Deadline: lost.Add(time.Hour),
+					Ranks: []RankStatus{{Alias: "worker-2", Since: lost}}})
+			})
+			s := n.Status(t.Context())
+			require.Len(t, s.Ranks, 1)
+			require.True(t, s.Ranks[0].Since.Equal(since), s.Ranks[0].Since)
+			require.True(t, s.Deadline.Equal(since.Add(time.Hour)), s.Deadline)
+		}
 		p.wg.Go(func() {
 			m := up.want(inquiry)
-			up.w.send(message{Type: answer, Call: m.Call, Now: theirs,
-				Ranks: []RankStatus{{Alias: "worker-2", Since: theirs.Add(-time.Minute)}}})
+			up.w.send(message{Type: answer, Call: m.Call, Now: time.Now().Add(ahead),
+				Times: []Times{{Name: "worker-2", Started: lost}}})
 		})
-		s := n.Status(t.Context())
-		require.Len(t, s.Ranks, 1)
-		require.Equal(t, time.Minute, time.Since(s.Ranks[0].Since))
+		all := n.Times(t.Context())
+		require.Len(t, all, 1)
+		require.True(t, all[0].Started.Equal(since), all[0].Started)
+		require.Zero(t, all[0].Ended)
 		p.end(n, up)
 	})
 
@@ -660,7 +677,13 @@ func TestNoClockIsCompared(t *testing.T) {
 		}
 	}
 	walk("message", reflect.TypeFor[message]())
-	require.Equal(t, map[string]bool{"message.Now": true, "message.Ranks.Since": true}, times)
+	want := map[string]bool{"message.Now": true, "message.Deadline": true, "message.Ranks.Since": true}
+	for _, event := range []string{
+		"Started", "Resolved", "Heard", "Reachable", "Committed", "Launched", "Session", "Ended",
+	} {
+		want["message.Times."+event] = true
+	}
+	require.Equal(t, want, times)
 	dates := regexp.MustCompile(`\.(Unix\w*|UTC|Local|Truncate|AppendFormat)\(|\.Round\(0\)`)
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

@@ -99,6 +99,7 @@ func (c *coordinator) unsettled() (out []Missing) {
 // greet begins a connection to a target. A second greeting would end the connection of the first, so a container at a
 // seed's address, which may be a known one at another address, is first asked who it is.
 func (c *coordinator) greet(t *target, w *wire) {
+	t.noteHeard()
 	if t.id == "" && c.n.lead == c && len(c.targets) > 1 && t.rec == nil {
 		w.send(message{Type: announce, Record: &c.n.self})
 	} else {
@@ -149,6 +150,7 @@ func (c *coordinator) sameAs(t *target, nonce string) {
 
 // onSpare keeps a container that registers when all ranks are present: it may be the next start of a dead one.
 func (c *coordinator) onSpare(t *target, w *wire, m message) {
+	m.Record.Uptime = 0 // it may register much later
 	t.dropLink(w)
 	t.link, t.spare, t.err, t.incompatible, t.met, t.rival, t.foreign = w, &m, nil, nil, "", false, foreign{}
 	if c.n.phase == Prepared {

@@ -252,7 +252,7 @@ func TestARoleWithoutAContainerIsAwaited(t *testing.T) {
 		for _, e := range c.over() {
 			require.Equal(t, 75, e.status, e.reason)
 			require.Contains(t, e.reason,
-				"2 of 2 ranks are present; missing: launcher (name launcher does not resolve)")
+				"2 of 2 ranks are present; missing: launcher: name launcher does not resolve")
 		}
 	})
 }

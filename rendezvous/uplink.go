@@ -19,13 +19,18 @@ type uplink struct {
 	leader  *Record
 	told    *message // which ranks are missing, by rank 0; nil = it has not told yet
 	lookErr error    // of the last call to rank 0
+	dialled attempts // calls to rank 0
 	rumour  *Record  // rank 0's record, as another rank told it
 	foreign foreign  // the containers that answer in place of rank 0
 	// incompatible is the last ErrOtherSecret or ErrOtherVersion at rank 0's address, until rank 0 itself answers. A
 	// refused connection resets foreign, but not this: the other container may exit before it was dialled twice.
 	incompatible error
 
+	lost     time.Time // when the connection ended
 	promised time.Time // when rank 0 acknowledged an announcement
+	// What rank 0 said last of its dials to this container.
+	blocked   error
+	blockedAt time.Time
 
 	children []func() // answers to ranks that wait for the roster
 }
@@ -104,7 +109,9 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case stop:
 		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Kills: u.n.kills()})
+		w.send(message{
+			Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now(), Kills: u.n.kills(),
+		})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		u.n.calls.onRelease(m.Call)
@@ -226,7 +233,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		u.wire.abort()
 	}
 	if u.n.phase != Running {
-		u.n.log.Debug("rank 0 is connected", "peer", r.ID, "remote", remote,
+		u.n.log.Debug("rank 0 is connected", "peer", r.display(), "remote", remote,
 			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
 	u.wire, u.leader, u.incompatible = w, r, nil
@@ -238,6 +245,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if u.n.own != nil {
 		u.n.sendOwn()
 	}
+	u.sendNotes()
 	for _, f := range u.n.withdrawn {
 		w.send(f)
 	}
@@ -246,6 +254,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 // registration answers the greeting of a rank 0 with what this container says of itself.
 func (u *uplink) registration(greeting *Record) message {
 	current := u.n.current
+	current.Uptime = u.n.cfg.uptime()
 	return message{
 		Type: register, ref: greeting, Record: &current, Looking: u.n.looking,
 		State: u.n.phase, Epoch: u.n.roster.Epoch,
@@ -320,7 +329,7 @@ func (u *uplink) onLost(w *wire, err error) {
 	if u.wire != w {
 		return
 	}
-	u.wire = nil
+	u.wire, u.lost = nil, time.Now()
 	switch u.n.phase {
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))

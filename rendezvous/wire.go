@@ -37,11 +37,16 @@ type message struct {
 	Call    uint64       `json:"call,omitempty"`  // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
-	// The clock of the ranks' times; no other time of day goes over the wire.
-	Now   time.Time `json:"now,omitzero"`
-	Alive bool      `json:"alive,omitempty"`
-	Last  bool      `json:"last,omitempty"`
-	Size  int       `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
+	Text    []byte       `json:"text,omitempty"`
+	// The sender's time of day, in answer the clock of the ranks' times.
+	Now      time.Time `json:"now,omitzero"`
+	Deadline time.Time `json:"deadline,omitzero"` // of the wait for all ranks
+
+	Alive bool    `json:"alive,omitempty"`
+	Last  bool    `json:"last,omitempty"`
+	Timed bool    `json:"timed,omitempty"` // an inquiry for Times
+	Times []Times `json:"times,omitempty"`
+	Size  int     `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
 	packed []byte  // Roster, packed once for many ranks
@@ -82,8 +87,8 @@ const (
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
-	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier: Call
-	answer   // rank 0: Call, and Ranks with Now, or Missing
+	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier, or for Times: Call
+	answer   // rank 0: Call, and Ranks with Now and Deadline, or Times with Now, or Missing
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name
 	release  // rank 0: every rank has called: Call
@@ -93,7 +98,9 @@ const (
 
 	// Questions over connections that are dialled for them, to any rank.
 	announce // a rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record
-	lead     // the answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0
+	// The answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0; Reason = why rank 0
+	// cannot connect to the rank that waits.
+	lead
 	// A rank asks whether the receiver sees another one: Record. Last asks for the verdict on a lost rank 0, with
 	// Outcome if the sender knows it.
 	look
@@ -101,9 +108,11 @@ const (
 	fetch // a rank wants a roster: Hash
 	table // the answer: Roster
 
-	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Kills
+	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Now, Kills
 	ping  // either side asks whether the process at the other end still answers
 	pong  // it does
+
+	note // a rank tells rank 0 about its container: Name = kind of the note, Text, Now
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.

@@ -97,7 +97,7 @@ func (n *Node) onWithdrawal(w *wire, m message) {
 		return
 	}
 	o := *m.Outcome
-	o.Reason = fmt.Sprintf("%s: %s", r.ID, o.Reason)
+	o.Reason = fmt.Sprintf("%s: %s", r.display(), o.Reason)
 	n.after(n.cfg.scaled(withdrawDelay), func() {
 		if n.lead == nil || n.phase != Gathering && n.phase != Prepared {
 			return

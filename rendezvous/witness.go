@@ -69,7 +69,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 			w.Outcome = a.Outcome
 		}
 		if w.Reason == "" && !a.Alive {
-			w.Reason = fmt.Sprintf(", and %s does not see it either (%s)", others[i].Alias, a.Reason)
+			w.Reason = fmt.Sprintf(", and %s does not see it either (%s)", others[i].Display(), a.Reason)
 		}
 	}
 	return w
@@ -101,7 +101,7 @@ func (u *uplink) verdict(leader Member, own *Outcome) peerView {
 		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
 		a, err := u.n.exchangeWithin(askTimeout, o.ID, o.Addr, question)
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
-			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Alias, a.Reason)
+			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Display(), a.Reason)
 			return peerView{Alive: a.Alive, Outcome: a.Outcome, Reason: reason}
 		}
 	}
@@ -290,7 +290,7 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return
 	}
-	t := n.lead.targets[r.ID]
+	t, blocked := n.lead.targets[r.ID], ""
 	switch {
 	case r.Nonce == n.self.Nonce:
 		reply(message{Type: refuse, Record: &n.self, Reason: "this is the container itself"})
@@ -307,6 +307,9 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 		}
 		if n.lead.addStart(r, reply) {
 			return
+		}
+		if w != nil {
+			blocked = n.lead.onCaller(r)
 		}
 	case n.phase == Ended && n.lead.ending:
 		o := n.outcome
@@ -333,5 +336,5 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			n.lead.addTarget(r.ID, nil, r.Addr)
 		}
 	}
-	reply(message{Type: lead, Record: &n.self})
+	reply(message{Type: lead, Record: &n.self, Reason: blocked})
 }

@@ -11,27 +11,35 @@ import (
 )
 
 // Help is the help text of the command line.
-const Help = `NAME:
-   paiinit rsh - run a command or a shell on another rank; also under the names ssh and rsh
+const Help = `paiinit rsh: run a command or a shell on another rank, like ssh
 
-USAGE:
-   paiinit rsh [--secret-file FILE] [SSH OPTIONS] [user@]HOST [COMMAND...]
+Usage: paiinit rsh [--secret-file FILE] [SSH OPTIONS] [USER@]HOST [COMMAND...]
 
-HOST is a name or an address of a rank: see paiinit env, or the host list. The words of COMMAND are joined by spaces and
-run by the /bin/sh of that container. Without COMMAND, at a terminal, rsh starts a shell (~. leaves it).
+HOST is a name or an address of a rank: see paiinit env, or the host list. The
+/bin/sh of that container runs the words of COMMAND, joined by spaces. Without
+COMMAND, at a terminal, rsh starts a shell (~. leaves it).
 
-Under the name ssh, a HOST outside of the job is handed to the next ssh in PATH, if there is one, with all its words.
+Under the name ssh, a HOST outside of the job is handed to the next ssh in
+PATH, if there is one, with all its words.
 
-Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n, -s, -e, -p, their -o twins, SetEnv and
-SendEnv work as they do there; the other rank accepts LANG, LC_*, TERM and COLORTERM. COMMAND runs as the user of the
-other container; user@ may name that user or the caller. The job knows the address, the login and the host key of each
-rank, so most other options are ignored. -D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
+Options are those of OpenSSH's client, before or after HOST. -t, -tt, -T, -n,
+-s, -e, -p, their -o twins, SetEnv and SendEnv work as they do there; the other
+rank accepts LANG, LC_*, TERM and COLORTERM. COMMAND runs as the user of the
+other container; USER@ may name that user or the caller. The job knows the
+address, the login and the host key of each rank, so most other options are
+ignored. -D, -G, -L, -N, -O, -R, -W, -w and RemoteCommand are refused.
 
-rsh asks the paiinit that started it, else the paiinit of PAIINIT_AGENT or PAIINIT_STATE_DIR, else the only paiinit
-here. If none runs, rsh connects to HOST itself. For that it needs the secret of the job: --secret-file,
+rsh asks the paiinit that started it, else the paiinit of PAIINIT_AGENT or
+PAIINIT_STATE_DIR, else the only paiinit here. If none runs, rsh connects to
+HOST itself. For that it needs the secret of the job: --secret-file,
 PAIINIT_SECRET_FILE, PAIINIT_SECRET, or the key that the scheduler shares.
 
-The exit status is that of COMMAND; 128+n if signal n ended it; 255 if it could not be run or its connection was lost.
+The exit status is that of COMMAND; 128+n if signal n ended it; 255 if it could
+not be run or its connection was lost.
+
+Examples:
+  paiinit rsh worker-3
+  paiinit rsh 10.0.0.7 'df -h | grep shm'
 `
 
 // CommandLine reads the words after `paiinit rsh` or ssh: those of Parse, and --secret-file, the only option that ssh

@@ -47,8 +47,7 @@ func Parse(args []string) (Invocation, error) {
 		return Invocation{Version: true}, nil
 	}
 	if len(rest) == 0 || !inv.host(rest[0]) {
-		return Invocation{}, errors.New(
-			"no host given; usage: rsh [ssh options] [user@]HOST [ssh options] [COMMAND...]")
+		return Invocation{}, errors.New("no HOST given")
 	}
 	rest = rest[1:]
 	if !ended {

@@ -19,7 +19,8 @@ import (
 func ask(args, environ []string) int {
 	args = slices.Clone(args)
 	app := newApp(environ, nil)
-	switch command := early.CommandOf(args); command {
+	command := early.CommandOf(args)
+	switch command {
 	case "version":
 		args[1] = "version"
 	case "help":
@@ -28,7 +29,7 @@ func ask(args, environ []string) int {
 		if len(args) > 2 && !slices.Contains(early.Commands(), args[1]) {
 			args = runArgs(args)
 		}
-	case "each", sftpServer:
+	case "each", "check", sftpServer:
 	default:
 		args = append(args[:2:2], cmdline.FlagsFirst(app.Command(command).Flags, args[2:])...)
 	}
@@ -39,10 +40,7 @@ func ask(args, environ []string) int {
 	if status := endStatus(0); errors.As(err, &status) {
 		return int(status)
 	}
-	complain("error: %v", err)
-	if h := hint(err, nil); h != "" {
-		complain("hint: %s", h)
-	}
+	complainOf(err, command, nil)
 	return statusOf(err)
 }
 

@@ -38,13 +38,13 @@ func (c *container) sayEnd(o rendezvous.Outcome) {
 		say = c.log.Error
 	}
 	o.After = cmp.Or(o.After, c.elapsed())
-	c.sayOutcome(c.agent.Environ, c.log, say, o)
+	c.writeTermination(c.agent.Environ, c.log, o)
+	c.stderr.Ending()
+	sayOutcome(say, o)
 }
 
-// sayOutcome writes the termination message, and how the job ended to the end of the log.
-func (s *settings) sayOutcome(environ []string, log *slog.Logger, say func(string, ...any), o rendezvous.Outcome) {
-	s.writeTermination(environ, log, o)
-	s.stderr.Ending()
+// sayOutcome logs how the job ended.
+func sayOutcome(say func(string, ...any), o rendezvous.Outcome) {
 	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", o.After}
 	for _, a := range [][2]string{{"stderr", o.Stderr}, {"stdout", o.Stdout}, {"hint", o.Next}} {
 		if a[1] != "" {

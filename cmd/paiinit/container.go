@@ -88,6 +88,9 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
+	if c.unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", c.unknown)
+	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
 	if !c.isAlone() {
@@ -102,15 +105,15 @@ func (c *container) identify(ctx context.Context) error {
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
-	c.log = c.log.With("self", c.job.Alias)
+	c.log = c.log.With("self", c.display())
 	c.followLaunchers()
 	c.mark("identify")
 	rank, size := known(c.job.Rank, "to be agreed"), known(c.job.Size, "known to rank 0")
 	c.routine("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
 		"attempt", c.job.Attempt, "rank", rank, "size", size, "slots", c.job.Slots, "secret", source,
 		"fingerprint", fingerprint, "version", version,
-		joblog.Text(fmt.Sprintf("paiinit %s, job %q (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
-			version, c.job.ID, c.job.System, rank, size, c.job.Slots, source, fingerprint)))
+		joblog.Text(fmt.Sprintf("paiinit %s, job %s (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
+			version, cmp.Or(c.job.ID, "unnamed"), c.job.System, rank, size, c.job.Slots, source, fingerprint)))
 	if c.job.Sign != "" {
 		c.log.Warn("this container runs its command alone, although a variable speaks of a job of several",
 			"phase", "identify", "variable", c.job.Sign, "hint", "if that is right, set PAIINIT_SIZE=1 (--size 1); "+
@@ -123,7 +126,7 @@ func (c *container) identify(ctx context.Context) error {
 // the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	return c.signals.Context(ctx, func(sig os.Signal) error {
-		err := &stoppedError{signal: signals.Terminating(sig), name: c.job.Alias}
+		err := &stoppedError{signal: signals.Terminating(sig), name: c.display()}
 		if sig == syscall.SIGKILL {
 			err.signal = int(syscall.SIGINT)
 		} else if c.node.RequestStop(err.signal, err.Error()) {
@@ -146,6 +149,9 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
 		Busy: deferUntilLaunched, Launch: postLaunchDelay,
 	}.Start(ctx, &c.serve)()
+	preflight, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -165,11 +171,12 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
+	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node)
 	c.mark("gather")
-	c.routine("all ranks are present", "phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+	c.routine("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
-		joblog.Text(fmt.Sprintf("all %d ranks are present after %s, this one is rank %d; network: %s",
-			len(roster.Members), joblog.Seconds(c.elapsed()), self.Rank, verdict)))
+		joblog.Text(fmt.Sprintf("%s; this is rank %d; %s", roster.Arrived(c.elapsed()), self.Rank, verdict)),
+	}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 
@@ -192,13 +199,13 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 		return 0, err
 	}
 	c.unfit = &rendezvous.Outcome{
-		Status: statusOf(err), Reason: err.Error(), Next: hint(err, c.settings.command),
+		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command),
 	}
 	if !first { // rank 0 adds the name of this container
 		return c.withdraw(ctx, err)
 	}
-	c.unfit.Reason = c.job.Alias + ": " + c.unfit.Reason
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, c.settings.command))
+	c.unfit.Reason = c.display() + ": " + c.unfit.Reason
+	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
@@ -212,7 +219,7 @@ const notifyTimeout = 5 * time.Second
 // giveUp ends the job, which was not launched, on all connected ranks.
 func (c *container) giveUp(err error) (int, error) {
 	o := rendezvous.Outcome{
-		Status: statusOf(err), Reason: err.Error(), After: c.elapsed(), Next: hint(err, c.settings.command),
+		Status: statusOf(err), Reason: err.Error(), After: c.elapsed(), Next: hint(err, "run", c.settings.command),
 	}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()

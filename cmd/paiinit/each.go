@@ -1,17 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -27,14 +30,14 @@ func (s endStatus) Error() string { return fmt.Sprintf("status %d", int(s)) }
 func eachCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name:      "each",
-		Usage:     "run COMMAND on every rank, prefix each line with its rank, exit with the highest status",
+		Usage:     "run COMMAND on every rank, exit with the highest status",
 		ArgsUsage: "[--] COMMAND [ARG...]",
-		Description: "A COMMAND of one word is run by the shell, such as 'df -h | grep shm'; " +
-			"several words are run as they are.\n" +
-			"Standard output and standard error stay separate. Signals are forwarded to every rank.",
+		Description: "A COMMAND of one word is run by the shell, several words as they are.\n" +
+			"Each line of output has its rank in front. Signals are forwarded to every rank.\n\n" +
+			cmdline.Examples("paiinit each nvidia-smi -L", "paiinit each --ranks 0,3-5 'df -h | grep shm'"),
 		Flags: []cli.Flag{
 			&cli.StringFlag{
-				Name: "ranks", Usage: "`LIST` of ranks and host names, such as 0,3-5,worker-7", DefaultText: "all",
+				Name: "ranks", Usage: "`LIST` of ranks and host names: 0,3-5,worker-7", DefaultText: "all",
 			},
 		},
 		Action: func(c *cli.Context) error {
@@ -60,6 +63,8 @@ func each(ctx context.Context, dir, list string, words []string) error {
 	if err != nil {
 		return cmdline.Errorf("--ranks: %w", err)
 	}
+	titles := sync.OnceValue(func() map[int]string { return clientIn(dir).Titles(ctx, rendezvous.Display) })
+	title := func(h rsh.Numbered) string { return cmp.Or(titles()[h.Number], h.Host) }
 	chosen := make([]rsh.Numbered, len(ranks))
 	for i, rank := range ranks {
 		chosen[i] = rsh.Numbered{Number: rank, Host: names[rank][0]}
@@ -72,9 +77,9 @@ func each(ctx context.Context, dir, list string, words []string) error {
 		Socket: filepath.Join(dir, statedir.AgentSocket), AtOnce: eachAtOnce, Stdout: os.Stdout, Stderr: os.Stderr,
 		Ended: func(h rsh.Numbered, status int, err error) {
 			if err != nil {
-				complain("rank %d (%s): %v", h.Number, h.Host, err)
+				complain("rank %d, %s: %v", h.Number, title(h), err)
 			} else if status != 0 {
-				complain("rank %d (%s) ended with status %d", h.Number, h.Host, status)
+				complain("rank %d, %s, ended with status %d", h.Number, title(h), status)
 			}
 		},
 	}

@@ -7,26 +7,26 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/launch"
 )
 
 func envCommand(environ []string) *cli.Command {
 	return &cli.Command{
 		Name: "env", Usage: "print what was detected about the job, and from which variables",
+		Description: cmdline.Examples("paiinit env --role worker --index 1", `eval "$(paiinit env --export)"`),
 		Flags: append(jobFlags(),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{
-				Name:  "export",
-				Usage: "print the variables that a command would get, for a shell: eval \"$(paiinit env --export)\"",
-			}),
+			&cli.BoolFlag{Name: "export", Usage: "print the variables that a command would get, for a shell"}),
 		Action: func(c *cli.Context) error { return showEnv(c, environ) },
 	}
 }
 
 // showEnv prints what was detected about the job. Of a secret it prints only the variable or file that has it.
 func showEnv(c *cli.Context, environ []string) error {
-	job, _, err := readJob(c.Context, environ, givenJobFlags(c))
+	job, _, err := identify.Job(c.Context, environ, givenJobFlags(c))
 	if err != nil {
 		return err
 	}

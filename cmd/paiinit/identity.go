@@ -7,17 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/pid1"
-	"github.com/paiinit/paiinit/secret"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -43,7 +40,7 @@ type identity struct {
 // readJob reads the scheduler's variables. If they contradict each other, it returns an error and still sets id.job, so
 // that this container can tell the other ranks. After other errors id.job has no scheduler.
 func (id *identity) readJob(ctx context.Context) (err error) {
-	id.job, id.host, err = readJob(ctx, id.agent.Environ, id.settings.job)
+	id.job, id.host, err = identify.Job(ctx, id.agent.Environ, id.settings.job)
 	if contradiction, ok := errors.AsType[*envspec.VarError](err); ok && contradiction.Job != nil {
 		id.job = *contradiction.Job
 		return contradiction
@@ -55,20 +52,6 @@ func (id *identity) readJob(ctx context.Context) (err error) {
 	return err
 }
 
-// readJob reads the variables and flags about the job on this machine, and returns the machine's host name.
-func readJob(ctx context.Context, environ []string, flags map[string]string) (job envspec.Job, host string, err error) {
-	in := envspec.Input{
-		Environ: environ, Flags: flags, Files: os.DirFS("/"), Resolver: netif.Resolver{}, CPUs: runtime.NumCPU(),
-	}
-	if in.Hostname, err = os.Hostname(); err != nil {
-		return job, "", fmt.Errorf("finding the host name: %w", err)
-	}
-	if in.Addrs, err = netif.Addrs(); err == nil {
-		job, err = envspec.Read(ctx, in)
-	}
-	return job, in.Hostname, err
-}
-
 // secretError says that the job's secret is missing or unusable.
 type secretError struct{ error }
 
@@ -76,12 +59,13 @@ func (e *secretError) Unwrap() error { return e.error }
 
 // deriveKeys derives the keys from the first secret that it finds, and returns where it found that.
 func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
-	id.keys, source, err = findKeys(id.secretFile, id.agent.Secrets[secretVariable], &id.job)
+	keys, from, err := identify.Keys(id.secretFile, id.agent.Secrets[secretVariable], &id.job)
+	id.keys = keys
 	switch {
 	case err != nil:
 		return "", &secretError{err}
 	case id.keys != nil:
-		return source, nil
+		return from.Name, nil
 	case id.job.Size == 1:
 		id.keys = jobkey.Random(id.job.ID, id.job.Attempt)
 		return "random, for a single container", nil
@@ -92,25 +76,6 @@ func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 		return "none (--insecure)", nil
 	}
 	return "", &secretError{fmt.Errorf("the job has %s ranks and no secret", known(id.job.Size, "several"))}
-}
-
-// findKeys derives the keys from the first secret that it finds, and returns where it found that; nil if there is none.
-func findKeys(file string, variable []byte, job *envspec.Job) (keys *jobkey.Keys, source string, err error) {
-	shared := ""
-	if len(job.Secrets) > 0 {
-		shared = job.Secrets[0].Name
-	}
-	found, file, err := secret.Find(file, variable, shared)
-	if err != nil || found == nil {
-		return nil, "", err
-	}
-	defer clear(found)
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process may read its keys now
-	source = cmp.Or(file, secretVariable)
-	if keys, err = jobkey.Derive(found, job.ID, job.Attempt); err != nil {
-		return nil, "", fmt.Errorf("secret of %s: %w", source, err)
-	}
-	return keys, source, nil
 }
 
 // findCommand finds the path of the command. It fails if this container is rank 0 and has no command.
@@ -160,5 +125,8 @@ func (id *identity) routine(message string, args ...any) {
 	}
 	id.log.Log(context.Background(), level, message, args...)
 }
+
+// display returns the name of this container for people.
+func (id *identity) display() string { return rendezvous.Display(id.job.Name, id.job.Alias) }
 
 func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

@@ -27,16 +27,18 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		if m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
 				"the ranks run different versions of paiinit: %s has %s, %s has %s",
-				first.Alias, first.Version, m.Alias, m.Version)}
+				first.Display(), first.Version, m.Display(), m.Version)}
 		}
 	}
-	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{c.checkExec, c.checkLaunchers, c.checkFabric} {
+	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
+		c.checkExec, c.checkLaunchers, c.checkFabric, c.refuseChecked,
+	} {
 		if o := refuse(r); o != nil {
 			return o
 		}
 	}
 	if c.command == "" && first.Nonce == c.nonce {
-		reason := first.Alias + " became rank 0 and has no COMMAND to run"
+		reason := first.Display() + " became rank 0 and has no COMMAND to run"
 		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil
@@ -46,7 +48,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
 	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
-		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, c.settings.command)}
+		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
 	cmd.Started = func() {
 		c.node.Launched()
@@ -66,8 +68,8 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { a.checkWay(ctx) })
 	s := c.supervisor(a, cmd.Environ, &stop)
+	c.serve.Go(func() { a.checkWay(ctx, s.Blocked) })
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
@@ -113,7 +115,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	}
 	o.Next = c.nextAfter(o, ooms)
 	if err != nil {
-		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, c.settings.command)}
+		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
 	c.log.Debug("the command has ended", "phase", "wait",
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
@@ -141,7 +143,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 	in := make(signals.Queue, 64)
 	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
-		a.log.Info("replaced a word of the Azure ML job specification with its value",
+		a.log.Debug("replaced a word of the Azure ML job specification with its value",
 			"phase", "launch", "word", v.Name, "value", v.Value)
 	}
 	return launch.Command{
@@ -156,9 +158,8 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
 	c.mark("launch")
 	line := strings.Join(cmd.Args, " ")
-	text := joblog.Text(fmt.Sprintf("launching %s (%s)", line, strings.TrimSpace(fmt.Sprintln(where...))))
 	c.routine("launching", slices.Concat([]any{"phase", "launch", "command", line}, where,
-		[]any{"elapsed", c.elapsed(), text})...)
+		[]any{"elapsed", c.elapsed(), joblog.Text("launching " + line)})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
 		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",

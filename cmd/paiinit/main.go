@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
@@ -53,6 +54,7 @@ func start(words, environ []string) int {
 func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, err error) {
 	c := newContainer(s, agent)
 	defer c.close()
+	defer answers{c}.leaveReport()
 
 	if err := c.identify(ctx); err != nil { // who am I, who are the others, what do we share?
 		return c.dismiss(ctx, err)
@@ -86,4 +88,19 @@ func complain(format string, args ...any) {
 	l := stderrlog.New(os.Stderr)
 	_, _ = fmt.Fprintf(l, "paiinit: "+format+"\n", args...) // a stderrlog.Log never fails
 	l.Close()
+}
+
+// complainOf writes an error of a command of this program, and what to do about it.
+func complainOf(err error, asked string, command []string) {
+	text, advice := err.Error(), hint(err, asked, command)
+	if v, ok := err.(*envspec.VarError); ok {
+		problem := *v
+		problem.Advice = ""
+		text, advice = problem.Error(), v.Advice
+	}
+	text = strings.ReplaceAll(text, "\n", "\npaiinit: ")
+	if advice != "" {
+		text += "\nhint: " + advice
+	}
+	complain("%s", text)
 }

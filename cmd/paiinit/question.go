@@ -2,10 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -23,15 +24,15 @@ import (
 // questions returns the commands that query the paiinit running in this container.
 func questions(environ []string) []*cli.Command {
 	type asks = func(*cli.Context, localapi.Client) error // and prints the answer
-	command := func(name, args, usage string, do asks, flags ...cli.Flag) *cli.Command {
+	command := func(name, args, usage, examples string, do asks, flags ...cli.Flag) *cli.Command {
 		return &cli.Command{
-			Name: name, Usage: usage, ArgsUsage: args,
+			Name: name, Usage: usage, ArgsUsage: args, Description: cmdline.Examples(strings.Split(examples, "\n")...),
 			Flags: append(flags, &cli.StringFlag{
-				Name: "state-dir", Usage: "state directory of the paiinit to ask [PAIINIT_STATE_DIR=`DIR`]",
+				Name: "state-dir", Usage: "`DIR`: state directory of the paiinit to ask (or PAIINIT_STATE_DIR)",
 			}),
 			Action: func(c *cli.Context) error {
 				if c.NArg() != len(strings.Fields(args)) {
-					return cmdline.Errorf("usage: paiinit %s", strings.TrimSpace(name+" "+args+" [FLAGS]"))
+					return cmdline.Errorf("%s takes %s: got %q", name, cmp.Or(args, "no argument"), c.Args().Slice())
 				}
 				dir, err := chooseDir(environ, c.String("state-dir"))
 				if err != nil {
@@ -41,22 +42,32 @@ func questions(environ []string) []*cli.Command {
 			},
 		}
 	}
-	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait, such as 90s or 10m, before exiting with 75",
+	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME`: give up after this time with status 75",
 		DefaultText: "forever", Action: cmdline.NotNegative("timeout")}
 	format := hostfile.OpenMPI
 	formats := []string{
 		string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed),
 	}
 	return []*cli.Command{
-		command("status", "", "print which ranks are present, which are missing, and why", showStatus,
+		command("status", "", "print which ranks are present, which are missing, and why",
+			"paiinit status --watch\nkubectl exec POD -- paiinit status", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"}),
-		command("wait", "", "wait until all ranks are present", awaitAll, timeout),
-		command("barrier", "NAME", "wait until every rank has called it with the same NAME", awaitBarrier, timeout),
-		command("hosts", "", "print name:slots of the live ranks, for horovodrun --host-discovery-script", showHosts),
-		command("hostfile", "", "print the host list", showHostfile,
+			&cli.BoolFlag{Name: "drift", Usage: "print what differs between the ranks; rank 0 knows it"},
+			&cli.BoolFlag{Name: "watch", Usage: "show every change until the job ends"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "also print one row for each rank"},
+			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
+				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
+			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"}),
+		command("wait", "", "wait until all ranks are present",
+			"paiinit wait && ./start.sh\npaiinit wait --timeout 5m", awaitAll, timeout),
+		command("barrier", "NAME", "wait until every rank has called it with the same NAME",
+			"paiinit barrier data-is-ready\npaiinit barrier saved --timeout 90s", awaitBarrier, timeout),
+		command("hosts", "", "print name:slots of the live ranks, for horovodrun",
+			"paiinit hosts  # in the script of --host-discovery-script", showHosts),
+		command("hostfile", "", "print the host list in the format of a launcher",
+			"paiinit hostfile >hosts\npaiinit hostfile --format hydra", showHostfile,
 			&cli.GenericFlag{
-				Name: "format", Usage: "`NAME` of the launcher that reads it: " + strings.Join(formats, ", "),
+				Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "),
 				Value: &format,
 			}),
 	}
@@ -67,6 +78,14 @@ func clientIn(dir string) localapi.Client {
 	return localapi.Client{Socket: filepath.Join(dir, statedir.StatusSocket)}
 }
 
+// advisedError is an error with what to do about it.
+type advisedError struct {
+	error
+	advice string
+}
+
+func (e *advisedError) Unwrap() error { return e.error }
+
 // explain adds advice to the error about a paiinit that cannot be reached.
 func explain(err error) error {
 	dial, ok := errors.AsType[*localapi.DialError](err)
@@ -74,10 +93,10 @@ func explain(err error) error {
 	case !ok:
 		return err
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("%w; only root and the user that runs paiinit may ask it", dial.Err)
+		return &advisedError{dial.Err, "only root and the user that runs paiinit may ask it"}
 	}
-	return fmt.Errorf("paiinit is not running here: no answer on %s; "+
-		"if it has another state directory, use --state-dir or PAIINIT_STATE_DIR", dial.Socket)
+	return &advisedError{fmt.Errorf("paiinit is not running here: no answer on %s", dial.Socket),
+		"if it has another state directory, use --state-dir or PAIINIT_STATE_DIR"}
 }
 
 func awaitAll(c *cli.Context, ask localapi.Client) error {
@@ -118,9 +137,21 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 }
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
+	if c.String("timeline") != "" || c.String("html") != "" {
+		return showTimeline(c, ask)
+	}
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	if c.Bool("drift") {
+		return ask.PrintDrift(c.Context, out, asJSON)
+	}
+	view := localapi.View{Out: out, Layout: localapi.Layout{
+		All: c.Bool("all"), Display: rendezvous.Display, Fold: rendezvous.FoldNames,
+	}}
+	if watch && !asJSON && early.IsTerminal(1) && os.Getenv("TERM") != "dumb" {
+		view.Size = localapi.TerminalSize
+	}
 	first := true
-	for s, err := range ask.Changes(c.Context) {
+	for s, err := range ask.Changes(c.Context, view.Size != nil) {
 		switch {
 		case err != nil && first:
 			return err
@@ -131,11 +162,8 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 			err = json.NewEncoder(out).Encode(s) // one line for each change
 		case asJSON:
 			err = printJSON(out, s)
-		case first:
-			err = sayStatus(out, s, time.Now())
 		default:
-			_, _ = fmt.Fprintln(out) // sayStatus meets the same error
-			err = sayStatus(out, s, time.Now())
+			err = view.Show(s, time.Now())
 		}
 		if err != nil || !watch {
 			return err
@@ -143,14 +171,4 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		first = false
 	}
 	return nil
-}
-
-// sayStatus prints a status as text.
-func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
-	e := missing(s)
-	ranks := e.Error()
-	if len(e.Missing) == 0 {
-		ranks = fmt.Sprintf("%d of %s ranks are present", e.Present, known(s.Size, "unknown"))
-	}
-	return s.WriteTable(w, ranks, now)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rdma"
 	"github.com/paiinit/paiinit/rsh"
@@ -18,14 +19,12 @@ import (
 
 func rdmaCommand(environ []string) *cli.Command {
 	return &cli.Command{
-		Name: "rdma", Usage: "print the verbs devices of this container or of all ranks, and what is wrong with them",
-		Description: "Exits with 69 if there are devices and none is usable; " +
-			"with --all, if the ranks cannot all use one together.",
+		Name: "rdma", Usage: "print the verbs devices and what is wrong with them",
+		Description: "Exits with 69 if there are devices and none is usable; with --all, if the ranks\n" +
+			"cannot all use one together.\n\n" + cmdline.Examples("paiinit rdma", "paiinit rdma --all --json"),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{
-				Name: "all", Usage: "print one table for all ranks of the running job, and the verdict on them",
-			},
+			&cli.BoolFlag{Name: "all", Usage: "print one table for all ranks of the running job"},
 			&cli.StringFlag{Name: "root", Usage: "`DIR` with sys/, dev/ and proc/ of another container", Value: "/"},
 		},
 		Action: func(c *cli.Context) error {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -49,8 +50,11 @@ func remoteShell(args, environ []string) int {
 		complain("%s, an ssh for the ranks of a job", version)
 		return 0
 	}
+	if err != nil {
+		err = &usageError{Err: err}
+	}
 	if err := cmp.Or(err, dirErr); err != nil {
-		complain("%v", err)
+		complainOf(err, "rsh", nil)
 		return statusUsage
 	}
 	c := rsh.Caller{
@@ -79,11 +83,11 @@ func isForeign(inv rsh.Invocation, socket string, err error, hasSecret bool) boo
 // direct returns connections for a container in which no paiinit runs, inside or outside of the job. It derives the
 // keys from the job's secret, and finds a host with the variables about the job or by its name in the network.
 func direct(ctx context.Context, environ []string, secretFile string, port int) (*rsh.Pool, rsh.Agent, error) {
-	job, _, err := readJob(ctx, environ, nil)
+	job, _, err := identify.Job(ctx, environ, nil)
 	if err != nil {
 		return nil, rsh.Agent{}, err
 	}
-	keys, _, err := findKeys(secretFile, []byte(launch.Value(environ, secretVariable)), &job)
+	keys, _, err := identify.Keys(secretFile, []byte(launch.Value(environ, secretVariable)), &job)
 	if keys == nil {
 		unknown := errors.New("the job's secret is unknown here; use --secret-file FILE")
 		return nil, rsh.Agent{}, cmp.Or(err, unknown)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/pid1"
@@ -38,6 +40,9 @@ func run(args []string, agent pid1.Agent) int {
 	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
+		if len(args) == 1 && isSingle(ctx, agent.Environ) {
+			return &bareError{}
+		}
 		s.stderr, s.unnamed = stderr, stderr.Logger(s.logTo(agent.Environ))
 		var err error
 		status, err = launchJob(ctx, s, agent)
@@ -49,25 +54,42 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	log := s.unnamed
-	if log == nil {
-		s.logFormat = launch.Value(agent.Environ, cmdline.Twin("log-format"))
-		log = stderr.Logger(s.logTo(agent.Environ))
+	log := cmp.Or(s.unnamed, slog.New(slog.DiscardHandler))
+	o := rendezvous.Outcome{
+		Status: status, Reason: err.Error(), Next: hint(err, "run", s.command), After: time.Since(begin),
 	}
-	s.stderr = stderr
-	next := hint(err, s.command)
-	if is[*usageError](err) || is[*statedir.RunningError](err) || is[*statedir.SeveralError](err) {
-		stderr.Ending() // no job has failed; a running paiinit owns the termination message
-		log.Error(err.Error(), "phase", "exit", "status", status, "hint", next)
-		return status
-	}
-	o := rendezvous.Outcome{Status: status, Reason: err.Error(), Next: next, After: time.Since(begin)}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		o = ended.Outcome
 		o.After = cmp.Or(o.After, time.Since(begin))
 	}
-	s.sayOutcome(agent.Environ, log, log.Error, o)
+	beside := is[*statedir.RunningError](err) || is[*statedir.SeveralError](err)
+	if !beside { // the running paiinit owns the termination message
+		s.writeTermination(agent.Environ, log, o)
+	}
+	stderr.Ending()
+	typo := (is[*launch.LookError](err) || beside) && len(s.command) > 0 && mistyped(s.command[0]) != ""
+	switch {
+	case is[*bareError](err):
+		_, _ = stderr.Write([]byte(cmdline.Bare))
+	case s.stderr == nil || typo: // a person is typing
+		complainOf(err, "run", s.command)
+	case is[*usageError](err) || beside: // no job has failed
+		log.Error(err.Error(), "phase", "exit", "status", status, "hint", o.Next)
+	default:
+		sayOutcome(log.Error, o)
+	}
 	return status
+}
+
+// bareError says that there is nothing to do: the command line has no word, and nothing tells about a job.
+type bareError struct{}
+
+func (*bareError) Error() string { return "no COMMAND given, and nothing here tells about a job" }
+
+// isSingle reports whether nothing tells about a job.
+func isSingle(ctx context.Context, environ []string) bool {
+	job, _, err := identify.Job(ctx, environ, nil)
+	return err == nil && job.System == "single"
 }
 
 // is reports whether an error is of type E, or wraps one.
@@ -86,7 +108,7 @@ func statusOf(err error) int {
 		refusal *localapi.Refusal
 	)
 	switch {
-	case is[*usageError](err), is[*statedir.RunningError](err), is[*statedir.SeveralError](err):
+	case is[*usageError](err), is[*bareError](err), is[*statedir.RunningError](err), is[*statedir.SeveralError](err):
 		return statusUsage
 	case is[*envspec.VarError](err), is[*rendezvous.ConflictError](err):
 		return statusConfig
@@ -115,11 +137,13 @@ func statusOf(err error) int {
 	return statusUnmendable
 }
 
-// hint returns what a person can do about an error; command is COMMAND, if there is one.
-func hint(err error, command []string) string {
+// hint returns what a person can do about an error of a command of this program; command is COMMAND, if there is one.
+func hint(err error, asked string, command []string) string {
 	var (
 		missing *rendezvous.MissingError
 		look    *launch.LookError
+		usage   *usageError
+		advised *advisedError
 	)
 	switch {
 	case is[*statedir.RunningError](err):
@@ -128,8 +152,12 @@ func hint(err error, command []string) string {
 		}
 		return "paiinit status asks the running paiinit; run a command beside the job without paiinit; " +
 			"give another job a name (--job)"
-	case is[*usageError](err):
-		return "see paiinit run --help"
+	case errors.As(err, &advised):
+		return advised.advice
+	case errors.As(err, &usage) && usage.Meant != "":
+		return fmt.Sprintf("did you mean %s? see paiinit %s --help", usage.Meant, asked)
+	case usage != nil:
+		return fmt.Sprintf("see paiinit %s --help", asked)
 	case is[*secretError](err):
 		return "make a secret with: head -c 32 /dev/urandom | base64; give the same one to every container: " +
 			"--secret-file FILE (or PAIINIT_SECRET_FILE), such as a mounted Kubernetes or docker secret; " +
@@ -163,17 +191,17 @@ func passThrough(args, environ []string) int {
 	var s settings
 	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
 	if err := app.Run(runArgs(args)); err != nil {
-		complain("%v", err)
+		complainOf(err, "run", nil)
 		return statusOf(err)
 	}
 	if len(s.command) == 0 {
-		complain("no COMMAND given: %s is set, so this process is inside a launched rank and only runs COMMAND",
+		complain("no COMMAND given\nhint: %s is set, so this process is inside a launched rank and only runs COMMAND",
 			envspec.Nested(environ))
 		return statusUsage
 	}
 	if ignored := ignoredFlags(args, environ); len(ignored) > 0 {
-		complain("%s has no effect here, because a running paiinit has started this command; give it to that paiinit",
-			strings.Join(ignored, " "))
+		complain("%s has no effect here, because a running paiinit has started this command\n"+
+			"hint: give it to that paiinit", strings.Join(ignored, " "))
 	}
 	dir, err := os.Getwd()
 	if err != nil {
@@ -182,10 +210,7 @@ func passThrough(args, environ []string) int {
 	}
 	path, err := launch.Look(s.command[0], environ, dir)
 	if err != nil {
-		complain("%v", err)
-		if meant := didYouMean(s.command[0]); meant != "" {
-			complain("hint: %s", meant)
-		}
+		complainOf(&advisedError{err, didYouMean(s.command[0])}, "run", nil)
 		return statusOf(err)
 	}
 	err = syscall.Exec(path, s.command, launch.Without(environ, []launch.Var{{Name: secretVariable}}))

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,8 +14,10 @@ import (
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
@@ -38,10 +41,12 @@ type settings struct {
 	command []string // COMMAND ARG...
 	dir     string   // working directory at start, which COMMAND gets; "" = unknown
 
-	job map[string]string // flags about the job, by PAIINIT_ variable
+	job     map[string]string // flags about the job, by PAIINIT_ variable
+	unknown []string          // variables that look like one of paiinit's and are none
 
 	timeout  time.Duration
 	stateDir string
+	report   string // directory; "" = none
 
 	loginSettings
 	commandSettings
@@ -71,6 +76,8 @@ type commandSettings struct {
 	networkHints string
 	rdma         string
 	ssh          string
+	compare      string // --check
+	preflight    string
 }
 
 // usageError is a mistake on the command line.
@@ -78,56 +85,49 @@ type usageError = cmdline.UsageError
 
 // jobFlags returns the flags about the job. Package envspec reads their twins.
 func jobFlags() []cli.Flag {
-	return []cli.Flag{
-		cmdline.Text(nil, "system", "NAME", "name of the scheduler, if the detected one is wrong", ""),
-		cmdline.Text(nil, "job", "ID", "ID of the job, the same in all its containers", ""),
-		cmdline.Text(nil, "attempt", "ID", "ID of this attempt of the job, the same in all its containers", ""),
+	return append(cmdline.In(cmdline.Who,
 		cmdline.Text(nil, "role", "NAME", "role of this container, such as worker", ""),
 		cmdline.Text(nil, "index", "NUMBER", "index of this container within its role, from 0", ""),
 		cmdline.Text(nil, "rank", "NUMBER", "rank of this container within the job, from 0", ""),
 		cmdline.Text(nil, "size", "NUMBER", "number of containers of the job", ""),
-		cmdline.Text(nil, "peers", "LIST", "containers of the job: HOST[:PORT],... or @FILE or dns:NAME,dns:NAME", ""),
+		cmdline.Text(nil, "peers", "LIST", "all containers: HOST[:PORT],... @FILE or dns:NAME", ""),
 		cmdline.Text(nil, "slots", "NUMBER", "number of processes that a launcher may start here", ""),
-		cmdline.Text(nil, "port", "NUMBER", "port for SSH and gossip, TCP and UDP",
-			"the scheduler's ssh port, else 12345; 12345 to 12408 under Slurm"),
-	}
+		cmdline.Text(nil, "job", "ID", "ID of the job, the same in all its containers", ""),
+		cmdline.Text(nil, "attempt", "ID", "ID of this attempt, the same in all its containers", ""),
+		cmdline.Text(nil, "system", "NAME", "name of the scheduler, if the detected one is wrong", ""),
+	), cmdline.In(cmdline.Network,
+		cmdline.Text(nil, "port", "NUMBER", "port, TCP and UDP", "the scheduler's or 12345"),
+	)...)
 }
 
 // ownFlags returns the flags of run about paiinit itself, which set s. An empty twin means the default.
 func ownFlags(s *settings) []cli.Flag {
-	return []cli.Flag{
-		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret, or the secret itself in "+
-			"PAIINIT_SECRET; make one with: head -c 32 /dev/urandom | base64", ""),
-		cmdline.Bool(&s.insecure, "insecure",
-			"run without a secret: every host that reaches the port and knows the job's ID can join"),
-		cmdline.Text(&s.keysFile, "authorized-keys", "FILE",
-			"file with keys of people who may log in from outside: shell, commands, scp, sftp", ""),
-		cmdline.Choice(&s.people, "people", "WHERE", "where people who have logged in may run commands: "+
-			"job (on all ranks) or local (in this container only)", peopleJob, peopleLocal),
-		cmdline.Bool(&s.sameLauncher, "require-same-launcher",
-			"refuse to launch if ranks have different versions of mpirun or mpiexec"),
-		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used fewer hosts than it was asked to"),
-		cmdline.Duration(&s.timeout, "timeout", "how long to wait for all ranks (0 = forever)", 10*time.Minute, "10m"),
-		cmdline.Duration(&s.grace, "grace", "how long COMMAND may go on after SIGTERM before it gets SIGKILL "+
-			"(0 = SIGKILL at once)", 8*time.Second, "8s"),
+	return slices.Concat(cmdline.In(cmdline.What,
 		cmdline.Choice(&s.exec, "exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
-		cmdline.Choice(&s.signal, "signal", "TARGET", "which processes get signals: "+
-			"leader (COMMAND alone, through shells) or group (its whole process group)", signalLeader, signalGroup),
-		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job once all their commands have exited with 0, "+
-			"such as chief,worker; or rank0", "all but ps, server and evaluator"),
-		cmdline.Choice(&s.networkHints, "network-hints", "MODE",
-			"whether to tell launchers and libraries which network the ranks share: auto or off", hintsAuto, hintsOff),
-		cmdline.Choice(&s.rdma, "rdma", "MODE", "whether to use verbs devices: auto, require or off",
-			rdmaAuto, rdmaRequire, rdmaOff),
-		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in the job's PATH: "+
-			"own (hands hosts outside of the job to the image's ssh) or image", sshOwn, sshImage),
-		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "format of the log: text (for people), logfmt or json",
-			string(joblog.FormatText), string(joblog.FormatLogfmt), string(joblog.FormatJSON)),
-		cmdline.Choice(new(string), "log-level", "LEVEL",
-			"least severe level that is logged: debug, info, warn or error", "info", "debug", "warn", "error"),
-		cmdline.Text(&s.stateDir, "state-dir", "DIR", "directory for the host list and the agent's socket",
-			"/run/paiinit, or a directory of this job in /dev/shm or TMPDIR"),
-	}
+		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
+		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
+		cmdline.Choice(&s.compare, "check", "MODE", "differences of the ranks: warn, require (none) or off",
+			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
+		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
+		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
+	), cmdline.In(cmdline.Network,
+		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret (or PAIINIT_SECRET)", ""),
+		cmdline.Bool(&s.insecure, "insecure", "no secret: every host that reaches the port can join"),
+		cmdline.Text(&s.keysFile, "authorized-keys", "FILE", "keys of people who may log in from outside", ""),
+		cmdline.Choice(&s.people, "people", "WHERE", "where they may run: job or local", peopleJob, peopleLocal),
+		cmdline.Choice(&s.networkHints, "network-hints", "MODE", "set launchers' network: auto or off", hintsAuto, hintsOff),
+		cmdline.Choice(&s.rdma, "rdma", "MODE", "verbs devices: auto, require or off", rdmaAuto, rdmaRequire, rdmaOff),
+	), cmdline.In(cmdline.End,
+		cmdline.Duration(&s.grace, "grace", "time from SIGTERM to SIGKILL, 0 = none", 8*time.Second, "8s"),
+		cmdline.Choice(&s.signal, "signal", "TARGET", "what gets signals: leader or group", signalLeader, signalGroup),
+		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job (with --exec all), or rank0", ""),
+		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
+	), cmdline.In(cmdline.Log,
+		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text, logfmt or json", "text", "logfmt", "json"),
+		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error", "info", "debug", "warn", "error"),
+		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
+		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
+	))
 }
 
 // logTo returns a handler that writes the log to w as the settings and the terminal on standard error want it.
@@ -144,6 +144,7 @@ func (s *settings) complete(c *cli.Context) error {
 	s.command, s.job = c.Args().Slice(), givenJobFlags(c)
 	s.dir, _ = os.Getwd() // a caller that needs it reports the error
 	s.keysFile, s.stateDir = s.absolute(s.keysFile), s.absolute(s.stateDir)
+	s.report = s.absolute(s.report)
 	until := s.until
 	s.until = untilOf(until)
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
@@ -180,38 +181,43 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
+// launching completes a command that takes the flags of run and a COMMAND.
+func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
+	command.ArgsUsage, command.Flags = "[--] COMMAND [ARG...]", append(jobFlags(), ownFlags(&s)...)
+	command.Before = func(c *cli.Context) error {
+		twin := func(variable string) string { return launch.Value(environ, variable) }
+		return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
+	}
+	command.Action = func(c *cli.Context) error {
+		if err := s.complete(c); err != nil {
+			return err
+		}
+		s.unknown = inspect.Unknown(environ, func() []string { return cmdline.Twins(command.Flags) }, cmdline.Closest)
+		return action(c, s)
+	}
+	return command
+}
+
+func newApp(environ []string, action func(context.Context, settings) error) *cli.App {
 	commands := append([]*cli.Command{
+		launching(environ, &cli.Command{
+			Name: "run", Usage: "wait for all ranks, then run COMMAND; the default command",
+			Description: "Each flag has a variable, such as PAIINIT_LOG_LEVEL. More: docs/commands.md\n\n" +
+				cmdline.RunExamples(),
+		}, func(c *cli.Context, s settings) error { return action(c.Context, s) }),
 		{
-			Name: "run",
-			Usage: "wait for all ranks, then run COMMAND on rank 0, or with --exec all on every rank " +
-				"(the default command)",
-			ArgsUsage: "[--] COMMAND [ARG...]",
-			Flags:     append(jobFlags(), ownFlags(&s)...),
-			Before: func(c *cli.Context) error {
-				twin := func(variable string) string { return launch.Value(environ, variable) }
-				return cmdline.SetTwins(c, ownFlags(new(settings)), twin)
-			},
-			Action: func(c *cli.Context) error {
-				if err := s.complete(c); err != nil {
-					return err
-				}
-				return action(c.Context, s)
-			},
-		},
-		{
-			Name: "rsh", ArgsUsage: "HOST [COMMAND...]",
-			Usage: "run a command or a shell on another rank; also under the names ssh and rsh",
+			Name: "rsh", Usage: "run a command or a shell on another rank, like ssh", CustomHelpTemplate: rsh.Help,
 		},
 		eachCommand(environ),
 		envCommand(environ),
+		checkCommand(environ),
 		rdmaCommand(environ),
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
 	}, questions(environ)...)
 	for _, c := range commands {
-		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [options] " + c.ArgsUsage)
+		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [FLAGS] " + c.ArgsUsage)
 		c.Flags = append(c.Flags, cmdline.Help())
 		c.HideHelp, c.OnUsageError = true, cmdline.OnUsageError
 		c.Subcommands = []*cli.Command{} // with nil, the library takes the words for help topics
@@ -221,18 +227,16 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 			}
 		}
 	}
-	return &cli.App{
-		Name:  "paiinit",
-		Usage: "start a distributed job once all its containers are present, and end them all with the same status",
-		UsageText: "paiinit [run] [FLAGS] [--] COMMAND [ARG...]\n" +
-			"paiinit rsh HOST COMMAND...\npaiinit each [--ranks LIST] -- COMMAND...\n" +
-			"paiinit status | wait | barrier NAME | hosts | hostfile\npaiinit env | rdma [--json] | version",
+	app := &cli.App{
+		Name:                 "paiinit",
 		HideHelp:             true,
 		Flags:                []cli.Flag{cmdline.Help()},
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {},
 		OnUsageError:         cmdline.OnUsageError,
-		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowSubcommandHelp(c) },
+		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowAppHelp(c) },
 		Commands:             commands,
 	}
+	cmdline.SetHelp(app)
+	return app
 }

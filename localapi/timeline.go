@@ -1,0 +1,79 @@
+package localapi
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Timeline is what happened to each rank, by rank 0's clock, in this container's time of day.
+type Timeline struct {
+	Now    time.Time  `json:"now"`
+	Job    string     `json:"job"`
+	Ranks  []Times    `json:"ranks"`
+	Ended  bool       `json:"ended"`
+	Status int        `json:"status"` // of the job, if Ended
+	Reason string     `json:"reason"` // its first cause, if Ended
+	Facts  [][]string `json:"facts"`  // name and value
+	Drift  [][]string `json:"drift"`  // a fact, one of its values, and the ranks that have this value
+}
+
+// Times are the events of one rank. Zero = it has not happened, or is not known.
+type Times struct {
+	Rank      int       `json:"rank"` // -1 = not agreed yet
+	Name      string    `json:"alias"`
+	Started   time.Time `json:"started,omitzero"`   // its container
+	Resolved  time.Time `json:"resolved,omitzero"`  // its name
+	Heard     time.Time `json:"heard,omitzero"`     // rank 0 first knew of it
+	Reachable time.Time `json:"reachable,omitzero"` // rank 0 was connected to it
+	Committed time.Time `json:"committed,omitzero"` // it had acknowledged the list of ranks
+	Launched  time.Time `json:"launched,omitzero"`  // it was told to go; on rank 0: the command was started
+	Session   time.Time `json:"session,omitzero"`   // a launcher's first session on it
+	Ended     time.Time `json:"ended,omitzero"`
+	Lost      bool      `json:"lost,omitempty"`
+	Reason    string    `json:"reason,omitempty"` // why it is missing or lost
+}
+
+const askTimeline = "timeline"
+
+// Timeline asks what happened to each rank.
+func (c Client) Timeline(ctx context.Context) (*Timeline, error) {
+	a, err := c.ask(ctx, request{Ask: askTimeline})
+	if err == nil && a.Timeline == nil {
+		err = errors.New("reading the answer of paiinit: the timeline is missing")
+	}
+	return a.Timeline, err
+}
+
+// Address returns host and port, as far as they are known.
+func (r *Rank) Address() string {
+	if r.Port <= 0 {
+		return r.Host
+	}
+	return net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
+}
+
+// Equipment describes what the rank has, as far as it is known.
+func (r *Rank) Equipment() string {
+	var parts []string
+	if r.Slots >= 0 {
+		parts = append(parts, plural(r.Slots, "slot"))
+	}
+	if r.GPUs > 0 {
+		parts = append(parts, plural(r.GPUs, "GPU"))
+	}
+	if r.Fabric != "" {
+		parts = append(parts, r.Fabric)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
+}
