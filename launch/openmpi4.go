@@ -225,7 +225,8 @@ func openMPIReport(lines []string, b *Blame) bool {
 		})
 		return true
 	}
-	const missing = `was unable to (?:find the specified executable file|launch the specified application as it could ` +
+	const missing = `was unable to (?:find the specified executable file|` +
+		`launch the specified application as it could ` +
 		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`
 	if m := match(missing); m != nil {
 		b.set(Blame{Cause: m[2] + m[3] + " was not found on " + m[1] + m[4] + ", or cannot be executed there"})
