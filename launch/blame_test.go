@@ -117,7 +117,8 @@ func TestText(t *testing.T) {
 	}
 	require.Equal(t, "the job has ended, status 0, after 41s: well",
 		Outcome{Reason: "well", After: 41e9}.Text(0))
-	require.Equal(t, "JOB FAILED, status 77, after 0.4s\n  no secret", Outcome{Status: 77, Reason: "no secret", After: 4e8}.Text(0))
+	require.Equal(t, "JOB FAILED, status 77, after 0.4s\n  no secret",
+		Outcome{Status: 77, Reason: "no secret", After: 4e8}.Text(0))
 }
 
 func TestClean(t *testing.T) {
@@ -141,24 +142,24 @@ func TestScene(t *testing.T) {
 		r    Result
 		ooms []OOM
 	}{
-		{"rank 0's command x on w0 ended with status 0", Result{Tail: []string{"fine"}}, nil},
-		{"rank 0's command x on w0 ended with status 3", Result{Code: 3, Tail: []string{"a", "b"}}, nil},
-		{"rank 0's command x on w0 ended with status 137 (SIGKILL)", Result{Code: 137}, nil},
+		{"rank 0's command x ended with status 0", Result{Tail: []string{"fine"}}, nil},
+		{"rank 0's command x ended with status 3 on w0", Result{Code: 3, Tail: []string{"a", "b"}}, nil},
+		{"rank 0's command x ended with status 137 (SIGKILL) on w0", Result{Code: 137}, nil},
 		{
-			"rank 0's command x on w0 was killed by SIGKILL: out of memory, 1 kill in its cgroup",
+			"rank 0's command x was killed by SIGKILL on w0: out of memory, 1 kill in its cgroup",
 			Result{Signal: syscall.SIGKILL}, []OOM{{"w0", 1}},
 		},
 		{
-			"rank 0's command x on w0 ended with status 1; out of memory, 2 kills in the cgroup of w1",
+			"rank 0's command x ended with status 1 on w0; out of memory, 2 kills in the cgroup of w1",
 			Result{Code: 1}, []OOM{{"w1", 2}},
 		},
-		{"rank 0's command x on w0 ended with status 0 after SIGTERM", Result{Forwarded: syscall.SIGTERM}, nil},
+		{"rank 0's command x ended with status 0 after SIGTERM", Result{Forwarded: syscall.SIGTERM}, nil},
 		{
-			"rank 0's command x on w0 was stopped by SIGTERM",
+			"rank 0's command x was stopped by SIGTERM on w0",
 			Result{Signal: syscall.SIGTERM, Forwarded: syscall.SIGTERM}, nil,
 		},
 		{
-			"rank 0's command x on w0 was killed by SIGKILL after SIGTERM",
+			"rank 0's command x was killed by SIGKILL after SIGTERM on w0",
 			Result{Signal: syscall.SIGKILL, Forwarded: syscall.SIGTERM}, nil,
 		},
 		{"MPI rank 4 on w2 (10.0.0.7) was killed by SIGKILL", blamed, nil},

@@ -108,21 +108,26 @@ func quotation(title, text string, most int) (lines []string) {
 
 // fit returns a section with as many of its last lines as have room.
 func fit(section []string, room int) string {
-	for len(section) > 1 && len(onLines(section)) > room {
-		section = append(section[:1:1], section[2:]...)
-	}
-	if len(section) < 2 {
+	if len(section) == 0 {
 		return ""
 	}
-	return onLines(section)
+	first := len(section)
+	for room -= len(section[0]) + 1; first > 1 && len(section[first-1]) < room; first-- {
+		room -= len(section[first-1]) + 1
+	}
+	if first == len(section) {
+		return ""
+	}
+	return onLines(section[:1]) + onLines(section[first:])
 }
 
 // onLines puts each line on a line of its own.
-func onLines(lines []string) (text string) {
+func onLines(lines []string) string {
+	var b strings.Builder
 	for _, l := range lines {
-		text += "\n" + strings.TrimRight(l, " ")
+		b.WriteString("\n" + strings.TrimRight(l, " "))
 	}
-	return text
+	return b.String()
 }
 
 func after(d time.Duration) string {

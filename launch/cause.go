@@ -88,9 +88,6 @@ func (s Scene) cause(name string, r Result, ooms []OOM) string {
 // command says how the command itself ended.
 func (s Scene) command(name string, r Result) string {
 	text := fmt.Sprintf("rank %d's command %s ", s.Rank, name)
-	if s.Place != "" {
-		text += "on " + s.Place + " "
-	}
 	switch r.Signal {
 	case 0:
 		text += endedWith(r.Code)
@@ -101,6 +98,9 @@ func (s Scene) command(name string, r Result) string {
 	}
 	if r.Forwarded != 0 && r.Forwarded != r.Signal {
 		text += " after " + SignalName(int(r.Forwarded))
+	}
+	if s.Place != "" && r.Status() != 0 {
+		text += " on " + s.Place
 	}
 	return text
 }
@@ -142,8 +142,8 @@ func kills(n int) string {
 	return fmt.Sprintf("%d kills", n)
 }
 
-// OOMKills returns a function that returns how many processes of this container's cgroup the OOM killer has killed since
-// the call of OOMKills.
+// OOMKills returns a function that returns how many processes of this container's cgroup the OOM killer has killed
+// since the call of OOMKills.
 func OOMKills(root fs.FS) func() int {
 	before := oomKills(root)
 	return func() int { return oomKills(root) - before }

@@ -133,8 +133,8 @@ func lacksHorovodInterface(script []byte) bool {
 }
 
 // horovodBlames reads the error with which horovodrun --gloo ends (horovod/runner/gloo_run.py, launch_gloo), with
-// Horovod's traceback, and what it prints when a process ends. With Open MPI, mpirun reports the failure, and horovodrun
-// only mpirun's status. Elastic jobs name "host[slot]" instead of the rank.
+// Horovod's traceback, and what it prints when a process ends. With Open MPI, mpirun reports the failure, and
+// horovodrun only mpirun's status. Elastic jobs name "host[slot]" instead of the rank.
 func horovodBlames(p *printed, b *Blame) {
 	for i := range p.find(`^RuntimeError: Horovod detected that one or more processes exited with non-zero status`) {
 		begin, end := i, i+1

@@ -175,8 +175,8 @@ func (t *tail) unmarked(lines []string) unmarked {
 	return u
 }
 
-// unmark removes the mark of a process from a line. Open MPI and hydra repeat it within a line that the process wrote in
-// several pieces.
+// unmark removes the mark of a process from a line. Open MPI and hydra repeat it within a line that the process wrote
+// in several pieces.
 func unmark(line, name string) string {
 	if name == "" {
 		return line

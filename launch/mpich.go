@@ -133,7 +133,8 @@ func isRule(line string) bool { return len(line) >= 40 && strings.Trim(line, "="
 // isEpilogue reports whether a line belongs to the text below the banner.
 func isEpilogue(line string) bool {
 	for _, begin := range []string{
-		"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: ", "This typically refers to a problem with your application.",
+		"YOUR APPLICATION TERMINATED WITH THE EXIT STRING: ",
+		"This typically refers to a problem with your application.",
 		"Please see the FAQ page for debugging suggestions", "   Intel(R) MPI Library troubleshooting guide:",
 	} {
 		if strings.HasPrefix(line, begin) {

@@ -155,8 +155,9 @@ func openMPIBlames(p *printed, b *Blame) {
 	if b.Process == "" { // a report of which the beginning or the end has been lost
 		openMPIReport(p.lines[max(0, len(p.lines)-20):], b)
 	}
-	p.claimAll(`^\d+ total processes (?:killed|failed to start)|^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help ` +
-		`message |^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 |ORTE_ERROR_LOG: .*/show_help\.c at line`)
+	p.claimAll(`^\d+ total processes (?:killed|failed to start)|` +
+		`^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help message |` +
+		`^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 |ORTE_ERROR_LOG: .*/show_help\.c at line`)
 	// 4.1 loses the text about MPI_Abort if it runs with --tag-output.
 	const fatal = `\*\*\* (?:An error occurred in (\S+)|(MPI_ERR_\w+: .*))`
 	var where []string
@@ -193,7 +194,8 @@ func openMPIReport(lines []string, b *Blame) bool {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Signal: syscall.Signal(number(m[3]))})
 		return true
 	}
-	if m := match(`The first process to do so was: Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\] Exit code: (\d+)`); m != nil {
+	const exited = `The first process to do so was: Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\] Exit code: (\d+)`
+	if m := match(exited); m != nil {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Status: number(m[2])})
 		return true
 	}
@@ -223,8 +225,10 @@ func openMPIReport(lines []string, b *Blame) bool {
 		})
 		return true
 	}
-	if m := match(`was unable to (?:find the specified executable file|launch the specified application as it could ` +
-		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`); m != nil {
+	const missing = `was unable to (?:find the specified executable file|` +
+		`launch the specified application as it could ` +
+		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`
+	if m := match(missing); m != nil {
 		b.set(Blame{Cause: m[2] + m[3] + " was not found on " + m[1] + m[4] + ", or cannot be executed there"})
 		return true
 	}

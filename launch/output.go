@@ -11,8 +11,8 @@ type output struct {
 	since    int64 // the size of file when the command was started
 }
 
-// newOutput puts pipes in place of stderr, and of stdout if it is a pipe: launchers report on either. A stdout that is a
-// regular file is read at the end.
+// newOutput puts pipes in place of stderr, and of stdout if it is a pipe: launchers report on either. A stdout that is
+// a regular file is read at the end.
 func newOutput(c Command, files []*os.File) (*output, error) {
 	o := &output{lines: c.TailLines, file: files[1]}
 	if c.TailLines == 0 {

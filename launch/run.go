@@ -28,8 +28,8 @@ type Command struct {
 	// Stdin, Stdout and Stderr become those of the command; nil means /dev/null. Run does not close them.
 	Stdin, Stdout, Stderr *os.File
 	// TailLines is the number of last lines of stderr to keep for Result.Tail. If 0, the command gets Stderr itself, so
-	// that a terminal stays a terminal. Otherwise every byte is copied to Stderr as soon as it arrives; so is Stdout if it
-	// is a pipe.
+	// that a terminal stays a terminal. Otherwise every byte is copied to Stderr as soon as it arrives, and so is
+	// Stdout if it is a pipe.
 	TailLines int
 	TailHosts []string      // names of hosts, because pdsh prefixes each line with the name of the host that wrote it
 	Grace     time.Duration // between SIGTERM and SIGKILL
@@ -62,8 +62,8 @@ type Result struct {
 	OwnTail bool
 	Stdout  []string // the same for stdout, if it is a pipe or a regular file
 	Blame   Blame    // what a launcher reported about the failure
-	// Unread is the number of bytes at the end of stderr and stdout that were dropped, because no reader took them within
-	// a moment after the end; those of stdout only after a signal.
+	// Unread is the number of bytes at the end of stderr and stdout that were dropped, because no reader took them
+	// within a moment after the end; those of stdout only after a signal.
 	Unread int
 }
 

@@ -300,7 +300,8 @@ func TestSupervisorJudges(t *testing.T) {
 				j.Failed(Failure{Host: "b", Command: anOrted, Stage: "session", Running: true})
 			},
 			Ending{Absent: none},
-			Outcome{Status: 75, Reason: "the launcher's daemon on b was lost; rank 0's command mpirun ended with status 0"},
+			Outcome{Status: 75, Reason: "the launcher's daemon on b was lost; " +
+				"rank 0's command mpirun ended with status 0"},
 		},
 		"0 although a rank is gone": {
 			"mpirun x", nil, Ending{Absent: lost},
@@ -331,11 +332,13 @@ func TestSupervisorJudges(t *testing.T) {
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{Status: 75, Reason: "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: gone; " +
+				"rank 0's command mpirun ended with status 1 after SIGTERM"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},
-			Outcome{Status: 75, Reason: "b wants it; rank 1 (b) was lost: gone; rank 0's command train ended with status 0"},
+			Outcome{Status: 75, Reason: "b wants it; rank 1 (b) was lost: gone; " +
+				"rank 0's command train ended with status 0"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

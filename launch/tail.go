@@ -22,8 +22,8 @@ const (
 	maxOriginLine = 512
 )
 
-// recentBytes is how much of the end of a stream is kept, at least. A launcher's report may be followed by as much output
-// of the ranks that it ends.
+// recentBytes is how much of the end of a stream is kept, at least: the ranks that a launcher ends may print much after
+// its report.
 const recentBytes = 64 << 10
 
 // tail copies stderr or stdout of a command and remembers its last lines. A nil *tail does nothing.
@@ -173,7 +173,7 @@ func (t *tail) pass(p []byte) (open bool) {
 	return true
 }
 
-// writeSome writes at least one byte. It waits where another process has made the file non-blocking. os.File.Write would
+// writeSome writes at least one byte. It waits if another process has made the file non-blocking. os.File.Write would
 // end this process at a closed stdout.
 func writeSome(out *os.File, p []byte) (int, error) {
 	fd := int(out.Fd())

@@ -54,7 +54,8 @@ func TestTailKeepsTheCulprit(t *testing.T) {
 	}
 	traceback := []string{"[2]<stderr>:Traceback (most recent call last):", "[2]<stderr>:ValueError: the rank's own"}
 	rule := strings.Repeat("-", 74)
-	gloo := append(many("  File driver.py ", 10), "RuntimeError: Horovod detected that one or more processes exited with non-zero status",
+	gloo := append(many("  File driver.py ", 10),
+		"RuntimeError: Horovod detected that one or more processes exited with non-zero status",
 		"Process name: 2", "Exit code: 1")
 	for name, tt := range map[string]struct{ lines, want []string }{
 		"gloo": {

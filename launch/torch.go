@@ -70,14 +70,14 @@ func torchrunBlames(p *printed, b *Blame) {
 		for _, l := range p.lines[min(root, end):end] {
 			key, value, _ := strings.Cut(strings.TrimSpace(l), ":")
 			word, _, _ := strings.Cut(strings.TrimSpace(value), " ")
-			switch key = strings.TrimSpace(key); {
-			case key == "host":
+			switch strings.TrimSpace(key) {
+			case "host":
 				host = word
-			case key == "rank":
+			case "rank":
 				rank = word
 				_, local, _ = strings.Cut(value, "local_rank: ")
 				local = strings.TrimSuffix(strings.TrimSpace(local), ")")
-			case key == "exitcode":
+			case "exitcode":
 				code = word
 			}
 		}
@@ -88,7 +88,8 @@ func torchrunBlames(p *printed, b *Blame) {
 		}
 	}
 	// torch/distributed/elastic/multiprocessing/api.py and torch/distributed/run.py
-	p.claimAll(`torch/distributed/elastic/multiprocessing/api\.py:\d+\] (?:Sending process \d+ closing signal|failed )` +
+	p.claimAll(`torch/distributed/elastic/multiprocessing/api\.py:\d+\] ` +
+		`(?:Sending process \d+ closing signal|failed )` +
 		`|torch/distributed/elastic/agent/server/api\.py:\d+\] ` +
 		`|torch/distributed/elastic/multiprocessing/errors/error_handler\.py:\d+\] no error file defined ` +
 		`|torch/distributed/run\.py:\d+\] (?:\*+|Setting OMP_NUM_THREADS .*)?$`)

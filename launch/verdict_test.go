@@ -275,7 +275,8 @@ func TestVerdictOrders(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
 	end := func(rank, status, ms int, stopped bool) End {
-		return End{Rank: rank, At: at(ms), Stopped: stopped, Outcome: Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}}
+		o := Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}
+		return End{Rank: rank, At: at(ms), Stopped: stopped, Outcome: o}
 	}
 	newVerdict := func() *Verdict { return &Verdict{Ranks: withServer(), LostStatus: 75} }
 

@@ -128,7 +128,8 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"done", message{Type: done, Outcome: &Outcome{}}},
 		{"done-last", message{Type: done, Record: &zero, Outcome: o, Last: true}},
 		{"done-failure", message{Type: done, Outcome: &Outcome{
-			Status: 137, Reason: "MPI rank 4 was killed", After: 192 * time.Minute, Stderr: "a\nb", Stdout: "c", Own: true,
+			Status: 137, Reason: "MPI rank 4 was killed", After: 192 * time.Minute,
+			Stderr: "a\nb", Stdout: "c", Own: true,
 			Next: "kubectl logs worker-2",
 		}}},
 		{"done-ack", message{Type: doneAck}},
