@@ -65,6 +65,8 @@ type target struct {
 	tried   bool           // a dial has failed since begun
 	spare   *message       // its registration, if it came when all ranks were present
 	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	own     string         // name of the container at a seed's address (Config.NameOf)
+	asked   bool           // for own
 	rival   bool           // it answers, but follows another coordinator
 	since   time.Time      // when its connection was lost
 	gone    bool           // after the launch: it cannot come back
@@ -264,7 +266,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
-		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
+		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
@@ -344,7 +346,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 
 // dismissal answers a container that has no part in the launch.
 func dismissal(status int, reason string) message {
-	return message{Type: done, Last: true, Outcome: &Outcome{status, reason}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: reason}}
 }
 
 func (n *Node) noPlace() message {
@@ -440,5 +442,5 @@ func (c *coordinator) nameOf(t *target) string {
 	case t.peer != nil:
 		return t.peer.display()
 	}
-	return strings.TrimPrefix(t.key, "@")
+	return Display(t.own, strings.TrimPrefix(t.key, "@"))
 }

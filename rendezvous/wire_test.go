@@ -127,6 +127,10 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"ended-leaves", message{Type: ended, Record: &one, Outcome: o}},
 		{"done", message{Type: done, Outcome: &Outcome{}}},
 		{"done-last", message{Type: done, Record: &zero, Outcome: o, Last: true}},
+		{"done-failure", message{Type: done, Outcome: &Outcome{
+			Status: 137, Reason: "MPI rank 4 was killed", After: 192 * time.Minute, Stderr: "a\nb", Stdout: "c", Own: true,
+			Next: "kubectl logs worker-2",
+		}}},
 		{"done-ack", message{Type: doneAck}},
 		{"inquiry", message{Type: inquiry, Call: 7}},
 		{"inquiry-barrier", message{Type: inquiry, Call: 8, Name: "epoch 1"}},
@@ -156,6 +160,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"table", message{Type: table, packed: r.pack()}},
 		{"clock", message{Type: clock, Call: 2}},
 		{"clock-answer", message{Type: clock, Call: 2, Clock: 123456789}},
+		{"clock-answer-kills", message{Type: clock, Call: 2, Clock: 123456789, Kills: 3}},
 		{"ping", message{Type: ping}},
 		{"pong", message{Type: pong}},
 	}
