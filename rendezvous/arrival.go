@@ -38,7 +38,7 @@ func (c *coordinator) arrival(members []Member) (a Arrival) {
 	if i < 0 {
 		return a
 	}
-	a = Arrival{Last: members[i].Alias, Wait: c.last.arrived.Sub(c.n.begin)}
+	a = Arrival{Last: members[i].Display(), Wait: c.last.arrived.Sub(c.n.begin)}
 	if before := c.last.started.Sub(c.n.begin); !c.last.started.IsZero() && before >= shortStart {
 		a.Started = min(before, a.Wait)
 	}
