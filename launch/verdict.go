@@ -70,7 +70,13 @@ type Loss struct {
 }
 
 func (l Loss) String() string {
-	return fmt.Sprintf("rank %d (%s) was lost: %s", l.Rank, l.Name, l.Reason)
+	return named(l.Rank, l.Name) + " was lost: " + l.Reason
+}
+
+// named writes a rank with its name, which may have its own parentheses: "rank 2 (proj-worker-3, worker-2)".
+func named(rank int, name string) string {
+	name = strings.TrimSuffix(strings.Replace(name, " (", ", ", 1), ")")
+	return fmt.Sprintf("rank %d (%s)", rank, name)
 }
 
 // Verdict judges a job in which every rank runs the command, from the events that reach rank 0. Its methods Ended, Lost
@@ -188,7 +194,7 @@ func (v *Verdict) success() string {
 	case len(needed) == len(v.Ranks):
 		return fmt.Sprintf("the commands of all %d ranks ended with status 0", len(v.Ranks))
 	case len(needed) == 1:
-		return fmt.Sprintf("the command of rank %d (%s) ended with status 0", needed[0].Rank, needed[0].Name)
+		return fmt.Sprintf("the command of %s ended with status 0", named(needed[0].Rank, needed[0].Name))
 	}
 	var roles []string
 	for _, r := range needed {
@@ -349,7 +355,7 @@ func alsoFailed(failed []End) string {
 	for _, e := range failed[1:] {
 		if d := e.At.Sub(failed[0].At); d <= sameCause {
 			after := max(d, 0).Round(time.Millisecond)
-			also = append(also, fmt.Sprintf("rank %d (%s) with %d after %v", e.Rank, e.Name, e.Outcome.Status, after))
+			also = append(also, fmt.Sprintf("%s with %d after %v", named(e.Rank, e.Name), e.Outcome.Status, after))
 		}
 	}
 	if len(also) == 0 {

@@ -18,6 +18,15 @@ func Display(own, alias string) string {
 	return own + " (" + alias + ")"
 }
 
+// DisplayAt returns the name of a rank for people, with its address: "proj-worker-2 (worker-1, 10.0.0.7)".
+func DisplayAt(own, alias string, addr netip.Addr) string {
+	name := Display(own, alias)
+	if head, paired := strings.CutSuffix(name, ")"); paired {
+		return fmt.Sprintf("%s, %v)", head, addr)
+	}
+	return fmt.Sprintf("%s (%v)", name, addr)
+}
+
 // Display returns the name of a rank for people.
 func (m Member) Display() string { return Display(m.Own, m.Alias) }
 

@@ -23,6 +23,9 @@ func TestDisplay(t *testing.T) {
 	} {
 		require.Equal(t, tt.want, Display(tt.own, tt.alias))
 	}
+	addr := addrOf(1).Addr()
+	require.Equal(t, "proj-worker-2 (worker-1, 10.0.0.1)", DisplayAt("proj-worker-2", "worker-1", addr))
+	require.Equal(t, "worker-1 (10.0.0.1)", DisplayAt("", "worker-1", addr))
 	nameless := Record{ID: "0123456789abcdef", Nonce: "0123456789abcdef", Role: "worker", Addr: addrOf(3)}
 	require.Equal(t, "worker at 10.0.0.3", nameless.display())
 	nameless.Own = "proj-worker-2"

@@ -92,7 +92,7 @@ func (n *Node) times() []Times {
 	own := n.ownTimes
 	own.Rank, own.Name, own.Started = n.self.Rank, n.self.ID, n.cfg.Started
 	if m, ok := n.roster.Self(n.self.Nonce); ok {
-		own.Rank, own.Name = m.Rank, m.Alias
+		own.Rank, own.Name = m.Rank, m.Display()
 	}
 	if n.lead != nil {
 		own.Heard, own.Reachable = n.begin, n.begin
@@ -116,7 +116,7 @@ func (c *coordinator) times() (out []Times) {
 	if (c.n.phase == Running || c.n.phase == Ended) && len(c.n.roster.Members) > 0 {
 		for _, m := range c.n.roster.Members {
 			if t := c.targets[m.ID]; t != nil {
-				e := t.timesAs(m.Rank, m.Alias)
+				e := t.timesAs(m.Rank, m.Display())
 				if t.link == nil && !t.doneAck && !t.since.IsZero() {
 					e.Lost, e.Reason, e.Ended = true, explain(t.err), t.since
 				}

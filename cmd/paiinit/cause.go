@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -78,11 +77,14 @@ func (id *identity) logHere() string {
 	case launch.Value(id.agent.Environ, "KUBERNETES_SERVICE_HOST") != "":
 		return "kubectl logs " + cmp.Or(pod, id.host)
 	case docker == nil && hash:
+		if id.job.System == "compose" { // where docker's DNS told it
+			return "docker logs " + cmp.Or(id.job.Own(), id.host)
+		}
 		return "docker logs " + id.host
 	case id.job.Size == 1:
 		return ""
 	}
-	return "see the log of " + id.job.Alias
+	return "see the log of " + id.display()
 }
 
 // nextAfter says what to do after a command on this rank has failed.
@@ -103,7 +105,7 @@ func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM) string {
 func (a *agreement) scene() launch.Scene {
 	return launch.Scene{Rank: a.self().Rank, Place: a.place(a.self()), Find: func(host string) string {
 		if h, ok := a.book().Find(host); ok {
-			return fmt.Sprintf("%s (%v)", h.Alias, h.Addr.Addr())
+			return rendezvous.DisplayAt(h.Tool, h.Alias, h.Addr.Addr())
 		}
 		return host
 	}}
@@ -114,7 +116,7 @@ func (a *agreement) place(m rendezvous.Member) string {
 	if len(a.roster.Members) == 1 {
 		return ""
 	}
-	return fmt.Sprintf("%s (%v)", m.Alias, m.Addr.Addr())
+	return rendezvous.DisplayAt(m.Own, m.Alias, m.Addr.Addr())
 }
 
 // ooms asks all ranks how many processes the kernel has killed for lack of memory; here is the answer of this one.

@@ -42,7 +42,7 @@ func (o *opened) refuseChecked(r rendezvous.Roster) *rendezvous.Outcome {
 func ranksToCompare(members []rendezvous.Member) (ranks []inspect.Rank) {
 	for _, m := range members {
 		ranks = append(ranks, inspect.Rank{
-			Rank: m.Rank, ID: m.ID, Name: m.Alias, Role: m.Role, LaunchOnly: m.Slots == 0, GPUs: m.GPUs,
+			Rank: m.Rank, ID: m.ID, Name: m.Display(), Role: m.Role, LaunchOnly: m.Slots == 0, GPUs: m.GPUs,
 		})
 	}
 	return ranks

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/localapi"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/timeline"
 )
 
@@ -51,7 +52,7 @@ func pageOf(told *localapi.Timeline, s *localapi.Status) *timeline.Page {
 	}
 	for _, r := range s.Ranks {
 		p.States = append(p.States, timeline.State{
-			Rank: r.Rank, Name: r.Alias, Address: r.Address(), State: string(r.State), Reason: r.Reason,
+			Rank: r.Rank, Name: rendezvous.Display(r.Name, r.Alias), Address: r.Address(), State: string(r.State), Reason: r.Reason,
 			Equipment: r.Equipment(),
 		})
 	}
