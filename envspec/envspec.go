@@ -99,7 +99,7 @@ type Peer struct {
 	Index int      `json:"index"`
 	Rank  int      `json:"rank"` // -1 if unknown
 	Alias string   `json:"alias"`
-	Name  string   `json:"name"`  // in the scheduler's tools, as the environment predicts it; Alias if it tells no other
+	Name  string   `json:"name"`  // in the scheduler's tools, as the environment predicts it; else Alias
 	Names []string `json:"names"` // further names that the scheduler's tools use for the container
 	// Host is a name or an address; empty if the environment does not tell it, as for a task that has not started.
 	Host    string `json:"host"`

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -121,19 +122,52 @@ func TestClosedPorts(t *testing.T) {
 	require.Contains(t, stderr(containers[0]), "no answer from "+hosts[1].machine.Addr.String()+":")
 	require.NoError(t, os.WriteFile(filepath.Join(seen, "it"), nil, 0o600))
 	require.Equal(t, same(2, 0), statuses(t, containers))
+	require.NotContains(t, stderr(containers[0]), `level=WARN msg="a `)
 }
 
-// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Both rank 0 and
-// that rank say so, long before the deadline, and all ranks end alike.
+// TestLauncherBehindClosedPorts: mpirun waits for minutes for daemons that cannot connect to it. The log says so after
+// 15 s, and not if they could connect.
+func TestLauncherBehindClosedPorts(t *testing.T) {
+	requireFirewall(t)
+	const silence = "a launcher waits for its daemons on other hosts"
+	for name, command := range launchers {
+		for where, closed := range map[string][]int{"rank 0": {0}, "everywhere": {0, 1}, "nowhere": nil} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				hosts := peersHosts(t, newLab(t), 2)
+				for _, i := range closed {
+					closeHost(t, hosts[i], "add rule inet f in th dport 12345 accept")
+				}
+				containers := startAll(t, hosts, append(command, "sh", "-c", "sleep 18")...)
+				if closed == nil {
+					require.Equal(t, same(2, 0), statuses(t, containers))
+					require.NotContains(t, stderr(containers[0]), "level=WARN")
+					return
+				}
+				waitLine(t, containers[0], silence)
+				log := stderr(containers[0])
+				require.Equal(t, 1, strings.Count(log, "level=WARN"), log)
+				require.Equal(t, len(closed) == 2, strings.Contains(log, `err="worker-1 gets no packets: no answer from `), log)
+				require.NoError(t, containers[0].Signal(syscall.SIGTERM))
+				require.Equal(t, same(2, 143), statuses(t, containers))
+			})
+		}
+	}
+}
+
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects others. Rank 0 and that
+// rank say so, long before the deadline, and all ranks end alike.
 func TestBlockedPort(t *testing.T) {
 	requireFirewall(t)
-	const noUDP = "insert rule inet f in meta l4proto udp drop"
+	const (
+		noUDP = "insert rule inet f in meta l4proto udp drop"
+		reset = "add rule inet f in tcp dport 1-65535 reject with tcp reset"
+	)
 	for name, tt := range map[string]struct {
 		rules []string
 		why   string
 	}{
 		"dropped":               {nil, "no answer"},
-		"rejected":              {[]string{"add rule inet f in tcp dport 1-65535 reject with tcp reset"}, "connection refused"},
+		"rejected":              {[]string{reset}, "connection refused"},
 		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
 		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
 	} {

@@ -24,6 +24,7 @@ type Sessions struct {
 	fails    chan failure   // the first failure of a daemon
 	idle     chan time.Time // when the last running daemon ended
 	done     chan farewell  // the latest daemon that ended with status 0 and with its ranks
+	starts   chan time.Time // when the latest daemon was started
 
 	mu   sync.Mutex
 	seen seen
@@ -37,13 +38,17 @@ type seen struct {
 	watched bool            // the launcher of a daemon watches its remote shells itself
 	running int             // running daemons that stay in their session until the job ends
 	lost    string          // the first daemon whose session was lost
+
+	open     int  // running daemons that stay in their session
+	detached bool // a daemon has left its session
 }
 
 // NewSessions returns Sessions without any event.
 func NewSessions(statuses Statuses) *Sessions {
 	return &Sessions{
 		statuses: statuses, fails: make(chan failure, 1), idle: make(chan time.Time, 1), done: make(chan farewell, 1),
-		seen: seen{reached: make(map[string]bool)},
+		starts: make(chan time.Time, 1),
+		seen:   seen{reached: make(map[string]bool)},
 	}
 }
 
@@ -93,6 +98,28 @@ func (s *Sessions) begun(host string, daemon Daemon, probe bool) {
 	if !daemon.Detached && l.DaemonsStay {
 		now.running++
 	}
+	switch {
+	case daemon.Program == "":
+		return
+	case daemon.Detached:
+		now.detached = true
+	default:
+		now.open++
+	}
+	latest(s.starts, time.Now())
+}
+
+// daemons returns the number of running daemons that stay in their session, and whether others have left it.
+func (s *Sessions) daemons() (open int, detached bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen.open, s.seen.detached
+}
+
+func (s *Sessions) closed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.open--
 }
 
 // Failure describes a command on another host that could not be started, or whose session was lost.
@@ -120,6 +147,7 @@ func (s *Sessions) Failed(f Failure) {
 		failed.status = s.statuses.Unused
 		failed.reason = fmt.Sprintf("the launcher was told to use %s, which is not a container of this job", f.Host)
 	case f.Running && ok && !d.Detached:
+		s.closed()
 		s.lose(fmt.Sprintf("the launcher's daemon on %s was lost", f.Host), l.DaemonsStay)
 	}
 	s.fail(failed)
@@ -133,6 +161,7 @@ func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal
 	if !ok || d.Detached {
 		return
 	}
+	s.closed()
 	l := d.launcher()
 	switch {
 	case l.DaemonsStay:

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	idleTimeout = 10 * time.Second
 	// zombieInterval is the time between two checks for failed children that the launcher may not have waited for.
 	zombieInterval = 5 * time.Second
+	// silenceTime is how long the daemons of a launcher may take to connect to it.
+	silenceTime = 15 * time.Second
 	// SettleTime is how long after a failure of the command the loss of a rank may still be noticed.
 	SettleTime = 300 * time.Millisecond
 )
@@ -32,6 +35,7 @@ const (
 type Supervisor struct {
 	Line         []string // the command line
 	Self         string   // the name of this host
+	Scene        Scene    // of this rank
 	Hosts        int      // the number of hosts
 	Own          []string // the environment of the job
 	Environ      []string // that of the command
@@ -41,11 +45,15 @@ type Supervisor struct {
 	Sessions *Sessions
 	Asks     *Asks
 
-	Processes func() []Process     // those of the job in this container
-	SinceBoot func() time.Duration // the clock of their start times
-	Hard      func(os.Signal)      // signals the command
-	Gently    func(os.Signal)      // signals its ranks first
-	Kill      func(pid int, sig syscall.Signal) error
+	Processes func() []Process // those of the job in this container
+	// Connections returns those of processes of this container with other hosts.
+	Connections func(pids []int) Connections
+	SinceBoot   func() time.Duration // the clock of their start times
+	Hard        func(os.Signal)      // signals the command
+	Gently      func(os.Signal)      // signals its ranks first
+	Kill        func(pid int, sig syscall.Signal) error
+
+	blocked atomic.Pointer[string]
 
 	stops  chan Stop
 	losses chan Loss
@@ -53,10 +61,13 @@ type Supervisor struct {
 }
 
 // Supervise returns a complete Supervisor, whose methods may be called.
-func Supervise(s Supervisor) *Supervisor {
+func Supervise(s *Supervisor) *Supervisor {
 	s.stops, s.losses, s.done = make(chan Stop), make(chan Loss), make(chan struct{})
-	return &s
+	return s
 }
+
+// Blocked takes which port of another host gets no packets from this one, for a launcher that waits for it.
+func (s *Supervisor) Blocked(why string) { s.blocked.Store(&why) }
 
 // Stop takes a rank's request to end the job. It returns when Watch has received it, or has returned.
 func (s *Supervisor) Stop(want Stop) { tell(s, s.stops, want) }
@@ -93,6 +104,10 @@ type watch struct {
 	lull      <-chan time.Time // the deadline of all other ranks after left
 	told      int              // the launcher that was logged for left
 	force     <-chan time.Time // SIGKILL is due
+
+	begunAt     time.Time        // when the launcher started its latest daemon
+	silent      <-chan time.Time // the daemon should have connected to it
+	silenceTold bool
 }
 
 // Watch handles events while the command runs, until ctx ends. It returns the first reason for which the command was
@@ -125,6 +140,12 @@ func (s *Supervisor) Watch(ctx context.Context) Interruption {
 			w.lull = time.After(idleTimeout)
 		case <-w.lull:
 			w.tellLull()
+		case w.begunAt = <-s.Sessions.starts:
+			if !w.silenceTold {
+				w.silent = time.After(silenceTime)
+			}
+		case <-w.silent:
+			w.tellSilence()
 		case want := <-s.stops:
 			s.Log.Warn("a rank wants the job to stop", "phase", "wait", "peer", want.Name, "reason", want.Reason)
 			w.end(s.Gently, want.Signal, Interruption{Reason: want.Reason})
@@ -263,8 +284,8 @@ func SinceBoot() time.Duration {
 type Ending struct {
 	Result   Result
 	Why      Interruption
-	Launcher bool // the command is a launcher, or ran one when it was told to stop
-	OOMKills int  // processes that the kernel killed on this host for lack of memory
+	Launcher bool         // the command is a launcher, or ran one when it was told to stop
+	OOMs     func() []OOM // asks all ranks, after a failure; may be nil
 	// Absent returns a lost rank, and waits up to settle for one to be noticed; nil if no rank is lost.
 	Absent func(settle time.Duration) *Loss
 }
@@ -272,7 +293,11 @@ type Ending struct {
 // Judge returns how the job ended. Events override the command's exit status if it hides them.
 func (s *Supervisor) Judge(e Ending) Outcome {
 	result, why, statuses := e.Result, e.Why, s.Sessions.statuses
-	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
+	var ooms []OOM
+	if e.OOMs != nil && (result.Status() != 0 || why.Status != 0) {
+		ooms = e.OOMs()
+	}
+	o := s.Scene.Outcome(s.Line[0], result, ooms)
 	direct := s.isLauncher()
 	lost := s.Sessions.now().lost
 	switch {
@@ -280,16 +305,16 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 		o.Status = why.Status
 		if why.Status == statuses.Lost && result.Signal == syscall.SIGKILL {
 			// The launcher may have named a failed rank before it hung and was killed.
-			o.Status = cmp.Or(announcedStatus(result.Tail), why.Status)
+			o.Status = cmp.Or(result.Blame.status(), why.Status)
 		}
 	case e.Launcher && result.Forwarded != 0:
 		o.Status = result.JobStatus(true)
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "": // Open MPI 5.0 exits with 0 if a host is lost
-		o = Outcome{Status: statuses.Lost, Reason: lost + "; " + o.Reason}
+		o.Status, o.Reason = statuses.Lost, lost+"; "+o.Reason
 	case direct && o.Status == 0 && s.Hosts > 1 && s.lostMeanwhile(e, 0, &o):
 	case o.Status == 0 && why.Lost != "":
-		o = Outcome{Status: statuses.Lost, Reason: why.Lost + "; " + o.Reason}
+		o.Status, o.Reason = statuses.Lost, why.Lost+"; "+o.Reason
 	case o.Status == 0:
 		if partial := s.Reached(); partial != nil {
 			return *partial
@@ -307,7 +332,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 func (s *Supervisor) lostMeanwhile(e Ending, settle time.Duration, o *Outcome) bool {
 	l := e.Absent(settle)
 	if l != nil {
-		*o = Outcome{Status: s.Sessions.statuses.Lost, Reason: l.String() + "; " + o.Reason}
+		o.Status, o.Reason = s.Sessions.statuses.Lost, l.String()+"; "+o.Reason
 	}
 	return l != nil
 }

@@ -92,13 +92,19 @@ type job struct {
 // supervised starts the Supervisor of a command on a job of three hosts and runs f in virtual time.
 func supervised(t *testing.T, line string, f func(*job)) {
 	t.Helper()
+	supervisedWith(t, line, func(*Supervisor) {}, f)
+}
+
+// supervisedWith calls change with the Supervisor before it starts.
+func supervisedWith(t *testing.T, line string, change func(*Supervisor), f func(*job)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		j := &job{t: t, began: time.Now(), why: make(chan Interruption, 1)}
 		say := func(to string) func(os.Signal) {
 			return func(sig os.Signal) { j.say("%s %v", to, sig) }
 		}
 		log := slog.New(slog.DiscardHandler)
-		j.Supervisor = Supervise(Supervisor{
+		j.Supervisor = Supervise(&Supervisor{
 			Line: strings.Fields(line), Self: "a", Hosts: 3, Log: log, Sessions: NewSessions(Statuses{75, 69}),
 			Asks: &Asks{Log: log, Slots: func(context.Context, Request) (map[string]int, error) {
 				return map[string]int{"a": 1, "b": 1, "c": 1}, nil
@@ -110,8 +116,10 @@ func supervised(t *testing.T, line string, f func(*job)) {
 			},
 			SinceBoot: func() time.Duration { return time.Hour + time.Since(j.began) },
 			Hard:      say("command"), Gently: say("ranks"),
-			Kill: func(pid int, sig syscall.Signal) error { j.say("process %d %v", pid, sig); return nil },
+			Connections: func([]int) Connections { return Connections{} },
+			Kill:        func(pid int, sig syscall.Signal) error { j.say("process %d %v", pid, sig); return nil },
 		})
+		change(j.Supervisor)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { j.why <- j.Watch(ctx) }()
 		j.ended = cancel
@@ -277,11 +285,11 @@ func TestSupervisorJudges(t *testing.T) {
 				j.Note(t.Context(), j.Line, "/")
 				j.Begun("b", anOrted)
 				j.Begun("c", anOrted)
-			}, Ending{Absent: none}, Outcome{0, "rank 0's command mpirun ended with status 0"},
+			}, Ending{Absent: none}, Outcome{Status: 0, Reason: "rank 0's command mpirun ended with status 0"},
 		},
 		"hosts that it did not use": {
 			"mpirun x", func(j *job) { j.Note(t.Context(), j.Line, "/") }, Ending{Absent: none},
-			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: " +
+			Outcome{Status: 69, Reason: "mpirun ended with status 0, but did not use the hosts of this job: " +
 				"it asked for at least 3 and started on at most 1 (a). " +
 				"The launcher did not read the host list in its environment: " +
 				"an option or a configuration file of its own may have taken its place. --allow-partial accepts it"},
@@ -292,42 +300,42 @@ func TestSupervisorJudges(t *testing.T) {
 				j.Failed(Failure{Host: "b", Command: anOrted, Stage: "session", Running: true})
 			},
 			Ending{Absent: none},
-			Outcome{75, "the launcher's daemon on b was lost; rank 0's command mpirun ended with status 0"},
+			Outcome{Status: 75, Reason: "the launcher's daemon on b was lost; rank 0's command mpirun ended with status 0"},
 		},
 		"0 although a rank is gone": {
 			"mpirun x", nil, Ending{Absent: lost},
-			Outcome{75, "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
 		},
 		"a failure because a rank is gone": {
 			"sh x", nil, Ending{Result: Result{Code: 9}, Absent: lost},
-			Outcome{75, "rank 1 (b) was lost: it is away; rank 0's command sh ended with status 9"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command sh ended with status 9"},
 		},
 		"0 after SIGTERM": { // MPICH exits with 0 then
 			"mpiexec x", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}, Launcher: true},
-			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM"},
+			Outcome{Status: 143, Reason: "rank 0's command mpiexec ended with status 0 after SIGTERM"},
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},
-			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM"},
+			Outcome{Status: 0, Reason: "rank 0's command train ended with status 0 after SIGTERM"},
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
-				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
+				Result: Result{Signal: syscall.SIGKILL, Blame: Blame{Process: "MPI rank 4", Status: 3}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{3, "it hung; rank 0's command prterun was killed by SIGKILL; " +
-				"its last lines on stderr:\n   Exit code:    3"},
+			Outcome{Status: 3, Reason: "it hung; MPI rank 4 ended with status 3; " +
+				"rank 0's command prterun was killed by SIGKILL"},
 		},
 		"stopped for a loss": {
 			"mpirun x", nil, Ending{
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},
-			Outcome{75, "b wants it; rank 1 (b) was lost: gone; rank 0's command train ended with status 0"},
+			Outcome{Status: 75, Reason: "b wants it; rank 1 (b) was lost: gone; rank 0's command train ended with status 0"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,8 +21,7 @@ type admission struct {
 	mu      sync.Mutex
 	pending *list.List               // of *conn: no login yet, not from peers, the oldest first
 	sources map[netip.Prefix]*source // by network
-	dropped int                      // since the last log line
-	told    time.Time                // time of the last log line
+	drops   repeat
 }
 
 // source is one host outside of the job: an IPv4 address, or the /64 of an IPv6 address.
@@ -61,9 +60,8 @@ func (d *admission) enter(c *conn, from netip.Addr) (s *source, leave func(), ol
 		oldest = d.pending.Front().Value.(*conn)
 	}
 	if oldest != nil {
-		d.dropped++
-		if now := time.Now(); now.Sub(d.told) >= time.Second {
-			told, d.dropped, d.told = d.dropped, 0, now
+		if log, again := d.drops.note(time.Now()); log {
+			told = 1 + again
 		}
 	}
 	here, there := s.waiting.PushBack(c), d.pending.PushBack(c)

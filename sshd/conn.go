@@ -1,7 +1,6 @@
 package sshd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -354,7 +353,7 @@ func (c *conn) login(meta ssh.ConnMetadata, method string) {
 // refused logs a connection that ended without a login.
 func (c *conn) refused() {
 	reason := "connection closed"
-	kind := "" // the reason without addresses, which errors of system calls contain
+	kind := "" // all refusals before a login was tried: which error it is may be chance
 	switch {
 	case c.expired.Load():
 		reason = fmt.Sprintf("no login within %v", c.srv.limits.login)
@@ -362,14 +361,12 @@ func (c *conn) refused() {
 		reason = "too many connections without a login"
 	case c.denied != nil:
 		reason = c.denied.Error()
+		kind = reason
 	case c.tried:
 		reason = "no key was offered"
+		kind = reason
 	case c.failure != nil:
 		reason = c.failure.Error()
-		// Which of these errors occurs is chance.
-		if _, call := errors.AsType[*net.OpError](c.failure); call || errors.Is(c.failure, io.EOF) {
-			kind = "closed"
-		}
 	}
 	user, keys := cut(c.user, 64), strings.Join(c.offered, " ")
 	attrs := []any{"user", user, "keys", keys, "reason", cut(reason, 300)}
@@ -384,16 +381,23 @@ func (c *conn) refused() {
 		c.log().Debug("ssh login refused", attrs...)
 		return
 	}
-	host, _, _ := net.SplitHostPort(address(c.RemoteAddr()))
-	kind = fmt.Sprintf("%s %q %q %s", host, user, keys, cmp.Or(kind, cut(reason, 300)))
-	level := slog.LevelDebug
-	if warn, unsaid := c.srv.refusals.warn(kind, time.Now()); warn {
-		level = slog.LevelWarn
-		if unsaid > 0 {
-			attrs = append(attrs, "again", unsaid)
-		}
+	c.logRepeated(slog.LevelWarn, "ssh login refused", kind, attrs...)
+}
+
+// logRepeated logs an event that the client can repeat. It logs repetitions of the same kind at level debug, and their
+// number in the next line.
+func (c *conn) logRepeated(level slog.Level, message, kind string, attrs ...any) {
+	log, again, many := c.srv.repeats.note(ipOf(c.RemoteAddr()), message+" "+kind, time.Now())
+	if !log {
+		level = slog.LevelDebug
 	}
-	c.log().Log(c.ctx, level, "ssh login refused", attrs...)
+	if again > 0 {
+		attrs = append(attrs, "again", again)
+	}
+	if many {
+		attrs = append(attrs, "hosts", "many others too")
+	}
+	c.log().Log(c.ctx, level, message, attrs...)
 }
 
 // gaveUp reports whether the client closed or lost the connection before any key was refused.
@@ -443,7 +447,7 @@ func (c *conn) request(_ gssh.Context, _ *gssh.Server, req *ssh.Request) (ok boo
 	case "keepalive@openssh.com":
 		return true, nil
 	case "tcpip-forward", "streamlocal-forward@openssh.com":
-		c.log().Warn("ssh forwarding refused", "request", req.Type)
+		c.logRepeated(slog.LevelWarn, "ssh forwarding refused", req.Type, "request", req.Type)
 	}
 	return false, nil
 }
@@ -470,7 +474,8 @@ func (c *conn) handler(handle func(*ssh.ServerConn, identity, ssh.NewChannel)) g
 
 func (c *conn) refuseChannel(_ *ssh.ServerConn, id identity, nc ssh.NewChannel) {
 	kind := nc.ChannelType()
-	c.log().Warn("ssh channel refused", "who", id.who(), "key", id.fingerprint, "type", cut(kind, 64))
+	c.logRepeated(slog.LevelWarn, "ssh channel refused", cut(kind, 64),
+		"who", id.who(), "key", id.fingerprint, "type", cut(kind, 64))
 	reason := ssh.UnknownChannelType
 	switch kind {
 	case "direct-tcpip", "direct-streamlocal@openssh.com", "tun@openssh.com", "x11", "forwarded-tcpip",

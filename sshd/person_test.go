@@ -500,3 +500,39 @@ func FuzzSession(f *testing.F) {
 		}
 	})
 }
+
+// A client that tries again and again is one line. So is each other reason of refusals, and garbage on the port.
+func TestRepeatedRefusalsAreOneLine(t *testing.T) {
+	server := sshdtest.Start(t, sshd.Config{})
+	refused := func(user string, key ssh.Signer) {
+		config := server.ClientConfig()
+		config.User, config.Auth = user, nil
+		if key != nil {
+			config.Auth = []ssh.AuthMethod{ssh.PublicKeys(key)}
+		}
+		_, err := ssh.Dial("tcp", server.Addr.String(), config)
+		require.ErrorContains(t, err, "unable to authenticate")
+	}
+	for i := range 31 {
+		refused(fmt.Sprint("user", i), sshdtest.Key(t))
+	}
+	require.Eventually(t, func() bool { return strings.Count(server.Log.String(), "ssh login refused") == 31 },
+		testTimeout, time.Millisecond)
+	require.Equal(t, 1, strings.Count(server.Log.String(), "level=WARN"))
+	for range 5 {
+		refused("root", nil)
+		nc, err := net.Dial("tcp", server.Addr.String())
+		require.NoError(t, err)
+		_, err = nc.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, nc)
+		require.NoError(t, nc.Close())
+	}
+	refused("root", nil)
+	server.Log.Wait(t, "level=WARN", "ssh login refused", "user=user", "the key is not authorized")
+	server.Log.Wait(t, "level=WARN", "ssh login refused", "user=root", "no key was offered")
+	require.Eventually(t, func() bool { return strings.Count(server.Log.String(), "ssh login refused") == 31+11 },
+		testTimeout, time.Millisecond)
+	server.Log.Wait(t, "level=WARN", "ssh login refused", "a packet of 1215263604 bytes")
+	require.Equal(t, 3, strings.Count(server.Log.String(), "level=WARN"))
+}

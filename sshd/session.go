@@ -90,7 +90,8 @@ func (s *session) serve(reqs <-chan *ssh.Request) {
 	for req := range reqs {
 		command, err := s.answer(req)
 		if err != nil && !errors.Is(err, errIgnored) {
-			s.logger().Info("ssh request refused", "request", cut(req.Type, 64), "reason", err.Error())
+			s.conn.logRepeated(slog.LevelInfo, "ssh request refused", cut(req.Type, 64), "who", s.id.who(),
+				"key", s.id.fingerprint, "request", cut(req.Type, 64), "reason", err.Error())
 		}
 		_ = req.Reply(err == nil, nil)
 		if command != nil {

@@ -160,7 +160,7 @@ type Server struct {
 	stop     context.CancelFunc
 	hurry    chan struct{} // closed when Shutdown's context ends
 
-	refusals refusals
+	repeats repeats
 
 	mu      sync.Mutex
 	stopped bool          // no further goroutine may start

@@ -71,7 +71,7 @@ func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
 	var names []string
 	for _, m := range r.Members {
-		names = append(names, m.Alias)
+		names = append(names, m.Display())
 	}
 	lacks := foldLacks(names, v.Lacks)
 	if v.Required && !v.RDMA() {

@@ -14,6 +14,7 @@ import (
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -124,5 +125,8 @@ func (id *identity) routine(message string, args ...any) {
 	}
 	id.log.Log(context.Background(), level, message, args...)
 }
+
+// display returns the name of this container for people.
+func (id *identity) display() string { return rendezvous.Display(id.job.Name, id.job.Alias) }
 
 func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

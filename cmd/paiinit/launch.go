@@ -27,16 +27,18 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		if m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
 				"the ranks run different versions of paiinit: %s has %s, %s has %s",
-				first.Alias, first.Version, m.Alias, m.Version)}
+				first.Display(), first.Version, m.Display(), m.Version)}
 		}
 	}
-	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{c.checkExec, c.checkLaunchers, c.checkFabric} {
+	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
+		c.checkExec, c.checkLaunchers, c.checkFabric, c.refuseChecked,
+	} {
 		if o := refuse(r); o != nil {
 			return o
 		}
 	}
 	if c.command == "" && first.Nonce == c.nonce {
-		reason := first.Alias + " became rank 0 and has no COMMAND to run"
+		reason := first.Display() + " became rank 0 and has no COMMAND to run"
 		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil
@@ -46,7 +48,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
 	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
-		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
 	cmd.Started = func() {
 		c.node.Launched()
@@ -66,8 +68,8 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	c.serve.Go(func() { a.checkWay(ctx) })
-	s := c.supervisor(a.roster, cmd.Environ, &stop)
+	s := c.supervisor(a, cmd.Environ, &stop)
+	c.serve.Go(func() { a.checkWay(ctx, s.Blocked) })
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
@@ -86,12 +88,17 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	why := <-watched
 	looking.Wait()
 	launcher := launch.Spawns(c.settings.command)
+	var ooms []launch.OOM
 	if stop.End() {
 		launcher = true // the command, or a process that it started
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
-		Result: result, Why: why, Launcher: launcher, OOMKills: launch.OOMKills(os.DirFS("/")) - c.oomKills,
+		Result: result, Why: why, Launcher: launcher,
+		OOMs: func() []launch.OOM {
+			ooms = a.ooms(ctx, c.node, c.oomKills())
+			return ooms
+		},
 		Absent: func(settle time.Duration) *launch.Loss {
 			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
@@ -106,8 +113,9 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 			c.node.GiveUp(l.Rank)
 		}
 	}
+	o.Next = c.nextAfter(o, ooms)
 	if err != nil {
-		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
 	c.log.Debug("the command has ended", "phase", "wait",
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())

@@ -70,17 +70,19 @@ func (a *agreement) settled() func(name string) bool {
 // wayTimeout covers two lost SYN packets, which the kernel repeats after 1 s and 3 s.
 const wayTimeout = 4 * time.Second
 
-// checkWay warns if a firewall between two hosts of the job drops packets to ports other than paiinit's, because mpirun
-// would then wait silently for minutes. Rank 0 dials the port that the first rank on another host reserves for the job.
+// checkWay logs, and passes to blocked, that a firewall between two hosts of the job drops packets to ports other than
+// paiinit's: mpirun would then wait silently for minutes. This is no warning, because a port range of the launcher may
+// be open; the supervisor warns if the launcher really waits. Rank 0 dials the port that the first rank on another host reserves for the job.
 // If packets arrive, the kernel there refuses the connection, which is an answer.
-func (a *agreement) checkWay(ctx context.Context) {
+func (a *agreement) checkWay(ctx context.Context, blocked func(string)) {
 	to, ok := otherHost(a.roster.Members)
 	if !ok {
 		return
 	}
 	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
 	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
-		a.log.Warn("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Alias,
+		blocked(to.Display() + " gets no packets: " + err.Error())
+		a.log.Info("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Display(),
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
 				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")

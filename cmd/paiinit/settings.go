@@ -41,7 +41,8 @@ type settings struct {
 	command []string // COMMAND ARG...
 	dir     string   // working directory at start, which COMMAND gets; "" = unknown
 
-	job map[string]string // flags about the job, by PAIINIT_ variable
+	job     map[string]string // flags about the job, by PAIINIT_ variable
+	unknown []string          // variables that look like one of paiinit's and are none
 
 	timeout  time.Duration
 	stateDir string
@@ -75,6 +76,8 @@ type commandSettings struct {
 	networkHints string
 	rdma         string
 	ssh          string
+	compare      string // --check
+	preflight    string
 }
 
 // usageError is a mistake on the command line.
@@ -103,6 +106,9 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(&s.exec, "exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
 		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
 		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
+		cmdline.Choice(&s.compare, "check", "MODE", "differences of the ranks: warn, require (none) or off",
+			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
+		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
 	), cmdline.In(cmdline.Network,
 		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret (or PAIINIT_SECRET)", ""),
@@ -175,11 +181,6 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-// unknownVariables returns a text for each variable that looks like one of paiinit's and is none.
-func unknownVariables(environ []string) []string {
-	return inspect.Unknown(environ, func() []string { return cmdline.Twins(runFlags()) }, cmdline.Closest)
-}
-
 // launching completes a command that takes the flags of run and a COMMAND.
 func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
@@ -192,6 +193,7 @@ func launching(environ []string, command *cli.Command, action func(*cli.Context,
 		if err := s.complete(c); err != nil {
 			return err
 		}
+		s.unknown = inspect.Unknown(environ, func() []string { return cmdline.Twins(command.Flags) }, cmdline.Closest)
 		return action(c, s)
 	}
 	return command

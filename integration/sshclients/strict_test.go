@@ -102,6 +102,22 @@ func TestHostKeyIsOfOneRank(t *testing.T) {
 	require.ErrorContains(t, err, "host key mismatch")
 }
 
+// TestRepeatedRefusalsAreOneLine: a person who tries a wrong key again and again is one line of the log.
+func TestRepeatedRefusalsAreOneLine(t *testing.T) {
+	needProgram(t, "ssh", "openssh-client")
+	s := start(t, "")
+	for range 31 {
+		got := run(t, nil, nil, append([]string{"ssh"},
+			s.openSSH("stranger", "-p", strconv.Itoa(s.port), "root@127.0.0.1", "true")...)...)
+		require.Equal(t, 255, got.status)
+	}
+	require.Zero(t, run(t, nil, nil, append([]string{"ssh"},
+		s.openSSH("person", "-p", strconv.Itoa(s.port), "root@127.0.0.1", "true")...)...).status)
+	s.log.Wait(t, `msg="ssh login"`, "who=person")
+	s.log.Wait(t, "level=WARN", "ssh login refused", `reason="the key is not authorized"`)
+	require.Equal(t, 1, strings.Count(s.log.String(), `level=WARN msg="ssh login refused"`))
+}
+
 func TestForwardingIsRefused(t *testing.T) {
 	needProgram(t, "ssh", "openssh-client")
 	s := start(t, "")
