@@ -26,7 +26,8 @@ func TestLogMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:info|warn|error)").FindAllStringSubmatch(string(page), -1) {
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (?:info|warn|error)")
+	for _, row := range rows.FindAllStringSubmatch(string(page), -1) {
 		if listed[row[1]] {
 			t.Errorf("docs/log.md lists %q twice", row[1])
 		}

@@ -56,7 +56,8 @@ func TestFormats(t *testing.T) {
 		},
 		"error, reason and hint": {
 			func(l *slog.Logger) {
-				l.Warn("no list", "err", errors.New("opening a: b"), "peer", "w-1", "hint", "do this\nor that", "reason", "c")
+				l.Warn("no list", "err", errors.New("opening a: b"), "peer", "w-1",
+					"hint", "do this\nor that", "reason", "c")
 			},
 			"paiinit: warning: no list: opening a: b: c (peer w-1)\n  hint: do this\n  or that",
 			`level=WARN msg="no list" err="opening a: b" peer=w-1 hint="do this\nor that" reason=c`,
@@ -70,7 +71,8 @@ func TestFormats(t *testing.T) {
 		},
 		"groups": {
 			func(l *slog.Logger) {
-				l.WithGroup("a").With("b", 1).WithGroup("").Info("x", slog.Group("c", "d", 1.5), slog.Group("", "e", true))
+				l.WithGroup("a").With("b", 1).WithGroup("").
+					Info("x", slog.Group("c", "d", 1.5), slog.Group("", "e", true))
 			},
 			"paiinit: x (a.b 1, a.c.d 1.5, a.e true)",
 			"level=INFO msg=x a.b=1 a.c.d=1.5 a.e=true",
@@ -78,9 +80,11 @@ func TestFormats(t *testing.T) {
 		},
 		"forged": {
 			func(l *slog.Logger) {
-				l.Info("a\rb", "peer", "x\n20:53:38 worker-1: error: y", "key\n", "\x1b[2J\x9b\u0085\u2028\u202e\x7f\t\U000e0001")
+				l.Info("a\rb", "peer", "x\n20:53:38 worker-1: error: y",
+					"key\n", "\x1b[2J\x9b\u0085\u2028\u202e\x7f\t\U000e0001")
 			},
-			`paiinit: a\rb (peer x\n20:53:38 worker-1: error: y, key\n \x1b[2J\x9b\u0085\u2028\u202e\x7f    \U000e0001)`,
+			`paiinit: a\rb (peer x\n20:53:38 worker-1: error: y, ` +
+				`key\n \x1b[2J\x9b\u0085\u2028\u202e\x7f    \U000e0001)`,
 			`level=INFO msg="a\rb" peer="x\n20:53:38 worker-1: error: y" ` +
 				`"key\n"="\x1b[2J\x9b\u0085\u2028\u202e\x7f\t\U000e0001"`,
 			`"msg":"a\rb","peer":"x\n20:53:38 worker-1: error: y",` +

@@ -98,9 +98,9 @@ func waitingLine(name string, at time.Time, attrs []slog.Attr) *liveLine {
 	return line
 }
 
-// sentence returns the line without its head.
+// sentence returns who is present and who is missing.
 func (l *liveLine) sentence(at time.Time) string {
-	text := waitingMessage + ": " + l.counts
+	text := l.counts
 	if !l.deadline.IsZero() {
 		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
 	}

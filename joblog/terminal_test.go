@@ -47,7 +47,8 @@ func TestColour(t *testing.T) {
 func TestWaitingLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
-		log := slog.New(Terminal{width: func() int { return 84 }}.Handler(&b, FormatText, slog.LevelInfo)).With("self", "w-0")
+		narrow := Terminal{width: func() int { return 65 }}
+		log := slog.New(narrow.Handler(&b, FormatText, slog.LevelInfo)).With("self", "w-0")
 		start := time.Now()
 		log.Info("first")
 		waiting := func(missing string) {
@@ -63,10 +64,10 @@ func TestWaitingLine(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		at := func(after time.Duration) string { return start.Add(after).Format(time.TimeOnly) }
 		require.Equal(t, at(0)+" w-0: first\n"+
-			clearLine+at(0)+" w-0: waiting for ranks: 3 of 4 present, 10m00s left; missing: w-2"+
-			clearLine+at(time.Second)+" w-0: waiting for ranks: 3 of 4 present, 9m59s left; missing: w-2"+
-			clearLine+at(2*time.Second)+" w-0: waiting for ranks: 3 of 4 present, 9m58s left; missing: w-2"+
-			clearLine+at(2500*time.Millisecond)+" w-0: waiting for ranks: 3 of 4 present, 9m58s left; missing: w-2, w-3\\x1b…"+
+			clearLine+at(0)+" w-0: 3 of 4 present, 10m00s left; missing: w-2"+
+			clearLine+at(time.Second)+" w-0: 3 of 4 present, 9m59s left; missing: w-2"+
+			clearLine+at(2*time.Second)+" w-0: 3 of 4 present, 9m58s left; missing: w-2"+
+			clearLine+at(2500*time.Millisecond)+" w-0: 3 of 4 present, 9m58s left; missing: w-2, w-3\\x1b…"+
 			clearLine+at(3*time.Second)+" w-0: all ranks are present\n", b.String())
 	})
 }

@@ -82,7 +82,7 @@ func (h *textHandler) Handle(_ context.Context, r slog.Record) error {
 		if h.level.Level() <= slog.LevelInfo && h.out.show(line, r.Time) {
 			return nil
 		}
-		message, attrs = line.sentence(r.Time), nil
+		message, attrs = waitingMessage+": "+line.sentence(r.Time), nil
 	}
 	return h.out.write(h.out.terminal.appendHead(nil, r.Time, name, r.Level), message, attrs)
 }
