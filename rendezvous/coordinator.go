@@ -90,8 +90,6 @@ type target struct {
 	failed  time.Time // when the last attempt had failed
 	dialled attempts
 	caller  caller
-	arrived time.Time // when it registered
-	started time.Time // its container; zero = unknown
 }
 
 func (n *Node) becomeCoordinator() {
@@ -291,7 +289,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.dropLink(w)
 	c.registrations++
 	first := t.rec == nil
-	c.noteRegistered(t, r)
+	c.last, t.dialled = t, attempts{}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said

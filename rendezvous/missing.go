@@ -348,8 +348,9 @@ func (n *Node) missingError() *MissingError {
 		e.Present = n.up.told.Present
 	default:
 		e.Present = 1
-		for id := range n.find.heard {
-			if !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.Name == id }) {
+		for id, r := range n.find.heard {
+			is := func(m Missing) bool { return m.Name == id || m.Rank == r.Rank && r.Rank >= 0 }
+			if !slices.ContainsFunc(e.Missing, is) {
 				e.Present++
 			}
 		}
