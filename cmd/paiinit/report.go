@@ -29,6 +29,9 @@ func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 	if o, err := a.c.node.Wait(now); err == nil {
 		out.Ended, out.Status, out.Reason = true, o.Status, o.Reason
 	}
+	if d, refusal := a.Drift(); refusal == nil {
+		out.Drift = d.Rows
+	}
 	out.Now = time.Now()
 	return out
 }
