@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime"
 	"time"
 
@@ -32,6 +29,9 @@ func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 	cancel()
 	if o, err := a.c.node.Wait(now); err == nil {
 		out.Ended, out.Status, out.Reason = true, o.Status, o.Reason
+	}
+	if d, refusal := a.Drift(); refusal == nil {
+		out.Drift = d.Rows
 	}
 	out.Now = time.Now()
 	return out
@@ -70,7 +70,7 @@ func showTimeline(c *cli.Context, ask localapi.Client) error {
 		if err != nil {
 			return err
 		}
-		return writeTo(file, pageOf(told, s).WriteHTML)
+		return timeline.WriteFile(file, pageOf(told, s).WriteHTML)
 	}
 	t := timelineOf(told)
 	if c.String("timeline") == "trace" {
@@ -78,18 +78,6 @@ func showTimeline(c *cli.Context, ask localapi.Client) error {
 	}
 	return t.WriteText(c.App.Writer)
 }
-
-// writeTo writes to a file in place, because it may be /dev/stdout.
-func writeTo(file string, write func(io.Writer) error) error {
-	f, err := os.Create(filepath.Clean(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
-// reportTimeout bounds how long a slow file system may delay the end of rank 0's container.
-const reportTimeout = 5 * time.Second
 
 // leaveReport writes the report of --report, on rank 0 after the end of the job.
 func (a answers) leaveReport() {
@@ -100,22 +88,8 @@ func (a answers) leaveReport() {
 	if s.Rank != 0 {
 		return
 	}
-	told := a.Timeline(context.Background())
-	t := timelineOf(told)
-	done := make(chan error, 1)
-	go func() {
-		in := func(name string) string { return filepath.Join(a.c.report, name) }
-		done <- errors.Join(os.MkdirAll(a.c.report, 0o755), writeTo(in("report.html"), pageOf(told, s).WriteHTML),
-			writeTo(in("timeline.json"), t.WriteTrace),
-			writeTo(in("status.json"), func(w io.Writer) error { return printJSON(w, s) }))
-	}()
-	var err error
-	select {
-	case err = <-done:
-	case <-time.After(reportTimeout):
-		err = errors.New("the file system does not answer")
-	}
-	if err != nil {
+	p := pageOf(a.Timeline(context.Background()), s)
+	if err := p.Leave(a.c.report, func(w io.Writer) error { return printJSON(w, s) }); err != nil {
 		a.c.log.Warn("the report cannot be written", "phase", "exit", "dir", a.c.report, "err", err)
 	}
 }
