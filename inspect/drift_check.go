@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // The modes of a Comparison.
@@ -162,8 +164,11 @@ func (c *Comparison) warn(ctx context.Context, node Node, timeout time.Duration)
 	if !Matter(drifts) || ctx.Err() != nil {
 		return len(absent) == 0
 	}
-	c.Log.Warn("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
-		"hint", "paiinit status --drift prints them again; --check off ends the comparison")
+	const hint = "paiinit status --drift prints them again; --check off ends the comparison"
+	lines := Lines(drifts)
+	text := "facts differ between ranks:\n  " + strings.Join(lines, "\n  ") + "\nhint: " + hint
+	c.Log.Warn("facts differ between ranks", joblog.Text(text), "phase", "check",
+		"drift", strings.Join(lines, "\n"), "hint", hint)
 	return true
 }
 
