@@ -47,7 +47,7 @@ var imports = map[string]struct {
 		"names in, a host out: plain values, and the caller brings the resolver",
 	},
 	"inspect": {
-		[]string{"golang.org/x/sys"},
+		[]string{module + "/joblog", "golang.org/x/sys"},
 		"it reads files and an environment; the story brings the network, launchers and secrets",
 	},
 	"identify": {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // The modes of a Comparison.
@@ -22,6 +24,8 @@ const (
 	lateFacts    = 10 * time.Second
 	factsTimeout = time.Second
 	factsDelay   = 100 * time.Millisecond
+
+	maxFactsDelay = 3 * time.Second // where processors are busy
 )
 
 // Comparison compares the ranks of a job, and runs the site's own check of this container.
@@ -97,7 +101,10 @@ func (c *Comparison) tellFacts(ctx context.Context, s Setup) {
 		case <-time.After(factsTimeout):
 		case <-ctx.Done():
 		}
-		if !s.Node.Rest(ctx, factsDelay) {
+		resting, cancel := context.WithTimeout(ctx, maxFactsDelay)
+		s.Node.Rest(resting, factsDelay)
+		cancel()
+		if ctx.Err() != nil {
 			return
 		}
 	}
@@ -137,18 +144,9 @@ func (c *Comparison) Agreed(running context.Context, serve *sync.WaitGroup, rank
 	}
 }
 
-// watch warns once: after factsTimeout if the facts that are there differ, else after lateFacts.
+// watch warns once if the facts differ: when all ranks have told theirs, or after lateFacts.
 func (c *Comparison) watch(ctx context.Context, node Node) {
-	for _, timeout := range []time.Duration{factsTimeout, lateFacts} {
-		if c.warn(ctx, node, timeout) {
-			return
-		}
-	}
-}
-
-// warn reports whether nothing is left to do: it has warned, or compared all ranks.
-func (c *Comparison) warn(ctx context.Context, node Node, timeout time.Duration) bool {
-	soon, cancel := context.WithTimeout(ctx, timeout)
+	soon, cancel := context.WithTimeout(ctx, lateFacts)
 	defer cancel()
 	c.Await(soon, c.ranks)
 	measuring, cancel := context.WithTimeout(ctx, factsTimeout)
@@ -158,13 +156,15 @@ func (c *Comparison) warn(ctx context.Context, node Node, timeout time.Duration)
 			c.Skew(r.ID, ahead, bound)
 		}
 	}
-	drifts, absent := c.Compare(c.ranks)
+	drifts, _ := c.Compare(c.ranks)
 	if !Matter(drifts) || ctx.Err() != nil {
-		return len(absent) == 0
+		return
 	}
-	c.Log.Warn("facts differ between ranks", "phase", "check", "drift", strings.Join(Lines(drifts), "\n"),
-		"hint", "paiinit status --drift prints them again; --check off ends the comparison")
-	return true
+	const hint = "paiinit status --drift prints them again; --check off ends the comparison"
+	lines := Lines(drifts)
+	text := "facts differ between ranks:\n  " + strings.Join(lines, "\n  ") + "\nhint: " + hint
+	c.Log.Warn("facts differ between ranks", joblog.Text(text), "phase", "check",
+		"drift", strings.Join(lines, "\n"), "hint", hint)
 }
 
 // Table returns, on rank 0 after the launch, a row for each value of a fact that differs, and the ranks whose facts are

@@ -40,10 +40,14 @@ func (u *uplink) sendNote(kind string) {
 	u.send(message{Type: note, Name: kind, Text: u.n.notes[kind], Now: time.Now()})
 }
 
-// sendNotes follows a registration.
-func (u *uplink) sendNotes() {
+// sendNotes follows a registration, which says that the preflight of this rank still runs: rank 0 must have the result
+// before it may launch. The last message says that it has ended.
+func (u *uplink) sendNotes(greeting *Record) {
 	for kind := range u.n.notes {
 		u.sendNote(kind)
+	}
+	if u.n.notes[Preflight] != nil && !u.n.looking {
+		u.send(u.registration(greeting))
 	}
 }
 

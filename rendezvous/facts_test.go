@@ -171,6 +171,28 @@ func TestTheReasonNamesThePreflight(t *testing.T) {
 	})
 }
 
+// A rank whose preflight has ended before rank 0 comes tells the result before the launch.
+func TestThePreflightsResultComesBeforeTheLaunch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n1 := w.start(w.config(1, 2))
+		n1.Tell(Preflight, []byte("failed"))
+		time.Sleep(time.Second)
+		var got noted
+		zero := w.config(0, 2)
+		zero.Noted = got.put
+		var before map[string]int
+		zero.Verify = func(Roster) *Outcome { before = got.texts(); return nil }
+		n0 := w.start(zero)
+		for _, g := range gatherAll(t.Context(), []*Node{n0, n1}) {
+			require.NoError(t, g.err)
+		}
+		require.Equal(t, map[string]int{"worker-1 preflight failed": 1}, before)
+		require.NoError(t, n0.Finish(t.Context(), Outcome{}, 0))
+		w.close(n0, n1)
+	})
+}
+
 // The clocks of one machine are equal.
 func TestClockAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -241,11 +241,12 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	if m.Epoch != uint64(u.n.cfg.Size) {
 		answer.Size = u.n.cfg.Size // 0 = not known to this rank
 	}
+	answer.Looking = answer.Looking || u.n.notes[Preflight] != nil
 	w.send(answer)
 	if u.n.own != nil {
 		u.n.sendOwn()
 	}
-	u.sendNotes()
+	u.sendNotes(r)
 	for _, f := range u.n.withdrawn {
 		w.send(f)
 	}
