@@ -60,7 +60,8 @@ func run(args []string, agent pid1.Agent) int {
 	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
 		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
 	}
-	typo := (is[*launch.LookError](err) || is[*statedir.RunningError](err)) && mistyped(s.command[0]) != ""
+	typo := len(s.command) > 0 && mistyped(s.command[0]) != "" &&
+		(is[*launch.LookError](err) || is[*statedir.RunningError](err))
 	switch {
 	case is[*bareError](err):
 		_, _ = stderr.Write([]byte(cmdline.Bare))

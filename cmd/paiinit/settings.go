@@ -222,7 +222,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {},
 		OnUsageError:         cmdline.OnUsageError,
-		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowAppHelp(c) },
+		CommandNotFound:      cmdline.ShowHelp,
 		Commands:             commands,
 	}
 	cmdline.SetHelp(app)
