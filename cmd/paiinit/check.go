@@ -10,7 +10,7 @@ import (
 func checkCommand(environ []string) *cli.Command {
 	command := launching(environ, &cli.Command{
 		Name: "check", Usage: "print what is wrong with this image and container, and what to do",
-		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof paiinit run.\n\n" +
+		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof run.\n\n" +
 			cmdline.Examples("docker run IMAGE paiinit check", "paiinit check --exec all -- python3 train.py"),
 	}, func(c *cli.Context, s settings) error {
 		r := identify.Check(c.Context, identify.Launch{
