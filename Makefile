@@ -69,6 +69,11 @@ mutate: ## break the rendezvous in each way of rendezvous/testdata/mutations: a 
 
 KUBERNETES := .cache/kubernetes/kubernetes
 
+.PHONY: test-screenshots
+test-screenshots: ## the page of a launch in Debian's chromium (124 MB to load, 412 MB installed), at two widths, light and dark
+	$(MAKE) deps PACKAGES=chromium
+	go test -tags screenshots -count=1 -timeout 10m -v -run '^TestScreenshots$$' ./timeline
+
 .PHONY: test-kubernetes
 test-kubernetes: ## jobs on a real Kubernetes of one node; the first time that is built, for about seven minutes
 	$(MAKE) deps PACKAGES="$(PACKAGES) containernetworking-plugins $$(command -v containerd >/dev/null || echo containerd)"

@@ -89,7 +89,7 @@ var imports = map[string]struct {
 		"it derives keys without any I/O through which a key could leak",
 	},
 	"joblog": {
-		nil,
+		[]string{"golang.org/x/sys"},
 		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence of theirs",
 	},
 	"launch": {
@@ -97,8 +97,8 @@ var imports = map[string]struct {
 		"a launcher is data; hosts and keys come from the story",
 	},
 	"localapi": {
-		[]string{module + "/internal/unixsock"},
-		"it asks and answers in plain structs; cmd/paiinit fills them",
+		[]string{module + "/internal/unixsock", "golang.org/x/sys"},
+		"it asks and answers in plain structs; cmd/paiinit fills them; it lays out a status for a terminal of any size",
 	},
 	"netif": {
 		[]string{"github.com/miekg/dns", "golang.org/x/sys"},

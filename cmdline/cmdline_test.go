@@ -133,6 +133,30 @@ func TestClosest(t *testing.T) {
 	}
 }
 
+func TestOptional(t *testing.T) {
+	run := func(line string) (how string, err error) {
+		app := &cli.App{
+			ExitErrHandler: func(*cli.Context, error) {},
+			Commands: []*cli.Command{{
+				Name: "status", HideHelp: true, OnUsageError: OnUsageError,
+				Flags:  []cli.Flag{Optional(&how, "timeline", "how to show it", "text", "trace")},
+				Action: func(*cli.Context) error { return nil },
+			}},
+		}
+		err = app.Run(append([]string{"x", "status"}, strings.Fields(line)...))
+		return how, err
+	}
+	for line, want := range map[string]string{
+		"": "", "--timeline": "text", "--timeline=text": "text", "--timeline=trace": "trace",
+	} {
+		how, err := run(line)
+		require.NoError(t, err)
+		require.Equal(t, want, how, line)
+	}
+	_, err := run("--timeline=bars")
+	require.EqualError(t, err, `--timeline is "bars": want one of text, trace`)
+}
+
 func TestHelp(t *testing.T) {
 	var v values
 	flags := append(In(Who, v.flags()[:2]...), In(Log, v.flags()[2:]...)...)

@@ -81,6 +81,9 @@ type Job struct {
 	// Sources tells for a field, by its JSON name, the variable, flag, file or DNS answer that it came from.
 	Sources  map[string]string `json:"sources"`
 	Warnings []string          `json:"warnings"` // problems that Read could work around, one sentence each
+	// Sign is a variable that speaks of a job of several containers, if this one is alone only because nothing tells
+	// how many there are.
+	Sign string `json:"-"`
 }
 
 // Role is a group of containers that do the same work.
@@ -96,7 +99,7 @@ type Peer struct {
 	Index int      `json:"index"`
 	Rank  int      `json:"rank"` // -1 if unknown
 	Alias string   `json:"alias"`
-	Name  string   `json:"name"`  // in the scheduler's tools, as the environment predicts it; Alias if it tells no other
+	Name  string   `json:"name"`  // in the scheduler's tools, as the environment predicts it; else Alias
 	Names []string `json:"names"` // further names that the scheduler's tools use for the container
 	// Host is a name or an address; empty if the environment does not tell it, as for a task that has not started.
 	Host    string `json:"host"`
@@ -234,6 +237,7 @@ func readJob(r *reader) Job {
 	countSlots(r, &job)
 	choosePort(r, &job)
 	checkPeers(r, &job)
+	job.Sign = signOfOthers(r, &job)
 	job.Sources = r.sources
 	job.Warnings = r.warnings
 	if r.contradiction != nil {

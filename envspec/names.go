@@ -51,12 +51,33 @@ func hostLabel(host string) string {
 	return label
 }
 
-// nameTimeout bounds AskName: docker's DNS answers at once.
+// nameTimeout bounds NameAt: docker's DNS answers at once.
 const nameTimeout = 2 * time.Second
 
-// AskName asks docker's DNS for the name of the container with an address, such as proj-worker-2. It returns "" where
-// another DNS serves the container, which it does not ask.
-func AskName(ctx context.Context, files fs.FS, dns Resolver, addr netip.Addr) string {
+// Own returns the container's own name; "" = it has none besides Alias.
+func (j *Job) Own() string { return besides(j.Alias, j.Name) }
+
+// Own returns the container's own name, as the environment predicts it; "" = none besides Alias.
+func (p *Peer) Own() string { return besides(p.Alias, p.Name) }
+
+func besides(alias, name string) string {
+	if name == alias {
+		return ""
+	}
+	return name
+}
+
+// AskName returns the container's own name: where the environment does not tell it, by its address.
+func (j *Job) AskName(ctx context.Context, files fs.FS, dns Resolver, addr netip.Addr) string {
+	if own := j.Own(); own != "" {
+		return own
+	}
+	return NameAt(ctx, files, dns, addr)
+}
+
+// NameAt asks docker's DNS for the name of the container with an address, such as proj-worker-2; it asks no other DNS.
+// It returns "" if there is none.
+func NameAt(ctx context.Context, files fs.FS, dns Resolver, addr netip.Addr) string {
 	conf, err := fs.ReadFile(files, "etc/resolv.conf")
 	if err != nil || !bytes.Contains(conf, []byte("nameserver 127.0.0.11")) {
 		return ""

@@ -21,6 +21,7 @@ type Host struct {
 	Name  string // the name in host lists
 	Alias string // role and index
 	Own   string // the container's host name
+	Tool  string // the container's name in its scheduler's tools; "" = it has no other one
 	Role  string
 	Index int
 	Addr  netip.AddrPort
@@ -141,6 +142,18 @@ func (b *Book) Names() []string {
 		names[i] = h.Name
 	}
 	return names
+}
+
+// All returns, for every host, the names of Both and the name in the scheduler's tools, if no other host has that name.
+func (b *Book) All() [][]string {
+	all := b.Both()
+	for i, h := range b.Hosts {
+		has := func(own []string) bool { return slices.Contains(own, h.Tool) }
+		if h.Tool != "" && !slices.ContainsFunc(all, has) {
+			all[i] = append(all[i], h.Tool)
+		}
+	}
+	return all
 }
 
 // Both returns, for every host, the name in host lists and the alias if it differs.

@@ -38,7 +38,7 @@ func Check(ctx context.Context, l Launch) inspect.Result {
 		return strings.HasPrefix(kv, secretVariable+"=") // no child may inherit it
 	})
 	_ = launch.Limits() // the result shows limits that are too low
-	return inspect.Check{
+	return inspect.Checkup{
 		Root: os.DirFS("/"), Environ: environ, Command: l.Command, Dir: l.Dir, System: inspect.ThisSystem(),
 		ExecAll: l.ExecAll, LoginsIn: l.LoginsIn, Insecure: l.Insecure, ImageSSH: l.ImageSSH, RDMA: l.RDMA,
 		StateDir: l.StateDir, Running: statedir.RunningHere(l.StateDir),
@@ -48,8 +48,8 @@ func Check(ctx context.Context, l Launch) inspect.Result {
 		Job: func(ctx context.Context) (inspect.Job, error) {
 			j, _, err := Job(ctx, environ, l.Flags)
 			return inspect.Job{
-				System: j.System, Alias: j.Alias, Rank: j.Rank, Size: j.Size, Slots: j.Slots, GPUs: j.GPUs, CPUs: j.CPUs,
-				Port: j.Port, Hosts: j.Hosts(), Warnings: j.Warnings,
+				System: j.System, Alias: j.Alias, Rank: j.Rank, Size: j.Size, Port: j.Port,
+				Slots: j.Slots, GPUs: j.GPUs, CPUs: j.CPUs, Hosts: j.Hosts(), Warnings: j.Warnings,
 				Secret: func() (source string, length int, err error) {
 					_, from, err := Keys(l.SecretFile, []byte(variable), &j)
 					if err == nil && from.Name == "" && l.Insecure {

@@ -1,8 +1,9 @@
 // Package identify finds out, with this machine's means, which container of which job this is, and examines the
 // container for a launch.
 //
-// The packages below it know one matter each: variables, secrets, keys, launchers, networks, devices. This package hands
-// them this machine's files, names and addresses, in the same way for a launch and for the commands that only ask.
+// The packages below it know one matter each: variables, secrets, keys, launchers, networks, devices. This package
+// hands them this machine's files, names and addresses, in the same way for a launch and for the commands that only
+// ask.
 package identify
 
 import (

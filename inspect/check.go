@@ -1,6 +1,6 @@
 // Package inspect describes one container.
 //
-// [Check.Run] finds what would keep a launch in it from working.
+// [Checkup.Run] finds what would keep a launch in it from working.
 package inspect
 
 import (
@@ -15,12 +15,12 @@ type Severity string
 
 // The severities of a [Finding].
 const (
-	OK   Severity = "ok"
-	Warn Severity = "warn" // the job may fail or be slow
-	Fail Severity = "fail" // the job cannot run like this
+	SeverityOK   Severity = "ok"
+	SeverityWarn Severity = "warn" // the job may fail or be slow
+	SeverityFail Severity = "fail" // the job cannot run like this
 )
 
-// Finding is one result of [Check.Run]. Its JSON is that of `paiinit check --json`.
+// Finding is one result of [Checkup.Run]. Its JSON is that of `paiinit check --json`.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Name     string   `json:"name"` // what was examined, one word
@@ -36,7 +36,6 @@ type Job struct {
 	Alias      string
 	Rank, Size int // -1 = unknown
 	Slots      int
-	LaunchOnly bool // no slots by intention
 	GPUs, CPUs int
 	Port       int
 	Hosts      []string // of all containers, as far as the environment names them
@@ -55,10 +54,10 @@ type Fabric struct {
 	PeerMemory   string // "denied" if processes may not read each other's memory
 }
 
-// Check is everything that [Check.Run] looks at. It reads Root and Environ itself; the functions bring what needs a
-// network, a launcher, a secret or another system call. They must end with their context, or may hang: Run does not
-// wait for them.
-type Check struct {
+// Checkup is everything that [Checkup.Run] looks at. It reads Root and Environ itself; the functions bring what needs a
+// network, a launcher, a secret or another system call. Run does not wait for Job, Identify, Resolve and Fabric if they
+// hang.
+type Checkup struct {
 	Root    fs.FS
 	Environ []string // without the job's secret
 	Command []string
@@ -96,7 +95,7 @@ const (
 )
 
 // Run examines the image and the container, and changes neither. It takes less than 3 s.
-func (c Check) Run(ctx context.Context) Result {
+func (c Checkup) Run(ctx context.Context) Result {
 	ctx, cancel := context.WithTimeout(ctx, totalTimeout)
 	defer cancel()
 	launchers := within(ctx, launcherLate, func() string {
@@ -123,19 +122,19 @@ func (c Check) Run(ctx context.Context) Result {
 	return r
 }
 
-// examination is a Check with what all its parts need.
+// examination is a Checkup with what all its parts need.
 type examination struct {
-	Check
+	Checkup
 	job Job
 	err error // why job is unknown
 }
 
-func (c Check) examine(ctx context.Context) *examination {
+func (c Checkup) examine(ctx context.Context) *examination {
 	type answer struct {
 		job Job
 		err error
 	}
-	e := &examination{Check: c}
+	e := &examination{Checkup: c}
 	ctx, cancel := context.WithTimeout(ctx, jobTimeout)
 	defer cancel()
 	got := within(ctx, answer{Job{Rank: -1, Size: -1}, context.DeadlineExceeded}, func() answer {
@@ -172,10 +171,10 @@ func within[T any](ctx context.Context, late T, f func() T) func() T {
 	}
 }
 
-func pass(name, text string) Finding { return Finding{Severity: OK, Name: name, Text: text} }
+func pass(name, text string) Finding { return Finding{Severity: SeverityOK, Name: name, Text: text} }
 func warning(name, text, fix string) Finding {
-	return Finding{Severity: Warn, Name: name, Text: text, Fix: fix}
+	return Finding{Severity: SeverityWarn, Name: name, Text: text, Fix: fix}
 }
 func failure(name, text, fix string, status int) Finding {
-	return Finding{Severity: Fail, Name: name, Text: text, Fix: fix, status: status}
+	return Finding{Severity: SeverityFail, Name: name, Text: text, Fix: fix, status: status}
 }

@@ -24,8 +24,11 @@ import (
 
 var errConfig = errors.New("explicit: PAIINIT_INDEX is not set; set PAIINIT_INDEX")
 
+// files is the tree of a test.
+type files = fstest.MapFS
+
 // healthy returns a check of a container in which nothing is wrong: rank 1 of 4, with 8 GPUs.
-func healthy() Check {
+func healthy() Checkup {
 	programs := []string{"/usr/bin/mpirun", "/usr/bin/mpiexec", "/usr/bin/torchrun", "/usr/bin/python3", "/bin/sh",
 		"/usr/bin/ssh"}
 	tree := fstest.MapFS{
@@ -34,7 +37,7 @@ func healthy() Check {
 		"sys/fs/cgroup/memory.max":              text("549755813888\n"),
 		"sys/fs/cgroup/pids.max":                text("max\n"),
 		"usr/lib/x86_64-linux-gnu/libcuda.so.1": text(""),
-		"proc/driver/nvidia/version":            text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\n"),
+		"proc/driver/nvidia/version":            text("NVRM version: NVIDIA UNIX Kernel Module  535.104.05  Sat\n"),
 		"usr/bin/torchrun":                      text("#!/usr/bin/python3\nimport torch\n"),
 		"usr/bin/crlf":                          text("#!/bin/sh\r\necho\r\n"),
 		"usr/bin/old":                           text("#!/usr/bin/env -S A=1 python2 -u\n"),
@@ -44,7 +47,7 @@ func healthy() Check {
 	for i := range 8 {
 		tree[fmt.Sprintf("dev/nvidia%d", i)] = text("")
 	}
-	return Check{
+	return Checkup{
 		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto",
 		Launchers: []string{"torchrun", "horovodrun"},
 		System: System{
@@ -84,7 +87,7 @@ func healthy() Check {
 func text(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
 
 // withJob changes the job of a check.
-func withJob(c *Check, change func(*Job)) {
+func withJob(c *Checkup, change func(*Job)) {
 	job := c.Job
 	c.Job = func(ctx context.Context) (Job, error) {
 		j, err := job(ctx)
@@ -150,8 +153,8 @@ OK    port       12345/tcp and 12345/udp are free
 OK    dns        3 hosts of the job found by name
 OK    gpus       8 NVIDIA, driver 535.104.05
 OK    rdma       2 x InfiniBand 400 Gb/s
-WARN  shm        /dev/shm has 64 MiB; 8 GPUs need about 1 GiB (NCCL, MPI, data
-                 loaders)
+WARN  shm        /dev/shm has 64 MiB; NCCL, MPI and data loaders need about 1
+                 GiB for 8 GPUs
                  fix: docker run --shm-size=1g; in Kubernetes an emptyDir with
                  medium: Memory at /dev/shm
 OK    memlock    unlimited
@@ -173,73 +176,73 @@ func TestCheckFindings(t *testing.T) {
 	timeout := &net.DNSError{IsTimeout: true}
 	for _, tt := range []struct {
 		name   string
-		change func(c *Check, tree fstest.MapFS)
+		change func(c *Checkup, tree files)
 		want   string // "severity name: text | fix"
 	}{
-		{"unknown rank and size", func(c *Check, _ fstest.MapFS) {
+		{"unknown rank and size", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Rank, j.Size, j.Slots = -1, -1, 1 })
 		}, "ok job: compose: worker-1, rank to be agreed of a number that rank 0 knows, 1 slot | "},
-		{"alone", func(c *Check, _ fstest.MapFS) {
+		{"alone", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.System, j.Size = "single", 1 })
 		}, "ok job: single: a job of one rank, 8 slots | "},
-		{"alone needs no secret", func(c *Check, _ fstest.MapFS) {
+		{"alone needs no secret", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Size, j.Secret = 1, nil })
 		}, "ok secret: a job of one rank needs none | "},
-		{"alone opens no port", func(c *Check, _ fstest.MapFS) {
+		{"alone opens no port", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Size = 1 })
 		}, "ok port: a job of one rank opens none | "},
-		{"alone with people needs a secret", func(c *Check, _ fstest.MapFS) {
+		{"alone with people needs a secret", func(c *Checkup, _ files) {
 			c.LoginsIn = true
 			withJob(c, func(j *Job) {
 				j.Size, j.Secret = 1, func() (string, int, error) { return "", 0, nil }
 			})
 		}, "ok secret: none; a job of one rank makes a random one | "},
-		{"alone without a shell", func(c *Check, _ fstest.MapFS) {
+		{"alone without a shell", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Size = 1 })
 			lacks(c, "/bin/sh")
 		}, "ok shell: no /bin/sh; a job of one rank needs none | "},
-		{"contradiction", func(c *Check, _ fstest.MapFS) {
+		{"contradiction", func(c *Checkup, _ files) {
 			c.Job = func(context.Context) (Job, error) { return Job{}, errConfig }
-		}, "fail job: " + errConfig.Error() + " | paiinit env shows what was detected, and from which variables"},
-		{"contradiction beside a running paiinit", func(c *Check, _ fstest.MapFS) {
+		}, "fail job: " + errConfig.Error() + " | correct the variable; docs/schedulers has a page for each scheduler"},
+		{"contradiction beside a running paiinit", func(c *Checkup, _ files) {
 			c.Running = "worker-1"
 			c.Job = func(context.Context) (Job, error) { return Job{}, errConfig }
 		}, "warn job: " + errConfig.Error() +
 			" | nothing, if the ENTRYPOINT has flags about the job: this command does not see them"},
-		{"service link", func(c *Check, _ fstest.MapFS) {
+		{"service link", func(c *Checkup, _ files) {
 			c.Environ = append(c.Environ, "PAIINIT_PORT=tcp://10.0.0.1:80")
 			c.Job = func(context.Context) (Job, error) { return Job{}, errors.New("PAIINIT_PORT is bad") }
 		}, "fail job: PAIINIT_PORT is bad | rename the Kubernetes Service paiinit, or set enableServiceLinks: " +
 			"false in the pod"},
-		{"warning of the environment", func(c *Check, _ fstest.MapFS) {
+		{"warning of the environment", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Warnings = []string{"also saw slurm"} })
 		}, "warn job: also saw slurm | paiinit env shows what was detected, and from which variables"},
-		{"no command", func(*Check, fstest.MapFS) {},
+		{"no command", func(*Checkup, files) {},
 			"ok command: none given; paiinit check COMMAND looks for it, too | "},
-		{"command of rank 0 only", func(c *Check, _ fstest.MapFS) { c.Command = []string{"nowhere"} },
+		{"command of rank 0 only", func(c *Checkup, _ files) { c.Command = []string{"nowhere"} },
 			"ok command: nowhere is not in this container, and only rank 0 runs it | "},
-		{"program", func(c *Check, _ fstest.MapFS) { c.Command = []string{"elf"} }, "ok command: /usr/bin/elf | "},
-		{"missing interpreter", func(c *Check, _ fstest.MapFS) { c.Command = []string{"old"} },
+		{"program", func(c *Checkup, _ files) { c.Command = []string{"elf"} }, "ok command: /usr/bin/elf | "},
+		{"missing interpreter", func(c *Checkup, _ files) { c.Command = []string{"old"} },
 			"fail command: /usr/bin/old: its first line names python2, which is not in this image | install python2"},
-		{"carriage return", func(c *Check, _ fstest.MapFS) { c.Command = []string{"crlf"} },
+		{"carriage return", func(c *Checkup, _ files) { c.Command = []string{"crlf"} },
 			"fail command: /usr/bin/crlf: its first line ends in a carriage return, which counts as part of the " +
 				"interpreter's name | convert the file to Unix line ends: sed -i 's/\\r$//' /usr/bin/crlf"},
-		{"silent launcher", func(c *Check, _ fstest.MapFS) {
+		{"silent launcher", func(c *Checkup, _ files) {
 			c.Identify = func(context.Context, []string, []string, bool) string { return "mpirun=?" }
-		}, "warn launchers: mpirun does not print a version that paiinit knows | see whether it starts: mpirun " +
+		}, "warn launchers: mpirun printed no version that paiinit knows within 1.7s | see whether it starts: mpirun " +
 			"--version"},
-		{"no launcher", func(c *Check, _ fstest.MapFS) {
+		{"no launcher", func(c *Checkup, _ files) {
 			c.Launchers = nil
 			c.Identify = func(context.Context, []string, []string, bool) string { return "" }
 		}, "ok launchers: none in PATH; a job without mpirun, torchrun and the like needs none | "},
-		{"no shell", func(c *Check, _ fstest.MapFS) { lacks(c, "/bin/sh") },
+		{"no shell", func(c *Checkup, _ files) { lacks(c, "/bin/sh") },
 			"warn shell: no /bin/sh: launchers, paiinit rsh and paiinit each cannot start anything in this " +
 				"container | install a shell in the image; only --exec all works without"},
-		{"no ssh", func(c *Check, _ fstest.MapFS) { lacks(c, "ssh") },
+		{"no ssh", func(c *Checkup, _ files) { lacks(c, "ssh") },
 			"ok ssh: paiinit; the image has none, and the job needs none | "},
-		{"the image's ssh is missing", func(c *Check, _ fstest.MapFS) { c.ImageSSH = true; lacks(c, "ssh") },
+		{"the image's ssh is missing", func(c *Checkup, _ files) { c.ImageSSH = true; lacks(c, "ssh") },
 			"warn ssh: --ssh image, but the image has no ssh | remove --ssh image, or install openssh-client"},
-		{"weak secret", func(c *Check, _ fstest.MapFS) {
+		{"weak secret", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) {
 				j.Secret = func() (string, int, error) {
 					return "", 0, errors.New("it is weak")
@@ -247,172 +250,176 @@ func TestCheckFindings(t *testing.T) {
 			})
 		}, "fail secret: it is weak | make one: head -c 32 /dev/urandom | base64; give the same one to every " +
 			"container, by --secret-file FILE or PAIINIT_SECRET"},
-		{"short secret", func(c *Check, _ fstest.MapFS) {
+		{"short secret", func(c *Checkup, _ files) {
 			withJob(c, func(j *Job) { j.Secret = func() (string, int, error) { return "/s", 20, nil } })
 		}, "ok secret: 20 bytes from /s; 32 random bytes are better | "},
-		{"insecure", func(c *Check, _ fstest.MapFS) {
+		{"insecure", func(c *Checkup, _ files) {
 			c.Insecure = true
 			withJob(c, func(j *Job) { j.Secret = func() (string, int, error) { return "", 0, nil } })
 		}, "warn secret: none (--insecure): every host that reaches the port and knows the job's ID can run " +
 			"commands in this container | make one: head -c 32 /dev/urandom | base64; give the same one to every " +
 			"container, by --secret-file FILE or PAIINIT_SECRET"},
-		{"secret of the running paiinit", func(c *Check, _ fstest.MapFS) { c.Running = "worker-1" },
+		{"secret of the running paiinit", func(c *Checkup, _ files) { c.Running = "worker-1" },
 			"ok secret: the running paiinit has it | "},
-		{"running paiinit", func(c *Check, _ fstest.MapFS) { c.Running = "worker-1" },
+		{"running paiinit", func(c *Checkup, _ files) { c.Running = "worker-1" },
 			"ok state: a paiinit runs in this container: worker-1 | "},
-		{"no state directory", func(c *Check, _ fstest.MapFS) {
+		{"no state directory", func(c *Checkup, _ files) {
 			c.Place = func(string, int) (string, error) { return "", errors.New("read-only") }
 		}, "fail state: read-only | docker run --tmpfs /run/paiinit, a writable /dev/shm, or --state-dir DIR; in " +
 			"Kubernetes an emptyDir at /run/paiinit"},
-		{"port of the running paiinit", func(c *Check, _ fstest.MapFS) {
+		{"port of the running paiinit", func(c *Checkup, _ files) {
 			c.Running = "worker-1"
 			taken(c, "SSH-2.0-paiinit 1\r\n")
 		}, "ok port: 12345/tcp is the running paiinit's | "},
-		{"port of another paiinit", func(c *Check, _ fstest.MapFS) { taken(c, "SSH-2.0-paiinit 1\r\n") },
+		{"port of another paiinit", func(c *Checkup, _ files) { taken(c, "SSH-2.0-paiinit 1\r\n") },
 			"warn port: 12345/tcp is in use by the paiinit of another job or container: paiinit would take the " +
 				"next free port, where the other ranks may not find it | end that program, or give all ranks " +
 				"another --port"},
-		{"port of an ssh server", func(c *Check, _ fstest.MapFS) { taken(c, "SSH-2.0-OpenSSH_9.2\r\n") },
-			`warn port: 12345/tcp is in use by another program ("SSH-2.0-OpenSSH_9.2"): paiinit would take the next free ` +
-				"port, where the other ranks may not find it | end that program, or give all ranks another --port"},
-		{"port of a silent program", func(c *Check, _ fstest.MapFS) { taken(c, "") },
+		{"port of an ssh server", func(c *Checkup, _ files) { taken(c, "SSH-2.0-OpenSSH_9.2\r\n") },
+			`warn port: 12345/tcp is in use by another program ("SSH-2.0-OpenSSH_9.2"): paiinit would take the next ` +
+				"free port, where the other ranks may not find it | " +
+				"end that program, or give all ranks another --port"},
+		{"port of a silent program", func(c *Checkup, _ files) { taken(c, "") },
 			"warn port: 12345/tcp is in use by another program: paiinit would take the next free port, where the " +
 				"other ranks may not find it | end that program, or give all ranks another --port"},
-		{"udp port in use", func(c *Check, _ fstest.MapFS) {
+		{"udp port in use", func(c *Checkup, _ files) {
 			c.TryPort = func(int) (tcp, udp error) { return nil, syscall.EADDRINUSE }
 		}, "warn port: 12345/udp is in use by another program: paiinit would take the next free port, where the " +
 			"other ranks may not find it | end that program, or give all ranks another --port"},
-		{"no udp", func(c *Check, _ fstest.MapFS) {
+		{"no udp", func(c *Checkup, _ files) {
 			c.TryPort = func(int) (tcp, udp error) { return nil, syscall.EPERM }
 		}, "warn port: 12345/udp cannot be opened: operation not permitted; gathering takes longer without it | "},
-		{"privileged port", func(c *Check, _ fstest.MapFS) {
+		{"privileged port", func(c *Checkup, _ files) {
 			c.TryPort = func(int) (tcp, udp error) { return syscall.EACCES, syscall.EACCES }
 			withJob(c, func(j *Job) { j.Port = 22 })
 		}, "fail port: 22/tcp cannot be opened: permission denied | give all ranks another --port from 1024 on, " +
 			"or run as root"},
-		{"names without an address", func(c *Check, _ fstest.MapFS) {
+		{"names without an address", func(c *Checkup, _ files) {
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) {
 				return nil, &net.DNSError{IsNotFound: true}
 			}
 			withJob(c, func(j *Job) { j.Hosts = []string{"f", "e", "d", "c", "b", "a", "a"} })
 		}, "warn dns: these hosts of the job have no address yet: a, b, c, d and 2 more | nothing, if their " +
 			"containers have not started; else correct the names"},
-		{"slow DNS", func(c *Check, _ fstest.MapFS) {
+		{"slow DNS", func(c *Checkup, _ files) {
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, timeout }
 		}, "warn dns: DNS gave no answer in time about 3 of 3 hosts of the job | check /etc/resolv.conf and its " +
 			"servers"},
-		{"no network", func(c *Check, _ fstest.MapFS) {
+		{"no network", func(c *Checkup, _ files) {
 			err := &net.DNSError{Name: "worker-0", Err: "dial udp: connect: network is unreachable", IsTemporary: true}
 			c.Resolve = func(context.Context, string) ([]netip.Addr, error) { return nil, err }
 		}, "warn dns: DNS cannot be asked: lookup worker-0: dial udp: connect: network is unreachable | check " +
 			"the container's network, /etc/resolv.conf and its servers"},
-		{"no GPU", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "") }, "ok gpus: none | "},
-		{"no GPU in a CUDA image", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "all") },
+		{"no GPU", func(c *Checkup, tree files) { withoutGPUs(c, tree, "") }, "ok gpus: none | "},
+		{"no GPU in a CUDA image", func(c *Checkup, tree files) { withoutGPUs(c, tree, "all") },
 			"ok gpus: none; NVIDIA_VISIBLE_DEVICES=all is set, as CUDA images do: docker run --gpus all passes " +
 				"GPUs in | "},
-		{"no GPU of those wanted", func(c *Check, tree fstest.MapFS) { withoutGPUs(c, tree, "0,1") },
+		{"no GPU of those wanted", func(c *Checkup, tree files) { withoutGPUs(c, tree, "0,1") },
 			"warn gpus: NVIDIA_VISIBLE_DEVICES=0,1 asks for GPUs, but the container has no /dev/nvidia* | run " +
 				"with NVIDIA's container runtime: docker run --gpus, or a nvidia.com/gpu resource in Kubernetes"},
-		{"no GPU of the scheduler's", func(c *Check, tree fstest.MapFS) {
+		{"no GPU of the scheduler's", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.GPUs = 2 })
 		}, "warn gpus: the scheduler gives 2 GPUs, but the container has none | "},
-		{"some GPUs", func(c *Check, _ fstest.MapFS) { withJob(c, func(j *Job) { j.GPUs = 2 }) },
+		{"some GPUs", func(c *Checkup, _ files) { withJob(c, func(j *Job) { j.GPUs = 2 }) },
 			"ok gpus: 8 NVIDIA, of which the job uses 2, driver 535.104.05 | "},
-		{"no driver", func(_ *Check, tree fstest.MapFS) { delete(tree, "usr/lib/x86_64-linux-gnu/libcuda.so.1") },
+		{"no driver", func(_ *Checkup, tree files) { delete(tree, "usr/lib/x86_64-linux-gnu/libcuda.so.1") },
 			"warn gpus: 8 /dev/nvidia*, but no libcuda.so.1: CUDA programs find no driver | " +
 				"NVIDIA_DRIVER_CAPABILITIES=compute,utility makes the container toolkit mount the driver"},
-		{"driver by LD_LIBRARY_PATH", func(c *Check, tree fstest.MapFS) {
+		{"driver by LD_LIBRARY_PATH", func(c *Checkup, tree files) {
 			delete(tree, "usr/lib/x86_64-linux-gnu/libcuda.so.1")
 			delete(tree, "proc/driver/nvidia/version")
 			tree["opt/cuda/libcuda.so.1"] = text("")
 			c.Environ = append(c.Environ, "LD_LIBRARY_PATH=:/opt/cuda/")
 		}, "ok gpus: 8 NVIDIA | "},
-		{"AMD", func(c *Check, tree fstest.MapFS) {
+		{"AMD", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			tree["dev/kfd"], tree["dev/dri/renderD128"], tree["dev/dri/card0"] = text(""), text(""), text("")
 			withJob(c, func(j *Job) { j.GPUs = 1 })
 		}, "ok gpus: 1 AMD | "},
-		{"RDMA is off", func(c *Check, _ fstest.MapFS) { c.RDMA = "off" }, "ok rdma: off | "},
-		{"no RDMA", func(c *Check, _ fstest.MapFS) { c.Fabric = func() Fabric { return Fabric{Summary: "none"} } },
+		{"RDMA is off", func(c *Checkup, _ files) { c.RDMA = "off" }, "ok rdma: off | "},
+		{"no RDMA", func(c *Checkup, _ files) { c.Fabric = func() Fabric { return Fabric{Summary: "none"} } },
 			"ok rdma: no verbs devices; the job uses TCP | "},
-		{"RDMA is required", func(c *Check, _ fstest.MapFS) {
+		{"RDMA is required", func(c *Checkup, _ files) {
 			c.RDMA, c.Fabric = "require", func() Fabric { return Fabric{Summary: "none"} }
 		}, "fail rdma: --rdma require, but no verbs device can be used: none | "},
-		{"unusable RDMA", func(c *Check, _ fstest.MapFS) {
+		{"unusable RDMA", func(c *Checkup, _ files) {
 			c.Fabric = func() Fabric {
 				return Fabric{Summary: "1 device, not usable: no device node", Devices: 1, Problem: "no node",
 					Fix: "pass it in"}
 			}
 		}, "warn rdma: 1 device, not usable: no device node: no node | pass it in; paiinit rdma has the details"},
-		{"unreadable memory of peers", func(c *Check, _ fstest.MapFS) {
+		{"unreadable memory of peers", func(c *Checkup, _ files) {
 			c.Fabric = func() Fabric { return Fabric{PeerMemory: "denied"} }
 		}, "ok cma: processes may not read each other's memory (process_vm_readv), so MPI copies twice between " +
 			"the ranks of one host | docker run --cap-add SYS_PTRACE, if MPI's ranks on one host exchange much"},
-		{"small /dev/shm, but one process", func(c *Check, tree fstest.MapFS) {
+		{"small /dev/shm, but one process", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 1 })
 			shm(c, 1<<20, 1<<20, nil)
 		}, "ok shm: /dev/shm has 1 MiB | "},
-		{"docker's /dev/shm and a few processes", func(c *Check, tree fstest.MapFS) {
+		{"docker's /dev/shm and a few processes", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			shm(c, 64<<20, 64<<20, nil)
 		}, "ok shm: /dev/shm has 64 MiB | "},
-		{"docker's /dev/shm and many processes", func(c *Check, tree fstest.MapFS) {
+		{"docker's /dev/shm and many processes", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 16 })
 			shm(c, 64<<20, 64<<20, nil)
-		}, "warn shm: /dev/shm has 64 MiB; 16 slots need about 128 MiB (NCCL, MPI, data loaders) | docker run " +
+		}, "warn shm: /dev/shm has 64 MiB; NCCL, MPI and data loaders need about 128 MiB for 16 slots | docker run " +
 			"--shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
-		{"full /dev/shm", func(c *Check, _ fstest.MapFS) { shm(c, 16<<30, 100<<20, nil) },
-			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; 8 GPUs need about 1 GiB | remove what is " +
-				"left in /dev/shm"},
-		{"/dev/shm that the job fills", func(c *Check, _ fstest.MapFS) { c.Running = "me"; shm(c, 16<<30, 1<<20, nil) },
+		{"full /dev/shm", func(c *Checkup, _ files) { shm(c, 16<<30, 100<<20, nil) },
+			"warn shm: /dev/shm has 16 GiB, of which 100 MiB are free; NCCL, MPI and data loaders need about 1 GiB " +
+				"for 8 GPUs | remove what is left in /dev/shm"},
+		{"/dev/shm that the job fills", func(c *Checkup, _ files) { c.Running = "me"; shm(c, 16<<30, 1<<20, nil) },
 			"ok shm: /dev/shm has 16 GiB | "},
-		{"no /dev/shm", func(c *Check, _ fstest.MapFS) { shm(c, 0, 0, errors.New("/dev/shm is not there")) },
+		{"no /dev/shm", func(c *Checkup, _ files) { shm(c, 0, 0, errors.New("/dev/shm is not there")) },
 			"warn shm: /dev/shm is not there: NCCL, gloo and MPI keep shared memory there | docker run " +
 				"--shm-size=1g; in Kubernetes an emptyDir with medium: Memory at /dev/shm"},
-		{"no /dev/shm for one process", func(c *Check, tree fstest.MapFS) {
+		{"no /dev/shm for one process", func(c *Checkup, tree files) {
 			withoutGPUs(c, tree, "")
 			withJob(c, func(j *Job) { j.Slots = 1 })
 			shm(c, 0, 0, errors.New("/dev/shm is not there"))
 		}, "ok shm: /dev/shm is not there; a job of one process needs none | "},
-		{"locked memory", func(c *Check, _ fstest.MapFS) { c.System.Memlock = 8 << 20 },
+		{"locked memory", func(c *Checkup, _ files) { c.System.Memlock = 8 << 20 },
 			"ok memlock: 8 MiB; only RDMA needs more | "},
-		{"little memory", func(_ *Check, tree fstest.MapFS) { tree["sys/fs/cgroup/memory.max"] = text("134217728\n") },
+		{"little memory", func(_ *Checkup, tree files) { tree["sys/fs/cgroup/memory.max"] = text("134217728\n") },
 			"warn memory: the cgroup's limit is 128 MiB, which is too little for 8 slots: the kernel kills the " +
 				"job's processes | raise the container's limit of memory: docker run --memory, " +
 				"resources.limits.memory"},
-		{"no limit of memory", func(_ *Check, tree fstest.MapFS) { tree["sys/fs/cgroup/memory.max"] = text("max\n") },
+		{"no limit of memory", func(_ *Checkup, tree files) { tree["sys/fs/cgroup/memory.max"] = text("max\n") },
 			"ok memory: no limit | "},
-		{"cgroup v1", func(_ *Check, tree fstest.MapFS) {
+		{"cgroup v1", func(_ *Checkup, tree files) {
 			tree["proc/self/cgroup"] = text("4:cpu,memory:/docker/abc\n1:name=systemd:/docker/abc\n")
 			tree["sys/fs/cgroup/memory/memory.limit_in_bytes"] = text("4294967296\n")
 		}, "ok memory: the cgroup's limit is 4 GiB | "},
-		{"cgroup v1 without a limit", func(_ *Check, tree fstest.MapFS) {
+		{"cgroup v1 without a limit", func(_ *Checkup, tree files) {
 			tree["proc/self/cgroup"] = text("4:memory:/docker/abc\n")
 			tree["sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes"] = text("9223372036854771712\n")
 		}, "ok memory: no limit | "},
-		{"no /proc", func(_ *Check, tree fstest.MapFS) { delete(tree, "proc/self/cgroup") }, "ok memory: no limit | "},
-		{"fewer CPUs than slots", func(c *Check, _ fstest.MapFS) { withJob(c, func(j *Job) { j.CPUs = 2 }) },
+		{"no /proc", func(_ *Checkup, tree files) { delete(tree, "proc/self/cgroup") },
+			"ok memory: the cgroup's limit is 512 GiB | "},
+		{"no cgroup", func(_ *Checkup, tree files) { delete(tree, "sys/fs/cgroup/memory.max") },
+			"ok memory: no limit | "},
+		{"fewer CPUs than slots", func(c *Checkup, _ files) { withJob(c, func(j *Job) { j.CPUs = 2 }) },
 			"warn cpus: 8 slots share 2 CPUs: MPI's waiting processes take processor time from the others | " +
 				"raise the container's limit of CPUs, or lower --slots"},
-		{"few files", func(c *Check, _ fstest.MapFS) { c.System.NoFile = 1024 },
+		{"few files", func(c *Checkup, _ files) { c.System.NoFile = 1024 },
 			"warn files: at most 1024 open files: too few for launchers and servers of large jobs | docker run " +
 				"--ulimit nofile=65536"},
-		{"a shell is process 1", func(_ *Check, tree fstest.MapFS) { tree["proc/1/comm"] = text("bash\n") },
+		{"a shell is process 1", func(_ *Checkup, tree files) { tree["proc/1/comm"] = text("bash\n") },
 			`warn pid1: bash: a shell does not pass SIGTERM on, so that docker stop and Kubernetes kill the job | ` +
 				`ENTRYPOINT ["paiinit", "--"], or exec paiinit in the shell`},
-		{"a shell is process 1 of a running job", func(c *Check, tree fstest.MapFS) {
+		{"a shell is process 1 of a running job", func(c *Checkup, tree files) {
 			c.Running, tree["proc/1/comm"] = "worker-1", text("bash\n")
 		}, "ok pid1: bash; paiinit adopts the job's orphans itself | "},
-		{"another init", func(_ *Check, tree fstest.MapFS) { tree["proc/1/comm"] = text("tini\n") },
+		{"another init", func(_ *Checkup, tree files) { tree["proc/1/comm"] = text("tini\n") },
 			"ok pid1: tini; paiinit adopts the job's orphans itself | "},
-		{"process 1 itself", func(c *Check, tree fstest.MapFS) { c.System.PID = 1; delete(tree, "proc/1/comm") },
+		{"process 1 itself", func(c *Checkup, tree files) { c.System.PID = 1; delete(tree, "proc/1/comm") },
 			"ok pid1: paiinit | "},
-		{"process 1 is unknown", func(_ *Check, tree fstest.MapFS) { delete(tree, "proc/1/comm") },
+		{"process 1 is unknown", func(_ *Checkup, tree files) { delete(tree, "proc/1/comm") },
 			"ok pid1: not known, because /proc is not mounted | "},
-		{"wrong clock", func(c *Check, _ fstest.MapFS) { c.System.Now = func() time.Time { return time.Unix(0, 0) } },
+		{"wrong clock", func(c *Checkup, _ files) { c.System.Now = func() time.Time { return time.Unix(0, 0) } },
 			"warn clock: 1970-01-01 is before 2027-01-02, when this program was built: the clock is wrong | set " +
 				"the host's clock, for example by NTP"},
 	} {
@@ -431,7 +438,7 @@ func TestCheckFindings(t *testing.T) {
 	}
 }
 
-func lacks(c *Check, missing string) {
+func lacks(c *Checkup, missing string) {
 	look := c.Look
 	c.Look = func(name string, environ []string, dir string) (string, error) {
 		if name == missing {
@@ -441,12 +448,12 @@ func lacks(c *Check, missing string) {
 	}
 }
 
-func taken(c *Check, greeting string) {
+func taken(c *Checkup, greeting string) {
 	c.TryPort = func(int) (tcp, udp error) { return os.NewSyscallError("bind", syscall.EADDRINUSE), nil }
 	c.Greeting = func(context.Context, int) string { return greeting }
 }
 
-func withoutGPUs(c *Check, tree fstest.MapFS, visible string) {
+func withoutGPUs(c *Checkup, tree files, visible string) {
 	for name := range tree {
 		if strings.HasPrefix(name, "dev/nvidia") {
 			delete(tree, name)
@@ -456,7 +463,7 @@ func withoutGPUs(c *Check, tree fstest.MapFS, visible string) {
 	withJob(c, func(j *Job) { j.GPUs = 0 })
 }
 
-func shm(c *Check, total, free uint64, err error) {
+func shm(c *Checkup, total, free uint64, err error) {
 	c.System.Space = func(string) (uint64, uint64, error) { return total, free, err }
 }
 
@@ -477,7 +484,7 @@ func TestCheckIsBounded(t *testing.T) {
 		require.LessOrEqual(t, time.Since(begin), 3*time.Second)
 		var slow []string
 		for _, f := range r.Findings {
-			if f.Severity != OK {
+			if f.Severity != SeverityOK {
 				slow = append(slow, f.Name+": "+f.Text)
 			}
 		}
@@ -494,7 +501,7 @@ func TestCheckIsBounded(t *testing.T) {
 		r = c.Run(t.Context())
 		require.LessOrEqual(t, time.Since(begin), 3*time.Second)
 		require.Equal(t, Finding{
-			Severity: Warn, Name: "job", Text: "not known: DNS did not answer within 1.2s",
+			Severity: SeverityWarn, Name: "job", Text: "not known: DNS did not answer within 1.2s",
 			Fix: "check /etc/resolv.conf and its servers, or give --rank, --size and --peers",
 		}, r.Findings[0])
 		require.Zero(t, r.Fail)

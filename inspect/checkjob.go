@@ -31,7 +31,7 @@ func (e *examination) aboutJob() []Finding {
 		return []Finding{warning(name, e.err.Error(),
 			"nothing, if the ENTRYPOINT has flags about the job: this command does not see them")}
 	case e.err != nil:
-		fix := seeEnv
+		fix := "correct the variable; docs/schedulers has a page for each scheduler"
 		if strings.HasPrefix(variable(e.Environ, "PAIINIT_PORT"), "tcp://") {
 			fix = "rename the Kubernetes Service paiinit, or set enableServiceLinks: false in the pod"
 		}
@@ -125,8 +125,8 @@ func (e *examination) launchers(identified string) (found []Finding) {
 	for _, entry := range strings.Fields(identified) {
 		program, version, _ := strings.Cut(entry, "=")
 		if version == "?" {
-			found = append(found, warning(name, program+" does not print a version that paiinit knows",
-				"see whether it starts: "+program+" --version"))
+			text := fmt.Sprintf("%s printed no version that paiinit knows within %v", program, versionTimeout)
+			found = append(found, warning(name, text, "see whether it starts: "+program+" --version"))
 			continue
 		}
 		version = strings.ReplaceAll(version, "_", " ")

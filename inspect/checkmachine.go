@@ -131,6 +131,7 @@ func (e *examination) sharedMemory() Finding {
 	need = max(need, uint64(e.job.GPUs)*shmEachGPU)
 	fix := "docker run --shm-size=" + strconv.FormatUint(max(1, (need+1<<30-1)>>30), 10) + "g; in Kubernetes an " +
 		"emptyDir with medium: Memory at " + dir
+	wanted := fmt.Sprintf("NCCL, MPI and data loaders need about %s for %s", bytesText(need), e.users())
 	total, free, err := e.System.Space(dir)
 	if err == nil {
 		err = e.System.Writable(dir)
@@ -144,11 +145,10 @@ func (e *examination) sharedMemory() Finding {
 	case err != nil:
 		return warning(name, fmt.Sprintf("%v: NCCL, gloo and MPI keep shared memory there", err), fix)
 	case total < need:
-		return warning(name, fmt.Sprintf("%s has %s; %s need about %s (NCCL, MPI, data loaders)",
-			dir, bytesText(total), e.users(), bytesText(need)), fix)
+		return warning(name, fmt.Sprintf("%s has %s; %s", dir, bytesText(total), wanted), fix)
 	case free < need:
-		return warning(name, fmt.Sprintf("%s has %s, of which %s are free; %s need about %s",
-			dir, bytesText(total), bytesText(free), e.users(), bytesText(need)), "remove what is left in "+dir)
+		return warning(name, fmt.Sprintf("%s has %s, of which %s are free; %s", dir, bytesText(total), bytesText(free),
+			wanted), "remove what is left in "+dir)
 	}
 	return pass(name, dir+" has "+bytesText(total))
 }
@@ -272,7 +272,11 @@ func (e *examination) clock() Finding {
 // (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1 of the kernel). Inside a cgroup namespace the container's own
 // group is the root; otherwise /proc/self/cgroup has its path.
 func (e *examination) cgroup(v2, controller, v1 string) (limit uint64, limited bool) {
-	for line := range strings.Lines(e.read("proc/self/cgroup")) { // "0::/path" or "4:memory:/path"
+	groups := e.read("proc/self/cgroup") // "0::/path" or "4:memory:/path"
+	if groups == "" {                    // without /proc
+		groups = "0::/\n1:" + controller + ":/\n"
+	}
+	for line := range strings.Lines(groups) {
 		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(part) != 3 {
 			continue

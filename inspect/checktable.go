@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Result is the outcome of [Check.Run]. Its JSON is that of `paiinit check --json`.
+// Result is the outcome of [Checkup.Run]. Its JSON is that of `paiinit check --json`.
 type Result struct {
 	Findings []Finding `json:"findings"`
 	OK       int       `json:"ok"`
@@ -26,11 +26,11 @@ func (r *Result) add(findings ...Finding) { r.Findings = append(r.Findings, find
 func (r *Result) count() {
 	for _, f := range r.Findings {
 		switch f.Severity {
-		case OK:
+		case SeverityOK:
 			r.OK++
-		case Warn:
+		case SeverityWarn:
 			r.Warn++
-		case Fail:
+		case SeverityFail:
 			r.Fail++
 			if r.Status == 0 {
 				r.Status = f.status
@@ -81,7 +81,7 @@ func (r Result) WriteTable(out io.Writer) error {
 // summary counts the findings, and names those that are not OK.
 func (r Result) summary() string {
 	text := ""
-	for _, severity := range []Severity{Fail, Warn} {
+	for _, severity := range []Severity{SeverityFail, SeverityWarn} {
 		var names []string
 		n := 0
 		for _, f := range r.Findings {

@@ -28,6 +28,9 @@ func variables() []string {
 func Unknown(environ []string, twins func() []string, closest func(word string, names []string) string) []string {
 	var found, names []string
 	for _, kv := range environ {
+		if kv == "" || kv[0] != 'P' && kv[0] != 'p' {
+			continue
+		}
 		name, _, _ := strings.Cut(kv, "=")
 		start, rest, ok := strings.Cut(name, "_")
 		if !ok || start+"_" != prefix && !resemblesPrefix(start, closest) || strings.HasPrefix(rest, "TEST_") {
@@ -40,18 +43,23 @@ func Unknown(environ []string, twins func() []string, closest func(word string, 
 			}
 		}
 		isKnown := slices.Contains(names, rest)
-		switch likely := likelyName(rest, names, closest); {
+		switch {
 		case start+"_" != prefix && isKnown:
-			found = append(found, fmt.Sprintf("%s: did you mean %s%s?", name, prefix, rest))
+			found = append(found, explained(name, rest))
 		case start+"_" != prefix || isKnown || isServiceLink(environ, name):
-		case likely != "":
-			found = append(found, fmt.Sprintf("%s: did you mean %s%s?", name, prefix, likely))
 		default:
-			found = append(found, name+" has no meaning")
+			found = append(found, explained(name, likelyName(rest, names, closest)))
 		}
 	}
 	slices.Sort(found)
 	return slices.Compact(found)
+}
+
+func explained(name, likely string) string {
+	if likely == "" {
+		return name + " has no meaning"
+	}
+	return fmt.Sprintf("%s: did you mean %s%s?", name, prefix, likely)
 }
 
 // likelyName compares names without their prefix, which all have in common.
@@ -63,11 +71,11 @@ func likelyName(rest string, names []string, closest func(string, []string) stri
 	return strings.ToUpper(closest(rest, lower))
 }
 
-// resemblesPrefix reports whether a word is most likely a misspelt prefix: PAINIT, PAIINTI, paiinit. The length and the
-// first letter rule out most variables of an environment at no cost.
+// resemblesPrefix reports whether a word is most likely a misspelt prefix: PAINIT, PAIINTI, paiinit. The length rules
+// out most variables of an environment at no cost.
 func resemblesPrefix(word string, closest func(string, []string) string) bool {
 	const right = "paiinit"
-	return len(word) >= len(right)-1 && len(word) <= len(right)+1 && (word[0] == 'P' || word[0] == 'p') &&
+	return len(word) >= len(right)-1 && len(word) <= len(right)+1 &&
 		closest(word, []string{right}) != ""
 }
 

@@ -45,16 +45,28 @@ type Board struct {
 	skews  map[string]time.Duration
 	clocks map[string]string
 	came   chan struct{} // closed and replaced when facts arrive
-	last   []Drift
+
+	preflights map[string][]byte // encoded results, by the ID of the rank
 }
 
-// Put notes the encoded facts of a rank. skew is this container's time of day at the arrival minus the rank's time of
+// The kinds of notes that a rank sends to rank 0.
+const (
+	factsNote     = "facts"
+	preflightNote = "preflight"
+)
+
+// Put notes what a rank has told: its encoded facts, or the result of its preflight. skew is this container's time of day at the arrival minus the rank's time of
 // day when it sent them.
-func (b *Board) Put(id string, encoded []byte, skew time.Duration) {
+func (b *Board) Put(id, kind string, encoded []byte, skew time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.facts == nil {
 		b.facts, b.skews, b.clocks = make(map[string][]byte), make(map[string]time.Duration), make(map[string]string)
+		b.preflights = make(map[string][]byte)
+	}
+	if kind == preflightNote {
+		b.preflights[id] = encoded
+		return
 	}
 	b.facts[id], b.skews[id] = encoded, skew
 	if b.came != nil {
@@ -64,14 +76,14 @@ func (b *Board) Put(id string, encoded []byte, skew time.Duration) {
 }
 
 // Await waits until the facts of all these ranks are there, or ctx ends. It returns the ranks without facts.
-func (b *Board) Await(ctx context.Context, ids []string) (absent []string) {
+func (b *Board) Await(ctx context.Context, ranks []Rank) (absent []Rank) {
 	for {
 		b.mu.Lock()
 		if b.came == nil {
 			b.came = make(chan struct{})
 		}
 		came := b.came
-		absent = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return b.facts[id] != nil })
+		absent = slices.DeleteFunc(slices.Clone(ranks), func(r Rank) bool { return b.facts[r.ID] != nil })
 		b.mu.Unlock()
 		if len(absent) == 0 {
 			return nil
@@ -89,16 +101,10 @@ const maxSkew = time.Second
 
 // Suspects returns the ranks whose clock may differ by more than a second: a message that was late looks the same. The
 // caller measures their clocks and calls Skew.
-func (b *Board) Suspects() (ids []string) {
+func (b *Board) Suspects(ranks []Rank) []Rank {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for id, skew := range b.skews {
-		if skew.Abs() > maxSkew {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	return ids
+	return slices.DeleteFunc(slices.Clone(ranks), func(r Rank) bool { return b.skews[r.ID].Abs() <= maxSkew })
 }
 
 // Skew notes how far a rank's clock is ahead of this container's, at most bound more or less.
@@ -115,8 +121,9 @@ func (b *Board) Skew(id string, ahead, bound time.Duration) {
 	b.clocks[id] = fmt.Sprintf("%v %s rank 0", ahead.Abs().Round(100*time.Millisecond), where)
 }
 
-// Compare fills in the facts of the ranks by their IDs, and returns what differs.
-func (b *Board) Compare(ranks []Rank) []Drift {
+// Compare fills in the facts of the ranks by their IDs. It returns what differs, and the names of the ranks whose facts
+// are not known.
+func (b *Board) Compare(ranks []Rank) (drifts []Drift, absent []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ranks = slices.Clone(ranks)
@@ -128,6 +135,7 @@ func (b *Board) Compare(ranks []Rank) []Drift {
 			decoded[text] = decode([]byte(text))
 		}
 		if r.Facts = slices.Clip(decoded[text]); r.Facts == nil {
+			absent = append(absent, r.Name)
 			continue
 		}
 		if len(b.clocks) > 0 {
@@ -138,13 +146,5 @@ func (b *Board) Compare(ranks []Rank) []Drift {
 			r.Facts = append(r.Facts, Fact{ClockFact, value})
 		}
 	}
-	b.last = Compare(ranks)
-	return b.last
-}
-
-// Last returns the result of the last Compare.
-func (b *Board) Last() []Drift {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.last
+	return Compare(ranks), absent
 }

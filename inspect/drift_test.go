@@ -2,14 +2,18 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -178,7 +182,7 @@ func BenchmarkCompare(b *testing.B) {
 	var board Board
 	ranks := workers("worker", 0, 512, 8, pairs...)
 	for _, r := range ranks {
-		board.Put(r.ID, Encode(r.Facts), 0)
+		board.Put(r.ID, factsNote, Encode(r.Facts), 0)
 	}
 	for b.Loop() {
 		board.Compare(ranks)
@@ -206,31 +210,301 @@ func TestBoard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Board
 		ranks := workers("worker", 0, 3, 8)
-		require.Empty(t, b.Compare(ranks))
-		require.Empty(t, b.Suspects())
+		compare := func() []string {
+			drifts, _ := b.Compare(ranks)
+			return Lines(drifts)
+		}
+		require.Empty(t, compare())
+		require.Empty(t, b.Suspects(ranks))
 		b.Skew("worker-0", time.Hour, 0) // without facts
 
-		ids := []string{"worker-0", "worker-1", "worker-2"}
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begin := time.Now()
-		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-0", Encode(facts("libnccl=2.18")), 0) })
-		time.AfterFunc(200*time.Millisecond, func() { b.Put("worker-1", Encode(facts("libnccl=2.16")), 90*time.Second) })
-		require.Equal(t, []string{"worker-2"}, b.Await(soon, ids))
+		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-0", factsNote, Encode(facts("libnccl=2.18")), 0) })
+		time.AfterFunc(200*time.Millisecond, func() { b.Put("worker-1", factsNote, Encode(facts("libnccl=2.16")), 90*time.Second) })
+		require.Equal(t, ranks[2:], b.Await(soon, ranks))
 		require.Equal(t, time.Second, time.Since(begin))
-		require.Equal(t, []string{"libnccl  2.18 on worker-0; 2.16 on worker-1"}, Lines(b.Compare(ranks)))
+		require.Equal(t, []string{"libnccl  2.18 on worker-0; 2.16 on worker-1"}, compare())
 
-		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-2", Encode(facts("libnccl=2.18")), -2*time.Second) })
-		require.Empty(t, b.Await(t.Context(), ids))
+		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-2", factsNote, Encode(facts("libnccl=2.18")), -2*time.Second) })
+		require.Empty(t, b.Await(t.Context(), ranks))
 		require.Equal(t, 1100*time.Millisecond, time.Since(begin))
 
-		require.Equal(t, []string{"worker-1", "worker-2"}, b.Suspects())
+		require.Equal(t, ranks[1:], b.Suspects(ranks))
 		b.Skew("worker-1", -90*time.Second, time.Millisecond)
 		b.Skew("worker-2", 1500*time.Millisecond, time.Second) // may be less than a second
 		require.Equal(t, []string{
 			"libnccl  2.18 on worker-0, worker-2; 2.16 on worker-1",
 			"clock    as on rank 0 on worker-0, worker-2; 1m30s behind rank 0 on worker-1",
-		}, Lines(b.Compare(ranks)))
-		require.Len(t, b.Last(), 2)
+		}, compare())
+	})
+}
+
+// testNode is a rendezvous whose answers the test sets.
+type testNode struct {
+	mu    sync.Mutex
+	told  []string
+	rests bool
+	ahead time.Duration
+}
+
+func (n *testNode) Tell(kind string, text []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = append(n.told, kind+" "+string(text))
+}
+
+func (n *testNode) Rest(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	return n.rests && ctx.Err() == nil
+}
+
+func (n *testNode) ClockAhead(context.Context, int) (ahead, bound time.Duration, ok bool) {
+	return n.ahead, time.Millisecond, true
+}
+
+// put tells a fact of each rank with a value.
+func put(c *Comparison, values ...string) []Rank {
+	for i, value := range values {
+		if value != "" {
+			c.Put(fmt.Sprintf("worker-%d", i), factsNote, Encode(facts("NCCL_ALGO="+value)), 0)
+		}
+	}
+	return workers("worker", 0, len(values), 0)
+}
+
+const drifted = "NCCL_ALGO  Ring on worker-0; Tree on worker-1"
+
+func TestRefuse(t *testing.T) {
+	for _, tt := range []struct {
+		mode   string
+		values []string
+		reason string
+		retry  bool
+	}{
+		{CheckRequire, []string{"Ring", "Tree"}, "the ranks differ, and --check is require:\n  " + drifted, false},
+		{CheckRequire, []string{"Ring", "Ring"}, "", false},
+		{
+			CheckRequire, []string{"Ring", ""}, "--check is require, but these ranks have not told their facts within 1s: " +
+				"worker-1; give every rank the same --check", true,
+		},
+		{CheckRequire, []string{""}, "", false},
+		{CheckWarn, []string{"Ring", "Tree"}, "", false},
+		{CheckOff, []string{"Ring", "Tree"}, "", false},
+	} {
+		c := NewComparison(tt.mode, "", nil)
+		reason, retry := c.Refuse(put(c, tt.values...))
+		require.Equal(t, tt.reason, reason)
+		require.Equal(t, tt.retry, retry)
+	}
+	require.Zero(t, NewComparison(CheckWarn, "", nil).Wait())
+	require.Equal(t, time.Second, NewComparison(CheckRequire, "", nil).Wait())
+}
+
+func TestRankZeroWarns(t *testing.T) {
+	for _, tt := range []struct {
+		mode   string
+		self   int
+		values []string
+		ahead  time.Duration
+		log    string
+		after  time.Duration
+	}{
+		{CheckWarn, 0, []string{"Ring", "Tree"}, 0, drifted, 0},
+		{CheckWarn, 0, []string{"Ring", "Tree", ""}, 0, drifted, time.Second},
+		{
+			CheckRequire, 0, []string{"Ring", "Ring"}, -time.Hour,
+			"clock  as on rank 0 on worker-0; 1h0m0s behind rank 0 on worker-1", 0,
+		},
+		{CheckWarn, 0, []string{"Ring", "Ring"}, 0, "", 0},
+		{CheckWarn, 0, []string{"Ring", "Ring", ""}, 0, "", 11 * time.Second},
+		{CheckWarn, 0, []string{"Ring"}, 0, "", 0},
+		{CheckWarn, 1, []string{"Ring", "Tree"}, 0, "", 0},
+		{CheckOff, 0, []string{"Ring", "Tree"}, 0, "", 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var b strings.Builder
+			c := NewComparison(tt.mode, "", slog.New(slog.NewJSONHandler(&b, nil)))
+			_, _, err := c.Table()
+			require.EqualError(t, err, "the ranks are compared once all are present")
+			ranks := put(c, tt.values...)
+			if tt.ahead != 0 {
+				c.Put("worker-1", factsNote, Encode(facts("NCCL_ALGO=Ring")), -tt.ahead)
+			}
+			begin := time.Now()
+			var serve sync.WaitGroup
+			c.Agreed(t.Context(), &serve, ranks, tt.self, &testNode{ahead: tt.ahead})
+			serve.Wait()
+			require.Equal(t, tt.after, time.Since(begin))
+			rows, absent, err := c.Table()
+			if tt.self != 0 {
+				require.EqualError(t, err, "rank 0 compares the ranks; ask there: paiinit rsh worker-0 paiinit status --drift")
+			}
+			if tt.log == "" {
+				require.Empty(t, b.String())
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, rows, 2)
+			require.Len(t, absent, len(tt.values)-2)
+			var line struct{ Msg, Drift string }
+			require.NoError(t, json.Unmarshal([]byte(b.String()), &line), "one line")
+			require.Equal(t, "facts differ between ranks", line.Msg)
+			require.Equal(t, tt.log, line.Drift)
+		})
+	}
+}
+
+// Facts that come late are compared as well.
+func TestRankZeroWarnsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		c := NewComparison(CheckWarn, "", slog.New(slog.NewTextHandler(&b, nil)))
+		ranks := put(c, "Ring", "")
+		var serve sync.WaitGroup
+		c.Agreed(t.Context(), &serve, ranks, 0, &testNode{})
+		time.Sleep(5 * time.Second)
+		put(c, "", "Tree")
+		serve.Wait()
+		require.Equal(t, 1, strings.Count(b.String(), drifted))
+	})
+}
+
+func TestFactsAreToldBesideTheLaunch(t *testing.T) {
+	const fact = `facts [["GPUs","8"]]`
+	for _, tt := range []struct {
+		name, mode string
+		alone      bool
+		agreed     time.Duration // 0 = never
+		rests      bool
+		told       string
+		after      time.Duration
+	}{
+		{"after the launch", CheckWarn, false, 300 * time.Millisecond, true, fact, 400 * time.Millisecond},
+		{"during a long wait", CheckWarn, false, 0, true, fact, 1100 * time.Millisecond},
+		{"at once", CheckRequire, false, 0, true, fact, 0},
+		{"never", CheckOff, false, 0, true, "", 0},
+		{"alone", CheckRequire, true, 0, true, "", 0},
+		{"the job has ended", CheckWarn, false, 0, false, "", 1100 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := NewComparison(tt.mode, "", nil)
+				n := &testNode{rests: tt.rests}
+				var serve sync.WaitGroup
+				if tt.agreed > 0 {
+					time.AfterFunc(tt.agreed, func() { c.Agreed(t.Context(), &serve, nil, 1, n) })
+				}
+				begin := time.Now()
+				c.Begin(t.Context(), t.Context(), &serve, Setup{
+					ID: "worker-0", Alone: tt.alone, Node: n, Source: Source{Files: fstest.MapFS{}, GPUs: 8},
+				})
+				serve.Wait()
+				require.Equal(t, tt.after, time.Since(begin))
+				require.Equal(t, tt.told, strings.Join(n.told, ", "))
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // a file system hangs
+		ctx, cancel := context.WithCancel(t.Context())
+		hangs, n := make(chan struct{}), &testNode{rests: true}
+		var serve sync.WaitGroup
+		NewComparison(CheckRequire, "", nil).Begin(ctx, ctx, &serve, Setup{
+			Node: n, Source: Source{Files: fstest.MapFS{}, MTU: func() (int, bool) { <-hangs; return 0, false }},
+		})
+		synctest.Wait()
+		cancel()
+		serve.Wait()
+		require.Empty(t, n.told)
+		close(hangs)
+	})
+}
+
+func TestPreflight(t *testing.T) {
+	for _, tt := range []struct {
+		name, failure string
+		tail          []string
+		reason        string
+		log           bool
+	}{
+		{"passes", "", []string{"fine"}, "", false},
+		{
+			"fails", "exit status 3", []string{"GPU 3", "bad"},
+			"the preflight failed on 1 of 2 ranks\n  worker-1: exit status 3\n    GPU 3\n    bad", true,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var b strings.Builder
+				c := NewComparison(CheckOff, "nvidia-smi", slog.New(slog.NewTextHandler(&b, nil)))
+				var serve sync.WaitGroup
+				ready := make(chan []byte, 1)
+				held := c.Hold(t.Context(), &serve, ready)
+				ready <- []byte("devices")
+				ends := make(chan struct{})
+				n := &testNode{}
+				c.Begin(t.Context(), t.Context(), &serve, Setup{
+					ID: "worker-1", Node: n, Timeout: 10 * time.Minute,
+					Preflight: func(_ context.Context, limit time.Duration) (string, []string) {
+						require.Equal(t, 9*time.Minute, limit)
+						<-ends
+						return tt.failure, tt.tail
+					},
+				})
+				ranks := workers("worker", 0, 2, 0)
+				synctest.Wait()
+				require.Equal(t, []string{`preflight {"running":true}`}, n.told)
+				require.Empty(t, held, "the launch waits")
+				reason, _ := c.Refuse(ranks)
+				require.Empty(t, reason)
+				close(ends)
+				require.Equal(t, "devices", string(<-held))
+				serve.Wait()
+				require.Len(t, n.told, 2, "the result comes before the devices")
+				reason, retry := c.Refuse(ranks)
+				require.Equal(t, tt.reason, reason)
+				require.False(t, retry)
+				require.Equal(t, tt.log, strings.Contains(b.String(), "the preflight has failed"))
+			})
+		})
+	}
+	t.Run("many", func(t *testing.T) {
+		var b Board
+		for i := range 20 {
+			b.Put(fmt.Sprintf("worker-%d", i), preflightNote, checked{Failure: "exit status 1"}.encode(), 0)
+		}
+		b.Put("worker-0", preflightNote, []byte("not JSON"), 0)
+		require.True(t, strings.HasSuffix(b.failedPreflights(workers("worker", 0, 20, 0)), "\n  and 11 more"))
+		big := checked{Failure: "x"}
+		for range 5 {
+			big.Tail = append(big.Tail, strings.Repeat("<", 200)) // takes 6 bytes in JSON
+		}
+		require.Less(t, len(big.encode()), maxEncoded)
+	})
+	t.Run("ends with the job", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			c := NewComparison(CheckOff, "sleep", nil)
+			var serve sync.WaitGroup
+			n := &testNode{}
+			held := c.Hold(ctx, &serve, make(chan []byte))
+			c.Begin(ctx, ctx, &serve, Setup{Node: n, Preflight: func(ctx context.Context, _ time.Duration) (string, []string) {
+				<-ctx.Done()
+				return "was ended by SIGTERM", nil
+			}})
+			synctest.Wait()
+			cancel()
+			serve.Wait()
+			require.Len(t, n.told, 1, "no result")
+			require.Empty(t, held)
+		})
+	})
+	t.Run("none", func(t *testing.T) {
+		ready := make(chan []byte)
+		require.Equal(t, (<-chan []byte)(ready), NewComparison(CheckOff, "", nil).Hold(t.Context(), nil, ready))
 	})
 }

@@ -166,8 +166,11 @@ func (h host) start(t *testing.T, command ...string) *lab.Container {
 // program runs paiinit with a command in a container without other remote shells.
 func (h host) program(command ...string) lab.Program {
 	env := []string{"HOME=/tmp"}
-	if h.env["PATH"] == "" {
-		env = append(env, path)
+	// Tests read single attributes, and wait for steps that a healthy launch does not show by default.
+	for _, kv := range []string{path, "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug"} {
+		if name, _, _ := strings.Cut(kv, "="); h.env[name] == "" {
+			env = append(env, kv)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.env)) {
 		env = append(env, name+"="+h.env[name])

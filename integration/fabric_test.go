@@ -202,12 +202,16 @@ func TestLateFabric(t *testing.T) {
 
 // TestOpenMPIWithoutDevices: between hosts without verbs devices Open MPI uses TCP and prints no warnings.
 func TestOpenMPIWithoutDevices(t *testing.T) {
-	containers := startAll(t, peersHosts(t, newLab(t), 2), "mpirun", "python3", allreduce)
+	hosts := peersHosts(t, newLab(t), 2)
+	for _, h := range hosts {
+		h.env["PAIINIT_LOG_LEVEL"] = "info"
+	}
+	containers := startAll(t, hosts, "mpirun", "python3", allreduce)
 	require.Equal(t, same(2, 0), statuses(t, containers))
 	for _, c := range containers {
 		for line := range strings.Lines(stderr(c)) {
 			require.Regexp(t, `^time=\S+ level=INFO `, line, "only paiinit writes to stderr")
 		}
 	}
-	require.Contains(t, stderr(containers[0]), `verdict="TCP: no rank has a verbs device"`)
+	require.Contains(t, stderr(containers[0]), `fabric="TCP: no rank has a verbs device"`)
 }

@@ -155,17 +155,20 @@ func TestLauncherBehindClosedPorts(t *testing.T) {
 	}
 }
 
-// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects all others. Both rank 0 and
-// that rank say so, long before the deadline, and all ranks end alike.
+// TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects others. Rank 0 and that
+// rank say so, long before the deadline, and all ranks end alike.
 func TestBlockedPort(t *testing.T) {
 	requireFirewall(t)
-	const noUDP = "insert rule inet f in meta l4proto udp drop"
+	const (
+		noUDP = "insert rule inet f in meta l4proto udp drop"
+		reset = "add rule inet f in tcp dport 1-65535 reject with tcp reset"
+	)
 	for name, tt := range map[string]struct {
 		rules []string
 		why   string
 	}{
 		"dropped":               {nil, "no answer"},
-		"rejected":              {[]string{"add rule inet f in tcp dport 1-65535 reject with tcp reset"}, "connection refused"},
+		"rejected":              {[]string{reset}, "connection refused"},
 		"dropped, without UDP":  {[]string{noUDP}, "no answer"},
 		"rejected, without UDP": {[]string{noUDP, "add rule inet f in reject"}, ""},
 	} {

@@ -61,7 +61,7 @@ func TestTwoJobsOfOneUser(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []int{0}, statuses(t, []*lab.Container{c}))
-	require.Equal(t, `running: 1 of 1 ranks are present
+	require.Equal(t, `running: 1 of 1 rank is present
 d 0
 a: status 1
 a: all 0: a.0 1: a.1
@@ -134,7 +134,7 @@ func TestPlacesTakenByAnotherUser(t *testing.T) {
 it holds 0
 both 69
 alone 69
-running: 1 of 1 ranks are present
+running: 1 of 1 rank is present
 agent 255
 named 69
 d 0

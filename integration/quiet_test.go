@@ -20,7 +20,11 @@ import (
 // all its threads in a container, which do not depend on the load of the machine; it only logs the CPU time.
 func TestQuiet(t *testing.T) {
 	const hosts, watched = 64, 10 * time.Second // rank 0 has a connection to every other
-	containers := startAll(t, peersHosts(t, newLab(t), hosts), "sh", "-c", "echo running; exec sleep 1000")
+	all := peersHosts(t, newLab(t), hosts)
+	for _, h := range all {
+		h.env["PAIINIT_LOG_LEVEL"] = "info"
+	}
+	containers := startAll(t, all, "sh", "-c", "echo running; exec sleep 1000")
 	waitLine(t, containers[0], "running")
 	// Skip the wake-ups of the launch, of the runtime that releases memory after it, and of the last keepalive of each
 	// connection after 15 s.

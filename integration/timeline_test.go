@@ -21,7 +21,8 @@ func TestTimeline(t *testing.T) {
 	hosts[0].binds = map[string]string{"/run/report": dir}
 	const command = "mpirun python3 " + allreduce + " && /run/bin/paiinit status --timeline &&" +
 		" /run/bin/paiinit rsh worker-1 /run/bin/paiinit status --timeline &&" +
-		" /run/bin/paiinit status --timeline=trace > /run/report/trace && /run/bin/paiinit status --html /run/report/now.html"
+		" /run/bin/paiinit status --timeline=trace > /run/report/trace &&" +
+		" /run/bin/paiinit status --html /run/report/now.html"
 	containers := startAll(t, hosts[:3], "sh", "-c", command)
 	time.Sleep(2 * time.Second) // a slow host
 	containers = append(containers, hosts[3].start(t, "sh", "-c", command))
@@ -31,8 +32,8 @@ func TestTimeline(t *testing.T) {
 	require.Regexp(t, `(?s)4 ranks, from .*: launched after .*\nworker-3 was last: its container started \d.* s after`+
 		` the first.*\nworker-3 +[2-9].*S.*4 ranks, from .*worker-3 was last: its container started`, out)
 	for name, content := range map[string]string{
-		"report.html": "succeeded", "timeline.json": `"critical_path":"worker-3 was last`, "status.json": `"phase": "ended"`,
-		"trace": "traceEvents", "now.html": "worker-3 was last",
+		"report.html": "succeeded", "timeline.json": `"critical_path":"worker-3 was last`,
+		"status.json": `"phase": "ended"`, "trace": "traceEvents", "now.html": "worker-3 was last",
 	} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)

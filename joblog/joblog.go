@@ -40,8 +40,13 @@ type sentence string
 // formats leave it out. Lines after the first one are indented.
 func Text(s string) slog.Attr { return slog.Any(keyText, sentence(s)) }
 
-// Handler returns a handler that writes records of at least this level to w.
+// Handler returns a handler that writes records of at least this level to w, which is not a terminal.
 func Handler(w io.Writer, format Format, level slog.Leveler) slog.Handler {
+	return Terminal{}.Handler(w, format, level)
+}
+
+// Handler returns a handler that writes records of at least this level to w, which leads to the terminal.
+func (t Terminal) Handler(w io.Writer, format Format, level slog.Leveler) slog.Handler {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: forMachines}
 	switch format {
 	case FormatLogfmt:
@@ -49,7 +54,7 @@ func Handler(w io.Writer, format Format, level slog.Leveler) slog.Handler {
 	case FormatJSON:
 		return slog.NewJSONHandler(escapingWriter{w}, options)
 	}
-	return Terminal{}.Handler(w, level)
+	return &textHandler{out: &screen{terminal: t, w: w}, level: level, name: unnamed}
 }
 
 // forMachines writes a duration as a number of seconds and removes what Text returned.

@@ -1,22 +1,40 @@
 package joblog
 
 import (
-	"io"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
-// Terminal describes a terminal that shows the log. The zero value is a file or a pipe.
+// Terminal describes a terminal that shows the log: the text format has colours there and redraws the waiting line in
+// place. The zero value is no terminal.
 type Terminal struct {
-	Colour bool
-	Width  func() int // columns; nil or 0 = unknown, for example because no terminal is attached to a container
+	colour bool
+	width  func() int // columns; nil or 0 = unknown, for example because no client is attached to a container
 }
 
-// Handler returns a handler of the text format for this terminal. It redraws the waiting line in place.
-func (t Terminal) Handler(w io.Writer, level slog.Leveler) slog.Handler {
-	return &textHandler{out: &screen{terminal: t, w: w}, level: level, name: unnamed}
+// On describes the terminal that f is, as the environment wants it: NO_COLOR (no-color.org) and TERM=dumb are obeyed.
+func On(f *os.File, environ []string) Terminal {
+	width := func() int {
+		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		if err != nil {
+			return 0
+		}
+		return int(size.Col)
+	}
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil || slices.Contains(environ, "TERM=dumb") {
+		return Terminal{}
+	}
+	plain := slices.ContainsFunc(environ, func(kv string) bool {
+		return strings.HasPrefix(kv, "NO_COLOR=") && kv != "NO_COLOR="
+	})
+	return Terminal{colour: !plain, width: width}
 }
 
 // Parameters of the control sequence that sets colours (ECMA-48, SGR).
@@ -28,7 +46,7 @@ const (
 )
 
 func (t Terminal) code(parameters string) string {
-	if !t.Colour {
+	if !t.colour {
 		return ""
 	}
 	return "\x1b[" + parameters + "m"
@@ -58,11 +76,8 @@ type liveLine struct {
 	over     chan struct{}
 }
 
-// drawWaiting draws a waiting record in place. It reports false on anything but a terminal.
-func (s *screen) drawWaiting(name string, at time.Time, attrs []slog.Attr) bool {
-	if s.terminal.Width == nil || s.terminal.Width() < minWidth {
-		return false
-	}
+// waitingLine returns what a waiting record says.
+func waitingLine(name string, at time.Time, attrs []slog.Attr) *liveLine {
 	line := &liveLine{name: name, over: make(chan struct{})}
 	var present, size string
 	for _, a := range attrs {
@@ -74,12 +89,32 @@ func (s *screen) drawWaiting(name string, at time.Time, attrs []slog.Attr) bool 
 		case keyMissing:
 			line.missing = valueText(a.Value)
 		case keyLeft:
-			if a.Value.Kind() == slog.KindDuration && a.Value.Duration() > 0 {
+			if a.Value.Kind() == slog.KindDuration {
 				line.deadline = at.Add(a.Value.Duration())
 			}
 		}
 	}
 	line.counts = present + " of " + size + " present"
+	return line
+}
+
+// sentence returns the line without its head.
+func (l *liveLine) sentence(at time.Time) string {
+	text := waitingMessage + ": " + l.counts
+	if !l.deadline.IsZero() {
+		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
+	}
+	if l.missing != "" {
+		text += "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
+	}
+	return text
+}
+
+// show draws a waiting line in place from now on. It reports false on anything but a terminal.
+func (s *screen) show(line *liveLine, at time.Time) bool {
+	if s.terminal.width == nil || s.terminal.width() < minWidth {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live != nil {
@@ -112,16 +147,9 @@ func (s *screen) redraw(line *liveLine) {
 // draw draws the waiting line over itself.
 func (s *screen) draw(at time.Time) {
 	l := s.live
-	text := l.counts
-	if !l.deadline.IsZero() {
-		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
-	}
-	if l.missing != "" {
-		text += "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
-	}
 	head := at.Format(time.TimeOnly) + " " + l.name + ": "
-	line := appendEscaped(nil, text)
-	room := max(s.terminal.Width()-1-utf8.RuneCountInString(head), 0)
+	line := appendEscaped(nil, l.sentence(at))
+	room := max(s.terminal.width()-1-utf8.RuneCountInString(head), 0)
 	if n := utf8.RuneCount(line); n > room {
 		line = []byte(string([]rune(string(line))[:max(room-1, 0)]) + "…")
 	}

@@ -31,7 +31,7 @@ func (h atTime) WithGroup(name string) slog.Handler { return atTime{h.Handler.Wi
 
 func TestColour(t *testing.T) {
 	var b bytes.Buffer
-	h := Terminal{Colour: true}.Handler(&b, slog.LevelDebug)
+	h := Terminal{colour: true}.Handler(&b, FormatText, slog.LevelDebug)
 	log := slog.New(atTime{h, time.Date(2026, 5, 4, 20, 53, 38, 0, time.UTC)}).With("self", "w-0")
 	log.Info("one")
 	log.Warn("two")
@@ -47,7 +47,7 @@ func TestColour(t *testing.T) {
 func TestWaitingLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
-		log := slog.New(Terminal{Width: func() int { return 65 }}.Handler(&b, slog.LevelInfo)).With("self", "w-0")
+		log := slog.New(Terminal{width: func() int { return 84 }}.Handler(&b, FormatText, slog.LevelInfo)).With("self", "w-0")
 		start := time.Now()
 		log.Info("first")
 		waiting := func(missing string) {
@@ -63,10 +63,10 @@ func TestWaitingLine(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		at := func(after time.Duration) string { return start.Add(after).Format(time.TimeOnly) }
 		require.Equal(t, at(0)+" w-0: first\n"+
-			clearLine+at(0)+" w-0: 3 of 4 present, 10m00s left; missing: w-2"+
-			clearLine+at(time.Second)+" w-0: 3 of 4 present, 9m59s left; missing: w-2"+
-			clearLine+at(2*time.Second)+" w-0: 3 of 4 present, 9m58s left; missing: w-2"+
-			clearLine+at(2500*time.Millisecond)+" w-0: 3 of 4 present, 9m58s left; missing: w-2, w-3\\x1b…"+
+			clearLine+at(0)+" w-0: waiting for ranks: 3 of 4 present, 10m00s left; missing: w-2"+
+			clearLine+at(time.Second)+" w-0: waiting for ranks: 3 of 4 present, 9m59s left; missing: w-2"+
+			clearLine+at(2*time.Second)+" w-0: waiting for ranks: 3 of 4 present, 9m58s left; missing: w-2"+
+			clearLine+at(2500*time.Millisecond)+" w-0: waiting for ranks: 3 of 4 present, 9m58s left; missing: w-2, w-3\\x1b…"+
 			clearLine+at(3*time.Second)+" w-0: all ranks are present\n", b.String())
 	})
 }
@@ -74,17 +74,17 @@ func TestWaitingLine(t *testing.T) {
 // A file, a narrow or detached terminal, and a level above info get no line that is redrawn.
 func TestNoWaitingLine(t *testing.T) {
 	for name, terminal := range map[string]Terminal{
-		"file": {}, "detached": {Width: func() int { return 0 }}, "narrow": {Width: func() int { return minWidth - 1 }},
+		"file": {}, "detached": {width: func() int { return 0 }}, "narrow": {width: func() int { return minWidth - 1 }},
 	} {
 		var b bytes.Buffer
-		log := slog.New(terminal.Handler(&b, slog.LevelInfo))
+		log := slog.New(terminal.Handler(&b, FormatText, slog.LevelInfo))
 		log.Info("waiting for ranks", "present", 1, "size", 2)
-		require.Contains(t, b.String(), "waiting for ranks (present 1, size 2)\n", name)
+		require.Contains(t, b.String(), "waiting for ranks: 1 of 2 present\n", name)
 	}
 	var b bytes.Buffer
-	log := slog.New(Terminal{Width: func() int { return 80 }}.Handler(&b, slog.LevelWarn))
-	log.Warn("waiting for ranks", "present", 1)
-	require.Contains(t, b.String(), "waiting for ranks (present 1)\n")
+	log := slog.New(Terminal{width: func() int { return 80 }}.Handler(&b, FormatText, slog.LevelWarn))
+	log.Warn("waiting for ranks", "present", 1, "size", 3, "left", time.Minute, "missing", "a\nb")
+	require.Contains(t, b.String(), "warning: waiting for ranks: 1 of 3 present, 1m00s left; missing: a b\n")
 }
 
 func BenchmarkHandler(b *testing.B) {

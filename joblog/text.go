@@ -76,10 +76,15 @@ func (h *textHandler) Handle(_ context.Context, r slog.Record) error {
 		}
 		return a.Key == keySelf || a.Key == keyPhase
 	})
-	if r.Message == waitingMessage && h.level.Level() <= slog.LevelInfo && h.out.drawWaiting(name, r.Time, attrs) {
-		return nil
+	message := r.Message
+	if message == waitingMessage {
+		line := waitingLine(name, r.Time, attrs)
+		if h.level.Level() <= slog.LevelInfo && h.out.show(line, r.Time) {
+			return nil
+		}
+		message, attrs = line.sentence(r.Time), nil
 	}
-	return h.out.write(h.out.terminal.appendHead(nil, r.Time, name, r.Level), r.Message, attrs)
+	return h.out.write(h.out.terminal.appendHead(nil, r.Time, name, r.Level), message, attrs)
 }
 
 // write writes one record after its head.

@@ -2,8 +2,6 @@ package launch
 
 import (
 	"cmp"
-	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -62,32 +60,4 @@ func DaemonOf(command string) (d Daemon, ok bool) {
 		more = next[min(1, len(next)):]
 	}
 	return Daemon{}, false
-}
-
-// announcedStatus returns the status of the rank that a launcher blamed for the end of the job in its last lines on
-// stderr, 0 if there is none.
-func announcedStatus(tail []string) int {
-	var announcements []announcement
-	for _, l := range launchers {
-		announcements = append(announcements, l.Announcements...)
-	}
-	for _, line := range tail {
-		for _, a := range announcements {
-			m := regexp.MustCompile(a.text).FindStringSubmatch(line)
-			if m == nil {
-				continue
-			}
-			n, err := strconv.Atoi(m[1])
-			switch {
-			case err != nil || n == 0 || n > 255:
-			case !a.signal:
-				return n
-			case n > 64:
-				return 0
-			default:
-				return 128 + n
-			}
-		}
-	}
-	return 0
 }

@@ -48,31 +48,3 @@ func TestIsLauncher(t *testing.T) {
 		require.False(t, IsLauncher(name), name)
 	}
 }
-
-func TestAnnounced(t *testing.T) {
-	for name, tt := range map[string]struct {
-		tail string
-		want int
-	}{
-		"status": {`prterun detected that one or more processes exited with non-zero status,
-thus causing the job to be terminated. The first process to do so was:
-
-   Process name: [prterun-host-0-22@1,4]
-   Exit code:    3
---------------------------------------------------------------------------`, 3},
-		"signal": {`--------------------------------------------------------------------------
-prterun noticed that process rank 4 with PID 43 on node host-2 exited on
-signal 9 (Killed).
---------------------------------------------------------------------------`, 137},
-		"signal on one line": {
-			"prterun noticed that process rank 4 with PID 43 on node h exited on signal 11 (Segmentation fault).", 139,
-		},
-		"nothing":   {"Traceback (most recent call last):\nValueError: signal 9 is what I wanted", 0},
-		"no status": {"   Exit code:    0\n   Exit code:    999\n   Exit code:    99999999999999999999", 0},
-		"no signal": {"exited on signal 99 (What)", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, tt.want, announcedStatus(strings.Split(tt.tail, "\n")))
-		})
-	}
-}

@@ -19,6 +19,7 @@ var deepSpeed = Launcher{
 	Variables:   deepSpeedVariables,
 	Asked:       deepSpeedAsked,
 	Hostfile:    deepSpeedHostfile,
+	Blames:      deepSpeedBlames,
 }
 
 func deepSpeedVariables(l Setup) []Var {
@@ -75,4 +76,28 @@ func deepSpeedNodes(list string) (all, whole []string) {
 		}
 	}
 	return all, whole
+}
+
+// deepSpeedBlames reads what DeepSpeed's process of each host logs about its first failed child
+// (deepspeed/launcher/launch.py, sigkill_handler), with pdsh's mark of the host before it, and pdsh's own report. It
+// kills the other children then. From DeepSpeed's sources and published logs; not run.
+func deepSpeedBlames(p *printed, b *Blame) {
+	const log = `^(?:(\S+): )?\[[^]]+\] \[(?:INFO|ERROR)\] \[launch\.py:\d+:sigkill_handler\] `
+	for i, m := range p.find(log + `(.*) exits with return code = (-?\d+)$`) {
+		local := ""
+		if _, after, ok := strings.Cut(m[2], "--local_rank="); ok {
+			local = after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
+		}
+		blame := negated("a process of DeepSpeed", "", m[1], number(m[3]))
+		if local != "" {
+			blame.Process = "local rank " + local
+		}
+		b.set(blame)
+		p.claim(i, i+1)
+	}
+	p.claimAll(log + `Killing subprocess \d+$`)
+	for i, m := range p.find(`^pdsh@\S+: (\S+): ssh exited with exit code (\d+)$`) {
+		b.set(Blame{Process: "the command of DeepSpeed", Host: m[1], Status: number(m[2])})
+		p.claim(i, i+1)
+	}
 }

@@ -158,7 +158,7 @@ func (a *Asks) Fill(ctx context.Context, program string, c FillCall, job FillJob
 			"hint", "with --exec rank0, the default, "+program+" starts once and uses all hosts")
 		return nil
 	case line.Given != "":
-		a.Log.Info(program+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
+		a.Log.Debug(program+" gets no hosts: its command line chooses them", "phase", "launch", "option", line.Given)
 		a.Note(ctx, slices.Concat([]string{program}, c.Args), c.Dir)
 		return nil
 	}
@@ -178,7 +178,7 @@ func (a *Asks) Fill(ctx context.Context, program string, c FillCall, job FillJob
 		!job.Settled(how.NetworkOption) {
 		add = append(add, how.NetworkOption, job.Network)
 	}
-	a.Log.Info(program+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
+	a.Log.Debug(program+" is given the hosts of this job", "phase", "launch", "added", strings.Join(add, " "))
 	if line.Ranks > slots {
 		a.Log.Warn(program+" is asked for more processes than the job has slots", "phase", "launch",
 			"processes", line.Ranks, "slots", slots,

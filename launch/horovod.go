@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // horovod is horovodrun. It takes its hosts only from -H or --hostfile, its remote shell by the name ssh, and its
@@ -36,6 +37,7 @@ var horovod = Launcher{
 	},
 	// horovod/runner/launch.py and driver_service.py
 	Probes: []string{"horovod.runner.task_fn", "horovod.run.task_fn"},
+	Blames: horovodBlames,
 }
 
 func horovodVariables(l Setup) []Var {
@@ -128,4 +130,44 @@ func horovodWords(hosts []string, ranks int) []string {
 // its script imports horovod.run.run, later ones horovod.run.runner or horovod.runner.
 func lacksHorovodInterface(script []byte) bool {
 	return bytes.Contains(script, []byte("horovod.run ")) || bytes.Contains(script, []byte("horovod.run.run "))
+}
+
+// horovodBlames reads the error with which horovodrun --gloo ends (horovod/runner/gloo_run.py, launch_gloo), with
+// Horovod's traceback, and what it prints when a process ends. With Open MPI, mpirun reports the failure, and horovodrun
+// only mpirun's status. Elastic jobs name "host[slot]" instead of the rank.
+func horovodBlames(p *printed, b *Blame) {
+	for i := range p.find(`^RuntimeError: Horovod detected that one or more processes exited with non-zero status`) {
+		begin, end := i, i+1
+		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
+			begin--
+		}
+		var name, code string
+		for ; end < len(p.lines); end++ {
+			key, value, _ := strings.Cut(p.lines[end], ": ")
+			if key == "Process name" {
+				name = value
+			} else if key == "Exit code" {
+				code = value
+			} else if strings.TrimSpace(p.lines[end]) != "" {
+				break
+			}
+		}
+		p.claim(begin, end)
+		blame := negated("Horovod rank "+name, name, "", number(code))
+		if host, slot, elastic := strings.Cut(strings.TrimSuffix(name, "]"), "["); elastic {
+			blame.Process, blame.Rank, blame.Host = "Horovod slot "+slot, "", host
+		}
+		if blame.Status > 128 && blame.Status <= 128+64 {
+			blame.Signal, blame.Status = syscall.Signal(blame.Status-128), 0
+		}
+		b.set(blame)
+	}
+	p.claimAll(`^Process \S+ exit with status code -?\d+\.$`)
+	for i := range p.find(`^RuntimeError: (?:mpirun|mpiexec) exited with code -?\d+`) {
+		begin := i
+		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
+			begin--
+		}
+		p.claim(begin, i+1)
+	}
 }

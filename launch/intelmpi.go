@@ -23,6 +23,7 @@ var intelMPI = Launcher{
 	Daemons:        []daemon{{program: "hydra_bstrap_proxy", starts: true}, {program: "pmi_proxy", starts: true}},
 	FailureTimeout: 5 * time.Second,
 	MissesFailures: true,
+	Blames:         hydraBlames,
 }
 
 func intelMPIFabric(f Fabric) []Var {

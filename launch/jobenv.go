@@ -60,12 +60,12 @@ func (p Position) Variables() (vars []Var) {
 func CommandEnvironment(own []string, vars []Var, bin string, log *slog.Logger) ([]string, error) {
 	leftovers := Leftovers(own)
 	for _, v := range leftovers {
-		log.Warn("removed a variable of another scheduler from the command's environment", "phase", "launch",
+		log.Debug("removed a variable of another scheduler from the command's environment", "phase", "launch",
 			"variable", v.Name, "reason", v.Reason)
 	}
 	environ, kept := Merge(Without(own, leftovers), vars)
 	for _, v := range kept {
-		log.Info("kept the job's own value of a variable", "phase", "launch", "variable", v.Name, "value", v.Value)
+		log.Debug("kept the job's own value of a variable", "phase", "launch", "variable", v.Name, "value", v.Value)
 	}
 	if search, changed := searchPath(environ, bin); changed {
 		environ = append(Without(environ, []Var{{Name: "PATH"}}), "PATH="+search)

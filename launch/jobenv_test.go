@@ -72,7 +72,8 @@ func TestCommandEnvironment(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			own := strings.Fields(tt.own)
-			environ, err := launch.CommandEnvironment(own, vars, tt.bin, slog.New(slog.NewTextHandler(&log, nil)))
+			environ, err := launch.CommandEnvironment(own, vars, tt.bin,
+				slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 			require.NoError(t, err)
 			require.Equal(t, tt.want, strings.Join(environ, " "))
 			for _, text := range tt.says {

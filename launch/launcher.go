@@ -37,12 +37,14 @@ type Launcher struct {
 	Hostfile string // where it looks for its hosts by default; without this file it runs on this host only
 	Fill     *Fill  // set if it takes its hosts from its command line only
 
-	Daemons        []daemon       // what it starts on other hosts
-	FailureTimeout time.Duration  // how long it may take to end by itself after a daemon has failed
-	DaemonsStay    bool           // its daemons run until the job ends; others end with the ranks of their host
-	MissesFailures bool           // it sometimes does not notice that a daemon or remote shell failed
-	Announcements  []announcement // match what it prints on stderr about the rank that ended the job
-	Probes         []string       // Python modules with which it only checks a host before it starts anything there
+	Daemons        []daemon      // what it starts on other hosts
+	FailureTimeout time.Duration // how long it may take to end by itself after a daemon has failed
+	DaemonsStay    bool          // its daemons run until the job ends; others end with the ranks of their host
+	MissesFailures bool          // it sometimes does not notice that a daemon or remote shell failed
+	Probes         []string      // Python modules with which it only checks a host before it starts anything there
+
+	// Blames reads what it prints at the end of stderr or stdout about the process that failed first.
+	Blames func(p *printed, b *Blame)
 }
 
 // choice is one of our variables or options, and the names that a user sets to make the same choice.
@@ -60,12 +62,6 @@ type choiceFiles struct {
 // versionText is a regular expression that finds a version in the output of a launcher, and the name of the product.
 // Expressions are compiled when they are used, because compiling them at start would slow down every command.
 type versionText struct{ text, name string }
-
-// announcement is a regular expression that finds the number of an exit status or of a signal.
-type announcement struct {
-	text   string
-	signal bool
-}
 
 // daemon is a program that a launcher starts on other hosts.
 type daemon struct {

@@ -3,6 +3,7 @@ package launch
 import (
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -56,6 +57,7 @@ var openMPI4 = Launcher{
 	// After the loss of a daemon it ends within 4 s and its own time between SIGTERM and SIGKILL.
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
+	Blames:         openMPIBlames,
 }
 
 func openMPI4Variables(s Setup) []Var {
@@ -120,4 +122,111 @@ func openMPIHosts(command string) int {
 		return 0
 	}
 	return int(n)
+}
+
+// openMPIBlames reads the reports of Open MPI 4 (orte/tools/orterun/help-orterun.txt, ompi/mpi/help/help-mpi-api.txt)
+// and Open MPI 5 (src/docs/show-help-files/help-prun.txt of PRRTE). Each stands between two lines of hyphens. Other
+// texts between such lines, such as those about a network or a missing host, are the cause if no process is reported.
+func openMPIBlames(p *printed, b *Blame) {
+	for begin := 0; begin < len(p.lines); begin++ {
+		if p.own[begin] || !isFrame(p.lines[begin]) {
+			continue
+		}
+		end := begin + 1
+		for end < len(p.lines) && !isFrame(p.lines[end]) {
+			end++
+		}
+		if end == len(p.lines) { // the text after a frame whose beginning has been lost
+			p.claim(begin, begin+1)
+			break
+		}
+		switch text := oneLine(p.lines[begin+1 : end]); {
+		case openMPIReport(p.lines[begin+1:end], b):
+			p.claim(begin, end+1)
+		case b.Cause == "" && b.Process == "" && len(text) < mostCause: // else the whole text stays in the last lines
+			b.Cause = "Open MPI: " + strings.TrimSuffix(text, ".")
+			p.claim(begin, end+1)
+		default:
+			p.claim(begin, begin+1)
+			p.claim(end, end+1)
+		}
+		begin = end
+	}
+	if b.Process == "" { // a report of which the beginning or the end has been lost
+		openMPIReport(p.lines[max(0, len(p.lines)-20):], b)
+	}
+	p.claimAll(`^\d+ total processes (?:killed|failed to start)|^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help ` +
+		`message |^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 |ORTE_ERROR_LOG: .*/show_help\.c at line`)
+	// 4.1 loses the text about MPI_Abort if it runs with --tag-output.
+	const fatal = `\*\*\* (?:An error occurred in (\S+)|(MPI_ERR_\w+: .*))`
+	var where []string
+	for _, m := range p.find(fatal) {
+		where = append(where, m[1]+m[2])
+	}
+	if len(where) > 0 && b.Cause == "" {
+		b.Cause = oneLine([]string{strings.Join(where, ": ")})
+		if b.Status == 0 { // the library has called MPI_Abort
+			b.Abort = ""
+		}
+	}
+}
+
+// isFrame reports whether a line consists of at least 40 hyphens.
+func isFrame(line string) bool {
+	line = strings.TrimSpace(line)
+	return len(line) >= 40 && strings.Trim(line, "-") == ""
+}
+
+// openMPIReport reads the text of one frame, and reports whether it was understood.
+func openMPIReport(lines []string, b *Blame) bool {
+	text := newPrinted([]string{oneLine(lines)})
+	match := func(expression string) (m []string) {
+		for _, m = range text.find(expression) {
+			return m
+		}
+		return nil
+	}
+	if text.lines[0] == "" || match(`^Primary job +terminated normally, but `) != nil {
+		return true
+	}
+	if m := match(`noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)`); m != nil {
+		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Signal: syscall.Signal(number(m[3]))})
+		return true
+	}
+	if m := match(`The first process to do so was: Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\] Exit code: (\d+)`); m != nil {
+		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Status: number(m[2])})
+		return true
+	}
+	if m := match(`^MPI_ABORT was invoked on rank (\d+) in communicator (MPI_COMM_WORLD|.*?) ?` +
+		`(?:with errorcode|Proc: \[\[\d+,\d+\],(\d+)\] Errorcode:) (-?\d+)`); m != nil {
+		rank := m[1] // in the communicator
+		if m[3] != "" {
+			rank = m[3]
+		} else if !strings.HasPrefix(m[2], "MPI_COMM_WORLD") && m[2] != "MPI COMMUNICATOR 0" {
+			rank = ""
+		}
+		process := "MPI rank " + rank
+		if rank == "" {
+			process = "rank " + m[1] + " of " + m[2]
+		}
+		b.set(Blame{Process: process, Rank: rank, Status: number(m[4]), Abort: "MPI_Abort"})
+		return true
+	}
+	if m := match(`has exited due to process rank (\d+) with PID \d+ on node (\S+) calling "abort"`); m != nil {
+		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Abort: "MPI_Abort"})
+		return true
+	}
+	if m := match(`has exited due to process rank (\d+) with PID \d+ on node (\S+) exiting improperly`); m != nil {
+		b.set(Blame{
+			Process: "MPI rank " + m[1], Rank: m[1], Host: m[2],
+			Cause: "it ended without calling MPI_Finalize",
+		})
+		return true
+	}
+	if m := match(`was unable to (?:find the specified executable file|launch the specified application as it could ` +
+		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`); m != nil {
+		b.set(Blame{Cause: m[2] + m[3] + " was not found on " + m[1] + m[4] + ", or cannot be executed there"})
+		return true
+	}
+	return false
 }

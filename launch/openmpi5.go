@@ -35,12 +35,7 @@ var openMPI5 = Launcher{
 	Daemons:        []daemon{{program: "prted", detached: "--daemonize", hosts: openMPIHosts}},
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
-	// After a rank on another host has failed, 5.0 may hang in PMIx_server_finalize (openpmix/prrte#1607).
-	Announcements: []announcement{
-		{`^\s*Exit code:\s+(\d+)$`, false},
-		{`^\s*signal (\d+) \(.*\)\.$`, true},
-		{`exited on\s+signal (\d+)`, true},
-	},
+	Blames:         openMPIBlames,
 }
 
 func openMPI5Variables(s Setup) []Var {

@@ -28,7 +28,8 @@ type Command struct {
 	// Stdin, Stdout and Stderr become those of the command; nil means /dev/null. Run does not close them.
 	Stdin, Stdout, Stderr *os.File
 	// TailLines is the number of last lines of stderr to keep for Result.Tail. If 0, the command gets Stderr itself, so
-	// that a terminal stays a terminal. Otherwise every byte is copied to Stderr as soon as it arrives.
+	// that a terminal stays a terminal. Otherwise every byte is copied to Stderr as soon as it arrives; so is Stdout if it
+	// is a pipe.
 	TailLines int
 	TailHosts []string      // names of hosts, because pdsh prefixes each line with the name of the host that wrote it
 	Grace     time.Duration // between SIGTERM and SIGKILL
@@ -55,10 +56,14 @@ type Result struct {
 	Forwarded syscall.Signal
 	At        time.Time // when the command itself ended; the processes that it left behind may end later
 	// Tail holds the last lines of stderr without line ends, at most TailLines. If a launcher marks which process wrote
-	// a line, up to as many lines of the process that failed first come before them.
-	Tail []string
-	// Unread is the number of bytes at the end of stderr that were dropped, because no reader took them within a moment
-	// after the end.
+	// a line, up to as many lines of the process that failed first come before them, or, with OwnTail, these alone. The
+	// lines that a launcher writes about every failure are left out.
+	Tail    []string
+	OwnTail bool
+	Stdout  []string // the same for stdout, if it is a pipe or a regular file
+	Blame   Blame    // what a launcher reported about the failure
+	// Unread is the number of bytes at the end of stderr and stdout that were dropped, because no reader took them within
+	// a moment after the end; those of stdout only after a signal.
 	Unread int
 }
 
@@ -99,13 +104,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 			files[fd] = cmp.Or(files[fd], null)
 		}
 	}
-	var t *tail
-	if c.TailLines > 0 {
-		var err error
-		if t, err = newTail(files[2], c.TailLines, c.TailHosts); err != nil {
-			return Result{}, err
-		}
-		files[2] = t.w
+	o, err := newOutput(c, files)
+	if err != nil {
+		return Result{}, err
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if tty := int(files[0].Fd()); ownForeground(tty) {
@@ -115,11 +116,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	// A nil environment would mean that of this process.
 	environ := append([]string{}, c.Environ...)
 	proc, failed := start(c, &os.ProcAttr{Dir: c.Dir, Env: environ, Files: files, Sys: attr})
-	if t != nil {
-		_ = t.w.Close()
-	}
+	o.started()
 	if failed != nil {
-		t.finish()
+		o.finish(nil)
 		return Result{Code: failed.Status}, failed
 	}
 	if c.Started != nil {
@@ -134,7 +133,12 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	g.sweep()
 
 	r := Result{Forwarded: g.forwarded, At: at}
-	r.Tail, r.Unread = t.finish()
+	stop := g.signals
+	if r.Forwarded != 0 {
+		stop = closedSignals()
+	}
+	o.finish(stop)
+	o.describe(&r)
 	if err != nil {
 		return r, fmt.Errorf("waiting for %q: %w", c.Path, err)
 	}

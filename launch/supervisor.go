@@ -35,6 +35,7 @@ const (
 type Supervisor struct {
 	Line         []string // the command line
 	Self         string   // the name of this host
+	Scene        Scene    // of this rank
 	Hosts        int      // the number of hosts
 	Own          []string // the environment of the job
 	Environ      []string // that of the command
@@ -283,8 +284,8 @@ func SinceBoot() time.Duration {
 type Ending struct {
 	Result   Result
 	Why      Interruption
-	Launcher bool // the command is a launcher, or ran one when it was told to stop
-	OOMKills int  // processes that the kernel killed on this host for lack of memory
+	Launcher bool         // the command is a launcher, or ran one when it was told to stop
+	OOMs     func() []OOM // asks all ranks, after a failure; may be nil
 	// Absent returns a lost rank, and waits up to settle for one to be noticed; nil if no rank is lost.
 	Absent func(settle time.Duration) *Loss
 }
@@ -292,7 +293,11 @@ type Ending struct {
 // Judge returns how the job ended. Events override the command's exit status if it hides them.
 func (s *Supervisor) Judge(e Ending) Outcome {
 	result, why, statuses := e.Result, e.Why, s.Sessions.statuses
-	o := Outcome{Status: result.Status(), Reason: FirstCause(0, s.Line[0], result, e.OOMKills)}
+	var ooms []OOM
+	if e.OOMs != nil && (result.Status() != 0 || why.Status != 0) {
+		ooms = e.OOMs()
+	}
+	o := s.Scene.Outcome(s.Line[0], result, ooms)
 	direct := s.isLauncher()
 	lost := s.Sessions.now().lost
 	switch {
@@ -300,16 +305,16 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 		o.Status = why.Status
 		if why.Status == statuses.Lost && result.Signal == syscall.SIGKILL {
 			// The launcher may have named a failed rank before it hung and was killed.
-			o.Status = cmp.Or(announcedStatus(result.Tail), why.Status)
+			o.Status = cmp.Or(result.Blame.status(), why.Status)
 		}
 	case e.Launcher && result.Forwarded != 0:
 		o.Status = result.JobStatus(true)
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "": // Open MPI 5.0 exits with 0 if a host is lost
-		o = Outcome{Status: statuses.Lost, Reason: lost + "; " + o.Reason}
+		o.Status, o.Reason = statuses.Lost, lost+"; "+o.Reason
 	case direct && o.Status == 0 && s.Hosts > 1 && s.lostMeanwhile(e, 0, &o):
 	case o.Status == 0 && why.Lost != "":
-		o = Outcome{Status: statuses.Lost, Reason: why.Lost + "; " + o.Reason}
+		o.Status, o.Reason = statuses.Lost, why.Lost+"; "+o.Reason
 	case o.Status == 0:
 		if partial := s.Reached(); partial != nil {
 			return *partial
@@ -327,7 +332,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 func (s *Supervisor) lostMeanwhile(e Ending, settle time.Duration, o *Outcome) bool {
 	l := e.Absent(settle)
 	if l != nil {
-		*o = Outcome{Status: s.Sessions.statuses.Lost, Reason: l.String() + "; " + o.Reason}
+		o.Status, o.Reason = s.Sessions.statuses.Lost, l.String()+"; "+o.Reason
 	}
 	return l != nil
 }

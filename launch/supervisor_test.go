@@ -285,11 +285,11 @@ func TestSupervisorJudges(t *testing.T) {
 				j.Note(t.Context(), j.Line, "/")
 				j.Begun("b", anOrted)
 				j.Begun("c", anOrted)
-			}, Ending{Absent: none}, Outcome{0, "rank 0's command mpirun ended with status 0"},
+			}, Ending{Absent: none}, Outcome{Status: 0, Reason: "rank 0's command mpirun ended with status 0"},
 		},
 		"hosts that it did not use": {
 			"mpirun x", func(j *job) { j.Note(t.Context(), j.Line, "/") }, Ending{Absent: none},
-			Outcome{69, "mpirun ended with status 0, but did not use the hosts of this job: " +
+			Outcome{Status: 69, Reason: "mpirun ended with status 0, but did not use the hosts of this job: " +
 				"it asked for at least 3 and started on at most 1 (a). " +
 				"The launcher did not read the host list in its environment: " +
 				"an option or a configuration file of its own may have taken its place. --allow-partial accepts it"},
@@ -300,42 +300,42 @@ func TestSupervisorJudges(t *testing.T) {
 				j.Failed(Failure{Host: "b", Command: anOrted, Stage: "session", Running: true})
 			},
 			Ending{Absent: none},
-			Outcome{75, "the launcher's daemon on b was lost; rank 0's command mpirun ended with status 0"},
+			Outcome{Status: 75, Reason: "the launcher's daemon on b was lost; rank 0's command mpirun ended with status 0"},
 		},
 		"0 although a rank is gone": {
 			"mpirun x", nil, Ending{Absent: lost},
-			Outcome{75, "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
 		},
 		"a failure because a rank is gone": {
 			"sh x", nil, Ending{Result: Result{Code: 9}, Absent: lost},
-			Outcome{75, "rank 1 (b) was lost: it is away; rank 0's command sh ended with status 9"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command sh ended with status 9"},
 		},
 		"0 after SIGTERM": { // MPICH exits with 0 then
 			"mpiexec x", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}, Launcher: true},
-			Outcome{143, "rank 0's command mpiexec ended with status 0 after SIGTERM"},
+			Outcome{Status: 143, Reason: "rank 0's command mpiexec ended with status 0 after SIGTERM"},
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},
-			Outcome{0, "rank 0's command train ended with status 0 after SIGTERM"},
+			Outcome{Status: 0, Reason: "rank 0's command train ended with status 0 after SIGTERM"},
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
-				Result: Result{Signal: syscall.SIGKILL, Tail: []string{"   Exit code:    3"}},
+				Result: Result{Signal: syscall.SIGKILL, Blame: Blame{Process: "MPI rank 4", Status: 3}},
 				Why:    Interruption{Reason: "it hung", Status: 75}, Launcher: true,
 			},
-			Outcome{3, "it hung; rank 0's command prterun was killed by SIGKILL; " +
-				"its last lines on stderr:\n   Exit code:    3"},
+			Outcome{Status: 3, Reason: "it hung; MPI rank 4 ended with status 3; " +
+				"rank 0's command prterun was killed by SIGKILL"},
 		},
 		"stopped for a loss": {
 			"mpirun x", nil, Ending{
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,
 				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75},
 			},
-			Outcome{75, "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: gone; rank 0's command mpirun ended with status 1 after SIGTERM"},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},
-			Outcome{75, "b wants it; rank 1 (b) was lost: gone; rank 0's command train ended with status 0"},
+			Outcome{Status: 75, Reason: "b wants it; rank 1 (b) was lost: gone; rank 0's command train ended with status 0"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

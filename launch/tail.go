@@ -2,12 +2,10 @@ package launch
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -24,8 +22,14 @@ const (
 	maxOriginLine = 512
 )
 
-// tail copies the stderr of a command and remembers its last lines. A nil *tail does nothing.
+// recentBytes is how much of the end of a stream is kept, at least. A launcher's report may be followed by as much output
+// of the ranks that it ends.
+const recentBytes = 64 << 10
+
+// tail copies stderr or stdout of a command and remembers its last lines. A nil *tail does nothing.
 type tail struct {
+	exact bool // stdout: every byte is passed on, and a closed pipe is closed for the command, too
+
 	w    *os.File // the command's end of the pipe
 	r    *os.File
 	fd   int // of r
@@ -38,10 +42,11 @@ type tail struct {
 	left    bool // nothing reads out any more: new lines are kept, but not passed on
 	lost    int  // bytes that were not passed on
 
-	all     ring             // the last complete lines
+	recent  []byte           // the last bytes, at least recentBytes of them
+	most    int              // lines per process; 0 = none, as on stdout, which may carry gigabytes
 	origins map[string]*ring // the last lines of each process whose lines a launcher marks
 	hosts   map[string]bool  // the names of hosts with which pdsh marks lines
-	count   int
+	count   int              // lines
 	partial []byte
 }
 
@@ -67,7 +72,8 @@ func (r *ring) add(line kept) {
 // last returns the number of the latest line.
 func (r *ring) last() int { return r.lines[len(r.lines)-1].number }
 
-func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
+// newTail returns a tail that copies a pipe to out. exact is true for stdout.
+func newTail(out *os.File, exact bool, lines int, hosts []string) (*tail, error) {
 	// os.Pipe does not fit: the command's end must be in blocking mode, ours must not.
 	var fds [2]int
 	err := unix.Pipe2(fds[:], unix.O_CLOEXEC)
@@ -75,12 +81,13 @@ func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 		err = unix.SetNonblock(fds[0], true)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making a pipe for stderr: %w", err)
+		return nil, fmt.Errorf("making a pipe for %s: %w", out.Name(), err)
 	}
 	t := &tail{
-		fd: fds[0], r: os.NewFile(uintptr(fds[0]), "stderr"), w: os.NewFile(uintptr(fds[1]), "stderr"),
+		exact: exact,
+		fd:    fds[0], r: os.NewFile(uintptr(fds[0]), out.Name()), w: os.NewFile(uintptr(fds[1]), out.Name()),
 		out: out, done: make(chan struct{}),
-		all: ring{max: lines}, origins: make(map[string]*ring), hosts: make(map[string]bool, len(hosts)),
+		most: lines, origins: make(map[string]*ring), hosts: make(map[string]bool, len(hosts)),
 	}
 	for _, h := range hosts {
 		t.hosts[h] = true
@@ -93,9 +100,15 @@ func newTail(out *os.File, lines int, hosts []string) (*tail, error) {
 func (t *tail) copy() {
 	defer close(t.done)
 	buf := make([]byte, 32<<10)
+	if t.exact {
+		buf = make([]byte, 64<<10) // the capacity of a pipe
+	}
 	for {
 		n, err := t.r.Read(buf)
-		t.pass(buf[:n])
+		if !t.pass(buf[:n]) {
+			_ = t.r.Close() // the command gets SIGPIPE, as without paiinit
+			return
+		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			t.drain(buf)
 			return
@@ -121,13 +134,16 @@ func (t *tail) drain(buf []byte) {
 			break
 		}
 		left -= n
-		t.pass(buf[:n])
+		if !t.pass(buf[:n]) {
+			return
+		}
 	}
 }
 
 // pass remembers the lines of p and writes it to stderr. It ignores write errors, such as a closed pipe, because the
-// command must not fail because of them. A stderr that nothing reads blocks the command, as without paiinit.
-func (t *tail) pass(p []byte) {
+// command must not fail because of them. A stderr that nothing reads blocks the command, as without paiinit. It returns
+// false if the exact stream cannot be written any more.
+func (t *tail) pass(p []byte) (open bool) {
 	t.mu.Lock()
 	t.remember(p)
 	left := t.left
@@ -138,14 +154,37 @@ func (t *tail) pass(p []byte) {
 	}
 	t.mu.Unlock()
 	for len(p) > 0 && !left {
-		chunk := p[:firstChunk(p)]
-		_, _ = t.out.Write(chunk)
-		p = p[len(chunk):]
+		n := firstChunk(p)
+		if t.exact { // nothing else writes to it, so large writes mix no lines
+			var err error
+			if n, err = writeSome(t.out, p); err != nil {
+				return false
+			}
+		} else {
+			_, _ = t.out.Write(p[:n])
+		}
+		p = p[n:]
 		t.mu.Lock()
 		t.written++
 		t.waiting = len(p)
 		left = t.left
 		t.mu.Unlock()
+	}
+	return true
+}
+
+// writeSome writes at least one byte. It waits where another process has made the file non-blocking. os.File.Write would
+// end this process at a closed stdout.
+func writeSome(out *os.File, p []byte) (int, error) {
+	fd := int(out.Fd())
+	for {
+		n, err := unix.Write(fd, p)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
+		case !errors.Is(err, unix.EINTR):
+			return n, err
+		}
 	}
 }
 
@@ -162,8 +201,16 @@ func firstChunk(p []byte) int {
 	return pipeBuf
 }
 
-// remember splits bytes into lines and keeps the last ones.
+// remember keeps the last bytes and, of the processes that a launcher marks, the last lines.
 func (t *tail) remember(p []byte) {
+	if len(t.recent)+len(p) > 4*recentBytes {
+		keep := t.recent[max(0, len(t.recent)-recentBytes):]
+		t.recent = t.recent[:copy(t.recent, keep)]
+	}
+	t.recent = append(t.recent, p[max(0, len(p)-2*recentBytes):]...)
+	if t.most == 0 {
+		return
+	}
 	for line := range bytes.Lines(p) {
 		line, ended := bytes.CutSuffix(line, []byte("\n"))
 		room := max(maxLine-len(t.partial), 0)
@@ -174,12 +221,11 @@ func (t *tail) remember(p []byte) {
 	}
 }
 
-// keep moves the partial line to the rings.
+// keep moves the partial line to the ring of its process.
 func (t *tail) keep() {
 	line := strings.ToValidUTF8(strings.TrimSuffix(string(t.partial), "\r"), "\ufffd")
 	t.partial = t.partial[:0]
 	t.count++
-	t.all.add(kept{t.count, line})
 	name := t.origin(line)
 	if name == "" {
 		return
@@ -189,7 +235,7 @@ func (t *tail) keep() {
 		if len(t.origins) == maxOrigins {
 			t.forget()
 		}
-		r = &ring{max: t.all.max}
+		r = &ring{max: t.most}
 		t.origins[name] = r
 	}
 	if len(line) > maxOriginLine {
@@ -246,71 +292,35 @@ func (t *tail) origin(line string) string {
 // unreadTimeout is how long the reader of stderr may take for the next few KiB that an ended command has written.
 const unreadTimeout = 2 * time.Second
 
-// finish passes on the rest of the pipe, as long as stderr is read. It returns the last lines, preceded by lines of the
-// process that failed first if others have pushed these out, and the number of bytes that were not passed on.
-func (t *tail) finish() (lines []string, lost int) {
+// finish passes on the rest of the pipe, as long as it is read. For stdout it waits for the reader until stop has a
+// signal: without paiinit the command would wait.
+func (t *tail) finish(stop <-chan os.Signal) {
 	if t == nil {
-		return nil, 0
+		return
 	}
 	_ = t.r.SetReadDeadline(time.Unix(1, 0)) // wakes the reader; the pipe keeps its bytes
+	if t.exact {
+		t.awaitReader(stop)
+	}
 	if t.await() {
 		_ = t.r.Close()
 	} else {
 		t.drain(make([]byte, 32<<10)) // keeps the last lines; copy is blocked in a write
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.partial) > 0 {
-		t.keep()
-	}
-	all := t.all.lines
-	lines = make([]string, 0, 2*len(all))
-	if culprit := t.culprit(); culprit != nil {
-		for _, l := range culprit.lines {
-			if l.number < all[0].number {
-				lines = append(lines, l.text)
-			}
-		}
-	}
-	for _, l := range all {
-		lines = append(lines, l.text)
-	}
-	return lines, t.lost
 }
 
-// culprit returns the lines of the process that failed first: the process that the launcher names, else the first with
-// a line that looks like an error, else the last that wrote; nil if the launcher marks no lines.
-func (t *tail) culprit() *ring {
-	if len(t.origins) == 0 {
-		return nil // most commands end here and save the time for compiling the expressions
-	}
-	named := regexp.MustCompile(`^\s*Process name:\s+(?:\[\[\d+,\d+\],(\d+)\]|(\d+))`) // Open MPI; horovodrun --gloo
-	for _, l := range t.all.lines {
-		m := named.FindStringSubmatch(l.text)
-		if m == nil {
-			continue
-		}
-		rank := m[1] + m[2]
-		for name, r := range t.origins {
-			if name == rank || strings.HasSuffix(name, ","+rank) || name == "rank"+rank {
-				return r
+// awaitReader waits until all bytes are passed on, or a signal asks to end.
+func (t *tail) awaitReader(stop <-chan os.Signal) {
+	for {
+		select {
+		case <-t.done:
+			return
+		case s := <-stop:
+			if s == nil || s == syscall.SIGTERM || s == syscall.SIGINT || s == syscall.SIGQUIT || s == syscall.SIGKILL {
+				return
 			}
 		}
 	}
-	alarm := regexp.MustCompile(`Traceback \(most recent call last\)|` +
-		`(?i:error|exception|fatal|abort|killed|segmentation fault|panic:)`)
-	var first, latest *ring
-	at := 0
-	for _, r := range t.origins {
-		if latest == nil || r.last() > latest.last() {
-			latest = r
-		}
-		i := slices.IndexFunc(r.lines, func(l kept) bool { return alarm.MatchString(l.text) })
-		if i >= 0 && (first == nil || r.lines[i].number < at) {
-			first, at = r, r.lines[i].number
-		}
-	}
-	return cmp.Or(first, latest)
 }
 
 // await waits until all bytes are passed on. It returns false if nothing reads stderr.

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -39,20 +38,10 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// tailOf returns the tail of a command that writes these lines to stderr.
+// tailOf returns the last lines of a command that writes these lines to stderr.
 func tailOf(t *testing.T, most int, lines []string) []string {
 	t.Helper()
-	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer func() { _ = null.Close() }()
-	tl, err := newTail(null, most, nil)
-	require.NoError(t, err)
-	_, err = tl.w.WriteString(strings.Join(lines, "\n") + "\n")
-	require.NoError(t, err)
-	require.NoError(t, tl.w.Close())
-	kept, lost := tl.finish()
-	require.Zero(t, lost)
-	return kept
+	return tailOfBytes(t, most, []byte(strings.Join(lines, "\n")+"\n")).lastLines(nil, most).stderr
 }
 
 // A user looks for the rank's own traceback, but horovodrun --gloo ends with a longer one of its own.
@@ -64,21 +53,24 @@ func TestTailKeepsTheCulprit(t *testing.T) {
 		return lines
 	}
 	traceback := []string{"[2]<stderr>:Traceback (most recent call last):", "[2]<stderr>:ValueError: the rank's own"}
-	gloo := append(many("  File driver.py ", 10), "RuntimeError: Horovod detected that one or more processes exited",
+	rule := strings.Repeat("-", 74)
+	gloo := append(many("  File driver.py ", 10), "RuntimeError: Horovod detected that one or more processes exited with non-zero status",
 		"Process name: 2", "Exit code: 1")
 	for name, tt := range map[string]struct{ lines, want []string }{
 		"gloo": {
 			join(many("[0]<stderr>:step ", 9), traceback, many("[1]<stderr>:connection error ", 9), gloo),
-			join(traceback, gloo[len(gloo)-4:]),
+			[]string{"Traceback (most recent call last):", "ValueError: the rank's own"},
 		},
 		"gloo, without a message": {
 			join([]string{"[2]<stderr>:disk full"}, many("[1]<stderr>:connection error ", 9), gloo),
-			join([]string{"[2]<stderr>:disk full"}, gloo[len(gloo)-4:]),
+			[]string{"disk full"},
 		},
 		"mpi": {
 			join([]string{"[1,3]<stderr>:gone"}, many("[1,1]<stderr>:error ", 9),
-				[]string{"--", "  Process name: [[4,1],3]", "  Exit code:    3", "--"}),
-			[]string{"[1,3]<stderr>:gone", "--", "  Process name: [[4,1],3]", "  Exit code:    3", "--"},
+				[]string{rule, "mpirun detected that one or more processes exited with non-zero status, thus causing",
+					"the job to be terminated. The first process to do so was:", "",
+					"  Process name: [[4,1],3]", "  Exit code:    3", rule}),
+			[]string{"gone"},
 		},
 		"the first error": {
 			join([]string{"[0] a warning"}, []string{"[3] Traceback (most recent call last):"}, many("[1] Error ", 9),
@@ -142,7 +134,7 @@ func TestAwait(t *testing.T) {
 
 // Many ranks, or lines that only look marked, use bounded memory; the process that was silent longest is dropped first.
 func TestTailIsBounded(t *testing.T) {
-	tl := &tail{all: ring{max: 3}, origins: make(map[string]*ring)}
+	tl := &tail{most: 3, origins: make(map[string]*ring)}
 	for round := range 10 {
 		for rank := range 10 * maxOrigins {
 			tl.partial = fmt.Appendf(nil, "[%d]<stderr>:%d %s", rank, round, strings.Repeat("x", 2*maxOriginLine))

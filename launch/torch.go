@@ -1,6 +1,9 @@
 package launch
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // torchrun starts one process per slot of its host.
 var torchrun = Launcher{
@@ -10,6 +13,7 @@ var torchrun = Launcher{
 	Starts:      hostProcesses,
 
 	RankVariables: []string{"LOCAL_RANK"}, // also for the processes that DeepSpeed starts on one host
+	Blames:        torchrunBlames,
 }
 
 // torch returns PyTorch's variables: torchrun reads each option --foo-bar from PET_FOO_BAR
@@ -37,4 +41,55 @@ func torch(t Tasks) []Var {
 		v.set("LOCAL_WORLD_SIZE", "1", "the only process of its host")
 	}
 	return v
+}
+
+// torchrunBlames reads the table of torchrun's ChildFailedError
+// (torch/distributed/elastic/multiprocessing/errors/__init__.py, _FAILURE_FORMAT_TEMPLATE) and its own traceback, which
+// ends there.
+func torchrunBlames(p *printed, b *Blame) {
+	for i := range p.find(`^(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:\s*$`) {
+		begin, end := i, i+1
+		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
+			begin--
+		}
+		if !strings.HasPrefix(p.lines[begin], "Traceback") {
+			begin = i
+		}
+		root := len(p.lines)
+		for ; end < len(p.lines); end++ {
+			if strings.HasPrefix(p.lines[end], "Root Cause ") {
+				root = end
+			}
+			if end > root && isRule(p.lines[end]) {
+				end++
+				break
+			}
+		}
+		p.claim(begin, end)
+		var host, rank, local, code string
+		for _, l := range p.lines[min(root, end):end] {
+			key, value, _ := strings.Cut(strings.TrimSpace(l), ":")
+			word, _, _ := strings.Cut(strings.TrimSpace(value), " ")
+			switch key = strings.TrimSpace(key); {
+			case key == "host":
+				host = word
+			case key == "rank":
+				rank = word
+				_, local, _ = strings.Cut(value, "local_rank: ")
+				local = strings.TrimSuffix(strings.TrimSpace(local), ")")
+			case key == "exitcode":
+				code = word
+			}
+		}
+		if rank != "" {
+			blame := negated("rank "+rank, rank, host, number(code))
+			blame.Local = local
+			b.set(blame)
+		}
+	}
+	// torch/distributed/elastic/multiprocessing/api.py and torch/distributed/run.py
+	p.claimAll(`torch/distributed/elastic/multiprocessing/api\.py:\d+\] (?:Sending process \d+ closing signal|failed )` +
+		`|torch/distributed/elastic/agent/server/api\.py:\d+\] ` +
+		`|torch/distributed/elastic/multiprocessing/errors/error_handler\.py:\d+\] no error file defined ` +
+		`|torch/distributed/run\.py:\d+\] (?:\*+|Setting OMP_NUM_THREADS .*)?$`)
 }

@@ -55,12 +55,6 @@ type End struct {
 	Stopped bool          // the command was told to end before it ended
 }
 
-// Outcome is an exit status and its reason.
-type Outcome struct {
-	Status int
-	Reason string
-}
-
 // Stop is a rank's request to end the job, or the order to all ranks to end their commands.
 type Stop struct {
 	Name   string // of the rank
@@ -247,10 +241,12 @@ func (v *Verdict) Outcome() Outcome {
 		}
 		return o
 	case len(v.lost) > 0:
-		o := Outcome{Status: v.LostStatus, Reason: v.lost[0].String()}
+		o := Outcome{}
 		if len(failed) > 0 {
-			o.Reason += "; " + failed[0].Outcome.Reason
+			o = failed[0].Outcome
+			o.Reason = "; " + o.Reason
 		}
+		o.Status, o.Reason, o.Own = v.LostStatus, v.lost[0].String()+o.Reason, false
 		return o
 	case len(failed) > 0:
 		o := failed[0].Outcome
@@ -269,7 +265,8 @@ func (v *Verdict) stopped() Outcome {
 	told := slices.DeleteFunc(slices.Clone(v.ends), func(e End) bool { return !e.Stopped || !bad(e) })
 	if len(told) > 0 { // commands may answer a signal with a status of their own
 		first := slices.MinFunc(told, byRank).Outcome
-		return Outcome{Status: first.Status, Reason: v.stop.Reason + "; " + first.Reason}
+		first.Reason = v.stop.Reason + "; " + first.Reason
+		return first
 	}
 	return Outcome{Status: 128 + int(EndSignal(v.stop.Signal)), Reason: v.stop.Reason}
 }
@@ -306,8 +303,9 @@ func (v *Verdict) failed() []End {
 	}
 	// A command that complains about a lost connection lost it to a command that ended earlier, even if paiinit noticed
 	// that end later.
-	complains := regexp.MustCompile(lostConnection).MatchString
-	accused := complains(sure.Outcome.Reason)
+	lost := regexp.MustCompile(lostConnection)
+	complains := func(o Outcome) bool { return lost.MatchString(o.Reason) || lost.MatchString(o.Stderr) }
+	accused := complains(sure.Outcome)
 	first, least := 0, 0
 	for i, e := range ends {
 		n := consequenceSigns(e, ends, complains)
@@ -322,14 +320,14 @@ func (v *Verdict) failed() []End {
 
 // consequenceSigns returns how much the end of a command looks like the consequence of another rank's failure: most if
 // its peers ended it or it complains about a connection, less if several commands ended with the same status.
-func consequenceSigns(e End, ends []End, complains func(string) bool) (signs int) {
+func consequenceSigns(e End, ends []End, complains func(Outcome) bool) (signs int) {
 	alike := func(o End) bool { return o.Rank != e.Rank && o.Outcome.Status == e.Outcome.Status }
 	if slices.ContainsFunc(ends, alike) {
 		signs++
 	}
 	// Libraries and launchers send these signals when another rank fails.
 	byPeers := []int{128 + int(unix.SIGTERM), 128 + int(unix.SIGABRT), 128 + int(unix.SIGPIPE)}
-	if slices.Contains(byPeers, e.Outcome.Status) || complains(e.Outcome.Reason) {
+	if slices.Contains(byPeers, e.Outcome.Status) || complains(e.Outcome) {
 		signs += complaint
 	}
 	return signs

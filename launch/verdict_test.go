@@ -275,7 +275,7 @@ func TestVerdictOrders(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
 	end := func(rank, status, ms int, stopped bool) End {
-		return End{Rank: rank, At: at(ms), Stopped: stopped, Outcome: Outcome{status, "rank " + strconv.Itoa(rank)}}
+		return End{Rank: rank, At: at(ms), Stopped: stopped, Outcome: Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}}
 	}
 	newVerdict := func() *Verdict { return &Verdict{Ranks: withServer(), LostStatus: 75} }
 
@@ -287,7 +287,7 @@ func TestVerdictOrders(t *testing.T) {
 		require.Equal(t, &Stop{Reason: well}, v.Ended(end(0, 0, 2, false), at(2)))
 		require.Nil(t, v.Ended(end(2, 143, 9, true), at(9)), "one order is enough")
 		require.Empty(t, v.Running())
-		require.Equal(t, Outcome{0, well + "; the others were stopped then"}, v.Outcome())
+		require.Equal(t, Outcome{Status: 0, Reason: well + "; the others were stopped then"}, v.Outcome())
 	})
 	t.Run("all end by themselves", func(t *testing.T) {
 		v := newVerdict()
@@ -304,7 +304,7 @@ func TestVerdictOrders(t *testing.T) {
 		require.Nil(t, order)
 		require.Nil(t, v.Stop(Stop{"worker-0", 15, "by a person"}, at(3)), "the job was ending already")
 		require.Nil(t, v.Ended(end(1, 143, 4, true), at(4)))
-		require.Equal(t, Outcome{75, "rank 0 (chief-0) was lost: gone; rank 2"}, v.Outcome())
+		require.Equal(t, Outcome{Status: 75, Reason: "rank 0 (chief-0) was lost: gone; rank 2"}, v.Outcome())
 	})
 	t.Run("a loss", func(t *testing.T) {
 		v := newVerdict()
@@ -325,7 +325,7 @@ func TestVerdictOrders(t *testing.T) {
 		v := newVerdict()
 		require.Equal(t, &Stop{Signal: 2, Reason: "by a person"}, v.Stop(Stop{"chief-0", 2, "by a person"}, at(1)))
 		v.Ended(end(2, 9, 5, true), at(5))
-		require.Equal(t, Outcome{9, "by a person; rank 2"}, v.Outcome())
+		require.Equal(t, Outcome{Status: 9, Reason: "by a person; rank 2"}, v.Outcome())
 	})
 	t.Run("clocks that are compared at the end", func(t *testing.T) {
 		v := newVerdict()

@@ -43,6 +43,16 @@ type Status struct {
 	Hash    string             `json:"hash"`
 	Ranks   []Rank             `json:"ranks"`
 	Timings map[string]float64 `json:"timings"` // seconds from the start of this container to the end of each phase
+
+	Name     string    `json:"name"`              // of this container in its scheduler's tools
+	Deadline time.Time `json:"deadline,omitzero"` // when the wait for the missing ranks ends; zero = it does not
+	Outcome  *Outcome  `json:"outcome,omitempty"` // nil = the job has not ended, or this container does not know how
+}
+
+// Outcome is how a job has ended.
+type Outcome struct {
+	Status int    `json:"status"` // exit status
+	Reason string `json:"reason"`
 }
 
 // Rank is one row of a Status.
@@ -57,6 +67,9 @@ type Rank struct {
 	Slots  int       `json:"slots"` // -1 = unknown
 	GPUs   int       `json:"gpus"`  // -1 = unknown
 	Fabric string    `json:"fabric"`
+	// Name is the container's name in its scheduler's tools, as far as the environment tells it; otherwise Alias.
+	Name string  `json:"name"`
+	RTT  float64 `json:"rtt_ms"` // the shortest round trip from rank 0 of the last minutes; 0 = unknown
 }
 
 // Host is one line of a host list. The field names are those of the wire format.
@@ -109,6 +122,7 @@ type answer struct {
 	Hosts  []Host     `json:"hosts,omitempty"`
 	Names  [][]string `json:"names,omitempty"`
 	Add    []string   `json:"add,omitempty"` // arguments for a launcher
+	Drift  *Drift     `json:"drift,omitempty"`
 
 	Timeline *Timeline `json:"timeline,omitempty"`
 }

@@ -56,15 +56,17 @@ func (j *job) Status(context.Context) *Status {
 		Phase: Running, Rank: 1, Size: 2, Epoch: 3, Hash: "abc", Timings: map[string]float64{"listen": 0.5},
 		Ranks: []Rank{{
 			Rank: 0, Alias: "worker-0", Host: "10.0.0.1", Port: 12345, State: Lost, Reason: "gone", Since: since,
-			Slots: 8, GPUs: -1, Fabric: "none",
+			Slots: 8, GPUs: -1, Fabric: "none", Name: "job-worker-0", RTT: 0.25,
 		}},
+		Name: "job-worker-1", Deadline: since.Add(time.Minute), Outcome: &Outcome{3, "why"},
 	}
 }
 
 func (j *job) Timeline(context.Context) *Timeline {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	return &Timeline{
-		Now: at.Add(time.Minute), Job: "j", Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
+		Now: at.Add(time.Minute), Job: "j",
+		Ranks: []Times{{Rank: 1, Name: "worker-1", Started: at, Lost: true, Reason: "gone"}},
 		Ended: true, Status: 3, Reason: "it failed", Facts: [][]string{{"paiinit", "1"}},
 	}
 }
@@ -90,6 +92,10 @@ func (j *job) Hosts(context.Context) ([]Host, *Refusal) { return []Host{{"worker
 
 func (j *job) Hostfile(context.Context) ([]Host, *Refusal) {
 	return nil, &Refusal{75, "there is no list yet"}
+}
+
+func (j *job) Drift() (*Drift, *Refusal) {
+	return &Drift{Mode: "warn", Size: 2, Rows: [][]string{{"GPUs", "8", "worker-0"}, {"GPUs", "7", "worker-1"}}}, nil
 }
 
 func (j *job) Names(pid int) ([][]string, *Refusal) {
@@ -150,6 +156,11 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, [][]string{{"node-7", "worker-0"}, {"worker-1"}}, names)
 	require.Equal(t, os.Getpid(), j.pid)
 
+	drift, err := c.Drift(ctx)
+	require.NoError(t, err)
+	want, _ := j.Drift()
+	require.Equal(t, want, drift)
+
 	call := FillCall{Args: []string{"-np", "2"}, Dir: "/work", Network: "ib0", Old: true}
 	add, err := c.Fill(ctx, "horovodrun", call)
 	require.NoError(t, err)
@@ -170,11 +181,17 @@ func TestWireFormat(t *testing.T) {
 			`{"ask":"status","name":"","timeout":0}`,
 			`{"exit":0,"error":"","status":{"phase":"running","rank":1,"size":2,"epoch":3,"hash":"abc","ranks":[` +
 				`{"rank":0,"alias":"worker-0","host":"10.0.0.1","port":12345,"state":"lost","reason":"gone",` +
-				`"since":"2026-01-02T03:04:05Z","slots":8,"gpus":-1,"fabric":"none"}],"timings":{"listen":0.5}}}`,
+				`"since":"2026-01-02T03:04:05Z","slots":8,"gpus":-1,"fabric":"none","name":"job-worker-0",` +
+				`"rtt_ms":0.25}],"timings":{"listen":0.5},"name":"job-worker-1","deadline":"2026-01-02T03:05:05Z",` +
+				`"outcome":{"status":3,"reason":"why"}}}`,
 		},
 		{`{"ask":"hosts"}`, `{"exit":0,"error":"","hosts":[{"Name":"worker-0","Slots":8}]}`},
 		{`{"ask":"hostfile"}`, `{"exit":75,"error":"there is no list yet"}`},
 		{`{"ask":"names"}`, `{"exit":0,"error":"","names":[["node-7","worker-0"],["worker-1"]]}`},
+		{
+			`{"ask":"drift"}`, `{"exit":0,"error":"","drift":{"check":"warn","size":2,"absent":null,` +
+				`"rows":[["GPUs","8","worker-0"],["GPUs","7","worker-1"]]}}`,
+		},
 		{`{"ask":"wait","timeout":1}`, `{"exit":75,"error":"wait: context deadline exceeded"}`},
 		{`{"ask":"barrier","name":"b","timeout":1}`, `{"exit":75,"error":"barrier b: context deadline exceeded"}`},
 		{

@@ -32,6 +32,8 @@ type Job interface {
 	// Names lists the names of every host, by rank, the best name first; none before all ranks are present. pid is the
 	// process that asks, 0 if it is in another PID namespace.
 	Names(pid int) ([][]string, *Refusal)
+	// Drift returns what differs between the ranks.
+	Drift() (*Drift, *Refusal)
 	// Fill returns the arguments that give a launcher its hosts; ok is false for a launcher that needs none.
 	Fill(ctx context.Context, launcher string, call FillCall) (add []string, ok bool)
 }
@@ -136,6 +138,8 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 		a.Hosts, refusal = s.Job.Hosts(ctx)
 	case askHostfile:
 		a.Hosts, refusal = s.Job.Hostfile(ctx)
+	case askDrift:
+		a.Drift, refusal = s.Job.Drift()
 	case askNames:
 		a.Names, refusal = s.Job.Names(pid)
 	default:

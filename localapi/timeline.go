@@ -18,7 +18,7 @@ type Timeline struct {
 	Status int        `json:"status"` // of the job, if Ended
 	Reason string     `json:"reason"` // its first cause, if Ended
 	Facts  [][]string `json:"facts"`  // name and value
-	Drift  [][]string `json:"drift"`  // what differs between the ranks; the first row is the header
+	Drift  [][]string `json:"drift"`  // a fact, one of its values, and the ranks that have this value
 }
 
 // Times are the events of one rank. Zero = it has not happened, or is not known.

@@ -2,12 +2,15 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // Arrival says how long rank 0 waited for the other ranks, all by the clock of rank 0.
 type Arrival struct {
-	Last    string        // alias of the rank that came last
+	Last    string        // the rank that came last, as Member.Display names it
 	Wait    time.Duration // from the start of rank 0's node until Last had registered
 	Started time.Duration // part of Wait before the container of Last had started; 0 = none, or not known
 }
@@ -23,28 +26,15 @@ func (cfg *Config) uptime() int {
 	return int(max(1, time.Since(cfg.Started).Milliseconds()))
 }
 
-// noteArrival stores when a rank registered, and when its container had started: Uptime needs no comparison of clocks.
-func (t *target) noteArrival(r *Record) {
-	t.arrived, t.started, t.dialled = time.Now(), time.Time{}, attempts{}
-	if r.Uptime > 0 {
-		t.started = t.arrived.Add(-time.Duration(r.Uptime) * time.Millisecond)
-	}
-}
-
 // arrival describes the rank of a complete roster that registered last.
 func (c *coordinator) arrival(members []Member) (a Arrival) {
-	var last *target
-	for i := range members {
-		t := c.targets[members[i].ID]
-		if t != nil && t.rec != nil && (last == nil || t.arrived.After(last.arrived)) {
-			last, a.Last = t, members[i].Alias
-		}
-	}
-	if last == nil {
+	i := slices.IndexFunc(members, func(m Member) bool { return c.last != nil && m.ID == c.last.key })
+	if i < 0 {
 		return a
 	}
-	a.Wait = last.arrived.Sub(c.n.begin)
-	if before := last.started.Sub(c.n.begin); !last.started.IsZero() && before >= shortStart {
+	at := &c.last.events
+	a = Arrival{Last: members[i].Display(), Wait: at.Reachable.Sub(c.n.begin)}
+	if before := at.Started.Sub(c.n.begin); !at.Started.IsZero() && before >= shortStart {
 		a.Started = min(before, a.Wait)
 	}
 	return a
@@ -69,20 +59,12 @@ func (r *Roster) Arrived(after time.Duration) string {
 	if a.Last != "" {
 		after = a.Wait
 	}
-	s := fmt.Sprintf("all %d present after %s", len(r.Members), seconds(after))
+	s := fmt.Sprintf("all %d present after %s", len(r.Members), joblog.Seconds(after))
 	if a.Last != "" && a.Wait >= shortStart {
 		s += "; last: " + a.Last
 		if a.Started > 0 {
-			s += fmt.Sprintf(", %s of it before its container started", seconds(a.Started))
+			s += fmt.Sprintf(", %s of it before its container started", joblog.Seconds(a.Started))
 		}
 	}
 	return s
-}
-
-// seconds writes a duration for people: "0.3 s", "41 s".
-func seconds(d time.Duration) string {
-	if d = d.Round(100 * time.Millisecond); d < 10*time.Second && d%time.Second != 0 {
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	}
-	return fmt.Sprintf("%.0f s", d.Seconds())
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // attempts counts the dials to a rank that is missing.
@@ -108,7 +110,11 @@ func sentenceOf(same []Missing) string {
 	if len(same) == 1 && t != nil {
 		name, each = "name "+t.name, ""
 		if t.at.IsValid() && t.at.String() != one.Name {
-			names += fmt.Sprintf(" (%v)", t.at.Addr())
+			if own, alias, ok := strings.Cut(names, " ("); ok {
+				names = fmt.Sprintf("%s (%s, %v)", own, strings.TrimSuffix(alias, ")"), t.at.Addr())
+			} else {
+				names += fmt.Sprintf(" (%v)", t.at.Addr())
+			}
 		}
 	}
 	if t == nil {
@@ -140,7 +146,7 @@ func sentenceOf(same []Missing) string {
 		s += "it reaches rank 0, but rank 0 cannot connect to it: "
 	}
 	s += fmt.Sprintf("dialled %s%s in %s, last: %s", times(least.dials, most.dials, "time"), each,
-		seconds(most.during), t.last)
+		joblog.Seconds(most.during), t.last)
 	if port > 0 {
 		s += fmt.Sprintf(" on %d/tcp", port)
 	}

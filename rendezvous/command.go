@@ -132,6 +132,7 @@ type reading struct {
 	sent, heard time.Time
 	clock       time.Duration // since the start of the rank's node
 	now         time.Time     // time of day; zero = not told
+	kills       int
 }
 
 func (c *coordinator) readClock(ctx context.Context, rank int) (r reading, ok bool) {
@@ -161,6 +162,6 @@ func (t *target) onClock(m message) {
 	if m.Call != t.clockCall || t.clockHeard == nil {
 		return // the answer to a question that was given up
 	}
-	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock), m.Now}
+	t.clockHeard <- reading{t.clockSent, time.Now(), time.Duration(m.Clock), m.Now, m.Kills}
 	t.clockHeard = nil
 }

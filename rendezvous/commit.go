@@ -28,7 +28,6 @@ func (c *coordinator) tryPrepare() {
 			return // the fabric is judged across all ranks
 		default:
 			r := *t.rec
-			r.Uptime = 0 // of the registration
 			reached[r.Nonce] = r.Addr
 			if r.Rank < 0 {
 				r.Addr = t.said

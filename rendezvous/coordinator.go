@@ -16,6 +16,7 @@ type coordinator struct {
 
 	targets        map[string]*target // by id; an address of a seed is "@address" until its container has named itself
 	registered     int                // targets that are registered
+	last           *target            // that registered last
 	acks           int                // acknowledgements of the current roster
 	whole          []byte             // the encoded message with the current roster
 	epoch          uint64
@@ -60,18 +61,15 @@ type target struct {
 	acked   uint64         // epoch that it has acknowledged
 	told    string         // the list of missing ranks that it was sent last
 	err     error          // of the last attempt to connect
-	failed  time.Time      // when the last attempt had failed
-	dialled attempts
-	caller  caller
-	arrived time.Time // when it registered
-	started time.Time // its container; zero = unknown
-	begun   time.Time // when it became known, or was lost before the launch
-	tried   bool      // a dial has failed since begun
-	spare   *message  // its registration, if it came when all ranks were present
-	met     string    // nonce of the container that answers at a seed's address and has not registered yet
-	rival   bool      // it answers, but follows another coordinator
-	since   time.Time // when its connection was lost
-	gone    bool      // after the launch: it cannot come back
+	begun   time.Time      // when it became known, or was lost before the launch
+	tried   bool           // a dial has failed since begun
+	spare   *message       // its registration, if it came when all ranks were present
+	met     string         // nonce of the container that answers at a seed's address and has not registered yet
+	own     string         // name of the container at a seed's address (Config.NameOf)
+	asked   bool           // for own
+	rival   bool           // it answers, but follows another coordinator
+	since   time.Time      // when its connection was lost
+	gone    bool           // after the launch: it cannot come back
 	doneAck bool
 	endSent time.Time // when the outcome was sent over link
 	ended   bool      // its command has ended
@@ -88,6 +86,10 @@ type target struct {
 	events       Times
 	noted        string // nonce of the start whose facts are here
 	preflight    bool   // its preflight has begun
+
+	failed  time.Time // when the last attempt had failed
+	dialled attempts
+	caller  caller
 }
 
 func (n *Node) becomeCoordinator() {
@@ -264,7 +266,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		return
 	case m.State == Running, m.State == Ended:
 		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
-		c.n.setGathered(&EndedError{Outcome{c.n.cfg.Status.Retry, reason}})
+		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
@@ -287,7 +289,7 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.dropLink(w)
 	c.registrations++
 	first := t.rec == nil
-	t.noteArrival(r)
+	c.last, t.dialled = t, attempts{}
 	t.changed = time.Now()
 	t.link, t.rec, t.err, t.incompatible, t.acked, t.told = w, r, nil, nil, 0, ""
 	t.said = w.said
@@ -344,7 +346,7 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 
 // dismissal answers a container that has no part in the launch.
 func dismissal(status int, reason string) message {
-	return message{Type: done, Last: true, Outcome: &Outcome{status, reason}}
+	return message{Type: done, Last: true, Outcome: &Outcome{Status: status, Reason: reason}}
 }
 
 func (n *Node) noPlace() message {
@@ -440,5 +442,5 @@ func (c *coordinator) nameOf(t *target) string {
 	case t.peer != nil:
 		return t.peer.display()
 	}
-	return strings.TrimPrefix(t.key, "@")
+	return Display(t.own, strings.TrimPrefix(t.key, "@"))
 }

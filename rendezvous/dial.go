@@ -222,6 +222,7 @@ func (c *coordinator) onUnreachable(t *target, err error, served bool) {
 		return
 	}
 	if !served {
+		c.askName(t)
 		t.err, t.tried, t.rival, t.failed = err, true, false, time.Now()
 		t.dialled.note(err)
 		if isIncompatible(err) {

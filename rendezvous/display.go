@@ -3,6 +3,8 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,10 +36,62 @@ func (r *Record) display() string {
 // display returns the name of a container for people, as the environment predicts it.
 func (p *Peer) display() string { return Display(p.Own, p.ID) }
 
+// gaps names the ranks that the environment does not list, if the ranks that are present leave only these: all of one
+// role, numbered as their ranks. It returns nil if it cannot tell. Compose calls the rank 3 of a service proj-worker-4.
+func (c *coordinator) gaps(count int) (out []Missing) {
+	self := &c.n.current
+	taken := map[int]bool{}
+	stem, number, counts := cutNumber(self.Own)
+	sole := func(r *Record) bool { return r.Rank >= 0 && r.Role == self.Role && r.Index == r.Rank }
+	if count <= 0 || !sole(self) {
+		return nil
+	}
+	taken[self.Rank] = true
+	for _, t := range c.targets {
+		switch {
+		case t.rec == nil:
+			return nil // it may be any of them
+		case !sole(t.rec):
+			return nil
+		}
+		taken[t.rec.Rank] = true
+		s, n, ok := cutNumber(t.rec.Own)
+		counts = counts && ok && s == stem && n-t.rec.Rank == number-self.Rank
+	}
+	if c.n.cfg.Size-len(taken) != count {
+		return nil
+	}
+	for rank := range c.n.cfg.Size {
+		if taken[rank] {
+			continue
+		}
+		m := Missing{Rank: rank, alias: MakeID(self.Role, rank, ""), Reason: c.n.find.seedReason()}
+		if counts {
+			m.own = stem + strconv.Itoa(rank+number-self.Rank)
+		}
+		m.Name = Display(m.own, m.alias)
+		out = append(out, m)
+	}
+	return out
+}
+
+// askName asks once for the own name of the container at a seed's address: people know it by that.
+func (c *coordinator) askName(t *target) {
+	addr, err := netip.ParseAddrPort(strings.TrimPrefix(t.key, "@"))
+	if err != nil || t.asked || c.n.cfg.NameOf == nil {
+		return
+	}
+	t.asked = true
+	c.n.wg.Go(func() {
+		name := c.n.cfg.NameOf(t.ctx, addr.Addr())
+		c.n.post(func() { t.own = name })
+	})
+}
+
 // SetName adds the container's own name to this container's record; the roster holds it if it comes in time.
 func (n *Node) SetName(name string) {
 	n.post(func() {
-		if n.phase == Gathering {
+		if n.phase == Gathering && name != n.current.Own {
 			n.current.Own = name
 			n.amend()
 		}

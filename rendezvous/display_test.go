@@ -1,6 +1,9 @@
 package rendezvous
 
 import (
+	"context"
+	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +73,63 @@ func TestOwnNames(t *testing.T) {
 		synctest.Wait()
 		require.NotContains(t, ownNames(nodes[1].Status(t.Context())), "too-late")
 		w.close(nodes...)
+	})
+}
+
+// Where the environment lists no ranks, as under compose, the present ones tell which are missing and what they are
+// called.
+func TestGaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		start := func(rank int) *Node {
+			cfg := w.config(rank, 4)
+			cfg.Peers, cfg.Seeds = nil, []Seed{{Host: "worker", Port: 12345, Role: "worker"}}
+			cfg.Self.Own = fmt.Sprintf("proj-worker-%d", rank+1)
+			cfg.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+				return []netip.Addr{addrOf(0).Addr(), addrOf(2).Addr()}, nil
+			}
+			return w.start(cfg)
+		}
+		nodes := []*Node{start(0), start(2)}
+		time.Sleep(3 * time.Second) // virtual
+		for _, n := range nodes {
+			s := n.Status(t.Context())
+			require.Equal(t, []string{"worker-0 present", "worker-1 missing: never heard: worker has 2 addresses",
+				"worker-2 present", "worker-3 missing: never heard: worker has 2 addresses"}, standings(s))
+			require.Equal(t, []string{"proj-worker-1", "proj-worker-2", "proj-worker-3", "proj-worker-4"}, ownNames(s))
+		}
+		var missing []Missing
+		nodes[0].ask(func() { missing = nodes[0].missing() })
+		require.Equal(t, "proj-worker-2 (worker-1),proj-worker-4 (worker-3) (never heard: worker has 2 addresses)",
+			Fold(missing))
+		w.close(nodes...)
+	})
+}
+
+// A container at a seed's address that does not answer is called by the name that DNS has for it.
+func TestNameOfAnAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		cfg := w.config(0, 2)
+		cfg.Peers, cfg.Seeds = nil, []Seed{{Host: "worker", Port: 12345}}
+		cfg.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{addrOf(1).Addr()}, nil
+		}
+		asked := 0
+		cfg.NameOf = func(_ context.Context, addr netip.Addr) string {
+			require.Equal(t, addrOf(1).Addr(), addr)
+			asked++
+			return "proj-worker-2"
+		}
+		n := w.start(cfg)
+		time.Sleep(10 * time.Second) // virtual
+		s := n.Status(t.Context())
+		require.Equal(t, []string{"worker-0 present", "10.0.0.1:12345 missing: 10.0.0.1:12345: connection refused"},
+			standings(s))
+		require.Equal(t, "proj-worker-2", s.Ranks[1].Own)
+		require.Equal(t, "10.0.0.1", s.Ranks[1].Host)
+		require.Equal(t, 1, asked)
+		w.close(n)
 	})
 }
 

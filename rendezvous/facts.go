@@ -8,15 +8,6 @@ import (
 // Each rank tells rank 0 about its container in notes, which are opaque here. They travel after the registration, and
 // again when the connection is replaced. No note is in the roster, and only Config.NoteWait makes the launch wait.
 
-// Note is what a rank tells rank 0 about its container.
-type Note struct {
-	ID   string // of the rank
-	Kind string
-	Text []byte
-	// Skew is rank 0's time of day at the arrival minus the rank's time of day when it sent the note.
-	Skew time.Duration
-}
-
 // The kinds of notes.
 const (
 	Facts     = "facts"     // Config.NoteWait makes the launch wait for it
@@ -61,7 +52,7 @@ func (c *coordinator) onNote(t *target, m message) {
 		return
 	}
 	if c.n.cfg.Noted != nil {
-		c.n.cfg.Noted(Note{ID: t.key, Kind: m.Name, Text: m.Text, Skew: time.Since(m.Now)})
+		c.n.cfg.Noted(t.key, m.Name, m.Text, time.Since(m.Now))
 	}
 	t.preflight = t.preflight || m.Name == Preflight
 	if m.Name == Facts {

@@ -202,6 +202,9 @@ func (p *pace) sleepFor(ctx context.Context, over <-chan struct{}, d time.Durati
 }
 
 func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil && !isClosed(over)
+	}
 	select {
 	case <-ctx.Done():
 		return false

@@ -55,6 +55,8 @@ type Missing struct {
 	incompatible error // error of the container that answered, if isIncompatible; nil = none
 	proof        error // why waiting for it does not help; nil = it may
 	tried        *tried
+
+	alias, own string // of a rank that the environment does not list
 }
 
 // compare orders by rank; -1, unknown, comes last.
@@ -161,19 +163,27 @@ func shorten(missing []Missing) []Missing {
 }
 
 func foldNames(missing []Missing) string {
-	var out []string
-	for len(missing) > 0 {
-		name, run := missing[0].Name, 1
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		names[i] = m.Name
+	}
+	return strings.Join(FoldNames(names), ",")
+}
+
+// FoldNames replaces neighbours among the names of ranks by ranges.
+func FoldNames(names []string) (out []string) {
+	for len(names) > 0 {
+		name, run := names[0], 1
 		if nth, ok := sequence(name); ok {
-			for run < len(missing) && missing[run].Name == nth(run, run) {
+			for run < len(names) && names[run] == nth(run, run) {
 				run++
 			}
 			name = nth(0, run-1)
 		}
 		out = append(out, name)
-		missing = missing[run:]
+		names = names[run:]
 	}
-	return strings.Join(out, ",")
+	return out
 }
 
 // sequence returns a function that writes the names which follow a name by their numbers, from the first to the last,
@@ -243,7 +253,9 @@ func (c *coordinator) missing() []Missing {
 			count--
 		}
 	}
-	if count > 0 {
+	if gaps := c.gaps(count); gaps != nil {
+		out = append(out, gaps...)
+	} else if count > 0 {
 		name := "1 rank"
 		if count > 1 {
 			name = fmt.Sprintf("%d ranks", count)
@@ -264,6 +276,9 @@ func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
 	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
 	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
 		m.tried.calls = t.isBlocked()
+	}
+	if t.peer == nil {
+		m.alias, m.own = strings.TrimPrefix(t.key, "@"), t.own
 	}
 	return m
 }
@@ -333,8 +348,9 @@ func (n *Node) missingError() *MissingError {
 		e.Present = n.up.told.Present
 	default:
 		e.Present = 1
-		for id := range n.find.heard {
-			if !slices.ContainsFunc(e.Missing, func(m Missing) bool { return m.Name == id }) {
+		for id, r := range n.find.heard {
+			is := func(m Missing) bool { return m.Name == id || m.Rank == r.Rank && r.Rank >= 0 }
+			if !slices.ContainsFunc(e.Missing, is) {
 				e.Present++
 			}
 		}

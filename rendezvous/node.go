@@ -17,8 +17,13 @@ import (
 
 // Outcome is how the job ended; it is the same on every rank.
 type Outcome struct {
-	Status int    `json:"status"` // exit status, 0 to 255
-	Reason string `json:"reason"` // one paragraph for people; empty when the status says everything
+	Status int           `json:"status"`          // exit status, 0 to 255
+	Reason string        `json:"reason"`          // the first cause, for people; empty when the status says everything
+	After  time.Duration `json:"after,omitempty"` // from the start of the job to its end, measured by rank 0
+	Stderr string        `json:"stderr,omitempty"`
+	Stdout string        `json:"stdout,omitempty"`
+	Own    bool          `json:"own,omitempty"` // Stderr is that of the process that failed, and of no other
+	Next   string        `json:"next,omitempty"`
 }
 
 // Statuses are the exit statuses of outcomes that the rendezvous itself decides.
@@ -95,8 +100,15 @@ type Config struct {
 	// Delay is how long the threads of this process have waited for a processor since it started. Nil = unknown.
 	Delay func() time.Duration
 
+	// Kills returns how many processes of the job the kernel has killed here for lack of memory. Nil = unknown.
+	Kills func() int
+
 	// Lookup resolves a name; nil = the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	// NameOf returns the own name of the container that has an address, and may take a while. It is called for a seed's
+	// address that could not be reached. Nil = no name is known.
+	NameOf func(context.Context, netip.Addr) string
 
 	// AskAfter delays the first name lookup: where the DNS caches denials, a lookup that comes too early does harm.
 	AskAfter time.Duration
@@ -107,8 +119,9 @@ type Config struct {
 	// Late is called on rank 0 when a rank told its launcher (Node.SetLaunch) too late for Verify. Nil = it is ignored.
 	Late func(Record)
 
-	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell). Nil = they are ignored.
-	Noted func(Note)
+	// Noted is called on rank 0, in the loop, with each note of another rank (Node.Tell): the rank's ID, and rank 0's
+	// time of day at the arrival minus the rank's time of day when it sent the note. Nil = they are ignored.
+	Noted func(id, kind string, text []byte, skew time.Duration)
 
 	// NoteWait is how long rank 0 waits for the facts of all ranks once all are present, before it calls Verify. 0 = it
 	// does not wait.

@@ -821,7 +821,7 @@ func TestAFabricThatIsNeverKnown(t *testing.T) {
 				var e *MissingError
 				require.ErrorAs(t, g.err, &e, "rank %d", i)
 				require.Equal(t, time.Minute, time.Since(begin))
-				require.Equal(t, fmt.Sprintf("gave up after 60 s: 2 of 3 ranks are present; missing: worker-%d: "+
+				require.Equal(t, fmt.Sprintf("gave up after 1m00s: 2 of 3 ranks are present; missing: worker-%d: "+
 					"it is present, but still examines its devices", of), e.Error())
 			}
 			require.NoError(t, nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))

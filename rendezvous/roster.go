@@ -48,7 +48,8 @@ func assign(records []Record, size int) ([]Member, error) {
 		case r.Rank < 0:
 			open = append(open, r)
 		case r.Rank >= size:
-			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d", r.display(), r.Rank, size-1)
+			return nil, fmt.Errorf("%s says that it is rank %d, but the job has ranks 0 to %d",
+				r.display(), r.Rank, size-1)
 		case members[r.Rank].ID != "":
 			return nil, bothClaim(&members[r.Rank].Record, &r)
 		default:
@@ -78,7 +79,8 @@ func assign(records []Record, size int) ([]Member, error) {
 
 // bothClaim is the error of two containers that claim the same rank.
 func bothClaim(a, b *Record) error {
-	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d", a.display(), a.Addr, b.display(), b.Addr, b.Rank)
+	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
+		a.display(), a.Addr, b.display(), b.Addr, b.Rank)
 }
 
 // alias names a member whose rank is known.

@@ -32,7 +32,7 @@ type RankStatus struct {
 	Slots    int       `json:"slots"`  // -1 = unknown
 	GPUs     int       `json:"gpus"`   // -1 = unknown
 	Fabric   []byte    `json:"fabric"` // as in Record
-	// RTT is the round trip from rank 0 as the kernel has measured it on the control connection; 0 = unknown.
+	// RTT is the shortest round trip of rank 0's control connection that the kernel has measured lately; 0 = unknown.
 	RTT time.Duration `json:"rtt,omitempty"`
 }
 
@@ -138,7 +138,7 @@ func (n *Node) ranks() []RankStatus {
 			}
 		} else {
 			for _, r := range n.find.heard {
-				out = append(out, recordStatus(&r, r.ID, Heard, n.begin))
+				out = append(out, recordStatus(&r, r.statusAlias(), Heard, n.begin))
 			}
 		}
 		for _, m := range n.missing() {
@@ -153,9 +153,17 @@ func (n *Node) ranks() []RankStatus {
 
 // presentStatus describes a container that is present, before the ranks are agreed.
 func presentStatus(r *Record, examines string, since time.Time) RankStatus {
-	s := recordStatus(r, r.ID, Present, since)
+	s := recordStatus(r, r.statusAlias(), Present, since)
 	s.Reason = examines
 	return s
+}
+
+// statusAlias returns the id of a container whose rank is not agreed yet, or its name for people where that is a nonce.
+func (r *Record) statusAlias() string {
+	if r.ID == r.Nonce {
+		return r.display()
+	}
+	return r.ID
 }
 
 func recordStatus(r *Record, alias string, is Standing, since time.Time) RankStatus {
@@ -185,6 +193,9 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 func (n *Node) missingStatus(m Missing) RankStatus {
 	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Slots: -1, GPUs: -1}
 	s.Since = n.begin
+	if m.alias != "" {
+		s.Alias, s.Own = m.alias, m.own
+	}
 	for _, p := range n.cfg.Peers {
 		if p.display() == m.Name {
 			s.Alias, s.Own, s.Host, s.Port = p.ID, p.Own, p.Host, p.Port
@@ -195,7 +206,7 @@ func (n *Node) missingStatus(m Missing) RankStatus {
 			s.Since = t.changed
 		}
 	}
-	if ap, err := netip.ParseAddrPort(m.Name); err == nil {
+	if ap, err := netip.ParseAddrPort(s.Alias); err == nil {
 		s.Host, s.Port = ap.Addr().String(), int(ap.Port())
 	}
 	return s
@@ -227,6 +238,9 @@ func (k *calls) localize(m *message) {
 	}
 	for i := range m.Ranks {
 		m.Ranks[i].Since = m.Ranks[i].Since.Add(-k.skew)
+	}
+	for i := range m.Times {
+		m.Times[i].shift(func(at time.Time) time.Time { return at.Add(-k.skew) })
 	}
 	if !m.Deadline.IsZero() {
 		m.Deadline = m.Deadline.Add(-k.skew)

@@ -648,6 +648,15 @@ func TestNoClockIsCompared(t *testing.T) {
 			require.True(t, s.Ranks[0].Since.Equal(since), s.Ranks[0].Since)
 			require.True(t, s.Deadline.Equal(since.Add(time.Hour)), s.Deadline)
 		}
+		p.wg.Go(func() {
+			m := up.want(inquiry)
+			up.w.send(message{Type: answer, Call: m.Call, Now: time.Now().Add(ahead),
+				Times: []Times{{Name: "worker-2", Started: lost}}})
+		})
+		all := n.Times(t.Context())
+		require.Len(t, all, 1)
+		require.True(t, all[0].Started.Equal(since), all[0].Started)
+		require.Zero(t, all[0].Ended)
 		p.end(n, up)
 	})
 
@@ -668,8 +677,13 @@ func TestNoClockIsCompared(t *testing.T) {
 		}
 	}
 	walk("message", reflect.TypeFor[message]())
-	require.Equal(t, map[string]bool{"message.Now": true, "message.Deadline": true, "message.Ranks.Since": true},
-		times)
+	want := map[string]bool{"message.Now": true, "message.Deadline": true, "message.Ranks.Since": true}
+	for _, event := range []string{
+		"Started", "Resolved", "Heard", "Reachable", "Committed", "Launched", "Session", "Ended",
+	} {
+		want["message.Times."+event] = true
+	}
+	require.Equal(t, want, times)
 	dates := regexp.MustCompile(`\.(Unix\w*|UTC|Local|Truncate|AppendFormat)\(|\.Round\(0\)`)
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

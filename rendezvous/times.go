@@ -81,15 +81,10 @@ func (n *Node) Times(ctx context.Context) (out []Times) {
 	if leads {
 		return out
 	}
-	a, ok := n.calls.inquire(ctx, message{Timed: true})
-	if !ok {
-		return out
+	if a, ok := n.calls.inquire(ctx, message{Timed: true}); ok {
+		return a.Times
 	}
-	now := time.Now()
-	for i := range a.Times {
-		a.Times[i].shift(func(at time.Time) time.Time { return now.Add(at.Sub(a.Now)) })
-	}
-	return a.Times
+	return out
 }
 
 // times lists the events of all ranks, in rank order.
@@ -107,9 +102,8 @@ func (n *Node) times() []Times {
 		return cmp.Or(cmp.Compare(uint(a.Rank), uint(b.Rank)), strings.Compare(a.Name, b.Name))
 	})
 	now := time.Now()
-	wall := now.Round(0)
-	for i := range out { // by one reading of the time of day, which may have been set meanwhile
-		out[i].shift(func(at time.Time) time.Time { return wall.Add(at.Sub(now)) })
+	for i := range out { // the time of day may have been set since: all times follow from one reading of it
+		out[i].shift(func(at time.Time) time.Time { return now.Add(at.Sub(now)) })
 	}
 	return out
 }

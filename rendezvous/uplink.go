@@ -109,7 +109,9 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case stop:
 		u.onOrder(m)
 	case clock:
-		w.send(message{Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now()})
+		w.send(message{
+			Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now(), Kills: u.n.kills(),
+		})
 	case release:
 		w.send(message{Type: released, Call: m.Call})
 		u.n.calls.onRelease(m.Call)

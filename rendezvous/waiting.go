@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 const (
@@ -40,11 +42,25 @@ func (n *Node) sayWaiting() {
 	}
 	n.reported = lastReport{missing, time.Now()}
 	attrs := []any{"present", e.Present, "size", e.Size, "missing", missing}
+	left := ""
 	if n.cfg.Timeout > 0 {
-		left := time.Until(n.begin.Add(n.cfg.Timeout)).Round(time.Second)
-		attrs = append(attrs, "left", max(left, 0))
+		d := max(time.Until(n.begin.Add(n.cfg.Timeout)).Round(time.Second), 0)
+		attrs = append(attrs, "left", d)
+		left = fmt.Sprintf(", %s left", joblog.Seconds(d))
 	}
-	n.log.Info("waiting for ranks", append(attrs, "elapsed", time.Since(n.begin).Round(time.Second))...)
+	n.log.Info("waiting for ranks", append(attrs, "elapsed", time.Since(n.begin).Round(time.Second),
+		joblog.Text(e.awaited(missing, left)))...)
+}
+
+// awaited describes a wait for people. missing is the folded list, left the time until the deadline after a comma.
+func (e *MissingError) awaited(missing, left string) string {
+	switch {
+	case e.alone:
+		return fmt.Sprintf("waiting for rank 0%s: %s", left, missing)
+	case e.Size < 1:
+		return fmt.Sprintf("waiting for ranks%s; missing: %s", left, missing)
+	}
+	return fmt.Sprintf("waiting for ranks: %d of %d present%s; missing: %s", e.Present, e.Size, left, missing)
 }
 
 // waitingError is missingError with what concerns this rank: before rank 0 has connected, only rank 0. Other ranks may
@@ -84,8 +100,8 @@ func (n *Node) atDeadline() *MissingError {
 func (e *MissingError) gaveUp() string {
 	tried := foldTried(e.Missing)
 	if e.alone || e.Size < 1 {
-		return fmt.Sprintf("gave up after %s: rank 0 is missing: %s", seconds(e.Waited), tried)
+		return fmt.Sprintf("gave up after %s: rank 0 is missing: %s", joblog.Seconds(e.Waited), tried)
 	}
 	return fmt.Sprintf("gave up after %s: %d of %d ranks are present; missing: %s",
-		seconds(e.Waited), e.Present, e.Size, tried)
+		joblog.Seconds(e.Waited), e.Present, e.Size, tried)
 }

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // uncounted replaces the number of dials and lookups, which depends on the back-off.
@@ -52,8 +54,11 @@ func recordLog(level slog.Level) (*recorded, *slog.Logger) {
 	return l, slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{
 		Level: level,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
+			switch a.Key {
+			case slog.TimeKey:
 				a.Value = slog.DurationValue(a.Value.Time().Sub(l.begin).Round(time.Second))
+			case joblog.Text("").Key:
+				return slog.Attr{}
 			}
 			return a
 		},
@@ -97,6 +102,33 @@ func TestWaitingLines(t *testing.T) {
 		require.Equal(t, `time=3s level=INFO msg="waiting for ranks" present=3 size=4 `+
 			`missing="worker-3 (10.0.0.3:12345: connection refused)" elapsed=3s`+"\n", logs[2].take(), "no deadline")
 		w.close(nodes...)
+	})
+}
+
+// What people read.
+func TestWaitingText(t *testing.T) {
+	for _, tt := range []struct {
+		want string
+		e    MissingError
+		left string
+	}{
+		{"waiting for ranks: 3 of 4 present, 9m57s left; missing: worker-2 (never heard)",
+			MissingError{Present: 3, Size: 4}, ", 9m57s left"},
+		{"waiting for rank 0: worker-2 (never heard)", MissingError{Present: 1, Size: 4, alone: true}, ""},
+		{"waiting for ranks, 3 s left; missing: worker-2 (never heard)", MissingError{Present: 1}, ", 3 s left"},
+	} {
+		require.Equal(t, tt.want, tt.e.awaited("worker-2 (never heard)", tt.left))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		l := &recorded{}
+		cfg := w.config(0, 4)
+		cfg.Logger = slog.New(joblog.Handler(l, joblog.FormatText, slog.LevelInfo))
+		n := w.start(cfg)
+		time.Sleep(5 * time.Second)
+		require.Contains(t, l.take(), "waiting for ranks: 1 of 4 present, 57 s left; "+
+			"missing: worker-[1-3] (connection refused)\n")
+		w.close(n)
 	})
 }
 
@@ -164,8 +196,8 @@ func TestBothSidesOfAFirewall(t *testing.T) {
 				if errors.Is(tt.answer, syscall.EHOSTUNREACH) {
 					on = ""
 				}
-				require.Equal(t, fmt.Sprintf("gave up after 120 s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
-					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in 120 s, last: %s%s",
+				require.Equal(t, fmt.Sprintf("gave up after 2m00s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
+					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in 2m00s, last: %s%s",
 					simAddr(2).Addr(), tt.text, on), uncounted(err.Error()))
 			})
 		})
@@ -189,7 +221,7 @@ func TestDeadlineTexts(t *testing.T) {
 		want    string
 		missing []Missing
 	}{
-		{"worker-3 (10.0.0.4): dialled 12 times in 600 s, last: connection refused on 12345/tcp",
+		{"worker-3 (10.0.0.4): dialled 12 times in 10m00s, last: connection refused on 12345/tcp",
 			ranks(3, 3, &tried{at: at, dials: 12, during: during, port: 12345, last: "connection refused"})},
 		{"worker-3 (10.0.0.4): dialled 1 time in 0.5 s, last: no route to host",
 			ranks(3, 3, &tried{at: at, dials: 1, during: time.Second / 2, last: "no route to host"})},
@@ -199,19 +231,19 @@ func TestDeadlineTexts(t *testing.T) {
 			ranks(5, 5, &tried{name: "worker-5.job", lookups: 57, unnamed: "server misbehaving"})},
 		{"worker-[5-8]: name did not resolve in 55 to 57 lookups each",
 			ranks(5, 8, &tried{name: "a", lookups: 57}, &tried{name: "b", lookups: 55})},
-		{"worker-[3-6]: dialled 11 to 12 times each in 600 s, last: no answer on 12345/tcp",
+		{"worker-[3-6]: dialled 11 to 12 times each in 10m00s, last: no answer on 12345/tcp",
 			ranks(3, 6, &tried{at: at, dials: 12, during: during, port: 12345, last: "no answer"},
 				&tried{at: addrOf(5), dials: 11, during: during, port: 12345, last: "no answer"})},
-		{"worker-2 (10.0.0.4): it reaches rank 0, but rank 0 cannot connect to it: dialled 9 times in 600 s, " +
+		{"worker-2 (10.0.0.4): it reaches rank 0, but rank 0 cannot connect to it: dialled 9 times in 10m00s, " +
 			"last: no answer on 12345/tcp",
 			ranks(2, 2, &tried{at: at, dials: 9, during: during, port: 12345, last: "no answer", calls: true})},
-		{"worker-[1-2]: dialled 9 times each in 600 s, last: connection refused",
+		{"worker-[1-2]: dialled 9 times each in 10m00s, last: connection refused",
 			ranks(1, 2, &tried{at: at, dials: 9, during: during, port: 12345, last: "connection refused"},
 				&tried{at: at, dials: 9, during: during, port: 12346, last: "connection refused"})},
 		{"worker-[1-2]: never heard", ranks(1, 2)},
 		{"worker-1: never heard; worker-2: name n did not resolve in 1 lookup",
 			append(ranks(1, 1), ranks(2, 2, &tried{name: "n", lookups: 1})...)},
-		{"10.0.0.4:12345: dialled 2 times in 600 s, last: no answer on 12345/tcp", []Missing{{Rank: -1,
+		{"10.0.0.4:12345: dialled 2 times in 10m00s, last: no answer on 12345/tcp", []Missing{{Rank: -1,
 			Name: at.String(), tried: &tried{at: at, dials: 2, during: during, port: 12345, last: "no answer"}}}},
 	} {
 		require.Equal(t, tt.want, foldTried(tt.missing))
@@ -236,10 +268,10 @@ func TestTriedUntilTheDeadline(t *testing.T) {
 		n := w.start(cfg)
 		time.AfterFunc(2*time.Second, func() { w.set(addrOf(3), nil, nil) })
 		_, err := n.Gather(t.Context())
-		require.Equal(t, "gave up after 600 s: 1 of 6 ranks are present; missing: "+
-			"worker-1 (10.0.0.1): dialled N times in 600 s, last: connection refused on 12345/tcp; "+
-			"worker-2 (10.0.0.2): dialled N times in 600 s, last: no answer on 12345/tcp; "+
-			"worker-3 (10.0.0.3): dialled N times in 600 s, last: worker-3 has another secret; "+
+		require.Equal(t, "gave up after 10m00s: 1 of 6 ranks are present; missing: "+
+			"worker-1 (10.0.0.1): dialled N times in 10m00s, last: connection refused on 12345/tcp; "+
+			"worker-2 (10.0.0.2): dialled N times in 10m00s, last: no answer on 12345/tcp; "+
+			"worker-3 (10.0.0.3): dialled N times in 10m00s, last: worker-3 has another secret; "+
 			"now connection refused on 12345/tcp; "+
 			"worker-4: name worker-4.job did not resolve in N lookups; "+
 			"worker-5: name worker-5.job did not resolve in N lookups, last: server misbehaving",

@@ -33,7 +33,8 @@ type message struct {
 	After   int64        `json:"after,omitempty"` // when the command ended: nanoseconds by the sender's Clock
 	Clock   int64        `json:"clock,omitempty"` // nanoseconds since the start of the sender's node
 	Stopped bool         `json:"stopped,omitempty"`
-	Call    uint64       `json:"call,omitempty"` // of inquiries, barriers and clocks: chosen by the rank that asks
+	Kills   int          `json:"kills,omitempty"` // processes that the kernel killed for lack of memory
+	Call    uint64       `json:"call,omitempty"`  // of inquiries, barriers and clocks: chosen by the rank that asks
 	Name    string       `json:"name,omitempty"`
 	Ranks   []RankStatus `json:"ranks,omitempty"`
 	Text    []byte       `json:"text,omitempty"`
@@ -97,7 +98,9 @@ const (
 
 	// Questions over connections that are dialled for them, to any rank.
 	announce // a rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record
-	lead     // the answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0
+	// The answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0; Reason = why rank 0
+	// cannot connect to the rank that waits.
+	lead
 	// A rank asks whether the receiver sees another one: Record. Last asks for the verdict on a lost rank 0, with
 	// Outcome if the sender knows it.
 	look
@@ -105,7 +108,7 @@ const (
 	fetch // a rank wants a roster: Hash
 	table // the answer: Roster
 
-	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Now
+	clock // rank 0 asks for a rank's clock: Call; the rank answers: Call, Clock, Now, Kills
 	ping  // either side asks whether the process at the other end still answers
 	pong  // it does
 

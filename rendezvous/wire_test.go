@@ -101,6 +101,8 @@ func goldenMessages(t *testing.T) []goldenMessage {
 	members, err := assign([]Record{zero, one}, 2)
 	require.NoError(t, err)
 	r := &Roster{Epoch: 3, Hash: hashMembers(members), Members: members}
+	ran := one
+	ran.Uptime = 38000
 	o := &Outcome{Status: 75, Reason: "worker-1 <lost>\nafter 5 s"}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	return []goldenMessage{
@@ -109,6 +111,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"register-size", message{Type: register, ref: &zero, Record: &one, State: Prepared, Epoch: 3, Size: 4}},
 		{"register-running", message{Type: register, ref: &zero, Record: &one, State: Running, Epoch: 3}},
 		{"register-ended", message{Type: register, ref: &zero, Record: &one, State: Ended, Epoch: 300}},
+		{"register-uptime", message{Type: register, ref: &zero, Record: &ran, State: Gathering}},
 		{"refuse", message{Type: refuse, Reason: "the greeting holds no record that can be used"}},
 		{"refuse-record", message{Type: refuse, Record: &zero, Reason: "master-0 leads already"}},
 		{"waiting", message{Type: waiting, Present: 1,
@@ -124,6 +127,10 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"ended-leaves", message{Type: ended, Record: &one, Outcome: o}},
 		{"done", message{Type: done, Outcome: &Outcome{}}},
 		{"done-last", message{Type: done, Record: &zero, Outcome: o, Last: true}},
+		{"done-failure", message{Type: done, Outcome: &Outcome{
+			Status: 137, Reason: "MPI rank 4 was killed", After: 192 * time.Minute, Stderr: "a\nb", Stdout: "c", Own: true,
+			Next: "kubectl logs worker-2",
+		}}},
 		{"done-ack", message{Type: doneAck}},
 		{"inquiry", message{Type: inquiry, Call: 7}},
 		{"inquiry-barrier", message{Type: inquiry, Call: 8, Name: "epoch 1"}},
@@ -141,6 +148,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"bye", message{Type: bye}},
 		{"announce", message{Type: announce, Record: &one}},
 		{"lead", message{Type: lead, Record: &zero}},
+		{"lead-blocked", message{Type: lead, Record: &zero, Reason: "no answer at [fd00::2]:2222"}},
 		{"lead-passed-on", message{Type: lead, Record: &zero, Name: one.Nonce}},
 		{"lead-unknown", message{Type: lead, Name: one.Nonce}},
 		{"look", message{Type: look, Record: &one}},
@@ -152,6 +160,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"table", message{Type: table, packed: r.pack()}},
 		{"clock", message{Type: clock, Call: 2}},
 		{"clock-answer", message{Type: clock, Call: 2, Clock: 123456789}},
+		{"clock-answer-kills", message{Type: clock, Call: 2, Clock: 123456789, Kills: 3}},
 		{"ping", message{Type: ping}},
 		{"pong", message{Type: pong}},
 	}

@@ -193,6 +193,9 @@ type control struct {
 	end    context.CancelFunc
 }
 
+// RoundTrip returns the shortest round trip that the kernel has measured on the connection; 0 = unknown.
+func (c *control) RoundTrip() time.Duration { return tcp.RoundTrip(c.ch.link.conn.tcp.Conn) }
+
 func (c *control) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 func (c *control) Write(b []byte) (int, error) {

@@ -12,13 +12,18 @@ import (
 
 func TestLogger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for json, want := range map[bool]string{
-			false: `msg="standard error was not read, log lines were dropped" lines=1`,
-			true:  `"msg":"standard error was not read, log lines were dropped","lines":1}`,
+		options := &slog.HandlerOptions{Level: slog.LevelWarn}
+		for want, handler := range map[string]func(io.Writer) slog.Handler{
+			`msg="standard error was not read, log lines were dropped" lines=1`: func(w io.Writer) slog.Handler {
+				return slog.NewTextHandler(w, options)
+			},
+			`"msg":"standard error was not read, log lines were dropped","lines":1}`: func(w io.Writer) slog.Handler {
+				return slog.NewJSONHandler(w, options)
+			},
 		} {
 			r, w := io.Pipe()
 			l := New(w)
-			log := l.Logger(json, slog.LevelWarn)
+			log := l.Logger(handler)
 			log.Info("below the level")
 			log.Warn("first")
 			log.Warn(strings.Repeat("x", queueLimit)) // does not fit behind the first line, which is not read

@@ -2,7 +2,7 @@
 // caller. Lines wait in a queue of bounded size, lines that do not fit are dropped and counted, and the last lines of a
 // job are written first when the time is short.
 //
-// A Log handles only lines of bytes: levels and formats belong to the logger that writes to it.
+// A Log handles only lines of bytes: levels and formats belong to the handler that writes to it.
 package stderrlog
 
 import (
@@ -54,23 +54,17 @@ func New(out io.Writer) *Log {
 	return l
 }
 
-// Logger returns a logger that writes to the Log, as text or as JSON, and reports dropped lines in the same format.
-func (l *Log) Logger(json bool, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
-	to := func(w io.Writer) *slog.Logger {
-		if json {
-			return slog.New(slog.NewJSONHandler(w, options))
-		}
-		return slog.New(slog.NewTextHandler(w, options))
-	}
+// Logger returns a logger that writes to the Log through a handler of the caller's, and reports dropped lines in the
+// same format.
+func (l *Log) Logger(handler func(io.Writer) slog.Handler) *slog.Logger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lostText = func(lines int) []byte {
 		var b bytes.Buffer
-		to(&b).Warn("standard error was not read, log lines were dropped", "lines", lines)
+		slog.New(handler(&b)).Warn("standard error was not read, log lines were dropped", "lines", lines)
 		return b.Bytes()
 	}
-	return to(l)
+	return slog.New(handler(l))
 }
 
 // Write takes one line. It never fails, because the caller could not do anything about it.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ type Page struct {
 	Status   int        // of the job, if Ended
 	Reason   string     // its first cause, if Ended
 	Facts    [][]string // name and value
-	Drift    [][]string // the first row is the header
+	Drift    [][]string // a fact, one of its values, and the ranks that have this value
 }
 
 // State is the state of one rank.
@@ -37,8 +38,11 @@ type State struct {
 //go:embed page.css
 var style string
 
-// fewBars is how many bars the page shows before it folds the others.
-const fewBars = 40
+const (
+	fewBars   = 40  // more bars are folded
+	fewNames  = 8   // more names are counted
+	manyTiles = 200 // more tiles are small
+)
 
 // markup is a page in the making. Every value goes through text, because names and reasons come from the job.
 type markup struct{ strings.Builder }
@@ -59,15 +63,16 @@ func (p *Page) WriteHTML(w io.Writer) error {
 	var m markup
 	m.put("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"+
 		"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"+
-		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s</title>\n<style>\n", p.title())
+		"<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"+
+		"<title>%s</title>\n<style>\n", p.title())
 	m.WriteString(style)
 	m.put("</style>\n</head>\n<body>\n")
 	p.head(&m)
 	p.grid(&m)
 	p.bars(&m)
-	if len(p.Drift) > 1 {
+	if len(p.Drift) > 0 {
 		m.put("<h2>Differences between the ranks</h2>\n")
-		m.table("drift", p.Drift)
+		m.table("drift", append([][]string{{"what", "value", "ranks"}}, p.Drift...))
 	}
 	p.details(&m)
 	if len(p.Facts) > 0 {
@@ -137,8 +142,12 @@ func (p *Page) grid(m *markup) {
 	if len(p.States) == 0 {
 		return
 	}
-	m.put("<h2>Ranks</h2>\n<p>%d of %d present.</p>\n<ul class=\"grid\">\n",
-		len(p.States)-p.absent(), len(p.States))
+	size := ""
+	if len(p.States) > manyTiles {
+		size = " small"
+	}
+	m.put("<h2>Ranks</h2>\n<p>%d of %d present.</p>\n<ul class=\"grid%s\">\n",
+		len(p.States)-p.absent(), len(p.States), size)
 	for i := range p.States {
 		s := &p.States[i]
 		class := s.State
@@ -152,11 +161,45 @@ func (p *Page) grid(m *markup) {
 		m.put("<li class=\"%s\" title=\"%s\">%s</li>\n", class, hint, s.label())
 	}
 	m.put("</ul>\n")
+	for _, why := range p.reasons() {
+		m.put("<p><strong>%s</strong> %s: %s</p>\n", why.names, why.state, why.reason)
+	}
+}
+
+// cause is a reason that several ranks may share.
+type cause struct{ names, state, reason string }
+
+// reasons lists each reason once.
+func (p *Page) reasons() []cause {
+	var all []cause
+	count := map[cause]int{}
 	for i := range p.States {
-		if s := &p.States[i]; s.Reason != "" {
-			m.put("<p><strong>%s</strong> is %s: %s</p>\n", s.Name, s.State, s.Reason)
+		s := &p.States[i]
+		kind := cause{state: s.State, reason: s.Reason}
+		if s.Reason == "" {
+			continue
+		}
+		if count[kind]++; count[kind] == 1 {
+			all = append(all, cause{s.Name, s.State, s.Reason})
+			continue
+		}
+		at := slices.IndexFunc(all, func(c cause) bool { return c.state == s.State && c.reason == s.Reason })
+		if count[kind] <= fewNames {
+			all[at].names += ", " + s.Name
 		}
 	}
+	for i := range all {
+		n := count[cause{state: all[i].state, reason: all[i].reason}]
+		if n > fewNames {
+			all[i].names += fmt.Sprintf(" and %d more", n-fewNames)
+		}
+		verb := "is "
+		if n > 1 {
+			verb = "are "
+		}
+		all[i].state = verb + all[i].state
+	}
+	return all
 }
 
 func (s *State) label() string {
@@ -173,9 +216,11 @@ func (p *Page) bars(m *markup) {
 		return
 	}
 	m.put("<h2>Timeline</h2>\n<div class=\"bars\">\n")
-	m.put("<span></span><div class=\"axis dim\"><span>0 s</span><span>%s</span></div><span class=\"num\">ready</span>\n",
+	m.put("<span></span><div class=\"axis dim\"><span>0 s</span><span>%s</span></div>"+
+		"<span class=\"num\">ready</span>\n",
 		Span(t.end().Sub(t.origin())))
-	ranks := t.slowestFirst()
+	// Ranks that never came have no bar; their reasons stand above.
+	ranks := slices.DeleteFunc(t.slowestFirst(), func(r *Rank) bool { return len(t.stages(r)) == 0 })
 	shown := ranks[:min(len(ranks), fewBars)]
 	for _, r := range shown {
 		p.bar(m, r)
@@ -192,7 +237,11 @@ func (p *Page) bars(m *markup) {
 	for i, k := range kinds() {
 		m.put("<span><i class=\"k%d\"></i>%s</span>", i, k.name)
 	}
-	m.put("<span><b></b>first session</span></div>\n")
+	m.put("<span><b></b>first session</span>")
+	if slices.ContainsFunc(t.Ranks, func(r Rank) bool { return r.Lost }) {
+		m.put("<span><b class=\"lost\"></b>lost</span>")
+	}
+	m.put("</div>\n")
 }
 
 func (p *Page) bar(m *markup, r *Rank) {
@@ -208,8 +257,8 @@ func (p *Page) bar(m *markup, r *Rank) {
 	m.put("<span class=\"%s\" title=\"%s\">%s</span><div class=\"bar\">", class, r.Name, r.Name)
 	for _, g := range t.stages(r) {
 		if left, right := percent(g.from), percent(g.to); left < 100 {
-			m.put("<i class=\"k%d\" style=\"left:%.2f%%;width:%.2f%%\" title=\"%s: %s\"></i>", int(g.kind), left, right-left,
-				kinds()[g.kind].name, Span(g.to.Sub(g.from)))
+			m.put("<i class=\"k%d\" style=\"left:%.2f%%;width:%.2f%%\" title=\"%s: %s\"></i>",
+				int(g.kind), left, right-left, kinds()[g.kind].name, Span(g.to.Sub(g.from)))
 		}
 	}
 	if at := percent(r.Session); !r.Session.IsZero() && at < 100 {
@@ -219,9 +268,6 @@ func (p *Page) bar(m *markup, r *Rank) {
 		m.put("<b class=\"lost\" style=\"left:%.2f%%\" title=\"lost\"></b>", at)
 	}
 	m.put("</div><span class=\"num\">%s</span>\n", t.after(r.Reachable))
-	if r.Reason != "" {
-		m.put("<p class=\"why\">%s: %s</p>\n", r.Name, r.Reason)
-	}
 }
 
 // details lists every rank as text.

@@ -106,7 +106,8 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 		said = ranks[0].Reason // the only one that is missing
 	}
 	for _, r := range ranks {
-		line := fmt.Sprintf("%-*s %7s %7s  ", names, cut(clean(r.Name), names), t.after(r.Started), t.after(r.Reachable))
+		name := cut(clean(r.Name), names)
+		line := fmt.Sprintf("%-*s %7s %7s  ", names, name, t.after(r.Started), t.after(r.Reachable))
 		fmt.Fprintln(b, strings.TrimRight(line+t.bar(r, s), " "))
 		if r.Reason != "" && r.Reason != said {
 			said = r.Reason
@@ -124,7 +125,7 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	}
 	if early := folded[absent:]; len(early) > 0 {
 		first, last := early[len(early)-1].Reachable, early[0].Reachable
-		fmt.Fprintf(b, "%d more, ready between %s and %s\n", len(early), Span(first.Sub(s.from)), Span(last.Sub(s.from)))
+		fmt.Fprintf(b, "%d more, ready between %s and %s\n", len(early), t.after(first), t.after(last))
 	}
 	b.WriteString("\n")
 	for i, k := range kinds() {

@@ -64,8 +64,8 @@ func (t *Timeline) origin() time.Time {
 	return first
 }
 
-// launched returns when rank 0 started the command, or, where every rank runs it, when the first rank was told to; zero =
-// not yet.
+// launched returns when rank 0 started the command, or, where every rank runs it, when the first rank was told to.
+// Zero = not yet.
 func (t *Timeline) launched() time.Time {
 	first := time.Time{}
 	for i := range t.Ranks {
@@ -173,10 +173,10 @@ func (t *Timeline) missing() string {
 			}
 		}
 	}
-	switch {
-	case count == 0:
+	switch count {
+	case 0:
 		return ""
-	case count == 1:
+	case 1:
 		return fmt.Sprintf("%s is missing: %s", first.Name, first.Reason)
 	}
 	return fmt.Sprintf("%d are missing, such as %s: %s", count, first.Name, first.Reason)

@@ -63,7 +63,8 @@ func timelines() map[string]Timeline {
 
 	missing := Timeline{Now: at(41), Ranks: []Rank{rank(0, 0), rank(1, 0.3), {
 		Rank: 2, Name: "job-worker-2.training.example.svc.cluster.local",
-		Reason: "name job-worker-2.training.example.svc.cluster.local does not resolve; is its pod scheduled and its service there?",
+		Reason: "name job-worker-2.training.example.svc.cluster.local does not resolve; " +
+			"is its pod scheduled and its service there?",
 	}}}
 	all["missing"] = missing
 
@@ -180,9 +181,12 @@ func page(line Timeline, text string) Page {
 		Reason: "MPI rank 4 on worker-2 ended with status 1\n  Traceback: ValueError: loss is NaN" + text,
 		Facts:  [][]string{{"paiinit", "1.2.3" + text}, {"Go", "go1.26"}},
 		Drift: [][]string{
-			{"what", "most ranks", "others" + text},
-			{"libmpi", "/usr/lib/x86_64-linux-gnu/libmpi.so.40.30.4, 1,132,568 bytes (3 ranks)" + text, "worker-3: /opt/ompi/lib/libmpi.so.40.20.3, 998,112 bytes"},
+			{"libmpi", "/usr/lib/x86_64-linux-gnu/libmpi.so.40.30.4, 1,132,568 bytes" + text, "3 ranks" + text},
+			{"libmpi" + text, "/opt/ompi/lib/libmpi.so.40.20.3, 998,112 bytes", "worker-3"},
 		},
+	}
+	if line.launched().IsZero() {
+		p.Phase = "gathering"
 	}
 	p.Timeline.Ranks = append([]Rank(nil), line.Ranks...)
 	for i := range p.Timeline.Ranks {
@@ -194,7 +198,7 @@ func page(line Timeline, text string) Page {
 		}
 		switch {
 		case r.absent():
-			state.State, state.Reason = "missing", r.Reason+text
+			state.State, state.Reason, state.Equipment = "missing", r.Reason+text, text
 		case r.Lost:
 			state.State, state.Reason = "lost", r.Reason+text
 		}
@@ -234,8 +238,8 @@ func TestPageEscapes(t *testing.T) {
 	plain := page(line, "x")
 	want := unescaped(plain.markup(t))
 	for _, text := range []string{
-		"</pre><script>alert(1)</script>", `" onmouseover="alert(1)`, "'><img src=x onerror=alert(1)>", "</style>", "]]>",
-		"<!--", "\x00<b>", "&lt;script&gt;", "%s%d%!", "\xff\xfe<", "\u202e<b>", "\x1b[2J",
+		"</pre><script>alert(1)</script>", `" onmouseover="alert(1)`, "'><img src=x onerror=alert(1)>", "</style>",
+		"]]>", "<!--", "\x00<b>", "&lt;script&gt;", "%s%d%!", "\xff\xfe<", "\u202e<b>", "\x1b[2J",
 	} {
 		p := page(line, text)
 		got := p.markup(t)

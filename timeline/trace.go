@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// event is one event of the Trace Event Format, which Perfetto and chrome://tracing read: "X" is a complete event with a
-// duration, "i" an instant, "M" metadata. Times are in microseconds.
+// event is one event of the Trace Event Format, which Perfetto and chrome://tracing read: "X" is a complete event with
+// a duration, "i" an instant, "M" metadata. Times are in microseconds.
 type event struct {
 	Name  string         `json:"name"`
 	Cat   string         `json:"cat,omitempty"`
@@ -73,7 +73,8 @@ func (t *Timeline) WriteTrace(w io.Writer) error {
 		} {
 			if !point.at.IsZero() {
 				out.Events = append(out.Events, event{
-					Name: point.name, Cat: "launch", Phase: "i", TS: since(point.at), PID: process, TID: thread, Scope: "t",
+					Name: point.name, Cat: "launch", Phase: "i", TS: since(point.at), PID: process, TID: thread,
+					Scope: "t",
 				})
 			}
 		}

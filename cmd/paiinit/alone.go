@@ -28,7 +28,7 @@ func (c *container) listenAlone() error {
 	cfg.Dial = func(context.Context, string, netip.AddrPort) (io.ReadWriteCloser, error) {
 		return nil, errors.New("a job of one rank has no other ranks")
 	}
-	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if !cfg.Self.Addr.IsValid() {
 		addr, err := rendezvous.OwnAddr()
 		if err != nil {
@@ -44,7 +44,7 @@ func (c *container) listenAlone() error {
 		func() error { return c.serveOwnHost(serving) }))
 	c.tellLauncher(serving)
 	answers{c}.serve(serving)
-	c.log.Info("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
+	c.log.Debug("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }

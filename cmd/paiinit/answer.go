@@ -36,14 +36,17 @@ func (a answers) Names(pid int) ([][]string, *localapi.Refusal) {
 		a.c.log.Warn("refused to name the hosts", "err", err)
 		return nil, &localapi.Refusal{Exit: statusOf(err), Text: err.Error()}
 	}
-	return a.c.agreed().book().Both(), nil
+	return a.c.agreed().book().All(), nil
 }
 
 // status converts the status of the rendezvous to the output of `paiinit status`.
 func (a answers) status(s rendezvous.Status) *localapi.Status {
 	out := &localapi.Status{
 		Phase: localapi.Phase(s.Phase), Rank: a.c.job.Rank, Size: a.c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
-		Ranks: []localapi.Rank{}, Timings: map[string]float64{},
+		Ranks: []localapi.Rank{}, Timings: map[string]float64{}, Name: a.c.job.Name, Deadline: s.Deadline,
+	}
+	if s.Outcome != nil {
+		out.Outcome = &localapi.Outcome{Status: s.Outcome.Status, Reason: s.Outcome.Reason}
 	}
 	if a.c.job.First {
 		out.Rank = 0
@@ -55,6 +58,7 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 		row := localapi.Rank{
 			Rank: r.Rank, Alias: r.Alias, Host: r.Host, Port: r.Port, State: localapi.State(r.Standing),
 			Reason: r.Reason, Since: r.Since, Slots: r.Slots, GPUs: r.GPUs,
+			Name: cmp.Or(r.Own, r.Alias), RTT: float64(r.RTT.Microseconds()) / 1000,
 		}
 		if f, err := rdma.DecodeSummary(r.Fabric); err == nil && len(r.Fabric) > 0 {
 			row.Fabric = f.String()
@@ -74,7 +78,8 @@ func missing(s *localapi.Status) *rendezvous.MissingError {
 		if (r.State == localapi.Present || r.State == localapi.Heard) && r.Reason == "" {
 			e.Present++
 		} else {
-			e.Missing = append(e.Missing, rendezvous.Missing{Rank: r.Rank, Name: r.Alias, Reason: r.Reason})
+			name := rendezvous.Display(r.Name, r.Alias)
+			e.Missing = append(e.Missing, rendezvous.Missing{Rank: r.Rank, Name: name, Reason: r.Reason})
 		}
 	}
 	return e

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/paiinit/paiinit/early"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
@@ -30,18 +33,25 @@ func keptLines() int {
 
 // sayEnd writes the termination message and the last log line of this container.
 func (c *container) sayEnd(o rendezvous.Outcome) {
-	level := slog.LevelInfo
-	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", c.elapsed()}
+	say := c.routine
 	if o.Status != 0 {
-		level = slog.LevelError
-		if n := launch.OOMKills(os.DirFS("/")) - c.oomKills; n > 0 {
-			line = append(line, "memory", launch.OOMText(n)+" in this container")
-			o.Reason += "; " + launch.OOMText(n) + " in " + c.job.Alias
-		}
+		say = c.log.Error
 	}
+	o.After = cmp.Or(o.After, c.elapsed())
 	c.writeTermination(c.agent.Environ, c.log, o)
 	c.stderr.Ending()
-	c.log.Log(context.Background(), level, "the job has ended", line...)
+	sayOutcome(say, o)
+}
+
+// sayOutcome logs how the job ended.
+func sayOutcome(say func(string, ...any), o rendezvous.Outcome) {
+	line := []any{"phase", "exit", "status", o.Status, "reason", o.Reason, "elapsed", o.After}
+	for _, a := range [][2]string{{"stderr", o.Stderr}, {"stdout", o.Stdout}, {"hint", o.Next}} {
+		if a[1] != "" {
+			line = append(line, a[0], a[1])
+		}
+	}
+	say("the job has ended", append(line, joblog.Text(launch.Outcome(o).Text(0)))...)
 }
 
 // writeTermination writes the reason of a failure to the file that Kubernetes reads, if that file exists or
@@ -52,11 +62,74 @@ func (s *settings) writeTermination(environ []string, log *slog.Logger, o rendez
 	if _, err := os.Stat(name); o.Status == 0 || asked == "" && err != nil {
 		return
 	}
-	text := fmt.Sprintf("paiinit: the job ended with status %d: %s\n", o.Status, o.Reason)
-	if len(text) > maxTermination {
-		text = text[:maxTermination-1] + "\n"
-	}
+	const begin = "paiinit: "
+	text := begin + launch.Outcome(o).Text(maxTermination-len(begin)-1) + "\n"
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil && asked != "" {
 		log.Warn("the termination message cannot be written", "phase", "exit", "err", err)
 	}
+}
+
+// logHere returns the command that shows the log of this container, or the container's name.
+func (id *identity) logHere() string {
+	pod := launch.Value(id.agent.Environ, "PAIINIT_POD_NAME")
+	_, docker := os.Stat("/.dockerenv")
+	hash := len(id.host) == 12 && strings.Trim(id.host, "0123456789abcdef") == "" // docker's default host name
+	switch {
+	case launch.Value(id.agent.Environ, "KUBERNETES_SERVICE_HOST") != "":
+		return "kubectl logs " + cmp.Or(pod, id.host)
+	case docker == nil && hash:
+		return "docker logs " + id.host
+	case id.job.Size == 1:
+		return ""
+	}
+	return "see the log of " + id.job.Alias
+}
+
+// nextAfter says what to do after a command on this rank has failed.
+func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM) string {
+	steps := []string{id.logHere()}
+	switch {
+	case o.Status == 0:
+		return ""
+	case len(ooms) > 0:
+		steps = append(steps, "raise the memory limit of "+cmp.Or(ooms[0].Place, "this container"))
+	case o.Status == statusRetry && id.job.Size != 1:
+		steps = append(steps, "look at the state and the log of the lost container; a retry may help")
+	}
+	return strings.TrimPrefix(strings.Join(steps, "; "), "; ")
+}
+
+// scene says where the command of this rank runs.
+func (a *agreement) scene() launch.Scene {
+	return launch.Scene{Rank: a.self().Rank, Place: a.place(a.self()), Find: func(host string) string {
+		if h, ok := a.book().Find(host); ok {
+			return fmt.Sprintf("%s (%v)", h.Alias, h.Addr.Addr())
+		}
+		return host
+	}}
+}
+
+// place names the container of a rank; "" in a job of one.
+func (a *agreement) place(m rendezvous.Member) string {
+	if len(a.roster.Members) == 1 {
+		return ""
+	}
+	return fmt.Sprintf("%s (%v)", m.Alias, m.Addr.Addr())
+}
+
+// ooms asks all ranks how many processes the kernel has killed for lack of memory; here is the answer of this one.
+func (a *agreement) ooms(ctx context.Context, node *rendezvous.Node, here int) (found []launch.OOM) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	kills := map[int]int{}
+	if len(a.roster.Members) > 1 {
+		kills = node.Kills(ctx)
+	}
+	kills[a.self().Rank] = here
+	for _, m := range a.roster.Members {
+		if n := kills[m.Rank]; n > 0 {
+			found = append(found, launch.OOM{Place: a.place(m), Kills: n})
+		}
+	}
+	return found
 }

@@ -16,7 +16,7 @@ func checkCommand(environ []string) *cli.Command {
 		r := identify.Check(c.Context, identify.Launch{
 			Environ: environ, Flags: s.job, Command: s.command, Dir: s.dir, SecretFile: s.secretFile,
 			Insecure: s.insecure, StateDir: s.stateDir, LoginsIn: s.keysFile != "", ExecAll: s.exec == execAll,
-			ImageSSH: s.ssh == sshImage, RDMA: s.rdma, Unknown: unknownVariables(environ), Status: statusOf,
+			ImageSSH: s.ssh == sshImage, RDMA: s.rdma, Unknown: s.unknown, Status: statusOf,
 		})
 		if err := r.Write(c.App.Writer, c.Bool("json")); err != nil || r.Status == 0 {
 			return err

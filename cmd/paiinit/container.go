@@ -18,6 +18,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/internal/tuning"
 	"github.com/paiinit/paiinit/jobkey"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/rdma"
@@ -37,7 +38,7 @@ type container struct {
 	asks      *launch.Asks     // the hosts and ranks that launchers were asked for
 	versions  launch.Versions  // of the launchers of all ranks
 	signals   *signals.Switch
-	oomKills  int // of this container before the launch
+	oomKills  func() int // of this container since it was identified
 	devices   *rdma.Search
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
@@ -53,7 +54,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	return &container{
 		identity: identity{
 			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(),
-			log: s.stderr.Logger(s.logFormat == "json", s.logLevel),
+			log: s.unnamed,
 		},
 		signals: signals.Watch(agent.Signals, early.IsTerminal(int(os.Stdin.Fd()))),
 	}
@@ -87,8 +88,8 @@ func (c *container) identify(ctx context.Context) error {
 	for _, w := range c.job.Warnings {
 		c.log.Warn(w, "phase", "identify")
 	}
-	if unknown := unknownVariables(c.agent.Environ); unknown != nil {
-		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", unknown)
+	if c.unknown != nil {
+		c.log.Warn("variables with these names have no effect", "phase", "identify", "variables", c.unknown)
 	}
 	c.warnServerPort()
 	source, fingerprint := "not needed", ""
@@ -104,13 +105,20 @@ func (c *container) identify(ctx context.Context) error {
 	if c.keys != nil {
 		fingerprint = c.keys.Fingerprint()
 	}
-	c.log = c.log.With("self", c.job.Alias)
+	c.log = c.log.With("self", c.display())
 	c.followLaunchers()
 	c.mark("identify")
-	c.log.Info("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
-		"attempt", c.job.Attempt, "rank", known(c.job.Rank, "to be agreed"),
-		"size", known(c.job.Size, "known to rank 0"), "slots", c.job.Slots, "secret", source,
-		"fingerprint", fingerprint, "version", version)
+	rank, size := known(c.job.Rank, "to be agreed"), known(c.job.Size, "known to rank 0")
+	c.routine("this container is identified", "phase", "identify", "system", c.job.System, "job", c.job.ID,
+		"attempt", c.job.Attempt, "rank", rank, "size", size, "slots", c.job.Slots, "secret", source,
+		"fingerprint", fingerprint, "version", version,
+		joblog.Text(fmt.Sprintf("paiinit %s, job %s (%s): rank %v, size %v, slots %d; secret %s, fingerprint %s",
+			version, cmp.Or(c.job.ID, "unnamed"), c.job.System, rank, size, c.job.Slots, source, fingerprint)))
+	if c.job.Sign != "" {
+		c.log.Warn("this container runs its command alone, although a variable speaks of a job of several",
+			"phase", "identify", "variable", c.job.Sign, "hint", "if that is right, set PAIINIT_SIZE=1 (--size 1); "+
+				"else set the number of containers, PAIINIT_SIZE, and where they are, PAIINIT_PEERS")
+	}
 	return jobErr
 }
 
@@ -118,7 +126,7 @@ func (c *container) identify(ctx context.Context) error {
 // the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
 func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 	return c.signals.Context(ctx, func(sig os.Signal) error {
-		err := &stoppedError{signal: signals.Terminating(sig), name: c.job.Alias}
+		err := &stoppedError{signal: signals.Terminating(sig), name: c.display()}
 		if sig == syscall.SIGKILL {
 			err.signal = int(syscall.SIGINT)
 		} else if c.node.RequestStop(err.signal, err.Error()) {
@@ -141,6 +149,9 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
 		Busy: deferUntilLaunched, Launch: postLaunchDelay,
 	}.Start(ctx, &c.serve)()
+	preflight, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
 	roster, err := c.node.Gather(ctx)
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
@@ -149,7 +160,8 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if err != nil {
 		return nil, err
 	}
-	fabric := fabricOf(judgeFabric(roster), c.devices.Report())
+	verdict := judgeFabric(roster)
+	fabric := fabricOf(verdict, c.devices.Report())
 	fabric.ConfigDir = c.state.Path
 	if err := writeFabric(c.state, fabric); err != nil { // sessions get the same settings by variables
 		c.log.Warn("UCX's configuration cannot be written", "phase", "gather", "err", err)
@@ -159,9 +171,12 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
+	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node)
 	c.mark("gather")
-	c.log.Info("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
-		"epoch", roster.Epoch, "hash", roster.Hash[:12], "elapsed", c.elapsed()}, roster.Arrival.Attrs()...)...)
+	c.routine("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
+		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
+		joblog.Text(fmt.Sprintf("%s; this is rank %d; %s", roster.Arrived(c.elapsed()), self.Rank, verdict)),
+	}, roster.Arrival.Attrs()...)...)
 	return a, nil
 }
 
@@ -183,10 +198,13 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if c.job.Size == 1 || c.keys == nil || !needed {
 		return 0, err
 	}
-	c.unfit = &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
-	if !first {
+	c.unfit = &rendezvous.Outcome{
+		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command),
+	}
+	if !first { // rank 0 adds the name of this container
 		return c.withdraw(ctx, err)
 	}
+	c.unfit.Reason = c.display() + ": " + c.unfit.Reason
 	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
@@ -200,7 +218,9 @@ const notifyTimeout = 5 * time.Second
 
 // giveUp ends the job, which was not launched, on all connected ranks.
 func (c *container) giveUp(err error) (int, error) {
-	o := rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+	o := rendezvous.Outcome{
+		Status: statusOf(err), Reason: err.Error(), After: c.elapsed(), Next: hint(err, "run", c.settings.command),
+	}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
 	if is[*stoppedError](err) {
@@ -260,6 +280,7 @@ func (c *container) wait(ctx context.Context) (int, error) {
 func (c *container) finish(ctx context.Context, o rendezvous.Outcome, lateRanks time.Duration) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
+	o.After = c.elapsed()
 	err := c.node.Finish(ctx, o, lateRanks)
 	if is[*rendezvous.BugError](err) {
 		return statusBug, err

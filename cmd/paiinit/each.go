@@ -1,17 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/hosts"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -60,6 +63,8 @@ func each(ctx context.Context, dir, list string, words []string) error {
 	if err != nil {
 		return cmdline.Errorf("--ranks: %w", err)
 	}
+	titles := sync.OnceValue(func() map[int]string { return clientIn(dir).Titles(ctx, rendezvous.Display) })
+	title := func(h rsh.Numbered) string { return cmp.Or(titles()[h.Number], h.Host) }
 	chosen := make([]rsh.Numbered, len(ranks))
 	for i, rank := range ranks {
 		chosen[i] = rsh.Numbered{Number: rank, Host: names[rank][0]}
@@ -72,9 +77,9 @@ func each(ctx context.Context, dir, list string, words []string) error {
 		Socket: filepath.Join(dir, statedir.AgentSocket), AtOnce: eachAtOnce, Stdout: os.Stdout, Stderr: os.Stderr,
 		Ended: func(h rsh.Numbered, status int, err error) {
 			if err != nil {
-				complain("rank %d (%s): %v", h.Number, h.Host, err)
+				complain("rank %d, %s: %v", h.Number, title(h), err)
 			} else if status != 0 {
-				complain("rank %d (%s) ended with status %d", h.Number, h.Host, status)
+				complain("rank %d, %s, ended with status %d", h.Number, title(h), status)
 			}
 		},
 	}

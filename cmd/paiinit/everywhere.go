@@ -43,7 +43,8 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", self.Rank, err)}
-		end <- rendezvous.End{Rank: self.Rank, Name: self.Alias, Outcome: o, At: time.Now()}
+		o.Next = hint(err, "run", c.settings.command)
+		end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now()}
 	}
 	cmd, pass, err := a.jobCommand(launch.TaskEnvironment(a.tasks()))
 	if err != nil {
@@ -56,16 +57,22 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	go func() {
 		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))
 		status := result.JobStatus(launch.Spawns(cmd.Args))
-		c.log.Info("the command has ended", "phase", "wait",
+		c.log.Debug("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
 		}
-		cause := launch.FirstCause(self.Rank, cmd.Args[0], result, launch.OOMKills(os.DirFS("/"))-c.oomKills)
+		var ooms []launch.OOM
+		scene := a.scene()
+		if n := c.oomKills(); n > 0 {
+			ooms = []launch.OOM{{Place: scene.Place, Kills: n}}
+		}
+		o := rendezvous.Outcome(scene.Outcome(cmd.Args[0], result, ooms))
+		o.Status = status
+		o.Next = c.nextAfter(o, ooms)
 		end <- rendezvous.End{
-			Rank: self.Rank, Name: self.Alias, At: result.At, Stopped: result.Forwarded != 0,
-			Outcome: rendezvous.Outcome{Status: status, Reason: cause},
+			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0, Outcome: o,
 		}
 	}()
 	return t
@@ -108,7 +115,7 @@ func (a *agreement) tasks() launch.Tasks {
 func (c *container) obey(ctx context.Context, t task) (int, error) {
 	c.signals.To(func(sig os.Signal) {
 		if n := signals.Terminating(sig); n > 0 {
-			err := &stoppedError{signal: n, name: c.job.Alias}
+			err := &stoppedError{signal: n, name: c.display()}
 			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
 				return // rank 0 orders all ranks to stop, this one too
 			}
@@ -179,7 +186,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 	for len(job.Verdict.Running()) > 0 {
 		select {
 		case sig := <-asked:
-			stopped := stoppedError{signals.Terminating(sig), c.job.Alias}
+			stopped := stoppedError{signals.Terminating(sig), c.display()}
 			job.Signal(launch.Stop{Name: stopped.name, Signal: stopped.signal, Reason: stopped.Error()})
 		case s := <-c.node.Stops():
 			job.Stop(launch.Stop(s))
@@ -219,7 +226,7 @@ func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends m
 func (a *agreement) ranksToJudge() (ranks []launch.Rank) {
 	needed := launch.Needed(rolesOf(a.roster.Members), a.until)
 	for i, m := range a.roster.Members {
-		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Alias, Needed: needed[i]})
+		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Display(), Needed: needed[i]})
 	}
 	return ranks
 }
@@ -253,7 +260,7 @@ func (s *settings) checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 		if first := r.Members[0]; m.Exec != first.Exec {
 			return &rendezvous.Outcome{Status: statusConfig, Reason: fmt.Sprintf(
 				"the ranks disagree on which of them run the command: %s has --exec %s, %s has --exec %s",
-				first.Alias, first.Exec, m.Alias, m.Exec)}
+				first.Display(), first.Exec, m.Display(), m.Exec)}
 		}
 	}
 	if err := s.checkUntil(rolesOf(r.Members)); err != nil {

@@ -36,7 +36,7 @@ func (id *identity) tellFabric(ctx context.Context, found *rdma.Search, serve *s
 			return
 		}
 		r := found.Report()
-		id.log.Info("verbs devices", "phase", "identify", "rdma", r.Summary().String())
+		id.log.Debug("verbs devices", "phase", "identify", "rdma", r.Summary().String())
 		for _, f := range r.Findings {
 			if f.Severity == rdma.SeverityError {
 				id.log.Warn("a verbs device cannot be used", "phase", "identify",
@@ -71,7 +71,7 @@ func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 	v := judgeFabric(r)
 	var names []string
 	for _, m := range r.Members {
-		names = append(names, m.Alias)
+		names = append(names, m.Display())
 	}
 	lacks := foldLacks(names, v.Lacks)
 	if v.Required && !v.RDMA() {
@@ -94,7 +94,7 @@ func (id *identity) checkFabric(r rendezvous.Roster) *rendezvous.Outcome {
 		hints = append(hints,
 			"paiAzRDMA=true asks for RDMA: with --rdma require the job ends instead of running on TCP")
 	}
-	say := id.log.Info
+	say := id.log.Debug // all ranks log the verdict when all are present
 	if len(hints) > 0 && !v.RDMA() && !v.Off {
 		add("hint", strings.Join(hints, "; "))
 		say = id.log.Warn

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"slices"
 
@@ -61,7 +60,7 @@ func (a answers) Fill(ctx context.Context, name string, q localapi.FillCall) ([]
 	job := launch.FillJob{
 		Everywhere: a.c.exec == execAll,
 		Check:      func(dialect, host string) error { return hostfile.Check(hostfile.Dialect(dialect), host) },
-		Settled:    func(option string) bool { return agreed.settled(slog.LevelInfo)(option) },
+		Settled:    func(option string) bool { return agreed.settled()(option) },
 	}
 	if a.c.networkHints != hintsOff {
 		job.Network = netif.SharedInterface(endpoints(members))

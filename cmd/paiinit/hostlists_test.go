@@ -22,7 +22,7 @@ func TestDeepSpeedHostfile(t *testing.T) {
 		require.NoError(t, os.MkdirAll(s.Path, 0o755))
 		require.NoError(t, writeHostfiles(s, []hostfile.Host{{Name: place, Slots: 2}, {Name: "b", Slots: 1}}))
 		return &agreement{identity: &identity{
-			log: slog.New(slog.NewTextHandler(&log, nil)), state: s,
+			log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), state: s,
 			settings: settings{command: []string{"sh", "train.sh"}},
 		}}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/statedir"
 )
 
@@ -115,5 +116,17 @@ func (id *identity) findCommand() error {
 	}
 	return err
 }
+
+// routine logs a step of a healthy launch. A container that is its whole job is silent while nothing is wrong.
+func (id *identity) routine(message string, args ...any) {
+	level := slog.LevelInfo
+	if id.job.Size == 1 {
+		level = slog.LevelDebug
+	}
+	id.log.Log(context.Background(), level, message, args...)
+}
+
+// display returns the name of this container for people.
+func (id *identity) display() string { return rendezvous.Display(id.job.Name, id.job.Alias) }
 
 func (id *identity) elapsed() time.Duration { return time.Since(id.begin).Round(time.Microsecond) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -27,16 +27,18 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 		if m.Version != version {
 			return &rendezvous.Outcome{Status: statusUnmendable, Reason: fmt.Sprintf(
 				"the ranks run different versions of paiinit: %s has %s, %s has %s",
-				first.Alias, first.Version, m.Alias, m.Version)}
+				first.Display(), first.Version, m.Display(), m.Version)}
 		}
 	}
-	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{c.checkExec, c.checkLaunchers, c.checkFabric} {
+	for _, refuse := range []func(rendezvous.Roster) *rendezvous.Outcome{
+		c.checkExec, c.checkLaunchers, c.checkFabric, c.refuseChecked,
+	} {
 		if o := refuse(r); o != nil {
 			return o
 		}
 	}
 	if c.command == "" && first.Nonce == c.nonce {
-		reason := first.Alias + " became rank 0 and has no COMMAND to run"
+		reason := first.Display() + " became rank 0 and has no COMMAND to run"
 		return &rendezvous.Outcome{Status: statusUsage, Reason: reason}
 	}
 	return nil
@@ -46,7 +48,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
 	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
-		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
 	cmd.Started = func() {
 		c.node.Launched()
@@ -66,7 +68,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	c.signals.To(stop.Own)
 
 	ctx, cancel := context.WithCancel(ctx)
-	s := c.supervisor(a.roster, cmd.Environ, &stop)
+	s := c.supervisor(a, cmd.Environ, &stop)
 	c.serve.Go(func() { a.checkWay(ctx, s.Blocked) })
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
@@ -86,12 +88,17 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	why := <-watched
 	looking.Wait()
 	launcher := launch.Spawns(c.settings.command)
+	var ooms []launch.OOM
 	if stop.End() {
 		launcher = true // the command, or a process that it started
 		result.Forwarded = cmp.Or(result.Forwarded, syscall.SIGTERM)
 	}
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
-		Result: result, Why: why, Launcher: launcher, OOMKills: launch.OOMKills(os.DirFS("/")) - c.oomKills,
+		Result: result, Why: why, Launcher: launcher,
+		OOMs: func() []launch.OOM {
+			ooms = a.ooms(ctx, c.node, c.oomKills())
+			return ooms
+		},
 		Absent: func(settle time.Duration) *launch.Loss {
 			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
@@ -106,10 +113,11 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 			c.node.GiveUp(l.Rank)
 		}
 	}
+	o.Next = c.nextAfter(o, ooms)
 	if err != nil {
-		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
+		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
 	}
-	c.log.Info("the command has ended", "phase", "wait",
+	c.log.Debug("the command has ended", "phase", "wait",
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
 	return o
 }
@@ -135,7 +143,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 	in := make(signals.Queue, 64)
 	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
 	for _, v := range replaced {
-		a.log.Info("replaced a word of the Azure ML job specification with its value",
+		a.log.Debug("replaced a word of the Azure ML job specification with its value",
 			"phase", "launch", "word", v.Name, "value", v.Value)
 	}
 	return launch.Command{
@@ -149,8 +157,9 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 // runCommand runs the job's command to its end. where says in the log on which ranks.
 func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
 	c.mark("launch")
-	c.log.Info("launching", slices.Concat([]any{"phase", "launch", "command", strings.Join(cmd.Args, " ")}, where,
-		[]any{"elapsed", c.elapsed()})...)
+	line := strings.Join(cmd.Args, " ")
+	c.routine("launching", slices.Concat([]any{"phase", "launch", "command", line}, where,
+		[]any{"elapsed", c.elapsed(), joblog.Text("launching " + line)})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
 		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",
@@ -172,7 +181,7 @@ func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()), slog.LevelInfo)
+	vars := a.withoutSettled(n, slices.Concat(launch.Environment(l), a.fabricVars()))
 	vars = slices.Concat(a.position().Variables(), vars, more)
 	return launch.CommandEnvironment(a.agent.Environ, vars, a.ownBin(), a.log)
 }
@@ -206,7 +215,7 @@ func (a *agreement) varsOfSessions() []string {
 	if n.Several { // the network may have another name in other containers
 		hints = append(hints, launch.OwnVariables(n.Name)...)
 	}
-	hints = a.withoutSettled(n, hints, slog.LevelDebug) // rank 0 has logged its own at level info
+	hints = a.withoutSettled(n, hints)
 	return launch.Additions(a.agent.Environ, append(a.position().Variables(), hints...), a.ownBin())
 }
 

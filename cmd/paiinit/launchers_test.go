@@ -90,7 +90,7 @@ func TestReached(t *testing.T) {
 				host, command, _ := strings.Cut(r, " ")
 				c.sessions.Begun(host, command)
 			}
-			s := c.supervisor(c.agreed().roster, nil, new(launch.Stopper))
+			s := c.supervisor(c.agreed(), nil, new(launch.Stopper))
 			o := s.Reached()
 			if tt.status == 0 {
 				require.Nil(t, o)

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/internal/proc"
 	"github.com/paiinit/paiinit/internal/unixsock"
 	"github.com/paiinit/paiinit/jobkey"
@@ -35,6 +37,7 @@ type opened struct {
 	node         *rendezvous.Node
 	server       *sshd.Server
 	pool         *rsh.Pool
+	checks       *inspect.Comparison
 
 	cancelSelfCheck    context.CancelFunc // ends the proof that the server refuses logins without the job's key
 	cancelVersionQuery context.CancelFunc
@@ -97,7 +100,7 @@ func (c *container) listen(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
-	cfg.Fabric = c.tellFabric(serving, c.devices, &c.serve)
+	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
 	if c.node, err = rendezvous.Start(cfg); err != nil {
 		return err
 	}
@@ -110,6 +113,9 @@ func (c *container) listen(ctx context.Context) error {
 		}
 	}
 	c.tellLauncher(serving)
+	c.serve.Go(func() {
+		c.node.SetName(c.job.AskName(serving, os.DirFS("/"), netif.Resolver{}, c.node.Self().Addr.Addr()))
+	})
 	if c.port.Number() != c.job.Port {
 		c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
 	}
@@ -121,8 +127,11 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.serve.Go(c.logged("the key agent ended", func() error { return c.pool.ServeKey(serving, keys, agent) }))
 	answers{c}.serve(serving)
-	c.log.Info("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path,
-		"elapsed", c.elapsed())
+	say := c.log.Debug
+	if c.keysFile != "" {
+		say = c.log.Info // people want to know the port
+	}
+	say("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
 	return nil
 }
 
@@ -215,11 +224,12 @@ func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
+	c.checks = inspect.NewComparison(c.compare, c.settings.preflight, c.log)
 	cfg := rendezvous.Config{
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{
 			ID: id, Role: c.job.Role, Index: c.job.Index, Rank: c.job.Rank, Order: c.job.Order,
-			Nonce: c.nonce, Host: c.host, Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
+			Nonce: c.nonce, Host: c.host, Own: c.job.Own(), Slots: c.job.Slots, GPUs: c.job.GPUs, Version: version,
 			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.ownLauncher(id),
 		},
 		Size: max(c.job.Size, 0), Port: c.port,
@@ -227,7 +237,10 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
-		Late:    c.hearLate,
+		Late:    c.hearLate, Kills: c.oomKills, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
+		NameOf: func(ctx context.Context, addr netip.Addr) string {
+			return envspec.NameAt(ctx, os.DirFS("/"), netif.Resolver{}, addr)
+		},
 	}
 	if launch.Value(c.agent.Environ, "KUBERNETES_SERVICE_HOST") != "" {
 		// The cluster's DNS learns of a pod about 0.4 s after its start, and caches a denial for 5 s.
@@ -254,8 +267,8 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		}
 		if p.Host != "" && p.Port > 0 {
 			cfg.Peers = append(cfg.Peers, rendezvous.Peer{
-				ID: rendezvous.MakeID(p.Role, p.Index, ""), Rank: p.Rank, Host: p.Host, Port: p.Port,
-				Slots: p.Slots, Decided: p.Decided,
+				ID: rendezvous.MakeID(p.Role, p.Index, ""), Own: p.Own(), Rank: p.Rank,
+				Host: p.Host, Port: p.Port, Slots: p.Slots, Decided: p.Decided,
 			})
 		}
 	}

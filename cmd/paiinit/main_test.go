@@ -67,6 +67,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			// Short, because the path of a socket in it has at most 107 bytes (unix(7)).
+			e.Setenv("PAIINIT_LOG_FORMAT", "logfmt")
 			e.Setenv("PAIINIT_STATE_DIR", filepath.Join(e.WorkDir, "s"))
 			docs, err := filepath.Abs("../../docs")
 			e.Setenv("DOCS", docs)

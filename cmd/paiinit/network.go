@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -43,17 +42,17 @@ func (a *agreement) reachedOver() netif.Network {
 
 // withoutSettled drops the variables that contradict the user's choice. It reads configuration files only if there is
 // something to choose: several networks, or devices.
-func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var, level slog.Level) []launch.Var {
+func (a *agreement) withoutSettled(n netif.Network, vars []launch.Var) []launch.Var {
 	if !n.Several && !a.fabric.Devices {
 		return vars
 	}
-	settled := a.settled(level)
+	settled := a.settled()
 	return slices.DeleteFunc(vars, func(v launch.Var) bool { return settled(v.Name) })
 }
 
 // settled reads the texts in which the user of this job may have chosen a network. It returns a function that reports
 // whether the user has already made the choice that a variable or option would make, and logs it.
-func (a *agreement) settled(level slog.Level) func(name string) bool {
+func (a *agreement) settled() func(name string) bool {
 	environ := a.agent.Environ
 	texts := (&launch.Places{
 		Environ: environ, Args: a.settings.command, Command: a.command, Dir: a.dir, Root: os.DirFS("/"),
@@ -62,8 +61,7 @@ func (a *agreement) settled(level slog.Level) func(name string) bool {
 	return func(name string) bool {
 		why := texts.Settled(name)
 		if why != "" {
-			a.log.Log(context.Background(), level, "a network hint is left out", "phase", "launch",
-				"variable", name, "reason", why)
+			a.log.Debug("a network hint is left out", "phase", "launch", "variable", name, "reason", why)
 		}
 		return why != ""
 	}
@@ -83,8 +81,8 @@ func (a *agreement) checkWay(ctx context.Context, blocked func(string)) {
 	}
 	at := netip.AddrPortFrom(to.Addr.Addr(), uint16(to.Task))
 	if err := netif.Answers(ctx, at, wayTimeout); err != nil {
-		blocked(to.Alias + " gets no packets: " + err.Error())
-		a.log.Info("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Alias,
+		blocked(to.Display() + " gets no packets: " + err.Error())
+		a.log.Info("a rank gets no packets on other ports than paiinit's", "phase", "launch", "peer", to.Display(),
 			"err", err,
 			"hint", "mpirun and its ranks connect to random ports: "+
 				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")

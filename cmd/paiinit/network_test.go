@@ -21,14 +21,14 @@ func TestHintsThatTheUserHasSettled(t *testing.T) {
 	var log bytes.Buffer
 	c := &container{
 		identity: identity{
-			log:      slog.New(slog.NewTextHandler(&log, nil)),
+			log:      slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			agent:    pid1.Agent{Environ: []string{"PATH=/none"}},
 			settings: settings{command: []string{"sh", filepath.Base(script)}, dir: filepath.Dir(script)},
 		},
 	}
 	hints := func(n netif.Network) (names []string) {
 		l := launch.Setup{Interface: n.Name, Several: n.Several, Network: "10.0.0.0/24"}
-		for _, v := range c.agreed().withoutSettled(n, launch.Environment(l), slog.LevelInfo) {
+		for _, v := range c.agreed().withoutSettled(n, launch.Environment(l)) {
 			names = append(names, v.Name)
 		}
 		return names

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -52,7 +52,9 @@ func questions(environ []string) []*cli.Command {
 		command("status", "", "print which ranks are present, which are missing, and why",
 			"paiinit status --watch\nkubectl exec POD -- paiinit status", showStatus,
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			&cli.BoolFlag{Name: "watch", Usage: "print every change until the job ends"},
+			&cli.BoolFlag{Name: "drift", Usage: "print what differs between the ranks; rank 0 knows it"},
+			&cli.BoolFlag{Name: "watch", Usage: "show every change until the job ends"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "also print one row for each rank"},
 			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
 				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
 			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"}),
@@ -139,8 +141,17 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		return showTimeline(c, ask)
 	}
 	out, asJSON, watch := c.App.Writer, c.Bool("json"), c.Bool("watch")
+	if c.Bool("drift") {
+		return ask.PrintDrift(c.Context, out, asJSON)
+	}
+	view := localapi.View{Out: out, Layout: localapi.Layout{
+		All: c.Bool("all"), Display: rendezvous.Display, Fold: rendezvous.FoldNames,
+	}}
+	if watch && !asJSON && early.IsTerminal(1) && os.Getenv("TERM") != "dumb" {
+		view.Size = localapi.TerminalSize
+	}
 	first := true
-	for s, err := range ask.Changes(c.Context) {
+	for s, err := range ask.Changes(c.Context, view.Size != nil) {
 		switch {
 		case err != nil && first:
 			return err
@@ -151,11 +162,8 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 			err = json.NewEncoder(out).Encode(s) // one line for each change
 		case asJSON:
 			err = printJSON(out, s)
-		case first:
-			err = sayStatus(out, s, time.Now())
 		default:
-			_, _ = fmt.Fprintln(out) // sayStatus meets the same error
-			err = sayStatus(out, s, time.Now())
+			err = view.Show(s, time.Now())
 		}
 		if err != nil || !watch {
 			return err
@@ -163,14 +171,4 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 		first = false
 	}
 	return nil
-}
-
-// sayStatus prints a status as text.
-func sayStatus(w io.Writer, s *localapi.Status, now time.Time) error {
-	e := missing(s)
-	ranks := e.Error()
-	if len(e.Missing) == 0 {
-		ranks = fmt.Sprintf("%d of %s ranks are present", e.Present, known(s.Size, "unknown"))
-	}
-	return s.WriteTable(w, ranks, now)
 }

@@ -18,7 +18,8 @@ import (
 // Timeline returns what happened to each rank, and how the job ended.
 func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 	out := &localapi.Timeline{
-		Job: a.c.job.ID, Facts: [][]string{{"paiinit", version}, {"Go", runtime.Version()}, {"scheduler", a.c.job.System}},
+		Job:   a.c.job.ID,
+		Facts: [][]string{{"paiinit", version}, {"Go", runtime.Version()}, {"scheduler", a.c.job.System}},
 	}
 	for _, t := range a.c.node.Times(ctx) {
 		out.Ranks = append(out.Ranks, localapi.Times(t))
@@ -77,7 +78,7 @@ func showTimeline(c *cli.Context, ask localapi.Client) error {
 	return t.WriteText(c.App.Writer)
 }
 
-// writeTo writes a file. It takes only what it was given: a device such as /dev/stdout is a file, too.
+// writeTo writes to a file in place, because it may be /dev/stdout.
 func writeTo(file string, write func(io.Writer) error) error {
 	f, err := os.Create(filepath.Clean(file))
 	if err != nil {

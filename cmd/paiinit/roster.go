@@ -76,7 +76,7 @@ func bookOf(members []rendezvous.Member, job envspec.Job) *hosts.Book {
 	for i, name := range hostfile.Names(all) {
 		m := members[i]
 		b.Hosts = append(b.Hosts, hosts.Host{
-			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Role: m.Role, Index: m.Index, Addr: m.Addr,
+			ID: m.ID, Name: name, Alias: m.Alias, Own: m.Host, Tool: m.Own, Role: m.Role, Index: m.Index, Addr: m.Addr,
 		})
 	}
 	for _, p := range job.Peers {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
@@ -31,7 +34,7 @@ const (
 
 // run is the agent: it reads the command line, launches the job, and reports why it ends.
 func run(args []string, agent pid1.Agent) int {
-	status := 0
+	status, begin := 0, time.Now()
 	var s settings
 	stderr := stderrlog.New(os.Stderr)
 	defer stderr.Close()
@@ -40,7 +43,7 @@ func run(args []string, agent pid1.Agent) int {
 		if len(args) == 1 && isSingle(ctx, agent.Environ) {
 			return &bareError{}
 		}
-		s.stderr = stderr
+		s.stderr, s.unnamed = stderr, stderr.Logger(s.logTo(agent.Environ))
 		var err error
 		status, err = launchJob(ctx, s, agent)
 		return err
@@ -51,24 +54,29 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	line := []any{"phase", "exit", "status", status}
-	if h := hint(err, "run", s.command); h != "" {
-		line = append(line, "hint", h)
+	log := cmp.Or(s.unnamed, slog.New(slog.DiscardHandler))
+	o := rendezvous.Outcome{
+		Status: status, Reason: err.Error(), Next: hint(err, "run", s.command), After: time.Since(begin),
+	}
+	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
+		o = ended.Outcome
+		o.After = cmp.Or(o.After, time.Since(begin))
+	}
+	beside := is[*statedir.RunningError](err) || is[*statedir.SeveralError](err)
+	if !beside { // the running paiinit owns the termination message
+		s.writeTermination(agent.Environ, log, o)
 	}
 	stderr.Ending()
-	log := stderr.Logger(s.logFormat == "json", s.logLevel)
-	if !is[*statedir.RunningError](err) { // the running paiinit owns the message
-		s.writeTermination(agent.Environ, log, rendezvous.Outcome{Status: status, Reason: err.Error()})
-	}
-	typo := len(s.command) > 0 && mistyped(s.command[0]) != "" &&
-		(is[*launch.LookError](err) || is[*statedir.RunningError](err))
+	typo := (is[*launch.LookError](err) || beside) && len(s.command) > 0 && mistyped(s.command[0]) != ""
 	switch {
 	case is[*bareError](err):
 		_, _ = stderr.Write([]byte(cmdline.Bare))
 	case s.stderr == nil || typo: // a person is typing
 		complainOf(err, "run", s.command)
+	case is[*usageError](err) || beside: // no job has failed
+		log.Error(err.Error(), "phase", "exit", "status", status, "hint", o.Next)
 	default:
-		log.Error(err.Error(), line...)
+		sayOutcome(log.Error, o)
 	}
 	return status
 }

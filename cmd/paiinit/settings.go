@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/inspect"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/stderrlog"
@@ -39,7 +41,8 @@ type settings struct {
 	command []string // COMMAND ARG...
 	dir     string   // working directory at start, which COMMAND gets; "" = unknown
 
-	job map[string]string // flags about the job, by PAIINIT_ variable
+	job     map[string]string // flags about the job, by PAIINIT_ variable
+	unknown []string          // variables that look like one of paiinit's and are none
 
 	timeout  time.Duration
 	stateDir string
@@ -51,6 +54,7 @@ type settings struct {
 	logFormat string
 	logLevel  slog.Level
 	stderr    *stderrlog.Log
+	unnamed   *slog.Logger // the log before this container knows its name; nil = the command line is wrong
 }
 
 // loginSettings say who may log in to this container, and with which keys.
@@ -72,6 +76,8 @@ type commandSettings struct {
 	networkHints string
 	rdma         string
 	ssh          string
+	compare      string // --check
+	preflight    string
 }
 
 // usageError is a mistake on the command line.
@@ -100,6 +106,9 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(&s.exec, "exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
 		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
 		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
+		cmdline.Choice(&s.compare, "check", "MODE", "differences of the ranks: warn, require (none) or off",
+			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
+		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
 	), cmdline.In(cmdline.Network,
 		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret (or PAIINIT_SECRET)", ""),
@@ -115,12 +124,19 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job (with --exec all), or rank0", ""),
 		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
 	), cmdline.In(cmdline.Log,
-		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text or json", "text", "json"),
+		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text, logfmt or json", "text", "logfmt", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error",
 			"info", "debug", "warn", "error"),
 		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
 	))
+}
+
+// logTo returns a handler that writes the log to w as the settings and the terminal on standard error want it.
+func (s *settings) logTo(environ []string) func(w io.Writer) slog.Handler {
+	return func(w io.Writer) slog.Handler {
+		return joblog.On(os.Stderr, environ).Handler(w, joblog.Format(s.logFormat), s.logLevel)
+	}
 }
 
 func runFlags() []cli.Flag { return append(jobFlags(), ownFlags(new(settings))...) }
@@ -167,11 +183,6 @@ func runArgs(args []string) []string {
 	return append([]string{args[0], "run"}, rest...)
 }
 
-// unknownVariables returns a text for each variable that looks like one of paiinit's and is none.
-func unknownVariables(environ []string) []string {
-	return inspect.Unknown(environ, func() []string { return cmdline.Twins(runFlags()) }, cmdline.Closest)
-}
-
 // launching completes a command that takes the flags of run and a COMMAND.
 func launching(environ []string, command *cli.Command, action func(*cli.Context, settings) error) *cli.Command {
 	var s settings
@@ -184,6 +195,7 @@ func launching(environ []string, command *cli.Command, action func(*cli.Context,
 		if err := s.complete(c); err != nil {
 			return err
 		}
+		s.unknown = inspect.Unknown(environ, func() []string { return cmdline.Twins(command.Flags) }, cmdline.Closest)
 		return action(c, s)
 	}
 	return command

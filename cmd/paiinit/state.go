@@ -82,7 +82,7 @@ func (a *agreement) linkHostfile(launcher, name string) {
 	command, _ := launch.Called(a.settings.command)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		a.log.Info("kept the host list that exists already", "phase", "launch", "file", name)
+		a.log.Debug("kept the host list that exists already", "phase", "launch", "file", name)
 	case err != nil && command == launcher:
 		a.log.Warn(launcher+" would use this host only", "phase", "launch", "err", err,
 			"hint", launcher+" --hostfile $PAIINIT_HOSTFILE")

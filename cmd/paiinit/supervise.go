@@ -17,9 +17,9 @@ import (
 
 // supervisor returns the supervisor of rank 0's command, whose environment is environ. Package launch decides; this
 // file feeds it with events.
-func (c *container) supervisor(r rendezvous.Roster, environ []string, stop *launch.Stopper) *launch.Supervisor {
+func (c *container) supervisor(a *agreement, environ []string, stop *launch.Stopper) *launch.Supervisor {
 	return launch.Supervise(&launch.Supervisor{
-		Line: c.settings.command, Self: c.job.Alias, Hosts: len(r.Members),
+		Line: c.settings.command, Self: c.job.Alias, Hosts: len(a.roster.Members), Scene: a.scene(),
 		Own: c.agent.Environ, Environ: environ, AllowPartial: c.allowPartial, Log: c.log,
 		Sessions: c.sessions, Asks: c.asks, Processes: c.jobMembers, Connections: launch.ReadConnections,
 		SinceBoot: launch.SinceBoot, Hard: stop.Abort, Gently: stop.Request, Kill: syscall.Kill,

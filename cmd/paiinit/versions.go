@@ -81,7 +81,7 @@ func (c *container) checkLaunchers(r rendezvous.Roster) *rendezvous.Outcome {
 	}
 	all := make([]launch.Found, len(r.Members))
 	for i := range r.Members {
-		all[i] = launch.Found{Host: r.Members[i].Alias, Launchers: r.Members[i].Launch}
+		all[i] = launch.Found{Host: r.Members[i].Display(), Launchers: r.Members[i].Launch}
 	}
 	refused := launch.CheckVersions(all, c.sameLauncher, c.exec == execRank0, c.log)
 	if refused == "" {

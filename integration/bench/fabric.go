@@ -159,7 +159,7 @@ func measureFabric(ctx context.Context, binary string, rounds int) (report, erro
 func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *series) error {
 	byRank := make([]*lab.Container, fabricSize)
 	start := func(i int) (err error) {
-		env := []string{"PAIINIT_SECRET=" + jobSecret, "PAIINIT_ROLE=worker",
+		env := []string{"PAIINIT_LOG_LEVEL=debug", "PAIINIT_SECRET=" + jobSecret, "PAIINIT_ROLE=worker",
 			"PAIINIT_PEERS=" + strings.Join(c.addrs, ","), "PAIINIT_INDEX=" + strconv.Itoa(i)}
 		byRank[i], err = c.start(i, env, "/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
 		return err
@@ -173,7 +173,7 @@ func (c *cluster) measureLast(ctx context.Context, last int, k *kernel, into *se
 		if err := start(i); err != nil {
 			return err
 		}
-		if _, err := byRank[i].WaitLine(waiting, "msg=listening"); err != nil {
+		if _, err := byRank[i].WaitLine(waiting, "listening"); err != nil {
 			return err
 		}
 	}

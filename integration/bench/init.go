@@ -67,7 +67,7 @@ func measureInits(ctx context.Context, binary string, rounds int) (report, error
 	}
 	peers := contestant{
 		args: append(own, "--rank=0", "--size=2", "--peers=127.0.0.1:12345,192.0.2.1:12345",
-			"--log-level=info", "--"),
+			"--log-level=debug", "--"),
 	}
 	for round := range rounds {
 		for i := range contestants {
@@ -178,7 +178,7 @@ func (w *waiting) measure(ctx context.Context, peers contestant) error {
 	if err != nil {
 		return err
 	}
-	if err := p.says("msg=listening"); err != nil {
+	if err := p.says("listening"); err != nil {
 		return errors.Join(err, p.kill())
 	}
 	first, agent, err := p.memory()

@@ -2,24 +2,24 @@ package main
 
 import (
 	"fmt"
-	"strconv"
+	"regexp"
 	"strings"
 	"time"
 
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// milestone is a step of a launch, which a record of paiinit's log reports.
+// milestone is a step of a launch, which a line of paiinit's log reports.
 type milestone struct {
 	name string
-	is   func(record map[string]string) bool
+	line *regexp.Regexp
 }
 
 // milestones are in the order of time.
 var milestones = []milestone{
-	{"all present", func(r map[string]string) bool { return r["phase"] == "gather" && r["last"] != "" }},
-	{"launched", func(r map[string]string) bool { return r["phase"] == "launch" && r["command"] != "" }},
-	{"done", func(r map[string]string) bool { return r["phase"] == "exit" }},
+	{"all present", regexp.MustCompile(`^[\d:]{8} \S+: all \d+ present after `)},
+	{"launched", regexp.MustCompile(`^[\d:]{8} \S+: launching `)},
+	{"done", regexp.MustCompile(`^[\d:]{8} \S+: (error: )?the job has ended `)},
 }
 
 // timeline returns the times of the milestones since begin. lines must be in the order of time; a milestone counts for
@@ -29,7 +29,7 @@ func timeline(lines []lab.Line, begin time.Time) string {
 	for _, m := range milestones {
 		at := time.Duration(-1)
 		for _, l := range lines {
-			if m.is(parseRecord(l.Text)) && (at < 0) {
+			if at < 0 && m.line.MatchString(l.Text) {
 				at = l.Time.Sub(begin)
 			}
 		}
@@ -40,26 +40,4 @@ func timeline(lines []lab.Line, begin time.Time) string {
 		parts = append(parts, fmt.Sprintf("%s %.2fs", m.name, at.Seconds()))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// parseRecord parses a line of log/slog's text format: key=value pairs, with quoted values if necessary. It ignores all
-// other words.
-func parseRecord(text string) map[string]string {
-	record := map[string]string{}
-	for text != "" {
-		word, rest, _ := strings.Cut(text, " ")
-		key, value, ok := strings.Cut(word, "=")
-		if ok && strings.HasPrefix(value, `"`) {
-			quoted, err := strconv.QuotedPrefix(text[len(key)+1:])
-			if err == nil {
-				rest = text[len(key)+1+len(quoted):]
-				value, _ = strconv.Unquote(quoted)
-			}
-		}
-		if ok && key != "" {
-			record[key] = value
-		}
-		text = strings.TrimLeft(rest, " ")
-	}
-	return record
 }

@@ -65,9 +65,14 @@ func (n namespaces) missing() string {
 	return ""
 }
 
+// baseEnviron has what every container gets: a job of one rank logs its steps at level debug.
+func baseEnviron() []string {
+	return []string{"PATH=/bin:/sbin", "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug"}
+}
+
 func (n namespaces) prepare(c *container, p program) {
 	plan := stage.Plan{
-		Root: root, Args: p.args(), Env: append([]string{"PATH=/bin:/sbin"}, p.env...),
+		Root: root, Args: p.args(), Env: append(baseEnviron(), p.env...),
 		ReadOnly: p.bare, Bare: p.bare, NoProc: p.noProc,
 	}
 	var err error
@@ -109,7 +114,7 @@ func (d docker) prepare(c *container, p program) {
 	if p.bare {
 		args = append(args, "--read-only", "--ipc", "none", "--user", "12345") // not root, who can write to /dev
 	}
-	for _, entry := range append([]string{"PATH=/bin:/sbin"}, p.env...) {
+	for _, entry := range append(baseEnviron(), p.env...) {
 		args = append(args, "--env", entry)
 	}
 	if p.stdin != nil || p.tty {

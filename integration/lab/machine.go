@@ -85,6 +85,15 @@ func (m *Machine) Widen(bits int) error {
 	return nil
 }
 
+// SetMTU changes the largest packet of the machine's interface.
+func (m *Machine) SetMTU(bytes int) error {
+	err := m.lab.in(m.network, func() error { return ip(fmt.Sprintf("link set eth0 mtu %d", bytes)) })
+	if err != nil {
+		return fmt.Errorf("lab: MTU of machine %q: %w", m.Name, err)
+	}
+	return nil
+}
+
 // CutOff unplugs the machine's cable: no packet reaches or leaves it, and no connection is reset.
 func (m *Machine) CutOff() error { return m.cable("down") }
 

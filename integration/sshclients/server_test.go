@@ -152,7 +152,8 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 	s.cmd = exec.Command(paiinit, "--job", jobID, "--size", "1", "--port", strconv.Itoa(freePort(t)),
 		"--secret-file", secretFile, "--authorized-keys", keys, "--state-dir", filepath.Join(own, "state"),
 		"--log-level", "debug", "--", "sleep", "1000")
-	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "SHELL=/bin/sh"}
+	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "SHELL=/bin/sh",
+		"PAIINIT_LOG_FORMAT=logfmt"}
 	s.cmd.Stderr = s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM} // it ends if the test is killed
 	if wrap != nil {

@@ -42,7 +42,8 @@ func launch(t *testing.T, ms [2]machine, policy string, command ...string) [2]wi
 		running.Go(func() {
 			results[i] = m.run(wire.Command{
 				Args: append([]string{"paiinit", "--rdma", policy, "--"}, command...), Seconds: 120,
-				Env: []string{"PAIINIT_SECRET=correct horse battery staple", "PAIINIT_PEERS=10.0.0.1,10.0.0.2",
+				Env: []string{"PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug",
+					"PAIINIT_SECRET=correct horse battery staple", "PAIINIT_PEERS=10.0.0.1,10.0.0.2",
 					fmt.Sprintf("PAIINIT_RANK=%d", i), "PAIINIT_ROLE=worker", fmt.Sprintf("PAIINIT_INDEX=%d", i)},
 			})
 		})

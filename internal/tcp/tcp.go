@@ -86,3 +86,17 @@ func (l *Loss) Explain(err error) error {
 	}
 	return err
 }
+
+// RoundTrip returns the shortest round trip that the kernel has measured on a connection in the last minutes
+// (tcp_min_rtt_wlen): the average has delayed acknowledgements in it. 0 = unknown. It sends nothing.
+func RoundTrip(conn net.Conn) time.Duration {
+	var rtt time.Duration
+	_ = onSocket(conn, func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil {
+			rtt = time.Duration(info.Min_rtt) * time.Microsecond
+		}
+		return err
+	})
+	return rtt
+}
