@@ -98,6 +98,15 @@ func SetHelp(app *cli.App) {
 	app.CustomAppHelpTemplate = p.String()
 }
 
+// ShowHelp prints the help of a command that was given words with --help, else that of the program.
+func ShowHelp(c *cli.Context, _ string) {
+	if c.Command.CustomHelpTemplate == "" {
+		_ = cli.ShowAppHelp(c) // it never fails
+		return
+	}
+	_ = cli.ShowSubcommandHelp(c) // nor does this
+}
+
 // help returns the help of a command.
 func help(c *cli.Command) string {
 	var p page

@@ -101,5 +101,6 @@ func (w *watch) tellSilence() {
 	if blocked := w.blocked.Load(); blocked != nil {
 		attrs = append(attrs, "err", *blocked)
 	}
-	w.Log.Warn("a launcher waits for its daemons on other hosts: they run, but have not connected to this host", attrs...)
+	w.Log.Warn("a launcher waits for its daemons on other hosts: they run, but have not connected to this host",
+		attrs...)
 }

@@ -17,8 +17,8 @@ import (
 func TestConnections(t *testing.T) {
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	row := func(local, remote, state, inode string) string {
-		return "   0: " + local + " " + remote + " " + state + " 00000000:00000000 00:00000000 00000000     0        0 " +
-			inode + " 1 0000000000000000 20 4 30 10 -1\n"
+		return "   0: " + local + " " + remote + " " + state +
+			" 00000000:00000000 00:00000000 00000000     0        0 " + inode + " 1 0000000000000000 20 4 30 10 -1\n"
 	}
 	link := func(to string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(to), Mode: fs.ModeSymlink} }
 	files := fstest.MapFS{
@@ -33,7 +33,8 @@ func TestConnections(t *testing.T) {
 		"10/net/tcp6": {Data: []byte(head +
 			row("0000000000000000FFFF00000100000A:A0F1", "0000000000000000FFFF00000300000A:8235", "01", "304") +
 			row("B80D0120000000000000000001000000:A0F1", "B80D0120000000000000000002000000:8235", "02", "304"))},
-		"11/fd/3": link("socket:[301]"), "11/net/tcp": {Data: []byte(head + row("00000000:A0F1", "00000000:0000", "0A", "301"))},
+		"11/fd/3":    link("socket:[301]"),
+		"11/net/tcp": {Data: []byte(head + row("00000000:A0F1", "00000000:0000", "0A", "301"))},
 	}
 	require.Equal(t, Connections{Known: true, Open: 2, Listening: []int{41201}}, connections(files, []int{10, 11, 12}))
 	require.Equal(t, Connections{}, connections(files, []int{12}))
@@ -86,12 +87,19 @@ func TestSilentDaemons(t *testing.T) {
 				j.Ended("b", `prted --daemonize`, 0, 0)
 			}, "15s daemons=0 connected=0 ports=41201",
 		},
-		"all connected":       {"mpirun x", Connections{Known: true, Open: 2}, begin, ""},
-		"ranks run":           {"mpirun x", Connections{Known: true, Open: 1}, func(j *job) { begin(j); j.run(launcher, rank) }, ""},
+		"all connected": {"mpirun x", Connections{Known: true, Open: 2}, begin, ""},
+		"ranks run": {
+			"mpirun x", Connections{Known: true, Open: 1}, func(j *job) { begin(j); j.run(launcher, rank) }, "",
+		},
 		"unknown connections": {"mpirun x", Connections{}, begin, ""},
-		"a plain command":     {"sleep 60", none, func(j *job) { j.run(Process{PID: 10, Name: "sleep", State: 'S'}) }, ""},
+		"a plain command": {
+			"sleep 60", none, func(j *job) { j.run(Process{PID: 10, Name: "sleep", State: 'S'}) }, "",
+		},
 		"a script that copies its data": {
-			"sh x", none, func(j *job) { j.run(Process{PID: 10, Name: "rsync", State: 'S'}); j.Begun("b", "rsync --server") }, "",
+			"sh x", none, func(j *job) {
+				j.run(Process{PID: 10, Name: "rsync", State: 'S'})
+				j.Begun("b", "rsync --server")
+			}, "",
 		},
 		"the launcher has ended": {"sh x", none, func(j *job) { begin(j); time.Sleep(time.Second); j.run() }, ""},
 		"the daemons have ended": {

@@ -9,8 +9,9 @@ import (
 
 func checkCommand(environ []string) *cli.Command {
 	command := launching(environ, &cli.Command{
-		Name: "check", Usage: "examine this image and container without launching: OK, WARN or FAIL, and what to do",
-		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof paiinit run.",
+		Name: "check", Usage: "print what is wrong with this image and container, and what to do",
+		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof run.\n\n" +
+			cmdline.Examples("docker run IMAGE paiinit check", "paiinit check --exec all -- python3 train.py"),
 	}, func(c *cli.Context, s settings) error {
 		r := identify.Check(c.Context, identify.Launch{
 			Environ: environ, Flags: s.job, Command: s.command, Dir: s.dir, SecretFile: s.secretFile,

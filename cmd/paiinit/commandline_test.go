@@ -133,9 +133,9 @@ func TestTwins(t *testing.T) {
 		{"", "--insecure=maybe a", `--insecure (PAIINIT_INSECURE) is "maybe": want true or false`},
 		{"", "--log-level trace a", `--log-level (PAIINIT_LOG_LEVEL) is "trace": want one of info, debug, warn, error`},
 		{"PAIINIT_SSH=none PAIINIT_INSECURE=no PAIINIT_GRACE=x", "--exec all a",
-			`--insecure (PAIINIT_INSECURE) is "no": want true or false` + "\n" +
-				`--grace (PAIINIT_GRACE) is "x": want a time such as 90s or 10m` + "\n" +
-				`--ssh (PAIINIT_SSH) is "none": want one of own, image`},
+			`--ssh (PAIINIT_SSH) is "none": want one of own, image` + "\n" +
+				`--insecure (PAIINIT_INSECURE) is "no": want true or false` + "\n" +
+				`--grace (PAIINIT_GRACE) is "x": want a time such as 90s or 10m`},
 		{"", "--until chief a", `--until (PAIINIT_UNTIL) is "chief": it needs --exec all`},
 		{"PAIINIT_UNTIL=ps", "a", `--until (PAIINIT_UNTIL) is "ps": it needs --exec all`},
 	} {

@@ -14,6 +14,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -93,7 +94,7 @@ func complain(format string, args ...any) {
 // complainOf writes an error of a command of this program, and what to do about it.
 func complainOf(err error, asked string, command []string) {
 	text, advice := err.Error(), hint(err, asked, command)
-	if v, ok := err.(*envspec.VarError); ok {
+	if v, ok := errors.AsType[*envspec.VarError](err); ok {
 		problem := *v
 		problem.Advice = ""
 		text, advice = problem.Error(), v.Advice

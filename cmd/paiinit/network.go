@@ -72,8 +72,8 @@ const wayTimeout = 4 * time.Second
 
 // checkWay logs, and passes to blocked, that a firewall between two hosts of the job drops packets to ports other than
 // paiinit's: mpirun would then wait silently for minutes. This is no warning, because a port range of the launcher may
-// be open; the supervisor warns if the launcher really waits. Rank 0 dials the port that the first rank on another host reserves for the job.
-// If packets arrive, the kernel there refuses the connection, which is an answer.
+// be open; the supervisor warns if the launcher really waits. Rank 0 dials the port that the first rank on another host
+// reserves for the job. If packets arrive, the kernel there refuses the connection, which is an answer.
 func (a *agreement) checkWay(ctx context.Context, blocked func(string)) {
 	to, ok := otherHost(a.roster.Members)
 	if !ok {

@@ -115,7 +115,8 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Bool(&s.insecure, "insecure", "no secret: every host that reaches the port can join"),
 		cmdline.Text(&s.keysFile, "authorized-keys", "FILE", "keys of people who may log in from outside", ""),
 		cmdline.Choice(&s.people, "people", "WHERE", "where they may run: job or local", peopleJob, peopleLocal),
-		cmdline.Choice(&s.networkHints, "network-hints", "MODE", "set launchers' network: auto or off", hintsAuto, hintsOff),
+		cmdline.Choice(&s.networkHints, "network-hints", "MODE", "set launchers' network: auto or off",
+			hintsAuto, hintsOff),
 		cmdline.Choice(&s.rdma, "rdma", "MODE", "verbs devices: auto, require or off", rdmaAuto, rdmaRequire, rdmaOff),
 	), cmdline.In(cmdline.End,
 		cmdline.Duration(&s.grace, "grace", "time from SIGTERM to SIGKILL, 0 = none", 8*time.Second, "8s"),
@@ -124,7 +125,8 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
 	), cmdline.In(cmdline.Log,
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text, logfmt or json", "text", "logfmt", "json"),
-		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error", "info", "debug", "warn", "error"),
+		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error",
+			"info", "debug", "warn", "error"),
 		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
 		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
 	))
@@ -234,7 +236,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		EnableBashCompletion: true,
 		ExitErrHandler:       func(*cli.Context, error) {},
 		OnUsageError:         cmdline.OnUsageError,
-		CommandNotFound:      func(c *cli.Context, _ string) { _ = cli.ShowAppHelp(c) },
+		CommandNotFound:      cmdline.ShowHelp,
 		Commands:             commands,
 	}
 	cmdline.SetHelp(app)
