@@ -31,6 +31,7 @@ func TestControl(t *testing.T) {
 	_, err = io.ReadFull(ch, buf)
 	require.NoError(t, err)
 	require.Equal(t, "ping", string(buf))
+	require.Positive(t, ch.(interface{ RoundTrip() time.Duration }).RoundTrip())
 
 	// A command and a second control channel share the connection.
 	other, err := p.Control(testCtx(t), peer.target)

@@ -79,3 +79,19 @@ func TestLoss(t *testing.T) {
 	other := errors.New("other")
 	require.Equal(t, other, l.Explain(other))
 }
+
+func TestRoundTrip(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = ln.Close() }()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	require.NoError(t, err)
+	rtt := tcp.RoundTrip(wrapped{conn})
+	require.Positive(t, rtt)
+	require.Less(t, rtt, time.Minute)
+	require.NoError(t, conn.Close())
+	require.Zero(t, tcp.RoundTrip(conn))
+	a, b := net.Pipe()
+	defer func() { _, _ = a.Close(), b.Close() }()
+	require.Zero(t, tcp.RoundTrip(a))
+}
