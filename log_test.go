@@ -95,10 +95,12 @@ func messageOf(call *ast.CallExpr) ast.Expr {
 	case *ast.Ident:
 		name = f.Name
 	}
-	at := slices.Index([]string{"Info", "Warn", "Error", "routine", "say", "logged", "Log", "logRepeated"}, name)
+	at := slices.Index([]string{"Info", "Warn", "Error", "routine", "say", "logged", "logRepeated", "Log"}, name)
 	switch {
 	case at < 0, len(call.Args) < 2 && name != "Info" && name != "Warn":
 		return nil
+	case name == "logRepeated":
+		return call.Args[1] // after the level
 	case name == "Log" && len(call.Args) >= 3:
 		return call.Args[2] // after the context and the level
 	case name == "logRepeated":
