@@ -103,8 +103,6 @@ func messageOf(call *ast.CallExpr) ast.Expr {
 		return call.Args[1] // after the level
 	case name == "Log" && len(call.Args) >= 3:
 		return call.Args[2] // after the context and the level
-	case name == "logRepeated":
-		return call.Args[1] // after the level
 	case name == "Log", len(call.Args) == 0:
 		return nil
 	}

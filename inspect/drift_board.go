@@ -55,8 +55,8 @@ const (
 	preflightNote = "preflight"
 )
 
-// Put notes what a rank has told: its encoded facts, or the result of its preflight. skew is this container's time of day at the arrival minus the rank's time of
-// day when it sent them.
+// Put notes what a rank has told: its encoded facts, or the result of its preflight. skew is this container's time of
+// day at the arrival minus the rank's time of day when it sent them.
 func (b *Board) Put(id, kind string, encoded []byte, skew time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

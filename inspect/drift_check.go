@@ -92,8 +92,8 @@ func (c *Comparison) Begin(running, gathering context.Context, serve *sync.WaitG
 	}
 }
 
-// tellFacts collects the facts after the launch, or during a long wait, so that they do not delay it. CheckRequire needs
-// them at once.
+// tellFacts collects the facts after the launch, or during a long wait, so that they do not delay it. CheckRequire
+// needs them at once.
 func (c *Comparison) tellFacts(ctx context.Context, s Setup) {
 	if c.Mode != CheckRequire {
 		select {

@@ -74,10 +74,13 @@ func TestCompare(t *testing.T) {
 				r[i].Facts = facts("kernel=5")
 			}
 		})},
-		{"one against one", append(workers("master", 0, 1, 8, "NCCL_ALGO=Ring"), workers("worker", 1, 1, 8, "NCCL_ALGO=Tree")...)},
-		{"a variable that one rank lacks", with(workers("worker", 0, 3, 0, "NCCL_DEBUG=INFO", "libmpi=4"), func(r []Rank) {
-			r[2].Facts = facts()
-		})},
+		{"one against one", slices.Concat(
+			workers("master", 0, 1, 8, "NCCL_ALGO=Ring"), workers("worker", 1, 1, 8, "NCCL_ALGO=Tree"),
+		)},
+		{"a variable that one rank lacks", with(workers("worker", 0, 3, 0, "NCCL_DEBUG=INFO", "libmpi=4"),
+			func(r []Rank) {
+				r[2].Facts = facts()
+			})},
 		{"unknown facts", with(workers("worker", 0, 3, 0, "image=a"), func(r []Rank) { r[1].Facts = nil })},
 		{
 			"a healthy job of many roles", with(slices.Concat(
@@ -155,7 +158,7 @@ func TestCompareProperties(t *testing.T) {
 			names := make(map[string]bool)
 			for i, v := range d.Values {
 				require.NotEmpty(t, v.Names)
-				require.LessOrEqual(t, len(v.Names), len(d.Values[0].Names), "value %d is more frequent than the first", i)
+				require.LessOrEqual(t, len(v.Names), len(d.Values[0].Names), "value %d is more frequent", i)
 				for _, name := range v.Names {
 					require.False(t, names[name], "%s has two values", name)
 					names[name] = true
@@ -195,7 +198,7 @@ func TestEncode(t *testing.T) {
 	require.Equal(t, []Fact{}, decode(Encode(nil)))
 	require.Nil(t, decode([]byte("{}")))
 	require.Nil(t, decode(nil))
-	require.Equal(t, facts("a?=b?"), decode([]byte(`[["a\n","b\u001b"]]`)), "another container must not forge our lines")
+	require.Equal(t, facts("a?=b?"), decode([]byte(`[["a\n","b\u001b"]]`)), "no container forges our lines")
 	var many []Fact
 	for i := range 300 {
 		many = append(many, Fact{fmt.Sprintf("NCCL_%d", i), strings.Repeat("x", maxValue)})
@@ -222,12 +225,16 @@ func TestBoard(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-0", factsNote, Encode(facts("libnccl=2.18")), 0) })
-		time.AfterFunc(200*time.Millisecond, func() { b.Put("worker-1", factsNote, Encode(facts("libnccl=2.16")), 90*time.Second) })
+		time.AfterFunc(200*time.Millisecond, func() {
+			b.Put("worker-1", factsNote, Encode(facts("libnccl=2.16")), 90*time.Second)
+		})
 		require.Equal(t, ranks[2:], b.Await(soon, ranks))
 		require.Equal(t, time.Second, time.Since(begin))
 		require.Equal(t, []string{"libnccl  2.18 on worker-0; 2.16 on worker-1"}, compare())
 
-		time.AfterFunc(100*time.Millisecond, func() { b.Put("worker-2", factsNote, Encode(facts("libnccl=2.18")), -2*time.Second) })
+		time.AfterFunc(100*time.Millisecond, func() {
+			b.Put("worker-2", factsNote, Encode(facts("libnccl=2.18")), -2*time.Second)
+		})
 		require.Empty(t, b.Await(t.Context(), ranks))
 		require.Equal(t, 1100*time.Millisecond, time.Since(begin))
 
@@ -288,7 +295,8 @@ func TestRefuse(t *testing.T) {
 		{CheckRequire, []string{"Ring", "Tree"}, "the ranks differ, and --check is require:\n  " + drifted, false},
 		{CheckRequire, []string{"Ring", "Ring"}, "", false},
 		{
-			CheckRequire, []string{"Ring", ""}, "--check is require, but these ranks have not told their facts within 1s: " +
+			CheckRequire, []string{"Ring", ""}, "--check is require, but these ranks have not told their facts " +
+				"within 1s: " +
 				"worker-1; give every rank the same --check", true,
 		},
 		{CheckRequire, []string{""}, "", false},
@@ -341,7 +349,8 @@ func TestRankZeroWarns(t *testing.T) {
 			require.Equal(t, tt.after, time.Since(begin))
 			rows, absent, err := c.Table()
 			if tt.self != 0 {
-				require.EqualError(t, err, "rank 0 compares the ranks; ask there: paiinit rsh worker-0 paiinit status --drift")
+				require.EqualError(t, err,
+					"rank 0 compares the ranks; ask there: paiinit rsh worker-0 paiinit status --drift")
 			}
 			if tt.log == "" {
 				require.Empty(t, b.String())
@@ -489,10 +498,11 @@ func TestPreflight(t *testing.T) {
 			var serve sync.WaitGroup
 			n := &testNode{}
 			held := c.Hold(ctx, &serve, make(chan []byte))
-			c.Begin(ctx, ctx, &serve, Setup{Node: n, Preflight: func(ctx context.Context, _ time.Duration) (string, []string) {
+			ends := func(ctx context.Context, _ time.Duration) (string, []string) {
 				<-ctx.Done()
 				return "was ended by SIGTERM", nil
-			}})
+			}
+			c.Begin(ctx, ctx, &serve, Setup{Node: n, Preflight: ends})
 			synctest.Wait()
 			cancel()
 			serve.Wait()

@@ -244,7 +244,8 @@ func readUpTo(files fs.FS, name string, n int64) ([]byte, error) {
 func (s Source) variables() (found []Fact) {
 	for _, kv := range s.Environ {
 		name, value, ok := strings.Cut(kv, "=")
-		if ok && isSetting(name) && len(name) <= maxValue && !slices.ContainsFunc(found, func(f Fact) bool { return f.Name == name }) {
+		again := slices.ContainsFunc(found, func(f Fact) bool { return f.Name == name })
+		if ok && isSetting(name) && len(name) <= maxValue && !again {
 			if value == "" {
 				value = "(empty)"
 			}
@@ -270,7 +271,7 @@ func isSetting(name string) bool {
 
 func settingPrefixes() []string {
 	return []string{
-		"NCCL_", "RCCL_", "OMPI_", "PRTE_MCA_", "PMIX_MCA_", "UCX_", "UCC_", "FI_", "I_MPI_", "MPICH_", "MPIR_CVAR_", "MV2_",
-		"GLOO_", "PSM2_", "PSM3_", "HCOLL_", "SHARP_",
+		"NCCL_", "RCCL_", "OMPI_", "PRTE_MCA_", "PMIX_MCA_", "UCX_", "UCC_", "FI_", "I_MPI_", "MPICH_",
+		"MPIR_CVAR_", "MV2_", "GLOO_", "PSM2_", "PSM3_", "HCOLL_", "SHARP_",
 	}
 }

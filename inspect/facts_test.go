@@ -63,11 +63,11 @@ func TestFacts(t *testing.T) {
 			"a container with GPUs",
 			Source{
 				Files: fstest.MapFS{
-					"etc/os-release": file("NAME=\"Ubuntu\"\nPRETTY_NAME=\"Ubuntu 22.04.3 LTS\"\nVERSION_ID=\"22.04\"\n"),
+					"etc/os-release": file("PRETTY_NAME=\"Ubuntu 22.04.3 LTS\"\nVERSION_ID=\"22.04\"\n"),
 					"usr/bin/mpirun": file("ELF"),
 					"app/train.py":   file("print(1)\n"),
 					"app/ds.json":    file("{}"),
-					"proc/driver/nvidia/version": file("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12  Wed\n" +
+					"proc/driver/nvidia/version": file("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.12\n" +
 						"GCC version:  gcc version 12.2.0\n"),
 					"etc/ld.so.cache": file(loaderCache(
 						"libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6",
@@ -84,8 +84,10 @@ func TestFacts(t *testing.T) {
 				},
 				Environ: []string{
 					"PATH=/usr/bin", "LD_LIBRARY_PATH=:relative:/none:/opt/nccl", "NCCL_DEBUG=INFO", "NCCL_DEBUG=WARN",
-					"NCCL_ALGO=", "OMPI_MCA_btl=^openib", "UCX_TLS=rc,cuda", "NCCL_TOKEN=t", "FI_KEY=k", "OMPI_PASSWORD=p",
-					"FI_PROVIDER=a\tb", "UCX_LOG=" + strings.Repeat("x", 100), "OMPI_COMM_WORLD_RANK=1", "NCCL_HOSTID=a",
+					"NCCL_ALGO=", "OMPI_MCA_btl=^openib", "UCX_TLS=rc,cuda", "NCCL_TOKEN=t", "FI_KEY=k",
+					"OMPI_PASSWORD=p",
+					"FI_PROVIDER=a\tb", "UCX_LOG=" + strings.Repeat("x", 100), "OMPI_COMM_WORLD_RANK=1",
+					"NCCL_HOSTID=a",
 					"AWS_SECRET=s", "PAIINIT_SECRET=s",
 				},
 				Program: "/usr/bin/mpirun",

@@ -58,7 +58,9 @@ func valueOf(environ []string, name string) string {
 // packaged returns the paths at which a Python package installs a file. No directory is listed: those of large images
 // have thousands of entries.
 func (s Source) packaged(file string) (candidates []string) {
-	roots := []string{valueOf(s.Environ, "VIRTUAL_ENV"), valueOf(s.Environ, "CONDA_PREFIX"), "/opt/conda", "/usr/local", "/usr"}
+	roots := []string{
+		valueOf(s.Environ, "VIRTUAL_ENV"), valueOf(s.Environ, "CONDA_PREFIX"), "/opt/conda", "/usr/local", "/usr",
+	}
 	for _, root := range roots {
 		if !path.IsAbs(root) {
 			continue

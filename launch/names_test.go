@@ -48,6 +48,7 @@ func isLauncherFile(tree *ast.File) bool {
 var namesAllowed = []struct{ file, text, reason string }{
 	{"envspec/", "", "the variables and files of schedulers have the names that their authors gave them"},
 	{"hostfile/", "", "a dialect of a host list has the name of a launcher: openmpi, hydra, horovod, deepspeed"},
+	{"inspect/", "", "findings name programs for people, and facts are the variables of a launcher"},
 	{"rdma/", "", "findings tell people what a launcher does without the device"},
 	{"early/launches.go", "_RANK", "it imports nothing, so it repeats envspec's list"},
 	{"statedir/", "hostfile.hydra", "the file's name is a promise of docs/commands.md"},
