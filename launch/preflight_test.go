@@ -64,7 +64,8 @@ func TestPreflightEndsWithItsContext(t *testing.T) {
 	ended := make(chan string, 1)
 	go func() {
 		defer func() { _ = w.Close() }()
-		failure, _ := Preflight(ctx, Command{Environ: []string{"PATH=/usr/bin:/bin"}, Stderr: w}, "echo begun; exec sleep 1000", 0)
+		c := Command{Environ: []string{"PATH=/usr/bin:/bin"}, Stderr: w}
+		failure, _ := Preflight(ctx, c, "echo begun; exec sleep 1000", 0)
 		ended <- failure
 	}()
 	_, err = r.Read(make([]byte, 16)) // it runs
