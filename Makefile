@@ -10,7 +10,7 @@ T        ?= 60s
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 # urfave_cli_no_docs leaves out the library's writers of documents: 260 kB, and 0.3 ms of each start.
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags "-s -w -X main.version=$(VERSION)"
-MAXBYTES := 14000000
+MAXBYTES := 15000000
 
 GOLANGCI         := v2.15.0
 GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint

@@ -90,7 +90,7 @@ var imports = map[string]struct {
 	},
 	"joblog": {
 		[]string{"golang.org/x/sys"},
-		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence of theirs",
+		"a record becomes bytes; packages that log get a *slog.Logger, and may import this one for a sentence",
 	},
 	"launch": {
 		[]string{module + "/internal/proc", module + "/joblog", "golang.org/x/sys"},

@@ -15,11 +15,13 @@ func TestSignOfOthers(t *testing.T) {
 		flags   map[string]string
 		want    string
 	}{
-		"nothing":                {environ: []string{"PATH=/bin", "HOSTNAME=a1b2c3"}},
-		"only paiinit's own":     {environ: []string{"PAIINIT_JOB=j", "PAIINIT_SLOTS=2", "PAIINIT_SECRET=s"}},
-		"a pod":                  {environ: []string{"KUBERNETES_SERVICE_HOST=10.96.0.1"}, want: "KUBERNETES_SERVICE_HOST"},
-		"a pod of one":           {environ: []string{"KUBERNETES_SERVICE_HOST=10.96.0.1", "PAIINIT_SIZE=1"}},
-		"a pod of one by flag":   {environ: []string{"KUBERNETES_SERVICE_HOST=h"}, flags: map[string]string{"PAIINIT_SIZE": "1"}},
+		"nothing":            {environ: []string{"PATH=/bin", "HOSTNAME=a1b2c3"}},
+		"only paiinit's own": {environ: []string{"PAIINIT_JOB=j", "PAIINIT_SLOTS=2", "PAIINIT_SECRET=s"}},
+		"a pod":              {environ: []string{"KUBERNETES_SERVICE_HOST=h"}, want: "KUBERNETES_SERVICE_HOST"},
+		"a pod of one":       {environ: []string{"KUBERNETES_SERVICE_HOST=10.96.0.1", "PAIINIT_SIZE=1"}},
+		"a pod of one by flag": {
+			environ: []string{"KUBERNETES_SERVICE_HOST=h"}, flags: map[string]string{"PAIINIT_SIZE": "1"},
+		},
 		"a pod that says so":     {environ: []string{"KUBERNETES_SERVICE_HOST=h", "PAIINIT_SYSTEM=single"}},
 		"half of torch":          {environ: []string{"MASTER_ADDR=worker-0", "WORLD_SIZE=4"}, want: "MASTER_ADDR"},
 		"torch of one":           {environ: []string{"MASTER_ADDR=localhost", "WORLD_SIZE=1"}},
@@ -30,7 +32,8 @@ func TestSignOfOthers(t *testing.T) {
 		"index 0 without a size": {flags: map[string]string{"PAIINIT_INDEX": "0"}, want: "PAIINIT_INDEX"},
 		"an empty variable":      {environ: []string{"PBS_JOBID="}},
 	} {
-		job, err := envspec.Read(t.Context(), envspec.Input{Environ: test.environ, Flags: test.flags, Hostname: "h", CPUs: 1})
+		job, err := envspec.Read(t.Context(),
+			envspec.Input{Environ: test.environ, Flags: test.flags, Hostname: "h", CPUs: 1})
 		require.NoError(t, err, name)
 		require.Equal(t, 1, job.Size, name)
 		require.Equal(t, test.want, job.Sign, name)

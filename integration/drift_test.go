@@ -115,7 +115,8 @@ func TestPreflight(t *testing.T) {
 		return startAll(t, hosts, "echo", "launched")
 	}
 	t.Run("passes", func(t *testing.T) {
-		containers := start(t, `echo "on $PAIINIT_ROLE $PAIINIT_INDEX"; test -z "$PAIINIT_SECRET"; sleep 0.$PAIINIT_INDEX`)
+		containers := start(t,
+			`echo "on $PAIINIT_ROLE $PAIINIT_INDEX"; test -z "$PAIINIT_SECRET"; sleep 0.$PAIINIT_INDEX`)
 		require.Equal(t, same(3, 0), statuses(t, containers))
 		require.Equal(t, "launched\n", stdout(containers[0]))
 		for i, c := range containers {

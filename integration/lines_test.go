@@ -32,7 +32,10 @@ func linesOfLog(c *lab.Container) []string {
 // TestHealthyLog reads the log of healthy jobs in the default format: rank 0 says who it is, that all ranks are
 // present, what it launches and how it ended, and the other ranks all of this but the launch.
 func TestHealthyLog(t *testing.T) {
-	for size, command := range map[int][]string{4: {"mpirun", "python3", allreduce}, 64: {"sh", "-c", "/run/bin/paiinit each true; echo sum"}} {
+	for size, command := range map[int][]string{
+		4:  {"mpirun", "python3", allreduce},
+		64: {"sh", "-c", "/run/bin/paiinit each true; echo sum"},
+	} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), size)
 			for i := range hosts {
@@ -44,7 +47,8 @@ func TestHealthyLog(t *testing.T) {
 			for rank, c := range containers {
 				head := fmt.Sprintf(`^\d\d:\d\d:\d\d worker-%d: `, rank)
 				want := []string{"paiinit devel, job ", fmt.Sprintf("all %d present after ", size),
-					"launching " + regexp.QuoteMeta(strings.Join(command, " ")) + "$", "the job has ended with status 0 after "}
+					"launching " + regexp.QuoteMeta(strings.Join(command, " ")) + "$",
+					"the job has ended with status 0 after "}
 				if rank != 0 {
 					want = append(want[:2], want[3])
 				}
@@ -69,13 +73,16 @@ func TestAloneLog(t *testing.T) {
 		status int
 		want   []string
 	}{
-		"nothing":       {script: "exit 0"},
-		"declared":      {env: map[string]string{"PAIINIT_SIZE": "1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, script: "exit 0"},
+		"nothing": {script: "exit 0"},
+		"declared": {
+			env: map[string]string{"PAIINIT_SIZE": "1", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, script: "exit 0",
+		},
 		"with a secret": {env: map[string]string{"PAIINIT_SECRET": secret}, script: "paiinit status >/dev/null"},
 		"a pod": {
 			env: map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, script: "exit 0",
 			want: []string{
-				`^\d\d:\d\d:\d\d worker-0: warning: this container runs its command alone, although a variable speaks ` +
+				`^\d\d:\d\d:\d\d worker-0: warning: ` +
+					`this container runs its command alone, although a variable speaks ` +
 					`of a job of several \(variable KUBERNETES_SERVICE_HOST\)$`,
 				`^  hint: if that is right, set PAIINIT_SIZE=1`,
 			},

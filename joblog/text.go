@@ -107,7 +107,7 @@ func (s *screen) write(head []byte, message string, attrs []slog.Attr) error {
 func (t Terminal) appendHead(b []byte, at time.Time, name string, level slog.Level) []byte {
 	b = append(at.AppendFormat(append(b, t.code(dim)...), time.TimeOnly), ' ')
 	b = append(append(append(b, name...), ": "...), t.code(plain)...)
-	mark, colour := "", plain
+	var mark, colour string
 	switch {
 	case level >= slog.LevelError:
 		mark, colour = "error:", red

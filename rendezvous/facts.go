@@ -20,8 +20,8 @@ const (
 	maxKinds = 4
 )
 
-// Tell sends a note to rank 0, and replaces an earlier one of that kind. It drops a text of more than 8 KiB. A rank that
-// coordinates the launch keeps its own notes.
+// Tell sends a note to rank 0, and replaces an earlier one of that kind. It drops a text of more than 8 KiB. A rank
+// that coordinates the launch keeps its own notes.
 func (n *Node) Tell(kind string, text []byte) {
 	n.post(func() {
 		if len(text) > maxNote || n.notes[kind] == nil && len(n.notes) >= maxKinds {

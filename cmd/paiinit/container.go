@@ -198,14 +198,13 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 	if c.job.Size == 1 || c.keys == nil || !needed {
 		return 0, err
 	}
-	c.unfit = &rendezvous.Outcome{
-		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command),
-	}
+	unfit := c.failure(err)
+	c.unfit = &unfit
 	if !first { // rank 0 adds the name of this container
 		return c.withdraw(ctx, err)
 	}
 	c.unfit.Reason = c.display() + ": " + c.unfit.Reason
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", unfit.Status, "hint", unfit.Next)
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}
@@ -218,9 +217,8 @@ const notifyTimeout = 5 * time.Second
 
 // giveUp ends the job, which was not launched, on all connected ranks.
 func (c *container) giveUp(err error) (int, error) {
-	o := rendezvous.Outcome{
-		Status: statusOf(err), Reason: err.Error(), After: c.elapsed(), Next: hint(err, "run", c.settings.command),
-	}
+	o := c.failure(err)
+	o.After = c.elapsed()
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
 	if is[*stoppedError](err) {

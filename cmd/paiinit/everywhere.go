@@ -42,8 +42,8 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	end := make(chan rendezvous.End, 1)
 	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
-		o := rendezvous.Outcome{Status: statusOf(err), Reason: fmt.Sprintf("rank %d's command: %v", self.Rank, err)}
-		o.Next = hint(err, "run", c.settings.command)
+		o := c.failure(err)
+		o.Reason = fmt.Sprintf("rank %d's command: %v", self.Rank, err)
 		end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now()}
 	}
 	cmd, pass, err := a.jobCommand(launch.TaskEnvironment(a.tasks()))
@@ -239,7 +239,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	c.log.Error(err.Error(), "phase", "identify", "status", statusOf(err), "hint", hint(err, "run", c.settings.command))
+	c.log.Error(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
 	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it

@@ -48,7 +48,7 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
 	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
-		return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
+		return c.failure(err)
 	}
 	cmd.Started = func() {
 		c.node.Launched()
@@ -115,7 +115,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	}
 	o.Next = c.nextAfter(o, ooms)
 	if err != nil {
-		o = rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", c.settings.command)}
+		o = c.failure(err)
 	}
 	c.log.Debug("the command has ended", "phase", "wait",
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())

@@ -224,7 +224,7 @@ func (id *identity) sayPortTaken(ctx context.Context, instead int) {
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
-	c.checks = inspect.NewComparison(c.compare, c.settings.preflight, c.log)
+	c.checks = inspect.NewComparison(c.compare, c.preflight, c.log)
 	cfg := rendezvous.Config{
 		Status: rendezvous.Statuses{Retry: statusRetry, Conflict: statusConfig},
 		Self: rendezvous.Record{

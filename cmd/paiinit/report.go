@@ -52,8 +52,8 @@ func pageOf(told *localapi.Timeline, s *localapi.Status) *timeline.Page {
 	}
 	for _, r := range s.Ranks {
 		p.States = append(p.States, timeline.State{
-			Rank: r.Rank, Name: rendezvous.Display(r.Name, r.Alias), Address: r.Address(), State: string(r.State), Reason: r.Reason,
-			Equipment: r.Equipment(),
+			Rank: r.Rank, Name: rendezvous.Display(r.Name, r.Alias), Address: r.Address(), State: string(r.State),
+			Reason: r.Reason, Equipment: r.Equipment(),
 		})
 	}
 	return p

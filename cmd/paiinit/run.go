@@ -137,6 +137,11 @@ func statusOf(err error) int {
 	return statusUnmendable
 }
 
+// failure returns the outcome of a job that an error ends.
+func (s *settings) failure(err error) rendezvous.Outcome {
+	return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", s.command)}
+}
+
 // hint returns what a person can do about an error of a command of this program; command is COMMAND, if there is one.
 func hint(err error, asked string, command []string) string {
 	var (

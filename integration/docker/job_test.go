@@ -117,7 +117,8 @@ func (j *job) start(t *testing.T, n, size int, flags []string, command ...string
 			"--network-alias", j.host(rank), "--name", fmt.Sprintf("%s-%d", j.name, rank),
 			"--label", "paiinit-test=yes", "--entrypoint", "paiinit",
 			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro",
-			"--env", "PAIINIT_LOG_FORMAT=logfmt", "--env", "PAIINIT_LOG_LEVEL=debug", "--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","),
+			"--env", "PAIINIT_LOG_FORMAT=logfmt", "--env", "PAIINIT_LOG_LEVEL=debug",
+			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","),
 			"--env", fmt.Sprintf("PAIINIT_RANK=%d", rank), "--env", fmt.Sprintf("PAIINIT_SLOTS=%d", j.slots)}
 		args = append(args, j.options...)
 		for _, e := range j.env {
