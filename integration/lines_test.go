@@ -48,7 +48,7 @@ func TestHealthyLog(t *testing.T) {
 				head := fmt.Sprintf(`^\d\d:\d\d:\d\d worker-%d: `, rank)
 				want := []string{"paiinit devel, job ", fmt.Sprintf("all %d present after ", size),
 					"launching " + regexp.QuoteMeta(strings.Join(command, " ")) + "$",
-					"the job has ended with status 0 after "}
+					"the job has ended, status 0, after "}
 				if rank != 0 {
 					want = append(want[:2], want[3])
 				}
@@ -81,7 +81,7 @@ func TestAloneLog(t *testing.T) {
 		"a pod": {
 			env: map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, script: "exit 0",
 			want: []string{
-				`^\d\d:\d\d:\d\d worker-0: warning: ` +
+				`^\d\d:\d\d:\d\d (node-0 \(worker-0\)|worker-0): warning: ` +
 					`this container runs its command alone, although a variable speaks ` +
 					`of a job of several \(variable KUBERNETES_SERVICE_HOST\)$`,
 				`^  hint: if that is right, set PAIINIT_SIZE=1`,

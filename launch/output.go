@@ -7,6 +7,7 @@ type output struct {
 	lines    int
 	err, out *tail // nil = the command writes to the file itself
 	shared   bool  // both streams go to the same pipe, and err copies both in order
+	same     bool  // both streams go to the same file
 	file     *os.File
 	since    int64 // the size of file when the command was started
 }
@@ -19,7 +20,8 @@ func newOutput(c Command, files []*os.File) (*output, error) {
 		return o, nil
 	}
 	stdout, stderr := files[1], files[2]
-	o.shared = isPipe(stdout) && sameFile(stdout, stderr)
+	o.same = sameFile(stdout, stderr)
+	o.shared = isPipe(stdout) && o.same
 	var err error
 	if o.err, err = newTail(stderr, o.shared, c.TailLines, c.TailHosts); err != nil {
 		return nil, err
@@ -73,6 +75,9 @@ func (o *output) describe(r *Result) {
 	}
 	l := o.err.lastLines(stdout, o.lines)
 	r.Tail, r.OwnTail, r.Stdout, r.Blame = l.stderr, l.own, l.stdout, l.blame
+	if o.same {
+		r.Stdout = nil // it repeats stderr
+	}
 	for _, t := range []*tail{o.err, o.out} {
 		if t != nil {
 			t.mu.Lock()

@@ -59,7 +59,7 @@ func (c *coordinator) onNote(t *target, m message) {
 		c.n.cfg.Noted(t.key, m.Name, m.Text, time.Since(m.Now))
 	}
 	t.preflight = t.preflight || m.Name == Preflight
-	if m.Name == Facts {
+	if m.Name == Facts && t.rec != nil { // a rank that cannot take part has none
 		t.noted = t.rec.Nonce
 		c.tryPrepare()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"slices"
@@ -46,7 +47,8 @@ type container struct {
 	timings   sync.Map // phase: seconds from begin to its end
 }
 
-func newContainer(s settings, agent pid1.Agent) *container {
+// newContainer returns this container before it knows its name.
+func newContainer(s settings, agent pid1.Agent, log *slog.Logger) *container {
 	// A forwarded PAIINIT_AGENT names another paiinit. The command gets ours.
 	agent.Environ = slices.DeleteFunc(slices.Clone(agent.Environ), func(kv string) bool {
 		return strings.HasPrefix(kv, "PAIINIT_AGENT=")
@@ -54,7 +56,7 @@ func newContainer(s settings, agent pid1.Agent) *container {
 	return &container{
 		identity: identity{
 			settings: s, agent: agent, begin: time.Now(), first: os.Getppid(),
-			log: s.unnamed,
+			log: log,
 		},
 		signals: signals.Watch(agent.Signals, early.IsTerminal(int(os.Stdin.Fd()))),
 	}
@@ -204,7 +206,7 @@ func (c *container) dismiss(ctx context.Context, err error) (int, error) {
 		return c.withdraw(ctx, err)
 	}
 	c.unfit.Reason = c.display() + ": " + c.unfit.Reason
-	c.log.Error(err.Error(), "phase", "identify", "status", unfit.Status, "hint", unfit.Next)
+	c.log.Debug(err.Error(), "phase", "identify", "status", unfit.Status, "hint", unfit.Next)
 	if lerr := c.listen(ctx); lerr != nil {
 		return statusOf(err), lerr
 	}

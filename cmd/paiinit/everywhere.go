@@ -239,7 +239,7 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	}
 	ctx, end := c.untilStopped(ctx)
 	defer end()
-	c.log.Error(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
+	c.log.Debug(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
 	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it

@@ -52,8 +52,7 @@ func start(words, environ []string) int {
 }
 
 // launchJob runs a launch from beginning to end and returns the exit status of the container.
-func launchJob(ctx context.Context, s settings, agent pid1.Agent) (status int, err error) {
-	c := newContainer(s, agent)
+func launchJob(ctx context.Context, c *container) (status int, err error) {
 	defer c.close()
 	defer answers{c}.leaveReport()
 

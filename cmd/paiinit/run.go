@@ -36,6 +36,7 @@ const (
 func run(args []string, agent pid1.Agent) int {
 	status, begin := 0, time.Now()
 	var s settings
+	var c *container // nil = the command line is wrong
 	stderr := stderrlog.New(os.Stderr)
 	defer stderr.Close()
 	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
@@ -43,9 +44,10 @@ func run(args []string, agent pid1.Agent) int {
 		if len(args) == 1 && isSingle(ctx, agent.Environ) {
 			return &bareError{}
 		}
-		s.stderr, s.unnamed = stderr, stderr.Logger(s.logTo(agent.Environ))
+		s.stderr = stderr
+		c = newContainer(s, agent, stderr.Logger(s.logTo(agent.Environ)))
 		var err error
-		status, err = launchJob(ctx, s, agent)
+		status, err = launchJob(ctx, c)
 		return err
 	}).RunContext(context.Background(), runArgs(args))
 	if err == nil {
@@ -54,10 +56,12 @@ func run(args []string, agent pid1.Agent) int {
 	if status == 0 {
 		status = statusOf(err)
 	}
-	log := cmp.Or(s.unnamed, slog.New(slog.DiscardHandler))
-	o := rendezvous.Outcome{
-		Status: status, Reason: err.Error(), Next: hint(err, "run", s.command), After: time.Since(begin),
+	log := slog.New(slog.DiscardHandler)
+	if c != nil {
+		log = c.log
 	}
+	o := s.failure(err)
+	o.Status, o.After = status, time.Since(begin)
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		o = ended.Outcome
 		o.After = cmp.Or(o.After, time.Since(begin))
@@ -71,7 +75,7 @@ func run(args []string, agent pid1.Agent) int {
 	switch {
 	case is[*bareError](err):
 		_, _ = stderr.Write([]byte(cmdline.Bare))
-	case s.stderr == nil || typo: // a person is typing
+	case c == nil || typo: // a person is typing
 		complainOf(err, "run", s.command)
 	case is[*usageError](err) || beside: // no job has failed
 		log.Error(err.Error(), "phase", "exit", "status", status, "hint", o.Next)

@@ -54,7 +54,6 @@ type settings struct {
 	logFormat string
 	logLevel  slog.Level
 	stderr    *stderrlog.Log
-	unnamed   *slog.Logger // the log before this container knows its name; nil = the command line is wrong
 }
 
 // loginSettings say who may log in to this container, and with which keys.
