@@ -147,7 +147,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	c := start(t, d, script("busybox dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?"))
 	assert.Equal(t, 137, c.wait())
-	assert.Contains(t, c.stderr.String(), "the kernel killed a process for lack of memory")
+	assert.Contains(t, c.stderr.String(), "out of memory, 1 kill in its cgroup")
 }
 
 // TestDockerStop runs docker stop with its default timeout of 10 s and paiinit's default grace.
