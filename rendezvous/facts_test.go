@@ -91,9 +91,10 @@ func TestTheLaunchWaitsForFacts(t *testing.T) {
 					cfg := w.config(i, len(tt.tell))
 					cfg.NoteWait = time.Second // counts on rank 0
 					cfg.Verify = func(Roster) *Outcome { verified++; return nil }
-					nodes = append(nodes, w.start(cfg))
+					n := w.start(cfg)
+					nodes = append(nodes, n)
 					if after >= 0 {
-						time.AfterFunc(after, func() { nodes[i].Tell(Facts, []byte("f")) })
+						time.AfterFunc(after, func() { n.Tell(Facts, []byte("f")) })
 					}
 				}
 				begin := time.Now()
