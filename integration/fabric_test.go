@@ -188,7 +188,8 @@ func TestLateFabric(t *testing.T) {
 		containers, _ := start(t, "--timeout", "1s")
 		require.Equal(t, same(2, 75), statuses(t, containers))
 		for _, c := range containers {
-			require.Contains(t, stderr(c), "1 of 2 ranks are present; missing: worker-1: it is present, but still examines its devices")
+			require.Contains(t, stderr(c),
+				"1 of 2 ranks are present; missing: worker-1: it is present, but still examines its devices")
 			require.Empty(t, stdout(c))
 		}
 	})
