@@ -142,7 +142,7 @@ func (c *choice) Set(word string) error {
 	return nil
 }
 
-// OnUsageError turns the library's error about a flag into one that says what is accepted, or which flag was probably
+// OnUsageError turns the library's error about a flag into an error that says what is accepted, or which flag was probably
 // meant. Package flag has no error types for it, only text.
 func OnUsageError(c *cli.Context, err error, _ bool) error {
 	text := err.Error()

@@ -12,7 +12,7 @@ import (
 )
 
 // Names of containers for people: kubectl and docker know a container by its own name, not by role and index. Compose
-// counts containers from 1 and paiinit from 0, so "worker-2" alone could send somebody to the wrong container.
+// counts containers from 1 and paiinit from 0, so "worker-2" alone could name the wrong container.
 
 // nameContainers sets the names of this container and of its peers.
 func nameContainers(r *reader, job *Job) {

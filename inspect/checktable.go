@@ -78,7 +78,7 @@ func (r Result) WriteTable(out io.Writer) error {
 	return err
 }
 
-// summary counts the findings, and names those that are not OK.
+// summary counts the findings, and names every finding that is not OK.
 func (r Result) summary() string {
 	text := ""
 	for _, severity := range []Severity{SeverityFail, SeverityWarn} {

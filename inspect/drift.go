@@ -154,7 +154,7 @@ func (v Value) ranks(first bool) string {
 // maxRuns bounds how many groups of names a line lists.
 const maxRuns = 12
 
-// foldNames lists names. From foldFrom names on, those that end in a number are written like worker-[0-3,7].
+// foldNames lists names. From foldFrom names on, it writes numbered names like worker-[0-3,7].
 func foldNames(names []string) string {
 	if len(names) < foldFrom {
 		return strings.Join(names, ", ")

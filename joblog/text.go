@@ -162,7 +162,7 @@ func sentenceOf(message string, attrs []slog.Attr) (first string, rest []string)
 	return first, rest
 }
 
-// valueText returns a value as people read it, and "" for one that says nothing.
+// valueText returns a value as people read it, and "" for a value that says nothing.
 func valueText(v slog.Value) string {
 	switch v.Kind() {
 	case slog.KindDuration:

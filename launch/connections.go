@@ -14,7 +14,7 @@ import (
 // Connections are the TCP connections of processes in this container with other hosts.
 type Connections struct {
 	Known     bool  // the files of at least one of the processes could be read
-	Open      int   // those that are established
+	Open      int   // established connections
 	Listening []int // ports at which the processes wait for further ones
 }
 

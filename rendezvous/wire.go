@@ -87,7 +87,7 @@ const (
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
-	inquiry  // a rank asks for all ranks, or, with Name, for those that are absent at a barrier, or for Times: Call
+	inquiry  // a rank asks for all ranks, or, with Name, for the ranks that are absent at a barrier, or for Times: Call
 	answer   // rank 0: Call, and Ranks with Now and Deadline, or Times with Now, or Missing
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name

@@ -18,7 +18,7 @@ const (
 )
 
 // WriteText writes the timeline for a terminal of 80 columns: the critical path, then a bar for each rank, the slowest
-// first. Of many ranks it folds those that came early.
+// first. Of many ranks it folds the early ranks.
 func (t *Timeline) WriteText(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(t.headline() + "\n")
@@ -103,7 +103,7 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	fmt.Fprintf(b, "%-*s  START   READY   %s%s%s\n", names, "RANK", left, strings.Repeat(" ", gap), right)
 	said := ""
 	if s := t.Critical(); len(folded) == 0 && s == t.missing() && len(ranks) > 0 {
-		said = ranks[0].Reason // the only one that is missing
+		said = ranks[0].Reason // no other rank is missing
 	}
 	for _, r := range ranks {
 		name := cut(clean(r.Name), names)
@@ -137,7 +137,7 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	b.WriteString("  S session\n")
 }
 
-// split returns the ranks that are listed, and those that are folded into one line: the slowest, as many that failed,
+// split returns the ranks that are listed, and the ranks that are folded into one line: the slowest, as many that failed,
 // and rank 0 are listed.
 func split(all []*Rank) (listed, folded []*Rank) {
 	count := map[bool]int{}
@@ -151,7 +151,7 @@ func split(all []*Rank) (listed, folded []*Rank) {
 	return listed, folded
 }
 
-// after returns the time from the origin to an event, "-" for one that is not known.
+// after returns the time from the origin to an event, "-" for an unknown event.
 func (t *Timeline) after(at time.Time) string {
 	if at.IsZero() {
 		return "-"
