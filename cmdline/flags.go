@@ -142,8 +142,8 @@ func (c *choice) Set(word string) error {
 	return nil
 }
 
-// OnUsageError turns the library's error about a flag into an error that says what is accepted, or which flag was probably
-// meant. Package flag has no error types for it, only text.
+// OnUsageError turns the library's error about a flag into an error that says what is accepted, or which flag was
+// probably meant. Package flag has no error types for it, only text.
 func OnUsageError(c *cli.Context, err error, _ bool) error {
 	text := err.Error()
 	for _, format := range []string{"invalid value %q for flag -%s", "invalid boolean value %q for -%s"} {

@@ -137,8 +137,8 @@ func (t *Timeline) writeBars(b *strings.Builder) {
 	b.WriteString("  S session\n")
 }
 
-// split returns the ranks that are listed, and the ranks that are folded into one line: the slowest, as many that failed,
-// and rank 0 are listed.
+// split returns the ranks that are listed, and the ranks that are folded into one line: the slowest, as many that
+// failed, and rank 0 are listed.
 func split(all []*Rank) (listed, folded []*Rank) {
 	count := map[bool]int{}
 	for _, r := range all {

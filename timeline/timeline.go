@@ -182,8 +182,8 @@ func (t *Timeline) missing() string {
 	return fmt.Sprintf("%d are missing, such as %s: %s", count, first.Name, first.Reason)
 }
 
-// slowestFirst returns the ranks in the order in which a reader should see them: missing, lost, then the ranks that came
-// last.
+// slowestFirst returns the ranks in the order in which a reader should see them: missing, lost, then the ranks that
+// came last.
 func (t *Timeline) slowestFirst() []*Rank {
 	all := make([]*Rank, len(t.Ranks))
 	for i := range t.Ranks {
