@@ -31,7 +31,7 @@ func TestBlame(t *testing.T) {
 			_, err = fmt.Sscan(string(a.Comment), &program, &status)
 			require.NoError(t, err)
 			tl := tailOfBytes(t, 20, a.Files[1].Data)
-			l := tl.lastLines(splitLines(a.Files[0].Data, false), 20)
+			l := tl.lastLines(splitLines(a.Files[0].Data, false), 20, true)
 			scene := Scene{Place: "worker-0 (10.0.0.5)", Find: func(host string) string {
 				return strings.NewReplacer("worker-2", "worker-2 (10.0.0.7)").Replace(host)
 			}}

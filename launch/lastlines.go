@@ -51,14 +51,17 @@ type lastLines struct {
 
 // lastLines chooses the lines that tell most about a failure: those of the process that the launcher blames, if lines
 // are marked, else the last ones, preceded by lines of the process that failed first if others have pushed these out.
-// stdout is nil if it is not known.
-func (t *tail) lastLines(stdout []string, most int) (l lastLines) {
+// stdout is nil if it is not known. Only the lines of a command that failed are searched for what launchers report: this
+// takes 1 ms.
+func (t *tail) lastLines(stdout []string, most int, failed bool) (l lastLines) {
 	if t == nil {
 		return l
 	}
 	all := t.last()
 	errs, outs := t.unmarked(texts(all)), t.unmarked(stdout)
-	l.blame = readBlame(errs.printed, outs.printed)
+	if failed {
+		l.blame = readBlame(errs.printed, outs.printed)
+	}
 	if r := t.named(l.blame); r != nil {
 		one := t.unmarked(texts(r.lines))
 		_ = readBlame(one.printed) // claims lines

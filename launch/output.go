@@ -73,7 +73,7 @@ func (o *output) describe(r *Result) {
 		b := fileEnd(o.file, o.since)
 		stdout = splitLines(b, len(b) == recentBytes)
 	}
-	l := o.err.lastLines(stdout, o.lines)
+	l := o.err.lastLines(stdout, o.lines, r.Status() != 0)
 	r.Tail, r.OwnTail, r.Stdout, r.Blame = l.stderr, l.own, l.stdout, l.blame
 	if o.same {
 		r.Stdout = nil // it repeats stderr

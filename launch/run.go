@@ -57,11 +57,11 @@ type Result struct {
 	At        time.Time // when the command itself ended; the processes that it left behind may end later
 	// Tail holds the last lines of stderr without line ends, at most TailLines. If a launcher marks which process wrote
 	// a line, up to as many lines of the process that failed first come before them, or, with OwnTail, these alone. The
-	// lines that a launcher writes about every failure are left out.
+	// lines that a launcher writes about every failure are left out if Status is not 0.
 	Tail    []string
 	OwnTail bool
 	Stdout  []string // the same for stdout, if it is a pipe or a regular file
-	Blame   Blame    // what a launcher reported about the failure
+	Blame   Blame    // what a launcher reported about the failure; zero if Status is 0
 	// Unread is the number of bytes at the end of stderr and stdout that were dropped, because no reader took them
 	// within a moment after the end; those of stdout only after a signal.
 	Unread int
@@ -138,8 +138,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		stop = closedSignals()
 	}
 	o.finish(stop)
-	o.describe(&r)
 	if err != nil {
+		o.describe(&r)
 		return r, fmt.Errorf("waiting for %q: %w", c.Path, err)
 	}
 	if ws := state.Sys().(syscall.WaitStatus); ws.Signaled() {
@@ -147,6 +147,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	} else {
 		r.Code = ws.ExitStatus()
 	}
+	o.describe(&r)
 	return r, nil
 }
 

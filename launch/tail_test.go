@@ -41,7 +41,7 @@ func TestOrigin(t *testing.T) {
 // tailOf returns the last lines of a command that writes these lines to stderr.
 func tailOf(t *testing.T, most int, lines []string) []string {
 	t.Helper()
-	return tailOfBytes(t, most, []byte(strings.Join(lines, "\n")+"\n")).lastLines(nil, most).stderr
+	return tailOfBytes(t, most, []byte(strings.Join(lines, "\n")+"\n")).lastLines(nil, most, true).stderr
 }
 
 // A user looks for the rank's own traceback, but horovodrun --gloo ends with a longer one of its own.
