@@ -161,7 +161,7 @@ func TestLauncherBehindClosedPorts(t *testing.T) {
 func TestPinnedPorts(t *testing.T) {
 	requireFirewall(t)
 	ranks := map[string]string{"OMPI_MCA_btl_tcp_port_min_v4": "22000", "OMPI_MCA_btl_tcp_port_range_v4": "1000"}
-	const kernel = "21000 22999" // for what asks the kernel for a port: not Open MPI's ranks, which count from 1024
+	const kernel = "33000 34999" // for what asks the kernel for a port: not Open MPI's ranks, which count from 1024
 	for name, tt := range map[string]struct {
 		env     map[string]string
 		daemons string // another variable
@@ -191,7 +191,7 @@ func TestPinnedPorts(t *testing.T) {
 					run(t, hosts[i], "/bin/sh", "-c", "echo "+tt.sysctl+" >/proc/sys/net/ipv4/ip_local_port_range")
 				}
 				closeHost(t, hosts[i], "add rule inet f in th dport 12345 accept",
-					"add rule inet f in tcp dport 21000-22999 accept")
+					"add rule inet f in tcp dport { 21000-22999, 33000-34999 } accept")
 			}
 			containers := startAll(t, hosts, tt.command...)
 			require.Equal(t, same(3, 0), statuses(t, containers))
