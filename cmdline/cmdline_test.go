@@ -2,6 +2,7 @@ package cmdline
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -169,7 +170,7 @@ func TestHelp(t *testing.T) {
 		{Name: "hidden", Hidden: true},
 		{Name: "own", Usage: "has its own help", CustomHelpTemplate: "own help"},
 	}}
-	SetHelp(app)
+	setHelp(app)
 	require.Equal(t, `paiinit run: a long text a long text a long text a long text a long text a long
              text a long text ends
 
@@ -201,4 +202,20 @@ Flags of run:
   End       `+`
   Log       --so-loud --wait TIME
 `)
+}
+
+func TestRunSetsTheHelpOnlyWhereItIsAskedFor(t *testing.T) {
+	for line, want := range map[string]bool{
+		"paiinit": false, "paiinit run help": false, "paiinit run mpirun -host h": false,
+		"paiinit --help": true, "paiinit run -h": true, "paiinit run -help=true": true, "paiinit nothing": true,
+	} {
+		app := &cli.App{
+			Writer: io.Discard, HideHelp: true, Flags: []cli.Flag{Help()}, CommandNotFound: ShowHelp,
+			Commands: []*cli.Command{{
+				Name: "run", HideHelp: true, Flags: []cli.Flag{Help()}, Action: func(*cli.Context) error { return nil },
+			}},
+		}
+		require.NoError(t, Run(t.Context(), app, strings.Fields(line)), line)
+		require.Equal(t, want, app.CustomAppHelpTemplate != "", line)
+	}
 }

@@ -100,7 +100,7 @@ func Hidden(flags []cli.Flag) []cli.Flag {
 	return flags
 }
 
-// valued puts the word that stands for a flag's value before its help, as SetHelp expects it.
+// valued puts the word that stands for a flag's value before its help, as the help expects it.
 func valued(value, usage string) string { return "`" + value + "`: " + usage }
 
 // SetTwins sets each of the flags that the command line does not give to the value of its environment twin.

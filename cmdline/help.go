@@ -2,7 +2,9 @@ package cmdline
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -75,9 +77,23 @@ func In(group string, flags ...cli.Flag) []cli.Flag {
 // Examples returns the part of a description that shows how a command is called.
 func Examples(lines ...string) string { return "Examples:\n  " + strings.Join(lines, "\n  ") }
 
-// SetHelp sets the help of the program and of each command that has none. The help of the program shows the groups of
+// Run runs app with a command line. It writes the help only for a command line that may show it: this takes 1 ms, a
+// fifth of the time that a command such as version takes.
+func Run(ctx context.Context, app *cli.App, args []string) error {
+	if slices.ContainsFunc(args, asksForHelp) {
+		setHelp(app)
+	}
+	return app.RunContext(ctx, args)
+}
+
+func asksForHelp(word string) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	return name != word && (name == "h" || name == "help")
+}
+
+// setHelp sets the help of the program and of each command that has none. The help of the program shows the groups of
 // the flags of run; the library's own help is wider than a terminal.
-func SetHelp(app *cli.App) {
+func setHelp(app *cli.App) {
 	var p page
 	p.add("%s%s\n\nCommands:\n", intro, RunExamples())
 	for _, c := range app.Commands {
@@ -100,6 +116,7 @@ func SetHelp(app *cli.App) {
 
 // ShowHelp prints the help of a command that was given words with --help, else that of the program.
 func ShowHelp(c *cli.Context, _ string) {
+	setHelp(c.App)
 	if c.Command.CustomHelpTemplate == "" {
 		_ = cli.ShowAppHelp(c) // it never fails
 		return

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func ask(args, environ []string) int {
 	default:
 		args = append(args[:2:2], cmdline.FlagsFirst(app.Command(command).Flags, args[2:])...)
 	}
-	err := app.Run(args)
+	err := cmdline.Run(context.Background(), app, args)
 	if err == nil {
 		return 0
 	}

@@ -39,7 +39,7 @@ func run(args []string, agent pid1.Agent) int {
 	var c *container // nil = the command line is wrong
 	stderr := stderrlog.New(os.Stderr)
 	defer stderr.Close()
-	err := newApp(agent.Environ, func(ctx context.Context, got settings) error {
+	app := newApp(agent.Environ, func(ctx context.Context, got settings) error {
 		s = got
 		if len(args) == 1 && isSingle(ctx, agent.Environ) {
 			return &bareError{}
@@ -49,7 +49,8 @@ func run(args []string, agent pid1.Agent) int {
 		var err error
 		status, err = launchJob(ctx, c)
 		return err
-	}).RunContext(context.Background(), runArgs(args))
+	})
+	err := cmdline.Run(context.Background(), app, runArgs(args))
 	if err == nil {
 		return status
 	}
@@ -199,7 +200,7 @@ func didYouMean(word string) string {
 func passThrough(args, environ []string) int {
 	var s settings
 	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
-	if err := app.Run(runArgs(args)); err != nil {
+	if err := cmdline.Run(context.Background(), app, runArgs(args)); err != nil {
 		complainOf(err, "run", nil)
 		return statusOf(err)
 	}

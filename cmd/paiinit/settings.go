@@ -228,7 +228,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 			}
 		}
 	}
-	app := &cli.App{
+	return &cli.App{
 		Name:                 "paiinit",
 		HideHelp:             true,
 		Flags:                []cli.Flag{cmdline.Help()},
@@ -238,6 +238,4 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		CommandNotFound:      cmdline.ShowHelp,
 		Commands:             commands,
 	}
-	cmdline.SetHelp(app)
-	return app
 }
