@@ -2,7 +2,6 @@ package paiinit_test
 
 import (
 	"crypto/rand"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -16,8 +15,6 @@ import (
 	"strings"
 	"testing"
 )
-
-var updateDocs = flag.Bool("update-docs", false, "write what the transcripts of the pages print today into them")
 
 // pages returns README.md, CONTRIBUTING.md and the pages of docs.
 func pages(t *testing.T) map[string]string {
@@ -129,32 +126,6 @@ func TestDocTests(t *testing.T) {
 	}
 }
 
-// TestSecurityClaims asserts that every row of the tables of docs/security.md, and every item of its lists, names a
-// test, except in the sections about what is not protected.
-func TestSecurityClaims(t *testing.T) {
-	text, err := os.ReadFile("docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := regexp.MustCompile("`[a-z0-9/]*\\.?Test[A-Z]")
-	claims, section := 0, ""
-	for line := range strings.Lines(string(text)) {
-		switch {
-		case strings.HasPrefix(line, "## "):
-			section = line
-		case strings.Contains(section, "not protected"), strings.HasPrefix(line, "|---"):
-		case strings.HasPrefix(line, "| ") && !strings.HasSuffix(line, "| test |\n"), strings.HasPrefix(line, "- "):
-			claims++
-			if !named.MatchString(line) {
-				t.Errorf("a claim without a test: %s", line)
-			}
-		}
-	}
-	if claims == 0 {
-		t.Error("docs/security.md has no claims")
-	}
-}
-
 // A block is a fenced block of a page, with the comment on the line above.
 type block struct {
 	page, language, text string
@@ -190,7 +161,6 @@ func shellBlocks(page, text string) []block {
 //
 //	<!-- run -->                  with sh -e, in an empty directory; it must end with 0
 //	<!-- run: in a job -->        the same, as the command of rank 0 in a job of three containers
-//	<!-- run: transcript -->      each line that begins with "$ " is run, and must print the lines below it
 //	<!-- example: REASON -->      it is not run
 //
 // A block without a comment is an error: say why it cannot be run.
@@ -209,7 +179,7 @@ func TestDocCommands(t *testing.T) {
 			name := fmt.Sprintf("%s:%d", page, b.line)
 			_, why, _ := strings.Cut(b.marker, ": ")
 			switch {
-			case b.marker == "run", b.marker == "run: in a job", b.marker == "run: transcript":
+			case b.marker == "run", b.marker == "run: in a job":
 				runs++
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
@@ -239,8 +209,6 @@ func (b block) run(t *testing.T, bin string) {
 		}
 	case "run: in a job":
 		b.runInJob(t, bin, work, environ)
-	case "run: transcript":
-		b.compare(t, work, environ)
 	}
 }
 
@@ -295,42 +263,4 @@ func freePorts(t *testing.T, n int) []int {
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports
-}
-
-// compare runs the commands of a transcript and compares what they print, apart from times, durations, ports of this
-// machine and fingerprints. All commands of a transcript share one shell.
-func (b block) compare(t *testing.T, work string, environ []string) {
-	var script strings.Builder
-	var want []string
-	for line := range strings.Lines(b.text) {
-		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			script.WriteString(command)
-			continue
-		}
-		if strings.HasPrefix(line, "> ") {
-			script.WriteString(line[2:])
-			continue
-		}
-		want = append(want, line)
-	}
-	got, err := shell(t, work, environ, strings.ReplaceAll("exec 2>&1\n"+script.String(), "-e\n", "\n"))
-	if err != nil {
-		t.Errorf("%v\n%s", err, got)
-	}
-	if canonical(got) != canonical(strings.Join(want, "")) {
-		t.Errorf("%s:%d prints today:\n%s", b.page, b.line, got)
-	}
-}
-
-// canonical replaces what differs between two runs.
-func canonical(text string) string {
-	for _, r := range [][2]string{
-		{`(?m)^\d\d:\d\d:\d\d `, "TIME "},
-		{`fingerprint [0-9a-f]{8}`, "fingerprint F"},
-		{`\b\d+(\.\d+)?( ?(ms|s|m\d+s))\b`, "DURATION"},
-		{`(?m) +$`, ""},
-	} {
-		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
-	}
-	return text
 }
