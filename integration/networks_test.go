@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -155,6 +156,58 @@ func TestLauncherBehindClosedPorts(t *testing.T) {
 	}
 }
 
+// TestPinnedPorts runs the settings of docs/ports.md: firewalls accept paiinit's port and one range, and each launcher
+// is told that range. Without the settings the same firewalls stop the job (TestLauncherBehindClosedPorts).
+func TestPinnedPorts(t *testing.T) {
+	requireFirewall(t)
+	ranks := map[string]string{"OMPI_MCA_btl_tcp_port_min_v4": "22000", "OMPI_MCA_btl_tcp_port_range_v4": "1000"}
+	const kernel = "33000 34999" // for what asks the kernel for a port: not Open MPI's ranks, which count from 1024
+	for name, tt := range map[string]struct {
+		env     map[string]string
+		daemons string // another variable
+		sysctl  string
+		command []string
+	}{
+		"openmpi": {
+			env: ranks, daemons: "OMPI_MCA_oob_tcp_dynamic_ipv4_ports=21000-21999",
+			command: []string{"mpirun", "python3", allreduce},
+		},
+		"mpich": {
+			daemons: "MPIEXEC_PORT_RANGE=21000:21999", command: []string{"mpiexec.hydra", "true"},
+		},
+		"openmpi, daemons by the kernel": {
+			env: ranks, sysctl: kernel, command: []string{"mpirun", "python3", allreduce},
+		},
+		"mpich, by the kernel": {sysctl: kernel, command: []string{"mpiexec.hydra", "true"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			for i := range hosts {
+				maps.Copy(hosts[i].env, tt.env)
+				if name, value, found := strings.Cut(tt.daemons, "="); found {
+					hosts[i].env[name] = value
+				}
+				if tt.sysctl != "" {
+					run(t, hosts[i], "/bin/sh", "-c", "echo "+tt.sysctl+" >/proc/sys/net/ipv4/ip_local_port_range")
+				}
+				closeHost(t, hosts[i], "add rule inet f in th dport 12345 accept",
+					"add rule inet f in tcp dport { 21000-22999, 33000-34999 } accept")
+			}
+			containers := startAll(t, hosts, tt.command...)
+			require.Equal(t, same(3, 0), statuses(t, containers))
+			require.NotContains(t, stderr(containers[0]), "a launcher waits for its daemons")
+		})
+	}
+}
+
+// run runs a program on the host, outside of any container, until it has ended with 0.
+func run(t *testing.T, h host, args ...string) {
+	t.Helper()
+	program, err := h.machine.Start(lab.Program{Name: args[0], Args: args})
+	require.NoError(t, err)
+	require.Equal(t, []int{0}, statuses(t, []*lab.Container{program}), "%s", stderr(program))
+}
+
 // TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects others. Rank 0 and that
 // rank say so, long before the deadline, and all ranks end alike.
 func TestBlockedPort(t *testing.T) {
@@ -211,7 +264,5 @@ func closeHost(t *testing.T, h host, rules ...string) {
 		"add table inet f", "add chain inet f in { type filter hook input priority 0; policy drop; }",
 		"add rule inet f in ct state established accept", "add rule inet f in iif lo accept",
 	}, rules...)
-	firewall, err := h.machine.Start(lab.Program{Name: "firewall", Args: []string{nft, strings.Join(all, "; ")}})
-	require.NoError(t, err)
-	require.Equal(t, []int{0}, statuses(t, []*lab.Container{firewall}), "%s", stderr(firewall))
+	run(t, h, nft, strings.Join(all, "; "))
 }
