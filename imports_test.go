@@ -60,6 +60,10 @@ var imports = map[string]struct {
 		"it hands this machine to the packages that know one matter each, and none of them imports it; " +
 			"it knows no flags and no rendezvous",
 	},
+	"install": {
+		nil,
+		"a file and a directory: it knows nothing else of this program",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",

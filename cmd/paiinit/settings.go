@@ -214,6 +214,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		envCommand(environ),
 		checkCommand(environ),
 		rdmaCommand(environ),
+		installCommand(),
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
 	}, questions(environ)...)
