@@ -59,7 +59,10 @@ function __paiinit_command
     set -l words (commandline -opc) (string escape -- (commandline -ct))
     contains -- $state[1] $argv; or return
     set -l start $state[2]
-    test $start -eq 0; and set start (count $words)
+    if test $start -eq 0
+        set start (count $words)
+        string match -q -- '-*' (commandline -ct); and return
+    end
     contains -- $state[1] <withHost>; and set start (math $start + 1)
     test $start -le (count $words); and complete -C (string join -- ' ' $words[$start..])
 end

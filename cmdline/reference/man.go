@@ -68,7 +68,7 @@ func Man(app *cli.App, page, date string) (string, error) {
 	}
 	m.line(".fi")
 	m.line(".SH SEE ALSO")
-	m.text("**mpirun**(1), **ssh**(1), **ssh_config**(5)")
+	m.text("**ssh**(1), **ssh_config**(5)")
 	m.line(".PP")
 	m.text("docs/ in the source: https://github.com/paiinit/paiinit")
 	return m.String(), nil
