@@ -1,6 +1,6 @@
 # Completion of paiinit for bash. Generated: see CONTRIBUTING.md.
 
-# Puts the words of the command line into words, and their places in COMP_WORDS into at: bash also splits at "=" and ":".
+# Puts the words into words, and their places in COMP_WORDS into at: bash also splits at "=" and ":".
 _paiinit_words() {
 	local i word glue=
 	for ((i = 0; i <= COMP_CWORD; i++)); do

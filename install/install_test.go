@@ -107,7 +107,7 @@ func TestSeveralAtOnce(t *testing.T) {
 			err := install.Copy(files[i%len(files)], dir)
 			got, readErr := os.ReadFile(filepath.Join(dir, install.Name))
 			if err == nil && (readErr != nil || !contents[string(got)]) {
-				err = fmt.Errorf("the copy has %d bytes of no program: %v", len(got), readErr)
+				err = fmt.Errorf("the copy has %d bytes of no program: %w", len(got), readErr)
 			}
 			failed <- err
 		})

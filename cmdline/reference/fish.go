@@ -91,8 +91,8 @@ func Fish(app *cli.App) string {
 	}
 	call := "__paiinit_command " + names(with(all, aCommand), " ") + " " + names(with(all, aHost), " ")
 	fmt.Fprintf(&b, "complete -c paiinit -a '(%s)'\n", call)
-	fmt.Fprintf(&b, "complete -c paiinit -n '__paiinit_in %s' -a '(paiinit hosts 2>/dev/null | string replace -r \":.*\" \"\")'\n",
-		names(with(all, aHost), " "))
+	fmt.Fprintf(&b, "complete -c paiinit -n '__paiinit_in %s' -a '%s'\n", names(with(all, aHost), " "),
+		`(paiinit hosts 2>/dev/null | string replace -r ":.*" "")`)
 	fmt.Fprintf(&b, "complete -c paiinit -n '__paiinit_in %s' -a '(__fish_complete_directories)'\n",
 		names(with(all, directory), " "))
 	for _, c := range all {
