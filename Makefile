@@ -33,6 +33,10 @@ help: ## say what there is
 build: ## bin/paiinit, static, for this machine
 	$(GOBUILD) -o bin/paiinit ./cmd/paiinit
 
+.PHONY: generate
+generate: ## docs/paiinit.1 and completions/, from the commands and flags of the program
+	go test -count=1 -run '^TestReference$$' ./cmd/paiinit -update
+
 .PHONY: cross
 cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 	@for arch in amd64 arm64; do \

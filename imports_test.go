@@ -34,6 +34,10 @@ var imports = map[string]struct {
 		[]string{"github.com/urfave/cli"},
 		"it makes values of words; the story says what they mean",
 	},
+	"cmdline/reference": {
+		[]string{module + "/cmdline", "github.com/urfave/cli"},
+		"it writes documents; only tests import it, so that the program does not carry it",
+	},
 	"envspec": {
 		nil,
 		"an environment becomes a Job without side effects, so the fixtures of all schedulers can be tested as text",
@@ -59,6 +63,10 @@ var imports = map[string]struct {
 		},
 		"it hands this machine to the packages that know one matter each, and none of them imports it; " +
 			"it knows no flags and no rendezvous",
+	},
+	"install": {
+		nil,
+		"a file and a directory: it knows nothing else of this program",
 	},
 	"internal/proc": {
 		nil,

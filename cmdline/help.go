@@ -196,15 +196,23 @@ func groupOf(f cli.Flag) string {
 	return ""
 }
 
-// columnsOf returns how the help shows a flag: its name with the word in backquotes, which stands for the value, and
-// what it does. The help does not list --help.
+// columnsOf returns how the help shows a flag. The help does not list --help.
 func columnsOf(f cli.Flag) (name, usage string, visible bool) {
-	d, ok := f.(cli.DocGenerationFlag)
-	v, hides := f.(cli.VisibleFlag)
-	if !ok || hides && !v.IsVisible() || f.Names()[0] == "help" {
+	if v, hides := f.(cli.VisibleFlag); hides && !v.IsVisible() || f.Names()[0] == "help" {
 		return "", "", false
 	}
-	name, usage = "--"+f.Names()[0], d.GetUsage()
+	name, usage = described(f)
+	return name, usage, true
+}
+
+// described returns the name of a flag with the word in backquotes, which stands for its value, and what it does.
+func described(f cli.Flag) (name, usage string) {
+	name = "--" + f.Names()[0]
+	d, ok := f.(cli.DocGenerationFlag)
+	if !ok {
+		return name, ""
+	}
+	usage = d.GetUsage()
 	if before, rest, ok := strings.Cut(usage, "`"); ok {
 		value, after, _ := strings.Cut(rest, "`")
 		name += " " + value
@@ -215,5 +223,5 @@ func columnsOf(f cli.Flag) (name, usage string, visible bool) {
 	if text := d.GetDefaultText(); d.TakesValue() && text != "" {
 		usage += " (default " + strings.Trim(text, `"`) + ")"
 	}
-	return name, usage, true
+	return name, usage
 }

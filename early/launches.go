@@ -12,8 +12,8 @@ import (
 // Commands returns the first words of command lines that are not a launch.
 func Commands() []string {
 	return []string{
-		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "check", "rdma", "version", "help",
-		"sftp-server", "--help", "-h", "-help", "--version", "-v", "-version",
+		"rsh", "each", "status", "wait", "barrier", "hosts", "hostfile", "env", "check", "rdma", "install", "version",
+		"help", "sftp-server", "--help", "-h", "-help", "--version", "-v", "-version",
 	}
 }
 

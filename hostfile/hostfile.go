@@ -39,18 +39,6 @@ const (
 	DeepSpeed Dialect = "deepspeed"
 )
 
-// String returns the name of a dialect.
-func (d *Dialect) String() string { return string(*d) }
-
-// Set makes d the dialect of this name, which a person has typed (flag.Value).
-func (d *Dialect) Set(name string) error {
-	if _, err := grammarOf(Dialect(name)); err != nil {
-		return errors.New("want openmpi, hydra, horovod or deepspeed")
-	}
-	*d = Dialect(name)
-	return nil
-}
-
 // Host is one line of a host list.
 type Host struct {
 	Name  string // the launcher passes it to its remote-shell agent

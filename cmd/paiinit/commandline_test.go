@@ -79,6 +79,7 @@ func TestAdopt(t *testing.T) {
 		{"-- paiinit -- env", "paiinit run -- env", ""},
 
 		{"-- paiinit env --json", "paiinit env --json", ""},
+		{"-- paiinit install /x", "paiinit install /x", ""},
 		{"-- init env --json", "init env --json", ""},
 		{"-- paiinit rsh host a", "paiinit rsh host a", ""},
 		{"-- paiinit --help", "paiinit --help", ""},

@@ -44,7 +44,6 @@ func questions(environ []string) []*cli.Command {
 	}
 	timeout := &cli.DurationFlag{Name: "timeout", Usage: "`TIME`: give up after this time with status 75",
 		DefaultText: "forever", Action: cmdline.NotNegative("timeout")}
-	format := hostfile.OpenMPI
 	formats := []string{
 		string(hostfile.OpenMPI), string(hostfile.Hydra), string(hostfile.Horovod), string(hostfile.DeepSpeed),
 	}
@@ -66,10 +65,7 @@ func questions(environ []string) []*cli.Command {
 			"paiinit hosts  # in the script of --host-discovery-script", showHosts),
 		command("hostfile", "", "print the host list in the format of a launcher",
 			"paiinit hostfile >hosts\npaiinit hostfile --format hydra", showHostfile,
-			&cli.GenericFlag{
-				Name: "format", Usage: "`NAME`: " + strings.Join(formats, ", "),
-				Value: &format,
-			}),
+			cmdline.Choice(new(string), "format", "NAME", strings.Join(formats, ", "), formats...)),
 	}
 }
 

@@ -209,11 +209,14 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		}, func(c *cli.Context, s settings) error { return action(c.Context, s) }),
 		{
 			Name: "rsh", Usage: "run a command or a shell on another rank, like ssh", CustomHelpTemplate: rsh.Help,
+			ArgsUsage: "[USER@]HOST [COMMAND...]", // package rsh parses the words; completions need them
+			Flags:     []cli.Flag{cmdline.Text(nil, "secret-file", "FILE", "file with the job's secret", "")},
 		},
 		eachCommand(environ),
 		envCommand(environ),
 		checkCommand(environ),
 		rdmaCommand(environ),
+		installCommand(),
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
 	}, questions(environ)...)

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/install"
+)
+
+func installCommand() *cli.Command {
+	return &cli.Command{
+		Name: "install", Usage: "copy paiinit itself to DIR, for another container", ArgsUsage: "DIR",
+		Description: "Replaces an older copy, also one that runs. Creates DIR, but not its parents.\n" +
+			"To run the install of your image: paiinit -- install ...\n\n" +
+			cmdline.Examples("paiinit install /shared  # in an init container"),
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return cmdline.Errorf("install takes DIR: got %q", c.Args().Slice())
+			}
+			return install.Self(c.Args().First())
+		},
+	}
+}
