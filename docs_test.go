@@ -1,13 +1,11 @@
 package paiinit_test
 
 import (
-	"crypto/rand"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,7 +128,7 @@ func TestDocTests(t *testing.T) {
 type block struct {
 	page, language, text string
 	line                 int
-	marker               string // "run ..." or "example: reason"
+	marker               string // "run" or "example: reason"
 }
 
 // shellBlocks returns the fenced blocks of a page that are commands for a shell.
@@ -159,9 +157,8 @@ func shellBlocks(page, text string) []block {
 
 // TestDocCommands runs the shell blocks of the pages. The comment above a block says how:
 //
-//	<!-- run -->                  with sh -e, in an empty directory; it must end with 0
-//	<!-- run: in a job -->        the same, as the command of rank 0 in a job of three containers
-//	<!-- example: REASON -->      it is not run
+//	<!-- run -->               with sh -e, in an empty directory; it must end with 0
+//	<!-- example: REASON -->   it is not run
 //
 // A block without a comment is an error: say why it cannot be run.
 func TestDocCommands(t *testing.T) {
@@ -179,7 +176,7 @@ func TestDocCommands(t *testing.T) {
 			name := fmt.Sprintf("%s:%d", page, b.line)
 			_, why, _ := strings.Cut(b.marker, ": ")
 			switch {
-			case b.marker == "run", b.marker == "run: in a job":
+			case b.marker == "run":
 				runs++
 				t.Run(name, func(t *testing.T) {
 					t.Parallel()
@@ -197,70 +194,13 @@ func TestDocCommands(t *testing.T) {
 
 func (b block) run(t *testing.T, bin string) {
 	work := t.TempDir()
-	environ := []string{
+	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", b.text)
+	cmd.Dir = work
+	cmd.Env = []string{
 		"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + work,
 		"TMPDIR=" + work, "LANG=C.UTF-8",
 	}
-	switch b.marker {
-	case "run":
-		out, err := shell(t, work, environ, b.text)
-		if err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
-	case "run: in a job":
-		b.runInJob(t, bin, work, environ)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
-}
-
-func shell(t *testing.T, dir string, environ []string, script string) (string, error) {
-	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
-	cmd.Dir, cmd.Env = dir, environ
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// runInJob starts three containers on the loopback; rank 0 runs the block.
-func (b block) runInJob(t *testing.T, bin, work string, environ []string) {
-	const size = 3
-	secret := filepath.Join(work, "secret")
-	if err := os.WriteFile(secret, []byte(rand.Text()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ports := freePorts(t, size)
-	var peers []string
-	for _, port := range ports {
-		peers = append(peers, fmt.Sprintf("127.0.0.1:%d", port))
-	}
-	var containers []*exec.Cmd
-	outputs := make([]strings.Builder, size)
-	for rank := range size {
-		c := exec.CommandContext(t.Context(), filepath.Join(bin, "paiinit"), "--peers", strings.Join(peers, ","),
-			"--rank", fmt.Sprint(rank), "--port", fmt.Sprint(ports[rank]), "--state-dir",
-			filepath.Join(work, fmt.Sprint("state", rank)), "--secret-file", secret, "--timeout", "30s", "--",
-			"sh", "-e", "-c", b.text)
-		c.Dir, c.Env, c.Stdout, c.Stderr = work, environ, &outputs[rank], &outputs[rank]
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		containers = append(containers, c)
-	}
-	for rank, c := range containers {
-		if err := c.Wait(); err != nil {
-			t.Errorf("rank %d: %v\n%s", rank, err, outputs[rank].String())
-		}
-	}
-}
-
-// freePorts returns ports that are free now. If another program takes one, paiinit uses the next free port.
-func freePorts(t *testing.T, n int) []int {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }

@@ -15,10 +15,9 @@ type Row struct {
 	Group    string   // "" = none
 	Words    []string // the values that it accepts, if they are few
 	Optional bool     // its value may be left out, and can only follow a "="
-	Hidden   bool     // accepted, but not in the help of this command
 }
 
-// Rows returns what describes flags, without --help.
+// Rows returns what describes flags, also hidden ones, without --help.
 func Rows(flags []cli.Flag) (rows []Row) {
 	for _, f := range flags {
 		names := f.Names()
@@ -26,9 +25,6 @@ func Rows(flags []cli.Flag) (rows []Row) {
 			continue
 		}
 		r := Row{Name: names[0], Aliases: names[1:], Group: groupOf(f)}
-		if v, ok := f.(cli.VisibleFlag); ok {
-			r.Hidden = !v.IsVisible()
-		}
 		name, usage := described(f)
 		_, r.Value, _ = strings.Cut(name, " ")
 		r.Usage = usage

@@ -742,6 +742,21 @@ func TestTailLosesNothing(t *testing.T) {
 	require.Equal(t, want.String(), content())
 }
 
+// The report of a launcher that failed inside a command that ends with 0 is a part of its output.
+func TestReportsAreReadAfterAFailure(t *testing.T) {
+	rule := strings.Repeat("-", 74)
+	report := []string{rule, "mpirun noticed that process rank 1 with PID 0 on node w exited on signal 9.", rule}
+	for status, tail := range map[int][]string{0: append([]string{"before"}, report...), 3: {"before"}} {
+		c := sh(fmt.Sprintf("echo before >&2; echo '%s' >&2; exit %d", strings.Join(report, "\n"), status))
+		c.Stderr, _ = collect(t)
+		c.TailLines = 5
+		r := run(t, c)
+		require.Equal(t, tail, r.Tail, status)
+		require.Equal(t, status != 0, r.Blame.Rank == "1", status)
+		require.Equal(t, status == 0, r.Blame == Blame{}, status)
+	}
+}
+
 func TestTailDoesNotDelay(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
