@@ -34,8 +34,9 @@ build: ## bin/paiinit, static, for this machine
 	$(GOBUILD) -o bin/paiinit ./cmd/paiinit
 
 .PHONY: generate
-generate: ## docs/paiinit.1 and completions/, from the commands and flags of the program
+generate: ## docs/paiinit.1 and completions/, from the commands and flags of the program; NOTICE, from its modules
 	go test -count=1 -run '^TestReference$$' ./cmd/paiinit -update
+	go run ./tools/notice -o NOTICE
 
 .PHONY: cross
 cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
@@ -47,6 +48,12 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 		if readelf --wide --program-headers bin/paiinit-$$arch | grep -qw INTERP; then \
 			echo "bin/paiinit-$$arch: not static" >&2; exit 1; fi; \
 	done
+
+.PHONY: release
+release: cross ## dist/: binaries, Debian packages, an image and checksums of VERSION=v0.1.0, the same bytes each time
+	rm -rf dist
+	go run ./tools/release -version $(VERSION) -date $$(git log -1 --format=%ct) -binaries bin -out dist
+	cat dist/SHA256SUMS
 
 .PHONY: test
 test: deps build cross ## all tests that this machine can run; says what was skipped and why
@@ -72,6 +79,20 @@ mutate: ## break the rendezvous in each way of rendezvous/testdata/mutations: a 
 	PAIINIT_TEST_MUTATE=. go test -count=1 -timeout 0 -v -run '^TestMutations$$' ./rendezvous
 
 KUBERNETES := .cache/kubernetes/kubernetes
+
+.PHONY: test-arm64
+test-arm64: cross ## bin/paiinit-arm64 on this processor, by qemu: commands, a job of one and of two ranks
+	$(MAKE) deps PACKAGES="qemu-user-static iproute2"
+	integration/arm64.sh bin/paiinit-arm64
+
+.PHONY: test-skew
+test-skew: deps ## a job in which one rank has OLD=FILE, an earlier version; without OLD the last tag's
+	@old="$(OLD)"; if [ -z "$$old" ]; then \
+		tag=$$(git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null) || { echo "no earlier tag, nothing to compare with"; exit 0; }; \
+		old=$$PWD/.cache/skew/paiinit; rm -rf .cache/skew; mkdir -p .cache/skew/src; \
+		git archive "$$tag" | tar --extract --directory .cache/skew/src; \
+		(cd .cache/skew/src && CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$$tag" -o "$$old" ./cmd/paiinit); fi; \
+	PAIINIT_TEST_REQUIRE=1 PAIINIT_TEST_OLD=$$(realpath "$$old") go test -tags skew -count=1 -timeout 5m -v -run '^TestSkew$$' ./integration
 
 .PHONY: test-screenshots
 test-screenshots: ## the page of a launch in Debian's chromium (124 MB to load, 412 MB installed), at two widths, light and dark
@@ -103,8 +124,9 @@ compare: deps build ## measure bin/paiinit beside OLD=FILE, an earlier build of 
 	go run ./integration/bench -old $(OLD) -bin bin/paiinit builds
 
 .PHONY: demo
-demo: deps build ## N=4 hosts on this machine: one mpirun, one sum, one exit status
-	go run ./integration/demo -n $(N) -bin bin/paiinit
+demo: build ## N=4 hosts on this machine: one mpirun, one sum, one exit status; FAIL=1: one host is lost
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory deps PACKAGES="openmpi-bin python3-mpi4py iproute2"; fi
+	go run ./integration/demo -n $(N) -bin bin/paiinit $(if $(FAIL),-fail)
 
 .PHONY: lint
 lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go vet, golangci-lint, govulncheck
@@ -142,4 +164,4 @@ deps: ## the Debian packages that tests and demonstration need, if they are miss
 
 .PHONY: clean
 clean: ## remove what was built, but not the docker images that the tests keep
-	rm -rf bin .cache
+	rm -rf bin dist .cache

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // pages returns README.md, CONTRIBUTING.md and the pages of docs.
@@ -124,6 +126,26 @@ func TestDocTests(t *testing.T) {
 	}
 }
 
+// TestDocSecurity asserts that every row of a table in docs/security.md names its test, or says that it is a property
+// of the design.
+func TestDocSecurity(t *testing.T) {
+	const page = "docs/security.md"
+	named := regexp.MustCompile("`(?:[a-z0-9/]+\\.)?Test[A-Z][A-Za-z0-9]*`")
+	claims := 0
+	for i, line := range strings.Split(pages(t)[page], "\n") {
+		if !strings.HasPrefix(line, "| ") || strings.HasSuffix(line, "| test |") {
+			continue
+		}
+		claims++
+		if !named.MatchString(line) && !strings.Contains(line, "*design*") {
+			t.Errorf("%s:%d: a claim without a test", page, i+1)
+		}
+	}
+	if claims == 0 {
+		t.Errorf("%s has no claims", page)
+	}
+}
+
 // A block is a fenced block of a page, with the comment on the line above.
 type block struct {
 	page, language, text string
@@ -202,5 +224,21 @@ func (b block) run(t *testing.T, bin string) {
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestDocBlame: the failures under launchers are reports that the tests of package launch compare with real output.
+func TestDocBlame(t *testing.T) {
+	text, err := os.ReadFile("docs/troubleshooting.md")
+	require.NoError(t, err)
+	block := regexp.MustCompile("<!-- blame: (\\S+) -->\n```text\n((?s:.*?))```\n")
+	blocks := block.FindAllStringSubmatch(string(text), -1)
+	require.Len(t, blocks, strings.Count(string(text), "<!-- blame: "))
+	require.NotEmpty(t, blocks)
+	for _, b := range blocks {
+		fixture, err := os.ReadFile("launch/testdata/blame/" + b[1] + ".txtar")
+		require.NoError(t, err)
+		_, want, _ := strings.Cut(string(fixture), "-- want --\n")
+		require.Equal(t, strings.TrimRight(want, "\n"), strings.TrimRight(b[2], "\n"))
 	}
 }

@@ -68,6 +68,10 @@ var imports = map[string]struct {
 		nil,
 		"a file and a directory: it knows nothing else of this program",
 	},
+	"internal/buildversion": {
+		nil,
+		"a string in, a string out",
+	},
 	"internal/proc": {
 		nil,
 		"process 1 and the early remote shell import it, so it must cost nothing before main",
@@ -185,7 +189,7 @@ var standard = map[string]struct {
 	reason string
 }{
 	"os/exec": {
-		[]string{"launch", "sshd", "integration"},
+		[]string{"launch", "sshd", "integration", "tools/notice"},
 		"a package that starts a process must know how to end it, its group and the processes that it leaves",
 	},
 	"net": {

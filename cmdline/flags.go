@@ -86,18 +86,27 @@ func Twins(flags []cli.Flag) (names []string) {
 // Hidden leaves flags out of the help.
 func Hidden(flags []cli.Flag) []cli.Flag {
 	for _, f := range flags {
-		switch f := f.(type) {
-		case *cli.StringFlag:
-			f.Hidden = true
-		case *cli.BoolFlag:
-			f.Hidden = true
-		case *cli.DurationFlag:
-			f.Hidden = true
-		case *cli.GenericFlag:
-			f.Hidden = true
+		if _, hidden := inHelp(f); hidden != nil {
+			*hidden = true
 		}
 	}
 	return flags
+}
+
+// inHelp returns where a flag stands in the help: its group, and whether it is left out. The library has no method for
+// either. The results are nil for a type that this program does not use.
+func inHelp(f cli.Flag) (group *string, hidden *bool) {
+	switch f := f.(type) {
+	case *cli.StringFlag:
+		return &f.Category, &f.Hidden
+	case *cli.BoolFlag:
+		return &f.Category, &f.Hidden
+	case *cli.DurationFlag:
+		return &f.Category, &f.Hidden
+	case *cli.GenericFlag:
+		return &f.Category, &f.Hidden
+	}
+	return nil, nil
 }
 
 // valued puts the word that stands for a flag's value before its help, as the help expects it.

@@ -60,15 +60,8 @@ const columns = 80
 // In puts flags into a group of the help.
 func In(group string, flags ...cli.Flag) []cli.Flag {
 	for _, f := range flags {
-		switch f := f.(type) {
-		case *cli.StringFlag:
-			f.Category = group
-		case *cli.BoolFlag:
-			f.Category = group
-		case *cli.DurationFlag:
-			f.Category = group
-		case *cli.GenericFlag:
-			f.Category = group
+		if own, _ := inHelp(f); own != nil {
+			*own = group
 		}
 	}
 	return flags

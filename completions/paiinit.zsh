@@ -175,7 +175,7 @@ _paiinit_hostfile() {
 _paiinit_command() { _alternative 'commands:command:_command_names -e' 'files:file:_files' }
 
 _paiinit() {
-	local -a commands=(
+	local -a own=(
 		'run:wait for all ranks, then run COMMAND; the default command'
 		'rsh:run a command or a shell on another rank, like ssh'
 		'each:run COMMAND on every rank, exit with the highest status'
@@ -191,7 +191,7 @@ _paiinit() {
 		'hostfile:print the host list in the format of a launcher'
 	)
 	if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then
-		_describe -t paiinit-commands 'paiinit command' commands
+		_describe -t paiinit-commands 'paiinit command' own
 		_paiinit_command
 		return
 	fi

@@ -112,6 +112,15 @@ func Parse(r io.Reader, d Dialect) ([]Host, error) {
 	return hosts, nil
 }
 
+// ParseAny reads a host list in the dialect of Open MPI or, if it is none, of Hydra.
+func ParseAny(text []byte) ([]Host, error) {
+	hosts, err := Parse(bytes.NewReader(text), OpenMPI)
+	if err != nil {
+		return Parse(bytes.NewReader(text), Hydra)
+	}
+	return hosts, nil
+}
+
 // Check returns why a host list of this dialect cannot hold a name; nil if it can.
 func Check(d Dialect, name string) error {
 	g, err := grammarOf(d)

@@ -51,6 +51,12 @@ func TestTwoClaimRankZero(t *testing.T) {
 	containers := startAll(t, hosts, "true")
 	require.Equal(t, same(3, 78), statuses(t, containers))
 	require.Less(t, time.Since(begin), 20*time.Second)
+	for _, c := range containers {
+		require.Contains(t, stderr(c), "both say that they are rank 0")
+		for _, h := range hosts[:2] { // both give the address that the list has for the rank
+			require.Contains(t, stderr(c), "worker-0 at 10.77.0.10:12345 on host "+h.machine.Name)
+		}
+	}
 }
 
 // serviceHosts returns containers of docker compose services, one role each. All know the size and the rank order.

@@ -70,10 +70,14 @@ func (p *printed) claimAll(expression string) (first []string) {
 	return first
 }
 
-// find yields each line that an expression matches, with its submatches.
+// find yields each line that an expression matches, with its submatches. To compile all launchers' expressions takes
+// 1.5 ms, which a command that printed nothing saves.
 func (p *printed) find(expression string) func(yield func(int, []string) bool) {
-	re := regexp.MustCompile(expression)
 	return func(yield func(int, []string) bool) {
+		if len(p.lines) == 0 {
+			return
+		}
+		re := regexp.MustCompile(expression)
 		for i, l := range p.lines {
 			if m := re.FindStringSubmatch(l); m != nil && !yield(i, m) {
 				return

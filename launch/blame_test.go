@@ -117,6 +117,8 @@ func TestText(t *testing.T) {
 	}
 	require.Equal(t, "the job has ended, status 0, after 41s: well",
 		Outcome{Reason: "well", After: 41e9}.Text(0))
+	require.Equal(t, "JOB STOPPED, status 143, after 41s\n  worker-0 got SIGTERM",
+		Outcome{Status: 143, Stopped: true, Reason: "worker-0 got SIGTERM", After: 41e9}.Text(0))
 	require.Equal(t, "JOB FAILED, status 77, after 0.4s\n  no secret",
 		Outcome{Status: 77, Reason: "no secret", After: 4e8}.Text(0))
 }

@@ -19,6 +19,8 @@ type Outcome struct {
 	Stdout string
 	Own    bool   // Stderr is that of the process that failed, and of no other
 	Next   string // what a person can do next
+	// Stopped says that a signal from outside ended the job: it has not failed.
+	Stopped bool
 }
 
 const (
@@ -59,8 +61,11 @@ func (o Outcome) Text(limit int) string {
 	if o.Status == 0 {
 		return "the job has ended, status 0" + after(o.After) + optional(": ", escape(o.Reason))
 	}
-	var head []string
-	head = append(head, fmt.Sprintf("JOB FAILED, status %d%s", o.Status, after(o.After)))
+	title := "JOB FAILED"
+	if o.Stopped {
+		title = "JOB STOPPED"
+	}
+	head := []string{fmt.Sprintf("%s, status %d%s", title, o.Status, after(o.After))}
 	for l := range strings.SplitSeq(o.Reason, "\n") {
 		head = append(head, "  "+escape(l))
 	}

@@ -180,3 +180,13 @@ func (t *table) set(name, value, reason string) {
 		*t = append(*t, Var{name, value, reason})
 	}
 }
+
+// Values returns the values of vars that a command sees. The user's own values take precedence.
+func Values(environ []string, vars []Var) map[string]string {
+	merged, _ := Merge(environ, vars)
+	values := make(map[string]string, len(vars))
+	for _, v := range vars {
+		values[v.Name] = Value(merged, v.Name)
+	}
+	return values
+}

@@ -325,6 +325,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	if why.Reason != "" {
 		o.Reason = why.Reason + "; " + o.Reason
 	}
+	o.Stopped = result.Forwarded != 0 && o.Status != 0 && why.Status == 0
 	return o
 }
 

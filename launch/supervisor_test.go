@@ -313,7 +313,11 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"0 after SIGTERM": { // MPICH exits with 0 then
 			"mpiexec x", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}, Launcher: true},
-			Outcome{Status: 143, Reason: "rank 0's command mpiexec ended with status 0 after SIGTERM"},
+			Outcome{Status: 143, Reason: "rank 0's command mpiexec ended with status 0 after SIGTERM", Stopped: true},
+		},
+		"a program with a status of its own after SIGTERM": {
+			"train", nil, Ending{Result: Result{Code: 3, Forwarded: syscall.SIGTERM}},
+			Outcome{Status: 3, Reason: "rank 0's command train ended with status 3 after SIGTERM", Stopped: true},
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},

@@ -271,10 +271,10 @@ func (v *Verdict) stopped() Outcome {
 	told := slices.DeleteFunc(slices.Clone(v.ends), func(e End) bool { return !e.Stopped || !bad(e) })
 	if len(told) > 0 { // commands may answer a signal with a status of their own
 		first := slices.MinFunc(told, byRank).Outcome
-		first.Reason = v.stop.Reason + "; " + first.Reason
+		first.Reason, first.Stopped, first.Next = v.stop.Reason+"; "+first.Reason, true, ""
 		return first
 	}
-	return Outcome{Status: 128 + int(EndSignal(v.stop.Signal)), Reason: v.stop.Reason}
+	return Outcome{Status: 128 + int(EndSignal(v.stop.Signal)), Reason: v.stop.Reason, Stopped: true}
 }
 
 // Limits for commands that fail at about the same time.

@@ -176,7 +176,9 @@ func TestVerdict(t *testing.T) {
 				r := Rank{Rank: rank, Role: "worker", Name: "worker-" + strconv.Itoa(rank), Needed: true}
 				tt.v.Ranks = append(tt.v.Ranks, r)
 			}
-			require.Equal(t, Outcome{Status: tt.status, Reason: tt.reason}, tt.v.Outcome())
+			want := Outcome{Status: tt.status, Reason: tt.reason}
+			want.Stopped = tt.v.stop != nil && tt.status != 0
+			require.Equal(t, want, tt.v.Outcome())
 		})
 	}
 }
@@ -326,7 +328,7 @@ func TestVerdictOrders(t *testing.T) {
 		v := newVerdict()
 		require.Equal(t, &Stop{Signal: 2, Reason: "by a person"}, v.Stop(Stop{"chief-0", 2, "by a person"}, at(1)))
 		v.Ended(end(2, 9, 5, true), at(5))
-		require.Equal(t, Outcome{Status: 9, Reason: "by a person; rank 2"}, v.Outcome())
+		require.Equal(t, Outcome{Status: 9, Reason: "by a person; rank 2", Stopped: true}, v.Outcome())
 	})
 	t.Run("clocks that are compared at the end", func(t *testing.T) {
 		v := newVerdict()

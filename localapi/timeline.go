@@ -11,14 +11,16 @@ import (
 
 // Timeline is what happened to each rank, by rank 0's clock, in this container's time of day.
 type Timeline struct {
-	Now    time.Time  `json:"now"`
-	Job    string     `json:"job"`
-	Ranks  []Times    `json:"ranks"`
-	Ended  bool       `json:"ended"`
-	Status int        `json:"status"` // of the job, if Ended
-	Reason string     `json:"reason"` // its first cause, if Ended
-	Facts  [][]string `json:"facts"`  // name and value
-	Drift  [][]string `json:"drift"`  // a fact, one of its values, and the ranks that have this value
+	Now    time.Time `json:"now"`
+	Job    string    `json:"job"`
+	Ranks  []Times   `json:"ranks"`
+	Ended  bool      `json:"ended"`
+	Status int       `json:"status"` // of the job, if Ended
+	Reason string    `json:"reason"` // how it ended, in lines for people, if Ended
+	// Stopped says that a signal from outside ended the job: it has not failed.
+	Stopped bool       `json:"stopped"`
+	Facts   [][]string `json:"facts"` // name and value
+	Drift   [][]string `json:"drift"` // a fact, one of its values, and the ranks that have this value
 }
 
 // Times are the events of one rank. Zero = it has not happened, or is not known.

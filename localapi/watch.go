@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,9 @@ import (
 
 // View shows a status that changes: on a terminal in place, elsewhere as one paragraph for each change.
 type View struct {
+	JSON  bool // instead of text
+	Watch bool // show every change until the job ends
+
 	Out    io.Writer
 	Layout Layout
 	Size   func() (columns, rows int) // of the terminal; nil = Out is none
@@ -115,4 +119,31 @@ func TerminalSize() (columns, rows int) {
 		return 0, 0
 	}
 	return int(size.Col), int(size.Row)
+}
+
+// Print shows the first status, or with Watch all of them. An error that comes after a status means that the job has
+// ended; lost gets it.
+func (v *View) Print(changes iter.Seq2[*Status, error], lost func(error)) error {
+	first := true
+	for s, err := range changes {
+		switch e := json.NewEncoder(v.Out); {
+		case err != nil && first:
+			return err
+		case err != nil:
+			lost(err)
+			return nil
+		case v.JSON && v.Watch:
+			err = e.Encode(s) // one line for each change
+		case v.JSON:
+			e.SetIndent("", "  ")
+			err = e.Encode(s)
+		default:
+			err = v.Show(s, time.Now())
+		}
+		if err != nil || !v.Watch {
+			return err
+		}
+		first = false
+	}
+	return nil
 }

@@ -83,7 +83,7 @@ func cause(err error) string {
 
 // foldTried writes a list of missing ranks at the deadline, with what was tried. Ranks with the same last result are
 // one entry.
-func foldTried(missing []Missing) string {
+func foldTried(missing []Missing) (parts []string) {
 	var keys []string
 	groups := map[string][]Missing{}
 	for _, m := range missing {
@@ -96,11 +96,10 @@ func foldTried(missing []Missing) string {
 		}
 		groups[key] = append(groups[key], m)
 	}
-	var parts []string
 	for _, key := range keys {
 		parts = append(parts, sentenceOf(groups[key]))
 	}
-	return strings.Join(parts, "; ")
+	return parts
 }
 
 // sentenceOf describes missing ranks with the same last result.

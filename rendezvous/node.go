@@ -24,6 +24,8 @@ type Outcome struct {
 	Stdout string        `json:"stdout,omitempty"`
 	Own    bool          `json:"own,omitempty"` // Stderr is that of the process that failed, and of no other
 	Next   string        `json:"next,omitempty"`
+	// Stopped says that a signal from outside ended the job: it has not failed.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // Statuses are the exit statuses of outcomes that the rendezvous itself decides.

@@ -77,10 +77,16 @@ func assign(records []Record, size int) ([]Member, error) {
 	return members, nil
 }
 
-// bothClaim is the error of two containers that claim the same rank.
+// bothClaim is the error of two containers that claim the same rank. If the environment says where each rank is, both
+// give the same address, and only their host names tell them apart.
 func bothClaim(a, b *Record) error {
-	return fmt.Errorf("%s at %v and %s at %v both say that they are rank %d",
-		a.display(), a.Addr, b.display(), b.Addr, b.Rank)
+	place := func(r *Record) string {
+		if a.Addr != b.Addr || r.Host == "" {
+			return fmt.Sprintf("%s at %v", r.display(), r.Addr)
+		}
+		return fmt.Sprintf("%s at %v on host %s", r.display(), r.Addr, r.Host)
+	}
+	return fmt.Errorf("%s and %s both say that they are rank %d", place(a), place(b), b.Rank)
 }
 
 // alias names a member whose rank is known.

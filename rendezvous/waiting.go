@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/paiinit/paiinit/joblog"
@@ -41,7 +42,7 @@ func (n *Node) sayWaiting() {
 		return
 	}
 	n.reported = lastReport{missing, time.Now()}
-	attrs := []any{"present", e.Present, "size", e.Size, "missing", missing}
+	attrs := []any{"phase", "gather", "present", e.Present, "size", e.Size, "missing", missing}
 	left := ""
 	if n.cfg.Timeout > 0 {
 		d := max(time.Until(n.begin.Add(n.cfg.Timeout)).Round(time.Second), 0)
@@ -98,10 +99,14 @@ func (n *Node) atDeadline() *MissingError {
 }
 
 func (e *MissingError) gaveUp() string {
-	tried := foldTried(e.Missing)
-	if e.alone || e.Size < 1 {
-		return fmt.Sprintf("gave up after %s: rank 0 is missing: %s", joblog.Seconds(e.Waited), tried)
+	groups := foldTried(e.Missing)
+	tried := " " + strings.Join(groups, "")
+	if len(groups) > 1 { // each on a line of its own
+		tried = "\n  " + strings.Join(groups, "\n  ")
 	}
-	return fmt.Sprintf("gave up after %s: %d of %d ranks are present; missing: %s",
+	if e.alone || e.Size < 1 {
+		return fmt.Sprintf("gave up after %s: rank 0 is missing:%s", joblog.Seconds(e.Waited), tried)
+	}
+	return fmt.Sprintf("gave up after %s: %d of %d ranks are present; missing:%s",
 		joblog.Seconds(e.Waited), e.Present, e.Size, tried)
 }

@@ -20,7 +20,8 @@ type Page struct {
 	Timeline Timeline
 	Ended    bool
 	Status   int        // of the job, if Ended
-	Reason   string     // its first cause, if Ended
+	Stopped  bool       // by a signal from outside: it has not failed
+	Reason   string     // how it ended, if Ended
 	Facts    [][]string // name and value
 	Drift    [][]string // a fact, one of its values, and the ranks that have this value
 }
@@ -107,6 +108,8 @@ func (p *Page) absent() (n int) {
 // badge returns the state of the job in a few words, and the class of the badge.
 func (p *Page) badge() (words, class string) {
 	switch {
+	case p.Ended && p.Stopped && p.Status != 0:
+		return fmt.Sprintf("stopped, status %d", p.Status), "wait"
 	case p.Ended && p.Status != 0:
 		return fmt.Sprintf("failed, status %d", p.Status), "bad"
 	case p.Ended:

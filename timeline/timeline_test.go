@@ -293,3 +293,18 @@ func TestWriteErrors(t *testing.T) {
 	require.ErrorIs(t, line.WriteTrace(broken{}), errBroken)
 	require.ErrorIs(t, p.WriteHTML(broken{}), errBroken)
 }
+
+// A job that was stopped has not failed.
+func TestPageOfAStoppedJob(t *testing.T) {
+	for _, tt := range []struct {
+		page Page
+		want string
+	}{
+		{Page{Ended: true, Status: 143, Stopped: true}, "stopped, status 143"},
+		{Page{Ended: true, Status: 3}, "failed, status 3"},
+		{Page{Ended: true}, "succeeded"},
+	} {
+		words, _ := tt.page.badge()
+		require.Equal(t, tt.want, words)
+	}
+}

@@ -28,7 +28,7 @@ func ask(args, environ []string) int {
 		args[1] = "--help"
 	case "complete":
 		if len(args) > 2 && !slices.Contains(early.Commands(), args[1]) {
-			args = runArgs(args)
+			args = cmdline.RunArgs(args)
 		}
 	case "each", "check", sftpServer:
 	default:

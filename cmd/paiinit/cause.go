@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/paiinit/paiinit/early"
@@ -14,12 +13,7 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
-const (
-	tailLines = 20 // of a failed command's stderr, which every container logs
-
-	// Kubernetes truncates a termination message to this many bytes (core/v1, Container.terminationMessagePath).
-	maxTermination = 4096
-)
+const tailLines = 20 // of a failed command's stderr, which every container logs
 
 // keptLines returns how many lines of the command's stderr to keep. It keeps none of a terminal: a pipe in its place
 // would change how the command behaves.
@@ -57,48 +51,22 @@ func sayOutcome(say func(string, ...any), o rendezvous.Outcome) {
 // PAIINIT_TERMINATION_LOG names it.
 func (s *settings) writeTermination(environ []string, log *slog.Logger, o rendezvous.Outcome) {
 	asked := s.absolute(launch.Value(environ, "PAIINIT_TERMINATION_LOG"))
-	name := cmp.Or(asked, "/dev/termination-log")
-	if _, err := os.Stat(name); o.Status == 0 || asked == "" && err != nil {
-		return
-	}
-	const begin = "paiinit: "
-	text := begin + launch.Outcome(o).Text(maxTermination-len(begin)-1) + "\n"
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil && asked != "" {
+	if err := launch.Outcome(o).WriteTermination(asked); err != nil {
 		log.Warn("the termination message cannot be written", "phase", "exit", "err", err)
 	}
 }
 
-// logHere returns the command that shows the log of this container, or the container's name.
-func (id *identity) logHere() string {
-	pod := launch.Value(id.agent.Environ, "PAIINIT_POD_NAME")
-	_, docker := os.Stat("/.dockerenv")
-	hash := len(id.host) == 12 && strings.Trim(id.host, "0123456789abcdef") == "" // docker's default host name
-	switch {
-	case launch.Value(id.agent.Environ, "KUBERNETES_SERVICE_HOST") != "":
-		return "kubectl logs " + cmp.Or(pod, id.host)
-	case docker == nil && hash:
-		if id.job.System == "compose" { // where docker's DNS told it
-			return "docker logs " + cmp.Or(id.job.Own(), id.host)
-		}
-		return "docker logs " + id.host
-	case id.job.Size == 1:
-		return ""
-	}
-	return "see the log of " + id.display()
-}
-
 // nextAfter says what to do after a command on this rank has failed.
 func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM) string {
-	steps := []string{id.logHere()}
-	switch {
-	case o.Status == 0:
+	if o.Status == 0 || o.Stopped {
 		return ""
-	case len(ooms) > 0:
-		steps = append(steps, "raise the memory limit of "+cmp.Or(ooms[0].Place, "this container"))
-	case o.Status == statusRetry && id.job.Size != 1:
-		steps = append(steps, "look at the state and the log of the lost container; a retry may help")
 	}
-	return strings.TrimPrefix(strings.Join(steps, "; "), "; ")
+	_, docker := os.Stat("/.dockerenv")
+	here := launch.Container{
+		Environ: id.agent.Environ, Host: id.host, Own: id.job.Own(), Display: id.display(), Docker: docker == nil,
+		Compose: id.job.System == "compose", Alone: id.job.Size == 1,
+	}
+	return here.Next(ooms, o.Status == statusRetry)
 }
 
 // scene says where the command of this rank runs.

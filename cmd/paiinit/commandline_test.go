@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/cmdline"
 )
 
 // The job's command line stays unchanged, even if it looks like one of paiinit's.
@@ -46,7 +48,7 @@ func TestCommandIsKeptApart(t *testing.T) {
 		}
 		var got []string
 		app := newApp(nil, func(_ context.Context, s settings) error { got = s.command; return nil })
-		require.NoError(t, app.Run(runArgs(args)), "%q", test.args)
+		require.NoError(t, app.Run(cmdline.RunArgs(args)), "%q", test.args)
 		require.Equal(t, want, append([]string{}, got...), "%q", test.args)
 	}
 }
@@ -151,6 +153,6 @@ func parse(t *testing.T, environ []string, self func(string) bool, words ...stri
 	t.Helper()
 	args, environ := adopt(append([]string{"paiinit"}, words...), environ, self)
 	app := newApp(environ, func(_ context.Context, s settings) error { got = s; return nil })
-	require.NoError(t, app.RunContext(t.Context(), runArgs(args)))
+	require.NoError(t, app.RunContext(t.Context(), cmdline.RunArgs(args)))
 	return got
 }

@@ -42,7 +42,7 @@ func showEnv(c *cli.Context, environ []string) error {
 			envspec.Job
 			// Export has the variables that a command would get, as far as they are known before the ranks connect.
 			Export map[string]string `json:"export"`
-		}{job, exported(environ, vars)})
+		}{job, launch.Values(environ, vars)})
 	case c.Bool("export"):
 		for _, kv := range launch.Additions(environ, vars, "") {
 			name, value, _ := strings.Cut(kv, "=")
@@ -54,16 +54,6 @@ func showEnv(c *cli.Context, environ []string) error {
 		return nil
 	}
 	return job.WriteTable(w)
-}
-
-// exported returns the values of vars that a command would see. The user's own values win.
-func exported(environ []string, vars []launch.Var) map[string]string {
-	merged, _ := launch.Merge(environ, vars)
-	values := make(map[string]string, len(vars))
-	for _, v := range vars {
-		values[v.Name] = launch.Value(merged, v.Name)
-	}
-	return values
 }
 
 // known formats a number that is negative if it is unknown.

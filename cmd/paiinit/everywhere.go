@@ -88,18 +88,6 @@ func (id *identity) warnServerPort() {
 	}
 }
 
-// taskPorts returns a function that finds the port that a member reserves for its command, 0 if it reserves none.
-func taskPorts(members []rendezvous.Member) func(role string, index int) int {
-	return func(role string, index int) int {
-		for _, m := range members {
-			if m.Role == role && m.Index == index {
-				return m.Task
-			}
-		}
-		return 0
-	}
-}
-
 // tasks returns the ranks as frameworks without a launcher need them.
 func (a *agreement) tasks() launch.Tasks {
 	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
@@ -205,7 +193,11 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		}
 	}
 	align(ctx, c.node, &job.Verdict, ends)
-	return rendezvous.Outcome(job.Verdict.Outcome())
+	o := rendezvous.Outcome(job.Verdict.Outcome())
+	if o.Next == "" { // the rank that failed is lost
+		o.Next = c.nextAfter(o, nil)
+	}
+	return o
 }
 
 // align compares the clocks of the ranks for which the verdict depends on the time at which their command ended.
@@ -224,7 +216,7 @@ func align(ctx context.Context, node *rendezvous.Node, v *launch.Verdict, ends m
 
 // ranksToJudge returns the ranks of the job, and whether --until waits for their commands.
 func (a *agreement) ranksToJudge() (ranks []launch.Rank) {
-	needed := launch.Needed(rolesOf(a.roster.Members), a.until)
+	needed := launch.Needed(a.roster.Roles(), a.until)
 	for i, m := range a.roster.Members {
 		ranks = append(ranks, launch.Rank{Rank: m.Rank, Role: m.Role, Name: m.Display(), Needed: needed[i]})
 	}
@@ -263,7 +255,7 @@ func (s *settings) checkExec(r rendezvous.Roster) *rendezvous.Outcome {
 				first.Display(), first.Exec, m.Display(), m.Exec)}
 		}
 	}
-	if err := s.checkUntil(rolesOf(r.Members)); err != nil {
+	if err := s.checkUntil(r.Roles()); err != nil {
 		return &rendezvous.Outcome{Status: statusOf(err), Reason: err.Error()}
 	}
 	return nil

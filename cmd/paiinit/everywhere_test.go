@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/rendezvous"
 )
 
 func TestWarnServerPort(t *testing.T) {
@@ -36,7 +37,7 @@ func TestTaskPorts(t *testing.T) {
 	for i := range list {
 		list[i].Role, list[i].Index, list[i].Task = "worker", i, 25000+i
 	}
-	port := taskPorts(list)
+	port := (&rendezvous.Roster{Members: list}).TaskPort
 	require.Equal(t, []int{25000, 25001, 0, 0},
 		[]int{port("worker", 0), port("worker", 1), port("worker", 2), port("ps", 0)})
 }

@@ -24,29 +24,34 @@ type (
 			SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
 		} `yaml:"valueFrom"`
 	}
+	kubeContainer struct {
+		Name, Image   string
+		WorkingDir    string `yaml:"workingDir"`
+		Command, Args []string
+		Env           []envVar
+		Resources     struct{ Limits map[string]string }
+		VolumeMounts  []struct {
+			Name      string
+			MountPath string `yaml:"mountPath"`
+			ReadOnly  bool   `yaml:"readOnly"`
+		} `yaml:"volumeMounts"`
+	}
+	kubeVolume struct {
+		Name   string
+		Secret struct {
+			SecretName string `yaml:"secretName"`
+		}
+		EmptyDir *struct{} `yaml:"emptyDir"`
+		Image    struct{ Reference string }
+	}
 	podTemplate struct {
 		Metadata struct{ Labels map[string]string }
 		Spec     struct {
-			RestartPolicy string `yaml:"restartPolicy"`
-			Subdomain     string
-			Containers    []struct {
-				Name, Image   string
-				WorkingDir    string `yaml:"workingDir"`
-				Command, Args []string
-				Env           []envVar
-				Resources     struct{ Limits map[string]string }
-				VolumeMounts  []struct {
-					Name      string
-					MountPath string `yaml:"mountPath"`
-					ReadOnly  bool   `yaml:"readOnly"`
-				} `yaml:"volumeMounts"`
-			}
-			Volumes []struct {
-				Name   string
-				Secret struct {
-					SecretName string `yaml:"secretName"`
-				}
-			}
+			RestartPolicy  string `yaml:"restartPolicy"`
+			Subdomain      string
+			InitContainers []kubeContainer `yaml:"initContainers"`
+			Containers     []kubeContainer
+			Volumes        []kubeVolume
 		}
 	}
 	replica struct {
@@ -81,15 +86,14 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 	mounts := make(map[string]bool)
 	for _, m := range c.VolumeMounts {
 		mounts[m.MountPath] = true
-		require.True(t, slices.ContainsFunc(p.Spec.Volumes, func(v struct {
-			Name   string
-			Secret struct {
-				SecretName string `yaml:"secretName"`
-			}
-		}) bool {
-			return v.Name == m.Name && v.Secret.SecretName != ""
-		}))
+		i := slices.IndexFunc(p.Spec.Volumes, func(v kubeVolume) bool { return v.Name == m.Name })
+		require.GreaterOrEqual(t, i, 0, "no volume %s", m.Name)
+		if v := p.Spec.Volumes[i]; v.Secret.SecretName == "" {
+			require.Equal(t, programOn(t, p, v, m.MountPath), s.argv[0])
+			require.True(t, m.ReadOnly)
+		}
 	}
+	require.True(t, s.argv[0] == "paiinit" || len(mounts) > 1, "%s is on no volume", s.argv[0])
 	for _, v := range c.Env {
 		switch {
 		case v.ValueFrom.FieldRef.FieldPath != "":
@@ -105,6 +109,22 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 		s.environ = append(s.environ, v.Name+"="+v.Value)
 	}
 	return s
+}
+
+// programOn returns the path at which a container that mounts v at dir finds paiinit: an init container has installed
+// it there, or v is the image of Dockerfile.example.
+func programOn(t *testing.T, p podTemplate, v kubeVolume, dir string) string {
+	t.Helper()
+	if v.Image.Reference != "" {
+		return dir + "/usr/bin/paiinit"
+	}
+	require.NotNil(t, v.EmptyDir)
+	require.Len(t, p.Spec.InitContainers, 1)
+	from := p.Spec.InitContainers[0]
+	require.Equal(t, []string{"paiinit", "install", from.VolumeMounts[0].MountPath}, from.Command)
+	require.Equal(t, v.Name, from.VolumeMounts[0].Name)
+	require.False(t, from.VolumeMounts[0].ReadOnly)
+	return dir + "/paiinit"
 }
 
 // named gives a pod its name, and the line of /etc/hosts that the kubelet writes for a pod of a headless Service.

@@ -52,43 +52,45 @@ func TestExamples(t *testing.T) {
 		containers func(t *testing.T, file string) []started
 		size       int // 0: four containers
 	}{
-		"openpai/horovod-rdma.json":     {"openpai", openPAIClassicExample, 0},
-		"openpai/tensorflow.json":       {"openpai", openPAIClassicExample, 0},
-		"openpai/tensorflow-0.10.json":  {"openpai", openPAI08Example, 0},
-		"openpai/horovod.yaml":          {"openpai", openPAIExample, 0},
-		"openpai/tensorflow.yaml":       {"openpai", openPAIExample, 0},
-		"azureml/mpi.yml":               {"azure", azureMLExample, 0},
-		"azureml/pytorch.yml":           {"azure", azureMLExample, 0},
-		"azureml/tensorflow.yml":        {"azure", azureMLExample, 0},
-		"azureml/horovodrun.yml":        {"azure", azureMLExample, 0},
-		"azureml/tensorflow-ps.yml":     {"azure", azureMLExample, 6},
-		"azure-batch/task.json":         {"azure", azureBatchExample, 0},
-		"kubernetes/indexed-job.yaml":   {"kubernetes-indexed-job", kubernetesExample, 0},
-		"kubernetes/jobset.yaml":        {"jobset", kubernetesExample, 0},
-		"kubernetes/statefulset.yaml":   {"kubernetes-statefulset", kubernetesExample, 0},
-		"kubeflow/mpijob.yaml":          {"mpijob", kubernetesExample, 0},
-		"kubeflow/pytorchjob.yaml":      {"pytorchjob", kubernetesExample, 0},
-		"kubeflow/tfjob.yaml":           {"tf-config", kubernetesExample, 0},
-		"kubeflow/mpijob-gpu.yaml":      {"mpijob", kubernetesExample, 5},
-		"kubeflow/pytorchjob-gpu.yaml":  {"pytorchjob", kubernetesExample, 0},
-		"kubeflow/tfjob-gpu.yaml":       {"tf-config", kubernetesExample, 6},
-		"kubeflow/openmpi.sh":           {"mpijob", kubeflowOpenMPIExample, 5},
-		"kubeflow/trainjob.yaml":        {"trainjob", kubernetesExample, 0},
-		"leaderworkerset/lws.yaml":      {"leaderworkerset", kubernetesExample, 0},
-		"volcano/job.yaml":              {"volcano", kubernetesExample, 0},
-		"slurm/job.sh":                  {"slurm", slurmExample, 0},
-		"slurm/torchrun.sh":             {"slurm", slurmExample, 0},
-		"sagemaker/training-job.json":   {"sagemaker", sageMakerExample, 0},
-		"aws-batch/job-definition.json": {"aws-batch", awsBatchExample, 0},
-		"vertex/job.yaml":               {"vertex", vertexExample, 0},
-		"dstack/task.dstack.yml":        {"dstack", dstackExample, 0},
-		"skypilot/task.yaml":            {"skypilot", skyPilotExample, 0},
-		"runpod/start.sh":               {"runpod", runPodExample, 0},
-		"compose/compose.yaml":          {"compose", composeExample, 0},
-		"swarm/stack.yaml":              {"compose", composeExample, 0},
-		"hosts/run.sh":                  {"explicit", hostsExample, 0},
-		"hosts/shared.sh":               {"explicit", hostsExample, 0},
-		"hosts/shell.sh":                {"explicit", hostsExample, 0},
+		"openpai/horovod-rdma.json":      {"openpai", openPAIClassicExample, 0},
+		"openpai/tensorflow.json":        {"openpai", openPAIClassicExample, 0},
+		"openpai/tensorflow-0.10.json":   {"openpai", openPAI08Example, 0},
+		"openpai/horovod.yaml":           {"openpai", openPAIExample, 0},
+		"openpai/tensorflow.yaml":        {"openpai", openPAIExample, 0},
+		"azureml/mpi.yml":                {"azure", azureMLExample, 0},
+		"azureml/pytorch.yml":            {"azure", azureMLExample, 0},
+		"azureml/tensorflow.yml":         {"azure", azureMLExample, 0},
+		"azureml/horovodrun.yml":         {"azure", azureMLExample, 0},
+		"azureml/tensorflow-ps.yml":      {"azure", azureMLExample, 6},
+		"azure-batch/task.json":          {"azure", azureBatchExample, 0},
+		"kubernetes/indexed-job.yaml":    {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/init-container.yaml": {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/image-volume.yaml":   {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/jobset.yaml":         {"jobset", kubernetesExample, 0},
+		"kubernetes/statefulset.yaml":    {"kubernetes-statefulset", kubernetesExample, 0},
+		"kubeflow/mpijob.yaml":           {"mpijob", kubernetesExample, 0},
+		"kubeflow/pytorchjob.yaml":       {"pytorchjob", kubernetesExample, 0},
+		"kubeflow/tfjob.yaml":            {"tf-config", kubernetesExample, 0},
+		"kubeflow/mpijob-gpu.yaml":       {"mpijob", kubernetesExample, 5},
+		"kubeflow/pytorchjob-gpu.yaml":   {"pytorchjob", kubernetesExample, 0},
+		"kubeflow/tfjob-gpu.yaml":        {"tf-config", kubernetesExample, 6},
+		"kubeflow/openmpi.sh":            {"mpijob", kubeflowOpenMPIExample, 5},
+		"kubeflow/trainjob.yaml":         {"trainjob", kubernetesExample, 0},
+		"leaderworkerset/lws.yaml":       {"leaderworkerset", kubernetesExample, 0},
+		"volcano/job.yaml":               {"volcano", kubernetesExample, 0},
+		"slurm/job.sh":                   {"slurm", slurmExample, 0},
+		"slurm/torchrun.sh":              {"slurm", slurmExample, 0},
+		"sagemaker/training-job.json":    {"sagemaker", sageMakerExample, 0},
+		"aws-batch/job-definition.json":  {"aws-batch", awsBatchExample, 0},
+		"vertex/job.yaml":                {"vertex", vertexExample, 0},
+		"dstack/task.dstack.yml":         {"dstack", dstackExample, 0},
+		"skypilot/task.yaml":             {"skypilot", skyPilotExample, 0},
+		"runpod/start.sh":                {"runpod", runPodExample, 0},
+		"compose/compose.yaml":           {"compose", composeExample, 0},
+		"swarm/stack.yaml":               {"compose", composeExample, 0},
+		"hosts/run.sh":                   {"explicit", hostsExample, 0},
+		"hosts/shared.sh":                {"explicit", hostsExample, 0},
+		"hosts/shell.sh":                 {"explicit", hostsExample, 0},
 	} {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel() // compose takes seconds to look at a file
@@ -132,7 +134,7 @@ func (s started) run(t *testing.T) envspec.Job {
 	}
 	var got settings
 	app := newApp(s.environ, func(_ context.Context, s settings) error { got = s; return nil })
-	require.NoError(t, app.Run(runArgs(s.argv)))
+	require.NoError(t, app.Run(cmdline.RunArgs(s.argv)))
 	in := envspec.Input{Environ: s.environ, Flags: got.job, Files: s.files, Resolver: s.resolver,
 		Hostname: launch.Value(s.environ, "HOSTNAME"), CPUs: 2}
 	if s.addr != "" {
@@ -833,7 +835,7 @@ func TestExampleOfOneContainer(t *testing.T) {
 	require.Len(t, list, 1)
 	var got settings
 	app := newApp(list[0].environ, func(_ context.Context, s settings) error { got = s; return nil })
-	require.NoError(t, app.RunContext(t.Context(), runArgs(list[0].argv)))
+	require.NoError(t, app.RunContext(t.Context(), cmdline.RunArgs(list[0].argv)))
 	job, err := envspec.Read(t.Context(), envspec.Input{Environ: list[0].environ, Flags: got.job,
 		Hostname: "c278c88dd552"})
 	require.NoError(t, err)

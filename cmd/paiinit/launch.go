@@ -134,7 +134,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 		return cmd, nil, err
 	}
 	if a.job.ServerPort && a.exec == execAll {
-		environ = a.job.WithServerPorts(environ, taskPorts(a.roster.Members))
+		environ = a.job.WithServerPorts(environ, a.roster.TaskPort)
 	}
 	path := a.command
 	if here, err := launch.Look(a.settings.command[0], environ, a.dir); err == nil {

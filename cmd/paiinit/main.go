@@ -18,18 +18,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/paiinit/paiinit/early"
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/internal/buildversion"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
-var version = "devel" // set by the build
+var version = buildversion.Unset // set by the build
 
 func main() {
+	version = buildversion.Of(version, debug.ReadBuildInfo)
 	os.Exit(start(os.Args, os.Environ()))
 }
 
@@ -39,7 +42,7 @@ func start(words, environ []string) int {
 	if name := filepath.Base(words[0]); launch.FillNamed(name) != nil {
 		return fill(name, words, environ)
 	}
-	args, environ := adopt(words, environ, func(word string) bool { return isSelf(word, environ) })
+	args, environ := adopt(words, environ, func(word string) bool { return launch.NamesSelf(word, environ) })
 	switch command := early.CommandOf(args); {
 	case isRemoteShell(args):
 		return remoteShell(args, environ)

@@ -65,6 +65,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"screen": screen},
 		Setup: func(e *testscript.Env) error {
 			// Short, because the path of a socket in it has at most 107 bytes (unix(7)).
 			e.Setenv("PAIINIT_LOG_FORMAT", "logfmt")

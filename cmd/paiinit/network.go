@@ -75,7 +75,7 @@ const wayTimeout = 4 * time.Second
 // be open; the supervisor warns if the launcher really waits. Rank 0 dials the port that the first rank on another host
 // reserves for the job. If packets arrive, the kernel there refuses the connection, which is an answer.
 func (a *agreement) checkWay(ctx context.Context, blocked func(string)) {
-	to, ok := otherHost(a.roster.Members)
+	to, ok := a.roster.OtherHost()
 	if !ok {
 		return
 	}
@@ -87,14 +87,4 @@ func (a *agreement) checkWay(ctx context.Context, blocked func(string)) {
 			"hint", "mpirun and its ranks connect to random ports: "+
 				"allow all TCP between the hosts of the job, or set a port range (docs/launchers.md)")
 	}
-}
-
-// otherHost returns the first rank that reserves a port for the job and has another address than rank 0.
-func otherHost(members []rendezvous.Member) (m rendezvous.Member, ok bool) {
-	for _, m := range members {
-		if m.Task != 0 && m.Addr.Addr().Unmap() != members[0].Addr.Addr().Unmap() {
-			return m, true
-		}
-	}
-	return m, false
 }

@@ -3,13 +3,11 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -140,31 +138,11 @@ func showStatus(c *cli.Context, ask localapi.Client) error {
 	if c.Bool("drift") {
 		return ask.PrintDrift(c.Context, out, asJSON)
 	}
-	view := localapi.View{Out: out, Layout: localapi.Layout{
+	view := localapi.View{Out: out, JSON: asJSON, Watch: watch, Layout: localapi.Layout{
 		All: c.Bool("all"), Display: rendezvous.Display, Fold: rendezvous.FoldNames,
 	}}
 	if watch && !asJSON && early.IsTerminal(1) && os.Getenv("TERM") != "dumb" {
 		view.Size = localapi.TerminalSize
 	}
-	first := true
-	for s, err := range ask.Changes(c.Context, view.Size != nil) {
-		switch {
-		case err != nil && first:
-			return err
-		case err != nil:
-			complain("%v", explain(err))
-			return nil // paiinit has answered before, so the job has ended
-		case asJSON && watch:
-			err = json.NewEncoder(out).Encode(s) // one line for each change
-		case asJSON:
-			err = printJSON(out, s)
-		default:
-			err = view.Show(s, time.Now())
-		}
-		if err != nil || !watch {
-			return err
-		}
-		first = false
-	}
-	return nil
+	return view.Print(ask.Changes(c.Context, view.Size != nil), func(err error) { complain("%v", explain(err)) })
 }

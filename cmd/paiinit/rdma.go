@@ -50,7 +50,7 @@ func showRDMA(out io.Writer, r rdma.Report, asJSON bool) error {
 	vars := fabricOf(rdma.Judge([]rdma.Summary{s}), r).Vars()
 	var err error
 	if asJSON {
-		err = printJSON(out, r.Answer(exported(nil, vars)))
+		err = printJSON(out, r.Answer(launch.Values(nil, vars)))
 	} else {
 		err = errors.Join(r.WriteTable(out),
 			launch.WriteVars(out, "if every rank is like this one, commands get", vars))

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,4 +66,59 @@ func TestFlagsAreDocumented(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDocFlagsExist: every flag that a page gives to paiinit is one of paiinit's, and on the pages that are about
+// paiinit alone every flag that stands by itself.
+func TestDocFlagsExist(t *testing.T) {
+	known := []string{"--help", "--version"}
+	for _, c := range newApp(nil, nil).Commands {
+		for _, r := range cmdline.Rows(c.Flags) {
+			known = append(known, "--"+r.Name)
+		}
+	}
+	mixed := []string{"compare.md", "launchers.md", "rdma.md"} // and the pages of jobs and schedulers
+	others := []string{
+		"--timout", "--generate-bash-completion", // a typo that a page shows, and what completions call
+		"--tag-output", "--tee", "--sysctl", "--ip-permissions", // other programs'
+	}
+	inline, flag := regexp.MustCompile("`([^`\\n]+)`"), regexp.MustCompile(`^--[a-z][A-Za-z0-9_-]*`)
+	var files []string
+	for _, pattern := range []string{"../../README.md", "../../docs/*.md", "../../docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		files = append(files, found...)
+	}
+	require.Greater(t, len(files), 20)
+	checked := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		page, blocks := string(text), regexp.MustCompile("(?ms)^ *```.*?^ *```|^    .*?$")
+		var codes []string
+		for _, block := range blocks.FindAllString(page, -1) {
+			codes = append(codes, strings.Split(strings.ReplaceAll(block, "\\\n", " "), "\n")...)
+		}
+		for _, m := range inline.FindAllStringSubmatch(blocks.ReplaceAllString(page, ""), -1) {
+			codes = append(codes, m[1])
+		}
+		alone := filepath.Base(filepath.Dir(file)) == "docs" && !slices.Contains(mixed, filepath.Base(file))
+		for _, code := range codes {
+			own := alone && strings.HasPrefix(code, "--")
+			for _, word := range strings.Fields(code) {
+				switch name := flag.FindString(word); {
+				case word == "paiinit" || strings.HasSuffix(word, "/paiinit"):
+					own = true
+				case word == "--" || strings.ContainsAny(word, "|;&") || strings.HasPrefix(word, "mpi"):
+					own = false
+				case name != "" && own:
+					checked++
+					if !slices.Contains(known, name) && !slices.Contains(others, name) {
+						t.Errorf("%s: paiinit has no flag %s: %s", file, name, code)
+					}
+				}
+			}
+		}
+	}
+	require.Greater(t, checked, 100)
 }

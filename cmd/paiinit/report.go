@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/timeline"
@@ -28,7 +29,7 @@ func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	if o, err := a.c.node.Wait(now); err == nil {
-		out.Ended, out.Status, out.Reason = true, o.Status, o.Reason
+		out.Ended, out.Status, out.Reason, out.Stopped = true, o.Status, launch.Outcome(o).Text(0), o.Stopped
 	}
 	if d, refusal := a.Drift(); refusal == nil {
 		out.Drift = d.Rows
@@ -48,7 +49,8 @@ func timelineOf(told *localapi.Timeline) timeline.Timeline {
 func pageOf(told *localapi.Timeline, s *localapi.Status) *timeline.Page {
 	p := &timeline.Page{
 		Job: told.Job, Phase: string(s.Phase), Made: told.Now, Timeline: timelineOf(told),
-		Ended: told.Ended, Status: told.Status, Reason: told.Reason, Facts: told.Facts, Drift: told.Drift,
+		Ended: told.Ended, Stopped: told.Stopped, Status: told.Status, Reason: told.Reason,
+		Facts: told.Facts, Drift: told.Drift,
 	}
 	for _, r := range s.Ranks {
 		p.States = append(p.States, timeline.State{

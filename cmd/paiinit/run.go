@@ -50,7 +50,7 @@ func run(args []string, agent pid1.Agent) int {
 		status, err = launchJob(ctx, c)
 		return err
 	})
-	err := cmdline.Run(context.Background(), app, runArgs(args))
+	err := cmdline.Run(context.Background(), app, cmdline.RunArgs(args))
 	if err == nil {
 		return status
 	}
@@ -144,7 +144,9 @@ func statusOf(err error) int {
 
 // failure returns the outcome of a job that an error ends.
 func (s *settings) failure(err error) rendezvous.Outcome {
-	return rendezvous.Outcome{Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", s.command)}
+	return rendezvous.Outcome{
+		Status: statusOf(err), Reason: err.Error(), Next: hint(err, "run", s.command), Stopped: is[*stoppedError](err),
+	}
 }
 
 // hint returns what a person can do about an error of a command of this program; command is COMMAND, if there is one.
@@ -178,6 +180,8 @@ func hint(err error, asked string, command []string) string {
 	case missing != nil && missing.OtherSecret():
 		return "give all containers of the job the same secret; " +
 			"the first log line of each container has the fingerprint of its secret"
+	case is[*rendezvous.ConflictError](err):
+		return "compare the first log lines of the containers: one size, an index for each, and a name for each job"
 	case missing != nil:
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
 	case errors.As(err, &look) && look.Status == 127:
@@ -200,7 +204,7 @@ func didYouMean(word string) string {
 func passThrough(args, environ []string) int {
 	var s settings
 	app := newApp(environ, func(_ context.Context, got settings) error { s = got; return nil })
-	if err := cmdline.Run(context.Background(), app, runArgs(args)); err != nil {
+	if err := cmdline.Run(context.Background(), app, cmdline.RunArgs(args)); err != nil {
 		complainOf(err, "run", nil)
 		return statusOf(err)
 	}
@@ -235,6 +239,6 @@ func ignoredFlags(args, environ []string) []string {
 	if envspec.Nested(launch.Without(environ, []launch.Var{{Name: "PAIINIT_ACTIVE"}})) != "" {
 		return nil
 	}
-	rest := runArgs(args)[2:]
+	rest := cmdline.RunArgs(args)[2:]
 	return rest[:cmdline.FirstWord(runFlags(), rest)]
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -147,7 +146,7 @@ func (s *settings) complete(c *cli.Context) error {
 	s.keysFile, s.stateDir = s.absolute(s.keysFile), s.absolute(s.stateDir)
 	s.report = s.absolute(s.report)
 	until := s.until
-	s.until = untilOf(until)
+	s.until = launch.ParseUntil(until)
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
 		return cmdline.Errorf("--until (%s) is %q: it needs --exec all", cmdline.Twin("until"), until)
 	}
@@ -171,15 +170,6 @@ func (s *settings) absolute(name string) string {
 		return name
 	}
 	return filepath.Join(s.dir, name)
-}
-
-// runArgs returns the command line with "run" as its first word.
-func runArgs(args []string) []string {
-	rest := args[1:]
-	if len(rest) > 0 && rest[0] == "run" {
-		rest = rest[1:]
-	}
-	return append([]string{args[0], "run"}, rest...)
 }
 
 // launching completes a command that takes the flags of run and a COMMAND.
@@ -220,25 +210,5 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		sftpCommand(),
 		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
 	}, questions(environ)...)
-	for _, c := range commands {
-		c.UsageText = strings.TrimSpace("paiinit " + c.Name + " [FLAGS] " + c.ArgsUsage)
-		c.Flags = append(c.Flags, cmdline.Help())
-		c.HideHelp, c.OnUsageError = true, cmdline.OnUsageError
-		c.Subcommands = []*cli.Command{} // with nil, the library takes the words for help topics
-		for _, f := range c.Flags {
-			if f, ok := f.(*cli.BoolFlag); ok {
-				f.DisableDefaultText = true
-			}
-		}
-	}
-	return &cli.App{
-		Name:                 "paiinit",
-		HideHelp:             true,
-		Flags:                []cli.Flag{cmdline.Help()},
-		EnableBashCompletion: true,
-		ExitErrHandler:       func(*cli.Context, error) {},
-		OnUsageError:         cmdline.OnUsageError,
-		CommandNotFound:      cmdline.ShowHelp,
-		Commands:             commands,
-	}
+	return cmdline.App("paiinit", commands)
 }

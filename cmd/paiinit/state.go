@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
@@ -24,7 +23,7 @@ func identityOf(job envspec.Job, host, nonce string, start time.Time) statedir.I
 
 // openState creates and locks the state directory dir. If dir is "", it takes the first usable default.
 func openState(ctx context.Context, dir string, own statedir.Identity, environ []string) (*statedir.Dir, error) {
-	self, err := ownPath(environ)
+	self, err := launch.OwnPath(environ)
 	if err != nil {
 		return nil, err
 	}
@@ -35,20 +34,6 @@ func openState(ctx context.Context, dir string, own statedir.Identity, environ [
 		err = fmt.Errorf("no directory for the state can be used (--state-dir): %w", err)
 	}
 	return d, err
-}
-
-// ownPath returns the path of this program.
-func ownPath(environ []string) (string, error) {
-	self, err := os.Executable()
-	if err == nil {
-		return self, nil
-	}
-	cwd, errDir := os.Getwd() // os.Executable needs /proc
-	self, errLook := launch.Look(os.Args[0], environ, cwd)
-	if errLook != nil || errDir != nil {
-		return "", fmt.Errorf("finding this program's own path: %w", errors.Join(err, errDir, errLook))
-	}
-	return self, nil
 }
 
 // writeHosts writes the host lists of this container. Every rank needs them: AZUREML_MPI_HOSTFILE,

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -92,10 +91,7 @@ func readHosts(name string) (list []launch.HostSlots, err error) {
 	if err != nil {
 		return nil, err
 	}
-	hosts, err := hostfile.Parse(bytes.NewReader(b), hostfile.OpenMPI)
-	if err != nil {
-		hosts, err = hostfile.Parse(bytes.NewReader(b), hostfile.Hydra)
-	}
+	hosts, err := hostfile.ParseAny(b)
 	for _, h := range hosts {
 		list = append(list, launch.HostSlots{Name: h.Name, Slots: h.Slots})
 	}

@@ -7,12 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
 )
 
 // everyRank returns the settings of --exec all --until VALUE.
 func everyRank(until string) *settings {
-	return &settings{commandSettings: commandSettings{exec: execAll, until: untilOf(until)}}
+	return &settings{commandSettings: commandSettings{exec: execAll, until: launch.ParseUntil(until)}}
 }
 
 // membersOf returns members with these roles, in rank order.

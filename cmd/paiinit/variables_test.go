@@ -26,7 +26,7 @@ func TestVariablesAreKnown(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (slices.Contains([]string{"bin", "integration", "tools"}, path) ||
+		case d.IsDir() && (slices.Contains([]string{"bin", "dist", "integration", "tools"}, path) ||
 			base != "." && base[0] == '.' || base == "testdata"):
 			return fs.SkipDir
 		case d.IsDir(), strings.HasSuffix(base, "_test.go"), base == "CHANGELOG.md":

@@ -32,14 +32,15 @@ func Zsh(app *cli.App) string {
 		}
 		b.WriteString("\n}\n")
 	}
+	// No variable may be called commands: zsh's own of that name has the programs in PATH.
 	b.WriteString("\n_paiinit_command() { _alternative 'commands:command:_command_names -e' 'files:file:_files' }\n" +
-		"\n_paiinit() {\n\tlocal -a commands=(\n")
+		"\n_paiinit() {\n\tlocal -a own=(\n")
 	for _, c := range all {
 		fmt.Fprintf(&b, "\t\t%s\n", zshQuote(c.name+":"+c.usage))
 	}
 	fmt.Fprintf(&b, `	)
 	if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then
-		_describe -t paiinit-commands 'paiinit command' commands
+		_describe -t paiinit-commands 'paiinit command' own
 		_paiinit_command
 		return
 	fi

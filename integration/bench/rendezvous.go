@@ -192,7 +192,9 @@ func (s *series) since(
 }
 
 func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, watch bool) error {
-	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ",")}
+	// The line that counts the ranks is logfmt or JSON in all builds; sentences have come later.
+	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
+		"PAIINIT_LOG_FORMAT=json"}
 	start := func(i int) (*lab.Container, error) {
 		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)),
 			"/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
@@ -205,7 +207,7 @@ func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, 
 	zero := c.containers[0]
 	waiting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if _, err := zero.WaitLine(waiting, fmt.Sprintf("present=%d ", jobSize-1)); err != nil {
+	if _, err := zero.WaitLine(waiting, fmt.Sprintf(`"present":%d,`, jobSize-1)); err != nil {
 		return err
 	}
 	settleDown(ctx)

@@ -19,7 +19,7 @@ type milestone struct {
 var milestones = []milestone{
 	{"all present", regexp.MustCompile(`^[\d:]{8} \S+: all \d+ present after `)},
 	{"launched", regexp.MustCompile(`^[\d:]{8} \S+: launching `)},
-	{"done", regexp.MustCompile(`^[\d:]{8} \S+: (error: )?the job has ended `)},
+	{"done", regexp.MustCompile(`^[\d:]{8} \S+: (error: JOB |the job has ended)`)},
 }
 
 // timeline returns the times of the milestones since begin. lines must be in the order of time; a milestone counts for

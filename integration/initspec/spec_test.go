@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/screens"
 )
 
 // soon bounds an end that waits for nothing, on a slow machine and with Docker. It is shorter than longGrace, the grace
@@ -145,9 +147,11 @@ func TestOutOfMemory(t *testing.T) {
 	if err != nil || strings.TrimSpace(string(out)) != "true" {
 		need(t, fmt.Sprintf("the Docker engine cannot limit memory: %s", out))
 	}
-	c := start(t, d, script("busybox dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?"))
+	c := start(t, d, script("busybox dd if=/dev/zero of=/dev/null bs=512M count=1; exit $?",
+		"--log-format=text", "--log-level=info"))
 	assert.Equal(t, 137, c.wait())
 	assert.Contains(t, c.stderr.String(), "out of memory, 1 kill in its cgroup")
+	require.NoError(t, screens.Check("../../docs/troubleshooting.md", "out-of-memory", c.stderr.String()))
 }
 
 // TestDockerStop runs docker stop with its default timeout of 10 s and paiinit's default grace.

@@ -101,12 +101,12 @@ func (j *job) gathering(t *testing.T) time.Duration {
 		require.NoError(t, err)
 		return when
 	}
-	for _, m := range j.logs.find(t, `(?m)^\S+ (\S+) \S+ \S+: paiinit `, size) {
+	for _, m := range j.logs.find(t, `(?m)^\S+ (\S+) \S+ [^:\n]+: paiinit `, size) {
 		if when := at(m); when.After(last) {
 			last = when
 		}
 	}
-	return at(j.logs.find(t, `(?m)^\S+ (\S+) \S+ \S+: launching `, 1)[0]).Sub(last)
+	return at(j.logs.find(t, `(?m)^\S+ (\S+) \S+ [^:\n]+: launching `, 1)[0]).Sub(last)
 }
 
 func must(out string, err error) func(*testing.T) string {

@@ -1,4 +1,4 @@
-package main
+package rendezvous
 
 import (
 	"fmt"
@@ -6,22 +6,20 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/paiinit/paiinit/rendezvous"
 )
 
 func TestOtherHost(t *testing.T) {
-	members := func(places ...string) (all []rendezvous.Member) {
+	members := func(places ...string) (all []Member) {
 		for i, p := range places {
-			m := rendezvous.Member{Alias: fmt.Sprint(i)}
+			m := Member{Alias: fmt.Sprint(i)}
 			m.Addr, m.Task = netip.MustParseAddrPort(p), int(netip.MustParseAddrPort(p).Port())
 			all = append(all, m)
 		}
 		return all
 	}
-	m, ok := otherHost(members("10.0.0.1:20000", "10.0.0.1:20001", "10.0.0.2:0", "10.0.0.3:20003"))
+	m, ok := (&Roster{Members: members("10.0.0.1:20000", "10.0.0.1:20001", "10.0.0.2:0", "10.0.0.3:20003")}).OtherHost()
 	require.True(t, ok)
 	require.Equal(t, "3", m.Alias, "the second is on the same host, the third keeps no port")
-	_, ok = otherHost(members("10.0.0.1:20000", "10.0.0.1:20001"))
+	_, ok = (&Roster{Members: members("10.0.0.1:20000", "10.0.0.1:20001")}).OtherHost()
 	require.False(t, ok)
 }
