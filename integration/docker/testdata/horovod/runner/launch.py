@@ -311,8 +311,9 @@ def gloo(args, slots, nics, env):
     ends = in_threads(start, list(ranks(slots, args.num_proc)))
     for status, _, index in sorted(ends, key=lambda end: end[1]):
         if status != 0:
-            # paiinit reads the second line.
-            raise RuntimeError(f"a rank failed, the first one was\nProcess name: {index}\nExit code: {status}\n")
+            # paiinit reads the beginning of the first line, and the others.
+            what = "Horovod detected that one or more processes exited with non-zero status"
+            raise RuntimeError(f"{what}, first:\nProcess name: {index}\nExit code: {status}\n")
 
 
 def assign(variables):
