@@ -82,8 +82,9 @@ func deepSpeedNodes(list string) (all, whole []string) {
 // (deepspeed/launcher/launch.py, sigkill_handler), with pdsh's mark of the host before it, and pdsh's own report. It
 // kills the other children then. From DeepSpeed's sources and published logs; not run.
 func deepSpeedBlames(p *printed, b *Blame) {
+	const handler = "sigkill_handler"
 	const log = `^(?:(\S+): )?\[[^]]+\] \[(?:INFO|ERROR)\] \[launch\.py:\d+:sigkill_handler\] `
-	for i, m := range p.find(log + `(.*) exits with return code = (-?\d+)$`) {
+	for i, m := range p.find(handler, log+`(.*) exits with return code = (-?\d+)$`) {
 		local := ""
 		if _, after, ok := strings.Cut(m[2], "--local_rank="); ok {
 			local = after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]
@@ -95,8 +96,8 @@ func deepSpeedBlames(p *printed, b *Blame) {
 		b.set(blame)
 		p.claim(i, i+1)
 	}
-	p.claimAll(log + `Killing subprocess \d+$`)
-	for i, m := range p.find(`^pdsh@\S+: (\S+): ssh exited with exit code (\d+)$`) {
+	p.claimAll(handler, log+`Killing subprocess \d+$`)
+	for i, m := range p.find("pdsh@", `^pdsh@\S+: (\S+): ssh exited with exit code (\d+)$`) {
 		b.set(Blame{Process: "the command of DeepSpeed", Host: m[1], Status: number(m[2])})
 		p.claim(i, i+1)
 	}

@@ -136,7 +136,8 @@ func lacksHorovodInterface(script []byte) bool {
 // Horovod's traceback, and what it prints when a process ends. With Open MPI, mpirun reports the failure, and
 // horovodrun only mpirun's status. Elastic jobs name "host[slot]" instead of the rank.
 func horovodBlames(p *printed, b *Blame) {
-	for i := range p.find(`^RuntimeError: Horovod detected that one or more processes exited with non-zero status`) {
+	const horovodFailed = `^RuntimeError: Horovod detected that one or more processes exited with non-zero status`
+	for i := range p.find("Horovod detected that", horovodFailed) {
 		begin, end := i, i+1
 		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
 			begin--
@@ -162,8 +163,8 @@ func horovodBlames(p *printed, b *Blame) {
 		}
 		b.set(blame)
 	}
-	p.claimAll(`^Process \S+ exit with status code -?\d+\.$`)
-	for i := range p.find(`^RuntimeError: (?:mpirun|mpiexec) exited with code -?\d+`) {
+	p.claimAll(" exit with status code ", `^Process \S+ exit with status code -?\d+\.$`)
+	for i := range p.find(" exited with code ", `^RuntimeError: (?:mpirun|mpiexec) exited with code -?\d+`) {
 		begin := i
 		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
 			begin--

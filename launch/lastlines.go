@@ -51,7 +51,7 @@ type lastLines struct {
 
 // lastLines chooses the lines that tell most about a failure: those of the process that the launcher blames, if lines
 // are marked, else the last ones, preceded by lines of the process that failed first if others have pushed these out.
-// stdout is nil if it is not known. Reports of launchers are searched only after a failure, because that takes 2 ms.
+// stdout is nil if it is not known. Reports of launchers are searched only after a failure.
 func (t *tail) lastLines(stdout []string, most int, failed bool) (l lastLines) {
 	if t == nil {
 		return l

@@ -68,7 +68,8 @@ func hydraVariables(s Setup, product, launcher, hostfile, iface string) []Var {
 // Intel's documentation; not run).
 func hydraBlames(p *printed, b *Blame) {
 	// "on node" is the rank in MPI_COMM_WORLD.
-	for i, m := range p.find(`(?:^|\] )Abort\((-?\d+)\)(?: on node (\d+))?(?: \(rank \d+ in comm \S+\))?: (.*)`) {
+	const aborted = `(?:^|\] )Abort\((-?\d+)\)(?: on node (\d+))?(?: \(rank \d+ in comm \S+\))?: (.*)`
+	for i, m := range p.find("Abort(", aborted) {
 		blame := Blame{Process: "an MPI rank", Status: number(m[1]), Abort: "MPI_Abort"}
 		if m[2] != "" {
 			blame.Process, blame.Rank = "MPI rank "+m[2], m[2]
@@ -83,16 +84,18 @@ func hydraBlames(p *printed, b *Blame) {
 		break
 	}
 	hydraBanner(p, b)
-	for i, m := range p.find(`\[proxy:\S+@([^]]+)\] HYDU_create_process .*execvp error on file (\S+) \((.*)\)`) {
+	const notExecuted = `\[proxy:\S+@([^]]+)\] HYDU_create_process .*execvp error on file (\S+) \((.*)\)`
+	for i, m := range p.find("HYDU_create_process", notExecuted) {
 		b.set(Blame{Cause: m[2] + " cannot be executed on " + m[1] + ": " + m[3]})
 		p.claim(i, i+1)
 	}
-	p.claimAll(`^\[(?:mpiexec|proxy:\S+)@[^]]+\] .*(?:terminated badly|returned error|error waiting for completion)`)
+	const ended = `(?:terminated badly|returned error|error waiting for completion)`
+	p.claimAll("@", `^\[(?:mpiexec|proxy:\S+)@[^]]+\] .*`+ended)
 }
 
 // hydraBanner reads the banner, which names one of the processes that a signal ended.
 func hydraBanner(p *printed, b *Blame) {
-	for i := range p.find(`^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`) {
+	for i := range p.find("BAD TERMINATION", `^=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES`) {
 		begin, end := i, i+1
 		if begin > 0 && isRule(p.lines[begin-1]) {
 			begin--
@@ -107,16 +110,16 @@ func hydraBanner(p *printed, b *Blame) {
 		text := newPrinted([]string{oneLine(p.lines[begin:end])})
 		const process = `= (?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)`
 		blame := Blame{}
-		for _, m := range text.find(process) {
+		for _, m := range text.find(" RUNNING AT ", process) {
 			blame.Process, blame.Rank, blame.Host = "process "+m[2], m[1], m[3]
 			if m[1] != "" {
 				blame.Process = "MPI rank " + m[1]
 			}
 		}
-		for _, m := range text.find(`= EXIT (?:CODE|STATUS): (\d+)`) {
+		for _, m := range text.find("= EXIT ", `= EXIT (?:CODE|STATUS): (\d+)`) {
 			blame.Status = number(m[1])
 		}
-		for _, m := range text.find(`(?:KILLED BY SIGNAL: |EXIT STRING: [^(]*\(signal )(\d+)`) {
+		for _, m := range text.find("", `(?:KILLED BY SIGNAL: |EXIT STRING: [^(]*\(signal )(\d+)`) {
 			blame.Status, blame.Signal = 0, syscall.Signal(number(m[1]))
 		}
 		if blame.Signal == syscall.SIGKILL || blame.Signal == syscall.SIGTERM {

@@ -155,13 +155,14 @@ func openMPIBlames(p *printed, b *Blame) {
 	if b.Process == "" { // a report of which the beginning or the end has been lost
 		openMPIReport(p.lines[max(0, len(p.lines)-20):], b)
 	}
-	p.claimAll(`^\d+ total processes (?:killed|failed to start)|` +
-		`^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help message |` +
-		`^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 |ORTE_ERROR_LOG: .*/show_help\.c at line`)
+	p.claimAll(" total processes ", `^\d+ total processes (?:killed|failed to start)`)
+	p.claimAll(" sent help message ", `^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help message `)
+	p.claimAll("orte_base_help_aggregate", `^\[[^]]+\] Set MCA parameter "orte_base_help_aggregate" to 0 `)
+	p.claimAll("ORTE_ERROR_LOG: ", `ORTE_ERROR_LOG: .*/show_help\.c at line`)
 	// 4.1 loses the text about MPI_Abort if it runs with --tag-output.
 	const fatal = `\*\*\* (?:An error occurred in (\S+)|(MPI_ERR_\w+: .*))`
 	var where []string
-	for _, m := range p.find(fatal) {
+	for _, m := range p.find("*** ", fatal) {
 		where = append(where, m[1]+m[2])
 	}
 	if len(where) > 0 && b.Cause == "" {
@@ -181,25 +182,26 @@ func isFrame(line string) bool {
 // openMPIReport reads the text of one frame, and reports whether it was understood.
 func openMPIReport(lines []string, b *Blame) bool {
 	text := newPrinted([]string{oneLine(lines)})
-	match := func(expression string) (m []string) {
-		for _, m = range text.find(expression) {
+	match := func(part, expression string) (m []string) {
+		for _, m = range text.find(part, expression) {
 			return m
 		}
 		return nil
 	}
-	if text.lines[0] == "" || match(`^Primary job +terminated normally, but `) != nil {
+	if text.lines[0] == "" || match("Primary job", `^Primary job +terminated normally, but `) != nil {
 		return true
 	}
-	if m := match(`noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)`); m != nil {
+	const killed = `noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)`
+	if m := match("exited on signal", killed); m != nil {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Signal: syscall.Signal(number(m[3]))})
 		return true
 	}
 	const exited = `The first process to do so was: Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\] Exit code: (\d+)`
-	if m := match(exited); m != nil {
+	if m := match("Exit code:", exited); m != nil {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Status: number(m[2])})
 		return true
 	}
-	if m := match(`^MPI_ABORT was invoked on rank (\d+) in communicator (MPI_COMM_WORLD|.*?) ?` +
+	if m := match("MPI_ABORT", `^MPI_ABORT was invoked on rank (\d+) in communicator (MPI_COMM_WORLD|.*?) ?`+
 		`(?:with errorcode|Proc: \[\[\d+,\d+\],(\d+)\] Errorcode:) (-?\d+)`); m != nil {
 		rank := m[1] // in the communicator
 		if m[3] != "" {
@@ -214,11 +216,12 @@ func openMPIReport(lines []string, b *Blame) bool {
 		b.set(Blame{Process: process, Rank: rank, Status: number(m[4]), Abort: "MPI_Abort"})
 		return true
 	}
-	if m := match(`has exited due to process rank (\d+) with PID \d+ on node (\S+) calling "abort"`); m != nil {
+	const ended = `has exited due to process rank (\d+) with PID \d+ on node (\S+) `
+	if m := match(`calling "abort"`, ended+`calling "abort"`); m != nil {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Abort: "MPI_Abort"})
 		return true
 	}
-	if m := match(`has exited due to process rank (\d+) with PID \d+ on node (\S+) exiting improperly`); m != nil {
+	if m := match("exiting improperly", ended+`exiting improperly`); m != nil {
 		b.set(Blame{
 			Process: "MPI rank " + m[1], Rank: m[1], Host: m[2],
 			Cause: "it ended without calling MPI_Finalize",
@@ -228,7 +231,7 @@ func openMPIReport(lines []string, b *Blame) bool {
 	const missing = `was unable to (?:find the specified executable file|` +
 		`launch the specified application as it could ` +
 		`not access or execute an executable).* (?:Node: +(\S+) Executable: +(\S+)|Executable: +(\S+) Node: +(\S+))`
-	if m := match(missing); m != nil {
+	if m := match("was unable to ", missing); m != nil {
 		b.set(Blame{Cause: m[2] + m[3] + " was not found on " + m[1] + m[4] + ", or cannot be executed there"})
 		return true
 	}

@@ -47,7 +47,8 @@ func torch(t Tasks) []Var {
 // (torch/distributed/elastic/multiprocessing/errors/__init__.py, _FAILURE_FORMAT_TEMPLATE) and its own traceback, which
 // ends there.
 func torchrunBlames(p *printed, b *Blame) {
-	for i := range p.find(`^(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:\s*$`) {
+	const childFailed = `^(?:torch\.distributed\.elastic\.multiprocessing\.errors\.)?ChildFailedError:\s*$`
+	for i := range p.find("ChildFailedError:", childFailed) {
 		begin, end := i, i+1
 		for begin > 0 && !strings.HasPrefix(p.lines[begin], "Traceback (most recent call last):") {
 			begin--
@@ -88,9 +89,9 @@ func torchrunBlames(p *printed, b *Blame) {
 		}
 	}
 	// torch/distributed/elastic/multiprocessing/api.py and torch/distributed/run.py
-	p.claimAll(`torch/distributed/elastic/multiprocessing/api\.py:\d+\] ` +
-		`(?:Sending process \d+ closing signal|failed )` +
-		`|torch/distributed/elastic/agent/server/api\.py:\d+\] ` +
-		`|torch/distributed/elastic/multiprocessing/errors/error_handler\.py:\d+\] no error file defined ` +
+	p.claimAll("torch/distributed/", `torch/distributed/elastic/multiprocessing/api\.py:\d+\] `+
+		`(?:Sending process \d+ closing signal|failed )`+
+		`|torch/distributed/elastic/agent/server/api\.py:\d+\] `+
+		`|torch/distributed/elastic/multiprocessing/errors/error_handler\.py:\d+\] no error file defined `+
 		`|torch/distributed/run\.py:\d+\] (?:\*+|Setting OMP_NUM_THREADS .*)?$`)
 }
