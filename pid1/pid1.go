@@ -60,6 +60,9 @@ type Agent struct {
 	// StartWithSlack calls start, which must start one program of the job, with the timer slack that the first process
 	// was started with. The agent's own slack (prctl(2), PR_SET_TIMERSLACK) is larger, and programs would inherit it.
 	StartWithSlack func(start func() error) error
+	// Settle says that the job runs now, and the agent waits: it leaves the working directory, so that this can be
+	// unmounted, and soon releases what only the start needed.
+	Settle func()
 	// Init is true if the first process is PID 1 of its namespace. If false, it is a child subreaper (prctl(2)).
 	Init bool
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // second implements Main in the agent.
@@ -47,10 +48,21 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	stop := make(chan struct{})
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
+	settled := make(chan struct{}, 1)
+	receiver.Go(func() { shedOnce(settled, stop) })
+	settle := func() {
+		_ = syscall.Chdir("/") // a failure is harmless
+		select {
+		case settled <- struct{}{}:
+		default:
+		}
+	}
 
 	fork := func(start func() error) error { return withSlack(h.slack, start) }
 	caught.Wait()
-	status := agent(Agent{Environ: environ, Secrets: secrets, Signals: signals, StartWithSlack: fork, Init: h.init})
+	status := agent(Agent{
+		Environ: environ, Secrets: secrets, Signals: signals, StartWithSlack: fork, Settle: settle, Init: h.init,
+	})
 
 	close(stop)
 	_ = pipe.Close() // ends a blocked read; its error does not matter
@@ -63,6 +75,20 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	// It fails only if the first process has ended.
 	_, _ = syscall.Write(h.status, []byte{byte(status)})
 	return status
+}
+
+// shedOnce sheds a moment after settled.
+func shedOnce(settled, stop <-chan struct{}) {
+	select {
+	case <-settled:
+	case <-stop:
+		return
+	}
+	select {
+	case <-time.After(shedAfter): // launchers log in now
+		shed()
+	case <-stop:
+	}
 }
 
 // receive passes on the signals that come through the pipe, until stop and the pipe are closed. When the first process

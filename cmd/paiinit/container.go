@@ -246,7 +246,7 @@ func (c *container) giveUp(err error) (int, error) {
 // wait waits, on every rank but 0, until rank 0 reports how the job ended. When rank 0 orders it, wait stops the
 // launcher's ranks in this container.
 func (c *container) wait(ctx context.Context) (int, error) {
-	leaveDirectory()
+	c.agent.Settle()
 	ctx, end := c.stoppable(ctx)
 	defer end()
 	if err := c.agreed().writeHosts(); err != nil {

@@ -52,7 +52,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 		return t
 	}
 	t.pass = pass
-	cmd.Started = leaveDirectory
+	cmd.Started = c.agent.Settle
 	c.reservedPort.Release()
 	go func() {
 		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))

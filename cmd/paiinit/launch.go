@@ -52,7 +52,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	}
 	cmd.Started = func() {
 		c.node.Launched()
-		leaveDirectory()
+		c.agent.Settle()
 		c.watchOthers()
 	}
 	c.reservedPort.Release()
@@ -121,10 +121,6 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
 	return o
 }
-
-// leaveDirectory changes to /, as the first process does, so that the first working directory can be unmounted. COMMAND
-// keeps that directory as its own.
-func leaveDirectory() { _ = os.Chdir("/") }
 
 // jobCommand returns the job's command as this rank runs it, with more added to its environment, and a function that
 // sends it signals. It writes the host lists.
