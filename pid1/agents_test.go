@@ -43,6 +43,13 @@ func role(a pid1.Agent) int {
 			}
 		}
 
+	case "settle": // prints ready, settles after the first signal, and ends after the second one
+		fmt.Println("ready")
+		<-a.Signals
+		a.Settle()
+		a.Settle() // harmless
+		<-a.Signals
+		return 0
 	case "slack": // prints its own timer slack and that of a program of the job
 		own, err := os.ReadFile("/proc/self/timerslack_ns") // of the first thread
 		must(err)

@@ -509,10 +509,10 @@ func TestNeitherPID1NorSubreaper(t *testing.T) {
 	})
 }
 
-// The first process leaves the job's directory and releases the memory of its start.
-func TestFirstProcessKeepsLittle(t *testing.T) {
+// The first process, and the agent of a job that runs, leave the job's directory and release the memory of their start.
+func TestProcessesKeepLittle(t *testing.T) {
 	each(t, places, func(t *testing.T, where place) {
-		r := where.start(t, preparation{}, "signals")
+		r := where.start(t, preparation{}, "settle")
 		r.line()
 		children := r.children()
 		require.Len(t, children, 1)
@@ -536,6 +536,11 @@ func TestFirstProcessKeepsLittle(t *testing.T) {
 		require.Eventually(t, func() bool { // shed runs later than the agent's start
 			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0])*3/4
 		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0]))
+		before := files(children[0])
+		r.signal(unix.SIGUSR1)
+		require.Eventually(t, func() bool {
+			return directory(children[0]) == "/" && files(children[0]) < before*3/4
+		}, 20*time.Second, 10*time.Millisecond, "the agent had %d kB, now %d kB", before, files(children[0]))
 		r.signal(unix.SIGTERM)
 		status, _ := r.end()
 		require.Equal(t, 0, status)
