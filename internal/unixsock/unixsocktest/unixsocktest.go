@@ -58,6 +58,9 @@ func LimitFiles(t *testing.T, free int) (restore func()) {
 		t.Fatal(err)
 	}
 	few.Cur = uint64(next + free)
+	if free == 0 {
+		few.Cur = 1 // a lower number that another goroutine releases meanwhile does not count; 0 is open
+	}
 	restore = sync.OnceFunc(func() { _ = unix.Prlimit(0, unix.RLIMIT_NOFILE, &usual, nil) })
 	t.Cleanup(restore)
 	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &few, nil); err != nil {
