@@ -138,11 +138,15 @@ func TestBothSidesOfAFirewall(t *testing.T) {
 		udp    bool
 		answer error
 		text   string
+		still  time.Duration // both machines stand still for this time over the deadline
 	}{
-		"dropped, with UDP":     {true, nil, "no answer"},
-		"dropped, without UDP":  {false, nil, "no answer"},
-		"rejected, with UDP":    {true, syscall.ECONNREFUSED, "connection refused"},
-		"rejected, without UDP": {false, syscall.EHOSTUNREACH, "no route to host"},
+		"dropped, with UDP":     {true, nil, "no answer", 0},
+		"dropped, without UDP":  {false, nil, "no answer", 0},
+		"rejected, with UDP":    {true, syscall.ECONNREFUSED, "connection refused", 0},
+		"rejected, without UDP": {false, syscall.EHOSTUNREACH, "no route to host", 0},
+		"machines that stand still over the deadline": {
+			true, syscall.ECONNREFUSED, "connection refused", 2 * callerTime,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -191,14 +195,27 @@ func TestBothSidesOfAFirewall(t *testing.T) {
 				require.Contains(t, logs[1].take(), want)
 				require.Contains(t, logs[2].take(), fmt.Sprintf(`missing="worker-0 (rank 0 cannot connect to `+
 					`12345/tcp of this container: %s at %v; is the port open here?)"`, tt.text, simAddr(2)))
+				gaveUp := 2 * time.Minute
+				if tt.still > 0 {
+					time.Sleep(80 * time.Second) // until 5 s before the deadline
+					for _, n := range []*Node{nodes[0], nodes[2]} {
+						go n.ask(func() { time.Sleep(tt.still) })
+					}
+					gaveUp += tt.still - 5*time.Second
+				}
 				_, err := nodes[0].Gather(t.Context())
 				on := " on 12345/tcp"
 				if errors.Is(tt.answer, syscall.EHOSTUNREACH) {
 					on = ""
 				}
-				require.Equal(t, fmt.Sprintf("gave up after 2m00s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
-					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in 2m00s, last: %s%s",
-					simAddr(2).Addr(), tt.text, on), uncounted(err.Error()))
+				waited := joblog.Seconds(gaveUp)
+				require.Equal(t, fmt.Sprintf("gave up after %s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
+					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in %s, last: %s%s",
+					waited, simAddr(2).Addr(), waited, tt.text, on), uncounted(err.Error()))
+				_, err = nodes[2].Gather(t.Context())
+				require.Equal(t, fmt.Sprintf("gave up after %s: rank 0 is missing: worker-0: rank 0 cannot connect to "+
+					"12345/tcp of this container: %s at %v; is the port open here?",
+					waited, tt.text, simAddr(2)), err.Error())
 			})
 		})
 	}
