@@ -14,8 +14,8 @@ func installCommand() *cli.Command {
 			"To run the install of your image: paiinit -- install ...\n\n" +
 			cmdline.Examples("paiinit install /shared  # in an init container"),
 		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return cmdline.Errorf("install takes DIR: got %q", c.Args().Slice())
+			if err := cmdline.OnlyWords(c, "DIR"); err != nil {
+				return err
 			}
 			return install.Self(c.Args().First())
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,8 +28,8 @@ func questions(environ []string) []*cli.Command {
 				Name: "state-dir", Usage: "`DIR`: state directory of the paiinit to ask (or PAIINIT_STATE_DIR)",
 			}),
 			Action: func(c *cli.Context) error {
-				if c.NArg() != len(strings.Fields(args)) {
-					return cmdline.Errorf("%s takes %s: got %q", name, cmp.Or(args, "no argument"), c.Args().Slice())
+				if err := cmdline.OnlyWords(c, args); err != nil {
+					return err
 				}
 				dir, err := chooseDir(environ, c.String("state-dir"))
 				if err != nil {
