@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -130,6 +131,33 @@ func TestWaitingText(t *testing.T) {
 			"missing: worker-[1-3] (connection refused)\n")
 		w.close(n)
 	})
+}
+
+// docs/log.md shows one record in every format.
+func TestWaitingOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../docs/log.md")
+	require.NoError(t, err)
+	untimed := func(text string) string {
+		return regexp.MustCompile(`(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(\.\d+)?Z?`).ReplaceAllString(text, "TIME")
+	}
+	for _, format := range []joblog.Format{joblog.FormatText, joblog.FormatLogfmt, joblog.FormatJSON} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			l := &recorded{}
+			var nodes []*Node
+			for _, rank := range []int{0, 1, 3} {
+				cfg := w.config(rank, 4)
+				cfg.Timeout = 10 * time.Minute
+				if rank == 0 {
+					cfg.Logger = slog.New(joblog.Handler(l, format, slog.LevelInfo)).With("self", "worker-0")
+				}
+				nodes = append(nodes, w.start(cfg))
+			}
+			time.Sleep(5 * time.Second)
+			require.Contains(t, untimed(string(page)), "\n    "+untimed(l.take())+"\n", format)
+			w.close(nodes...)
+		})
+	}
 }
 
 // A rank behind a firewall that lets its own connections pass: rank 0 says so, and so does that rank.

@@ -32,6 +32,8 @@ func TestCheck(t *testing.T) {
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
+	require.NoError(t, CheckAll(page, "empty", "09:00:00 a: hello"))
+	require.ErrorContains(t, CheckAll(page, "empty", "09:00:00 a: hello you"), "printed was:")
 	t.Setenv("PAIINIT_UPDATE", "1")
 	require.NoError(t, Check(page, "empty", "a: error: new"))
 	after, err := os.ReadFile(page)
