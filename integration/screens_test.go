@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,6 +48,17 @@ func TestScreens(t *testing.T) {
 		"many": {
 			64, func(_ *testing.T, _ *lab.Lab, hosts []host) []host { return append(hosts[:17:17], hosts[19:]...) },
 			75, map[string]int{"many": 0}, nil,
+		},
+		"a traceback on an MPI rank": {
+			2, func(t *testing.T, _ *lab.Lab, hosts []host) []host {
+				script, err := filepath.Abs("testdata/traceback.py")
+				require.NoError(t, err)
+				for i := range hosts {
+					hosts[i].binds = map[string]string{"/run/train.py": script}
+				}
+				return hosts
+			},
+			1, map[string]int{"mpi-traceback": 1}, []string{"mpirun", "python3", "/run/train.py"},
 		},
 		"no launcher on a host": {
 			2, func(_ *testing.T, _ *lab.Lab, hosts []host) []host {
