@@ -59,7 +59,7 @@ func questions(environ []string) []*cli.Command {
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME",
 			"paiinit barrier data-is-ready\npaiinit barrier saved --timeout 90s", awaitBarrier, timeout),
 		command("hosts", "", "print name:slots of the live ranks, for horovodrun",
-			"paiinit hosts  # in the script of --host-discovery-script", showHosts),
+			"paiinit hosts  # in the script of --host-discovery-script\npaiinit hosts | wc -l", showHosts),
 		command("hostfile", "", "print the host list in the format of a launcher",
 			"paiinit hostfile >hosts\npaiinit hostfile --format hydra", showHostfile,
 			cmdline.Choice(new(string), "format", "NAME", strings.Join(formats, ", "), formats...)),
