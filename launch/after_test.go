@@ -20,7 +20,8 @@ func TestNext(t *testing.T) {
 		want      string
 	}{
 		{Container{Environ: kubernetes, Host: "pod-a"}, nil, false, "", "kubectl logs pod-a"},
-		{Container{Environ: append(kubernetes, "PAIINIT_POD_NAME=pod-b"), Host: "a"}, nil, false, "", "kubectl logs pod-b"},
+		{Container{Environ: append(kubernetes, "PAIINIT_POD_NAME=pod-b"), Host: "a"}, nil, false, "",
+			"kubectl logs pod-b"},
 		{Container{Host: hash, Docker: true, Own: "x"}, nil, false, "", "docker logs " + hash},
 		{Container{Host: hash, Docker: true, Own: "x-1", Compose: true}, nil, false, "", "docker logs x-1"},
 		{Container{Host: hash, Docker: true, Compose: true}, nil, false, "", "docker logs " + hash},

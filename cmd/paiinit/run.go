@@ -185,7 +185,7 @@ func hint(err error, asked string, command []string) string {
 	case missing != nil:
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
 	case errors.As(err, &look) && look.Status == 127:
-		return cmp.Or(didYouMean(look.Name), "check the spelling; COMMAND must be in this image, in PATH or with its path")
+		return cmp.Or(didYouMean(look.Name), "check the spelling; COMMAND must be in this image, in PATH or by path")
 	}
 	return ""
 }
