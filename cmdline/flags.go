@@ -3,6 +3,7 @@
 package cmdline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -172,11 +173,32 @@ func OnUsageError(c *cli.Context, err error, _ bool) error {
 	for _, f := range c.Command.Flags {
 		names = append(names, f.Names()[0])
 	}
-	meant := Closest(name, names)
+	meant := cmp.Or(Closest(name, names), completed(name, names))
 	if meant != "" {
 		meant = "--" + meant
 	}
 	return &UsageError{Err: errors.New("unknown flag --" + name), Meant: meant}
+}
+
+// completed returns the only one of the names that begins with a word, else "".
+func completed(word string, names []string) string {
+	begins := func(name string) bool { return strings.HasPrefix(name, word) }
+	i := slices.IndexFunc(names, begins)
+	if i < 0 || slices.ContainsFunc(names[i+1:], begins) {
+		return ""
+	}
+	return names[i]
+}
+
+// OnlyWords returns an error unless a command got the words that it takes: args names them, "" = none.
+func OnlyWords(c *cli.Context, args string) error {
+	switch want := len(strings.Fields(args)); {
+	case c.NArg() == want:
+		return nil
+	case c.NArg() < want:
+		return Errorf("%s needs %s", c.Command.Name, args)
+	}
+	return Errorf("%s takes %s, but got %q", c.Command.Name, cmp.Or(args, "no word"), c.Args().Slice())
 }
 
 // refusal returns the error for a value that a flag or its twin does not accept.

@@ -27,10 +27,10 @@ type VarError struct {
 	Job *Job
 }
 
-// Error returns "system: problem; advice" on one line.
+// Error returns "system: problem; advice" on one line, without the system where only paiinit's own variables count.
 func (e *VarError) Error() string {
 	s := e.Problem
-	if e.System != "" {
+	if e.System != "" && e.System != "explicit" && e.System != "single" {
 		s = e.System + ": " + s
 	}
 	if e.Advice != "" {

@@ -142,6 +142,7 @@ func TestEverywhereLostContainer(t *testing.T) {
 	got := statuses(t, containers)
 	require.Equal(t, same(2, 75), got[:2])
 	require.Contains(t, stderr(containers[1]), "rank 2 (worker-2) was lost")
+	require.Contains(t, stderr(containers[1]), "look at the state and the log of worker-2; a retry may help")
 	require.Equal(t, "ready\nsaved\n", stdout(containers[1]))
 }
 

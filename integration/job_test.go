@@ -127,6 +127,7 @@ func TestLostHost(t *testing.T) {
 			containers[3].Kill()
 			require.Equal(t, []int{75, 75, 75, 128 + 9}, statuses(t, containers))
 			waitLine(t, containers[1], "rank 3 (worker-3) was lost")
+			waitLine(t, containers[1], "look at the state and the log of worker-3; a retry may help")
 		})
 	}
 }

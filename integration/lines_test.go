@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/integration/lab"
+	"github.com/paiinit/paiinit/integration/screens"
 )
 
 // asByDefault makes a host log like a container without settings.
@@ -40,9 +41,16 @@ func TestHealthyLog(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), size)
 			for i := range hosts {
 				hosts[i] = asByDefault(hosts[i])
+				hosts[i].env["PAIINIT_JOB"] = "demo"
 			}
 			containers := startAll(t, hosts, command...)
 			require.Equal(t, same(size, 0), statuses(t, containers))
+			if size == 4 {
+				log := strings.Join(linesOfLog(containers[0]), "\n")
+				log = regexp.MustCompile(`; last: [^;]*`).ReplaceAllString(log, "") // a rank came late
+				log = strings.Replace(log, allreduce, "examples/allreduce.py", 1)
+				require.NoError(t, screens.CheckAll("../docs/log.md", "healthy", log))
+			}
 			require.Contains(t, stdout(containers[0]), "sum")
 			for rank, c := range containers {
 				head := fmt.Sprintf(`^\d\d:\d\d:\d\d worker-%d: `, rank)

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,24 +13,25 @@ import (
 // TestScreens: the failures of docs/troubleshooting.md that need several hosts, as their logs show them.
 func TestScreens(t *testing.T) {
 	for name, tt := range map[string]struct {
-		size   int
-		change func(t *testing.T, l *lab.Lab, hosts []host) []host // returns the hosts that start
-		status int
-		shown  map[string]int // name of the screen, and the host that prints it
+		size    int
+		change  func(t *testing.T, l *lab.Lab, hosts []host) []host // returns the hosts that start
+		status  int
+		shown   map[string]int // name of the screen, and the host that prints it
+		command []string       // default: true
 	}{
 		"firewall": {
 			3, func(t *testing.T, _ *lab.Lab, hosts []host) []host {
 				closeHost(t, hosts[2])
 				return hosts
 			},
-			75, map[string]int{"firewall-rank-0": 0, "firewall-rank-2": 2},
+			75, map[string]int{"firewall-rank-0": 0, "firewall-rank-2": 2}, nil,
 		},
 		"two ranks 0": {
 			3, func(_ *testing.T, _ *lab.Lab, hosts []host) []host {
 				hosts[1].env["PAIINIT_INDEX"] = "0"
 				return hosts
 			},
-			78, map[string]int{"two-rank-0": 2},
+			78, map[string]int{"two-rank-0": 2}, nil,
 		},
 		"a name": {
 			3, func(_ *testing.T, l *lab.Lab, hosts []host) []host {
@@ -41,11 +43,29 @@ func TestScreens(t *testing.T) {
 				}
 				return hosts[:2]
 			},
-			75, map[string]int{"name": 0},
+			75, map[string]int{"name": 0}, nil,
 		},
 		"many": {
 			64, func(_ *testing.T, _ *lab.Lab, hosts []host) []host { return append(hosts[:17:17], hosts[19:]...) },
-			75, map[string]int{"many": 0},
+			75, map[string]int{"many": 0}, nil,
+		},
+		"a traceback on an MPI rank": {
+			2, func(t *testing.T, _ *lab.Lab, hosts []host) []host {
+				script, err := filepath.Abs("testdata/traceback.py")
+				require.NoError(t, err)
+				for i := range hosts {
+					hosts[i].binds = map[string]string{"/run/train.py": script}
+				}
+				return hosts
+			},
+			1, map[string]int{"mpi-traceback": 1}, []string{"mpirun", "python3", "/run/train.py"},
+		},
+		"no launcher on a host": {
+			2, func(_ *testing.T, _ *lab.Lab, hosts []host) []host {
+				hosts[1].env["PATH"] = "/run/bin"
+				return hosts
+			},
+			127, map[string]int{"no-launcher": 1}, []string{"mpirun", "python3", allreduce},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +80,10 @@ func TestScreens(t *testing.T) {
 				hosts[i].flags = []string{"--timeout", "25s"}
 			}
 			hosts = tt.change(t, l, hosts)
-			containers := startAll(t, hosts, "true")
+			if tt.command == nil {
+				tt.command = []string{"true"}
+			}
+			containers := startAll(t, hosts, tt.command...)
 			require.Equal(t, same(len(hosts), tt.status), statuses(t, containers))
 			for screen, host := range tt.shown {
 				require.NoError(t, screens.Check("../docs/troubleshooting.md", screen, stderr(containers[host])))

@@ -67,6 +67,9 @@ const (
 	minWidth       = 20 // columns, below which a redrawn line is of no use
 )
 
+// indent begins each line below the first one of a record.
+const indent = "  "
+
 // liveLine is the waiting line on the terminal. It is redrawn until another record follows.
 type liveLine struct {
 	name     string
@@ -104,26 +107,55 @@ func (l *liveLine) sentence(at time.Time) string {
 	if !l.deadline.IsZero() {
 		text += ", " + Seconds(max(l.deadline.Sub(at), 0).Round(time.Second)) + " left"
 	}
-	if l.missing != "" {
-		text += "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
-	}
-	return text
+	return text + l.absent()
 }
 
-// show draws a waiting line in place from now on. It reports false on anything but a terminal.
+// absent returns who is missing, and why.
+func (l *liveLine) absent() string {
+	if l.missing == "" {
+		return ""
+	}
+	return "; missing: " + strings.ReplaceAll(l.missing, "\n", " ")
+}
+
+func (l *liveLine) head(at time.Time) string { return at.Format(time.TimeOnly) + " " + l.name + ": " }
+
+// show draws a waiting line in place from now on. It reports false on anything but a terminal. A line that is too long
+// is cut, and its reasons stay above it in full: once, unless they change.
 func (s *screen) show(line *liveLine, at time.Time) bool {
 	if s.terminal.width == nil || s.terminal.width() < minWidth {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live != nil {
-		close(s.live.over)
-	}
+	cleared := s.clear()
 	s.live = line
+	if _, cut := s.fitted(at); cut && s.whole != line.missing {
+		s.whole = line.missing
+		_, _ = s.w.Write(append(cleared, s.folded(line, at)...))
+	}
 	s.draw(at)
 	go s.redraw(line)
 	return true
+}
+
+// folded returns who is present and missing, on lines that end between words.
+func (s *screen) folded(l *liveLine, at time.Time) []byte {
+	head, width := l.head(at), s.terminal.width()
+	text := s.terminal.code(dim) + head + s.terminal.code(plain)
+	column := utf8.RuneCountInString(head)
+	for i, word := range strings.Fields(string(appendEscaped(nil, l.counts+l.absent()))) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n >= width:
+			text, column = text+"\n"+indent, len(indent)
+		default:
+			text, column = text+" ", column+1
+		}
+		text, column = text+word, column+n
+	}
+	return []byte(text + "\n")
 }
 
 // redraw draws the line once per interval.
@@ -146,15 +178,19 @@ func (s *screen) redraw(line *liveLine) {
 
 // draw draws the waiting line over itself.
 func (s *screen) draw(at time.Time) {
-	l := s.live
-	head := at.Format(time.TimeOnly) + " " + l.name + ": "
-	line := appendEscaped(nil, l.sentence(at))
-	room := max(s.terminal.width()-1-utf8.RuneCountInString(head), 0)
-	if n := utf8.RuneCount(line); n > room {
-		line = []byte(string([]rune(string(line))[:max(room-1, 0)]) + "…")
-	}
-	drawn := clearLine + s.terminal.code(dim) + head + s.terminal.code(plain) + string(line)
+	line, _ := s.fitted(at)
+	drawn := clearLine + s.terminal.code(dim) + s.live.head(at) + s.terminal.code(plain) + line
 	_, _ = s.w.Write([]byte(drawn)) // like a log line, it may get lost
+}
+
+// fitted returns as much of the waiting line as the terminal is wide, and whether it is cut.
+func (s *screen) fitted(at time.Time) (line string, cut bool) {
+	line = string(appendEscaped(nil, s.live.sentence(at)))
+	room := max(s.terminal.width()-1-utf8.RuneCountInString(s.live.head(at)), 0)
+	if utf8.RuneCountInString(line) <= room {
+		return line, false
+	}
+	return string([]rune(line)[:max(room-1, 0)]) + "…", true
 }
 
 // clear ends the waiting line and returns what removes it from the terminal.

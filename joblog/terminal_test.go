@@ -43,7 +43,7 @@ func TestColour(t *testing.T) {
 		"\x1b[2m20:53:38 w-0: \x1b[0m\x1b[2mdebug:\x1b[0m \\x1b[31mfour\n", b.String())
 }
 
-// The waiting line is redrawn once per second, and gone before the next record.
+// The waiting line is redrawn once per second, and gone before the next record. What it cuts stands above it once.
 func TestWaitingLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
@@ -58,7 +58,11 @@ func TestWaitingLine(t *testing.T) {
 		waiting("w-2")
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
-		waiting("w-2, w-3\x1b, and a name that is longer than the line")
+		const long = "w-2, w-3\x1b (it reaches rank 0, but rank 0 cannot connect to its 12345/tcp: no answer)"
+		waiting(long)
+		time.Sleep(900 * time.Millisecond)
+		waiting(long)
+		waiting("w-3, " + long)
 		time.Sleep(500 * time.Millisecond)
 		log.Info("all ranks are present")
 		time.Sleep(10 * time.Second)
@@ -67,8 +71,14 @@ func TestWaitingLine(t *testing.T) {
 			clearLine+at(0)+" w-0: 3 of 4 present, 10m00s left; missing: w-2"+
 			clearLine+at(time.Second)+" w-0: 3 of 4 present, 9m59s left; missing: w-2"+
 			clearLine+at(2*time.Second)+" w-0: 3 of 4 present, 9m58s left; missing: w-2"+
+			clearLine+at(2500*time.Millisecond)+" w-0: 3 of 4 present; missing: w-2, w-3\\x1b (it reaches\n"+
+			"  rank 0, but rank 0 cannot connect to its 12345/tcp: no answer)\n"+
 			clearLine+at(2500*time.Millisecond)+" w-0: 3 of 4 present, 9m58s left; missing: w-2, w-3\\x1b…"+
-			clearLine+at(3*time.Second)+" w-0: all ranks are present\n", b.String())
+			clearLine+at(3400*time.Millisecond)+" w-0: 3 of 4 present, 9m57s left; missing: w-2, w-3\\x1b…"+
+			clearLine+at(3400*time.Millisecond)+" w-0: 3 of 4 present; missing: w-3, w-2, w-3\\x1b (it\n"+
+			"  reaches rank 0, but rank 0 cannot connect to its 12345/tcp: no\n  answer)\n"+
+			clearLine+at(3400*time.Millisecond)+" w-0: 3 of 4 present, 9m57s left; missing: w-3, w-2, w-…"+
+			clearLine+at(3900*time.Millisecond)+" w-0: all ranks are present\n", b.String())
 	})
 }
 

@@ -28,9 +28,10 @@ type textHandler struct {
 type screen struct {
 	terminal Terminal
 
-	mu   sync.Mutex
-	w    io.Writer
-	live *liveLine // nil = no line is redrawn
+	mu    sync.Mutex
+	w     io.Writer
+	live  *liveLine // nil = no line is redrawn
+	whole string    // the missing ranks that were written in full
 }
 
 // Enabled implements slog.Handler.
@@ -94,8 +95,8 @@ func (s *screen) write(head []byte, message string, attrs []slog.Attr) error {
 	defer s.mu.Unlock()
 	line := append(appendEscaped(append(s.clear(), head...), first), '\n')
 	for _, next := range rest {
-		if !strings.HasPrefix(next, "  ") { // a line of the job must not look like the first line of a record
-			next = "  " + next
+		if !strings.HasPrefix(next, indent) { // a line of the job must not look like the first line of a record
+			next = indent + next
 		}
 		line = append(appendEscaped(line, strings.TrimRight(next, " \r\t")), '\n')
 	}

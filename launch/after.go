@@ -37,14 +37,16 @@ type Container struct {
 }
 
 // Next says what a person can do after the failure: where the log is, and what to change. ooms are the containers in
-// which memory ran out; retry reports whether another attempt may succeed.
-func (c Container) Next(ooms []OOM, retry bool) string {
+// which memory ran out, lost names those that were lost; retry reports whether another attempt may succeed.
+func (c Container) Next(ooms []OOM, retry bool, lost string) string {
 	steps := []string{c.log()}
 	switch {
 	case len(ooms) > 0:
 		steps = append(steps, "raise the memory limit of "+cmp.Or(ooms[0].Place, "this container"))
+	case retry && lost != "":
+		steps = []string{"look at the state and the log of " + lost, "a retry may help"}
 	case retry && !c.Alone:
-		steps = append(steps, "look at the state and the log of the lost container; a retry may help")
+		steps = append(steps, "look at the state and the log of the lost container", "a retry may help")
 	}
 	return strings.TrimPrefix(strings.Join(steps, "; "), "; ")
 }

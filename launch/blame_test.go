@@ -115,11 +115,11 @@ func TestText(t *testing.T) {
 			require.Contains(t, text, "the last line")
 		}
 	}
-	require.Equal(t, "the job has ended, status 0, after 41s: well",
+	require.Equal(t, "the job has ended, status 0, after 41 s: well",
 		Outcome{Reason: "well", After: 41e9}.Text(0))
-	require.Equal(t, "JOB STOPPED, status 143, after 41s\n  worker-0 got SIGTERM",
+	require.Equal(t, "JOB STOPPED, status 143, after 41 s\n  worker-0 got SIGTERM",
 		Outcome{Status: 143, Stopped: true, Reason: "worker-0 got SIGTERM", After: 41e9}.Text(0))
-	require.Equal(t, "JOB FAILED, status 77, after 0.4s\n  no secret",
+	require.Equal(t, "JOB FAILED, status 77, after 0.4 s\n  no secret",
 		Outcome{Status: 77, Reason: "no secret", After: 4e8}.Text(0))
 }
 

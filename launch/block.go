@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/paiinit/paiinit/joblog"
 )
 
 // Outcome is how the job ended. It is the same on every rank.
@@ -139,21 +141,7 @@ func after(d time.Duration) string {
 	if d <= 0 {
 		return ""
 	}
-	return ", after " + roughly(d)
-}
-
-// roughly returns a duration with at most two units: 0.4s, 41s, 3m12s, 3h12m.
-func roughly(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
-	case d < time.Minute:
-		return d.Round(time.Second).String()
-	case d < time.Hour:
-		return d.Round(time.Second).String()
-	}
-	d = d.Round(time.Minute)
-	return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	return ", after " + joblog.Seconds(d)
 }
 
 func optional(before, text string) string {

@@ -50,11 +50,7 @@ func (s Scene) cause(name string, r Result, ooms []OOM) string {
 	}
 	place := ""
 	if b.Host != "" {
-		place = b.Host
-		if s.Find != nil {
-			place = s.Find(b.Host)
-		}
-		place = " on " + place
+		place = " on " + s.find(b.Host)
 	}
 	local := ""
 	if b.Local != "" {
@@ -83,6 +79,14 @@ func (s Scene) cause(name string, r Result, ooms []OOM) string {
 		text += "; " + command
 	}
 	return text
+}
+
+// find returns the place of a host, as the launcher names it.
+func (s Scene) find(host string) string {
+	if s.Find == nil {
+		return host
+	}
+	return s.Find(host)
 }
 
 // command says how the command itself ended.

@@ -140,10 +140,11 @@ func openMPIBlames(p *printed, b *Blame) {
 			p.claim(begin, begin+1)
 			break
 		}
+		unknown := b.Process == "" && (b.Cause == "" || b.Cause == noDaemons)
 		switch text := oneLine(p.lines[begin+1 : end]); {
 		case openMPIReport(p.lines[begin+1:end], b):
 			p.claim(begin, end+1)
-		case b.Cause == "" && b.Process == "" && len(text) < mostCause: // else the whole text stays in the last lines
+		case unknown && len(text) < mostCause: // else the whole text stays in the last lines
 			b.Cause = "Open MPI: " + strings.TrimSuffix(text, ".")
 			p.claim(begin, end+1)
 		default:
@@ -172,6 +173,10 @@ func openMPIBlames(p *printed, b *Blame) {
 		}
 	}
 }
+
+// noDaemons replaces 20 lines that Open MPI prints whenever it cannot start its daemons. They list possible reasons but
+// not the host, so any other cause tells more.
+const noDaemons = "Open MPI could not start its daemons on all hosts"
 
 // isFrame reports whether a line consists of at least 40 hyphens.
 func isFrame(line string) bool {
@@ -226,6 +231,12 @@ func openMPIReport(lines []string, b *Blame) bool {
 			Process: "MPI rank " + m[1], Rank: m[1], Host: m[2],
 			Cause: "it ended without calling MPI_Finalize",
 		})
+		return true
+	}
+	if match(" was unable to reliably start ", `^\S+ was unable to reliably start one or more daemons\.`) != nil {
+		if b.Cause == "" {
+			b.Cause = noDaemons
+		}
 		return true
 	}
 	const missing = `was unable to (?:find the specified executable file|` +

@@ -38,6 +38,7 @@ type seen struct {
 	watched bool            // the launcher of a daemon watches its remote shells itself
 	running int             // running daemons that stay in their session until the job ends
 	lost    string          // the first daemon whose session was lost
+	unrun   notRun          // the first daemon that a host could not run
 
 	open     int  // running daemons that stay in their session
 	detached bool // a daemon has left its session
@@ -64,6 +65,21 @@ func (s *Sessions) now() seen {
 type farewell struct {
 	host, launcher string
 	at             time.Time
+}
+
+// notRun is a daemon that the shell of a host could not run: its launcher is missing there, or not in PATH. Launchers
+// report this by a text that is the same for all failures at their start, without the host.
+type notRun struct {
+	program, host string
+	status        int // 126 or 127
+}
+
+// reason says which daemon could not be run on a host.
+func (n notRun) reason(place string) string {
+	if n.status == statusNotFound {
+		return n.program + " was not found on " + place
+	}
+	return n.program + " cannot be executed on " + place
 }
 
 // failure is a reason to end the command.
@@ -158,6 +174,9 @@ func (s *Sessions) Failed(f Failure) {
 // does not matter.
 func (s *Sessions) Ended(host, command string, status int, signal syscall.Signal) {
 	d, ok := DaemonOf(command)
+	if ok && signal == 0 && (status == statusCannotExecute || status == statusNotFound) {
+		s.couldNotRun(notRun{d.Program, host, status})
+	}
 	if !ok || d.Detached {
 		return
 	}
@@ -187,6 +206,14 @@ func (s *Sessions) ended() {
 	s.seen.running--
 	if s.seen.running <= 0 {
 		latest(s.idle, time.Now())
+	}
+}
+
+func (s *Sessions) couldNotRun(d notRun) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.unrun.program == "" {
+		s.seen.unrun = d
 	}
 }
 

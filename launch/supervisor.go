@@ -299,7 +299,11 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	}
 	o := s.Scene.Outcome(s.Line[0], result, ooms)
 	direct := s.isLauncher()
-	lost := s.Sessions.now().lost
+	seen := s.Sessions.now()
+	lost := seen.lost
+	if seen.unrun.program != "" && o.Status != 0 && result.Blame.Process == "" && result.Forwarded == 0 {
+		o.Reason = seen.unrun.reason(s.Scene.find(seen.unrun.host)) + "; " + o.Reason
+	}
 	switch {
 	case why.Status != 0:
 		o.Status = why.Status

@@ -331,6 +331,27 @@ func TestSupervisorJudges(t *testing.T) {
 			Outcome{Status: 3, Reason: "it hung; MPI rank 4 ended with status 3; " +
 				"rank 0's command prterun was killed by SIGKILL"},
 		},
+		"a host without the launcher": {
+			"mpirun x", func(j *job) {
+				j.Begun("b", anOrted)
+				j.Ended("b", anOrted, 127, 0)
+			}, Ending{Result: Result{Code: 127, Blame: Blame{Cause: "it could not start"}}, Absent: none},
+			Outcome{Status: 127, Reason: "orted was not found on b; it could not start"},
+		},
+		"a script that tried another launcher then": {
+			"sh x", func(j *job) {
+				j.Begun("b", anOrted)
+				j.Ended("b", anOrted, 126, 0)
+			}, Ending{Absent: none},
+			Outcome{Reason: "rank 0's command sh ended with status 0"},
+		},
+		"a launcher whose daemon cannot be executed": {
+			"sh x", func(j *job) {
+				j.Begun("b", anOrted)
+				j.Ended("b", anOrted, 126, 0)
+			}, Ending{Result: Result{Code: 1}, Absent: none},
+			Outcome{Status: 1, Reason: "orted cannot be executed on b; rank 0's command sh ended with status 1"},
+		},
 		"stopped for a loss": {
 			"mpirun x", nil, Ending{
 				Result: Result{Code: 1, Forwarded: syscall.SIGTERM}, Launcher: true,

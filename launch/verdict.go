@@ -252,7 +252,7 @@ func (v *Verdict) Outcome() Outcome {
 			o = failed[0].Outcome
 			o.Reason = "; " + o.Reason
 		}
-		o.Status, o.Reason, o.Own = v.LostStatus, v.lost[0].String()+o.Reason, false
+		o.Status, o.Reason, o.Own, o.Next = v.LostStatus, v.lost[0].String()+o.Reason, false, ""
 		return o
 	case len(failed) > 0:
 		o := failed[0].Outcome

@@ -301,7 +301,9 @@ func TestVerdictOrders(t *testing.T) {
 	})
 	t.Run("a failure", func(t *testing.T) {
 		v := newVerdict()
-		require.Equal(t, &Stop{Reason: "rank 2"}, v.Ended(end(2, 3, 1, false), at(1)))
+		failure := end(2, 3, 1, false)
+		failure.Outcome.Next = "see the log of rank 2"
+		require.Equal(t, &Stop{Reason: "rank 2"}, v.Ended(failure, at(1)))
 		order, news := v.Lost(Loss{0, "chief-0", "gone"}, at(2))
 		require.True(t, news)
 		require.Nil(t, order)

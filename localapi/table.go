@@ -187,7 +187,7 @@ func (s *Status) groups(ranks []Rank) (all []group) {
 	}
 	at := make(map[string]int)
 	for _, r := range ranks {
-		g := group{class: settled, about: r.facts()}
+		g := group{class: settled, about: r.Equipment()}
 		if !r.isHere() || r.Reason != "" {
 			g.class, g.about = delays, r.Reason
 			if !r.isHere() {
@@ -271,8 +271,8 @@ func (r *Rank) impersonal() string {
 	return strings.Join(words, " ")
 }
 
-// facts says what a rank has.
-func (r *Rank) facts() string {
+// Equipment says what the rank has, as far as it is known.
+func (r *Rank) Equipment() string {
 	var parts []string
 	count := func(n int, one string) {
 		switch {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -56,26 +55,4 @@ func (r *Rank) Address() string {
 		return r.Host
 	}
 	return net.JoinHostPort(r.Host, strconv.Itoa(r.Port))
-}
-
-// Equipment describes what the rank has, as far as it is known.
-func (r *Rank) Equipment() string {
-	var parts []string
-	if r.Slots >= 0 {
-		parts = append(parts, plural(r.Slots, "slot"))
-	}
-	if r.GPUs > 0 {
-		parts = append(parts, plural(r.GPUs, "GPU"))
-	}
-	if r.Fabric != "" {
-		parts = append(parts, r.Fabric)
-	}
-	return strings.Join(parts, ", ")
-}
-
-func plural(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return strconv.Itoa(n) + " " + what
 }

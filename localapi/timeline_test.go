@@ -15,9 +15,9 @@ func TestTimeline(t *testing.T) {
 
 func TestRankInWords(t *testing.T) {
 	for want, r := range map[string]Rank{
-		"10.0.0.1:22 8 slots, 2 GPUs, RoCE": {Host: "10.0.0.1", Port: 22, Slots: 8, GPUs: 2, Fabric: "RoCE"},
-		"[fd00::1]:22 1 slot":               {Host: "fd00::1", Port: 22, Slots: 1},
-		"name ":                             {Host: "name", Slots: -1, GPUs: -1},
+		"10.0.0.1:22 8 slots, 2 GPUs, RoCE":    {Host: "10.0.0.1", Port: 22, Slots: 8, GPUs: 2, Fabric: "RoCE"},
+		"[fd00::1]:22 1 slot, no GPU, no RDMA": {Host: "fd00::1", Port: 22, Slots: 1, Fabric: "none"},
+		"name ":                                {Host: "name", Slots: -1, GPUs: -1},
 	} {
 		require.Equal(t, want, r.Address()+" "+r.Equipment())
 	}

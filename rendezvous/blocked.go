@@ -43,7 +43,7 @@ func (c *coordinator) onCaller(r *Record) string {
 	} else {
 		t.caller = caller{nonce: r.Nonce, first: now, again: now}
 	}
-	if !t.isBlocked() {
+	if !t.isBlocked(time.Now()) {
 		return ""
 	}
 	text := cause(t.err)
@@ -53,11 +53,21 @@ func (c *coordinator) onCaller(r *Record) string {
 	return text
 }
 
-// isBlocked reports whether the rank reaches this container, which cannot connect to it. A dial that failed before the
-// rank began to call says nothing, because the rank had not started.
-func (t *target) isBlocked() bool {
+// isBlocked reports whether the rank reaches this container at that time, and this container cannot connect to it. A
+// dial that failed before the rank began to call says nothing, because the rank had not started.
+func (t *target) isBlocked(at time.Time) bool {
 	return t.rec == nil && isBlocked(t.err) && !t.caller.first.IsZero() && t.failed.After(t.caller.first) &&
-		time.Since(t.caller.again) < callerTime
+		at.Sub(t.caller.again) < callerTime
+}
+
+// judged returns the time at which a reason must hold. After the deadline that is the deadline: a machine that stood
+// still over it has received nothing since.
+func (n *Node) judged() time.Time {
+	now := time.Now()
+	if d := n.deadline(); !d.IsZero() && d.Before(now) {
+		return d
+	}
+	return now
 }
 
 // blockedReason is why a rank that calls rank 0 is missing; every rank prints it.
@@ -92,7 +102,7 @@ func (u *uplink) noteAnswer(reason string) {
 
 // whyBlocked returns why rank 0 cannot connect, as rank 0 said a moment ago; nil = it has not said so.
 func (u *uplink) whyBlocked() error {
-	if u.blocked == nil || time.Since(u.blockedAt) > callerTime {
+	if u.blocked == nil || u.n.judged().Sub(u.blockedAt) > callerTime {
 		return nil
 	}
 	return u.blocked

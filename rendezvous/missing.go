@@ -275,7 +275,7 @@ func (c *coordinator) missingAt(t *target, rank int, name string) Missing {
 	}
 	m := Missing{Rank: rank, Name: name, Reason: c.reason(t), incompatible: t.incompatible, proof: t.foreign.proof()}
 	if m.tried = t.dialled.tried(c.n, host, t.begun, t.err, t.incompatible); m.tried != nil {
-		m.tried.calls = t.isBlocked()
+		m.tried.calls = t.isBlocked(c.n.judged())
 	}
 	if t.peer == nil {
 		m.alias, m.own = strings.TrimPrefix(t.key, "@"), t.own
@@ -361,7 +361,7 @@ func (n *Node) missingError() *MissingError {
 func (c *coordinator) reason(t *target) string {
 	r, heard := c.n.find.heard[t.key]
 	switch {
-	case t.isBlocked():
+	case t.isBlocked(c.n.judged()):
 		return t.blockedReason()
 	case t.incompatible != nil && !isIncompatible(t.err):
 		return fmt.Sprintf("%s; now %s", explain(t.incompatible), explain(t.err))

@@ -854,3 +854,25 @@ func TestARestartedRankLooksAgain(t *testing.T) {
 		w.close(nodes...)
 	})
 }
+
+// Two containers that claim a rank must be told apart.
+func TestBothClaim(t *testing.T) {
+	record := func(id, host string, at int) *Record {
+		return &Record{ID: id, Role: "worker", Host: host, Addr: addrOf(at), Rank: 0}
+	}
+	for _, tt := range []struct {
+		a, b *Record
+		want string
+	}{
+		{record("worker-0", "a", 1), record("worker-1", "b", 2),
+			"worker-0 at 10.0.0.1:12345 and worker-1 at 10.0.0.2:12345"},
+		{record("worker-0", "a", 1), record("worker-0", "b", 2),
+			"worker-0 at 10.0.0.1:12345 on host a and worker-0 at 10.0.0.2:12345 on host b"},
+		{record("worker-0", "a", 1), record("worker-1", "b", 1),
+			"worker-0 at 10.0.0.1:12345 on host a and worker-1 at 10.0.0.1:12345 on host b"},
+		{record("worker-0", "", 1), record("worker-0", "", 2),
+			"worker-0 at 10.0.0.1:12345 and worker-0 at 10.0.0.2:12345"},
+	} {
+		require.EqualError(t, bothClaim(tt.a, tt.b), tt.want+" both say that they are rank 0")
+	}
+}

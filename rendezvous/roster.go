@@ -78,10 +78,10 @@ func assign(records []Record, size int) ([]Member, error) {
 }
 
 // bothClaim is the error of two containers that claim the same rank. If the environment says where each rank is, both
-// give the same address, and only their host names tell them apart.
+// give the same name or address, and only their host names tell them apart.
 func bothClaim(a, b *Record) error {
 	place := func(r *Record) string {
-		if a.Addr != b.Addr || r.Host == "" {
+		if a.Addr != b.Addr && a.display() != b.display() || r.Host == "" {
 			return fmt.Sprintf("%s at %v", r.display(), r.Addr)
 		}
 		return fmt.Sprintf("%s at %v on host %s", r.display(), r.Addr, r.Host)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -132,17 +133,48 @@ func TestWaitingText(t *testing.T) {
 	})
 }
 
+// docs/log.md shows one record in every format.
+func TestWaitingOnThePage(t *testing.T) {
+	page, err := os.ReadFile("../docs/log.md")
+	require.NoError(t, err)
+	untimed := func(text string) string {
+		return regexp.MustCompile(`(\d{4}-\d\d-\d\dT)?\d\d:\d\d:\d\d(\.\d+)?Z?`).ReplaceAllString(text, "TIME")
+	}
+	for _, format := range []joblog.Format{joblog.FormatText, joblog.FormatLogfmt, joblog.FormatJSON} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			l := &recorded{}
+			var nodes []*Node
+			for _, rank := range []int{0, 1, 3} {
+				cfg := w.config(rank, 4)
+				cfg.Timeout = 10 * time.Minute
+				if rank == 0 {
+					cfg.Logger = slog.New(joblog.Handler(l, format, slog.LevelInfo)).With("self", "worker-0")
+				}
+				nodes = append(nodes, w.start(cfg))
+			}
+			time.Sleep(5 * time.Second)
+			require.Contains(t, untimed(string(page)), "\n    "+untimed(l.take())+"\n", format)
+			w.close(nodes...)
+		})
+	}
+}
+
 // A rank behind a firewall that lets its own connections pass: rank 0 says so, and so does that rank.
 func TestBothSidesOfAFirewall(t *testing.T) {
 	for name, tt := range map[string]struct {
 		udp    bool
 		answer error
 		text   string
+		still  time.Duration // both machines stand still for this time over the deadline
 	}{
-		"dropped, with UDP":     {true, nil, "no answer"},
-		"dropped, without UDP":  {false, nil, "no answer"},
-		"rejected, with UDP":    {true, syscall.ECONNREFUSED, "connection refused"},
-		"rejected, without UDP": {false, syscall.EHOSTUNREACH, "no route to host"},
+		"dropped, with UDP":     {true, nil, "no answer", 0},
+		"dropped, without UDP":  {false, nil, "no answer", 0},
+		"rejected, with UDP":    {true, syscall.ECONNREFUSED, "connection refused", 0},
+		"rejected, without UDP": {false, syscall.EHOSTUNREACH, "no route to host", 0},
+		"machines that stand still over the deadline": {
+			true, syscall.ECONNREFUSED, "connection refused", 2 * callerTime,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -191,14 +223,27 @@ func TestBothSidesOfAFirewall(t *testing.T) {
 				require.Contains(t, logs[1].take(), want)
 				require.Contains(t, logs[2].take(), fmt.Sprintf(`missing="worker-0 (rank 0 cannot connect to `+
 					`12345/tcp of this container: %s at %v; is the port open here?)"`, tt.text, simAddr(2)))
+				gaveUp := 2 * time.Minute
+				if tt.still > 0 {
+					time.Sleep(80 * time.Second) // until 5 s before the deadline
+					for _, n := range []*Node{nodes[0], nodes[2]} {
+						go n.ask(func() { time.Sleep(tt.still) })
+					}
+					gaveUp += tt.still - 5*time.Second
+				}
 				_, err := nodes[0].Gather(t.Context())
 				on := " on 12345/tcp"
 				if errors.Is(tt.answer, syscall.EHOSTUNREACH) {
 					on = ""
 				}
-				require.Equal(t, fmt.Sprintf("gave up after 2m00s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
-					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in 2m00s, last: %s%s",
-					simAddr(2).Addr(), tt.text, on), uncounted(err.Error()))
+				waited := joblog.Seconds(gaveUp)
+				require.Equal(t, fmt.Sprintf("gave up after %s: 2 of 3 ranks are present; missing: worker-2 (%v): "+
+					"it reaches rank 0, but rank 0 cannot connect to it: dialled N times in %s, last: %s%s",
+					waited, simAddr(2).Addr(), waited, tt.text, on), uncounted(err.Error()))
+				_, err = nodes[2].Gather(t.Context())
+				require.Equal(t, fmt.Sprintf("gave up after %s: rank 0 is missing: worker-0: rank 0 cannot connect to "+
+					"12345/tcp of this container: %s at %v; is the port open here?",
+					waited, tt.text, simAddr(2)), err.Error())
 			})
 		})
 	}

@@ -365,6 +365,8 @@ func (c *conn) refused() {
 	case c.tried:
 		reason = "no key was offered"
 		kind = reason
+	case c.hungUp():
+		reason = "the client closed the connection before a login"
 	case c.failure != nil:
 		reason = c.failure.Error()
 	}
@@ -402,11 +404,15 @@ func (c *conn) logRepeated(level slog.Level, message, kind string, attrs ...any)
 
 // gaveUp reports whether the client closed or lost the connection before any key was refused.
 func (c *conn) gaveUp() bool {
-	left := c.loss.Cause() != nil // the SSH library turns some errors into others
-	for _, e := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
-		left = left || errors.Is(c.failure, e)
-	}
+	left := c.loss.Cause() != nil || // the SSH library turns some errors into others
+		c.hungUp() || errors.Is(c.failure, syscall.ETIMEDOUT)
 	return left && !c.expired.Load() && (c.denied == nil || errors.Is(c.denied, errUnproven))
+}
+
+// hungUp reports whether the client closed the connection.
+func (c *conn) hungUp() bool {
+	return errors.Is(c.failure, io.EOF) || errors.Is(c.failure, syscall.ECONNRESET) ||
+		errors.Is(c.failure, syscall.EPIPE)
 }
 
 // keepalive sends keepalive requests. Any answer counts: clients that do not know the request refuse it.

@@ -528,6 +528,7 @@ func TestAPeerThatGivesUpIsNoNews(t *testing.T) {
 		hangUp(t, nc)
 		line := server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String())
 		require.Contains(t, line, row.level)
+		require.Contains(t, line, `reason="the client closed the connection before a login"`)
 
 		for _, abrupt := range []bool{false, true} {
 			server := sshdtest.Start(t, sshd.Config{Known: func(netip.Addr) bool { return row.known }})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,10 @@ func ask(args, environ []string) int {
 	case "version":
 		args[1] = "version"
 	case "help":
+		if len(args) > 2 && !slices.Contains(append(early.Commands(), "run"), args[2]) {
+			complain("there is no command %q\nhint: %s", args[2], cmp.Or(didYouMean(args[2]), "see paiinit --help"))
+			return statusUsage
+		}
 		args[1] = "--help"
 	case "complete":
 		if len(args) > 2 && !slices.Contains(early.Commands(), args[1]) {

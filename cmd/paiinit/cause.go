@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/paiinit/paiinit/early"
@@ -56,8 +57,8 @@ func (s *settings) writeTermination(environ []string, log *slog.Logger, o rendez
 	}
 }
 
-// nextAfter says what to do after a command on this rank has failed.
-func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM) string {
+// nextAfter says what to do after a command on this rank has failed. lost are the ranks that rank 0 does not reach.
+func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM, lost ...rendezvous.Loss) string {
 	if o.Status == 0 || o.Stopped {
 		return ""
 	}
@@ -66,7 +67,11 @@ func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM) string {
 		Environ: id.agent.Environ, Host: id.host, Own: id.job.Own(), Display: id.display(), Docker: docker == nil,
 		Compose: id.job.System == "compose", Alone: id.job.Size == 1,
 	}
-	return here.Next(ooms, o.Status == statusRetry)
+	var names []string
+	for _, l := range lost {
+		names = append(names, l.Name)
+	}
+	return here.Next(ooms, o.Status == statusRetry, strings.Join(rendezvous.FoldNames(names), ", "))
 }
 
 // scene says where the command of this rank runs.

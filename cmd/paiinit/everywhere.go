@@ -195,7 +195,11 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 	align(ctx, c.node, &job.Verdict, ends)
 	o := rendezvous.Outcome(job.Verdict.Outcome())
 	if o.Next == "" { // the rank that failed is lost
-		o.Next = c.nextAfter(o, nil)
+		var lost []rendezvous.Loss
+		if o.Status == statusRetry {
+			lost = c.node.Absent(context.WithoutCancel(ctx), 0, 0)
+		}
+		o.Next = c.nextAfter(o, nil, lost...)
 	}
 	return o
 }

@@ -12,10 +12,10 @@ func installCommand() *cli.Command {
 		Name: "install", Usage: "copy paiinit itself to DIR, for another container", ArgsUsage: "DIR",
 		Description: "Replaces an older copy, also one that runs. Creates DIR, but not its parents.\n" +
 			"To run the install of your image: paiinit -- install ...\n\n" +
-			cmdline.Examples("paiinit install /shared  # in an init container"),
+			cmdline.Examples("paiinit install /shared  # in an init container", "paiinit install /usr/local/bin"),
 		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return cmdline.Errorf("install takes DIR: got %q", c.Args().Slice())
+			if err := cmdline.OnlyWords(c, "DIR"); err != nil {
+				return err
 			}
 			return install.Self(c.Args().First())
 		},

@@ -107,13 +107,14 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 			return nil
 		},
 	}))
+	var lost []rendezvous.Loss
 	if o.Status == statusRetry {
-		// A rank without a connection to rank 0 also exits with this status, so rank 0 does not wait for it.
-		for _, l := range c.node.Absent(context.WithoutCancel(ctx), 0, 0) {
+		lost = c.node.Absent(context.WithoutCancel(ctx), 0, 0)
+		for _, l := range lost { // it also exits with this status, so rank 0 does not wait for it
 			c.node.GiveUp(l.Rank)
 		}
 	}
-	o.Next = c.nextAfter(o, ooms)
+	o.Next = c.nextAfter(o, ooms, lost...)
 	if err != nil {
 		o = c.failure(err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -29,8 +28,8 @@ func questions(environ []string) []*cli.Command {
 				Name: "state-dir", Usage: "`DIR`: state directory of the paiinit to ask (or PAIINIT_STATE_DIR)",
 			}),
 			Action: func(c *cli.Context) error {
-				if c.NArg() != len(strings.Fields(args)) {
-					return cmdline.Errorf("%s takes %s: got %q", name, cmp.Or(args, "no argument"), c.Args().Slice())
+				if err := cmdline.OnlyWords(c, args); err != nil {
+					return err
 				}
 				dir, err := chooseDir(environ, c.String("state-dir"))
 				if err != nil {
@@ -60,7 +59,7 @@ func questions(environ []string) []*cli.Command {
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME",
 			"paiinit barrier data-is-ready\npaiinit barrier saved --timeout 90s", awaitBarrier, timeout),
 		command("hosts", "", "print name:slots of the live ranks, for horovodrun",
-			"paiinit hosts  # in the script of --host-discovery-script", showHosts),
+			"paiinit hosts  # in the script of --host-discovery-script\npaiinit hosts | wc -l", showHosts),
 		command("hostfile", "", "print the host list in the format of a launcher",
 			"paiinit hostfile >hosts\npaiinit hostfile --format hydra", showHostfile,
 			cmdline.Choice(new(string), "format", "NAME", strings.Join(formats, ", "), formats...)),

@@ -185,8 +185,7 @@ func hint(err error, asked string, command []string) string {
 	case missing != nil:
 		return "look at the logs of the missing containers first; --timeout sets how long to wait"
 	case errors.As(err, &look) && look.Status == 127:
-		return strings.TrimLeft(didYouMean(look.Name)+
-			" paiinit looks for the job's command in this container's PATH before the launch", " ")
+		return cmp.Or(didYouMean(look.Name), "check the spelling; COMMAND must be in this image, in PATH or by path")
 	}
 	return ""
 }

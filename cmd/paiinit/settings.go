@@ -208,7 +208,8 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 		rdmaCommand(environ),
 		installCommand(),
 		sftpCommand(),
-		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion},
+		{Name: "version", Usage: "print the versions of paiinit and Go", Action: showVersion,
+			Description: cmdline.Examples("paiinit version", "docker run IMAGE paiinit version")},
 	}, questions(environ)...)
 	return cmdline.App("paiinit", commands)
 }

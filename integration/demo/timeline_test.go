@@ -20,7 +20,7 @@ func TestTimeline(t *testing.T) {
 		at(400, `20:53:39 worker-0: launching mpirun python3 a.py`),
 		at(500, `launching phase=launch command=x`),
 	}
-	lines = append(lines, at(900, "20:53:40 worker-0: the job has ended, status 0, after 0.7s: well"))
+	lines = append(lines, at(900, "20:53:40 worker-0: the job has ended, status 0, after 0.7 s: well"))
 	got := timeline(lines, begin)
 	if want := "all present 0.33s, launched 0.40s, done 0.90s"; got != want {
 		t.Errorf("timeline: %s, want %s", got, want)

@@ -16,9 +16,9 @@ func TestCheck(t *testing.T) {
 		"<!-- screen: empty -->\n```text\n08:00:00 a: hello\n```\n"
 	require.NoError(t, os.WriteFile(page, []byte(text), 0o600))
 	for name, tt := range map[string]struct{ screen, log, want string }{
-		"other numbers":  {"one", "a: error: FAILED, after 3.5s\n  dialled 12 times in 10 s\n\n", ""},
-		"once":           {"one", "a: error: FAILED, after 3.5s\n  dialled 1 time in 10 s\n", ""},
-		"other words":    {"one", "a: error: FAILED, after 3.5s\n  called 12 times in 10 s\n", "printed was:"},
+		"other numbers":  {"one", "a: error: FAILED, after 3.5 s\n  dialled 12 times in 10 s\n\n", ""},
+		"once":           {"one", "a: error: FAILED, after 3.5 s\n  dialled 1 time in 10 s\n", ""},
+		"other words":    {"one", "a: error: FAILED, after 3.5 s\n  called 12 times in 10 s\n", "printed was:"},
 		"no end":         {"one", "a: hello\n", "printed was:"},
 		"none on a page": {"empty", "a: hello\n", "printed was:"},
 		"no such screen": {"two", "a: error: x\n", "has no screen two"},
@@ -32,6 +32,8 @@ func TestCheck(t *testing.T) {
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
+	require.NoError(t, CheckAll(page, "empty", "09:00:00 a: hello"))
+	require.ErrorContains(t, CheckAll(page, "empty", "09:00:00 a: hello you"), "printed was:")
 	t.Setenv("PAIINIT_UPDATE", "1")
 	require.NoError(t, Check(page, "empty", "a: error: new"))
 	after, err := os.ReadFile(page)
