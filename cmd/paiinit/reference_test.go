@@ -41,6 +41,12 @@ func TestReference(t *testing.T) {
 			t.Errorf("%s: run make generate: -want +got:\n%s", name, diff)
 		}
 	}
+	for _, completion := range []string{reference.Bash(app), reference.Zsh(app)} {
+		functions := regexp.MustCompile(`(?m)^_paiinit\w*\(\)`).FindAllString(completion, -1)
+		require.NotEmpty(t, functions)
+		slices.Sort(functions)
+		require.Equal(t, slices.Compact(slices.Clone(functions)), functions, "the last one of a name counts")
+	}
 }
 
 // docs/commands.md and the man page name every command, flag and variable.
