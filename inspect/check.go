@@ -110,7 +110,7 @@ func (c Checkup) Run(ctx context.Context) Result {
 	var r Result // in the order in which a launch would meet the problems
 	r.add(e.aboutJob()...)
 	r.add(e.variables()...)
-	r.add(e.stateDir(), e.secret(), e.command())
+	r.add(e.stateDir(), e.secret(), e.command(), e.entrypoint())
 	r.add(e.launchers(launchers())...)
 	r.add(e.shell(), e.ssh())
 	r.add(e.port(ctx)...)
