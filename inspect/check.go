@@ -70,6 +70,7 @@ type Checkup struct {
 	ImageSSH bool   // the job uses the image's ssh
 	RDMA     string // "auto", "require" or "off"
 	StateDir string // "" = the usual places
+	Usual    string // the first of them
 	Running  string // the paiinit that runs in this container, "" if there is none
 
 	Unknown   []string // one text for each variable of paiinit that has no meaning

@@ -49,7 +49,7 @@ func healthy() Checkup {
 		tree[fmt.Sprintf("dev/nvidia%d", i)] = text("")
 	}
 	return Checkup{
-		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto",
+		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto", Usual: "/run/paiinit",
 		Launchers: []string{"torchrun", "horovodrun"},
 		System: System{
 			Space:    func(string) (uint64, uint64, error) { return 16 << 30, 15 << 30, nil },
