@@ -50,7 +50,7 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 	done
 
 .PHONY: release
-release: cross ## dist/: binaries, Debian packages, an image and checksums of VERSION=v0.1.0, the same bytes each time
+release: cross ## dist/: binaries, Debian packages, an image, licences and checksums of VERSION=v0.1.0, the same bytes each time
 	rm -rf dist
 	go run ./tools/release -version $(VERSION) -date $$(git log -1 --format=%ct) -binaries bin -out dist
 	cat dist/SHA256SUMS
