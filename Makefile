@@ -127,6 +127,7 @@ compare: deps build ## measure bin/paiinit beside OLD=FILE, an earlier build of 
 demo: build ## N=4 hosts on this machine: one mpirun, one sum, one exit status; FAIL=1: one host is lost
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory deps PACKAGES="openmpi-bin python3-mpi4py iproute2"; fi
 	go run ./integration/demo -n $(N) -bin bin/paiinit $(if $(FAIL),-fail)
+	@$(if $(FAIL),,echo; echo "make demo FAIL=1 shows a job that loses a host.")
 
 .PHONY: lint
 lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go vet, golangci-lint, govulncheck
