@@ -234,21 +234,23 @@ func TestCheckFindings(t *testing.T) {
 			"warn entrypoint: /usr/bin/start is part of COMMAND: it runs on rank 0 alone, and what it sets does not " +
 				"reach the programs on other ranks | to run it in every container, put it before paiinit: " +
 				`ENTRYPOINT ["/usr/bin/start", "paiinit", "--"]`},
-		{"the same on every rank", func(c *Checkup, _ files) { c.Command, c.ExecAll = []string{"start", "mpirun"}, true },
-			"ok entrypoint: /usr/bin/start is part of COMMAND, which every rank runs | "},
+		{"the same on every rank", func(c *Checkup, _ files) {
+			c.Command, c.ExecAll = []string{"start", "mpirun"}, true
+		}, "ok entrypoint: /usr/bin/start is part of COMMAND, which every rank runs | "},
 		{"the same alone", func(c *Checkup, _ files) {
 			c.Command = []string{"start", "mpirun"}
 			withJob(c, func(j *Job) { j.Size = 1 })
-		}, "ok entrypoint: /usr/bin/start is part of COMMAND: in a job of several ranks it would run on rank 0 alone | "},
+		}, "ok entrypoint: /usr/bin/start is part of COMMAND: in a job of several ranks it would run on rank 0 " +
+			"alone | "},
 		{"script in the COMMAND of the running paiinit", func(c *Checkup, tree files) {
 			c.Running, c.Command = "worker-1", []string{"mpirun"}
-			tree["proc/1/cmdline"] = text("paiinit\x00--timeout\x001m\x00/usr/bin/start\x00paiinit\x00check\x00mpirun\x00")
+			tree["proc/1/cmdline"] = text("paiinit\x00--timeout\x001m\x00/usr/bin/start\x00paiinit\x00check\x00x\x00")
 		}, "warn entrypoint: /usr/bin/start is part of COMMAND: it runs on rank 0 alone, and what it sets does not " +
 			"reach the programs on other ranks | to run it in every container, put it before paiinit: " +
 			`ENTRYPOINT ["/usr/bin/start", "paiinit", "--"]`},
 		{"lost script", func(_ *Checkup, tree files) { entrypoint(tree) },
-			"warn entrypoint: /opt/x/x_entrypoint.sh is in the image and has not run: paiinit replaces the image's own " +
-				"ENTRYPOINT | nothing, if the job does not need it; else put it before paiinit: " +
+			"warn entrypoint: /opt/x/x_entrypoint.sh is in the image and has not run: paiinit replaces the image's " +
+				"own ENTRYPOINT | nothing, if the job does not need it; else put it before paiinit: " +
 				`ENTRYPOINT ["/opt/x/x_entrypoint.sh", "paiinit", "--"]`},
 		{"script before paiinit", func(c *Checkup, tree files) {
 			entrypoint(tree)

@@ -20,9 +20,8 @@ func (e *examination) entrypoint() Finding {
 		case e.job.Size == 1 && e.err == nil:
 			return pass(name, script+" is part of COMMAND: in a job of several ranks it would run on rank 0 alone")
 		}
-		return warning(name, script+" is part of COMMAND: it runs on rank 0 alone, and what it sets does not reach the "+
-			"programs on other ranks", fmt.Sprintf("to run it in every container, put it before paiinit: "+
-			"ENTRYPOINT [%q, \"paiinit\", \"--\"]", script))
+		return warning(name, script+" is part of COMMAND: it runs on rank 0 alone, and what it sets does not reach "+
+			"the programs on other ranks", "to run it in every container, put it "+before(script))
 	}
 	scripts := e.scripts()
 	switch {
@@ -34,8 +33,11 @@ func (e *examination) entrypoint() Finding {
 		return pass(name, scripts[0]+"; a shell ran before paiinit, probably this script")
 	}
 	return warning(name, scripts[0]+" is in the image and has not run: paiinit replaces the image's own ENTRYPOINT",
-		fmt.Sprintf("nothing, if the job does not need it; else put it before paiinit: ENTRYPOINT [%q, \"paiinit\", \"--\"]",
-			scripts[0]))
+		"nothing, if the job does not need it; else put it "+before(scripts[0]))
+}
+
+func before(script string) string {
+	return fmt.Sprintf("before paiinit: ENTRYPOINT [%q, \"paiinit\", \"--\"]", script)
 }
 
 // scriptOfCommand returns the script with which a COMMAND begins: that of this check, or of the paiinit that is process

@@ -79,7 +79,7 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 	c := p.Spec.Containers[0]
 	s := started{environ: append(environ, "KUBERNETES_SERVICE_HOST=10.96.0.1"), files: fstest.MapFS{}}
 	command := c.Command
-	if command == nil && !strings.HasSuffix(c.Args[0], "/paiinit") { // else the image has an ENTRYPOINT that executes it
+	if command == nil && !strings.HasSuffix(c.Args[0], "/paiinit") { // else the image's own executes it
 		command = entrypoint
 	}
 	s.argv = slices.Concat(command, c.Args)

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadme runs the job of README.md as a stranger would, from its two files and the program alone. The image is based
-// on that of the other tests, which has the packages already.
+// TestReadme runs the job of README.md as a stranger would, from its two files and the program alone. The image is
+// based on that of the other tests, which has the packages already.
 func TestReadme(t *testing.T) {
 	needEngine(t)
 	base, err := image("./base.sh")

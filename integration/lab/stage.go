@@ -70,8 +70,8 @@ func stagePlanOf(p Program, m *Machine) plan {
 }
 
 // Main sets up a container and executes its program, if the lab has executed this program again inside new namespaces;
-// then it does not return. In a process of an ordinary user it runs this program again as root of a user namespace
-// with a loopback interface, if the kernel allows that, and exits with its status. In all other processes it does nothing.
+// then it does not return. In a process of an ordinary user it runs this program again as root of a user namespace with
+// a loopback interface, if the kernel allows that, and exits with its status. In all other processes it does nothing.
 //
 // A program that creates labs calls Main first; a command that must not run as another user calls it only when it needs
 // a lab.
