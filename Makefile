@@ -50,7 +50,7 @@ cross: ## bin/paiinit-amd64 and -arm64, checked to be static and small
 	done
 
 .PHONY: release
-release: cross ## dist/: binaries, Debian packages, an image and checksums of VERSION=v0.1.0, the same bytes each time
+release: cross ## dist/: binaries, Debian packages, an image, licences and checksums of VERSION=v0.1.0, the same bytes each time
 	rm -rf dist
 	go run ./tools/release -version $(VERSION) -date $$(git log -1 --format=%ct) -binaries bin -out dist
 	cat dist/SHA256SUMS
@@ -127,6 +127,7 @@ compare: deps build ## measure bin/paiinit beside OLD=FILE, an earlier build of 
 demo: build ## N=4 hosts on this machine: one mpirun, one sum, one exit status; FAIL=1: one host is lost
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory deps PACKAGES="openmpi-bin python3-mpi4py iproute2"; fi
 	go run ./integration/demo -n $(N) -bin bin/paiinit $(if $(FAIL),-fail)
+	@$(if $(FAIL),,echo; echo "make demo FAIL=1 shows a job that loses a host.")
 
 .PHONY: lint
 lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go vet, golangci-lint, govulncheck

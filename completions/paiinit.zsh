@@ -1,7 +1,7 @@
 #compdef paiinit
 # Completion of paiinit for zsh. Generated: see CONTRIBUTING.md.
 
-_paiinit_hosts() {
+_paiinit_ranks() {
 	local -a hosts=(${${(f)"$(paiinit hosts 2>/dev/null)"}%:*})
 	compadd -a hosts
 }
@@ -47,8 +47,8 @@ _paiinit_rsh() {
 	_arguments -S -A '-*' \
 		'--secret-file=[file with the job'\''s secret]:FILE:_files' \
 		'--help[show this help]' \
-		'(-)1:host:_paiinit_hosts' \
-		'*:: :_normal'
+		'(-)1:host:_paiinit_ranks' \
+		'*::: :_normal'
 }
 
 _paiinit_each() {

@@ -41,7 +41,7 @@ func Check(ctx context.Context, l Launch) inspect.Result {
 	return inspect.Checkup{
 		Root: os.DirFS("/"), Environ: environ, Command: l.Command, Dir: l.Dir, System: inspect.ThisSystem(),
 		ExecAll: l.ExecAll, LoginsIn: l.LoginsIn, Insecure: l.Insecure, ImageSSH: l.ImageSSH, RDMA: l.RDMA,
-		StateDir: l.StateDir, Running: statedir.RunningHere(l.StateDir),
+		StateDir: l.StateDir, Usual: statedir.FirstPlace, Running: statedir.RunningHere(l.StateDir),
 		Unknown: l.Unknown, Launchers: launch.Unversioned(), Status: l.Status,
 		Place: statedir.Place, Look: launch.Look, Identify: launch.Identify, Fabric: fabric,
 		Resolve: netif.Resolver{}.LookupHost, TryPort: netif.TryPort, Greeting: netif.Greeting,

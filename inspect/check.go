@@ -70,6 +70,7 @@ type Checkup struct {
 	ImageSSH bool   // the job uses the image's ssh
 	RDMA     string // "auto", "require" or "off"
 	StateDir string // "" = the usual places
+	Usual    string // the first of them
 	Running  string // the paiinit that runs in this container, "" if there is none
 
 	Unknown   []string // one text for each variable of paiinit that has no meaning
@@ -110,7 +111,7 @@ func (c Checkup) Run(ctx context.Context) Result {
 	var r Result // in the order in which a launch would meet the problems
 	r.add(e.aboutJob()...)
 	r.add(e.variables()...)
-	r.add(e.stateDir(), e.secret(), e.command())
+	r.add(e.stateDir(), e.secret(), e.command(), e.entrypoint())
 	r.add(e.launchers(launchers())...)
 	r.add(e.shell(), e.ssh())
 	r.add(e.port(ctx)...)

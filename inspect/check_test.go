@@ -42,13 +42,14 @@ func healthy() Checkup {
 		"usr/bin/crlf":                          text("#!/bin/sh\r\necho\r\n"),
 		"usr/bin/old":                           text("#!/usr/bin/env -S A=1 python2 -u\n"),
 		"usr/bin/elf":                           text("\x7fELF"),
+		"usr/bin/start":                         text("#!/bin/sh\nset -e\nexec gosu user \"$@\"\n"),
 		"dev/nvidiactl":                         text(""),
 	}
 	for i := range 8 {
 		tree[fmt.Sprintf("dev/nvidia%d", i)] = text("")
 	}
 	return Checkup{
-		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto",
+		Root: tree, Environ: []string{"PATH=/usr/bin"}, Dir: "/work", RDMA: "auto", Usual: "/run/paiinit",
 		Launchers: []string{"torchrun", "horovodrun"},
 		System: System{
 			Space:    func(string) (uint64, uint64, error) { return 16 << 30, 15 << 30, nil },
@@ -66,7 +67,7 @@ func healthy() Checkup {
 		},
 		Place: func(string, int) (string, error) { return "/run/paiinit", nil },
 		Look: func(name string, _ []string, _ string) (string, error) {
-			for _, p := range append(programs, "/usr/bin/crlf", "/usr/bin/old", "/usr/bin/elf") {
+			for _, p := range append(programs, "/usr/bin/crlf", "/usr/bin/old", "/usr/bin/elf", "/usr/bin/start") {
 				if p == name || strings.HasSuffix(p, "/"+name) {
 					return p, nil
 				}
@@ -106,6 +107,7 @@ OK    variables  every PAIINIT_ variable has a meaning
 OK    state      /run/paiinit
 OK    secret     44 bytes from PAIINIT_SECRET
 OK    command    /usr/bin/torchrun
+OK    entrypoint the image has no script that an ENTRYPOINT would name
 OK    launchers  mpirun, mpiexec: Open MPI 4.1.4; torchrun
 OK    shell      /bin/sh
 OK    ssh        paiinit; the image has /usr/bin/ssh
@@ -122,7 +124,7 @@ OK    files      at most 1048576 open files
 OK    pid1       paiinit
 OK    clock      2027-03-04 05:06 UTC
 
-20 OK
+21 OK
 `, b.String())
 
 	c.Command = []string{"train.sh"}
@@ -146,6 +148,7 @@ FAIL  secret     the job has 4 ranks and no secret
                  one to every container, by --secret-file FILE or PAIINIT_SECRET
 FAIL  command    running "train.sh": not found in PATH (/usr/bin)
                  fix: install it in the image, or give its path
+OK    entrypoint the image has no script that an ENTRYPOINT would name
 OK    launchers  mpirun, mpiexec: Open MPI 4.1.4; torchrun
 OK    shell      /bin/sh
 OK    ssh        paiinit; the image has /usr/bin/ssh
@@ -167,7 +170,7 @@ OK    files      at most 1048576 open files
 OK    pid1       paiinit
 OK    clock      2027-03-04 05:06 UTC
 
-2 FAIL (secret, command), 3 WARN (variables, shm, pids), 15 OK: paiinit run
+2 FAIL (secret, command), 3 WARN (variables, shm, pids), 16 OK: paiinit run
 would end with status 77 here
 `, b.String())
 }
@@ -227,6 +230,40 @@ func TestCheckFindings(t *testing.T) {
 		{"carriage return", func(c *Checkup, _ files) { c.Command = []string{"crlf"} },
 			"fail command: /usr/bin/crlf: its first line ends in a carriage return, which counts as part of the " +
 				"interpreter's name | convert the file to Unix line ends: sed -i 's/\\r$//' /usr/bin/crlf"},
+		{"script of an ENTRYPOINT in COMMAND", func(c *Checkup, _ files) { c.Command = []string{"start", "mpirun"} },
+			"warn entrypoint: /usr/bin/start is part of COMMAND: it runs on rank 0 alone, and what it sets does not " +
+				"reach the programs on other ranks | to run it in every container, put it before paiinit: " +
+				`ENTRYPOINT ["/usr/bin/start", "paiinit", "--"]`},
+		{"the same on every rank", func(c *Checkup, _ files) {
+			c.Command, c.ExecAll = []string{"start", "mpirun"}, true
+		}, "ok entrypoint: /usr/bin/start is part of COMMAND, which every rank runs | "},
+		{"the same alone", func(c *Checkup, _ files) {
+			c.Command = []string{"start", "mpirun"}
+			withJob(c, func(j *Job) { j.Size = 1 })
+		}, "ok entrypoint: /usr/bin/start is part of COMMAND: in a job of several ranks it would run on rank 0 " +
+			"alone | "},
+		{"script in the COMMAND of the running paiinit", func(c *Checkup, tree files) {
+			c.Running, c.Command = "worker-1", []string{"mpirun"}
+			tree["proc/1/cmdline"] = text("paiinit\x00--timeout\x001m\x00/usr/bin/start\x00paiinit\x00check\x00x\x00")
+		}, "warn entrypoint: /usr/bin/start is part of COMMAND: it runs on rank 0 alone, and what it sets does not " +
+			"reach the programs on other ranks | to run it in every container, put it before paiinit: " +
+			`ENTRYPOINT ["/usr/bin/start", "paiinit", "--"]`},
+		{"lost script", func(_ *Checkup, tree files) { entrypoint(tree) },
+			"warn entrypoint: /opt/x/x_entrypoint.sh is in the image and has not run: paiinit replaces the image's " +
+				"own ENTRYPOINT | nothing, if the job does not need it; else put it before paiinit: " +
+				`ENTRYPOINT ["/opt/x/x_entrypoint.sh", "paiinit", "--"]`},
+		{"script before paiinit", func(c *Checkup, tree files) {
+			entrypoint(tree)
+			c.Environ = append(c.Environ, "PWD=/work")
+		}, "ok entrypoint: /opt/x/x_entrypoint.sh; a shell ran before paiinit, probably this script | "},
+		{"script beside a running paiinit", func(c *Checkup, tree files) {
+			entrypoint(tree)
+			c.Running = "worker-1"
+		}, "ok entrypoint: /opt/x/x_entrypoint.sh; not known whether it has run | "},
+		{"script as a later word of COMMAND", func(c *Checkup, tree files) {
+			entrypoint(tree)
+			c.Command = []string{"mpirun", "/opt/x/x_entrypoint.sh", "train"}
+		}, "ok entrypoint: the image has no script that an ENTRYPOINT would name | "},
 		{"silent launcher", func(c *Checkup, _ files) {
 			c.Identify = func(context.Context, []string, []string, bool) string { return "mpirun=?" }
 		}, "warn launchers: mpirun printed no version that paiinit knows within 1.7s | see whether it starts: mpirun " +
@@ -436,6 +473,11 @@ func TestCheckFindings(t *testing.T) {
 			require.Len(t, r.Findings, r.OK+r.Warn+r.Fail)
 		})
 	}
+}
+
+func entrypoint(tree files) {
+	tree["opt/x/x_entrypoint.sh"] = text("#!/bin/bash\nif [ $# -eq 0 ]; then exec bash; else exec \"$@\"; fi\n")
+	tree["opt/x/other_entrypoint.sh"] = text("#!/bin/bash\n# exec \"$@\"\nexec serve # \"$@\"\n")
 }
 
 func lacks(c *Checkup, missing string) {

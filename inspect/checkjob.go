@@ -227,8 +227,8 @@ func (e *examination) stateDir() Finding {
 	}
 	dir, err := e.Place(e.StateDir, e.job.Size)
 	if err != nil {
-		return failure(name, err.Error(), "docker run --tmpfs /run/paiinit, a writable /dev/shm, or --state-dir DIR; "+
-			"in Kubernetes an emptyDir at /run/paiinit", statusUnmendable)
+		return failure(name, err.Error(), "docker run --tmpfs "+e.Usual+", a writable /dev/shm, or --state-dir DIR; "+
+			"in Kubernetes an emptyDir at "+e.Usual, statusUnmendable)
 	}
 	return pass(name, dir)
 }

@@ -90,7 +90,7 @@ func TestCompare(t *testing.T) {
 				workers("evaluator", 5, 1, 1, "image=CUDA", nccl("2"), "GPUs=1"),
 			), func(r []Rank) { r[1].Facts = append(r[1].Facts, Fact{FilePrefix + "/app/run.sh", "b"}) }),
 		},
-		{"a launcher of the workers' role", with(workers("worker", 0, 3, 8, "GPUs=8", "libnccl=2"), func(r []Rank) {
+		{"a launcher with the role of workers", with(workers("worker", 0, 3, 8, "GPUs=8", "libnccl=2"), func(r []Rank) {
 			r[0].LaunchOnly, r[0].GPUs, r[0].Facts = true, 0, facts("GPUs=0")
 		})},
 		{"a script", with(workers("worker", 0, 3, 0, "file /train.py=9 bytes, sha256 aaaa"), func(r []Rank) {

@@ -189,7 +189,7 @@ const (
 
 	// wire is the version of the messages between containers and of the keys that they derive. Raise it when containers
 	// of two versions cannot be in one job.
-	wire = "1"
+	wire = "2"
 )
 
 // Comment returns the comment that the SSH server of a container adds to its identification; with the id "gossip" it is

@@ -102,7 +102,7 @@ func testConfig(secret string) Config {
 type peerServer struct {
 	t        testing.TB
 	target   Target
-	greeting string        // "" = "SSH-2.0-paiinit <label> <id> 1"
+	greeting string        // "" = "SSH-2.0-paiinit <label> <id> 2"
 	hostKey  ssh.Signer    // nil = the right one
 	userKey  ssh.PublicKey // nil = the right one
 	raw      func(net.Conn) bool

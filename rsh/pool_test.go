@@ -228,22 +228,22 @@ func TestErrors(t *testing.T) {
 		{"other label", greets("SSH-2.0-paiinit ffffffffffffffff worker-1"), stageHandshake, ErrOtherJob,
 			"handshake: it belongs to another job or to another attempt of this one: " +
 				"its label is ffffffffffffffff, ours " + label},
-		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 2 and more"), stageHandshake, ErrOtherVersion,
-			"handshake: it is another version of paiinit: its protocol is 2 and more, ours 1"},
+		{"later version", greets("SSH-2.0-paiinit " + label + " worker-1 3 and more"), stageHandshake, ErrOtherVersion,
+			"handshake: it is another version of paiinit: its protocol is 3 and more, ours 2"},
 		{"older version", greets("SSH-2.0-paiinit " + label + " worker-1"), stageHandshake, ErrOtherVersion,
-			"handshake: it is another version of paiinit: its protocol is older, ours 1"},
-		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 2"), stageHandshake, ErrOtherJob,
+			"handshake: it is another version of paiinit: its protocol is older, ours 2"},
+		{"other label and version", greets("SSH-2.0-paiinit ffffffffffffffff worker-1 3"), stageHandshake, ErrOtherJob,
 			"handshake: it belongs to another job or to another attempt of this one: " +
 				"its label is ffffffffffffffff, ours " + label},
 		{"other secret", func(p *peerServer) { p.hostKey = testKey("other", "host worker-1") }, stageHandshake,
 			ErrOtherSecret,
 			`handshake: it has another secret: its host key is not the one of "worker-1"`},
 		{"other secret and id", func(p *peerServer) {
-			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("other", "host worker-2")
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 2", testKey("other", "host worker-2")
 		}, stageHandshake, ErrOtherSecret,
 			`handshake: it has another secret: its host key is not the one of "worker-2"`},
 		{"other container", func(p *peerServer) {
-			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 1", testKey("s", "host worker-2")
+			p.greeting, p.hostKey = "SSH-2.0-paiinit "+label+" worker-2 2", testKey("s", "host worker-2")
 		}, stageHandshake, ErrOtherID,
 			`handshake: it is another container of this job: it is "worker-2", expected "worker-1"`},
 		{"claims to be us", func(p *peerServer) { p.hostKey = testKey("s", "host worker-2") }, stageHandshake,
@@ -261,12 +261,12 @@ func TestErrors(t *testing.T) {
 		{"garbage", says("\x00\xff\x01\x02"), stageHandshake, ErrNotPaiinit,
 			`handshake: the server is not paiinit: it sent "\x00\xff\x01\x02"`},
 		{"endless line", says("SSH-2.0-" + string(make([]byte, 4000))), stageHandshake, ErrNotPaiinit, ""},
-		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n" + string(make([]byte,
+		{"garbage after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 2\r\n" + string(make([]byte,
 			4000))), stageHandshake, nil, ""},
 		{"silent", says(""), stageHandshake, nil, "handshake: no answer within 300ms"},
 		{"half a greeting", says("SSH-2.0-pai"), stageHandshake, nil, "handshake: no answer within 300ms"},
 		{"closes", func(p *peerServer) { p.raw = func(net.Conn) bool { return true } }, stageHandshake, nil, ""},
-		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 1\r\n"), stageHandshake, nil,
+		{"silent after the greeting", says("SSH-2.0-paiinit " + label + " worker-1 2\r\n"), stageHandshake, nil,
 			"handshake: no answer within 300ms"},
 	}
 	for _, tt := range tests {
@@ -507,7 +507,7 @@ func (c *memoryConn) LocalAddr() net.Addr  { return &net.TCPAddr{} }
 
 func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
 	cfg := &ssh.ServerConfig{
-		ServerVersion:     "SSH-2.0-paiinit " + label + " worker-1 1",
+		ServerVersion:     "SSH-2.0-paiinit " + label + " worker-1 2",
 		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil },
 	}
 	cfg.AddHostKey(key)
@@ -534,7 +534,7 @@ func answerKeepalives(c net.Conn, label string, key ssh.Signer, answers int) {
 }
 
 func FuzzGreeting(f *testing.F) {
-	for _, s := range []string{"SSH-2.0-paiinit l worker-1 1\r\n", "SSH-2.0-paiinit l worker-1 1\nrest",
+	for _, s := range []string{"SSH-2.0-paiinit l worker-1 2\r\n", "SSH-2.0-paiinit l worker-1 2\nrest",
 		"SSH-2.0-paiinit l worker-1 2\r\n",
 		"SSH-2.0-OpenSSH\r\n", "\n", "", "SSH-2.0-paiinit  \n"} {
 		f.Add([]byte(s), "l")
@@ -554,7 +554,7 @@ func FuzzGreeting(f *testing.F) {
 
 // A peer's greeting may arrive in any pieces, and the bytes after it must not get lost.
 func TestGreetingInPieces(t *testing.T) {
-	const in = "SSH-2.0-paiinit l worker-1 1\r\nand the rest"
+	const in = "SSH-2.0-paiinit l worker-1 2\r\nand the rest"
 	for cut := range len(in) + 1 {
 		ours, theirs := net.Pipe()
 		go func() {

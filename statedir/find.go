@@ -16,8 +16,8 @@ import (
 	"github.com/paiinit/paiinit/internal/unixsock"
 )
 
-// firstPlace is the preferred state directory, because users' scripts name it.
-const firstPlace = "/run/paiinit"
+// FirstPlace is the preferred state directory, because users' scripts name it.
+const FirstPlace = "/run/paiinit"
 
 // sharedPlaces returns directories that several jobs and several users may share. State directories in them carry the
 // names of user, job and rank.
@@ -47,7 +47,7 @@ func knownDirs(named string) []string {
 	if os.Geteuid() == 0 {
 		prefix = "paiinit-" // root may ask the paiinit of every user
 	}
-	return append([]string{firstPlace}, sharedDirs(prefix)...)
+	return append([]string{FirstPlace}, sharedDirs(prefix)...)
 }
 
 // visibleDirs returns the knownDirs and, if process 1 of this container is another paiinit, all directories in use
@@ -133,7 +133,7 @@ func Find(agent, named string) (string, error) {
 	}
 	switch running := live(visibleDirs("")); len(running) {
 	case 0:
-		return firstPlace, nil
+		return FirstPlace, nil
 	case 1:
 		return running[0].dir, nil
 	default:

@@ -79,7 +79,7 @@ func (id Identity) String() string {
 
 // places returns the directories to try, best first.
 func (id Identity) places() []string {
-	dirs := []string{firstPlace}
+	dirs := []string{FirstPlace}
 	for _, parent := range sharedPlaces() {
 		dirs = append(dirs, filepath.Join(parent, id.dirName(maxSocketPath-len(parent)-len("//")-len(StatusSocket))))
 	}

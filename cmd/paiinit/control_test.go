@@ -44,11 +44,11 @@ func TestWhoAnswers(t *testing.T) {
 		"another attempt": {derive(secret, "2"), "worker-1", rendezvous.ErrOtherJob,
 			"the container there belongs to another job or attempt", ""},
 		"another version": {derive(secret, "1"), "worker-1", rendezvous.ErrOtherVersion,
-			"the container there has another version of paiinit: its protocol is 2, ours 1", " 2"},
+			"the container there has another version of paiinit: its protocol is 3, ours 2", " 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, err := sshd.New(sshd.Config{
-				HostKey: tt.keys.Host(tt.id), Comment: tt.keys.Label() + " " + tt.id + cmp.Or(tt.wire, " 1"),
+				HostKey: tt.keys.Host(tt.id), Comment: tt.keys.Label() + " " + tt.id + cmp.Or(tt.wire, " 2"),
 				Authorized: []ssh.PublicKey{tt.keys.User().PublicKey()}, Logger: log,
 				Channels: map[string]func(context.Context, io.ReadWriteCloser, net.Addr){
 					controlChannel: func(_ context.Context, rwc io.ReadWriteCloser, _ net.Addr) { _ = rwc.Close() },

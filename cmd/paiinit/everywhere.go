@@ -55,7 +55,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	cmd.Started = c.agent.Settle
 	c.reservedPort.Release()
 	go func() {
-		result, err := c.runCommand(ctx, cmd, "rank", self.Rank, "size", len(a.roster.Members))
+		result, err := c.runCommand(ctx, cmd, "", "rank", self.Rank, "size", len(a.roster.Members))
 		status := result.JobStatus(launch.Spawns(cmd.Args))
 		c.log.Debug("the command has ended", "phase", "wait",
 			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())

@@ -79,7 +79,7 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 	c := p.Spec.Containers[0]
 	s := started{environ: append(environ, "KUBERNETES_SERVICE_HOST=10.96.0.1"), files: fstest.MapFS{}}
 	command := c.Command
-	if command == nil {
+	if command == nil && !strings.HasSuffix(c.Args[0], "/paiinit") { // else the image's own executes it
 		command = entrypoint
 	}
 	s.argv = slices.Concat(command, c.Args)
@@ -112,16 +112,16 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 }
 
 // programOn returns the path at which a container that mounts v at dir finds paiinit: an init container has installed
-// it there, or v is the image of Dockerfile.example.
+// it there, or v is the image of a release.
 func programOn(t *testing.T, p podTemplate, v kubeVolume, dir string) string {
 	t.Helper()
 	if v.Image.Reference != "" {
-		return dir + "/usr/bin/paiinit"
+		return dir + "/paiinit"
 	}
 	require.NotNil(t, v.EmptyDir)
 	require.Len(t, p.Spec.InitContainers, 1)
 	from := p.Spec.InitContainers[0]
-	require.Equal(t, []string{"paiinit", "install", from.VolumeMounts[0].MountPath}, from.Command)
+	require.Equal(t, []string{"/paiinit", "install", from.VolumeMounts[0].MountPath}, from.Command)
 	require.Equal(t, v.Name, from.VolumeMounts[0].Name)
 	require.False(t, from.VolumeMounts[0].ReadOnly)
 	return dir + "/paiinit"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/paiinit/paiinit/envspec"
+	"github.com/paiinit/paiinit/inspect"
 	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
@@ -82,7 +83,12 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
-	result, err := c.runCommand(ctx, cmd, "hosts", len(a.roster.Members))
+	where, note := []any{"hosts", len(a.roster.Members)}, ""
+	if len(a.roster.Members) > 1 && inspect.RunsArguments(os.DirFS("/"), cmd.Path) {
+		// As an ENTRYPOINT, this script would run in every container.
+		where, note = append(where, "script", cmd.Args[0]), "; "+cmd.Args[0]+" runs on rank 0 alone"
+	}
+	result, err := c.runCommand(ctx, cmd, note, where...)
 	c.signals.To(nil) // a signal after the command's end shortens finish
 	cancel()
 	why := <-watched
@@ -151,12 +157,14 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 	}, in.Put, nil
 }
 
-// runCommand runs the job's command to its end. where says in the log on which ranks.
-func (c *container) runCommand(ctx context.Context, cmd launch.Command, where ...any) (launch.Result, error) {
+// runCommand runs the job's command to its end. where says in the log on which ranks, and note the same to people.
+func (c *container) runCommand(
+	ctx context.Context, cmd launch.Command, note string, where ...any,
+) (launch.Result, error) {
 	c.mark("launch")
 	line := strings.Join(cmd.Args, " ")
 	c.routine("launching", slices.Concat([]any{"phase", "launch", "command", line}, where,
-		[]any{"elapsed", c.elapsed(), joblog.Text("launching " + line)})...)
+		[]any{"elapsed", c.elapsed(), joblog.Text("launching " + line + note)})...)
 	result, err := launch.Run(context.WithoutCancel(ctx), cmd)
 	if result.Unread > 0 {
 		c.log.Warn("dropped the end of the command's standard error, because it was not read", "phase", "wait",

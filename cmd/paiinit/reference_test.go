@@ -41,6 +41,12 @@ func TestReference(t *testing.T) {
 			t.Errorf("%s: run make generate: -want +got:\n%s", name, diff)
 		}
 	}
+	for _, completion := range []string{reference.Bash(app), reference.Zsh(app)} {
+		functions := regexp.MustCompile(`(?m)^_paiinit\w*\(\)`).FindAllString(completion, -1)
+		require.NotEmpty(t, functions)
+		slices.Sort(functions)
+		require.Equal(t, slices.Compact(slices.Clone(functions)), functions, "the last one of a name counts")
+	}
 }
 
 // docs/commands.md and the man page name every command, flag and variable.
@@ -80,7 +86,7 @@ func TestDocFlagsExist(t *testing.T) {
 	mixed := []string{"compare.md", "launchers.md", "rdma.md"} // and the pages of jobs and schedulers
 	others := []string{
 		"--timout", "--generate-bash-completion", // a typo that a page shows, and what completions call
-		"--tag-output", "--tee", "--sysctl", "--ip-permissions", // other programs'
+		"--tag-output", "--tee", "--sysctl", "--ip-permissions", "--entrypoint", // other programs'
 	}
 	inline, flag := regexp.MustCompile("`([^`\\n]+)`"), regexp.MustCompile(`^--[a-z][A-Za-z0-9_-]*`)
 	var files []string

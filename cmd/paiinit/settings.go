@@ -17,6 +17,7 @@ import (
 	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rsh"
+	"github.com/paiinit/paiinit/statedir"
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
@@ -126,7 +127,7 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error",
 			"info", "debug", "warn", "error"),
 		cmdline.Text(&s.report, "report", "DIR", "where rank 0 leaves a report at the end", ""),
-		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", "/run/paiinit"),
+		cmdline.Text(&s.stateDir, "state-dir", "DIR", "host lists and sockets", statedir.FirstPlace),
 	))
 }
 

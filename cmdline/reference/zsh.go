@@ -14,7 +14,8 @@ func Zsh(app *cli.App) string {
 	all := commands(app)
 	var b strings.Builder
 	b.WriteString("#compdef paiinit\n# Completion of paiinit for zsh. Generated: see CONTRIBUTING.md.\n")
-	b.WriteString("\n_paiinit_hosts() {\n\tlocal -a hosts=(${${(f)\"$(paiinit hosts 2>/dev/null)\"}%:*})\n" +
+	// Not _paiinit_hosts, which completes the command of that name.
+	b.WriteString("\n_paiinit_ranks() {\n\tlocal -a hosts=(${${(f)\"$(paiinit hosts 2>/dev/null)\"}%:*})\n" +
 		"\tcompadd -a hosts\n}\n")
 	for _, c := range all {
 		fmt.Fprintf(&b, "\n_paiinit_%s() {\n\t_arguments -S -A '-*'", c.name)
@@ -26,7 +27,7 @@ func Zsh(app *cli.App) string {
 		case aCommand:
 			b.WriteString(" \\\n\t\t'(-)1:command:_paiinit_command' \\\n\t\t'*:: :_normal'")
 		case aHost:
-			b.WriteString(" \\\n\t\t'(-)1:host:_paiinit_hosts' \\\n\t\t'*:: :_normal'")
+			b.WriteString(" \\\n\t\t'(-)1:host:_paiinit_ranks' \\\n\t\t'*::: :_normal'") // HOST is not the command
 		case directory:
 			b.WriteString(" \\\n\t\t'1:directory:_directories'")
 		}

@@ -70,6 +70,12 @@ func TestDemo(t *testing.T) {
 		assert.Contains(t, out, " | rank 2 of 3, rank 0 is at 127.0.0.1\n")
 		assert.True(t, strings.HasSuffix(out, well), out)
 	})
+	t.Run("another user without a program", func(t *testing.T) { // in a network namespace of the demo's own
+		out := run(t, 1000, "PATH=/nowhere; exec $DEMO")
+		assert.Contains(t, out, "cannot run on this machine:\n")
+		assert.Contains(t, out, "nsenter: not found")
+		assert.True(t, strings.HasSuffix(out, well), out)
+	})
 	t.Run("no namespaces, too late", func(t *testing.T) {
 		out := run(t, 0, strings.TrimSuffix(refused, "exec $DEMO ")+"! $DEMO -fail -timeout 2s'")
 		assert.Contains(t, out, "demo: context deadline exceeded\n")

@@ -70,8 +70,8 @@ func stagePlanOf(p Program, m *Machine) plan {
 }
 
 // Main sets up a container and executes its program, if the lab has executed this program again inside new namespaces;
-// then it does not return. In a process of an ordinary user it runs this program again as root of a user namespace, if
-// the kernel allows that, and exits with its status. In all other processes it does nothing.
+// then it does not return. In a process of an ordinary user it runs this program again as root of a user namespace with
+// a loopback interface, if the kernel allows that, and exits with its status. In all other processes it does nothing.
 //
 // A program that creates labs calls Main first; a command that must not run as another user calls it only when it needs
 // a lab.
@@ -81,7 +81,12 @@ func Main() {
 		err := stage()
 		_, _ = fmt.Fprint(os.NewFile(stageFailure, "failure"), err)
 		os.Exit(1)
-	case os.Args[0] != rootName && os.Geteuid() != 0:
+	case os.Args[0] == rootName:
+		if err := loopback(); err != nil { // what needs no lab may use it
+			fmt.Fprintln(os.Stderr, "lab: bringing up the loopback interface:", err)
+			os.Exit(1)
+		}
+	case os.Geteuid() != 0:
 		if status, err := runAsRoot(); err == nil {
 			os.Exit(status)
 		} // otherwise Missing reports the problem
@@ -98,6 +103,21 @@ func runAsRoot() (int, error) {
 			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
 		},
 	})
+}
+
+// loopback brings lo up. A new network namespace has it down.
+func loopback() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
 }
 
 // stage sets up the namespaces of this process and executes the program.

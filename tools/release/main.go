@@ -99,6 +99,9 @@ func (r release) files() (files []file, err error) {
 		return nil, err
 	}
 	files = append(files, file{name: fmt.Sprintf("paiinit-%s-oci.tar", r.version), mode: 0o644, data: image})
+	for _, name := range []string{"LICENSE", "NOTICE"} { // which must accompany the binaries
+		files = append(files, file{name: name, mode: 0o644, data: r.docs[name]})
+	}
 	var sums strings.Builder
 	for _, f := range files {
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(f.data), f.name)

@@ -75,7 +75,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"paiinit-v1.2.3-linux-amd64", "paiinit-v1.2.3-linux-arm64",
-		"paiinit_1.2.3_amd64.deb", "paiinit_1.2.3_arm64.deb", "paiinit-v1.2.3-oci.tar",
+		"paiinit_1.2.3_amd64.deb", "paiinit_1.2.3_arm64.deb", "paiinit-v1.2.3-oci.tar", "LICENSE", "NOTICE",
 	}, names)
 	_, err = release{}.files()
 	require.Error(t, err)
