@@ -129,6 +129,10 @@ var imports = map[string]struct {
 		[]string{module + "/joblog", "github.com/hashicorp/memberlist"},
 		"it hides memberlist: other packages get a roster and an outcome",
 	},
+	"restart": {
+		[]string{module + "/joblog"},
+		"it decides by numbers alone: the story launches, waits and reads the clock, so rules are tested as tables",
+	},
 	"rsh": {
 		[]string{
 			module + "/internal/rawconn", module + "/internal/rfc4254", module + "/internal/tcp",
