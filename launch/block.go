@@ -23,6 +23,8 @@ type Outcome struct {
 	Next   string // what a person can do next
 	// Stopped says that a signal from outside ended the job: it has not failed.
 	Stopped bool
+	// Verdict says that Status is paiinit's own: the command could not be started.
+	Verdict bool
 }
 
 const (

@@ -21,6 +21,11 @@ type Conductor struct {
 	// First reports whether the signal that rank 0 got is its first.
 	First func() bool
 
+	// RestartGrace replaces Grace after a failure, if the job may start again; 0 = it may not.
+	RestartGrace time.Duration
+	// Kill receives when RestartGrace is over; the caller then calls KillAll.
+	Kill <-chan time.Time
+
 	// Overtime receives when it is too late for a rank to report the end of its command; the caller then calls GiveUp.
 	Overtime <-chan time.Time
 }
@@ -68,6 +73,12 @@ func (c *Conductor) Ended(e End) (failed bool) {
 	return order != nil && e.Outcome.Status != 0
 }
 
+// KillAll kills the commands of all ranks.
+func (c *Conductor) KillAll() {
+	c.Order(int(syscall.SIGKILL), "the time to end before a restart is over")
+	c.Pass(syscall.SIGKILL)
+}
+
 // GiveUp ends the wait for the other ranks.
 func (c *Conductor) GiveUp() {
 	late := slices.Sorted(slices.Values(c.Verdict.Running()))
@@ -81,7 +92,12 @@ func (c *Conductor) send(order *Stop) {
 	if order == nil {
 		return
 	}
-	c.Overtime = time.After(c.Grace + overtimeAfter)
+	grace := c.Grace
+	if c.RestartGrace > 0 && c.Verdict.stop == nil {
+		grace = min(grace, c.RestartGrace)
+		c.Kill = time.After(grace)
+	}
+	c.Overtime = time.After(grace + overtimeAfter)
 	reason, _, _ := strings.Cut(order.Reason, "\n")
 	c.Log.Info("ending the command of every rank", "phase", "wait", "reason", reason)
 	c.Order(order.Signal, order.Reason)

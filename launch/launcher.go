@@ -34,6 +34,10 @@ type Launcher struct {
 	Asked   func(args []string) (r Request, ok bool)
 	Options mpiOptions
 
+	// SessionDir is the beginning of the name of its directory in /tmp, which all jobs of a user on a host share. It
+	// stays if the launcher is killed.
+	SessionDir string
+
 	Hostfile string // where it looks for its hosts by default; without this file it runs on this host only
 	Fill     *Fill  // set if it takes its hosts from its command line only
 

@@ -207,7 +207,8 @@ const training = `
 func TestWhichProcessesAreSignalled(t *testing.T) {
 	begin := func(t *testing.T, text string) (*fake, *group) {
 		f := &fake{family: tree(t, text)}
-		return f, &group{pgid: 10, agent: 2, grace: 8 * time.Second, kill: f.kill, look: f.look}
+		const grace = 8 * time.Second
+		return f, &group{pgid: 10, agent: 2, grace: grace, restGrace: grace, kill: f.kill, look: f.look}
 	}
 	step := func(t *testing.T, g *group) { g.step(t.Context(), nil) }
 

@@ -53,7 +53,8 @@ var openMPI4 = Launcher{
 		two:    "mca gmca omca",
 		unread: "N npernode pernode npersocket app hnp loadbalance",
 	},
-	Daemons: []daemon{{program: "orted", detached: "--daemonize", hosts: openMPIHosts}},
+	SessionDir: "ompi.", // ompi.HOST.UID
+	Daemons:    []daemon{{program: "orted", detached: "--daemonize", hosts: openMPIHosts}},
 	// After the loss of a daemon it ends within 4 s and its own time between SIGTERM and SIGKILL.
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,

@@ -33,6 +33,9 @@ type Command struct {
 	TailLines int
 	TailHosts []string      // names of hosts, because pdsh prefixes each line with the name of the host that wrote it
 	Grace     time.Duration // between SIGTERM and SIGKILL
+	// RestGrace is Grace for what the command leaves behind in its group after it has ended by itself; 0 = Grace,
+	// negative = none.
+	RestGrace time.Duration
 	// Signals are passed on to the command, in order. The first SIGTERM, SIGINT or SIGQUIT also starts Grace; repeated
 	// signals do not shorten it. SIGKILL kills the whole group at once.
 	Signals <-chan os.Signal
@@ -125,8 +128,10 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		c.Started()
 	}
 	g := &group{
-		pgid: proc.Pid, agent: os.Getpid(), grace: max(c.Grace, 0), signals: c.Signals,
-		kill: syscall.Kill, look: c.Processes, whole: c.WholeGroup, hasEnded: func() bool { return hasEnded(proc.Pid) },
+		pgid: proc.Pid, agent: os.Getpid(), grace: max(c.Grace, 0), restGrace: max(cmp.Or(c.RestGrace, c.Grace), 0),
+		signals: c.Signals,
+		kill:    syscall.Kill, look: c.Processes, whole: c.WholeGroup,
+		hasEnded: func() bool { return hasEnded(proc.Pid) },
 	}
 	state, err := g.supervise(ctx, proc)
 	at := time.Now()
@@ -205,13 +210,15 @@ func isELF(path string) bool {
 
 // group is the command: its process group, and the processes that have left that group.
 type group struct {
-	pgid    int
-	agent   int // this process
-	grace   time.Duration
-	signals <-chan os.Signal
-	kill    func(pid int, sig syscall.Signal) error // kill(2)
-	look    func() []Process                        // may be nil
-	whole   bool                                    // every signal goes to the whole group
+	pgid  int
+	agent int // this process
+	grace time.Duration
+	// restGrace replaces grace for what the command leaves behind in its group, if it ended by itself.
+	restGrace time.Duration
+	signals   <-chan os.Signal
+	kill      func(pid int, sig syscall.Signal) error // kill(2)
+	look      func() []Process                        // may be nil
+	whole     bool                                    // every signal goes to the whole group
 
 	stopped   bool         // the command was asked to end
 	told      map[int]mark // processes that were asked to end one by one, and seem to be still running
@@ -488,6 +495,7 @@ func (g *group) sweep() {
 		if g.gone() {
 			return
 		}
+		g.grace = g.restGrace
 		g.begin()
 		g.rest = nil // the whole group is asked now, and daemons may be meant to stay
 		g.askRest(g.family(), true)

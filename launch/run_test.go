@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 		os.Exit(helper(mode, os.Args[1:]))
 	}
 	if os.Getenv(reapedEnv) == "" {
+		if os.Getenv(placeEnv) != "" && os.Getpid() == 1 {
+			mountProc()
+		}
 		os.Exit(reap())
 	}
 	testsignals.Default()
@@ -140,6 +143,16 @@ func helper(mode string, args []string) int {
 	case "exit":
 		n, _ := strconv.Atoi(args[0])
 		return n
+	case "leaderless": // its first thread ends, another one stays
+		leaveMainThread()
+	case "bomb": // HOW
+		startBomb(args[0])
+	case "clear": // clears the descendants of its parent
+		c := newClear(Clearing{First: os.Getppid()})
+		c.timeout = 100 * time.Millisecond
+		_, err := c.run(context.Background())
+		fmt.Println(err)
+		return 0
 	}
 	return 99
 }
@@ -443,10 +456,11 @@ func TestRepeatedSignalsKeepTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent []syscall.Signal
 		signals := make(chan os.Signal, 1)
-		g := &group{pgid: 7, grace: 8 * time.Second, signals: signals, kill: func(pid int, sig syscall.Signal) error {
+		g := &group{pgid: 7, grace: 8 * time.Second, restGrace: 8 * time.Second, signals: signals}
+		g.kill = func(pid int, sig syscall.Signal) error {
 			sent = append(sent, sig)
 			return nil
-		}}
+		}
 		began := time.Now()
 		for _, after := range []time.Duration{0, 3 * time.Second, time.Second} {
 			time.Sleep(after)

@@ -262,6 +262,20 @@ func (v *Verdict) Outcome() Outcome {
 	return Outcome{Status: v.LostStatus, Reason: "some ranks did not report how their commands ended"}
 }
 
+// Blamed returns the rank that is the first cause of the outcome, and whether it was lost; -1 if there is none.
+func (v *Verdict) Blamed() (rank int, lost bool) {
+	failed := v.failed()
+	switch {
+	case v.stop != nil:
+		return -1, false
+	case len(v.lost) > 0:
+		return v.lost[0].Rank, true
+	case len(failed) > 0:
+		return failed[0].Rank, false
+	}
+	return -1, false
+}
+
 // stopped returns the outcome of a job that ended at the request of a rank.
 func (v *Verdict) stopped() Outcome {
 	bad := func(e End) bool { return e.Outcome.Status != 0 }

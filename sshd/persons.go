@@ -2,6 +2,7 @@ package sshd
 
 import (
 	"io/fs"
+	"maps"
 	"slices"
 	"sync"
 
@@ -29,6 +30,13 @@ func (p *PersonSessions) Note(e CommandEvent) {
 		p.leaders = make(map[int]string)
 	}
 	p.leaders[e.PID] = e.Person
+}
+
+// Leaders returns the session leaders of the people who are logged in.
+func (p *PersonSessions) Leaders() []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.leaders))
 }
 
 // Behind returns the person in whose session a process or one of its ancestors runs; "" = none. A process that left the

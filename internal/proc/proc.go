@@ -10,6 +10,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -21,11 +22,12 @@ type Process struct {
 	State   byte          // 'Z' is a zombie, 'T' is stopped
 	Exiting bool          // its exit has begun: the connections are closed, but it may not be a zombie yet
 	Started time.Duration // since the machine's boot
+	Threads int           // a zombie with more than one is a process whose first thread has ended, but not the others
 	Exit    int           // the wait(2) status of a zombie; 0 if the kernel hides it
 }
 
 // Ended reports whether the process is dead: a zombie, or about to disappear.
-func (p Process) Ended() bool { return p.State == 'Z' || p.State == 'X' }
+func (p Process) Ended() bool { return p.State == 'Z' && p.Threads <= 1 || p.State == 'X' }
 
 // The fields of a line that Parse reads, counted from the state.
 const (
@@ -34,6 +36,7 @@ const (
 	fieldGroup   = 2
 	fieldSession = 3
 	fieldFlags   = 6
+	fieldThreads = 17
 	fieldStarted = 19
 	fieldExit    = 49 // kernels before 3.5 have no such field
 )
@@ -76,6 +79,7 @@ func Parse(stat []byte) (p Process, ok bool) {
 		Parent: number(fieldParent), Group: number(fieldGroup), Session: number(fieldSession),
 		Exiting: number(fieldFlags)&exiting != 0,
 		Started: time.Duration(number(fieldStarted)) * tick,
+		Threads: number(fieldThreads),
 	}
 	if !ok {
 		return Process{}, false
@@ -139,6 +143,33 @@ func ReadAll(proc fs.FS, self int) Table {
 		}
 	}
 	return all
+}
+
+// Add reads the processes that the table lacks: those that were started while it was read, and those that ended before
+// they were read, which may have left children. It reports whether proc lists any: if not, every process that lives now
+// was read before, however fast processes start processes. It leaves out what this user may not read.
+func (all Table) Add(proc fs.FS) (more bool, err error) {
+	entries, err := fs.ReadDir(proc, ".")
+	if err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if _, known := all[pid]; known || err != nil {
+			continue
+		}
+		p, err := read(proc, e.Name())
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			continue
+		case err == nil:
+			all[p.PID] = p
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH):
+			return false, err
+		}
+		more = true
+	}
+	return more, nil
 }
 
 // Below returns the children of root, their children, and so on, each after its parent. The first process of a

@@ -23,13 +23,15 @@ func line(p proc.Process) string {
 	if p.Exiting {
 		flags |= 4
 	}
-	return fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 %d%s %d%s %d\n",
+	return fmt.Sprintf("%d (%s) %s %d %d %d 0 -1 %d%s %d 0 %d%s %d\n",
 		p.PID, p.Name, []byte{p.State}, p.Parent, p.Group, p.Session, flags,
-		strings.Repeat(" 3", 12), p.Started/(10*time.Millisecond), strings.Repeat(" 5", 29), p.Exit)
+		strings.Repeat(" 3", 10), p.Threads, p.Started/(10*time.Millisecond), strings.Repeat(" 5", 29), p.Exit)
 }
 
 func TestParse(t *testing.T) {
-	want := proc.Process{PID: 8, Parent: 1, Group: 7, Session: 6, State: 'S', Started: 1500 * time.Millisecond}
+	want := proc.Process{
+		PID: 8, Parent: 1, Group: 7, Session: 6, State: 'S', Started: 1500 * time.Millisecond, Threads: 1,
+	}
 	for _, name := range []string{
 		"sh", "", " ", "a b", "mpi) run) x", ") (", "((", "))", "8 (sh) S 1 2 3", "two\nlines))", "a) R 1 (b) Z 7 12",
 	} {
@@ -47,6 +49,8 @@ func TestParse(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, zombie, got)
 	require.True(t, got.Ended())
+	got.Threads = 2
+	require.False(t, got.Ended(), "only its first thread has ended")
 
 	old, ok := proc.Parse([]byte("8 () S 1 7 6 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 150 1\n"))
 	require.True(t, ok, "kernels before 3.5 do not show the exit status")
@@ -145,6 +149,39 @@ func TestTable(t *testing.T) {
 	f.add(40, 41, "a")
 	f.add(41, 40, "b")
 	require.Equal(t, []int{41, 40}, slices.Collect(proc.Ancestors(f, 40)))
+}
+
+func TestAdd(t *testing.T) {
+	f := newTree(7)
+	f.add(1, 0, "paiinit")
+	delete(f.MapFS, "99999/comm") // Add reports it as long as it is listed
+	delete(f.MapFS, "77/stat")
+	all := proc.ReadAll(f, 7)
+	require.Len(t, all, 2)
+	more, err := all.Add(f)
+	require.NoError(t, err)
+	require.False(t, more)
+
+	f.add(20, 7, "sh")
+	more, err = all.Add(f)
+	require.NoError(t, err)
+	require.True(t, more)
+	require.Equal(t, "sh", all[20].Name)
+	more, err = all.Add(f)
+	require.NoError(t, err)
+	require.False(t, more)
+
+	f.MapFS["21/comm"] = &fstest.MapFile{} // listed, but gone when it is read
+	more, err = all.Add(f)
+	require.NoError(t, err)
+	require.True(t, more, "it may have left a child")
+	require.NotContains(t, all, 21)
+
+	f.MapFS["22/stat"] = &fstest.MapFile{Data: []byte("22 (half) S 1 7")}
+	_, err = all.Add(f)
+	require.ErrorContains(t, err, "22/stat")
+	_, err = all.Add(os.DirFS("/nowhere"))
+	require.Error(t, err)
 }
 
 // The agent of a process is its nearest ancestor that is an agent, whatever the environment says. A launcher's daemon
