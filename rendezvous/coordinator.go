@@ -54,25 +54,26 @@ type target struct {
 	resolved  time.Time      // when its name was resolved first
 
 	// Only the loop touches the fields below.
-	link    *wire
-	rec     *Record        // as registered; nil = not present
-	said    netip.AddrPort // its own guess, which all ranks know: ranks to be agreed are ordered by it
-	looking bool           // its record has no Fabric yet
-	acked   uint64         // epoch that it has acknowledged
-	told    string         // the list of missing ranks that it was sent last
-	err     error          // of the last attempt to connect
-	begun   time.Time      // when it became known, or was lost before the launch
-	tried   bool           // a dial has failed since begun
-	spare   *message       // its registration, if it came when all ranks were present
-	met     string         // nonce of the container that answers at a seed's address and has not registered yet
-	own     string         // name of the container at a seed's address (Config.NameOf)
-	asked   bool           // for own
-	rival   bool           // it answers, but follows another coordinator
-	since   time.Time      // when its connection was lost
-	gone    bool           // after the launch: it cannot come back
-	doneAck bool
-	endSent time.Time // when the outcome was sent over link
-	ended   bool      // its command has ended
+	link      *wire
+	rec       *Record        // as registered; nil = not present
+	said      netip.AddrPort // its own guess, which all ranks know: ranks to be agreed are ordered by it
+	looking   bool           // its record has no Fabric yet
+	acked     uint64         // epoch that it has acknowledged
+	told      string         // the list of missing ranks that it was sent last
+	err       error          // of the last attempt to connect
+	begun     time.Time      // when it became known, or was lost before the launch
+	tried     bool           // a dial has failed since begun
+	spare     *message       // its registration, if it came when all ranks were present
+	met       string         // nonce of the container that answers at a seed's address and has not registered yet
+	own       string         // name of the container at a seed's address (Config.NameOf)
+	asked     bool           // for own
+	rival     bool           // it answers, but follows another coordinator
+	since     time.Time      // when its connection was lost
+	gone      bool           // after the launch: it cannot come back
+	successor *Record        // next start of its container, after it was lost
+	doneAck   bool
+	endSent   time.Time // when the outcome was sent over link
+	ended     bool      // its command has ended
 	// The last question for its clock, see Node.Align.
 	clockCall  uint64
 	clockSent  time.Time
@@ -105,10 +106,11 @@ func (n *Node) becomeCoordinator() {
 	if n.up.wire != nil {
 		n.up.wire.abort() // a coordinator that comes later in the order: it will follow this one
 		n.up.wire = nil
+		n.resetGeneration()
 	}
 	n.log.Debug("this container coordinates the launch", "size", n.cfg.Size)
 	for i := range n.cfg.Peers {
-		lead.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], netip.AddrPort{})
+		lead.addTarget(n.cfg.Peers[i].ID, &n.cfg.Peers[i], n.cfg.Peers[i].At)
 	}
 	for _, r := range n.find.heard {
 		lead.addTarget(r.ID, nil, r.Addr)
@@ -169,7 +171,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 			c.n.setGathered(&EndedError{*m.Outcome})
 		}
 	default:
-		if t.link == w {
+		if t.link == w || m.Type == stop && c.n.phase == Running && c.n.cfg.Rejoin { // it waits for its place
 			c.onLinked(t, w, m)
 		}
 	}
@@ -208,6 +210,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		} else {
 			c.onEnded(t, m)
 		}
+	case cleared:
+		c.onCleared(t, m)
 	case clock:
 		t.onClock(m)
 	case note:
@@ -316,11 +320,18 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		t.dropLink(w)
 		t.link = w
 		c.tellEnd(t)
+	case !ok && c.mayRejoin():
+		c.putOff(w)
 	case !ok:
 		w.send(c.n.noPlace())
 	case member.Nonce != m.Record.Nonce:
 		replace := func() {
-			w.send(c.n.tooLate())
+			if c.n.cfg.Rejoin {
+				c.keepSuccessor(t, m.Record)
+				c.putOff(w)
+			} else {
+				w.send(c.n.tooLate())
+			}
 			c.lose(t, "its container was started again")
 		}
 		if m.Record.Addr == member.Addr { // the first start would have answered there
@@ -339,6 +350,9 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		w.send(message{Type: launched, Epoch: c.n.roster.Epoch})
 		if c.n.order != nil {
 			w.send(*c.n.order)
+		}
+		if c.n.clearing.order != nil {
+			w.send(*c.n.clearing.order)
 		}
 		c.n.log.Info("control connection is back", "peer", member.Display(), "rank", member.Rank)
 	}

@@ -47,6 +47,24 @@
 //	      v                                              v
 //	 leaves with the outcome                      leaves with LostError
 //
+// A job whose command fails can start again in place. Each launch is a generation, with a Node of its own: none of the
+// arrows above goes back. Between two generations every rank proves that no process of the first one is left
+// (generation.go):
+//
+//	rank 0                                     every other rank
+//	   again(text)  ------------------------->  ends its processes
+//	                  <-----------------------  cleared
+//	   ...until all have cleared...
+//	   next  -------------------------------->  leaves with ErrNext, and starts the node of the next generation
+//	   hello(record, generation)  ----------->  Gathering
+//
+// A stop ends the job during this as at any other time. A lost rank counts as cleared when its address refuses or
+// another container answers there, and at the latest 25 s after the order, because a rank that cannot reach rank 0 has
+// ended its command by then (fenceTime): ranks that clear do not tell it that rank 0 is alive. Between two generations
+// the ranks wait 20 s for each other, or as long as the caller sets. Where the job may restart (Config.Rejoin), the
+// next start of a lost rank begins with the first generation, learns the current one from the greeting, and takes the
+// place.
+//
 // A rank registers before it knows everything about itself, and registers again when it knows more. The version of
 // its launcher is in the roster if it comes in time. The summary of its fabric is in every roster: a registration says
 // that it is still to come, and rank 0 waits for it (Config.Fabric). What is prepared does not change. A rank that

@@ -29,6 +29,9 @@ func (c *coordinator) onLost(t *target, w *wire, err error) {
 		c.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
 		t.changed = t.since
+		if m, ok := c.memberOf(t); ok && c.n.cfg.Rejoin { // its name may already lead to its next start
+			t.moveTo(m.Addr)
+		}
 		c.wakeAbsentWaiters()
 		c.n.log.Warn("control connection lost", "peer", c.nameOf(t), "reason", explain(err))
 		since, grace := t.since, graceAfter(err)
@@ -50,10 +53,17 @@ func graceAfter(cause error) time.Duration {
 	return lossGrace
 }
 
+func (cfg *Config) refusalGrace() time.Duration {
+	if cfg.Rejoin {
+		return rejoinGrace
+	}
+	return refusalGrace
+}
+
 // judge decides whether a rank whose control connection was lost is lost: it does not come back, and no other rank sees
 // it. Nothing listens on a port that refuses, so judge waits less for it than for a silent one.
 func (c *coordinator) judge(t *target, since time.Time, grace time.Duration) {
-	for wait := min(refusalGrace, grace); sleep(t.ctx, nil, wait); {
+	for wait := min(c.n.cfg.refusalGrace(), grace); sleep(t.ctx, nil, wait); {
 		var m Member
 		away, due := false, time.Since(since) >= grace
 		if !c.n.ask(func() {
@@ -88,6 +98,7 @@ func (c *coordinator) lose(t *target, reason string) {
 	}
 	t.gone = t.link == nil                                                   // Finish does not wait for it
 	offer(c.n.losses, Loss{Rank: m.Rank, Name: m.Display(), Reason: reason}) // the first losses decide
+	c.checkCleared()
 }
 
 func (n *Node) warnUnreachable(m Member, reason string) {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,6 +27,8 @@ type Outcome struct {
 	Next   string        `json:"next,omitempty"`
 	// Stopped says that a signal from outside ended the job: it has not failed.
 	Stopped bool `json:"stopped,omitempty"`
+	// Verdict says that Status is the caller's own, and not that of a command.
+	Verdict bool `json:"verdict,omitempty"`
 }
 
 // Statuses are the exit statuses of outcomes that the rendezvous itself decides.
@@ -41,8 +44,9 @@ type Peer struct {
 	Rank    int    // -1 = unknown
 	Host    string // address or name
 	Port    int
-	Slots   int  // of the roster, if Decided
-	Decided bool // a host list of rank 0's scheduler gives Slots; else the rank's own record does
+	Slots   int            // of the roster, if Decided
+	Decided bool           // a host list of rank 0's scheduler gives Slots; else the rank's own record does
+	At      netip.AddrPort // where it was last; invalid = unknown
 }
 
 // Seed is a name with several addresses, at which containers may be found that the environment does not list. It is
@@ -72,6 +76,14 @@ type Config struct {
 	// Self.Addr.Port is set from Port; an invalid Self.Addr.Addr is replaced by an address of an interface.
 	Self Record
 	Size int // ranks of the job, at least 1; 0 = only rank 0 knows, and this container is another rank
+
+	// Generation counts the launches of the job in place, from 1 on; 0 = 1. A later generation does not gossip.
+	// Node.Following returns the configuration of one.
+	Generation uint64
+	// Text reaches the other ranks of a later generation with the greeting (Node.Told).
+	Text []byte
+	// Rejoin says that the job may go on in a later generation. Rank 0 then keeps the next start of a lost rank.
+	Rejoin bool
 
 	Peers []Peer // of the environment; this container among them is ignored
 	Seeds []Seed
@@ -139,6 +151,8 @@ type Config struct {
 
 	Status Statuses // of the outcomes that this package decides
 
+	notes map[string][]byte // of this container, as of the last generation
+
 	// For tests.
 	starTable int                     // 0 = the constant
 	share     func([]Member) []Member // lets thousands of nodes in one process share the roster
@@ -160,6 +174,7 @@ const (
 	lossGrace      = 5 * time.Second         // for a lost control connection to come back before other ranks are asked
 	silentGrace    = 1500 * time.Millisecond // the same after a timeout: the kernel has waited for seconds already
 	refusalGrace   = 2 * time.Second         // after the launch: a refusal may be a hiccup for this long
+	rejoinGrace    = 500 * time.Millisecond  // the same where the rank may come back in a later generation
 	doneTimeout    = 15 * time.Second
 	doneAckTimeout = 5 * time.Second // connected: a frozen rank has the outcome in its kernel's buffer
 	probeTimeout   = 3 * time.Second // for an answer over an open connection
@@ -184,6 +199,8 @@ type Node struct {
 	cfg  Config
 	self Record
 	log  *slog.Logger
+
+	generation atomic.Uint64 // a new container adopts that of its rank 0
 
 	guessed bool // self.Addr was guessed from an interface
 
@@ -215,6 +232,7 @@ type Node struct {
 	calls     calls              // pending questions to rank 0
 	probes    map[*wire]*probe   // pings without an answer
 	withdrawn map[string]message // by id, for rank 0: messages of ranks that leave before the launch
+	clearing  clearing           // end of this generation
 	notes     map[string][]byte  // for rank 0, by kind
 }
 
@@ -289,7 +307,10 @@ func Start(cfg Config) (*Node, error) {
 		ends:   make(chan End, cfg.Size), // one from each rank, so that the loop never waits
 		loop:   loop{over: make(chan struct{})},
 		course: course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
+
+		clearing: newClearing(),
 	}
+	n.resetGeneration()
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
 	n.find = finder{
 		n: n, heard: make(map[string]Record), seeds: make([]seedState, len(cfg.Seeds)),
@@ -302,12 +323,14 @@ func Start(cfg Config) (*Node, error) {
 	n.current, n.looking = self, cfg.Fabric != nil || cfg.Unfit != nil
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes, n.withdrawn = make(map[*wire]*probe), make(map[string]message)
-	n.notes = make(map[string][]byte)
+	if n.notes = cfg.notes; n.notes == nil {
+		n.notes = make(map[string][]byte)
+	}
 	if cfg.Unfit != nil {
 		n.own = &message{Type: ended, Outcome: cfg.Unfit}
 	}
 	n.cond.L = &n.mu
-	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) {
+	if cfg.Port != nil && cfg.Size != 1 && (cfg.Size <= gossipMost || self.Rank < 0) && n.Generation() == 1 {
 		var err error
 		if n.find.gossip, err = startGossip(n); err != nil {
 			cancel()
@@ -374,6 +397,7 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 	if n.cfg.Timeout > 0 {
 		deadline = time.After(time.Until(n.begin.Add(n.cfg.Timeout)))
 	}
+	late := false // a second ago
 	for {
 		select {
 		case <-n.gathered:
@@ -386,7 +410,10 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 				// Rank 0 has the same timeout, and its answer makes all ranks report the same. After the
 				// acknowledgement the commit or the loss of rank 0 decides, within seconds.
 				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
-				if n.gaveUp == nil && (!others || time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout) {
+				// A container that was frozen until now first reads what rank 0 has sent meanwhile.
+				wasLate := late
+				late = time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout
+				if n.gaveUp == nil && (!others || wasLate) {
 					n.gaveUp = n.atDeadline()
 				}
 				missing = n.gaveUp

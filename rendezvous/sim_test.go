@@ -90,7 +90,7 @@ func TestFaults(t *testing.T) {
 			t.Logf("%7d  %s", total[what], what)
 		}
 		if !t.Failed() && len(seeds) >= 2000 {
-			for _, what := range mustHappen {
+			for _, what := range append(faultsOfGenerations(), mustHappen...) {
 				if total[what] == 0 {
 					t.Errorf("nothing tests this any more: %s", what)
 				}
@@ -136,11 +136,20 @@ var mustHappen = []string{
 	"rank 0 dies at hello", "rank 0 dies at register", "rank 0 dies at prepare", "rank 0 dies at ack",
 	"rank 0 dies at go",
 	"rank 0 dies at started", "rank 0 dies at done", "rank 0 dies at done-ack", "rank 0 dies at bye",
+	"generation 2", "generation 4", "fault: stop of rank 0", "a stopped rank withdraws from the next generation",
+	"a container is replaced that was killed", "a container is replaced that has lost rank 0",
+	"a container that has lost rank 0 starts again", "two ranks are lost at once, and replaced",
+	"fault: replace", "replaced while partitioned", "fault: torn", "a lost rank is fenced by time",
+	"a lost container does not come back",
+	"partition in a restart, longer than the fence", "partition in a restart, shorter than the fence",
+	"cut in a restart, longer than the fence", "cut in a restart, shorter than the fence",
+	"pause in a restart, longer than the fence", "pause in a restart, shorter than the fence",
 }
 
 var kindNames = map[kind]string{hello: "hello", register: "register", prepare: "prepare", fetch: "fetch", ack: "ack",
 	launched: "go",
-	started:  "started", done: "done", doneAck: "done-ack", bye: "bye"}
+	started:  "started", done: "done", doneAck: "done-ack", bye: "bye",
+	again: "again", cleared: "cleared", next: "next"}
 
 func runSeed(t *testing.T, seed uint64, verbose bool) (launched bool, met tally) {
 	var s *sim
@@ -190,6 +199,10 @@ type plan struct {
 	says    []time.Duration // delay of the launcher's version, for which no rank waits; 0 = never
 	cpus    int             // that all ranks share; 0 = no work takes time
 	slower  int             // factor on the usual costs
+
+	restarts []restart
+	rejoin   rejoin
+	asks     bool // rank 0 looks for a lost rank before it restarts the job
 }
 
 // who says which containers know the ranks.
@@ -218,11 +231,14 @@ type fault struct {
 	lasts time.Duration
 	rank  int
 	other int
-	moves bool // restart at another address
-	power bool // its host dies with it
-	msg   kind // it happens when rank 0
-	nth   int  // sends or is sent this for the nth time, and not at a time
-	again bool // restarted after lasts
+	moves bool          // restart at another address
+	power bool          // its host dies with it
+	msg   kind          // it happens when rank 0
+	nth   int           // sends or is sent this for the nth time, and not at a time
+	again bool          // restarted after lasts
+	after time.Duration // when a replaced container's successor starts
+
+	generation uint64 // msg is counted in this generation of rank 0; 0 = in all of them
 }
 
 func (f fault) String() string {
@@ -235,8 +251,8 @@ func (f fault) String() string {
 			f.again, f.lasts, f.moves)
 	}
 	if f.msg != 0 {
-		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d power=%v again=%v moves=%v", f.kind,
-			f.rank, f.other, f.lasts, f.nth, f.msg, f.power, f.again, f.moves)
+		return fmt.Sprintf("%s rank %d other %d for %v at message %d of type %d of generation %d power=%v again=%v "+
+			"moves=%v", f.kind, f.rank, f.other, f.lasts, f.nth, f.msg, f.generation, f.power, f.again, f.moves)
 	}
 	return fmt.Sprintf("%v %s rank %d other %d for %v", f.at, f.kind, f.rank, f.other, f.lasts)
 }
@@ -248,6 +264,14 @@ func (p plan) String() string {
 		p.head, p.lazy, p.looks, p.says, p.job, p.status)
 	if p.cpus > 0 {
 		s += fmt.Sprintf(", %d processors %d times slower", p.cpus, p.slower)
+	}
+	for _, re := range p.restarts {
+		s += fmt.Sprintf("\n  restart: %v to clear, %v to wait, %v to start, then job %v", re.clears, re.delay,
+			re.starts,
+			re.job)
+	}
+	if p.restarts != nil {
+		s += fmt.Sprintf("\n  rejoin: %+v", p.rejoin)
 	}
 	for _, f := range p.faults {
 		s += "\n  " + f.String()
@@ -326,6 +350,8 @@ func compose(seed uint64) plan {
 	if c := rand.New(rand.NewPCG(seed, 12)); c.IntN(6) == 0 {
 		p.cpus, p.slower = 1+c.IntN(2), []int{5, 20, 50}[c.IntN(3)]
 	}
+	p.addRestarts(rand.New(rand.NewPCG(seed, 13)))
+	p.addRejoin(rand.New(rand.NewPCG(seed, 14)), horizon)
 	return p
 }
 
@@ -374,6 +400,10 @@ type sim struct {
 	spare    int             // addresses for containers that move
 	now      []*simInst      // by rank
 	hits     []hit
+
+	countIn map[messageOf]int // as count, of one generation
+	stage   string            // of the generation of rank 0, by its messages
+	acts    []*simAct
 }
 
 // hit is a fault that really happened.
@@ -383,9 +413,10 @@ type hit struct {
 }
 
 type simLaunch struct {
-	at     time.Time
-	roster Roster
-	by     *simInst
+	at         time.Time
+	roster     Roster
+	by         *simInst
+	generation uint64
 }
 
 // simInst is one start of a container.
@@ -402,16 +433,21 @@ type simInst struct {
 	killed bool
 	killAt time.Time
 	ended  time.Time // zero = it has not
-	roster *Roster   // that it acts on
-	acted  time.Time
 	status int
 	reason string
 	lost   bool // it gave rank 0 up before the launch
+
+	generation uint64 // of node
+	acts       []*simAct
+	stoppedIn  uint64        // generation; 0 = it was not stopped
+	stop       chan struct{} // closed when it is stopped, and could not tell rank 0
+	goesOn     bool          // it is rank 0, and has begun to say next
+	orphan     bool          // it has lost rank 0 after the launch
 }
 
 func newSim(seed uint64, verbose bool) *sim {
 	p := compose(seed)
-	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{},
+	s := &sim{plan: p, begin: time.Now(), count: map[kind]int{}, acked: map[string]bool{}, countIn: map[messageOf]int{},
 		now: make([]*simInst, p.size)}
 	s.net = newSimNet(rand.New(rand.NewPCG(seed, 8)))
 	s.net.delay, s.net.jitter, s.net.loss = p.delay, p.jitter, p.loss
@@ -456,7 +492,7 @@ func (s *sim) run() {
 	for _, c := range all {
 		c.cancel()
 		s.net.kill(c.host, false)
-		c.close()
+		s.close(c)
 	}
 	s.wg.Wait()
 	s.net.wg.Wait()
@@ -464,7 +500,9 @@ func (s *sim) run() {
 }
 
 // bound is when everything must be over.
-func (s *sim) bound() time.Duration { return 25*time.Second + s.timeout + s.job + 60*time.Second }
+func (s *sim) bound() time.Duration {
+	return 25*time.Second + s.timeout + s.job + 60*time.Second + s.restarting()
+}
 
 func (s *sim) after(d time.Duration, f func()) {
 	s.wg.Go(func() {
@@ -487,7 +525,8 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	h := &simHost{addr: addr, id: self.ID, secret: "ours"}
 	edit(h)
 	s.net.cpu.use(context.Background(), h, "starts", s.net.cpuCosts().start)
-	c := &simInst{what: what, rank: rank, nonce: self.Nonce, host: s.net.listen(h), begin: time.Now()}
+	c := &simInst{what: what, rank: rank, nonce: self.Nonce, host: s.net.listen(h), begin: time.Now(), generation: 1,
+		stop: make(chan struct{})}
 	var found chan []byte
 	if s.looks[rank] > 0 {
 		found = make(chan []byte, 1)
@@ -513,6 +552,7 @@ func (s *sim) start(rank int, what string, addr netip.AddrPort, edit func(*simHo
 	cfg := Config{
 		Status: testStatuses,
 		Self:   self, Fabric: found, Size: s.size, Dial: s.net.dialer(h), Timeout: s.timeout, GoDelay: s.head,
+		Rejoin: s.restarts != nil,
 		Lookup: s.dns.lookup,
 		Logger: s.log.With("self", fmt.Sprintf("%d/%s", rank, what)),
 	}
@@ -585,84 +625,32 @@ func (s *sim) live(ctx context.Context, c *simInst) {
 		c.ended, c.status, c.reason = time.Now(), status, reason
 		s.log.Info("ended", "self", fmt.Sprintf("%d/%s", c.rank, c.what), "status", status, "reason", reason)
 	}
+	// Agreed ranks would form another job without a rank 0 that is cut off.
+	revives := s.restarts != nil && s.who != elected && s.rejoin.revives && c.orphan && !c.killed && s.now[c.rank] == c
 	s.mu.Unlock()
 	s.net.kill(c.host, false)
-	c.close()
-	if bug := (*BugError)(nil); errors.As(c.node.outcomeErr, &bug) {
+	s.close(c)
+	s.checkBug(c, s.nodeOf(c))
+	if revives {
+		s.net.meet("a container that has lost rank 0 starts again")
+		s.start(c.rank, c.what+"*", c.host.addr, func(*simHost) {})
+	}
+}
+
+// checkBug notes a bug that a closed node has found.
+func (s *sim) checkBug(c *simInst, n *Node) {
+	if bug := (*BugError)(nil); errors.As(n.outcomeErr, &bug) {
 		s.mu.Lock()
 		s.bugs = append(s.bugs, fmt.Sprintf("rank %d: %v", c.rank, bug))
 		s.mu.Unlock()
 	}
 }
 
-func (c *simInst) close() {
-	_ = c.node.Close()
+func (s *sim) close(c *simInst) {
+	_ = s.nodeOf(c).Close()
 	if c.port != nil {
 		_ = c.port.Close()
 	}
-}
-
-func (s *sim) act(ctx context.Context, c *simInst) (int, string) {
-	r, err := c.node.Gather(ctx)
-	if err != nil {
-		var ended *EndedError
-		var lost *LostError
-		o := Outcome{Status: 75, Reason: err.Error()}
-		switch {
-		case errors.As(err, &ended):
-			o = ended.Outcome
-		case errors.As(err, &lost):
-			s.mu.Lock()
-			c.lost = true
-			s.mu.Unlock()
-		}
-		_ = c.node.Finish(ctx, o, 0)
-		return o.Status, o.Reason
-	}
-	s.mu.Lock()
-	zero := r.Members[0].Nonce == c.nonce
-	if !c.killed {
-		c.roster, c.acted = &r, time.Now()
-		if zero {
-			s.launches = append(s.launches, simLaunch{time.Now(), r, c})
-			for _, m := range r.Members[1:] {
-				if !s.acked[fmt.Sprint(m.Nonce, r.Epoch, r.Hash)] {
-					s.hasty = append(s.hasty, fmt.Sprintf("launched before rank %d has acknowledged the roster",
-						m.Rank))
-				}
-			}
-		}
-	}
-	s.mu.Unlock()
-	if !zero {
-		o, err := c.node.Wait(ctx)
-		if err != nil {
-			return 75, err.Error()
-		}
-		return o.Status, o.Reason
-	}
-	if !s.lazy {
-		s.after(s.head/2, c.node.Launched)
-	}
-	o := Outcome{Status: s.status}
-	select {
-	case <-time.After(s.job):
-		if o.Status != 0 { // a rank that is gone is the likelier cause
-			if absent := c.node.Absent(ctx, 300*time.Millisecond, 3*time.Second); len(absent) > 0 {
-				o = Outcome{Status: 75, Reason: fmt.Sprintf("rank %d is gone: %s", absent[0].Rank, absent[0].Reason)}
-				c.node.GiveUp(absent[0].Rank)
-			}
-		}
-	case l := <-c.node.Losses():
-		o = Outcome{Status: 75, Reason: fmt.Sprintf("rank %d was lost: %s", l.Rank, l.Reason)}
-	case st := <-c.node.Stops():
-		o = Outcome{Status: 128 + st.Signal, Reason: st.Reason}
-	case <-ctx.Done():
-	}
-	if err := c.node.Finish(ctx, o, 0); err != nil {
-		s.log.Warn("not every rank was told", "err", err)
-	}
-	return o.Status, o.Reason
 }
 
 // kill ends a container, and starts it again.
@@ -679,7 +667,11 @@ func (s *sim) kill(c *simInst, f fault) {
 	s.net.kill(c.host, f.power)
 	s.net.meet("fault: crash" + map[bool]string{true: ", its host with it"}[f.power])
 	leads, phase, lost := false, Phase(""), false
-	c.node.ask(func() { leads, phase, lost = c.node.lead != nil, c.node.phase, c.node.outcomeErr != nil })
+	n := s.nodeOf(c)
+	n.ask(func() {
+		leads, phase = n.lead != nil, n.phase
+		lost = n.outcomeErr != nil && !errors.Is(n.outcomeErr, ErrNext)
+	})
 	s.mu.Lock()
 	c.lost = c.lost || lost // it was about to leave, and has told others so
 	s.mu.Unlock()
@@ -690,7 +682,7 @@ func (s *sim) kill(c *simInst, f fault) {
 		s.net.meet("rank 0 dies at " + kindNames[f.msg])
 	}
 	c.cancel()
-	c.close()
+	s.close(c)
 	if !f.again {
 		return
 	}
@@ -716,7 +708,16 @@ func (s *sim) inflict(f fault) {
 	if f.kind != "crash" && f.kind != "crash-at" {
 		s.hits = append(s.hits, hit{f, time.Now()})
 	}
+	stage := s.stage
 	s.mu.Unlock()
+	if stage != "" {
+		s.net.meet(faultOfGeneration(stage, f.rank == 0 || f.kind == "crash-at", f.kind))
+		if f.kind == "partition" || f.kind == "cut" || f.kind == "pause" {
+			s.net.meet(f.kind + " in a restart, " +
+				map[bool]string{true: "longer", false: "shorter"}[f.lasts > fenceTime] +
+				" than the fence")
+		}
+	}
 	if f.kind != "crash" && f.kind != "crash-at" {
 		s.net.meet("fault: " + f.kind)
 	}
@@ -729,7 +730,8 @@ func (s *sim) inflict(f fault) {
 	case "pause":
 		if c != nil {
 			s.net.pause(c.host, true)
-			c.node.post(func() { _ = s.net.awake(context.Background(), c.host) }) // its timers do not run either
+			// its timers do not run either
+			s.nodeOf(c).post(func() { _ = s.net.awake(context.Background(), c.host) })
 			time.Sleep(f.lasts)
 			s.net.pause(c.host, false)
 		}
@@ -745,6 +747,29 @@ func (s *sim) inflict(f fault) {
 				time.Sleep(f.lasts)
 			}
 		}
+	case "replace": // it is cut off, and its scheduler takes it for dead
+		if c == nil || s.nodeOf(c).leading() != nil { // two of rank 0 that both live is a matter of the scheduler's
+			return
+		}
+		s.wg.Go(func() {
+			s.isolate(c.host.addr, true)
+			time.Sleep(f.lasts)
+			s.isolate(c.host.addr, false)
+		})
+		time.Sleep(f.after)
+		s.net.meet("replaced while partitioned")
+		s.start(c.rank, c.what+"r", s.fresh(), func(*simHost) {})
+	case "torn": // rank 0 notices at once that a rank is cut off, and the rank does not
+		if c == nil {
+			return
+		}
+		s.isolate(c.host.addr, true)
+		s.net.tear(c.host)
+		if f.moves && s.nodeOf(c).leading() == nil {
+			s.after(f.after, func() { s.start(c.rank, c.what+"r", s.fresh(), func(*simHost) {}) })
+		}
+		time.Sleep(f.lasts)
+		s.isolate(c.host.addr, false)
 	case "cut", "apart":
 		for _, on := range []bool{true, false} {
 			s.net.setCut(simAddr(f.rank), simAddr(f.other), on)
@@ -764,8 +789,12 @@ func (s *sim) inflict(f fault) {
 			s.start(f.rank, "duplicate", s.fresh(), func(*simHost) {})
 		}
 	case "stop":
-		if c != nil {
-			c.node.RequestStop(15, "stopped")
+		switch {
+		case c == nil:
+		case f.generation == 0:
+			s.nodeOf(c).RequestStop(15, "stopped")
+		default:
+			s.stop(c)
 		}
 	case "reset":
 		if c != nil && other != nil {
@@ -778,6 +807,22 @@ func (s *sim) inflict(f fault) {
 			}
 			s.net.mu.Unlock()
 		}
+	}
+}
+
+// isolate cuts an address off from all others, or restores it.
+func (s *sim) isolate(addr netip.AddrPort, on bool) {
+	s.mu.Lock()
+	var others []netip.AddrPort
+	for _, c := range s.all {
+		if c.host.addr != addr {
+			others = append(others, c.host.addr)
+		}
+	}
+	s.mu.Unlock()
+	for _, o := range others {
+		s.net.setCut(addr, o, on)
+		s.net.setCut(o, addr, on)
 	}
 }
 
@@ -799,8 +844,12 @@ func (s *sim) onMessage(from *simHost, to netip.AddrPort, k kind, _ []byte) {
 		return
 	}
 	s.count[k]++
+	in := messageOf{zero.generation, k}
+	s.countIn[in]++
+	s.noteStage(zero, k)
 	for _, f := range s.faults {
-		if f.msg == k && f.nth == s.count[k] {
+		if f.msg == k && (f.generation == 0 && f.nth == s.count[k] ||
+			f.generation == zero.generation && f.nth == s.countIn[in]) {
 			s.net.met["fault at a message"]++
 			s.wg.Go(func() { s.inflict(f) })
 		}
@@ -817,7 +866,7 @@ func (s *sim) onArrival(from *simHost, _ netip.AddrPort, k kind, b []byte) {
 	m, err := decodeMessage(b, nil)
 	for _, c := range s.all {
 		if err == nil && c.host == from {
-			s.acked[fmt.Sprint(c.nonce, m.Epoch, m.Hash)] = true
+			s.acked[fmt.Sprint(c.nonce, c.node.Generation(), m.Epoch, m.Hash)] = true
 		}
 	}
 }
@@ -882,7 +931,10 @@ func (s *sim) violations() (out []string) {
 	for i, l := range s.launches {
 		for _, e := range s.launches[:i] {
 			if e.by == l.by {
-				bad("%s launched twice", who(l.by))
+				if e.generation >= l.generation {
+					bad("%s launched generation %d, then %d", who(l.by), e.generation, l.generation)
+				}
+				continue
 			}
 			if end := e.by.over(); end.IsZero() || end.After(l.at) {
 				bad("%s launched while %s did", who(l.by), who(e.by))
@@ -904,7 +956,8 @@ func (s *sim) violations() (out []string) {
 				bad("%s is in the roster with the fabric %q", who(c), m.Fabric)
 			case c.rank != rank && (s.who == declared || s.who == led && rank == 0):
 				bad("%s is rank %d of the roster", who(c), rank)
-			case s.who != declared && rank > 1 && l.roster.Members[rank-1].Addr.Compare(m.Addr) >= 0:
+			case s.who != declared && rank > 1 && l.generation == 1 &&
+				l.roster.Members[rank-1].Addr.Compare(m.Addr) >= 0:
 				bad("%s and %s are not in the order of their addresses", l.roster.Members[rank-1].Addr, m.Addr)
 			}
 		}
@@ -913,27 +966,28 @@ func (s *sim) violations() (out []string) {
 		if !c.killed && c.status == 0 && !c.ended.IsZero() && (s.status != 0 || len(s.launches) == 0) {
 			bad("%s ends with 0 (%s), and nothing has succeeded", who(c), c.reason)
 		}
-		if c.roster == nil {
-			continue
-		}
-		i := slices.IndexFunc(s.launches, func(l simLaunch) bool { return l.roster.Hash == c.roster.Hash })
-		switch {
-		case i < 0 && !s.zeroDiedAt(c.roster.Members[0].Nonce, c.acted):
-			bad("%s acts on a roster that nobody launched", who(c))
-		case hashMembers(c.roster.Members) != c.roster.Hash:
-			bad("%s acts on a roster that is not what its hash says", who(c))
-		case i >= 0 && s.launches[i].roster.Epoch != c.roster.Epoch:
-			bad("%s acts on epoch %d, rank 0 on %d", who(c), c.roster.Epoch, s.launches[i].roster.Epoch)
-		}
-		if _, ok := c.roster.Self(c.nonce); !ok {
-			bad("%s acts on a roster without it", who(c))
+		for _, a := range c.acts {
+			l := s.launchOf(a)
+			switch {
+			case l == nil && !s.zeroDiedAt(a.roster.Members[0].Nonce, a.at):
+				bad("%s acts on a roster that nobody launched", who(c))
+			case hashMembers(a.roster.Members) != a.roster.Hash:
+				bad("%s acts on a roster that is not what its hash says", who(c))
+			case l != nil && l.roster.Epoch != a.roster.Epoch:
+				bad("%s acts on epoch %d, rank 0 on %d", who(c), a.roster.Epoch, l.roster.Epoch)
+			}
+			if _, ok := a.roster.Self(c.nonce); !ok {
+				bad("%s acts on a roster without it", who(c))
+			}
 		}
 	}
-	out = append(append(append(append(out, s.hasty...), s.bugs...), s.statuses()...), s.slow()...)
+	out = slices.Concat(out, s.hasty, s.bugs, s.statuses(), s.slow(), s.generations())
 	if s.mustLaunch() && len(s.launches) == 0 {
 		bad("nothing was launched, and nothing forbade it")
 	}
-	silences := func(h hit) bool { return slices.Contains([]string{"pause", "partition", "cut", "apart"}, h.kind) }
+	silences := func(h hit) bool {
+		return slices.Contains([]string{"pause", "partition", "cut", "apart", "replace", "torn"}, h.kind)
+	}
 	if n := s.net.met["gossip stream taken for SSH"]; n > 0 && !slices.ContainsFunc(s.hits, silences) {
 		bad("%d gossip streams were taken for SSH, because their first byte came late", n)
 	}
@@ -968,7 +1022,7 @@ func (s *sim) zeroWasAway() bool {
 			return true
 		case "pause":
 			return (f.rank == 0 || s.who == elected) && f.lasts > 5*time.Second
-		case "partition", "cut", "apart":
+		case "partition", "cut", "apart", "replace", "torn":
 			return f.lasts > 5*time.Second
 		}
 		return false
@@ -980,7 +1034,8 @@ func (s *sim) statuses() (out []string) {
 	for _, l := range s.launches {
 		var first *simInst
 		seen := false
-		cut, reset, paused, power, zero, hurt := false, false, false, false, l.by.killed, false
+		cut, reset, paused, frozen, power, zero, hurt := false, false, false, false, false, l.by.killed, false
+		second := false
 		for _, f := range s.hits {
 			switch {
 			case f.kind == "crash-at", f.kind == "crash":
@@ -988,22 +1043,29 @@ func (s *sim) statuses() (out []string) {
 				power = power || f.power
 			case f.kind == "stop":
 				hurt = true
+			case f.kind == "duplicate":
+				second = true
 			case f.at.Add(f.lasts).Before(l.at.Add(-simKeepalive)):
-			case f.kind == "cut", f.kind == "apart", f.kind == "partition":
+			case f.kind == "cut", f.kind == "apart", f.kind == "partition", f.kind == "replace", f.kind == "torn":
 				cut = true
 			case f.kind == "reset":
 				reset = true
 			case f.kind == "pause":
 				paused = true
-				hurt = hurt || f.lasts > 14*time.Second
+				hurt = hurt || f.lasts > 14*time.Second || s.restarts != nil && f.lasts > lossGrace
+				frozen = frozen || f.lasts > 4*time.Second // rank 0 stays 5 s
 			}
 		}
+		hurt = hurt || second && paused // a frozen rank is lost when its second container asks for its place
 		out = append(out, s.atWork(l)...)
 		if cut || reset && paused || zero && (paused || power || s.loss > 0 || s.cpus > 0) {
 			continue // a rank may be alone, and can only report 75
 		}
+		if l.by.generation > l.by.lastAct() && (l.by.killed || frozen) {
+			continue // it ended before the next launch, and may have told some ranks only that there will be none
+		}
 		for _, c := range s.all {
-			if c.roster == nil || c.roster.Hash != l.roster.Hash || c.killed {
+			if c.killed || c.actOn(&l) == nil || s.restarts != nil && s.slept(c) {
 				continue
 			}
 			if !seen {
@@ -1036,11 +1098,11 @@ func (s *sim) slow() (out []string) {
 			if _, ok := l.roster.Self(c.nonce); !ok || c == l.by {
 				continue
 			}
-			if end := l.by.over(); c.over().After(end.Add(time.Second)) {
+			if end := l.by.over(); c.over().After(end.Add(time.Second+s.dies(c))) && !l.by.goesOn {
 				out = append(out, fmt.Sprintf("%d/%s leaves %v after rank 0", c.rank, c.what, c.over().Sub(end)))
 			}
-			if c.roster != nil && c.acted.After(l.at.Add(time.Second)) {
-				out = append(out, fmt.Sprintf("%d/%s acts %v after the launch", c.rank, c.what, c.acted.Sub(l.at)))
+			if a := c.actOn(&l); a != nil && a.at.After(l.at.Add(time.Second)) {
+				out = append(out, fmt.Sprintf("%d/%s acts %v after the launch", c.rank, c.what, a.at.Sub(l.at)))
 			}
 		}
 	}
@@ -1062,23 +1124,27 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 		}
 	}
 	end := l.by.over()
-	if planned := l.at.Add(s.job); planned.Before(end) {
+	if planned := l.at.Add(s.jobOf(l.generation)); planned.Before(end) {
 		end = planned // what comes then is the end itself
+	}
+	if a := l.by.actOn(&l); a != nil && !a.until.IsZero() && a.until.Before(end) {
+		end = a.until
 	}
 	if calm && !l.by.killed && end.Sub(l.at) > settled && s.loss == 0 {
 		for _, c := range s.all {
 			i := slices.IndexFunc(l.roster.Members, func(m Member) bool { return m.Nonce == c.nonce })
 			switch {
 			case i < 0:
-			case c.killed && end.Sub(c.killAt) > settled && l.by.status == s.status:
+			case c.killed && end.Sub(c.killAt) > settled && (l.by.status == s.status || s.restarts != nil):
 				out = append(out, fmt.Sprintf("%d/%s was killed, and the job went on for %v", c.rank, c.what,
 					end.Sub(c.killAt)))
-			case !c.killed && c.roster == nil:
+			case !c.killed && c.actOn(&l) == nil:
 				out = append(out, fmt.Sprintf("%d/%s was never told to go", c.rank, c.what))
 			}
 		}
 	}
-	if cuts == 1 && len(s.hits) == 1 && s.size > 2 && s.loss == 0 && l.by.status != s.status {
+	if cuts == 1 && len(s.hits) == 1 && s.size > 2 && s.loss == 0 && l.by.status != s.status &&
+		(s.restarts == nil || s.hits[0].lasts < simGrace) {
 		out = append(out, fmt.Sprintf("the job ends with %d (%s) for a cut that others go around", l.by.status,
 			l.by.reason))
 	}
@@ -1088,7 +1154,7 @@ func (s *sim) atWork(l simLaunch) (out []string) {
 // mustLaunch reports whether the plan leaves nothing to wait for: every rank comes, and stays.
 func (s *sim) mustLaunch() bool {
 	for _, c := range s.all {
-		if c.roster != nil {
+		if len(c.acts) > 0 {
 			return false // a rank 0 that died right after it told a rank to go
 		}
 		if c.lost && s.zeroWasAway() {
@@ -1123,7 +1189,7 @@ func (s *sim) mustLaunch() bool {
 			if f.moves && (s.book == onlyZero || s.book == oneAnother) && (f.rank == 0 || f.kind == "crash-at") {
 				return false
 			}
-		case "stop", "stale", "stranger":
+		case "stop", "stale", "stranger", "replace", "torn":
 			return false
 		case "duplicate":
 			if s.who != declared {

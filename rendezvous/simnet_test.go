@@ -83,6 +83,7 @@ func newSimNet(rng *rand.Rand) *simNet {
 const (
 	simRetransmit = 200 * time.Millisecond
 	simKeepalive  = 10 * time.Second // a stream without a way dies after it
+	simNotice     = 6 * time.Second  // the same for the side that notices last, as cmd shortens the keepalive
 )
 
 // simPauses are the pauses after which a kernel repeats the first packet of a connection, and at last the rest of the
@@ -295,6 +296,22 @@ func (s *simNet) setCut(from, to netip.AddrPort, cut bool) {
 	})
 }
 
+// tear ends the streams of a host that is cut off: on the other side at once, and here when it notices that.
+func (s *simNet) tear(h *simHost) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.host == h {
+			c.peer.fail(syscall.EHOSTUNREACH)
+			time.AfterFunc(simNotice, func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				c.fail(syscall.ETIMEDOUT)
+			})
+		}
+	}
+}
+
 func (s *simNet) pause(h *simHost, paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -476,6 +493,9 @@ func (c *simConn) read(b []byte) (int, error) {
 func (c *simConn) Close() error {
 	c.net.mu.Lock()
 	defer c.net.mu.Unlock()
+	for c.host.paused && !c.closed { // a frozen process closes nothing, though its timers run here
+		c.cond.Wait()
+	}
 	c.closeLocked()
 	return nil
 }

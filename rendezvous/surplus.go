@@ -108,7 +108,11 @@ func (c *coordinator) greet(t *target, w *wire) {
 }
 
 func (c *coordinator) hello() message {
-	return message{Type: hello, Record: &c.n.self, Epoch: uint64(c.n.cfg.Size)}
+	m := message{Type: hello, Record: &c.n.self, Epoch: uint64(c.n.cfg.Size)}
+	if g := c.n.Generation(); g > 1 {
+		m.Generation, m.Text = g, c.n.cfg.Text
+	}
+	return m
 }
 
 // onMet handles the answer of a container at a seed's address.

@@ -1,10 +1,8 @@
 package rendezvous
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"syscall"
@@ -17,6 +15,7 @@ type uplink struct {
 
 	wire    *wire
 	leader  *Record
+	text    []byte   // of rank 0's greeting
 	told    *message // which ranks are missing, by rank 0; nil = it has not told yet
 	lookErr error    // of the last call to rank 0
 	dialled attempts // calls to rank 0
@@ -42,21 +41,6 @@ func (u *uplink) send(m message) bool {
 	}
 	u.wire.send(m)
 	return true
-}
-
-// Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
-func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Addr) {
-	w := newWire(rwc, nil)
-	defer w.close()
-	defer context.AfterFunc(ctx, w.abort)()
-	defer context.AfterFunc(n.ctx, w.abort)()
-	err := w.read(func(m message) error {
-		if !n.post(func() { n.onMessage(w, m, remote) }) {
-			return errEnded
-		}
-		return nil
-	})
-	n.post(func() { n.up.onLost(w, err) })
 }
 
 // onMessage answers what any container may ask, and passes on what only rank 0 may say.
@@ -108,6 +92,10 @@ func (u *uplink) onMessage(w *wire, m message) {
 		}
 	case stop:
 		u.onOrder(m)
+	case again:
+		u.onAgain(m)
+	case next:
+		u.onNext()
 	case clock:
 		w.send(message{
 			Type: clock, Call: m.Call, Clock: int64(time.Since(u.n.begin)), Now: time.Now(), Kills: u.n.kills(),
@@ -155,6 +143,9 @@ func (u *uplink) depart(w *wire) {
 // greeted handles a greeting, which may be one of a second container that claims rank 0. It first asks the first rank 0
 // whether it still answers, then the second one, which may have died after it sent the greeting.
 func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
+	if u.isOver(w, m) {
+		return
+	}
 	r, first := m.Record, u.leader
 	if u.n.self.Rank == 0 {
 		first = &u.n.self
@@ -236,7 +227,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		u.n.log.Debug("rank 0 is connected", "peer", r.display(), "remote", remote,
 			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
-	u.wire, u.leader, u.incompatible = w, r, nil
+	u.wire, u.leader, u.incompatible, u.text = w, r, nil, m.Text
 	answer := u.registration(r)
 	if m.Epoch != uint64(u.n.cfg.Size) {
 		answer.Size = u.n.cfg.Size // 0 = not known to this rank
@@ -332,6 +323,8 @@ func (u *uplink) onLost(w *wire, err error) {
 	}
 	u.wire, u.lost = nil, time.Now()
 	switch u.n.phase {
+	case Gathering:
+		u.n.resetGeneration()
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
 		u.n.wg.Go(func() { u.awaitReturn(err) })
@@ -398,6 +391,7 @@ func (u *uplink) awaitReturn(cause error) {
 		u.n.post(func() {
 			if void && u.wire == nil && u.n.phase == Prepared && u.n.roster.Members[0].Nonce == leader.Nonce {
 				u.n.enter(Gathering) // it has not launched
+				u.n.resetGeneration()
 				u.n.find.elect()
 			}
 			u.onPeerView(known, cause)

@@ -48,6 +48,8 @@ type message struct {
 	Times []Times `json:"times,omitempty"`
 	Size  int     `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
+	Generation uint64 `json:"generation,omitempty"`
+
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
 	packed []byte  // Roster, packed once for many ranks
 	whole  []byte  // the encoded message, if many ranks get the same
@@ -66,7 +68,7 @@ const (
 	_ kind = iota
 
 	// The registration, on a connection that rank 0 has dialled.
-	hello    // rank 0 greets: Record; Epoch = size of the job
+	hello    // rank 0 greets: Record; Epoch = size of the job; Generation, unless it is the first
 	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
 	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
 
@@ -101,8 +103,8 @@ const (
 	// The answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0; Reason = why rank 0
 	// cannot connect to the rank that waits.
 	lead
-	// A rank asks whether the receiver sees another one: Record. Last asks for the verdict on a lost rank 0, with
-	// Outcome if the sender knows it.
+	// A rank asks whether the receiver sees another one: Record; Generation as in hello. Last asks for the verdict on a
+	// lost rank 0, with Outcome if the sender knows it.
 	look
 	seen  // the answer: Alive or Reason, State, Hash, Outcome if known; Name = nonce of the sender
 	fetch // a rank wants a roster: Hash
@@ -113,6 +115,11 @@ const (
 	pong  // it does
 
 	note // a rank tells rank 0 about its container: Name = kind of the note, Text, Now
+
+	// The end of a generation, see generation.go.
+	again   // rank 0: end the processes of this generation: Text
+	cleared // a rank: none is left: Kills = processes that it has ended, After = nanoseconds that this took
+	next    // rank 0: every rank has cleared, the next generation begins
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.

@@ -27,7 +27,7 @@ func TestWireGolden(t *testing.T) {
 		fmt.Fprintf(&out, "%s %x\n", g.name, b)
 		kinds[g.m.Type] = true
 	}
-	for k := hello; k <= pong; k++ {
+	for k := hello; k <= next; k++ {
 		require.True(t, kinds[k], "no message of kind %d", k)
 	}
 	zero, one := goldenRecords()
@@ -153,6 +153,7 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"lead-passed-on", message{Type: lead, Record: &zero, Name: one.Nonce}},
 		{"lead-unknown", message{Type: lead, Name: one.Nonce}},
 		{"look", message{Type: look, Record: &one}},
+		{"look-generation", message{Type: look, Record: &zero, Generation: 2}},
 		{"look-verdict", message{Type: look, Record: &zero, Outcome: o, Last: true}},
 		{"seen", message{Type: seen, Name: one.Nonce, State: Running, Hash: r.Hash, Alive: true}},
 		{"seen-not", message{Type: seen, Name: one.Nonce, State: Prepared, Hash: r.Hash, Reason: "connection refused"}},
@@ -164,5 +165,11 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"clock-answer-kills", message{Type: clock, Call: 2, Clock: 123456789, Kills: 3}},
 		{"ping", message{Type: ping}},
 		{"pong", message{Type: pong}},
+		{"note", message{Type: note, Name: "facts", Text: []byte{1, 0, 255}, Now: now}},
+		{"hello-generation", message{Type: hello, Record: &zero, Epoch: 2, Generation: 2}},
+		{"again", message{Type: again, Text: []byte("because")}},
+		{"cleared", message{Type: cleared, Kills: 3, After: 41000000}},
+		{"cleared-nothing", message{Type: cleared}},
+		{"next", message{Type: next}},
 	}
 }

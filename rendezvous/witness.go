@@ -30,8 +30,9 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 	defer cancel()
 	var others []Member
 	var hash string
+	question := message{Type: look, Record: &m.Record}
 	n.ask(func() {
-		hash = n.roster.Hash
+		hash, question.Generation = n.roster.Hash, n.asksFor()
 		for _, o := range n.roster.Members {
 			if o.Nonce == n.self.Nonce || o.Nonce == m.Nonce {
 				continue
@@ -54,7 +55,7 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 	var wg sync.WaitGroup
 	for i, o := range others {
 		wg.Go(func() {
-			answers[i], _ = n.exchange(ctx, o.ID, o.Addr, message{Type: look, Record: &m.Record})
+			answers[i], _ = n.exchange(ctx, o.ID, o.Addr, question)
 		})
 	}
 	wg.Wait()
@@ -81,7 +82,8 @@ func (n *Node) askOthers(ctx context.Context, m Member, timeout time.Duration) p
 // without an outcome means that the job is lost.
 func (u *uplink) verdict(leader Member, own *Outcome) peerView {
 	var members []Member
-	u.n.ask(func() { members = u.n.roster.Members })
+	question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
+	u.n.ask(func() { members, question.Generation = u.n.roster.Members, u.n.asksFor() })
 	if len(members) == 0 || members[0].Nonce != leader.Nonce {
 		return peerView{Alive: true} // its next start has taken over
 	}
@@ -98,7 +100,6 @@ func (u *uplink) verdict(leader Member, own *Outcome) peerView {
 		if i > 0 && !reached[i] {
 			continue
 		}
-		question := message{Type: look, Record: &leader.Record, Outcome: own, Last: true}
 		a, err := u.n.exchangeWithin(askTimeout, o.ID, o.Addr, question)
 		if err == nil && a.Type == seen && a.Name == o.Nonce { // a later start of it knows nothing
 			reason := fmt.Sprintf(", and %s does not see it either (%s)", o.Display(), a.Reason)
@@ -240,9 +241,14 @@ func (n *Node) onLook(w *wire, m message) {
 		return
 	}
 	a := message{Type: seen, Name: n.self.Nonce, State: n.phase, Hash: n.roster.Hash}
+	over := r.Rank == 0 && n.isOver(m.generation())
 	switch {
-	case n.phase == Ended:
+	case n.phase == Ended && !errors.Is(n.outcomeErr, ErrNext):
 		n.tellEnd(&a)
+	case over:
+		a.Reason = "rank 0 goes on without this container"
+	case n.phase == Ended: // rank 0 has begun the next generation
+		a.Alive = true
 	case n.lead != nil:
 		t := n.lead.targets[r.ID]
 		a.Alive = t != nil && t.link != nil
@@ -255,7 +261,7 @@ func (n *Node) onLook(w *wire, m message) {
 	default:
 		a.Alive = n.up.wire != nil && n.up.leader.Nonce == r.Nonce
 	}
-	if a.Alive || n.phase == Ended {
+	if a.Alive || over || n.phase == Ended {
 		w.send(a)
 		return
 	}
@@ -321,14 +327,19 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			m, ok = n.lead.memberOf(t)
 		}
 		switch {
+		case !ok && n.lead.mayRejoin():
 		case !ok:
 			reply(n.noPlace())
 			return
 		case m.Nonce != r.Nonce:
 			n.lead.contest(t, m.Record, r, reply, func() {
-				late := n.tooLate()
-				late.Record = &n.self
-				reply(late)
+				answer := n.tooLate()
+				if n.cfg.Rejoin {
+					n.lead.keepSuccessor(t, r)
+					answer = message{Type: lead}
+				}
+				answer.Record = &n.self
+				reply(answer)
 				n.lead.lose(t, "its container was started again")
 			})
 			return
