@@ -28,6 +28,7 @@ _paiinit_value() {
 	--network-hints) _paiinit_choose "auto off" "$2" ;;
 	--rdma) _paiinit_choose "auto require off" "$2" ;;
 	--signal) _paiinit_choose "leader group" "$2" ;;
+	--restart-on) _paiinit_choose "any lost" "$2" ;;
 	--log-format) _paiinit_choose "text logfmt json" "$2" ;;
 	--log-level) _paiinit_choose "info debug warn error" "$2" ;;
 	--report) _paiinit_files -d "$2" ;;
@@ -79,7 +80,7 @@ _paiinit() {
 		-*)
 			flag=${word#-} flag=--${flag#-}
 			case $flag in
-			--role | --index | --rank | --size | --peers | --slots | --job | --attempt | --system | --port | --exec | --timeout | --check | --preflight | --ssh | --secret-file | --authorized-keys | --people | --network-hints | --rdma | --grace | --signal | --until | --log-format | --log-level | --report | --state-dir | --ranks | --root | --html | --format)
+			--role | --index | --rank | --size | --peers | --slots | --job | --attempt | --system | --port | --exec | --timeout | --check | --preflight | --ssh | --secret-file | --authorized-keys | --people | --network-hints | --rdma | --grace | --signal | --until | --restarts | --restart-on | --no-restart-on | --restart-grace | --rejoin | --restart-reset | --log-format | --log-level | --report | --state-dir | --ranks | --root | --html | --format)
 				if ((++i == last)); then
 					_paiinit_value "$flag" "$cur"
 					return
@@ -106,11 +107,11 @@ _paiinit() {
 		return
 	elif ((start == 0)) && [[ $cur == -* ]]; then
 		case $command in
-		run) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --log-format --log-level --report --state-dir --help" "$cur" ;;
+		run) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --rejoin --restart-reset --log-format --log-level --report --state-dir --help" "$cur" ;;
 		rsh) _paiinit_choose "--secret-file --help" "$cur" ;;
 		each) _paiinit_choose "--ranks --help" "$cur" ;;
 		env) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --json --export --help" "$cur" ;;
-		check) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --log-format --log-level --report --state-dir --json --help" "$cur" ;;
+		check) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --rejoin --restart-reset --log-format --log-level --report --state-dir --json --help" "$cur" ;;
 		rdma) _paiinit_choose "--json --all --root --help" "$cur" ;;
 		install) _paiinit_choose "--help" "$cur" ;;
 		version) _paiinit_choose "--help" "$cur" ;;

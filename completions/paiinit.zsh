@@ -18,10 +18,10 @@ _paiinit_run() {
 		'--attempt=[ID of this attempt, the same in all its containers]:ID: ' \
 		'--system=[name of the scheduler, if the detected one is wrong]:NAME: ' \
 		'--port=[port, TCP and UDP]:NUMBER: ' \
-		'--exec=[which ranks run COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
+		'--exec=[who runs COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
 		'--timeout=[wait for all ranks, 0 = forever]:TIME: ' \
 		'--require-same-launcher[refuse ranks with different versions of mpirun]' \
-		'--check=[differences of the ranks\: warn, require (none) or off]:MODE:(warn require off)' \
+		'--check=[differences\: warn, require or off]:MODE:(warn require off)' \
 		'--preflight=[shell command that must succeed on all ranks]:COMMAND:_command_names -e' \
 		'--ssh=[first ssh in PATH\: own or image]:WHICH:(own image)' \
 		'--secret-file=[file with the job'\''s secret (or PAIINIT_SECRET)]:FILE:_files' \
@@ -34,6 +34,12 @@ _paiinit_run() {
 		'--signal=[what gets signals\: leader or group]:TARGET:(leader group)' \
 		'--until=[roles that end the job (with --exec all), or rank0]:ROLES: ' \
 		'--allow-partial[accept a launcher that used too few hosts]' \
+		'--restarts=[in-place restarts, or unlimited]:NUMBER: ' \
+		'--restart-on=[restart on any failure or on lost]:CAUSES:(any lost)' \
+		'--no-restart-on=[no restart after these, such as 2,93]:STATUSES: ' \
+		'--restart-grace=[SIGTERM to SIGKILL before a restart]:TIME: ' \
+		'--rejoin=[time for a lost container to return]:TIME: ' \
+		'--restart-reset=[a run this long renews the restarts]:TIME: ' \
 		'--log-format=[text, logfmt or json]:FORMAT:(text logfmt json)' \
 		'--log-level=[info, debug, warn or error]:LEVEL:(info debug warn error)' \
 		'--report=[where rank 0 leaves a report at the end]:DIR:_directories' \
@@ -88,10 +94,10 @@ _paiinit_check() {
 		'--attempt=[ID of this attempt, the same in all its containers]:ID: ' \
 		'--system=[name of the scheduler, if the detected one is wrong]:NAME: ' \
 		'--port=[port, TCP and UDP]:NUMBER: ' \
-		'--exec=[which ranks run COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
+		'--exec=[who runs COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
 		'--timeout=[wait for all ranks, 0 = forever]:TIME: ' \
 		'--require-same-launcher[refuse ranks with different versions of mpirun]' \
-		'--check=[differences of the ranks\: warn, require (none) or off]:MODE:(warn require off)' \
+		'--check=[differences\: warn, require or off]:MODE:(warn require off)' \
 		'--preflight=[shell command that must succeed on all ranks]:COMMAND:_command_names -e' \
 		'--ssh=[first ssh in PATH\: own or image]:WHICH:(own image)' \
 		'--secret-file=[file with the job'\''s secret (or PAIINIT_SECRET)]:FILE:_files' \
@@ -104,6 +110,12 @@ _paiinit_check() {
 		'--signal=[what gets signals\: leader or group]:TARGET:(leader group)' \
 		'--until=[roles that end the job (with --exec all), or rank0]:ROLES: ' \
 		'--allow-partial[accept a launcher that used too few hosts]' \
+		'--restarts=[in-place restarts, or unlimited]:NUMBER: ' \
+		'--restart-on=[restart on any failure or on lost]:CAUSES:(any lost)' \
+		'--no-restart-on=[no restart after these, such as 2,93]:STATUSES: ' \
+		'--restart-grace=[SIGTERM to SIGKILL before a restart]:TIME: ' \
+		'--rejoin=[time for a lost container to return]:TIME: ' \
+		'--restart-reset=[a run this long renews the restarts]:TIME: ' \
 		'--log-format=[text, logfmt or json]:FORMAT:(text logfmt json)' \
 		'--log-level=[info, debug, warn or error]:LEVEL:(info debug warn error)' \
 		'--report=[where rank 0 leaves a report at the end]:DIR:_directories' \

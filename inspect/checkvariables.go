@@ -19,6 +19,7 @@ func variables() []string {
 		"JOB_REPLICAS",
 		// What paiinit sets for the job, for its second process and for the scripts of examples/.
 		"ACTIVE", "AGENT", "HOSTFILE", "MASTER", "PID1", "IMAGE",
+		"GENERATION", "RESTART_REASON", "PREVIOUS_STATUS",
 	}
 }
 

@@ -47,6 +47,25 @@ type Status struct {
 	Name     string    `json:"name"`              // of this container in its scheduler's tools
 	Deadline time.Time `json:"deadline,omitzero"` // when the wait for the missing ranks ends; zero = it does not
 	Outcome  *Outcome  `json:"outcome,omitempty"` // nil = the job has not ended, or this container does not know how
+
+	Generation int       `json:"generation"`         // launches of the job in place, this one included
+	Restarts   []Restart `json:"restarts,omitempty"` // the first and the last ones if there are many
+}
+
+// Restart is a restart of the job in place. Times are in seconds.
+type Restart struct {
+	Restart    int     `json:"restart"`    // counts within --restarts
+	Generation int     `json:"generation"` // that it began; 0 = the job does not run again yet
+	Cause      string  `json:"cause"`      // why the generation before ended
+	Kind       string  `json:"kind"`       // failed, lost or hung
+	Rank       int     `json:"rank"`       // of the cause; -1 = none
+	Name       string  `json:"name"`
+	Status     int     `json:"status"`
+	Ran        float64 `json:"ran_s"` // from the last launch to the end
+	Downtime   float64 `json:"downtime_s"`
+	Clear      float64 `json:"clear_s"` // until no process was left
+	Rejoin     float64 `json:"rejoin_s"`
+	Commit     float64 `json:"commit_s"`
 }
 
 // Outcome is how a job has ended.

@@ -183,7 +183,7 @@ func TestWireFormat(t *testing.T) {
 				`{"rank":0,"alias":"worker-0","host":"10.0.0.1","port":12345,"state":"lost","reason":"gone",` +
 				`"since":"2026-01-02T03:04:05Z","slots":8,"gpus":-1,"fabric":"none","name":"job-worker-0",` +
 				`"rtt_ms":0.25}],"timings":{"listen":0.5},"name":"job-worker-1","deadline":"2026-01-02T03:05:05Z",` +
-				`"outcome":{"status":3,"reason":"why"}}}`,
+				`"outcome":{"status":3,"reason":"why"},"generation":0}}`,
 		},
 		{`{"ask":"hosts"}`, `{"exit":0,"error":"","hosts":[{"Name":"worker-0","Slots":8}]}`},
 		{`{"ask":"hostfile"}`, `{"exit":75,"error":"there is no list yet"}`},

@@ -39,6 +39,9 @@ func (l Layout) lines(s *Status, now time.Time) []string {
 	l.Width = cmp.Or(l.Width, usualWidth)
 	out := l.wrap(s.headline(now), "", "    ")
 	out = append(out, l.wrap(l.self(s), "", "    ")...)
+	if text := s.restarted(); text != "" {
+		out = append(out, l.wrap(printable(text), "", "    ")...)
+	}
 	if details := s.details(); l.All && details != "" {
 		out = append(out, l.wrap(details, "", "    ")...)
 	}
@@ -115,6 +118,19 @@ func (l Layout) self(s *Status) string {
 		return fmt.Sprintf("this is rank %d", s.Rank)
 	}
 	return fmt.Sprintf("this is rank %d, %s", s.Rank, l.short(name))
+}
+
+// restarted says how often and why the job was restarted last; "" = it was not.
+func (s *Status) restarted() string {
+	if len(s.Restarts) == 0 {
+		return ""
+	}
+	last := s.Restarts[len(s.Restarts)-1]
+	state := fmt.Sprintf("generation %d", last.Generation)
+	if last.Generation == 0 {
+		state = "starting again"
+	}
+	return fmt.Sprintf("%s, restart %d: %s", state, last.Restart, last.Cause)
 }
 
 // details says what people need seldom.

@@ -116,6 +116,13 @@ func screens() map[string]*Status {
 	ended := running(four())
 	ended.Phase, ended.Outcome = Ended, &Outcome{Status: 137, Reason: "MPI rank 4 on proj-worker-3 (worker-2) was " +
 		"killed by SIGKILL: out of memory, 1 kill in its cgroup\nsecond line\x1b[2J of the cause"}
+	restarted := running(four())
+	restarted.Generation, restarted.Restarts = 3, []Restart{
+		{Restart: 1, Generation: 2, Cause: "rank 2 (worker-2) was lost: connection refused"},
+		{Restart: 2, Generation: 3, Cause: "rank 1's command python3 ended with status 3 on worker-1 (10.0.0.2)"},
+	}
+	again := gathering(miss(four(), "10.0.0.3:12345: connection refused", 2))
+	again.Restarts = []Restart{{Restart: 1, Cause: "rank 2 (worker-2) was lost: connection refused"}}
 	slow := gathering(four())
 	slow.Ranks[2].Reason = "it is present, but still examines its devices"
 	nameless := gathering(miss(testRanks(4, 1, "proj-worker-%d", 2, 0, "none"), "", 3))
@@ -157,6 +164,8 @@ func screens() map[string]*Status {
 		"running":           running(four()),
 		"alone":             running(testRanks(1, 0, "worker-%d", 16, 0, "none")),
 		"lost":              lost,
+		"restarted":         restarted,
+		"starting-again":    again,
 		"ended":             ended,
 		"ended-unknown":     {Phase: Ended, Size: 4, Ranks: four()},
 		"64-ranks":          running(testRanks(64, 0, "train-%d", 8, 8, infiniband)),

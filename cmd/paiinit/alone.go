@@ -36,15 +36,16 @@ func (c *container) listenAlone() error {
 		}
 		cfg.Self.Addr = netip.AddrPortFrom(addr, 0)
 	}
-	var err error
-	if c.node, err = rendezvous.Start(cfg); err != nil {
+	node, err := rendezvous.Start(cfg)
+	if err != nil {
 		return err
 	}
+	c.current.Store(node)
 	c.serve.Go(c.logged("paiinit rsh and paiinit each do not work in this container",
 		func() error { return c.serveOwnHost(serving) }))
 	c.tellLauncher(serving)
 	answers{c}.serve(serving)
-	c.log.Debug("ready", "phase", "listen", "addr", c.node.Self().Addr.Addr(), "state", c.state.Path,
+	c.log.Debug("ready", "phase", "listen", "addr", c.node().Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil
 }
@@ -56,7 +57,7 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 		return err
 	}
 	keys := jobkey.Random(c.job.ID, c.job.Attempt)
-	server, err := sshd.New(c.serverConfig(keys, c.node.Self().ID))
+	server, err := sshd.New(c.serverConfig(keys, c.node().Self().ID))
 	if err != nil {
 		return err
 	}

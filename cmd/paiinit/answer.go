@@ -18,16 +18,16 @@ import (
 type answers struct{ c *container }
 
 func (a answers) Status(ctx context.Context) *localapi.Status {
-	return a.status(a.c.node.Status(ctx))
+	return a.status(a.c.node().Status(ctx))
 }
 
 // Hosts lists the hosts of the live ranks.
 func (a answers) Hosts(ctx context.Context) ([]localapi.Host, *localapi.Refusal) {
-	return a.hosts(a.c.node.Status(ctx), true)
+	return a.hosts(a.c.node().Status(ctx), true)
 }
 
 func (a answers) Hostfile(context.Context) ([]localapi.Host, *localapi.Refusal) {
-	return a.hosts(a.c.node.View(), false)
+	return a.hosts(a.c.node().View(), false)
 }
 
 // Names returns the names of every rank. It refuses sessions of people who may not use other ranks (--people local).
@@ -44,6 +44,7 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 	out := &localapi.Status{
 		Phase: localapi.Phase(s.Phase), Rank: a.c.job.Rank, Size: a.c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
 		Ranks: []localapi.Rank{}, Timings: map[string]float64{}, Name: a.c.job.Name, Deadline: s.Deadline,
+		Generation: a.c.generation(), Restarts: a.restarts(),
 	}
 	if s.Outcome != nil {
 		out.Outcome = &localapi.Outcome{Status: s.Outcome.Status, Reason: s.Outcome.Reason}
@@ -87,7 +88,7 @@ func missing(s *localapi.Status) *rendezvous.MissingError {
 
 // Wait waits for all ranks.
 func (a answers) Wait(ctx context.Context) *localapi.Refusal {
-	_, err := a.c.node.Gather(ctx)
+	_, err := a.c.node().Gather(ctx)
 	var ended *rendezvous.EndedError
 	switch {
 	case err == nil:
@@ -95,7 +96,7 @@ func (a answers) Wait(ctx context.Context) *localapi.Refusal {
 	case errors.As(err, &ended):
 		return &localapi.Refusal{Exit: cmp.Or(ended.Outcome.Status, statusRetry), Text: err.Error()}
 	case errors.Is(err, context.DeadlineExceeded):
-		s := a.status(a.c.node.Status(context.WithoutCancel(ctx)))
+		s := a.status(a.c.node().Status(context.WithoutCancel(ctx)))
 		return &localapi.Refusal{Exit: statusRetry, Text: missing(s).Error()}
 	case ctx.Err() != nil:
 		return a.over("before all ranks were present")
@@ -104,7 +105,7 @@ func (a answers) Wait(ctx context.Context) *localapi.Refusal {
 }
 
 func (a answers) Barrier(ctx context.Context, name string) *localapi.Refusal {
-	err := a.c.node.Barrier(ctx, name)
+	err := a.c.node().Barrier(ctx, name)
 	var absent *rendezvous.BarrierError
 	switch {
 	case err == nil:
@@ -122,7 +123,7 @@ func (a answers) Barrier(ctx context.Context, name string) *localapi.Refusal {
 func (a answers) over(when string) *localapi.Refusal {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	o, err := a.c.node.Wait(now)
+	o, err := a.c.node().Wait(now)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &localapi.Refusal{Exit: statusRetry, Text: "paiinit is ending in this container " + when}
@@ -164,7 +165,7 @@ const statusInterval = 10 * time.Second
 func (a answers) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
-		err := printJSON(&b, a.status(a.c.node.View()))
+		err := printJSON(&b, a.status(a.c.node().View()))
 		if err == nil {
 			err = a.c.state.WriteFile(statedir.StatusFile, b.Bytes())
 		}
@@ -174,7 +175,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 	}
 	for interval := deferUntilLaunched; ; interval = statusInterval {
 		soon, cancel := context.WithTimeout(ctx, interval)
-		_, err := a.c.node.Gather(soon)
+		_, err := a.c.node().Gather(soon)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			break
@@ -182,12 +183,12 @@ func (a answers) keepStatusFile(ctx context.Context) {
 		write()
 	}
 	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
-	_, err := a.c.node.Wait(soon)
+	_, err := a.c.node().Wait(soon)
 	cancel()
 	if err != nil {
 		a.c.agreed().writeSSHFiles()
 		write()
-		_, _ = a.c.node.Wait(ctx) // the outcome is in status.json
+		_, _ = a.c.node().Wait(ctx) // the outcome is in status.json
 	}
 	write()
 }

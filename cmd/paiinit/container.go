@@ -35,11 +35,12 @@ const controlChannel = "control@paiinit"
 type container struct {
 	identity
 	opened
-	sessions  *launch.Sessions // by which launchers reach other hosts
-	asks      *launch.Asks     // the hosts and ranks that launchers were asked for
-	versions  launch.Versions  // of the launchers of all ranks
+	followed  atomic.Pointer[launchers]
+	versions  launch.Versions // of the launchers of all ranks
 	signals   *signals.Switch
 	oomKills  func() int // of this container since it was identified
+	restarts  restarts
+	stopped   atomic.Pointer[stoppedError] // by this container's first signal
 	devices   *rdma.Search
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
@@ -131,11 +132,18 @@ func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
 		err := &stoppedError{signal: signals.Terminating(sig), name: c.display()}
 		if sig == syscall.SIGKILL {
 			err.signal = int(syscall.SIGINT)
-		} else if c.node.RequestStop(err.signal, err.Error()) {
+		} else if c.requestStop(err) {
 			return nil
 		}
 		return err
 	})
+}
+
+// requestStop asks rank 0 to end the job, and remembers that, because rank 0 may begin the next generation before it
+// reads the request.
+func (c *container) requestStop(because *stoppedError) (told bool) {
+	c.stopped.CompareAndSwap(nil, because)
+	return c.node().RequestStop(because.signal, because.Error())
 }
 
 // untilStopped returns a context that a signal ends, for a container that is about to end.
@@ -153,8 +161,19 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	}.Start(ctx, &c.serve)()
 	preflight, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
-	roster, err := c.node.Gather(ctx)
+	first := c.generation() == 1
+	if stopped := c.stopped.Load(); stopped != nil && !first {
+		c.signals.To(nil)
+		return nil, stopped
+	}
+	if first {
+		c.checks.Begin(c.running, preflight, &c.serve, c.checkSetup(&c.identity, c.agreed().position().Variables()))
+	}
+	begin := time.Now()
+	roster, err := c.node().Gather(ctx)
+	if told := c.node().Told(); err == nil && first && told != nil { // this container takes the place of a lost one
+		err = c.restarts.Hear(told)
+	}
 	c.signals.To(nil)
 	if err == nil && ctx.Err() != nil { // a signal came together with the last rank
 		err = context.Cause(ctx)
@@ -173,8 +192,15 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	if self.Rank != 0 || c.exec == execAll {
 		c.watchOthers()
 	}
-	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node)
 	c.mark("gather")
+	c.sayResumed(time.Since(begin))
+	if c.policy.Restarts != 0 && first {
+		c.restarts.listFiles()
+	}
+	if !first {
+		return a, nil
+	}
+	c.checks.Agreed(c.running, &c.serve, ranksToCompare(roster.Members), self.Rank, c.node())
 	c.routine("all ranks are present", append([]any{"phase", "gather", "rank", self.Rank, "size", len(roster.Members),
 		"epoch", roster.Epoch, "hash", roster.Hash[:12], "fabric", verdict.String(), "elapsed", c.elapsed(),
 		joblog.Text(fmt.Sprintf("%s; this is rank %d; %s", roster.Arrived(c.elapsed()), self.Rank, verdict)),
@@ -225,7 +251,7 @@ func (c *container) giveUp(err error) (int, error) {
 	defer end()
 	if is[*stoppedError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
-		c.node.Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
+		c.node().Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
 		cancel()
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
@@ -237,7 +263,7 @@ func (c *container) giveUp(err error) (int, error) {
 	if m, ok := errors.AsType[*rendezvous.MissingError](err); ok && !m.OtherSecret() && !m.OtherVersion() {
 		lateRanks = 0
 	}
-	if ferr := c.node.Finish(ctx, o, lateRanks); ferr != nil {
+	if ferr := c.node().Finish(ctx, o, lateRanks); ferr != nil {
 		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return o.Status, err
@@ -259,14 +285,15 @@ func (c *container) wait(ctx context.Context) (int, error) {
 			select {
 			case <-waiting.Done():
 				return
-			case s := <-c.node.Orders():
+			case s := <-c.node().Orders():
 				c.log.Info("stopping the ranks in this container", "phase", "wait",
 					"signal", launch.SignalName(s.Signal))
 				c.stopRanks(syscall.Signal(s.Signal))
 			}
 		}
 	})
-	o, err := c.node.Wait(ctx)
+	obeying.Go(func() { c.clearOnOrder(waiting) })
+	o, err := c.node().Wait(ctx)
 	over()
 	obeying.Wait()
 	if err != nil {
@@ -281,7 +308,7 @@ func (c *container) finish(ctx context.Context, o rendezvous.Outcome, lateRanks 
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	o.After = c.elapsed()
-	err := c.node.Finish(ctx, o, lateRanks)
+	err := c.node().Finish(ctx, o, lateRanks)
 	if is[*rendezvous.BugError](err) {
 		return statusBug, err
 	}

@@ -13,9 +13,9 @@ import (
 
 // checkSetup describes this container for the comparison of the ranks and for its own preflight.
 func (o *opened) checkSetup(id *identity, environ []launch.Var) inspect.Setup {
-	self := o.node.Self()
+	self := o.node().Self()
 	s := inspect.Setup{
-		ID: self.ID, Alone: id.job.Size == 1, Node: o.node, Timeout: id.timeout,
+		ID: self.ID, Alone: id.job.Size == 1, Node: o.node(), Timeout: id.timeout,
 		Source: inspect.Here(id.agent.Environ, self.Network),
 	}
 	s.Source.Program, s.Source.Words, s.Source.Dir = id.command, id.settings.command, id.dir

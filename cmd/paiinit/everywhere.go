@@ -13,6 +13,7 @@ import (
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/restart"
 	"github.com/paiinit/paiinit/signals"
 )
 
@@ -28,7 +29,7 @@ func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
 	if a.self().Rank != 0 {
 		return c.obey(ctx, t)
 	}
-	return c.finish(ctx, c.conduct(ctx, t, a), 0)
+	return c.conclude(ctx, c.conduct(ctx, t, a))
 }
 
 // task is the command of this rank while it runs.
@@ -43,6 +44,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	t := task{pass: func(os.Signal) {}, end: end}
 	failed := func(err error) {
 		o := c.failure(err)
+		o.Verdict = true
 		o.Reason = fmt.Sprintf("rank %d's command: %v", self.Rank, err)
 		end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now()}
 	}
@@ -104,7 +106,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	c.signals.To(func(sig os.Signal) {
 		if n := signals.Terminating(sig); n > 0 {
 			err := &stoppedError{signal: n, name: c.display()}
-			if sig != syscall.SIGKILL && c.node.RequestStop(n, err.Error()) && c.signals.First() {
+			if sig != syscall.SIGKILL && c.requestStop(err) && c.signals.First() {
 				return // rank 0 orders all ranks to stop, this one too
 			}
 		}
@@ -114,19 +116,24 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	var o rendezvous.Outcome
 	var err error
 	over := make(chan struct{})
+	clearing, cancel := context.WithCancel(ctx)
+	var clearer sync.WaitGroup
+	clearer.Go(func() { c.clearOnOrder(clearing) })
+	defer clearer.Wait()
+	defer cancel()
 	go func() {
 		defer close(over)
-		o, err = c.node.Wait(ctx)
+		o, err = c.node().Wait(ctx)
 	}()
 	for running, waiting := true, over; running || waiting != nil; {
 		select {
-		case s := <-c.node.Orders():
+		case s := <-c.node().Orders():
 			reason, _, _ := strings.Cut(s.Reason, "\n")
-			c.log.Info("rank 0 ends the job", "phase", "wait", "reason", reason)
+			c.log.Info("ending the command of this rank", "phase", "wait", "reason", reason)
 			t.pass(launch.EndSignal(s.Signal))
 		case e := <-t.end:
 			running = false
-			c.node.Report(e)
+			c.node().Report(e)
 		case <-waiting:
 			waiting = nil
 			t.pass(syscall.SIGTERM) // without an order: rank 0 is gone
@@ -142,7 +149,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 // conduct runs the job on rank 0 to its end. The first failure, loss or request to stop ends all commands and is the
 // outcome of the job. When the commands of all ranks that --until waits for have ended with 0, rank 0 stops the
 // commands that still run. Package launch decides; conduct feeds it with events.
-func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvous.Outcome {
+func (c *container) conduct(ctx context.Context, t task, a *agreement) ending {
 	asked := make(signals.Queue, 16)
 	c.signals.To(func(sig os.Signal) {
 		if signals.Terminating(sig) > 0 {
@@ -159,7 +166,10 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 
 	job := launch.Conductor{
 		Verdict: launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry},
-		Grace:   c.grace, Log: c.log, Order: c.node.Order, Pass: t.pass, First: c.signals.First,
+		Grace:   c.grace, Log: c.log, Order: c.node().Order, Pass: t.pass, First: c.signals.First,
+	}
+	if c.restarts.Left(c.policy) {
+		job.RestartGrace = max(c.restartGrace, time.Nanosecond)
 	}
 	ends := make(map[int]*rendezvous.End)
 	absent := make(chan []rendezvous.Loss, 1)
@@ -168,7 +178,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		end := launch.End{Rank: e.Rank, Name: e.Name, At: e.At, Error: e.Error, Stopped: e.Stopped}
 		end.Outcome = launch.Outcome(e.Outcome)
 		if job.Ended(end) {
-			asking.Go(func() { absent <- c.node.Absent(ctx, launch.SettleTime, reconnectTimeout) })
+			asking.Go(func() { absent <- c.node().Absent(ctx, launch.SettleTime, reconnectTimeout) })
 		}
 	}
 	for len(job.Verdict.Running()) > 0 {
@@ -176,32 +186,41 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) rendezvou
 		case sig := <-asked:
 			stopped := stoppedError{signals.Terminating(sig), c.display()}
 			job.Signal(launch.Stop{Name: stopped.name, Signal: stopped.signal, Reason: stopped.Error()})
-		case s := <-c.node.Stops():
+		case s := <-c.node().Stops():
 			job.Stop(launch.Stop(s))
 		case e := <-t.end:
 			ended(e)
-		case e := <-c.node.Ends():
+		case e := <-c.node().Ends():
 			ended(e)
-		case l := <-c.node.Losses():
+		case l := <-c.node().Losses():
 			job.Lost(launch.Loss(l))
 		case all := <-absent:
 			for _, l := range all {
 				job.Lost(launch.Loss(l))
 			}
+		case <-job.Kill:
+			job.KillAll()
 		case <-job.Overtime:
 			job.GiveUp()
 		}
 	}
-	align(ctx, c.node, &job.Verdict, ends)
+	align(ctx, c.node(), &job.Verdict, ends)
 	o := rendezvous.Outcome(job.Verdict.Outcome())
 	if o.Next == "" { // the rank that failed is lost
 		var lost []rendezvous.Loss
 		if o.Status == statusRetry {
-			lost = c.node.Absent(context.WithoutCancel(ctx), 0, 0)
+			lost = c.node().Absent(context.WithoutCancel(ctx), 0, 0)
 		}
 		o.Next = c.nextAfter(o, nil, lost...)
 	}
-	return o
+	e := ending{Outcome: o, own: o.Verdict, kind: restart.Failed, rank: restart.NoRank}
+	if blamed, lost := job.Verdict.Blamed(); blamed >= 0 {
+		e.rank, e.name = blamed, a.roster.Members[blamed].Display()
+		if lost {
+			e.own, e.kind = true, restart.Lost
+		}
+	}
+	return e
 }
 
 // align compares the clocks of the ranks for which the verdict depends on the time at which their command ended.
@@ -238,13 +257,13 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	c.log.Debug(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
 	if is[*envspec.VarError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
-		c.node.Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
+		c.node().Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
-	} else if _, gerr := c.node.Gather(ctx); !is[*rendezvous.EndedError](gerr) {
+	} else if _, gerr := c.node().Gather(ctx); !is[*rendezvous.EndedError](gerr) {
 		c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
 	}
 	// If the ranks are agreed and not given, this rank may have become rank 0, which tells the others.
-	if ferr := c.node.Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
+	if ferr := c.node().Finish(context.WithoutCancel(ctx), *c.unfit, 0); ferr != nil {
 		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return c.unfit.Status, err

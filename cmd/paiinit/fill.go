@@ -69,5 +69,5 @@ func (a answers) Fill(ctx context.Context, name string, q localapi.FillCall) ([]
 		h := launch.HostSlots{Name: names[i], Slots: m.Slots, Local: m.Nonce == a.c.nonce}
 		job.Hosts = append(job.Hosts, h)
 	}
-	return a.c.asks.Fill(ctx, name, launch.FillCall(q), job), true
+	return a.c.asks().Fill(ctx, name, launch.FillCall(q), job), true
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
 	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/restart"
 	"github.com/paiinit/paiinit/signals"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -45,14 +46,14 @@ func (c *container) check(r rendezvous.Roster) *rendezvous.Outcome {
 	return nil
 }
 
-// launch runs the command on rank 0 and returns how the job ended.
-func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome {
+// launch runs the command on rank 0 and returns how this generation of the job ended.
+func (c *container) launch(ctx context.Context, a *agreement) ending {
 	cmd, pass, err := a.jobCommand(nil)
 	if err != nil {
-		return c.failure(err)
+		return c.refusal(err)
 	}
 	cmd.Started = func() {
-		c.node.Launched()
+		c.node().Launched()
 		c.agent.Settle()
 		c.watchOthers()
 	}
@@ -61,7 +62,7 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 		Line: c.settings.command, Grace: c.grace, Log: c.log, Hard: pass,
 		Soft: func(sig os.Signal) { // signals the launcher's ranks on all hosts
 			n := sig.(syscall.Signal) // package os has no other implementation
-			c.node.Order(int(n), "the ranks are told to end")
+			c.node().Order(int(n), "the ranks are told to end")
 			c.stopRanks(n)
 		},
 		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
@@ -74,13 +75,13 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
-	looking.Go(func() { supervise(ctx, c.node, s) })
+	looking.Go(func() { supervise(ctx, c.node(), s) })
 	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // else our program in bin/ reports the hosts
-			looking.Go(func() { c.asks.Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
+			looking.Go(func() { c.asks().Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
 		}
 		if !launch.IsLauncher(cmd.Args[0]) {
-			looking.Go(func() { c.asks.Look(ctx, os.Getpid(), c.jobMembers) })
+			looking.Go(func() { c.asks().Look(ctx, os.Getpid(), c.jobMembers) })
 		}
 	}
 	where, note := []any{"hosts", len(a.roster.Members)}, ""
@@ -102,11 +103,11 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	o := rendezvous.Outcome(s.Judge(launch.Ending{
 		Result: result, Why: why, Launcher: launcher,
 		OOMs: func() []launch.OOM {
-			ooms = a.ooms(ctx, c.node, c.oomKills())
+			ooms = a.ooms(ctx, c.node(), c.oomKills())
 			return ooms
 		},
 		Absent: func(settle time.Duration) *launch.Loss {
-			for _, l := range c.node.Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
+			for _, l := range c.node().Absent(context.WithoutCancel(ctx), settle, reconnectTimeout) {
 				lost := launch.Loss(l)
 				return &lost
 			}
@@ -115,18 +116,30 @@ func (c *container) launch(ctx context.Context, a *agreement) rendezvous.Outcome
 	}))
 	var lost []rendezvous.Loss
 	if o.Status == statusRetry {
-		lost = c.node.Absent(context.WithoutCancel(ctx), 0, 0)
+		lost = c.node().Absent(context.WithoutCancel(ctx), 0, 0)
 		for _, l := range lost { // it also exits with this status, so rank 0 does not wait for it
-			c.node.GiveUp(l.Rank)
+			c.node().GiveUp(l.Rank)
 		}
 	}
 	o.Next = c.nextAfter(o, ooms, lost...)
+	e := ending{Outcome: o, kind: restart.Failed, rank: restart.NoRank}
+	if (o.Status == statusRetry || o.Status == statusUnmendable) && o.Status != result.JobStatus(launcher) {
+		e.own, e.kind = true, restart.Lost
+		if len(lost) > 0 {
+			e.rank, e.name = lost[0].Rank, lost[0].Name
+		}
+	}
 	if err != nil {
-		o = c.failure(err)
+		e = c.refusal(err)
 	}
 	c.log.Debug("the command has ended", "phase", "wait",
-		"command", cmd.Args[0], "status", o.Status, "elapsed", c.elapsed())
-	return o
+		"command", cmd.Args[0], "status", e.Status, "elapsed", c.elapsed())
+	return e
+}
+
+// refusal returns how a generation ended whose command could not be started.
+func (id *identity) refusal(err error) ending {
+	return ending{Outcome: id.failure(err), own: true, kind: restart.Failed, rank: restart.NoRank}
 }
 
 // jobCommand returns the job's command as this rank runs it, with more added to its environment, and a function that
@@ -136,6 +149,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 	if err != nil {
 		return cmd, nil, err
 	}
+	environ, _ = launch.Merge(launch.Without(environ, a.restarted), a.restarted)
 	if a.job.ServerPort && a.exec == execAll {
 		environ = a.job.WithServerPorts(environ, a.roster.TaskPort)
 	}
@@ -154,6 +168,7 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: a.grace, TailLines: keptLines(),
 		TailHosts: slices.Concat(a.book().Both()...), Signals: in, Fork: a.agent.StartWithSlack,
 		WholeGroup: a.signal == signalGroup || launch.IsLauncher(a.settings.command[0]), Processes: a.jobMembers,
+		RestGrace: a.restGrace(),
 	}, in.Put, nil
 }
 
@@ -221,7 +236,11 @@ func (a *agreement) varsOfSessions() []string {
 		hints = append(hints, launch.OwnVariables(n.Name)...)
 	}
 	hints = a.withoutSettled(n, hints)
-	return launch.Additions(a.agent.Environ, append(a.position().Variables(), hints...), a.ownBin())
+	vars := launch.Additions(a.agent.Environ, append(a.position().Variables(), hints...), a.ownBin())
+	for _, v := range a.restarted {
+		vars = append(vars, v.Name+"="+v.Value)
+	}
+	return vars
 }
 
 // position returns this container's place in the job. Before the commit it leaves out what depends on the roster.

@@ -84,11 +84,11 @@ func TestReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			line := strings.Fields(tt.line)
 			c, log := newReached(t, line...)
-			c.asks.Note(t.Context(), line, dir)
-			c.asks.Note(t.Context(), line, dir) // a second note changes nothing
+			c.asks().Note(t.Context(), line, dir)
+			c.asks().Note(t.Context(), line, dir) // a second note changes nothing
 			for _, r := range tt.reach {
 				host, command, _ := strings.Cut(r, " ")
-				c.sessions.Begun(host, command)
+				c.sessions().Begun(host, command)
 			}
 			s := c.supervisor(c.agreed(), nil, new(launch.Stopper))
 			o := s.Reached()
@@ -117,7 +117,7 @@ func TestEmptyHostfileVariable(t *testing.T) {
 		"mpirun -np 16 -bind-to none python train.py --hostfile -a b":         false,
 	} {
 		c, log := newReached(t)
-		c.asks.Note(t.Context(), strings.Fields(line), "/")
+		c.asks().Note(t.Context(), strings.Fields(line), "/")
 		require.Equal(t, warns, strings.Contains(log.String(), "reads an option as its host list"), line)
 		require.Equal(t, warns, strings.Contains(log.String(), "write AZUREML_MPI_HOSTFILE without $"), line)
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -34,7 +35,7 @@ import (
 type opened struct {
 	reservedPort *netif.HeldPort // reserved for the command
 	port         *rendezvous.Port
-	node         *rendezvous.Node
+	current      atomic.Pointer[rendezvous.Node] // of this generation
 	server       *sshd.Server
 	pool         *rsh.Pool
 	checks       *inspect.Comparison
@@ -74,7 +75,7 @@ func (c *container) listen(ctx context.Context) error {
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
 		select {
 		case <-started:
-			c.node.Accept(ctx, rwc, from)
+			c.node().Accept(ctx, rwc, from)
 		case <-ctx.Done():
 			_ = rwc.Close()
 		}
@@ -101,9 +102,11 @@ func (c *container) listen(ctx context.Context) error {
 	c.stop = stop
 	cfg := c.rendezvousConfig(id)
 	cfg.Fabric = c.checks.Hold(serving, &c.serve, c.tellFabric(serving, c.devices, &c.serve))
-	if c.node, err = rendezvous.Start(cfg); err != nil {
+	node, err := rendezvous.Start(cfg)
+	if err != nil {
 		return err
 	}
+	c.current.Store(node)
 	close(started)
 	// The server admits logins once this check has proved that it refuses logins without the job's key. Clients may
 	// connect and authenticate meanwhile. A job of one rank checks at its first login, which most likely never comes.
@@ -114,7 +117,7 @@ func (c *container) listen(ctx context.Context) error {
 	}
 	c.tellLauncher(serving)
 	c.serve.Go(func() {
-		c.node.SetName(c.job.AskName(serving, os.DirFS("/"), netif.Resolver{}, c.node.Self().Addr.Addr()))
+		c.node().SetName(c.job.AskName(serving, os.DirFS("/"), netif.Resolver{}, c.node().Self().Addr.Addr()))
 	})
 	if c.port.Number() != c.job.Port {
 		c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
@@ -131,9 +134,12 @@ func (c *container) listen(ctx context.Context) error {
 	if c.keysFile != "" {
 		say = c.log.Info // people want to know the port
 	}
-	say("listening", "phase", "listen", "addr", c.node.Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
+	say("listening", "phase", "listen", "addr", c.node().Self().Addr, "state", c.state.Path, "elapsed", c.elapsed())
 	return nil
 }
+
+// node returns the rendezvous of the present generation; nil before listen.
+func (o *opened) node() *rendezvous.Node { return o.current.Load() }
 
 // logged returns a function that runs a service and logs its failure.
 func (id *identity) logged(failure string, service func() error) func() {
@@ -188,13 +194,13 @@ func (a answers) remoteAgent() rsh.Agent {
 		Foreign: func(host, command string) bool { return c.agreed().foreign(host, command) },
 		Hosts:   func() [][]string { return c.agreed().book().Both() },
 		OnExec: func(t rsh.Target, command string) {
-			c.sessions.Begun(t.Name, command)
+			c.sessions().Begun(t.Name, command)
 			if _, daemon := launch.DaemonOf(command); daemon {
-				c.node.Session(t.ID)
+				c.node().Session(t.ID)
 			}
 		},
 		OnExit: func(t rsh.Target, command string, s rsh.Status) {
-			c.sessions.Ended(t.Name, command, s.Code, s.Signal)
+			c.sessions().Ended(t.Name, command, s.Code, s.Signal)
 		},
 		OnFailure: a.onFailure,
 	}
@@ -211,7 +217,7 @@ func (a answers) serve(ctx context.Context) {
 	c.running = running
 	c.statusServers.Go(func() {
 		defer over()
-		_, _ = c.node.Wait(ctx) // only the end counts here
+		_, _ = c.awaitEnd(ctx) // only the end counts here
 	})
 	c.mark("listen")
 }
@@ -233,8 +239,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.ownLauncher(id),
 		},
 		Size: max(c.job.Size, 0), Port: c.port,
-		Known: func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
-		Unfit: c.unfit, Dial: c.dialControl, Verify: c.check, Timeout: c.timeout, Logger: c.log,
+		Known:  func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
+		Rejoin: c.policy.Restarts != 0, Unfit: c.unfit, Dial: c.dialControl, Verify: c.check,
+		Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
 		Late:    c.hearLate, Kills: c.oomKills, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
@@ -330,8 +337,8 @@ func (c *container) release(about func(what string)) {
 	about("the answers to commands")
 	c.statusServers.Wait() // their answers tell how the job ended
 	about("the rendezvous")
-	if c.node != nil {
-		if err := c.node.Close(); err != nil {
+	if c.node() != nil {
+		if err := c.node().Close(); err != nil {
 			c.log.Debug("leaving the rendezvous", "err", err)
 		}
 	}

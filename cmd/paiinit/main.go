@@ -26,6 +26,7 @@ import (
 	"github.com/paiinit/paiinit/internal/buildversion"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/pid1"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/stderrlog"
 )
 
@@ -68,17 +69,31 @@ func launchJob(ctx context.Context, c *container) (status int, err error) {
 	if err := c.listen(ctx); err != nil { // SSH, gossip, and the local agent of mpirun
 		return 0, err
 	}
-	agreed, err := c.gather(ctx) // every rank is present, accepts logins, agrees, and has passed the checks
-	if err != nil {
-		return c.giveUp(err)
+	for {
+		agreed, err := c.gather(ctx) // every rank is present, accepts logins, agrees, and has passed the checks
+		if err != nil {
+			return c.giveUp(err)
+		}
+		status, err := c.runGeneration(ctx, agreed)
+		if !errors.Is(err, rendezvous.ErrNext) {
+			return status, err
+		}
+		if err := c.nextGeneration(); err != nil { // it has failed, no process is left, and it starts again
+			return 0, err
+		}
 	}
+}
+
+// runGeneration runs the command once, on rank 0 or on all ranks, and returns the exit status of the container, or
+// rendezvous.ErrNext if the job starts again.
+func (c *container) runGeneration(ctx context.Context, agreed *agreement) (int, error) {
 	switch {
 	case c.exec == execAll: // every rank runs the command
 		return c.everywhere(ctx, agreed)
 	case agreed.self().Rank != 0:
 		return c.wait(ctx)
 	}
-	return c.finish(ctx, c.launch(ctx, agreed), 0)
+	return c.conclude(ctx, c.launch(ctx, agreed))
 }
 
 func isRemoteShell(args []string) bool {

@@ -20,7 +20,7 @@ func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 		Job:   a.c.job.ID,
 		Facts: [][]string{{"paiinit", version}, {"Go", runtime.Version()}, {"scheduler", a.c.job.System}},
 	}
-	for _, t := range a.c.node.Times(ctx) {
+	for _, t := range a.c.node().Times(ctx) {
 		out.Ranks = append(out.Ranks, localapi.Times(t))
 	}
 	if roster := a.c.agreed().roster; len(roster.Members) > 0 && roster.Members[0].Launch != "" {
@@ -28,7 +28,7 @@ func (a answers) Timeline(ctx context.Context) *localapi.Timeline {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	if o, err := a.c.node.Wait(now); err == nil {
+	if o, err := a.c.node().Wait(now); err == nil {
 		out.Ended, out.Status, out.Reason, out.Stopped = true, o.Status, launch.Outcome(o).Text(0), o.Stopped
 	}
 	if d, refusal := a.Drift(); refusal == nil {
@@ -83,10 +83,10 @@ func showTimeline(c *cli.Context, ask localapi.Client) error {
 
 // leaveReport writes the report of --report, on rank 0 after the end of the job.
 func (a answers) leaveReport() {
-	if a.c.report == "" || a.c.node == nil {
+	if a.c.report == "" || a.c.node() == nil {
 		return
 	}
-	s := a.status(a.c.node.View())
+	s := a.status(a.c.node().View())
 	if s.Rank != 0 {
 		return
 	}

@@ -31,6 +31,8 @@ type agreement struct {
 	sessionVars   func() []string    // computed once
 
 	unlinkHostfile func() // undoes linkHostfile; nil = nothing to undo
+
+	restarted []launch.Var // by which the command learns of restarts
 }
 
 // agreed returns the agreement of the commit, or one with an empty roster before it.
@@ -44,14 +46,17 @@ func (c *container) agreed() *agreement {
 // agree notes what the ranks have agreed on.
 func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := c.newAgreement(roster, fabric)
-	c.agreement.Store(a)
+	a.restarted = c.restartVars()
+	if last := c.agreement.Swap(a); last != nil {
+		a.unlinkHostfile = last.unlinkHostfile
+	}
 	return a
 }
 
 func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := &agreement{
 		identity: &c.identity, roster: roster, fabric: fabric,
-		ownAddr:       func() netip.Addr { return c.node.Self().Addr.Addr() },
+		ownAddr:       func() netip.Addr { return c.node().Self().Addr.Addr() },
 		book:          sync.OnceValue(func() *hosts.Book { return bookOf(roster.Members, c.job) }),
 		writeSSHFiles: func() {},
 	}

@@ -77,6 +77,7 @@ type commandSettings struct {
 	ssh          string
 	compare      string // --check
 	preflight    string
+	restartSettings
 }
 
 // usageError is a mistake on the command line.
@@ -102,10 +103,10 @@ func jobFlags() []cli.Flag {
 // ownFlags returns the flags of run about paiinit itself, which set s. An empty twin means the default.
 func ownFlags(s *settings) []cli.Flag {
 	return slices.Concat(cmdline.In(cmdline.What,
-		cmdline.Choice(&s.exec, "exec", "RANKS", "which ranks run COMMAND: rank0 or all", execRank0, execAll),
+		cmdline.Choice(&s.exec, "exec", "RANKS", "who runs COMMAND: rank0 or all", execRank0, execAll),
 		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
 		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
-		cmdline.Choice(&s.compare, "check", "MODE", "differences of the ranks: warn, require (none) or off",
+		cmdline.Choice(&s.compare, "check", "MODE", "differences: warn, require or off",
 			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
 		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
@@ -122,6 +123,13 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Choice(&s.signal, "signal", "TARGET", "what gets signals: leader or group", signalLeader, signalGroup),
 		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job (with --exec all), or rank0", ""),
 		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
+		cmdline.Text(&s.restarts, "restarts", "NUMBER", "in-place restarts, or unlimited", "0"),
+		cmdline.Choice(&s.restartOn, "restart-on", "CAUSES", "restart on any failure or on lost", "any", "lost"),
+		cmdline.Text(&s.noRestartOn, "no-restart-on", "STATUSES", "no restart after these, such as 2,93", ""),
+		cmdline.Duration(&s.restartGrace, "restart-grace", "SIGTERM to SIGKILL before a restart", 2*time.Second, "2s"),
+		cmdline.Duration(&s.rejoin, "rejoin", "time for a lost container to return", 10*time.Minute, "10m"),
+		cmdline.Duration(&s.restartReset, "restart-reset", "a run this long renews the restarts",
+			10*time.Minute, "10m"),
 	), cmdline.In(cmdline.Log,
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text, logfmt or json", "text", "logfmt", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error",
@@ -150,6 +158,9 @@ func (s *settings) complete(c *cli.Context) error {
 	s.until = launch.ParseUntil(until)
 	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
 		return cmdline.Errorf("--until (%s) is %q: it needs --exec all", cmdline.Twin("until"), until)
+	}
+	if err := s.restartSettings.complete(); err != nil {
+		return err
 	}
 	return s.logLevel.UnmarshalText([]byte(c.String("log-level")))
 }
@@ -195,7 +206,7 @@ func newApp(environ []string, action func(context.Context, settings) error) *cli
 	commands := append([]*cli.Command{
 		launching(environ, &cli.Command{
 			Name: "run", Usage: "wait for all ranks, then run COMMAND; the default command",
-			Description: "Each flag has a variable, such as PAIINIT_LOG_LEVEL. More: docs/commands.md\n\n" +
+			Description: "Each flag has a variable, such as PAIINIT_LOG_LEVEL. More: docs/commands.md\n" +
 				cmdline.RunExamples(),
 		}, func(c *cli.Context, s settings) error { return action(c.Context, s) }),
 		{

@@ -20,7 +20,7 @@ func (c *container) supervisor(a *agreement, environ []string, stop *launch.Stop
 	return launch.Supervise(&launch.Supervisor{
 		Line: c.settings.command, Self: c.job.Alias, Hosts: len(a.roster.Members), Scene: a.scene(),
 		Own: c.agent.Environ, Environ: environ, AllowPartial: c.allowPartial, Log: c.log,
-		Sessions: c.sessions, Asks: c.asks, Processes: c.jobMembers, Connections: launch.ReadConnections,
+		Sessions: c.sessions(), Asks: c.asks(), Processes: c.jobMembers, Connections: launch.ReadConnections,
 		SinceBoot: launch.SinceBoot, Hard: stop.Abort, Gently: stop.Request, Kill: syscall.Kill,
 	})
 }
@@ -49,21 +49,33 @@ func (id *identity) stopRanks(sig syscall.Signal) {
 // jobMembers returns the processes of the job in this container.
 func (id *identity) jobMembers() []launch.Process { return launch.ReadProcesses(id.first) }
 
-// followLaunchers prepares what rank 0 knows of the launchers that its command starts.
-func (c *container) followLaunchers() {
-	c.sessions = launch.NewSessions(launch.Statuses{Lost: statusRetry, Unused: statusUnmendable})
-	c.asks = &launch.Asks{
-		Log: c.log, Bin: c.state.File(statedir.Bin), Ours: launch.RunsSelf,
-		Slots: func(ctx context.Context, r launch.Request) (map[string]int, error) {
-			return c.agreed().slotsAsked(ctx, r)
-		},
-	}
+// launchers is what rank 0 knows of the launchers that its command starts in one generation.
+type launchers struct {
+	sessions *launch.Sessions // by which they reach other hosts
+	asks     *launch.Asks     // the hosts and ranks that they were asked for
 }
+
+// followLaunchers begins anew to follow the launchers that the command starts.
+func (c *container) followLaunchers() {
+	c.followed.Store(&launchers{
+		sessions: launch.NewSessions(launch.Statuses{Lost: statusRetry, Unused: statusUnmendable}),
+		asks: &launch.Asks{
+			Log: c.log, Bin: c.state.File(statedir.Bin), Ours: launch.RunsSelf,
+			Slots: func(ctx context.Context, r launch.Request) (map[string]int, error) {
+				return c.agreed().slotsAsked(ctx, r)
+			},
+		},
+	})
+}
+
+func (c *container) sessions() *launch.Sessions { return c.followed.Load().sessions }
+
+func (c *container) asks() *launch.Asks { return c.followed.Load().asks }
 
 // onFailure notes that a command could not be started on another host, or that the connection to it was lost.
 func (a answers) onFailure(t rsh.Target, command, stage string, err error) {
 	a.c.log.Warn("a remote command failed", "phase", "wait", "peer", t.Name, "stage", stage, "err", err)
-	a.c.sessions.Failed(launch.Failure{
+	a.c.sessions().Failed(launch.Failure{
 		Host: t.Name, Command: command, Stage: stage,
 		Unknown: stage == rsh.StageResolve, Running: stage == rsh.StageSession,
 	})

@@ -36,16 +36,16 @@ func (c *container) tellLauncher(ctx context.Context) {
 	}
 	c.serve.Go(func() {
 		if c.mayComeLater() {
-			if !c.node.Rest(ctx, deferUntilLaunched) {
+			if !c.node().Rest(ctx, deferUntilLaunched) {
 				return
 			}
 			query := func() string { return launch.Identify(ctx, c.settings.command, c.agent.Environ, false) }
 			c.versions.Ask(query)()
 		}
-		found := c.versions.Answer(c.node.Self().ID, nil, c.log) // close cancels the query
+		found := c.versions.Answer(c.node().Self().ID, nil, c.log) // close cancels the query
 		if launch.Known(found) {
 			c.log.Debug("launcher", "phase", "listen", "launcher", found)
-			c.node.SetLaunch(found)
+			c.node().SetLaunch(found)
 		}
 	})
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -104,6 +107,32 @@ func TestStopWorker(t *testing.T) {
 	for _, s := range statuses {
 		assert.Equal(t, statuses[0], s, "exit statuses differ: %v", statuses)
 	}
+}
+
+// TestRestartedWorker: a worker whose container dies is started again by the engine, and the job starts again in the
+// containers, none of which ends.
+func TestRestartedWorker(t *testing.T) {
+	p := newProject(t, jobImage(t), fmt.Sprintf(otherCommand, `[mpirun, -npernode, "1", sh, -c, `+
+		`'[ "$$PAIINIT_GENERATION" = 2 ] || { echo up; sleep 600; }; python3 /examples/allreduce.py']`))
+	p.base = append(p.base, "--file", filepath.Join(root, "examples/compose/restarts.yaml"))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	_, err := p.compose(ctx, "up", "--detach", "--no-build", "--scale", "worker=3")
+	require.NoError(t, err)
+	launcher, worker := p.service(t, "launcher", 1), p.service(t, "worker", 2)
+	p.follow(ctx, t, launcher, "up\n", 4)
+
+	pid, err := docker(ctx, "inspect", "--format", "{{.State.Pid}}", worker)
+	require.NoError(t, err)
+	n, err := strconv.Atoi(strings.TrimSpace(pid))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(n, syscall.SIGKILL)) // the engine does not restart what it has killed itself
+	p.follow(ctx, t, launcher, "the job has ended, status 0", 1)
+	requireStatus(t, p.wait(ctx, t), 0)
+	requireSum(t, p)
+	restarts, err := docker(ctx, "inspect", "--format", "{{.RestartCount}}", launcher, worker)
+	require.NoError(t, err)
+	require.Equal(t, []string{"0", "1"}, strings.Fields(restarts))
 }
 
 // requireStatus fails unless every container has ended with the status.

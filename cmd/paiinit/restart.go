@@ -1,0 +1,322 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/launch"
+	"github.com/paiinit/paiinit/localapi"
+	"github.com/paiinit/paiinit/netif"
+	"github.com/paiinit/paiinit/rendezvous"
+	"github.com/paiinit/paiinit/restart"
+	"github.com/paiinit/paiinit/signals"
+)
+
+// restartSettings say whether a job that has failed starts again in place.
+type restartSettings struct {
+	restarts     string
+	restartOn    string
+	noRestartOn  string
+	rejoin       time.Duration
+	restartGrace time.Duration
+	restartReset time.Duration
+	policy       restart.Policy
+}
+
+// complete sets what the flags do not set by themselves.
+func (s *restartSettings) complete() (err error) {
+	p := restart.Defaults()
+	if p.Restarts, err = restart.ParseRestarts(cmp.Or(s.restarts, "0")); err != nil {
+		return cmdline.Errorf("--restarts (%s): %w", cmdline.Twin("restarts"), err)
+	}
+	if p.NotOn, err = restart.ParseStatuses(s.noRestartOn); err != nil {
+		return cmdline.Errorf("--no-restart-on (%s): %w", cmdline.Twin("no-restart-on"), err)
+	}
+	p.Reset, p.On = s.restartReset, restart.Causes(s.restartOn)
+	s.policy = p
+	return nil
+}
+
+// restarts is what this container knows of the restarts of its job, and has seen of them.
+type restarts struct {
+	restart.Book
+	files [len(sharedDirs)][]fs.DirEntry // before the first launch
+}
+
+// sayRestarting logs that the job starts again.
+func (c *container) sayRestarting() {
+	c.log.Warn("restarting the job", append([]any{"phase", "clear"}, c.restarts.RestartingAttrs()...)...)
+}
+
+// sayResumed logs that the job runs again. gathered is how long the ranks took to agree.
+func (c *container) sayResumed(gathered time.Duration) {
+	if attrs := c.restarts.Begun(c.generation(), gathered, time.Now()); attrs != nil {
+		c.log.Info("the job runs again", append([]any{"phase", "gather"}, attrs...)...)
+	}
+}
+
+// restartVars returns the variables by which the command learns of restarts.
+func (c *container) restartVars() (vars []launch.Var) {
+	oneProcess := c.exec == execAll && !launch.Spawns(c.settings.command)
+	for _, v := range c.restarts.Variables(c.policy, c.generation(), oneProcess) {
+		vars = append(vars, launch.Var{Name: v.Name, Value: v.Value})
+	}
+	return vars
+}
+
+// restarts lists the restarts for paiinit status.
+func (a answers) restarts() (list []localapi.Restart) {
+	for _, r := range a.c.restarts.Restarts() {
+		list = append(list, localapi.Restart(r))
+	}
+	return list
+}
+
+// ending is how a generation ended, on rank 0.
+type ending struct {
+	rendezvous.Outcome
+	own  bool // Status is paiinit's own verdict
+	kind restart.Kind
+	rank int // of the first cause; restart.NoRank = not known
+	name string
+}
+
+// conclude ends the job on all ranks, or only the generation: then it returns rendezvous.ErrNext.
+func (c *container) conclude(ctx context.Context, e ending) (int, error) {
+	o := e.Outcome
+	if d := c.restarts.Ended(c.policy, restart.End{
+		Generation: c.generation(), Status: e.Status, Rank: e.rank, Name: e.name, Cause: e.Reason, Kind: e.kind,
+		Stopped: e.Stopped, Own: e.own,
+	}, time.Now()); d.Again {
+		c.sayRestarting()
+		failed := c.clearAll(ctx, d.Delay)
+		if failed == nil {
+			c.node().Next()
+			return 0, rendezvous.ErrNext
+		}
+		o = *failed
+	}
+	o.Reason = c.restarts.Final(o.Status, o.Reason)
+	return c.finish(ctx, o, 0)
+}
+
+// clearAll ends the processes of this generation on all ranks, and waits for the delay. It returns how the job ends
+// instead if it is told to stop, or if a rank is lost or cannot end its processes.
+func (c *container) clearAll(ctx context.Context, delay time.Duration) *rendezvous.Outcome {
+	ctx, end := c.signals.Context(ctx, func(sig os.Signal) error {
+		return &stoppedError{signal: signals.Terminating(sig), name: c.display()}
+	})
+	defer end()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel(nil)
+	work.Go(func() { cancel(c.interruption(ctx)) })
+
+	begin := time.Now()
+	due := time.After(delay)
+	limited, late := context.WithTimeout(ctx, c.restartGrace+clearTimeout)
+	defer late()
+	own := make(chan error, 1)
+	work.Go(func() {
+		_, err := c.clear(limited, c.restartGrace)
+		own <- err
+	})
+	_, err := c.node().Clear(limited, c.restarts.Tell(c.policy, c.restartGrace, c.rejoin))
+	if err = errors.Join(err, <-own); err == nil {
+		c.restarts.Cleared(time.Since(begin))
+		select {
+		case <-due:
+			return nil
+		case <-ctx.Done():
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	o := c.failure(err)
+	if !o.Stopped {
+		o.Status = statusRetry
+	}
+	o.Next = c.nextAfter(o, nil)
+	return &o
+}
+
+// clearTimeout is how long after --restart-grace all ranks may take to end their processes: 10 s to prove it, and 25 s
+// until a rank that is lost cannot run its command any more.
+const clearTimeout = 35 * time.Second
+
+// lostError says that a rank was lost, or could not end its processes, between two generations.
+type lostError struct{ reason string }
+
+func (e *lostError) Error() string { return e.reason }
+
+// interruption waits for what ends the job between two generations.
+func (c *container) interruption(ctx context.Context) error {
+	select {
+	case s := <-c.node().Stops():
+		if s.Signal > 0 {
+			return &stoppedError{signal: s.Signal, name: s.Name}
+		}
+		return &lostError{s.Reason}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// clearOnOrder ends the processes of this generation when rank 0 orders it.
+func (c *container) clearOnOrder(ctx context.Context) {
+	var text []byte
+	select {
+	case <-ctx.Done():
+		return
+	case text = <-c.node().Clears():
+	}
+	var done launch.Cleared
+	err := c.restarts.Hear(text)
+	if err == nil {
+		c.sayRestarting()
+		order, _ := c.restarts.Told()
+		done, err = c.clear(ctx, order.Grace)
+	}
+	if err != nil {
+		if ctx.Err() == nil { // rank 0 ends the job
+			c.node().RequestStop(0, c.display()+": "+err.Error())
+		}
+		return
+	}
+	c.restarts.Cleared(done.Took)
+	c.node().Cleared(done.Ended, done.Took)
+}
+
+// clear ends every process of this generation in this container.
+func (c *container) clear(ctx context.Context, grace time.Duration) (launch.Cleared, error) {
+	done, err := launch.Clear(ctx, launch.Clearing{
+		First: c.first, Deadline: time.Now().Add(grace),
+		Spared: func() []int {
+			if c.server != nil {
+				c.server.AwaitStarts() // a session that is starting is not noted yet
+			}
+			return c.people.Leaders()
+		},
+	})
+	if err != nil {
+		return done, err
+	}
+	c.log.Debug("no process of the last generation is left", "phase", "clear", "ended", done.Ended,
+		"killed", done.Killed, "elapsed", done.Took)
+	c.sayLeftFiles()
+	return done, nil
+}
+
+// sharedDirs are where files outlive the processes that made them, and take memory or disturb the next launch.
+var sharedDirs = [...]string{"/dev/shm", "/tmp"}
+
+// listFiles notes which files were there before the first launch.
+func (r *restarts) listFiles() {
+	for i, dir := range sharedDirs {
+		r.files[i], _ = os.ReadDir(dir) // what cannot be read is not listed later either
+	}
+}
+
+// sayLeftFiles logs what the job has left in shared directories. A file system that hangs delays nothing.
+func (c *container) sayLeftFiles() {
+	if c.policy.Restarts == 0 { // only rank 0 knew that the job may start again
+		return
+	}
+	listed := make(chan []any, 1)
+	go func() {
+		var names []string
+		total := int64(0)
+		for i, dir := range sharedDirs {
+			for _, f := range launch.LeftFiles(os.DirFS(dir), c.restarts.files[i]) {
+				names = append(names, dir+"/"+f.Name)
+				total += f.Size
+			}
+		}
+		listed <- []any{"phase", "clear", "files", strings.Join(names[:min(len(names), mostFiles)], " "),
+			"count", len(names), "bytes", total}
+	}()
+	select {
+	case found := <-listed:
+		if count := found[5]; count != 0 {
+			c.log.Info("files of the last generation are left", found...)
+		}
+	case <-time.After(listTimeout):
+	}
+}
+
+const (
+	mostFiles   = 8 // that the log names
+	listTimeout = 100 * time.Millisecond
+)
+
+// nextGeneration begins the next generation over the same port, SSH server and connections.
+func (c *container) nextGeneration() error {
+	last := c.node()
+	cfg := last.Following()
+	order, text := c.restarts.Told()
+	cfg.Timeout, cfg.Text = order.Rejoin, text
+	c.reservedPort.Release()
+	var err error
+	if c.reservedPort, err = netif.HoldPort(mathrand.IntN); err != nil {
+		c.log.Warn("no port could be reserved for the command", "phase", "clear", "err", err)
+	}
+	cfg.Self.Task = c.reservedPort.Number()
+	c.followLaunchers()
+	next, err := rendezvous.Start(cfg)
+	if err != nil {
+		return err
+	}
+	c.current.Store(next)
+	last.Succeed(next)
+	c.serve.Go(func() {
+		if err := last.Close(); err != nil {
+			c.log.Debug("leaving the last generation", "err", err)
+		}
+	})
+	return nil
+}
+
+// restGrace is the time from SIGTERM to SIGKILL for what a command leaves behind that has ended by itself.
+func (s *settings) restGrace() time.Duration {
+	if s.policy.Restarts == 0 {
+		return s.grace
+	}
+	if d := min(s.grace, s.restartGrace); d > 0 {
+		return d
+	}
+	return -1 // of launch.Command.RestGrace
+}
+
+// generation counts the launches of the job, from 1 on.
+func (o *opened) generation() int {
+	if n := o.node(); n != nil {
+		return int(n.Generation())
+	}
+	return 1
+}
+
+// awaitEnd waits until the job has ended, in whatever generation.
+func (o *opened) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
+	for n := o.node(); ; {
+		outcome, err := n.Wait(ctx)
+		if !errors.Is(err, rendezvous.ErrNext) {
+			return outcome, err
+		}
+		next := n.Successor(ctx)
+		if next == nil {
+			return outcome, fmt.Errorf("waiting for the next generation: %w", cmp.Or(context.Cause(ctx), err))
+		}
+		n = next
+	}
+}
