@@ -38,7 +38,7 @@ type container struct {
 	followed  atomic.Pointer[launchers]
 	versions  launch.Versions // of the launchers of all ranks
 	signals   *signals.Switch
-	oomKills  func() int // of this container since it was identified
+	oomKills  func() int // of this container in this generation
 	restarts  restarts
 	stopped   atomic.Pointer[stoppedError] // by this container's first signal
 	devices   *rdma.Search

@@ -272,6 +272,8 @@ func (c *container) nextGeneration() error {
 		c.log.Warn("no port could be reserved for the command", "phase", "clear", "err", err)
 	}
 	cfg.Self.Task = c.reservedPort.Number()
+	c.oomKills = launch.OOMKills(os.DirFS("/")) // those of the last generation have been reported
+	cfg.Kills = c.oomKills
 	c.followLaunchers()
 	next, err := rendezvous.Start(cfg)
 	if err != nil {
