@@ -755,7 +755,7 @@ func behind(t *testing.T, d driver) {
 	}
 	c := start(t, d, p)
 	require.Equal(t, 0, c.wait())
-	const message = "status 4\nleft 0\npaiinit: JOB FAILED, status 4, after [0-9.]+s\n" +
+	const message = "status 4\nleft 0\npaiinit: JOB FAILED, status 4, after [0-9.]+ m?s\n" +
 		"  rank 0's command /bin/sh ended with status 4\n  last lines of its stderr:\n    last words\n"
 	assert.Regexp(t, "^"+message+"(  next: .*\n)?$", c.stdout.String())
 	assert.NotContains(t, c.stderr.String(), "subreaper")
