@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
@@ -287,6 +288,34 @@ func TestAFrozenRankIsNotFenced(t *testing.T) {
 	})
 }
 
+func TestFence(t *testing.T) {
+	const ago = 5 * time.Second
+	m := Member{Record: Record{Addr: addrOf(1)}}
+	at := func(a netip.AddrPort, err error) error { return fmt.Errorf("%v: %w", a, err) }
+	for name, tt := range map[string]struct {
+		lost   *target
+		lostIn time.Duration // after the order
+		want   time.Duration
+	}{
+		"silent":                 {&target{err: at(m.Addr, syscall.ETIMEDOUT)}, -ago, fenceTime},
+		"lost after the order":   {&target{err: at(m.Addr, syscall.ETIMEDOUT)}, ago, fenceTime + ago},
+		"refuses":                {&target{err: at(m.Addr, syscall.ECONNREFUSED)}, 0, 0},
+		"somebody else is there": {&target{err: at(m.Addr, ErrOtherContainer)}, 0, 0},
+		"its new address":        {&target{err: at(addrOf(9), syscall.ECONNREFUSED)}, 0, fenceTime},
+		"started again there":    {&target{successor: &Record{Addr: m.Addr}, err: errEnded}, 0, 0},
+		"started again":          {&target{successor: &Record{Addr: addrOf(9)}, err: errEnded}, 0, fenceTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := coordinator{n: &Node{}}
+				c.n.clearing.since = time.Now()
+				tt.lost.since = time.Now().Add(tt.lostIn)
+				require.Equal(t, tt.want, c.fence(tt.lost, m))
+			})
+		})
+	}
+}
+
 // TestStopWhileClearing: a rank that is asked to end while it clears ends the job, as at any other time.
 func TestStopWhileClearing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -393,8 +422,10 @@ func TestLookAtARankThatGoesOn(t *testing.T) {
 		<-n.Clears()
 		looks(n, 0, false)
 		looks(n, 2, true)
+		n.ask(func() { require.Zero(t, n.asksFor()) })
 		n.Cleared(0, 0)
 		l.want(cleared)
+		n.ask(func() { require.Equal(t, uint64(2), n.asksFor(), "it waits for the next generation") })
 		l.w.send(message{Type: next})
 		_, err := n.Wait(t.Context())
 		require.ErrorIs(t, err, ErrNext)
