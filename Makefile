@@ -6,11 +6,13 @@ N        ?= 4
 SEEDS    ?= 100000
 RUNS     ?= 200
 HOSTS    ?= 64
+RESTARTS ?= 1000
 T        ?= 60s
+SOAK     ?= 1h
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 # urfave_cli_no_docs leaves out the library's writers of documents: 260 kB, and 0.3 ms of each start.
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags "-s -w -X main.version=$(VERSION)"
-MAXBYTES := 15000000
+MAXBYTES := 16200000
 
 GOLANGCI         := v2.15.0
 GOLANGCI_COMMAND := .cache/golangci-lint-$(GOLANGCI)/golangci-lint
@@ -20,7 +22,7 @@ VULNERABILITIES   := https://vuln.go.dev
 
 # What the tests and the demonstration run, by Debian's names. The compose tool is added where a Docker engine lacks it.
 PACKAGES := gcc libc6-dev binutils busybox-static ca-certificates iproute2 nftables \
-            openmpi-bin python3 python3-mpi4py mpich openssh-client debootstrap tini dumb-init \
+            openmpi-bin python3 python3-mpi4py python3-distributed mpich openssh-client debootstrap tini dumb-init \
             slurmctld slurmd slurm-client munge \
             rsync dropbear-bin putty-tools python3-paramiko curl git ansible-core ssh-audit openssh-server pdsh \
             qemu-system-x86 ibverbs-utils ibverbs-providers
@@ -61,10 +63,19 @@ test: deps build cross ## all tests that this machine can run; says what was ski
 	go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 
 .PHONY: soak
-soak: deps ## SEEDS=100000 schedules of faults in simulated time, RUNS=200 real jobs of HOSTS=64 hosts with faults; sshd: 1 GB each way, 100,000 commands
+soak: deps ## SEEDS=100000 schedules of faults in simulated time, RUNS=200 real jobs of HOSTS=64 hosts with faults, RESTARTS=1000 restarts of one job; sshd: 1 GB each way, 100,000 commands
 	PAIINIT_TEST_SEEDS=$(SEEDS) go test -count=1 -timeout 0 -v -run '^TestFaults$$' ./rendezvous
 	go test -count=1 -timeout 0 -v -run '^TestFaults$$' ./integration -faults $(RUNS) -fault-hosts $(HOSTS)
+	go test -count=1 -timeout 0 -v -run '^TestManyRestarts$$' ./integration -restarts $(RESTARTS)
 	go test -count=1 -timeout 30m -v -run 'Bulk|ShortCommands' ./integration/sshclients -args -bytes 1000000000 -commands 100000
+
+.PHONY: faults
+faults: deps build ## the matrix of faults (CELLS=PATTERN: some of its rows) in real jobs of three hosts, into docs/reliability.md
+	go run ./integration/faults -bin bin/paiinit -o docs/reliability.md '$(CELLS)'
+
+.PHONY: soak-docker
+soak-docker: deps ## SOAK=1h of jobs of Open MPI 4 and 5, MPICH and torchrun on the Docker engine, with random faults; SEED=N for the first
+	PAIINIT_TEST_REQUIRE=1 go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./integration/docker -soak $(SOAK) $(if $(SEED),-soak-seed $(SEED))
 
 .PHONY: fuzz
 fuzz: ## T=60s of made-up input for each parser of foreign bytes
@@ -112,11 +123,13 @@ $(KUBERNETES): $(wildcard integration/kubernetes/cluster/*.sh integration/kubern
 bench: deps build ## measure beside what others use, into docs/benchmarks.md, and run the Go benchmarks
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rendezvous
-	go run ./integration/bench -n 5 -bin bin/paiinit -o docs/benchmarks.md burst
+	go run ./integration/bench -n 3 -bin bin/paiinit -o docs/benchmarks.md scale
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md fabric
+	go run ./integration/bench -n 11 -bin bin/paiinit -o docs/benchmarks.md restarts
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md launchers
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md sshd
+	go run ./integration/bench -o docs/benchmarks.md plots
 	go test -run '^$$' -bench . -benchmem ./jobkey ./rdma ./rsh ./sshd
 
 .PHONY: compare
@@ -130,8 +143,9 @@ demo: build ## N=4 hosts on this machine: one mpirun, one sum, one exit status; 
 	@$(if $(FAIL),,echo; echo "make demo FAIL=1 shows a job that loses a host.")
 
 .PHONY: lint
-lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go vet, golangci-lint, govulncheck
+lint: $(GOLANGCI_COMMAND) $(VULNCHECK_COMMAND) ## gofmt, go mod verify, go vet, golangci-lint, govulncheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted" >&2; exit 1; fi
+	go mod verify
 	go vet ./...
 	$(GOLANGCI_COMMAND) run ./...
 	@if timeout 10 bash -c 'exec 3<>/dev/tcp/$(notdir $(VULNERABILITIES))/443' 2>/dev/null; then $(VULNCHECK_COMMAND) -db $(VULNERABILITIES) ./...; \

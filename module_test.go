@@ -3,8 +3,11 @@ package paiinit_test
 import (
 	"io/fs"
 	"os"
+	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -38,5 +41,48 @@ func TestModuleCanBeInstalled(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDependencies: docs/architecture.md names each module of the binary, and no other.
+func TestDependencies(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}",
+		"./cmd/paiinit")
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var linked []string
+	for m := range strings.FieldsSeq(string(out)) {
+		if m != module {
+			linked = append(linked, m)
+		}
+	}
+	slices.Sort(linked)
+	page, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "\n## Dependencies\n")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	var named []string
+	for row := range strings.Lines(section) {
+		cells := strings.Split(row, "|")
+		if len(cells) < 3 || !strings.Contains(cells[1], "/") {
+			continue
+		}
+		org := ""
+		for name := range strings.SplitSeq(strings.TrimSpace(cells[1]), ", ") {
+			if !strings.Contains(name, ".") { // of the same organisation as the one before
+				name = org + name
+			}
+			org = path.Dir(strings.TrimSuffix(name, "/v2")) + "/"
+			named = append(named, name)
+		}
+	}
+	slices.Sort(named)
+	if !slices.Equal(named, slices.Compact(linked)) {
+		t.Errorf("docs/architecture.md has the modules\n%q\nand the binary\n%q", named, slices.Compact(linked))
 	}
 }

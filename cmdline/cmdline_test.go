@@ -162,6 +162,9 @@ func TestHelp(t *testing.T) {
 	var v values
 	flags := append(In(Who, v.flags()[:2]...), In(Log, v.flags()[2:]...)...)
 	flags = append(flags, &cli.BoolFlag{Name: "secret", Hidden: true}, &cli.BoolFlag{Name: "plain", Usage: "no group"})
+	var ready, first string
+	flags = append(flags, In(Leader, Text(&ready, "ready", "CHECK", "never shown", ""),
+		Text(&first, "first", "COMMAND", "never shown", ""))...)
 	app := &cli.App{Commands: []*cli.Command{
 		{
 			Name: "run", Usage: strings.Repeat("a long text ", 7) + "ends", UsageText: "paiinit run [FLAGS]",
@@ -173,7 +176,6 @@ func TestHelp(t *testing.T) {
 	setHelp(app)
 	require.Equal(t, `paiinit run: a long text a long text a long text a long text a long text a long
              text a long text ends
-
 Usage: paiinit run [FLAGS]
 
 Flags:
@@ -181,6 +183,8 @@ Flags:
 Who:
   --name NAME  a name (default none)
   --mode MODE  a mode (default auto)
+Leader (docs/leader.md):
+  --ready CHECK --first COMMAND
 Log:
   --so-loud    be loud
   --wait TIME  how long to wait (default 1m)
@@ -198,8 +202,10 @@ Commands:
 Flags of run:
   What      `+`
   Who       --name NAME --mode MODE
+  Leader    --ready CHECK --first COMMAND
   Network   `+`
   End       `+`
+  Restart   `+`
   Log       --so-loud --wait TIME
 `)
 }

@@ -10,14 +10,31 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// The groups of the flags of run, in the order of the help.
+// The groups of the flags of run.
 const (
 	What    = "What"
 	Who     = "Who"
+	Leader  = "Leader"
 	Network = "Network"
 	End     = "End"
+	Restart = "Restart"
 	Log     = "Log"
 )
+
+// Groups returns the groups of the flags of run in the order of the help.
+func Groups() []string { return []string{What, Who, Leader, Network, End, Restart, Log} }
+
+// pageOf returns the page that describes the flags of a group that few jobs need: the help lists only their names. ""
+// = the help describes each of them.
+func pageOf(group string) string {
+	switch group {
+	case Leader:
+		return "docs/leader.md"
+	case Restart:
+		return "docs/restarts.md"
+	}
+	return ""
+}
 
 // Bare is the answer to a call without a word, where nothing tells about a job.
 const Bare = `paiinit starts a distributed job: it waits until all containers are present,
@@ -121,17 +138,27 @@ func ShowHelp(c *cli.Context, _ string) {
 func help(c *cli.Command) string {
 	var p page
 	p.entry("paiinit "+c.Name+": ", c.Usage)
-	p.add("\nUsage: %s\n", c.UsageText)
+	p.add("Usage: %s\n", c.UsageText)
 	group, width := "Flags", 0
 	var shown []cli.Flag
-	for _, g := range []string{"", What, Who, Network, End, Log} {
+	for _, g := range append([]string{""}, Groups()...) {
 		for _, f := range c.Flags {
 			if name, _, visible := columnsOf(f); visible && groupOf(f) == g {
-				shown, width = append(shown, f), max(width, len(name))
+				if shown = append(shown, f); pageOf(g) == "" {
+					width = max(width, len(name))
+				}
 			}
 		}
 	}
 	for i, f := range shown {
+		if where := pageOf(groupOf(f)); where != "" {
+			if g := groupOf(f); g != group {
+				group = g
+				p.add("%s (%s):\n", g, where)
+				p.entry("  ", namesOf(c)[g])
+			}
+			continue
+		}
 		if g := cmp.Or(groupOf(f), group); i == 0 || g != group {
 			group = g
 			p.add("%s%s:\n", strings.Repeat("\n", max(0, 1-i)), group)
@@ -147,15 +174,22 @@ func help(c *cli.Command) string {
 
 // groups adds the names of the flags of each group.
 func (p *page) groups(c *cli.Command) {
-	names := make(map[string][]string)
+	names := namesOf(c)
+	for _, group := range Groups() {
+		p.entry(fmt.Sprintf("  %-8s  ", group), names[group])
+	}
+}
+
+// namesOf returns the names of a command's flags by group, with their values.
+func namesOf(c *cli.Command) map[string]string {
+	names := make(map[string]string)
 	for _, f := range c.Flags {
 		if name, _, visible := columnsOf(f); visible {
-			names[groupOf(f)] = append(names[groupOf(f)], strings.ReplaceAll(name, " ", "\u00a0"))
+			g := groupOf(f)
+			names[g] = strings.TrimSpace(names[g] + " " + strings.ReplaceAll(name, " ", "\u00a0"))
 		}
 	}
-	for _, group := range []string{What, Who, Network, End, Log} {
-		p.entry(fmt.Sprintf("  %-8s  ", group), strings.Join(names[group], " "))
-	}
+	return names
 }
 
 // page is a help text.

@@ -18,10 +18,11 @@ _paiinit_words() {
 # Completes the value of the flag $1 from $2.
 _paiinit_value() {
 	case $1 in
-	--exec) _paiinit_choose "rank0 all" "$2" ;;
+	--exec) _paiinit_choose "rank0 all leader" "$2" ;;
 	--check) _paiinit_choose "warn require off" "$2" ;;
 	--preflight) mapfile -t COMPREPLY < <(compgen -c -- "$2") ;;
 	--ssh) _paiinit_choose "own image" "$2" ;;
+	--first) mapfile -t COMPREPLY < <(compgen -c -- "$2") ;;
 	--secret-file) _paiinit_files -f "$2" ;;
 	--authorized-keys) _paiinit_files -f "$2" ;;
 	--people) _paiinit_choose "job local" "$2" ;;
@@ -29,6 +30,7 @@ _paiinit_value() {
 	--rdma) _paiinit_choose "auto require off" "$2" ;;
 	--signal) _paiinit_choose "leader group" "$2" ;;
 	--restart-on) _paiinit_choose "any lost" "$2" ;;
+	--progress-file) _paiinit_files -f "$2" ;;
 	--log-format) _paiinit_choose "text logfmt json" "$2" ;;
 	--log-level) _paiinit_choose "info debug warn error" "$2" ;;
 	--report) _paiinit_files -d "$2" ;;
@@ -80,7 +82,7 @@ _paiinit() {
 		-*)
 			flag=${word#-} flag=--${flag#-}
 			case $flag in
-			--role | --index | --rank | --size | --peers | --slots | --job | --attempt | --system | --port | --exec | --timeout | --check | --preflight | --ssh | --secret-file | --authorized-keys | --people | --network-hints | --rdma | --grace | --signal | --until | --restarts | --restart-on | --no-restart-on | --restart-grace | --rejoin | --restart-reset | --log-format | --log-level | --report | --state-dir | --ranks | --root | --html | --format)
+			--role | --index | --rank | --size | --peers | --slots | --job | --attempt | --system | --port | --exec | --timeout | --check | --preflight | --ssh | --leader-args | --worker-args | --ready | --first | --secret-file | --authorized-keys | --people | --network-hints | --rdma | --grace | --signal | --until | --restarts | --restart-on | --no-restart-on | --restart-grace | --hang | --rejoin | --spares | --restart-reset | --progress-file | --log-format | --log-level | --report | --state-dir | --ranks | --root | --html | --format)
 				if ((++i == last)); then
 					_paiinit_value "$flag" "$cur"
 					return
@@ -107,15 +109,15 @@ _paiinit() {
 		return
 	elif ((start == 0)) && [[ $cur == -* ]]; then
 		case $command in
-		run) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --rejoin --restart-reset --log-format --log-level --report --state-dir --help" "$cur" ;;
+		run) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --template --leader-args --worker-args --ready --first --secret-file --insecure --http --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --hang --rejoin --spares --restart-reset --progress-file --log-format --log-level --report --state-dir --help" "$cur" ;;
 		rsh) _paiinit_choose "--secret-file --help" "$cur" ;;
 		each) _paiinit_choose "--ranks --help" "$cur" ;;
 		env) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --json --export --help" "$cur" ;;
-		check) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --secret-file --insecure --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --rejoin --restart-reset --log-format --log-level --report --state-dir --json --help" "$cur" ;;
+		check) _paiinit_choose "--role --index --rank --size --peers --slots --job --attempt --system --port --exec --timeout --require-same-launcher --check --preflight --ssh --template --leader-args --worker-args --ready --first --secret-file --insecure --http --authorized-keys --people --network-hints --rdma --grace --signal --until --allow-partial --restarts --restart-on --no-restart-on --restart-grace --hang --rejoin --spares --restart-reset --progress-file --log-format --log-level --report --state-dir --json --help" "$cur" ;;
 		rdma) _paiinit_choose "--json --all --root --help" "$cur" ;;
 		install) _paiinit_choose "--help" "$cur" ;;
 		version) _paiinit_choose "--help" "$cur" ;;
-		status) _paiinit_choose "--json --drift --watch --all --timeline --html --state-dir --help" "$cur" ;;
+		status) _paiinit_choose "--json --drift --watch --all --timeline --html --ready --live --state-dir --help" "$cur" ;;
 		wait) _paiinit_choose "--timeout --state-dir --help" "$cur" ;;
 		barrier) _paiinit_choose "--timeout --state-dir --help" "$cur" ;;
 		hosts) _paiinit_choose "--state-dir --help" "$cur" ;;

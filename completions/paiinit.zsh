@@ -18,14 +18,20 @@ _paiinit_run() {
 		'--attempt=[ID of this attempt, the same in all its containers]:ID: ' \
 		'--system=[name of the scheduler, if the detected one is wrong]:NAME: ' \
 		'--port=[port, TCP and UDP]:NUMBER: ' \
-		'--exec=[who runs COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
+		'--exec=[who runs COMMAND\: rank0, all, leader]:RANKS:(rank0 all leader)' \
 		'--timeout=[wait for all ranks, 0 = forever]:TIME: ' \
 		'--require-same-launcher[refuse ranks with different versions of mpirun]' \
 		'--check=[differences\: warn, require or off]:MODE:(warn require off)' \
 		'--preflight=[shell command that must succeed on all ranks]:COMMAND:_command_names -e' \
 		'--ssh=[first ssh in PATH\: own or image]:WHICH:(own image)' \
+		'--template[replace words such as {rank} in arguments]' \
+		'--leader-args=[more arguments of COMMAND on rank 0]:ARGS: ' \
+		'--worker-args=[more arguments of COMMAND on other ranks]:ARGS: ' \
+		'--ready=[start others after tcp\:, http\: or file\: of rank 0]:CHECK: ' \
+		'--first=[shell command on rank 0 before the others]:COMMAND:_command_names -e' \
 		'--secret-file=[file with the job'\''s secret (or PAIINIT_SECRET)]:FILE:_files' \
 		'--insecure[no secret\: every host that reaches the port can join]' \
+		'--http[the port also answers /livez, /readyz and /metrics]' \
 		'--authorized-keys=[keys of people who may log in from outside]:FILE:_files' \
 		'--people=[where they may run\: job or local]:WHERE:(job local)' \
 		'--network-hints=[set launchers'\'' network\: auto or off]:MODE:(auto off)' \
@@ -38,8 +44,11 @@ _paiinit_run() {
 		'--restart-on=[restart on any failure or on lost]:CAUSES:(any lost)' \
 		'--no-restart-on=[no restart after these, such as 2,93]:STATUSES: ' \
 		'--restart-grace=[SIGTERM to SIGKILL before a restart]:TIME: ' \
+		'--hang=[fail after so long without progress]:TIME: ' \
 		'--rejoin=[time for a lost container to return]:TIME: ' \
+		'--spares=[last containers, which replace lost ones]:NUMBER: ' \
 		'--restart-reset=[a run this long renews the restarts]:TIME: ' \
+		'--progress-file=[file whose change is progress, too]:FILE:_files' \
 		'--log-format=[text, logfmt or json]:FORMAT:(text logfmt json)' \
 		'--log-level=[info, debug, warn or error]:LEVEL:(info debug warn error)' \
 		'--report=[where rank 0 leaves a report at the end]:DIR:_directories' \
@@ -94,14 +103,20 @@ _paiinit_check() {
 		'--attempt=[ID of this attempt, the same in all its containers]:ID: ' \
 		'--system=[name of the scheduler, if the detected one is wrong]:NAME: ' \
 		'--port=[port, TCP and UDP]:NUMBER: ' \
-		'--exec=[who runs COMMAND\: rank0 or all]:RANKS:(rank0 all)' \
+		'--exec=[who runs COMMAND\: rank0, all, leader]:RANKS:(rank0 all leader)' \
 		'--timeout=[wait for all ranks, 0 = forever]:TIME: ' \
 		'--require-same-launcher[refuse ranks with different versions of mpirun]' \
 		'--check=[differences\: warn, require or off]:MODE:(warn require off)' \
 		'--preflight=[shell command that must succeed on all ranks]:COMMAND:_command_names -e' \
 		'--ssh=[first ssh in PATH\: own or image]:WHICH:(own image)' \
+		'--template[replace words such as {rank} in arguments]' \
+		'--leader-args=[more arguments of COMMAND on rank 0]:ARGS: ' \
+		'--worker-args=[more arguments of COMMAND on other ranks]:ARGS: ' \
+		'--ready=[start others after tcp\:, http\: or file\: of rank 0]:CHECK: ' \
+		'--first=[shell command on rank 0 before the others]:COMMAND:_command_names -e' \
 		'--secret-file=[file with the job'\''s secret (or PAIINIT_SECRET)]:FILE:_files' \
 		'--insecure[no secret\: every host that reaches the port can join]' \
+		'--http[the port also answers /livez, /readyz and /metrics]' \
 		'--authorized-keys=[keys of people who may log in from outside]:FILE:_files' \
 		'--people=[where they may run\: job or local]:WHERE:(job local)' \
 		'--network-hints=[set launchers'\'' network\: auto or off]:MODE:(auto off)' \
@@ -114,8 +129,11 @@ _paiinit_check() {
 		'--restart-on=[restart on any failure or on lost]:CAUSES:(any lost)' \
 		'--no-restart-on=[no restart after these, such as 2,93]:STATUSES: ' \
 		'--restart-grace=[SIGTERM to SIGKILL before a restart]:TIME: ' \
+		'--hang=[fail after so long without progress]:TIME: ' \
 		'--rejoin=[time for a lost container to return]:TIME: ' \
+		'--spares=[last containers, which replace lost ones]:NUMBER: ' \
 		'--restart-reset=[a run this long renews the restarts]:TIME: ' \
+		'--progress-file=[file whose change is progress, too]:FILE:_files' \
 		'--log-format=[text, logfmt or json]:FORMAT:(text logfmt json)' \
 		'--log-level=[info, debug, warn or error]:LEVEL:(info debug warn error)' \
 		'--report=[where rank 0 leaves a report at the end]:DIR:_directories' \
@@ -153,6 +171,8 @@ _paiinit_status() {
 		'--all[also print one row for each rank]' \
 		'--timeline=-[print what each rank did, and when; \[=trace\]\: JSON for ui.perfetto.dev]::value:(text trace)' \
 		'--html=[write a page about ranks and timeline to FILE]:FILE:_files' \
+		'--ready[exit with 0 if all ranks run their command, else 1, and say why]' \
+		'--live[exit with 0 if paiinit answers, else 1]' \
 		'--state-dir=[state directory of the paiinit to ask (or PAIINIT_STATE_DIR)]:DIR:_directories' \
 		'--help[show this help]'
 }

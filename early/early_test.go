@@ -120,6 +120,9 @@ func TestUsual(t *testing.T) {
 // stdin makes sure that the standard input of the test is not a terminal.
 func stdin(t *testing.T) {
 	if IsTerminal(0) {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal("stdin is a terminal")
+		}
 		t.Skip("stdin is a terminal")
 	}
 }

@@ -3,13 +3,16 @@ package integration
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,10 +26,10 @@ import (
 )
 
 const (
-	path      = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	secret    = "correct horse battery staple"
-	allreduce = "examples/allreduce.py"
-	patience  = 3 * time.Minute // timeout of one wait, long enough on a busy machine
+	path        = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	secret      = "correct horse battery staple"
+	allreduce   = "examples/allreduce.py"
+	waitTimeout = 3 * time.Minute // timeout of one wait, long enough on a busy machine
 )
 
 // paiinit is the binary under test; root is the repository, in which jobs start.
@@ -35,7 +38,11 @@ var paiinit, root string
 func TestMain(m *testing.M) {
 	lab.Main()
 	testsignals.Default()
-	dir, err := os.MkdirTemp("", "paiinit-integration-")
+	err := waitTogether()
+	dir := ""
+	if err == nil {
+		dir, err = os.MkdirTemp("", "paiinit-integration-")
+	}
 	if err == nil {
 		err = build(dir)
 	}
@@ -47,6 +54,17 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(dir)
 		os.Exit(status)
 	}))
+}
+
+// waitTogether runs twice as many tests at the same time as there are processors: most of them wait for time limits.
+func waitTogether() error {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 }
 
 // build builds the binary as released: static and without the race detector.
@@ -210,7 +228,7 @@ func startAll(t *testing.T, hosts []host, command ...string) []*lab.Container {
 // statuses waits until every container has ended.
 func statuses(t *testing.T, containers []*lab.Container) []int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	var all []int
 	for _, c := range containers {
@@ -223,7 +241,7 @@ func statuses(t *testing.T, containers []*lab.Container) []int {
 
 func waitLine(t *testing.T, c *lab.Container, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	_, err := c.WaitLine(ctx, text)
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 // TestStartDirectoryIsFree: paiinit leaves the directory in which it was started: once a rank's processes have left it
 // too, users can unmount it while the job runs, on ranks that run a command and on ranks that wait.
 func TestStartDirectoryIsFree(t *testing.T) {
+	t.Parallel()
 	// The agent leaves the directory only when it starts the command, so try several times.
 	const free = "cd /; for i in $(seq 500); do umount /tmp/start 2>/dev/null && echo free && break; sleep 0.02; done"
 	for name, tt := range map[string]struct {

@@ -89,12 +89,14 @@ func TestNoDriftRefused(t *testing.T) {
 
 // TestNoDrift: equal ranks say nothing, and with --check off nothing is compared.
 func TestNoDrift(t *testing.T) {
+	t.Parallel()
 	for name, hosts := range map[string]func(*testing.T) []host{
 		"equal": func(t *testing.T) []host { return peersHosts(t, newLab(t), 3) },
 		"off":   func(t *testing.T) []host { return driftingHosts(t, "--check", "off") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			containers := startAll(t, hosts(t), "sh", "-c", "sleep 2; /run/bin/paiinit status --drift")
+			containers := startAll(t, hosts(t), "sh", "-c", "until /run/bin/paiinit status --drift >/run/drift; "+
+				"! grep -q 'nothing is known' /run/drift; do sleep 0.1; done; cat /run/drift")
 			require.Equal(t, same(3, 0), statuses(t, containers))
 			require.NotContains(t, stderr(containers[0]), "facts differ")
 			require.Equal(t, map[string]string{
@@ -106,13 +108,17 @@ func TestNoDrift(t *testing.T) {
 
 // TestPreflight: the job is launched once the preflights of all ranks have passed, and not if one has failed.
 func TestPreflight(t *testing.T) {
-	start := func(t *testing.T, preflight string, exec ...string) []*lab.Container {
+	t.Parallel()
+	with := func(t *testing.T, preflight string, flags ...string) []host {
 		hosts := peersHosts(t, newLab(t), 3)
 		for i := range hosts {
 			hosts[i].flags = append(hosts[i].flags, "--preflight", preflight)
-			hosts[i].flags = append(hosts[i].flags, exec...)
+			hosts[i].flags = append(hosts[i].flags, flags...)
 		}
-		return startAll(t, hosts, "echo", "launched")
+		return hosts
+	}
+	start := func(t *testing.T, preflight string, flags ...string) []*lab.Container {
+		return startAll(t, with(t, preflight, flags...), "echo", "launched")
 	}
 	t.Run("passes", func(t *testing.T) {
 		containers := start(t,
@@ -134,9 +140,14 @@ func TestPreflight(t *testing.T) {
 		}
 	})
 	t.Run("hangs", func(t *testing.T) {
-		containers := start(t, `[ $PAIINIT_INDEX = 0 ] || exec sleep 1000`, "--timeout", "3s")
+		hosts := with(t, `[ $PAIINIT_INDEX = 0 ] || { echo begun; exec sleep 1000; }`, "--timeout", "5s")
+		containers := startAll(t, hosts[1:], "echo", "launched")
+		for _, c := range containers { // their preflights end before rank 0's deadline
+			waitLine(t, c, "begun")
+		}
+		containers = append(containers, hosts[0].start(t, "echo", "launched"))
 		require.Equal(t, same(3, 69), statuses(t, containers))
-		require.Contains(t, stderr(containers[0]), "worker-1: did not end in 2.7s")
+		require.Contains(t, stderr(containers[2]), "worker-1: did not end in 4.5s")
 	})
 	t.Run("SIGTERM", func(t *testing.T) {
 		containers := start(t, `trap "" TERM; echo begun; while :; do sleep 1; done`)

@@ -49,6 +49,7 @@ func everywhere(hosts []host) []host {
 }
 
 func TestEverywhere(t *testing.T) {
+	t.Parallel()
 	for name, hosts := range environments {
 		t.Run(name, func(t *testing.T) {
 			containers := startAll(t, everywhere(hosts(t, newLab(t))), "python3", "-c", meet)
@@ -63,6 +64,7 @@ func TestEverywhere(t *testing.T) {
 }
 
 func TestEverywhereFailingRank(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		does   string
 		status int
@@ -90,6 +92,7 @@ func TestEverywhereFailingRank(t *testing.T) {
 }
 
 func TestEverywhereStopped(t *testing.T) {
+	t.Parallel()
 	for rank := range 2 {
 		t.Run(fmt.Sprint(rank), func(t *testing.T) {
 			containers := startAll(t, everywhere(peersHosts(t, newLab(t), 3)), "sh", "-c", stubborn)
@@ -168,6 +171,7 @@ func TestEverywhereUnknownCommandOnOneRank(t *testing.T) {
 // TestEverywhereUnknownCommandOnAnyContainer: the ranks are not agreed yet, so each container must report the missing
 // command, including the future rank 0.
 func TestEverywhereUnknownCommandOnAnyContainer(t *testing.T) {
+	t.Parallel()
 	for culprit := range 3 {
 		t.Run(fmt.Sprint(culprit), func(t *testing.T) {
 			l := newLab(t)

@@ -55,6 +55,7 @@ func withInfiniBand(t *testing.T, h host, device string, key string) host {
 // TestNamesOfDevices: hosts whose devices have different names get their own names, in each way in which a launcher
 // carries its environment to other hosts.
 func TestNamesOfDevices(t *testing.T) {
+	t.Parallel()
 	show := []string{"sh", "-c",
 		`echo "$(hostname) ucx=$UCX_NET_DEVICES nccl=$NCCL_IB_HCA file=$(cat "$UCX_CONFIG_DIR/ucx.conf")"`}
 	openMPI := []string{"mpirun", "-npernode", "1"}
@@ -132,6 +133,7 @@ func TestFabricTable(t *testing.T) {
 // TestLateFabric: a container that still looks at its devices counts as present, but the launch waits for its findings,
 // because the verdict depends on all of them.
 func TestLateFabric(t *testing.T) {
+	t.Parallel()
 	// start starts two hosts. The second one's kernel tells the state of its port only when say does.
 	start := func(t *testing.T, flags ...string) (containers []*lab.Container, say func(string)) {
 		hosts := peersHosts(t, newLab(t), 2)

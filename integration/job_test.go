@@ -44,6 +44,7 @@ var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 }
 
 func TestSum(t *testing.T) {
+	t.Parallel()
 	for environment, hosts := range environments {
 		for launcher, command := range launchers {
 			t.Run(environment+"/"+launcher, func(t *testing.T) {
@@ -63,6 +64,7 @@ func TestSum(t *testing.T) {
 }
 
 func TestFailingRank(t *testing.T) {
+	t.Parallel()
 	for name, command := range map[string][]string{
 		"openmpi": {"mpirun", "python3", allreduce, "--fail", "5"},
 		"mpich":   {"mpiexec.hydra", "sh", "-c", "exit 3"},
@@ -75,6 +77,7 @@ func TestFailingRank(t *testing.T) {
 }
 
 func TestKilledRank(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			command = append(command, "python3", allreduce, "--sleep", "1000")
@@ -105,6 +108,7 @@ func ranksOf(t *testing.T, c *lab.Container) []lab.Process {
 }
 
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			command = append(command, "python3", allreduce, "--sleep", "1000")
@@ -119,6 +123,7 @@ func TestStopped(t *testing.T) {
 }
 
 func TestLostHost(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			command = append(command, "python3", allreduce, "--sleep", "1000")
@@ -133,6 +138,7 @@ func TestLostHost(t *testing.T) {
 }
 
 func TestMissingHost(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(*lab.Machine) error
 		reason  string
@@ -219,6 +225,7 @@ func TestUnknownCommand(t *testing.T) {
 
 // TestSecretIsNowhere looks for the secret in all places that other users of a machine, or of its logs, can read.
 func TestSecretIsNowhere(t *testing.T) {
+	t.Parallel()
 	canary := "canary-" + rand.Text() // random, because the test may also search this file
 	for name, give := range map[string]func(h *host){
 		"variable": func(h *host) { h.env["PAIINIT_SECRET"] = canary },

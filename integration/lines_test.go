@@ -33,6 +33,7 @@ func linesOfLog(c *lab.Container) []string {
 // TestHealthyLog reads the log of healthy jobs in the default format: rank 0 says who it is, that all ranks are
 // present, what it launches and how it ended, and the other ranks all of this but the launch.
 func TestHealthyLog(t *testing.T) {
+	t.Parallel()
 	for size, command := range map[int][]string{
 		4:  {"mpirun", "python3", allreduce},
 		64: {"sh", "-c", "/run/bin/paiinit each true; echo sum"},

@@ -19,6 +19,7 @@ import (
 // TestTwoNetworks: every host has a second network, on which it is alone and which its kernel lists first. The
 // environment has host names and no addresses.
 func TestTwoNetworks(t *testing.T) {
+	t.Parallel()
 	for name, last := range map[string]func(i int) int{
 		"the same address on every host, as on a container bridge": func(int) int { return 1 },
 		"an address of its own": func(i int) int { return i + 1 },
@@ -52,6 +53,7 @@ func TestTwoNetworks(t *testing.T) {
 // excludes, as Horovod's does with a container bridge. Open MPI rejects an interface to include beside that, so the
 // job's own choice must win.
 func TestNetworksThatTheImageExcludes(t *testing.T) {
+	t.Parallel()
 	const exclude = "btl_tcp_if_exclude = lo,isolated0\n"
 	const found = `phase=launch variable=OMPI_MCA_btl_tcp_if_include reason="`
 	const (
@@ -129,6 +131,7 @@ func TestClosedPorts(t *testing.T) {
 // TestLauncherBehindClosedPorts: mpirun waits for minutes for daemons that cannot connect to it. The log says so after
 // 15 s, and not if they could connect.
 func TestLauncherBehindClosedPorts(t *testing.T) {
+	t.Parallel()
 	requireFirewall(t)
 	const silence = "a launcher waits for its daemons on other hosts"
 	for name, command := range launchers {
@@ -159,6 +162,7 @@ func TestLauncherBehindClosedPorts(t *testing.T) {
 // TestPinnedPorts runs the settings of docs/ports.md: firewalls accept paiinit's port and one range, and each launcher
 // is told that range. Without the settings the same firewalls stop the job (TestLauncherBehindClosedPorts).
 func TestPinnedPorts(t *testing.T) {
+	t.Parallel()
 	requireFirewall(t)
 	ranks := map[string]string{"OMPI_MCA_btl_tcp_port_min_v4": "22000", "OMPI_MCA_btl_tcp_port_range_v4": "1000"}
 	const kernel = "33000 34999" // for what asks the kernel for a port: not Open MPI's ranks, which count from 1024
@@ -211,6 +215,7 @@ func run(t *testing.T, h host, args ...string) {
 // TestBlockedPort: a firewall on one host lets its own connections pass and drops or rejects others. Rank 0 and that
 // rank say so, long before the deadline, and all ranks end alike.
 func TestBlockedPort(t *testing.T) {
+	t.Parallel()
 	requireFirewall(t)
 	const (
 		noUDP = "insert rule inet f in meta l4proto udp drop"

@@ -90,6 +90,7 @@ func noiseOf(t *testing.T, c *lab.Container) (switches int, cpu time.Duration) {
 // TestDeadContainerIsNoticed: the other ranks must notice the death of a container within 10 s without a launcher that
 // fails, even if its address no longer answers, and even if it is rank 0. They end at once, with the same status.
 func TestDeadContainerIsNoticed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		dies int
 		gone bool // its machine is cut off as well
@@ -125,6 +126,7 @@ func TestDeadContainerIsNoticed(t *testing.T) {
 // then ask each other. An idle machine needs 10 s for this, also if rank 0 is cut off. The machine that was cut off
 // ends with the same status.
 func TestSilentMachineIsNoticed(t *testing.T) {
+	t.Parallel()
 	for name, cut := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), 12)
@@ -147,6 +149,7 @@ func TestSilentMachineIsNoticed(t *testing.T) {
 
 // TestPausedContainerIsForgiven: a container may be paused for 15 s without ending the job, even if it is rank 0.
 func TestPausedContainerIsForgiven(t *testing.T) {
+	t.Parallel()
 	for name, paused := range map[string]int{"a rank": 2, "rank 0": 0} {
 		t.Run(name, func(t *testing.T) {
 			containers := startAll(t, peersHosts(t, newLab(t), 4), "sh", "-c", "echo running; exec sleep 1000")

@@ -12,6 +12,7 @@ import (
 // TestLaunchModes: launchers start their daemons in different ways through the remote shell. paiinit's is the only one
 // on each host.
 func TestLaunchModes(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		hosts   int
 		command []string

@@ -2,6 +2,9 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/integration/lab"
+	"github.com/paiinit/paiinit/integration/training"
 )
 
 // leftovers is what a generation of the job leaves in each container. Without restarts they would end with it.
@@ -18,12 +22,26 @@ const leftovers = `setsid sleep 1001 & (setsid env -i sleep 1002 &) ; (trap '' T
 // oldProcesses prints what an earlier generation has left, as seen from the next one.
 const oldProcesses = `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null; echo; done | grep -c '^sleep 100'`
 
+// awaitGate ends once the gate of its host is open.
+const awaitGate = `until [ -e /run/gate/open ]; do sleep 0.01; done`
+
+// gate gives the hosts a gate, and returns what opens it.
+func gate(t *testing.T, hosts []host) (open func()) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range hosts {
+		hosts[i].binds = map[string]string{"/run/gate": dir}
+	}
+	return func() { require.NoError(t, os.WriteFile(filepath.Join(dir, "open"), nil, 0o600)) }
+}
+
 // TestRestart: a job that fails starts again in place, on every rank, when nothing of it is left on any.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	const says = `echo rank=$OMPI_COMM_WORLD_RANK$PMI_RANK generation=$PAIINIT_GENERATION ` +
 		`restarts=$PAIINIT_RESTARTS reason=$PAIINIT_RESTART_REASON status=$PAIINIT_PREVIOUS_STATUS ` +
 		`old=$(` + oldProcesses + `)`
-	const begin = `[ "$PAIINIT_GENERATION" = 3 ] && { ` + says + `; exit 0; }; `
+	const begin = `[ "$PAIINIT_GENERATION" = 3 ] && { ` + says + `; ` + awaitGate + `; exit 0; }; `
 	const job = begin + leftovers +
 		`[ "$OMPI_COMM_WORLD_RANK$PAIINIT_TEST_RANK" = 1 ] || { wait; }; sleep 0.5; kill -9 $$`
 	for name, command := range map[string][]string{
@@ -40,6 +58,7 @@ func TestRestart(t *testing.T) {
 			if name == "all" {
 				hosts = everywhere(hosts)
 			}
+			open := gate(t, hosts)
 			containers := startAll(t, hosts, command...)
 			paiinits := make([]int, len(containers))
 			for i, c := range containers {
@@ -50,6 +69,7 @@ func TestRestart(t *testing.T) {
 				waitLine(t, c, "generation=3")
 				require.Equal(t, paiinits[i], agentPID(t, c), "the agent is still the same")
 			}
+			open()
 			require.Equal(t, same(3, 0), statuses(t, containers))
 			var out strings.Builder
 			for _, c := range containers {
@@ -66,6 +86,38 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestHang: the command of one rank hangs, and the job starts again on all ranks, or ends on all of them.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	const begin = `[ "$PAIINIT_RESTART_REASON" = hung ] && { echo again $PAIINIT_PREVIOUS_STATUS; exit 0; }; `
+	const job = begin + `[ $RANK = 1 ] && { echo last words; exec sleep 1000; }; while :; do echo on; sleep 0.1; done`
+	const why = "rank 1's command sh has made no progress for 4 s on worker-1 (10.77.0.11): no output"
+	for _, restarts := range []string{"0", "1"} {
+		t.Run(restarts, func(t *testing.T) {
+			hosts := everywhere(peersHosts(t, newLab(t), 3))
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--restarts", restarts, "--hang", "4s")
+			}
+			containers := startAll(t, hosts, "sh", "-c", job)
+			if restarts == "0" {
+				require.Equal(t, same(3, 75), statuses(t, containers))
+				for _, c := range containers {
+					require.Contains(t, stderr(c), why)
+					require.Contains(t, stderr(c), "last words")
+					require.Contains(t, stderr(c), "look at its stacks on worker-1 while it hangs")
+				}
+				return
+			}
+			require.Equal(t, same(3, 0), statuses(t, containers))
+			for _, c := range containers {
+				require.Contains(t, stdout(c), "again 75\n")
+				require.Contains(t, stderr(c), "restarting the job")
+				require.Contains(t, stderr(c), why)
+			}
+		})
+	}
+}
+
 // agentPID returns the process id of the agent of a container.
 func agentPID(t *testing.T, c *lab.Container) int {
 	t.Helper()
@@ -74,11 +126,13 @@ func agentPID(t *testing.T, c *lab.Container) int {
 			return p.PID
 		}
 	}
+	require.FailNow(t, "the container has no agent")
 	return 0
 }
 
 // TestNoRestart: what a restart cannot mend, or a person has asked for, ends the job as without --restarts.
 func TestNoRestart(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		flags   []string
 		command string
@@ -104,11 +158,11 @@ func TestNoRestart(t *testing.T) {
 			}
 			containers := startAll(t, hosts, "sh", "-c", tt.command)
 			if tt.stop {
-				waitLine(t, containers[1], "up")
+				waitLine(t, containers[0], "up")
 				if strings.Contains(name, "while it waits") {
-					waitLine(t, containers[1], "restarting the job in 1 s")
+					waitLine(t, containers[0], "restarting the job in 1 s")
 				}
-				require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+				require.NoError(t, containers[0].Signal(syscall.SIGTERM))
 			}
 			require.Equal(t, same(2, tt.status), statuses(t, containers))
 			for _, c := range containers {
@@ -120,6 +174,7 @@ func TestNoRestart(t *testing.T) {
 
 // TestReplacedContainer: a lost container that is started again takes its place. The others do not end.
 func TestReplacedContainer(t *testing.T) {
+	t.Parallel()
 	const job = `echo rank=$OMPI_COMM_WORLD_RANK$RANK generation=$PAIINIT_GENERATION reason=$PAIINIT_RESTART_REASON; ` +
 		`[ "$PAIINIT_GENERATION" = 2 ] || { echo up; sleep 1000; }`
 	for name, tt := range map[string]struct {
@@ -163,12 +218,107 @@ func TestReplacedContainer(t *testing.T) {
 			var out strings.Builder
 			for _, c := range containers {
 				out.WriteString(stdout(c))
+				require.Regexp(t, `msg="the job runs again" .* rejoin=[\d.]*[1-9]`, stderr(c))
 			}
 			for rank := range 3 {
 				require.Contains(t, out.String(), fmt.Sprintf("rank=%d generation=2 reason=lost\n", rank))
 			}
 		})
 	}
+}
+
+// TestLeavingContainer: a container other than rank 0's that gets SIGTERM, as from a drained node, ends alone. The
+// ranks have --grace to save their work, and the job goes on with the container's next start.
+func TestLeavingContainer(t *testing.T) {
+	t.Parallel()
+	const job = `[ "$PAIINIT_GENERATION" = 2 ] && ` +
+		`{ echo generation=2 reason=$PAIINIT_RESTART_REASON status=$PAIINIT_PREVIOUS_STATUS; ` +
+		awaitGate + `; exit 0; }; ` +
+		`trap 'sleep 2.5; echo saved; exit 0' TERM; r=$OMPI_COMM_WORLD_RANK; echo up ${r:-$RANK}; ` +
+		`while :; do sleep 0.1; done`
+	for name, command := range map[string][]string{
+		"openmpi": {"mpirun", "-npernode", "1", "sh", "-c", job},
+		"all":     {"sh", "-c", job},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			open := gate(t, hosts)
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--restart-grace", "1s")
+			}
+			if name == "all" {
+				hosts = everywhere(hosts)
+			}
+			containers := startAll(t, hosts, command...)
+			var paiinits []int
+			for rank, c := range containers {
+				says := c
+				if name == "openmpi" {
+					says = containers[0]
+				}
+				waitLine(t, says, fmt.Sprint("up ", rank))
+				paiinits = append(paiinits, agentPID(t, c))
+			}
+			require.NoError(t, containers[2].Signal(syscall.SIGTERM))
+			require.Equal(t, []int{143}, statuses(t, containers[2:]))
+			require.Contains(t, stderr(containers[2]), `msg="this container leaves the job" self=worker-2 phase=exit `+
+				`status=143 reason="worker-2 was stopped by SIGTERM"`)
+			out := stdout(containers[2])
+			hosts[2].name = "again"
+			containers[2] = hosts[2].start(t, command...)
+			for i, c := range containers[:2] {
+				waitLine(t, c, "the job runs again")
+				require.Equal(t, paiinits[i], agentPID(t, c), "the agent is still the same")
+			}
+			open()
+			require.Equal(t, same(3, 0), statuses(t, containers))
+			for _, c := range containers {
+				out += stdout(c)
+			}
+			require.Equal(t, 3, strings.Count(out, "saved\n"), out)
+			require.Equal(t, 3, strings.Count(out, "generation=2 reason=lost status=143\n"), out)
+			require.Contains(t, stderr(containers[0]), "waiting=worker-2")
+		})
+	}
+}
+
+// TestStoppedJob: a scheduler that ends the whole job signals every container. Restarts do not keep it.
+func TestStoppedJob(t *testing.T) {
+	hosts := everywhere(peersHosts(t, newLab(t), 3))
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1")
+	}
+	const job = `trap 'sleep 2.5; echo saved; exit 3' TERM; echo up $RANK; while :; do sleep 0.1; done`
+	containers := startAll(t, hosts, "sh", "-c", job)
+	for rank, c := range containers {
+		waitLine(t, c, fmt.Sprint("up ", rank))
+	}
+	for i := range containers {
+		require.NoError(t, containers[len(containers)-1-i].Signal(syscall.SIGTERM))
+	}
+	require.Equal(t, same(3, 3), statuses(t, containers))
+	for _, c := range containers {
+		require.NotContains(t, stderr(c), "restarting the job")
+		require.Contains(t, stdout(c), "saved")
+	}
+}
+
+// TestInterruptedJob: a person has interrupted a rank, whose container is stopped then. The first request counts.
+func TestInterruptedJob(t *testing.T) {
+	hosts := everywhere(peersHosts(t, newLab(t), 2))
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--rejoin", "5s")
+	}
+	const job = `trap 'sleep 2; exit 3' INT; echo up $RANK; while :; do sleep 0.1; done`
+	containers := startAll(t, hosts, "sh", "-c", job)
+	for rank, c := range containers {
+		waitLine(t, c, fmt.Sprint("up ", rank))
+	}
+	require.NoError(t, containers[1].Signal(syscall.SIGINT))
+	waitLine(t, containers[0], "was stopped by SIGINT")
+	require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+	require.Equal(t, same(2, 3), statuses(t, containers))
+	require.NotContains(t, stderr(containers[0]), "restarting the job")
 }
 
 // TestLostContainerDoesNotComeBack: after --rejoin the job ends on all ranks.
@@ -189,18 +339,95 @@ func TestLostContainerDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// TestLostRankZeroEndsTheJob, whatever --restarts allows: nothing proves that its command has not gone on elsewhere.
-func TestLostRankZeroEndsTheJob(t *testing.T) {
-	hosts := everywhere(peersHosts(t, newLab(t), 3))
-	for i := range hosts {
-		hosts[i].flags = append(hosts[i].flags, "--restarts", "1")
+// TestReplacedRankZero: the others clear and wait, and the next start of rank 0's container goes on with the job.
+func TestReplacedRankZero(t *testing.T) {
+	t.Parallel()
+	const job = `echo rank=$OMPI_COMM_WORLD_RANK$RANK generation=$PAIINIT_GENERATION ` +
+		`reason=$PAIINIT_RESTART_REASON master=$MASTER_ADDR old=$(` + oldProcesses + `); ` +
+		`[ "$PAIINIT_GENERATION" = 2 ] || { ` + leftovers + `echo up; sleep 1000; }`
+	for name, tt := range map[string]struct {
+		command []string
+		moves   bool
+	}{
+		"all":                {command: []string{"sh", "-c", job}},
+		"openmpi":            {command: []string{"mpirun", "-npernode", "1", "sh", "-c", job}},
+		"all, elsewhere":     {command: []string{"sh", "-c", job}, moves: true},
+		"openmpi, elsewhere": {command: []string{"mpirun", "-npernode", "1", "sh", "-c", job}, moves: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			hosts := withInput(peersHosts(t, l, 4))
+			spare := hosts[3].machine
+			hosts = hosts[:3]
+			for i, h := range hosts {
+				l.Name(fmt.Sprintf("worker-%d.train", i), h.machine.Addr)
+				h.env["PAIINIT_PEERS"] = "worker-0.train,worker-1.train,worker-2.train"
+				hosts[i].flags = append(h.flags, "--restarts", "1", "--restart-grace", "1s")
+			}
+			if strings.HasPrefix(name, "all") {
+				hosts = everywhere(hosts)
+			}
+			containers := startAll(t, hosts, tt.command...)
+			for _, c := range containers {
+				waitLine(t, c, `msg="all ranks are present"`)
+			}
+			waitLine(t, containers[0], "up")
+			containers[0].Kill()
+			<-containers[0].Ended()
+			for _, c := range containers[1:] {
+				waitLine(t, c, `msg="restarting the job"`)
+			}
+			hosts[0].name = "again"
+			if tt.moves {
+				hosts[0].machine = spare
+				l.Name("worker-0.train", spare.Addr)
+			}
+			containers[0] = hosts[0].start(t, tt.command...)
+			began := time.Now()
+			require.Equal(t, same(3, 0), statuses(t, containers))
+			t.Logf("from its start to the end of the job: %v", time.Since(began))
+			var out strings.Builder
+			for i, c := range containers {
+				out.WriteString(stdout(c))
+				require.Contains(t, stderr(c), `msg="the job runs again"`)
+				require.Contains(t, stderr(c), "after 1 of 1 restarts")
+				require.Equal(t, i == 0, strings.Contains(stderr(c), `msg="rank 0's container has started again"`))
+			}
+			for rank := range 3 {
+				require.Contains(t, out.String(),
+					fmt.Sprintf("rank=%d generation=2 reason=lost master=%v old=0\n", rank, hosts[0].machine.Addr))
+			}
+		})
 	}
-	containers := startAll(t, hosts, "sh", "-c", "echo up; sleep 1000")
-	for _, c := range containers {
-		waitLine(t, c, "up")
+}
+
+// TestLostRankZero: without another start of its container, or another restart, the job ends on all ranks.
+func TestLostRankZero(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ restarts, says string }{
+		"does not come back": {"1", "rank 0 is missing"},
+		"used up":            {"0", "rank 0 is gone"},
+		"not after a loss":   {"1", "not restarted: --no-restart-on lists status 75"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := everywhere(peersHosts(t, newLab(t), 3))
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--restarts", tt.restarts, "--rejoin", "2s")
+				if name == "not after a loss" {
+					hosts[i].flags = append(hosts[i].flags, "--no-restart-on", "75")
+				}
+			}
+			containers := startAll(t, hosts, "sh", "-c", "echo up; sleep 1000")
+			for _, c := range containers {
+				waitLine(t, c, "up")
+			}
+			containers[0].Kill()
+			require.Equal(t, same(2, 75), statuses(t, containers[1:]))
+			for _, c := range containers[1:] {
+				require.Contains(t, stderr(c), tt.says)
+			}
+		})
 	}
-	containers[0].Kill()
-	require.Equal(t, same(2, 75), statuses(t, containers[1:]))
 }
 
 // TestRestartSparesPeople: what people run in a container by its engine goes on through a restart.
@@ -218,4 +445,146 @@ func TestRestartSparesPeople(t *testing.T) {
 		`await() { `+await+`}; echo >/run/go; await /run/second; echo >/run/alive`)
 	require.NoError(t, err)
 	require.Equal(t, same(2, 0), statuses(t, containers))
+}
+
+// TestSpare: the spare takes the place of a lost container; when that one comes back, it is the spare.
+func TestSpare(t *testing.T) {
+	t.Parallel()
+	const job = `r=$OMPI_COMM_WORLD_RANK; n=$OMPI_COMM_WORLD_SIZE; r=${r:-$RANK}; ` +
+		`echo rank=$r of=${n:-$WORLD_SIZE} generation=$PAIINIT_GENERATION reason=$PAIINIT_RESTART_REASON; ` +
+		`echo up $r; ` +
+		`[ "$PAIINIT_GENERATION" = 2 ] || sleep 1000; ` + awaitGate
+	for name, command := range map[string][]string{
+		"openmpi": {"mpirun", "-npernode", "1", "sh", "-c", job},
+		"all":     {"sh", "-c", job},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const ranks, lost, spare = 3, 1, 3
+			hosts := withInput(peersHosts(t, newLab(t), ranks+1))
+			open := gate(t, hosts)
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--spares", "1")
+			}
+			if name == "all" {
+				hosts = everywhere(hosts)
+			}
+			containers := startAll(t, hosts, command...)
+			waitLine(t, containers[spare], `msg="this container is a spare"`)
+			for rank, c := range containers[:ranks] {
+				if name == "openmpi" {
+					c = containers[0]
+				}
+				waitLine(t, c, fmt.Sprint("up ", rank))
+			}
+			for i, want := range map[int]string{
+				spare: "spare: all 3 ranks are present\n" +
+					"this is worker-3, which takes the place of a container that is lost\n",
+				0: "running: all 3 ranks are present\n",
+			} {
+				status, err := containers[i].Exec(t.Context(), "/run/bin/paiinit", "status")
+				require.NoError(t, err)
+				require.Contains(t, string(status), want)
+				require.Regexp(t, `spare: .* \(worker-3\)`, string(status))
+			}
+			killed := time.Now()
+			containers[lost].Kill()
+			<-containers[lost].Ended()
+			waitLine(t, containers[spare], `msg="all ranks are present"`)
+			t.Logf("from the death of a container to the launch with the spare: %v", time.Since(killed))
+			hosts[lost].name = "again"
+			containers[lost] = hosts[lost].start(t, command...)
+			waitLine(t, containers[lost], `msg="this container is a spare"`)
+			require.NoError(t, containers[lost].Signal(syscall.SIGTERM))
+			require.Equal(t, []int{143}, statuses(t, containers[lost:lost+1]))
+			require.Contains(t, stderr(containers[lost]), `msg="this container leaves the job"`)
+			hosts[lost].name = "once more"
+			containers[lost] = hosts[lost].start(t, command...)
+			waitLine(t, containers[lost], `msg="this container is a spare"`)
+			open()
+			require.Equal(t, same(ranks+1, 0), statuses(t, containers))
+			var out strings.Builder
+			for _, c := range containers {
+				out.WriteString(stdout(c))
+			}
+			for rank := range ranks {
+				require.Contains(t, out.String(), fmt.Sprintf("rank=%d of=3 generation=2 reason=lost\n", rank))
+			}
+			require.NotContains(t, out.String(), "rank=3")
+		})
+	}
+}
+
+// steps is a training loop: its ranks meet after every step, and rank 0 writes a checkpoint after every fifth.
+const steps = `
+cd /run/steps
+say() { echo "$1 $MASTER_PORT $PAIINIT_GENERATION $RANK $2" >>log; }
+s=$(cat checkpoint 2>/dev/null || echo 0)
+say begin $s
+while [ $s -lt 60 ]; do
+	s=$((s+1))
+	say step $s
+	/run/bin/paiinit barrier step >/dev/null || exit 1
+	if [ $RANK = 0 ] && [ $((s%5)) = 0 ]; then
+		echo $s >checkpoint.$PAIINIT_GENERATION && mv checkpoint.$PAIINIT_GENERATION checkpoint
+		say checkpoint $s
+	fi
+done
+say done $s
+`
+
+// TestCheckpoints: a job that loses a container and then a process goes on from its last checkpoint. No step is lost,
+// and none runs twice but those after the checkpoint.
+func TestCheckpoints(t *testing.T) {
+	hosts := everywhere(withInput(peersHosts(t, newLab(t), 3)))
+	dir := t.TempDir()
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "2")
+		hosts[i].binds = map[string]string{"/run/steps": dir}
+	}
+	containers := startAll(t, hosts, "sh", "-c", steps)
+	reached := func(least int) {
+		for {
+			text, _ := os.ReadFile(filepath.Join(dir, "checkpoint"))
+			if n, _ := strconv.Atoi(strings.TrimSpace(string(text))); n >= least {
+				return
+			}
+			select {
+			case <-containers[0].Ended():
+				require.FailNow(t, "the job has ended")
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	reached(10)
+	containers[2].Kill()
+	<-containers[2].Ended()
+	waitLine(t, containers[0], `msg="restarting the job"`)
+	hosts[2].name = "again"
+	containers[2] = hosts[2].start(t, "sh", "-c", steps)
+	reached(30)
+	killCommand(t, containers[1])
+	require.Equal(t, same(3, 0), statuses(t, containers))
+
+	text, err := os.ReadFile(filepath.Join(dir, "log"))
+	require.NoError(t, err)
+	log, err := training.Read(string(text))
+	require.NoError(t, err)
+	require.Len(t, log.Launches, 3)
+	require.Equal(t, 60, log.Checkpoint)
+	require.True(t, log.Complete(3))
+	t.Logf("%+v", log.Launches)
+}
+
+// killCommand kills the command of a container.
+func killCommand(t *testing.T, c *lab.Container) {
+	t.Helper()
+	processes, err := c.Processes()
+	require.NoError(t, err)
+	for _, p := range processes {
+		if len(p.Args) > 1 && p.Args[0] == "sh" && p.Args[1] == "-c" {
+			require.NoError(t, syscall.Kill(p.PID, syscall.SIGKILL))
+			return
+		}
+	}
+	require.FailNow(t, "the container runs no command")
 }

@@ -56,6 +56,7 @@ func byRole(t *testing.T, hosts []host, server, other string) []string {
 }
 
 func TestServersEndWithTheOthers(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		roles, server, other string
 		flags                []string
@@ -202,6 +203,7 @@ func submitted(t *testing.T, text []byte) []byte {
 // 1.x, and a program with TF_CONFIG on 0.8. On 0.8 paiinit listens on the http port of each task, so the host lists of
 // the command must have other ports. All tasks must end with 0, because minSucceededTaskCount counts those.
 func TestOpenPAITensorFlow(t *testing.T) {
+	t.Parallel()
 	type role struct {
 		name, command string
 		tasks         int
@@ -306,6 +308,7 @@ func TestOpenPAITensorFlow(t *testing.T) {
 // the rank that failed first. If they end at once without output, their order depends on the kernel's scheduler, so the
 // log names all of them.
 func TestEverywhereFirstCause(t *testing.T) {
+	t.Parallel()
 	const script = `
 import os, socket, sys, time
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -187,6 +187,7 @@ func (h *host) file(t *testing.T, path, text string) {
 // TestMPIJob runs Kubeflow's MPIJob without any flag or variable of paiinit: the launcher has the list of workers, the
 // workers know only their names, and all have the key that the operator generated.
 func TestMPIJob(t *testing.T) {
+	t.Parallel()
 	const workers = 3
 	for launcher, c := range map[string]struct {
 		command []string

@@ -12,6 +12,7 @@ import (
 
 // TestScreens: the failures of docs/troubleshooting.md that need several hosts, as their logs show them.
 func TestScreens(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		size    int
 		change  func(t *testing.T, l *lab.Lab, hosts []host) []host // returns the hosts that start

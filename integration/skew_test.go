@@ -13,6 +13,7 @@ import (
 // TestSkew: one rank has an earlier version of paiinit, the file in PAIINIT_TEST_OLD. All ranks end with 69, before the
 // launch, and name both versions.
 func TestSkew(t *testing.T) {
+	t.Parallel()
 	old, err := filepath.Abs(os.Getenv("PAIINIT_TEST_OLD"))
 	require.NoError(t, err)
 	require.FileExists(t, old, "PAIINIT_TEST_OLD")

@@ -120,7 +120,7 @@ func newSlurm(t *testing.T) *lab.Container {
 // srun runs a step of three nodes, and returns its output and exit status.
 func srun(t *testing.T, ctl *lab.Container, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	out, err := ctl.Exec(ctx, append([]string{"srun", "--nodes=3", "--chdir=" + root}, args...)...)
 	var exit *exec.ExitError
@@ -169,7 +169,7 @@ func TestSlurm(t *testing.T) {
 	require.Contains(t, errs, "started 2 times on this node; use --ntasks-per-node=1")
 
 	// A batch script runs only on the first node.
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	_, err := ctl.Exec(ctx, "sbatch", "--wait", "--nodes=3", "--output=/tmp/%j",
 		"--wrap", strings.Join(once[1:], " ")+" -- mpirun true 2>/dev/null; exit $?")

@@ -47,6 +47,7 @@ done
 
 // TestHorovodrunGetsHosts: horovodrun gets the hosts and, if all ranks have the same interface, that interface.
 func TestHorovodrunGetsHosts(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		command []string
 		want    string
@@ -80,6 +81,7 @@ func TestHorovodrunGetsHosts(t *testing.T) {
 // TestDeepSpeedInScript: a deepspeed in a script finds its hosts; the check recognises it among the processes that the
 // script starts.
 func TestDeepSpeedInScript(t *testing.T) {
+	t.Parallel()
 	const script = `#!/bin/sh
 [ -e /job/hostfile ] || { echo no hostfile; while ! [ -e /run/seen ]; do sleep 0.1; done; exit 0; }
 cat /job/hostfile

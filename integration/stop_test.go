@@ -15,13 +15,14 @@ const saves = `trap 'sleep 3; echo saved; exit 0' TERM; echo re''ady; while :; d
 
 // TestRanksSaveTheirWork: every rank has the time of --grace to save its work, no matter which host gets the signal.
 func TestRanksSaveTheirWork(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		// Kubernetes signals all pods of a deleted Job, in any order.
 		for where, told := range map[string][]int{"rank 0": {0}, "worker": {1}, "everywhere": {1, 0, 2}} {
 			t.Run(name+"/"+where, func(t *testing.T) {
 				containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sh", "-c", saves)...)
 				ready := func() bool { return strings.Count(stdout(containers[0]), "ready") == 6 }
-				require.Eventually(t, ready, patience, 10*time.Millisecond)
+				require.Eventually(t, ready, waitTimeout, 10*time.Millisecond)
 				began := time.Now()
 				for _, rank := range told {
 					require.NoError(t, containers[rank].Signal(syscall.SIGTERM))
@@ -36,12 +37,13 @@ func TestRanksSaveTheirWork(t *testing.T) {
 
 // TestRanksDoNotListen: after --grace, paiinit kills ranks that ignore SIGTERM, together with their launcher.
 func TestRanksDoNotListen(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			const ignores = `trap '' TERM; echo re''ady; while :; do sleep 0.1; done`
 			containers := startAll(t, peersHosts(t, newLab(t), 2), append(command, "sh", "-c", ignores)...)
 			ready := func() bool { return strings.Count(stdout(containers[0]), "ready") == 4 }
-			require.Eventually(t, ready, patience, 10*time.Millisecond)
+			require.Eventually(t, ready, waitTimeout, 10*time.Millisecond)
 			began := time.Now()
 			require.NoError(t, containers[0].Signal(syscall.SIGTERM))
 			require.Equal(t, same(2, 143), statuses(t, containers))
@@ -53,6 +55,7 @@ func TestRanksDoNotListen(t *testing.T) {
 // TestRanksBelowOtherLaunchersSaveTheirWork: ranks have the same time if another launcher or a script started their
 // launcher.
 func TestRanksBelowOtherLaunchersSaveTheirWork(t *testing.T) {
+	t.Parallel()
 	horovodrun := []string{
 		"python3", "integration/docker/testdata/horovod/horovodrun", "--network-interfaces", "eth0",
 		"-np", "3", "--hostfile", "/run/paiinit/hostfile",
@@ -75,7 +78,7 @@ func TestRanksBelowOtherLaunchersSaveTheirWork(t *testing.T) {
 			containers := startAll(t, hosts, command...)
 			all := func() string { return stdout(containers[0]) }
 			ready := func() bool { return strings.Count(all(), "ready") == 3 }
-			require.Eventually(t, ready, patience, 10*time.Millisecond)
+			require.Eventually(t, ready, waitTimeout, 10*time.Millisecond)
 			require.NoError(t, containers[1].Signal(syscall.SIGTERM))
 			require.Equal(t, same(3, 143), statuses(t, containers))
 			require.Equal(t, 3, strings.Count(all(), "saved"))

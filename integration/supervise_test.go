@@ -36,6 +36,7 @@ func TestKilledProxy(t *testing.T) {
 
 // TestHydraDoesNotHang: hydra also hangs after its remote shell fails, paiinit's or another one.
 func TestHydraDoesNotHang(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		command []string
 		env     string
@@ -76,11 +77,12 @@ func TestHydraDoesNotHang(t *testing.T) {
 }
 
 func TestKilledRemoteShell(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sleep", "1000")...)
 			started := func() bool { return len(processesOf(t, containers[2], "sleep")) == 2 }
-			require.Eventually(t, started, patience, 10*time.Millisecond)
+			require.Eventually(t, started, waitTimeout, 10*time.Millisecond)
 			shells := append(processesOf(t, containers[0], "ssh"), processesOf(t, containers[0], "paiinit")...)
 			killed := 0
 			for _, p := range shells {
@@ -114,6 +116,7 @@ func processesOf(t *testing.T, c *lab.Container, name string) (found []lab.Proce
 // TestLastRankTakesItsTime: hydra's proxies end as soon as their ranks have ended. If only rank 0 still runs, the
 // launcher does not hang.
 func TestLastRankTakesItsTime(t *testing.T) {
+	t.Parallel()
 	for name, command := range launchers {
 		t.Run(name, func(t *testing.T) {
 			const last = `[ "$PMI_RANK$OMPI_COMM_WORLD_RANK" != 0 ] || { sleep 13; echo last; }`
@@ -129,6 +132,7 @@ func TestLastRankTakesItsTime(t *testing.T) {
 // TestFewerHostsThanAsked: an Open MPI that reads no host list runs everything on rank 0 and succeeds, so paiinit must
 // report it.
 func TestFewerHostsThanAsked(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		flags   []string
 		command []string
@@ -160,6 +164,7 @@ func TestFewerHostsThanAsked(t *testing.T) {
 }
 
 func TestDifferentLaunchers(t *testing.T) {
+	t.Parallel()
 	const differ = "mpirun is not the same on all ranks: Open MPI 4.1.4 on worker-0; Open MPI 5.0.7 on worker-1"
 	other := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(other, "mpirun"),

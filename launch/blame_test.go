@@ -213,6 +213,23 @@ func TestStdoutTail(t *testing.T) {
 	require.Equal(t, syscall.SIGPIPE, run(t, c).Signal)
 }
 
+// TestLostDaemon: Open MPI 5.0.7 reports the loss of a daemon in a frame, and may end with 0.
+func TestLostDaemon(t *testing.T) {
+	const frame = "echo ----; echo 'PRTE has lost communication with a remote daemon.'; echo; echo 'HNP daemon: ...';"
+	for script, want := range map[string]bool{
+		"(" + frame + "echo ----) >&2":                 true,
+		"(" + frame + "seq 1000) >&2":                  true,
+		"(" + frame + "echo ----) >&2; exit 1":         false, // the status tells enough
+		"echo 'the ranks have lost communication' >&2": false,
+		"true": false,
+	} {
+		c := sh(script)
+		c.TailLines = 2
+		c.Stderr, _ = collect(t)
+		require.Equal(t, want, run(t, c).LostDaemon, script)
+	}
+}
+
 // TestStdoutAndStderrInOnePipe: after 2>&1 the order of both streams stays as the command wrote them.
 func TestStdoutAndStderrInOnePipe(t *testing.T) {
 	r, w, err := os.Pipe()

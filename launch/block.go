@@ -25,6 +25,7 @@ type Outcome struct {
 	Stopped bool
 	// Verdict says that Status is paiinit's own: the command could not be started.
 	Verdict bool
+	Hung    bool // the command made no progress
 }
 
 const (

@@ -27,7 +27,8 @@ type OOM struct {
 // Outcome describes how a rank's command ended: the first cause, and the last lines of a command that failed.
 func (s Scene) Outcome(name string, r Result, ooms []OOM) Outcome {
 	o := Outcome{Status: r.Status(), Reason: s.cause(name, r, ooms)}
-	if o.Status != 0 {
+	o.Hung = r.Hung != nil
+	if o.Status != 0 || o.Hung {
 		o.Stderr, o.Stdout = quoted(r.Tail), quoted(r.Stdout)
 		o.Own = len(r.Tail)+len(r.Stdout) > 0 && (r.OwnTail || r.Blame.Process == "" && !programStarts(name, jobRanks))
 	}
@@ -36,6 +37,9 @@ func (s Scene) Outcome(name string, r Result, ooms []OOM) Outcome {
 
 // cause names the process that the launcher blames, else the command.
 func (s Scene) cause(name string, r Result, ooms []OOM) string {
+	if r.Hung != nil {
+		return s.hung(name, *r.Hung)
+	}
 	b, command := r.Blame, s.command(name, r)
 	if r.Status() == 0 || r.Forwarded != 0 || b.Process == "" && b.Cause == "" {
 		text := command

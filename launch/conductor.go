@@ -44,7 +44,7 @@ func (c *Conductor) Signal(s Stop) {
 	first := c.First()
 	switch {
 	case !c.Verdict.Ordered():
-		c.send(c.Verdict.Stop(s, time.Now()))
+		c.send(c.Verdict.Stop(s, time.Now()), false)
 	case !first: // a scheduler that ends the job signals every container, so the first signal repeats the order
 		c.Pass(sig)
 	}
@@ -53,7 +53,7 @@ func (c *Conductor) Signal(s Stop) {
 // Stop takes another rank's request to end the job.
 func (c *Conductor) Stop(s Stop) {
 	c.Log.Warn("a rank wants the job to stop", "phase", "wait", "peer", s.Name, "reason", s.Reason)
-	c.send(c.Verdict.Stop(s, time.Now()))
+	c.send(c.Verdict.Stop(s, time.Now()), false)
 }
 
 // Lost takes the loss of a rank.
@@ -62,15 +62,16 @@ func (c *Conductor) Lost(l Loss) {
 	if news {
 		c.Log.Error("a rank is lost", "phase", "wait", "peer", l.Name, "rank", l.Rank, "reason", l.Reason)
 	}
-	c.send(order)
+	c.send(order, true)
 }
 
 // Ended takes the end of a command, and reports whether its failure ends the job: it may have failed because another
 // container was killed, so the caller asks which ranks are gone.
 func (c *Conductor) Ended(e End) (failed bool) {
 	order := c.Verdict.Ended(e, time.Now())
-	c.send(order)
-	return order != nil && e.Outcome.Status != 0
+	failed = e.Outcome.Status != 0
+	c.send(order, failed)
+	return order != nil && failed
 }
 
 // KillAll kills the commands of all ranks.
@@ -88,12 +89,13 @@ func (c *Conductor) GiveUp() {
 	}
 }
 
-func (c *Conductor) send(order *Stop) {
+// send sends an order, unless it is nil. failed says that the order follows a failure.
+func (c *Conductor) send(order *Stop, failed bool) {
 	if order == nil {
 		return
 	}
 	grace := c.Grace
-	if c.RestartGrace > 0 && c.Verdict.stop == nil {
+	if failed && c.RestartGrace > 0 {
 		grace = min(grace, c.RestartGrace)
 		c.Kill = time.After(grace)
 	}

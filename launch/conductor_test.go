@@ -97,6 +97,28 @@ func TestConductorGivesUp(t *testing.T) {
 	})
 }
 
+// A job that succeeds does not start again, so the commands that go on have all of --grace.
+func TestConductorShortensTheGraceOnlyAfterAFailure(t *testing.T) {
+	for status, want := range map[int]time.Duration{0: 11 * time.Second, 3: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c, sent, _ := newConductor(false)
+			c.RestartGrace = 2 * time.Second
+			for i, needed := range launch.Needed([]string{"worker", "worker", "worker"}, launch.UntilRank0) {
+				c.Verdict.Ranks[i].Needed = needed
+			}
+			begin := time.Now()
+			c.Ended(launch.End{Rank: 1}) // it has simply finished
+			require.Empty(t, *sent)
+			c.Ended(launch.End{Rank: 0, Outcome: launch.Outcome{Status: status}})
+			require.Len(t, *sent, 2)
+			require.Equal(t, []string{"worker-2"}, c.Verdict.Running())
+			require.Equal(t, status != 0, c.Kill != nil)
+			<-c.Overtime
+			require.Equal(t, want, time.Since(begin))
+		})
+	}
+}
+
 func TestEndSignal(t *testing.T) {
 	for n, want := range map[int]syscall.Signal{-1: syscall.SIGTERM, 0: syscall.SIGTERM, 2: syscall.SIGINT} {
 		require.Equal(t, want, launch.EndSignal(n))

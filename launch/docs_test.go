@@ -30,7 +30,7 @@ func TestDocs(t *testing.T) {
 	mx := tasks("scheduler", "server", "worker")
 	got = section(t, got, "tasks", []column{
 		{name: "PyTorch", vars: torch(job)}, {name: "TensorFlow", vars: tensorFlow(job)}, {name: "JAX", vars: jax(job)},
-		{name: "MXNet", vars: psLite(mx)},
+		{name: "MXNet", vars: psLite(mx)}, {name: "vLLM", vars: vllmTask(job)}, {name: "SGLang", vars: sglangTask(job)},
 	})
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))

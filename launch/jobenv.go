@@ -49,10 +49,12 @@ func (p Position) Variables() (vars []Var) {
 	}
 	if p.Master != "" {
 		set(p.Master, "PAIINIT_MASTER", "MASTER_ADDR")
-		set(strconv.Itoa(cmp.Or(p.MasterPort, defaultMasterPort)), "MASTER_PORT")
+		set(p.masterPort(), "MASTER_PORT")
 	}
 	return vars
 }
+
+func (p Position) masterPort() string { return strconv.Itoa(cmp.Or(p.MasterPort, defaultMasterPort)) }
 
 // CommandEnvironment returns the environment of a command: own without what another scheduler left there, vars, and bin
 // as the first directory of PATH unless it is "". The log says which variables it removes, and where the user's value

@@ -47,6 +47,7 @@ type lastLines struct {
 	blame          Blame
 	stderr, stdout []string // at most the given number; none of the lines that a launcher writes about every failure
 	own            bool     // stderr is that of the process in blame alone
+	lostDaemon     bool     // a launcher has reported the loss of a daemon; unknown after a failure
 }
 
 // lastLines chooses the lines that tell most about a failure: those of the process that the launcher blames, if lines
@@ -60,6 +61,8 @@ func (t *tail) lastLines(stdout []string, most int, failed bool) (l lastLines) {
 	errs, outs := t.unmarked(texts(all)), t.unmarked(stdout)
 	if failed {
 		l.blame = readBlame(errs.printed, outs.printed)
+	} else {
+		l.lostDaemon = slices.ContainsFunc(errs.lines, reportsLostDaemon)
 	}
 	if r := t.named(l.blame); r != nil {
 		one := t.unmarked(texts(r.lines))
@@ -79,6 +82,13 @@ func (t *tail) lastLines(stdout []string, most int, failed bool) (l lastLines) {
 	l.stderr = l.stderr[max(0, len(l.stderr)-2*most):]
 	l.stdout = l.stdout[max(0, len(l.stdout)-most):]
 	return l
+}
+
+// reportsLostDaemon reports whether a line is that of a launcher that has lost a daemon and may still end with 0.
+func reportsLostDaemon(line string) bool {
+	return slices.ContainsFunc(launchers, func(l *Launcher) bool {
+		return l.LostDaemon != "" && strings.Contains(line, l.LostDaemon)
+	})
 }
 
 // mixed returns the last lines of all processes, with their marks.
@@ -207,6 +217,11 @@ func unmark(line, name string) string {
 func isPipe(f *os.File) bool {
 	var st unix.Stat_t
 	return unix.Fstat(int(f.Fd()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+func isRegular(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode().IsRegular()
 }
 
 // sameFile reports whether two files are the same one, as after 2>&1.

@@ -12,7 +12,7 @@ type Launcher struct {
 	Name        string   // in the documentation
 	Programs    []string // several launchers share some, such as mpirun
 	Modules     []string // Python modules that do the same as the first of its programs
-	HostModules []string // Python modules that start the processes of one host
+	HostModules []string // Python modules that start processes of one host
 	Starts      starts   // what its programs start
 
 	Variables     func(Setup) []Var // returns the variables that tell it about the hosts of the job
@@ -27,6 +27,7 @@ type Launcher struct {
 	Choices []choice    // what paiinit leaves out if the user has chosen already
 	Files   choiceFiles // the files that may hold such a choice
 
+	TaskVariables   func(Tasks) []Var  // returns those of one rank, if every rank runs the command
 	FabricVariables func(Fabric) []Var // returns those about the network between the ranks, the same on every rank
 	Overrides       []string           // its programs whose environment overrides that of the ranks on other hosts
 
@@ -44,6 +45,7 @@ type Launcher struct {
 	Daemons        []daemon      // what it starts on other hosts
 	FailureTimeout time.Duration // how long it may take to end by itself after a daemon has failed
 	DaemonsStay    bool          // its daemons run until the job ends; others end with the ranks of their host
+	LostDaemon     string        // part of a line that it prints before it may end with 0 although it has lost a daemon
 	MissesFailures bool          // it sometimes does not notice that a daemon or remote shell failed
 	Probes         []string      // Python modules with which it only checks a host before it starts anything there
 
@@ -87,6 +89,8 @@ const (
 	jobRanks
 	// untilEnd: it runs until all its ranks have ended, and paiinit kills it if it runs for longer.
 	untilEnd
+	// clusterProcesses: it is a server or a node of a cluster, and starts processes that are no ranks of this job.
+	clusterProcesses
 
 	ranks    = hostProcesses | otherHosts | jobRanks
 	mpiRanks = ranks | untilEnd
@@ -95,7 +99,7 @@ const (
 // launchers lists all launchers, in the order in which their variables are set.
 var launchers = []*Launcher{
 	&openMPI4, &openMPI5, &mpich, &intelMPI, &mvapich, &horovod, &deepSpeed, &sockets,
-	&torchrun, &accelerate, &schedulerRun, &remoteShells,
+	&torchrun, &accelerate, &vllm, &sglang, &ray, &dask, &spark, &schedulerRun, &remoteShells,
 }
 
 // launcherPrograms returns the launchers that have a program of this name.
@@ -133,7 +137,7 @@ func lineStarts(line []string, what starts) bool {
 	name, _, _ := split(line, false)
 	for _, l := range launchers {
 		if l.has(what) && (slices.Contains(l.Programs, name) || slices.Contains(l.Modules, name) ||
-			what == hostProcesses && slices.Contains(l.HostModules, name)) {
+			what&^(hostProcesses|clusterProcesses) == 0 && slices.Contains(l.HostModules, name)) {
 			return true
 		}
 	}

@@ -68,7 +68,8 @@ var namesAllowed = []struct{ file, text, reason string }{
 func TestOnlyFilesOfLaunchersNameThem(t *testing.T) {
 	name := regexp.MustCompile(`(?i)open ?mpi|ompi_|\bprte|prrte|\borted\b|\bprted\b|orterun|hydra|mpich|pmi_proxy|` +
 		`intel ?mpi|\bi_mpi_|` +
-		`horovod|deepspeed|mpirun|mpiexec|mvapich|mpispawn|torchrun|\baccelerate\b|\bsrun\b|\bprun\b|jsrun|\bclush\b`)
+		`horovod|deepspeed|mpirun|mpiexec|mvapich|mpispawn|torchrun|\baccelerate\b|\bsrun\b|\bprun\b|jsrun|\bclush\b|` +
+		`vllm|sglang|\bray\b|\bdask\b|\bspark\b`)
 	used := make(map[int]bool)
 	check := func(file, text string, pos token.Position) {
 		if !name.MatchString(text) {

@@ -197,6 +197,10 @@ func openMPIReport(lines []string, b *Blame) bool {
 	if text.lines[0] == "" || match("Primary job", `^Primary job +terminated normally, but `) != nil {
 		return true
 	}
+	// Follows the loss of a daemon, and may name another host than that of the lost one.
+	if match("how to route", `^ORTE does not know how to route a message to the specified daemon `) != nil {
+		return true
+	}
 	const killed = `noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)`
 	if m := match("exited on signal", killed); m != nil {
 		b.set(Blame{Process: "MPI rank " + m[1], Rank: m[1], Host: m[2], Signal: syscall.Signal(number(m[3]))})

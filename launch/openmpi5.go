@@ -35,6 +35,7 @@ var openMPI5 = Launcher{
 	Daemons:        []daemon{{program: "prted", detached: "--daemonize", hosts: openMPIHosts}},
 	FailureTimeout: 10 * time.Second,
 	DaemonsStay:    true,
+	LostDaemon:     "PRTE has lost communication with a remote daemon",
 	Blames:         openMPIBlames,
 }
 

@@ -13,7 +13,7 @@ type output struct {
 }
 
 // newOutput puts pipes in place of stderr, and of stdout if it is a pipe: launchers report on either. A stdout that is
-// a regular file is read at the end.
+// a regular file is read at the end. To find a hang, it also puts a pipe in place of a device or socket.
 func newOutput(c Command, files []*os.File) (*output, error) {
 	o := &output{lines: c.TailLines, file: files[1]}
 	if c.TailLines == 0 {
@@ -21,7 +21,8 @@ func newOutput(c Command, files []*os.File) (*output, error) {
 	}
 	stdout, stderr := files[1], files[2]
 	o.same = sameFile(stdout, stderr)
-	o.shared = isPipe(stdout) && o.same
+	piped := isPipe(stdout) || c.Hang.After > 0 && !c.Hang.Terminal && !isRegular(stdout)
+	o.shared = piped && o.same
 	var err error
 	if o.err, err = newTail(stderr, o.shared, c.TailLines, c.TailHosts); err != nil {
 		return nil, err
@@ -30,7 +31,7 @@ func newOutput(c Command, files []*os.File) (*output, error) {
 	switch {
 	case o.shared:
 		files[1] = o.err.w
-	case isPipe(stdout):
+	case piped:
 		if o.out, err = newTail(stdout, true, 0, nil); err != nil {
 			o.started()
 			o.finish(nil)
@@ -60,6 +61,17 @@ func (o *output) finish(stop <-chan os.Signal) {
 	o.err.finish(stop)
 }
 
+// activity returns a number that changes when the command has written to a pipe.
+func (o *output) activity() int { return o.out.activity() + o.err.activity() }
+
+// fileState returns a text that changes when a stdout that is a regular file has changed.
+func (o *output) fileState() string {
+	if info, err := o.file.Stat(); err == nil && info.Mode().IsRegular() {
+		return " " + stateOf(info)
+	}
+	return ""
+}
+
 // describe adds the last lines to the result.
 func (o *output) describe(r *Result) {
 	if o.err == nil {
@@ -74,7 +86,7 @@ func (o *output) describe(r *Result) {
 		stdout = splitLines(b, len(b) == recentBytes)
 	}
 	l := o.err.lastLines(stdout, o.lines, r.Status() != 0)
-	r.Tail, r.OwnTail, r.Stdout, r.Blame = l.stderr, l.own, l.stdout, l.blame
+	r.Tail, r.OwnTail, r.Stdout, r.Blame, r.LostDaemon = l.stderr, l.own, l.stdout, l.blame, l.lostDaemon
 	if o.same {
 		r.Stdout = nil // it repeats stderr
 	}

@@ -48,6 +48,10 @@ type Command struct {
 	Processes func() []Process
 	Fork      func(start func() error) error // calls start, for which it may prepare the thread; may be nil
 	Started   func()                         // is called once the command runs; may be nil
+	Hang      Hang                           // when the command hangs, and what ends it then
+	// Stays is called when the command has ended with 0 by itself. What it leaves behind in its group then stays until
+	// the end of the context. Nil = it is stopped, see Run.
+	Stays func()
 }
 
 // Result describes how a command ended.
@@ -65,6 +69,9 @@ type Result struct {
 	OwnTail bool
 	Stdout  []string // the same for stdout, if it is a pipe or a regular file
 	Blame   Blame    // what a launcher reported about the failure; zero if Status is 0
+	// LostDaemon says that Status is 0 although a launcher has reported the loss of a daemon.
+	LostDaemon bool
+	Hung       *Hung // the command was told to end because it hung; nil = it did not
 	// Unread is the number of bytes at the end of stderr and stdout that were dropped, because no reader took them
 	// within a moment after the end; those of stdout only after a signal.
 	Unread int
@@ -133,11 +140,20 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		kill:    syscall.Kill, look: c.Processes, whole: c.WholeGroup,
 		hasEnded: func() bool { return hasEnded(proc.Pid) },
 	}
+	watched, unwatch := context.WithCancel(context.WithoutCancel(ctx))
+	g.unwatch = unwatch
+	hung := c.Hang.watch(watched, o, func() bool { return c.Processes != nil && anyStopped(c.Processes(), proc.Pid) })
 	state, err := g.supervise(ctx, proc)
 	at := time.Now()
+	unwatch()
+	if c.Stays != nil && err == nil && state.Success() && !g.stopped {
+		c.Stays()
+		<-ctx.Done()
+	}
 	g.sweep()
 
 	r := Result{Forwarded: g.forwarded, At: at}
+	stall := hung()
 	stop := g.signals
 	if r.Forwarded != 0 {
 		stop = closedSignals()
@@ -151,6 +167,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 		r.Signal = ws.Signal()
 	} else {
 		r.Code = ws.ExitStatus()
+	}
+	if r.Forwarded != 0 || r.Status() != 0 { // else the command had ended well when it was told to end
+		r.Hung = stall
 	}
 	o.describe(&r)
 	return r, nil
@@ -221,6 +240,7 @@ type group struct {
 	whole     bool                                    // every signal goes to the whole group
 
 	stopped   bool         // the command was asked to end
+	unwatch   func()       // a command that was asked to end cannot hang; may be nil
 	told      map[int]mark // processes that were asked to end one by one, and seem to be still running
 	restTold  bool         // the rest of the group was asked to end, too
 	daemons   bool         // the processes that left the group were asked to end
@@ -439,6 +459,9 @@ func (g *group) note(sig syscall.Signal) {
 func (g *group) begin() {
 	if !g.stopped {
 		g.stopped = true
+		if g.unwatch != nil {
+			g.unwatch()
+		}
 		g.rest = time.After(g.grace - lastShare(g.grace))
 		g.deadline = time.After(g.grace)
 	}

@@ -613,14 +613,14 @@ func gone(pid int) bool {
 
 func TestLeftoversGetOneGraceInAll(t *testing.T) {
 	c := sh(`trap 'exit 1' TERM; (` + stubborn + `) & while :; do wait; done`)
-	c.Grace = 400 * time.Millisecond
+	c.Grace = 5 * time.Second
 	s := begin(t, c)
 	require.Equal(t, "ready", s.line())
 	asked := time.Now()
 	s.signals <- syscall.SIGTERM
 	require.Equal(t, Result{Code: 1, Forwarded: syscall.SIGTERM}, s.wait())
 	require.GreaterOrEqual(t, time.Since(asked), c.Grace)
-	require.Less(t, time.Since(asked), c.Grace+3*time.Second)
+	require.Less(t, time.Since(asked), 2*c.Grace)
 }
 
 func TestKillReachesLeftovers(t *testing.T) {
@@ -955,4 +955,40 @@ func missing(t *testing.T, why string) {
 		t.Fatal(why)
 	}
 	t.Skip(why)
+}
+
+// What a command leaves behind that has ended with 0 may stay until the end of the context.
+func TestRunStays(t *testing.T) {
+	for _, tt := range []struct {
+		code  int
+		stays bool
+	}{{0, true}, {3, false}} {
+		pid := filepath.Join(t.TempDir(), "pid")
+		ctx, cancel := context.WithCancel(t.Context())
+		stays := false
+		result, err := Run(ctx, Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", fmt.Sprintf("sleep 1000 & echo $! >%s; exit %d", pid, tt.code)},
+			Environ: os.Environ(), Grace: time.Minute, WholeGroup: true,
+			Stays: func() {
+				stays = true
+				require.NoError(t, syscall.Kill(numberIn(t, pid), 0))
+				cancel()
+			},
+		})
+		cancel()
+		require.NoError(t, err)
+		require.Equal(t, tt.code, result.Code)
+		require.Equal(t, tt.stays, stays)
+		require.Zero(t, result.Forwarded)
+		require.ErrorIs(t, syscall.Kill(numberIn(t, pid), 0), syscall.ESRCH)
+	}
+}
+
+func numberIn(t *testing.T, name string) int {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	require.NoError(t, err)
+	return n
 }

@@ -70,6 +70,18 @@ func (g *Stopper) Abort(sig os.Signal) {
 	g.Hard(sig)
 }
 
+// AbortFirst is Abort for a command that was not told to end yet. It reports whether it has signalled the command.
+func (g *Stopper) AbortFirst(sig os.Signal) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.told {
+		return false
+	}
+	g.told = true
+	g.Hard(sig)
+	return true
+}
+
 // ends reports whether a signal makes [Run] end the command.
 func ends(sig os.Signal) bool {
 	return sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGQUIT

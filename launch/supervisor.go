@@ -298,6 +298,10 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 		ooms = e.OOMs()
 	}
 	o := s.Scene.Outcome(s.Line[0], result, ooms)
+	if o.Hung { // what happened after that is a consequence
+		o.Status = statuses.Lost
+		return o
+	}
 	direct := s.isLauncher()
 	seen := s.Sessions.now()
 	lost := seen.lost
@@ -316,6 +320,10 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	case result.Forwarded != 0 && o.Status == 0: // it may have saved its work
 	case direct && o.Status == 0 && lost != "": // Open MPI 5.0 exits with 0 if a host is lost
 		o.Status, o.Reason = statuses.Lost, lost+"; "+o.Reason
+	case direct && o.Status == 0 && result.LostDaemon: // it may have noticed the loss before paiinit
+		if !s.lostMeanwhile(e, SettleTime, &o) {
+			o.Status, o.Reason = statuses.Lost, "the launcher has lost a daemon; "+o.Reason
+		}
 	case direct && o.Status == 0 && s.Hosts > 1 && s.lostMeanwhile(e, 0, &o):
 	case o.Status == 0 && why.Lost != "":
 		o.Status, o.Reason = statuses.Lost, why.Lost+"; "+o.Reason
@@ -329,7 +337,7 @@ func (s *Supervisor) Judge(e Ending) Outcome {
 	if why.Reason != "" {
 		o.Reason = why.Reason + "; " + o.Reason
 	}
-	o.Stopped = result.Forwarded != 0 && o.Status != 0 && why.Status == 0
+	o.Stopped = result.Forwarded != 0 && why.Status == 0
 	return o
 }
 

@@ -303,6 +303,19 @@ func TestSupervisorJudges(t *testing.T) {
 			Outcome{Status: 75, Reason: "the launcher's daemon on b was lost; " +
 				"rank 0's command mpirun ended with status 0"},
 		},
+		"0 although the launcher reports a lost daemon": {
+			"mpirun x", nil, Ending{Result: Result{LostDaemon: true}, Absent: none},
+			Outcome{Status: 75, Reason: "the launcher has lost a daemon; rank 0's command mpirun ended with status 0"},
+		},
+		"0 before paiinit notices the loss": {
+			"mpirun x", nil, Ending{Result: Result{LostDaemon: true}, Absent: func(settle time.Duration) *Loss {
+				if settle == 0 {
+					return nil
+				}
+				return lost(settle)
+			}},
+			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
+		},
 		"0 although a rank is gone": {
 			"mpirun x", nil, Ending{Absent: lost},
 			Outcome{Status: 75, Reason: "rank 1 (b) was lost: it is away; rank 0's command mpirun ended with status 0"},
@@ -321,7 +334,7 @@ func TestSupervisorJudges(t *testing.T) {
 		},
 		"a program that saved its work": {
 			"train", nil, Ending{Result: Result{Forwarded: syscall.SIGTERM}},
-			Outcome{Status: 0, Reason: "rank 0's command train ended with status 0 after SIGTERM"},
+			Outcome{Status: 0, Reason: "rank 0's command train ended with status 0 after SIGTERM", Stopped: true},
 		},
 		"a launcher that said why, and was killed": {
 			"prterun x", nil, Ending{
@@ -359,6 +372,19 @@ func TestSupervisorJudges(t *testing.T) {
 			},
 			Outcome{Status: 75, Reason: "rank 1 (b) was lost: gone; " +
 				"rank 0's command mpirun ended with status 1 after SIGTERM"},
+		},
+		"a hang, and a loss because of it": {
+			"mpirun x", nil, Ending{
+				Result: Result{
+					Hung:      &Hung{Hang: Hang{After: time.Minute}, Tells: "no output"},
+					Forwarded: syscall.SIGTERM, Blame: Blame{Process: "MPI rank 4", Status: 3},
+				},
+				Why: Interruption{Reason: "rank 1 (b) was lost: gone", Status: 75}, Launcher: true,
+			},
+			Outcome{
+				Status: 75, Hung: true,
+				Reason: "rank 0's command mpirun has made no progress for 1m00s: no output",
+			},
 		},
 		"a loss while a request to stop was on its way": {
 			"train", nil, Ending{Why: Interruption{Reason: "b wants it", Lost: "rank 1 (b) was lost: gone"}},

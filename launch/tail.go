@@ -41,6 +41,7 @@ type tail struct {
 	waiting int  // bytes that were read, but not written to out yet
 	left    bool // nothing reads out any more: new lines are kept, but not passed on
 	lost    int  // bytes that were not passed on
+	reads   int  // of the pipe
 
 	recent  []byte           // the last bytes, at least recentBytes of them
 	most    int              // lines per process; 0 = none, as on stdout, which may carry gigabytes
@@ -146,6 +147,7 @@ func (t *tail) drain(buf []byte) {
 func (t *tail) pass(p []byte) (open bool) {
 	t.mu.Lock()
 	t.remember(p)
+	t.reads += min(len(p), 1)
 	left := t.left
 	if left {
 		t.lost += len(p)
@@ -158,6 +160,9 @@ func (t *tail) pass(p []byte) (open bool) {
 		if t.exact { // nothing else writes to it, so large writes mix no lines
 			var err error
 			if n, err = writeSome(t.out, p); err != nil {
+				t.mu.Lock()
+				defer t.mu.Unlock()
+				t.waiting = 0
 				return false
 			}
 		} else {
@@ -171,6 +176,18 @@ func (t *tail) pass(p []byte) (open bool) {
 		t.mu.Unlock()
 	}
 	return true
+}
+
+// activity returns a number that changes when something was read, or still waits for its reader: that may block the
+// command, which is not its fault.
+func (t *tail) activity() int {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reads += min(t.waiting, 1)
+	return t.reads
 }
 
 // writeSome writes at least one byte. It waits if another process has made the file non-blocking. os.File.Write would

@@ -31,13 +31,39 @@ type Tasks struct {
 	Ranks  []Task // in rank order
 	Self   int    // the rank whose environment is made
 	Spawns bool   // the command starts the processes of its host itself, see [Spawns]
+	// Cluster: the command is a server or a node of a cluster, see [StartsCluster]. Its processes are no ranks of the
+	// job, and would take their host's rank for their own.
+	Cluster bool
 }
 
 // TaskEnvironment returns the variables by which frameworks that need no launcher find each other.
-func TaskEnvironment(t Tasks) []Var { return slices.Concat(torch(t), tensorFlow(t), jax(t), psLite(t)) }
+func TaskEnvironment(t Tasks) []Var {
+	vars := append(torch(t), ofAll(func(l *Launcher) func(Tasks) []Var { return l.TaskVariables }, t)...)
+	if t.Cluster {
+		return vars
+	}
+	return slices.Concat(vars, tensorFlow(t), jax(t), psLite(t))
+}
 
 // Spawns reports whether a command line, but not a shell script, starts the processes of its host itself.
 func Spawns(args []string) bool { return lineStarts(args, hostProcesses) }
+
+// StartsCluster reports whether a command line, but not a shell script, starts a server or a node of a cluster.
+func StartsCluster(args []string) bool { return lineStarts(args, clusterProcesses) }
+
+// LineStartsCluster reports whether a line for a shell has the words of such a command line, in any place.
+func LineStartsCluster(line string) bool {
+	words, err := SplitWords(line)
+	if err != nil {
+		return false // the shell refuses the line
+	}
+	for i := range words {
+		if StartsCluster(words[i:]) {
+			return true
+		}
+	}
+	return false
+}
 
 // serverWords are the words in the names of server roles. They match whole words: an observer is no server.
 var serverWords = []string{"ps", "psserver", "pserver", "server", "servers", "paramserver", "parameterserver"}

@@ -47,6 +47,8 @@ func TestTaskGoldens(t *testing.T) {
 	}{
 		"torch":                   {torch, tasks("worker", "worker", "worker"), 1, false},
 		"torchrun":                {torch, tasks("worker", "worker", "worker"), 2, true},
+		"vllm-task":               {vllmTask, tasks("worker", "worker"), 1, false},
+		"sglang-task":             {sglangTask, tasks("worker", "worker"), 1, false},
 		"tensorflow-multi-worker": {tensorFlow, tasks("worker", "worker", "worker"), 2, false},
 		"tensorflow-chief":        {tensorFlow, tasks("master", "worker", "worker"), 1, false},
 		"tensorflow-ps": {
@@ -71,6 +73,26 @@ func TestTaskGoldens(t *testing.T) {
 		})
 	}
 	require.Empty(t, psLite(tasks("master", "worker")), "only where the roles ask for it")
+}
+
+// The processes of a server or of a cluster are no ranks of the job: they get the addresses, and nothing that counts
+// ranks, but for torchrun's own options.
+func TestClusterEnvironment(t *testing.T) {
+	job := tasks("scheduler", "server", "worker")
+	job.Self, job.Cluster = 2, true
+	golden(t, "cluster", TaskEnvironment(job))
+	job.Cluster = false
+	require.Subset(t, names(TaskEnvironment(job)),
+		[]string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG", "JAX_PROCESS_ID", "DMLC_ROLE"})
+	alone := tasks("worker")
+	require.NotContains(t, names(TaskEnvironment(alone)), "VLLM_HOST_IP", "its address is no other rank's business")
+}
+
+func names(vars []Var) (list []string) {
+	for _, v := range vars {
+		list = append(list, v.Name)
+	}
+	return list
 }
 
 func TestTaskIPv6(t *testing.T) {
@@ -140,5 +162,88 @@ func TestSpawns(t *testing.T) {
 		"./a.out":                                                false,
 	} {
 		require.Equal(t, want, Spawns(strings.Fields(line)), line)
+	}
+}
+
+// TestStartsCluster has the command lines of the servers' and clusters' own documentation in November 2026 (vLLM 0.33,
+// SGLang 0.5.23, Ray 2.60, Dask 2026.8), and other forms of them that people write.
+func TestStartsCluster(t *testing.T) {
+	for _, line := range []string{
+		// vLLM: docs/serving/parallelism_scaling.md and data_parallel_deployment.md, at commit 096bd6a.
+		"vllm serve /model --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2 --node-rank 0 " +
+			"--master-addr 10.0.0.1",
+		"vllm serve /model --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2 --node-rank 1 " +
+			"--master-addr 10.0.0.1 --headless",
+		"vllm serve /model --tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray",
+		"vllm serve /model --headless --data-parallel-size 4 --data-parallel-size-local 2 " +
+			"--data-parallel-start-rank 2 --data-parallel-address 10.0.0.1 --data-parallel-rpc-port 13345",
+		"/opt/venv/bin/vllm serve /model",
+		"/opt/venv/bin/python3 /opt/venv/bin/vllm serve /model",
+		"python3 -m vllm.entrypoints.openai.api_server --model /model",
+		"python3 -m vllm.entrypoints.cli.main serve /model",
+		// SGLang: docs/references/multi_node_deployment/multi_node.md at commit 9bfd52e, python/sglang/cli/main.py
+		"python3 -m sglang.launch_server --model-path /model --tp 16 --dist-init-addr 10.0.0.1:20000 --nnodes 2 " +
+			"--node-rank 0",
+		"sglang serve --model-path /model --tp 16 --dist-init-addr 10.0.0.1:20000 --nnodes 2 --node-rank 1",
+		// Ray: doc/source/cluster/vms/user-guides/launching-clusters/on-premises.md at commit 0114562, and
+		// docs.ray.io/en/latest/cluster/cli.html
+		"ray start --head --port=6379",
+		"ray start --address=10.0.0.1:6379",
+		"ray start --address=10.0.0.1:6379 --node-ip-address=10.0.0.2 --num-gpus=8 --block",
+		"ray symmetric-run --address 10.0.0.1:6379 --min-nodes 4 -- python3 driver.py",
+		"ray job submit --working-dir . -- python3 driver.py",
+		// Dask: docs.dask.org/en/latest/deploying-cli.html; the names before 2022.10, and RAPIDS' worker
+		"dask scheduler",
+		"dask worker tcp://192.0.0.100:8786",
+		"dask spec --spec {} tcp://192.0.0.100:8786",
+		"dask cuda worker tcp://192.0.0.100:8786",
+		"dask-scheduler --port 8786",
+		"dask-worker tcp://192.0.0.100:8786 --nworkers 2",
+		"dask-cuda-worker tcp://192.0.0.100:8786",
+		"python3 -m distributed.cli.dask_worker tcp://192.0.0.100:8786",
+		"python3 -u -m dask worker tcp://192.0.0.100:8786",
+		// Spark: spark.apache.org/docs/latest/spark-standalone.html
+		"/opt/spark/sbin/start-master.sh",
+		"/opt/spark/sbin/start-worker.sh spark://10.0.0.1:7077",
+		"/opt/spark/bin/spark-class org.apache.spark.deploy.master.Master --host 10.0.0.1 --port 7077",
+		"/opt/spark/bin/spark-class org.apache.spark.deploy.worker.Worker spark://10.0.0.1:7077",
+		"spark-submit --master spark://10.0.0.1:7077 --class Main app.jar",
+	} {
+		words := strings.Fields(line)
+		require.True(t, StartsCluster(words), line)
+		require.False(t, Spawns(words), line)
+		require.False(t, ReachesHosts(words), line)
+		require.False(t, IsLauncher(words[0]), line)
+		require.True(t, LineStartsCluster("cd /work && exec "+line), line)
+	}
+	for _, line := range []string{
+		"", "python3 driver.py ray", "python3 -c vllm", "sh -c vllm", "torchrun train.py", "mpirun vllm",
+		"./ray.sh", "rayon", "python3 -m vllm_plugin", "sh start.sh",
+	} {
+		require.False(t, StartsCluster(strings.Fields(line)), line)
+	}
+	for line, want := range map[string]bool{
+		"":                                false,
+		"nvidia-smi dmon":                 false,
+		"ray start --head":                true,
+		"ulimit -n 65536; dask scheduler": true,
+		"ray 'start":                      false, // the shell refuses it
+	} {
+		require.Equal(t, want, LineStartsCluster(line), line)
+	}
+}
+
+// What paiinit starts to learn versions, and what it takes for a launcher's ranks, has nothing of servers and clusters.
+func TestClustersAreNotAsked(t *testing.T) {
+	for _, l := range launchers {
+		if l.has(clusterProcesses) {
+			require.Equal(t, clusterProcesses, l.Starts, l.Name)
+			require.Empty(t, l.Compared, l.Name)
+			require.Empty(t, l.RankVariables, l.Name)
+			require.Subset(t, Unversioned(), l.Programs)
+			for _, program := range l.Programs {
+				require.NotContains(t, candidates(), program)
+			}
+		}
 	}
 }

@@ -34,7 +34,7 @@ func torch(t Tasks) []Var {
 	v.set("PET_MASTER_PORT", strconv.Itoa(master.Port), "torchrun meets on a port that paiinit kept free on rank 0")
 	v.set("PET_RDZV_ENDPOINT", master.address(), "torchrun --rdzv-backend c10d meets on rank 0, too")
 	v.set("PET_RDZV_ID", t.Job, "torchrun --rdzv-backend c10d meets only nodes of this job")
-	if !t.Spawns {
+	if !t.Spawns && !t.Cluster {
 		v.set("RANK", rank, "init_process_group(\"env://\"): every rank is one process")
 		v.set("WORLD_SIZE", size, "init_process_group(\"env://\"): every rank is one process")
 		v.set("LOCAL_RANK", "0", "the only process of its host")

@@ -85,6 +85,9 @@ func named(rank int, name string) string {
 type Verdict struct {
 	Ranks      []Rank // in rank order
 	LostStatus int    // the job's exit status if a rank was lost, or did not report how its command ended
+	// Leader says that a needed command that ends by itself decides, whatever has failed before: a command that ends
+	// closes its connections first, at which its workers fail.
+	Leader bool
 
 	silent  map[int]bool // ranks that are lost, or have reported how their command ended
 	zero    map[int]bool // ranks whose command ended with 0
@@ -215,7 +218,7 @@ func (v *Verdict) Unclear() (ranks []int) {
 		}
 		failed = failed || bad
 	}
-	if v.stop != nil || !failed || len(ranks) < 2 {
+	if v.stop != nil || !failed || len(ranks) < 2 || well && v.Leader {
 		return nil
 	}
 	return ranks
@@ -231,8 +234,8 @@ func (v *Verdict) Align(rank int, at time.Time, within time.Duration) {
 }
 
 // Outcome returns the first cause: a request to stop if it came first, a lost rank, or the command that failed first on
-// aligned clocks. Commands that only followed the order to end do not count, nor do servers that fail after all needed
-// commands have ended with 0.
+// aligned clocks. Commands that only followed the order to end do not count. Failures after all needed commands have
+// ended with 0 do not count either.
 func (v *Verdict) Outcome() Outcome {
 	last, well := v.succeeded()
 	failed := v.failed()
@@ -240,7 +243,7 @@ func (v *Verdict) Outcome() Outcome {
 	switch {
 	case v.stop != nil:
 		return v.stopped()
-	case well && !slices.ContainsFunc(failed, before):
+	case well && (v.Leader || !slices.ContainsFunc(failed, before)):
 		o := Outcome{Reason: v.success()}
 		if v.Ordered() {
 			o.Reason += "; the others were stopped then"
@@ -253,6 +256,7 @@ func (v *Verdict) Outcome() Outcome {
 			o.Reason = "; " + o.Reason
 		}
 		o.Status, o.Reason, o.Own, o.Next = v.LostStatus, v.lost[0].String()+o.Reason, false, ""
+		o.Hung = false
 		return o
 	case len(failed) > 0:
 		o := failed[0].Outcome
@@ -280,7 +284,7 @@ func (v *Verdict) Blamed() (rank int, lost bool) {
 func (v *Verdict) stopped() Outcome {
 	bad := func(e End) bool { return e.Outcome.Status != 0 }
 	if len(v.ends) == len(v.Ranks) && !slices.ContainsFunc(v.ends, bad) { // all commands may have saved their work
-		return Outcome{Reason: v.stop.Reason + "; the commands of all ranks ended with status 0"}
+		return Outcome{Reason: v.stop.Reason + "; the commands of all ranks ended with status 0", Stopped: true}
 	}
 	told := slices.DeleteFunc(slices.Clone(v.ends), func(e End) bool { return !e.Stopped || !bad(e) })
 	if len(told) > 0 { // commands may answer a signal with a status of their own

@@ -177,7 +177,7 @@ func TestVerdict(t *testing.T) {
 				tt.v.Ranks = append(tt.v.Ranks, r)
 			}
 			want := Outcome{Status: tt.status, Reason: tt.reason}
-			want.Stopped = tt.v.stop != nil && tt.status != 0
+			want.Stopped = tt.v.stop != nil && strings.HasPrefix(tt.reason, tt.v.stop.Reason)
 			require.Equal(t, want, tt.v.Outcome())
 		})
 	}
@@ -247,6 +247,55 @@ func TestVerdictOnServers(t *testing.T) {
 			}
 			require.Equal(t, Outcome{Status: tt.status, Reason: tt.reason}, v.Outcome())
 		})
+	}
+}
+
+// The end of a leader decides. Its workers fail when it closes its connections, which is before it is reaped.
+func TestVerdictOnALeader(t *testing.T) {
+	begin := time.Now()
+	end := func(rank, status, ms int, stopped bool) End {
+		o := Outcome{Status: status, Reason: "rank " + strconv.Itoa(rank)}
+		return End{Rank: rank, At: begin.Add(time.Duration(ms) * time.Millisecond), Stopped: stopped, Outcome: o}
+	}
+	const well = "the command of rank 0 (head) ended with status 0; the others were stopped then"
+	for name, tt := range map[string]struct {
+		ends   []End // in the order of arrival
+		status int
+		reason string
+	}{
+		"it ends, and its workers when told": {
+			[]End{end(0, 0, 50, false), end(1, 143, 60, true), end(2, 0, 61, true)}, 0, well,
+		},
+		"a worker fails at that": {
+			[]End{end(0, 0, 50, false), end(1, 1, 51, false), end(2, 0, 61, true)}, 0, well,
+		},
+		"a worker is noticed before": {
+			[]End{end(1, 1, 20, false), end(0, 0, 50, false), end(2, 0, 61, true)}, 0, well,
+		},
+		"a worker fails, and it ends when told": {
+			[]End{end(1, 1, 20, false), end(0, 0, 50, true), end(2, 0, 61, true)}, 1, "rank 1",
+		},
+		"a worker ended before": {
+			[]End{end(1, 0, 20, false), end(0, 0, 50, false), end(2, 0, 61, true)}, 0, well,
+		},
+		"it fails": {
+			[]End{end(1, 0, 20, false), end(0, 4, 50, false), end(2, 0, 61, true)}, 4, "rank 0",
+		},
+	} {
+		v := Verdict{Leader: true, LostStatus: 75, Ranks: []Rank{
+			{Rank: 0, Name: "head", Needed: true}, {Rank: 1, Name: "a"}, {Rank: 2, Name: "b"},
+		}}
+		orders := 0
+		for _, e := range tt.ends {
+			if v.Ended(e, e.At) != nil {
+				orders++
+			}
+		}
+		require.Equal(t, Outcome{Status: tt.status, Reason: tt.reason}, v.Outcome(), name)
+		require.Equal(t, 1, orders, name)
+		if tt.status == 0 {
+			require.Empty(t, v.Unclear(), name)
+		}
 	}
 }
 
@@ -340,4 +389,16 @@ func TestVerdictOrders(t *testing.T) {
 		v.Align(1, at(1), time.Millisecond)
 		require.Equal(t, 2, v.Outcome().Status)
 	})
+}
+
+// TestLossBeforeAHang: a rank that waits for a lost one hangs as well.
+func TestLossBeforeAHang(t *testing.T) {
+	v := Verdict{LostStatus: 75, Ranks: []Rank{{Rank: 0, Needed: true}, {Rank: 1, Needed: true}}}
+	now := time.Now()
+	v.Ended(End{Rank: 0, At: now, Outcome: Outcome{Status: 75, Reason: "no progress", Hung: true}}, now)
+	require.True(t, v.Outcome().Hung)
+	v.Lost(Loss{Rank: 1, Name: "b", Reason: "gone"}, now)
+	o := v.Outcome()
+	require.False(t, o.Hung)
+	require.Equal(t, "rank 1 (b) was lost: gone; no progress", o.Reason)
 }

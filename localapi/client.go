@@ -53,6 +53,18 @@ func (c Client) Status(ctx context.Context) (*Status, error) {
 	return a.Status, err
 }
 
+// Ready returns a *Refusal that says why the job is not ready; nil = it is.
+func (c Client) Ready(ctx context.Context) error {
+	_, err := c.ask(ctx, request{Ask: askReady})
+	return err
+}
+
+// Live returns nil if paiinit answers.
+func (c Client) Live(ctx context.Context) error {
+	_, err := c.ask(ctx, request{Ask: askLive})
+	return err
+}
+
 // Wait returns once all ranks are present, or a *Refusal after timeout (0 = no limit).
 func (c Client) Wait(ctx context.Context, timeout time.Duration) error {
 	_, err := c.ask(ctx, request{Ask: askWait, Timeout: timeout})

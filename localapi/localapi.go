@@ -31,7 +31,8 @@ const (
 	Present State = "present" // rank 0 holds a control connection to it
 	Heard   State = "heard"   // known from gossip; only ranks without a connection to rank 0 report this state
 	Missing State = "missing"
-	Lost    State = "lost" // it was present at the launch, and its control connection has ended
+	Spare   State = "spare" // rank 0 holds a control connection to it, and the job runs without it
+	Lost    State = "lost"  // it was present at the launch, and its control connection has ended
 )
 
 // Status is what `paiinit status --json` prints and status.json holds. Fields are added, never changed.
@@ -48,6 +49,9 @@ type Status struct {
 	Deadline time.Time `json:"deadline,omitzero"` // when the wait for the missing ranks ends; zero = it does not
 	Outcome  *Outcome  `json:"outcome,omitempty"` // nil = the job has not ended, or this container does not know how
 
+	NotReady string `json:"not_ready,omitempty"` // why, on one line; "" = it is ready, or only rank 0 knows
+
+	Spare      bool      `json:"spare,omitempty"`    // the job runs without this container, which may replace one
 	Generation int       `json:"generation"`         // launches of the job in place, this one included
 	Restarts   []Restart `json:"restarts,omitempty"` // the first and the last ones if there are many
 }
@@ -123,6 +127,8 @@ const (
 	askHosts    = "hosts"
 	askHostfile = "hostfile"
 	askNames    = "names"
+	askReady    = "ready"
+	askLive     = "live"
 )
 
 // request is the line that a client sends.

@@ -71,6 +71,8 @@ func (j *job) Timeline(context.Context) *Timeline {
 	}
 }
 
+func (j *job) Ready(context.Context) *Refusal { return &Refusal{1, "running: it loads"} }
+
 func (j *job) Wait(ctx context.Context) *Refusal { return j.await(ctx, "wait") }
 
 func (j *job) Barrier(ctx context.Context, name string) *Refusal {
@@ -156,6 +158,9 @@ func TestQuestions(t *testing.T) {
 	require.Equal(t, [][]string{{"node-7", "worker-0"}, {"worker-1"}}, names)
 	require.Equal(t, os.Getpid(), j.pid)
 
+	require.Equal(t, &Refusal{1, "running: it loads"}, c.Ready(ctx))
+	require.NoError(t, c.Live(ctx))
+
 	drift, err := c.Drift(ctx)
 	require.NoError(t, err)
 	want, _ := j.Drift()
@@ -187,6 +192,8 @@ func TestWireFormat(t *testing.T) {
 		},
 		{`{"ask":"hosts"}`, `{"exit":0,"error":"","hosts":[{"Name":"worker-0","Slots":8}]}`},
 		{`{"ask":"hostfile"}`, `{"exit":75,"error":"there is no list yet"}`},
+		{`{"ask":"ready"}`, `{"exit":1,"error":"running: it loads"}`},
+		{`{"ask":"live"}`, `{"exit":0,"error":""}`},
 		{`{"ask":"names"}`, `{"exit":0,"error":"","names":[["node-7","worker-0"],["worker-1"]]}`},
 		{
 			`{"ask":"drift"}`, `{"exit":0,"error":"","drift":{"check":"warn","size":2,"absent":null,` +

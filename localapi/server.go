@@ -21,6 +21,8 @@ type Job interface {
 	Status(ctx context.Context) *Status
 	// Timeline returns what happened to each rank.
 	Timeline(ctx context.Context) *Timeline
+	// Ready returns why the job is not ready, on one line; nil = it is.
+	Ready(ctx context.Context) *Refusal
 	// Wait returns once all ranks are present.
 	Wait(ctx context.Context) *Refusal
 	// Barrier returns once every rank has called it with the same name.
@@ -130,6 +132,9 @@ func (s Server) answer(ctx context.Context, q *request, pid int) answer {
 		a.Status = s.Job.Status(ctx)
 	case askTimeline:
 		a.Timeline = s.Job.Timeline(ctx)
+	case askLive:
+	case askReady:
+		refusal = s.Job.Ready(ctx)
 	case askWait:
 		refusal = s.Job.Wait(ctx)
 	case askBarrier:

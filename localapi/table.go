@@ -39,6 +39,9 @@ func (l Layout) lines(s *Status, now time.Time) []string {
 	l.Width = cmp.Or(l.Width, usualWidth)
 	out := l.wrap(s.headline(now), "", "    ")
 	out = append(out, l.wrap(l.self(s), "", "    ")...)
+	if text := s.unready(); text != "" {
+		out = append(out, l.wrap(text, "", "    ")...)
+	}
 	if text := s.restarted(); text != "" {
 		out = append(out, l.wrap(printable(text), "", "    ")...)
 	}
@@ -60,6 +63,9 @@ func (l Layout) lines(s *Status, now time.Time) []string {
 
 // headline says the phase in words, and how many ranks are present.
 func (s *Status) headline(now time.Time) string {
+	if s.Spare {
+		return "spare: " + s.present()
+	}
 	switch s.Phase {
 	case Prepared:
 		return "launching: " + s.present()
@@ -103,6 +109,8 @@ func (s *Status) present() string {
 
 func (r *Rank) isHere() bool { return r.State == Present || r.State == Heard }
 
+func (r *Rank) isAbsent() bool { return r.State == Missing || r.State == Lost }
+
 // self says which rank this is.
 func (l Layout) self(s *Status) string {
 	name := s.Name
@@ -112,12 +120,23 @@ func (l Layout) self(s *Status) string {
 		}
 	}
 	switch {
+	case s.Spare:
+		return "this is " + l.short(name) + ", which takes the place of a container that is lost"
 	case s.Rank < 0:
 		return "this is " + l.short(name) + ", whose rank is not agreed yet"
 	case name == "":
 		return fmt.Sprintf("this is rank %d", s.Rank)
 	}
 	return fmt.Sprintf("this is rank %d, %s", s.Rank, l.short(name))
+}
+
+// unready says why the running job is not ready, unless the headline or the rows of lost ranks say it.
+func (s *Status) unready() string {
+	why, ok := strings.CutPrefix(s.NotReady, string(Running)+": ")
+	if s.Phase != Running || !ok || slices.ContainsFunc(s.Ranks, func(r Rank) bool { return r.isAbsent() }) {
+		return ""
+	}
+	return "not ready: " + printable(why)
 }
 
 // restarted says how often and why the job was restarted last; "" = it was not.
@@ -197,16 +216,16 @@ const mostApart = 8
 func (s *Status) groups(ranks []Rank) (all []group) {
 	apart := 0
 	for _, r := range ranks {
-		if !r.isHere() {
+		if r.isAbsent() {
 			apart++
 		}
 	}
 	at := make(map[string]int)
 	for _, r := range ranks {
 		g := group{class: settled, about: r.Equipment()}
-		if !r.isHere() || r.Reason != "" {
+		if r.isAbsent() || r.Reason != "" {
 			g.class, g.about = delays, r.Reason
-			if !r.isHere() {
+			if r.isAbsent() {
 				g.class = absent
 			}
 			if apart > mostApart {

@@ -116,6 +116,10 @@ func screens() map[string]*Status {
 	ended := running(four())
 	ended.Phase, ended.Outcome = Ended, &Outcome{Status: 137, Reason: "MPI rank 4 on proj-worker-3 (worker-2) was " +
 		"killed by SIGKILL: out of memory, 1 kill in its cgroup\nsecond line\x1b[2J of the cause"}
+	lost.NotReady = "running: 1 of 4 ranks are lost: worker-3 (10.0.0.4:12345: connection refused)"
+	loading := running(four())
+	loading.NotReady = "running: rank 0 is not ready: http:8000/health: 10.0.0.1:8000: " +
+		"GET /health is answered with status 503"
 	restarted := running(four())
 	restarted.Generation, restarted.Restarts = 3, []Restart{
 		{Restart: 1, Generation: 2, Cause: "rank 2 (worker-2) was lost: connection refused"},
@@ -164,6 +168,7 @@ func screens() map[string]*Status {
 		"running":           running(four()),
 		"alone":             running(testRanks(1, 0, "worker-%d", 16, 0, "none")),
 		"lost":              lost,
+		"loading":           loading,
 		"restarted":         restarted,
 		"starting-again":    again,
 		"ended":             ended,
@@ -276,6 +281,10 @@ func TestViewPrintsChanges(t *testing.T) {
   2   present: 2 slots, no GPU, no RDMA
 `, show(61*time.Second, running))
 	require.Empty(t, show(62*time.Second, running))
+	require.Equal(t, `03:05:07 running: all 4 ranks are present
+    not ready: rank 0 is not ready: http:8000/health: 10.0.0.1:8000: GET /health
+    is answered with status 503
+`, show(62*time.Second, screens()["loading"]))
 	require.Equal(t, `03:05:08 ended with status 137
     MPI rank 4 on proj-worker-3 (worker-2) was killed by SIGKILL: out of memory,
     1 kill in its cgroup

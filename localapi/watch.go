@@ -41,7 +41,8 @@ func (v *View) Show(s *Status, now time.Time) error {
 			changed = append(changed, r)
 		}
 	}
-	if len(changed) == 0 && s.Phase == v.last.Phase && reflect.DeepEqual(s.Outcome, v.last.Outcome) {
+	if len(changed) == 0 && s.Phase == v.last.Phase && s.unready() == v.last.unready() &&
+		reflect.DeepEqual(s.Outcome, v.last.Outcome) {
 		return nil
 	}
 	lines := v.Layout.changes(s, changed, now)
@@ -55,6 +56,9 @@ func (l Layout) changes(s *Status, changed []Rank, now time.Time) (out []string)
 		l.Width = usualWidth
 	}
 	out = l.wrap(now.Format(time.TimeOnly)+" "+s.headline(now), "", "    ")
+	if text := s.unready(); text != "" {
+		out = append(out, l.wrap(text, "    ", "    ")...)
+	}
 	if s.Outcome != nil {
 		for line := range strings.Lines(s.Outcome.Reason) {
 			out = append(out, l.wrap(printable(line), "    ", "    ")...)

@@ -17,6 +17,11 @@ const (
 	endTick    = 10 * time.Millisecond  // how often to kill again, for processes that were started meanwhile
 	sayTimeout = time.Second            // how long writing a line to standard error may take
 	shedAfter  = 200 * time.Millisecond // delays shed: the agent, for which a job may wait, needs the processors
+
+	// Launchers log in for seconds, and a job that ends sooner would load the pages again at its end: up to 5 ms.
+	agentShedAfter = 5 * time.Second
+	// A wait that is this long is mostly a long one, of minutes.
+	waitingShedAfter = 10 * time.Second
 )
 
 // process is the first process.

@@ -2,7 +2,11 @@ package pid1
 
 import (
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -84,4 +88,32 @@ func TestEnvironBlockOfForeignArguments(t *testing.T) {
 	environ, err := os.ReadFile("/proc/self/environ")
 	require.NoError(t, err)
 	require.Equal(t, environ, block)
+}
+
+// TestShedWhenIdle: a long wait sheds once, and a job that runs sheds once more, whether or not the wait was long.
+func TestShedWhenIdle(t *testing.T) {
+	for _, wait := range []time.Duration{waitingShedAfter / 2, waitingShedAfter * 3} {
+		synctest.Test(t, func(t *testing.T) {
+			settled, stop := make(chan struct{}, 1), make(chan struct{})
+			var sheds atomic.Int32
+			var waiting sync.WaitGroup
+			waiting.Go(func() { shedWhenIdle(settled, stop, func() { sheds.Add(1) }) })
+			time.Sleep(wait)
+			synctest.Wait()
+			want := int32(0)
+			if wait > waitingShedAfter {
+				want = 1
+			}
+			require.Equal(t, want, sheds.Load())
+			settled <- struct{}{}
+			time.Sleep(agentShedAfter - 1)
+			synctest.Wait()
+			require.Equal(t, want, sheds.Load())
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Equal(t, want+1, sheds.Load())
+			close(stop)
+			waiting.Wait()
+		})
+	}
 }

@@ -49,7 +49,7 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
 	settled := make(chan struct{}, 1)
-	receiver.Go(func() { shedOnce(settled, stop) })
+	receiver.Go(func() { shedWhenIdle(settled, stop, shed) })
 	settle := func() {
 		_ = syscall.Chdir("/") // a failure is harmless
 		select {
@@ -77,17 +77,19 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	return status
 }
 
-// shedOnce sheds a moment after settled.
-func shedOnce(settled, stop <-chan struct{}) {
-	select {
-	case <-settled:
-	case <-stop:
-		return
-	}
-	select {
-	case <-time.After(shedAfter): // launchers log in now
-		shed()
-	case <-stop:
+// shedWhenIdle sheds when the agent has waited for the other ranks for a while, and a moment after settled.
+func shedWhenIdle(settled, stop <-chan struct{}, shed func()) {
+	idle := time.NewTimer(waitingShedAfter)
+	defer idle.Stop()
+	for {
+		select {
+		case <-idle.C:
+			shed()
+		case <-settled:
+			idle.Reset(agentShedAfter)
+		case <-stop:
+			return
+		}
 	}
 }
 

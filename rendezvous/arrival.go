@@ -8,10 +8,10 @@ import (
 	"github.com/paiinit/paiinit/joblog"
 )
 
-// Arrival says how long rank 0 waited for the other ranks, all by the clock of rank 0.
+// Arrival says how long a rank waited for the other ranks, by its own clock. Only rank 0 sets Last and Started.
 type Arrival struct {
 	Last    string        // the rank that came last, as Member.Display names it
-	Wait    time.Duration // from the start of rank 0's node until Last had registered
+	Wait    time.Duration // from the start of the node until Last had registered, or rank 0's roster had come
 	Started time.Duration // part of Wait before the container of Last had started; 0 = none, or not known
 }
 

@@ -9,7 +9,7 @@ import (
 
 // tryPrepare sends the roster once every rank is present and has told everything that the launch needs.
 func (c *coordinator) tryPrepare() {
-	if c.n.phase != Gathering || c.n.isGathered() || c.present() != c.n.cfg.Size {
+	if c.n.phase != Gathering || c.n.isGathered() || !c.isComplete() {
 		return
 	}
 	if c.n.cfg.Unfit != nil {
@@ -21,25 +21,22 @@ func (c *coordinator) tryPrepare() {
 	}
 	records := []Record{c.n.current}
 	reached := map[string]netip.AddrPort{c.n.self.Nonce: c.reachedAt()}
-	for _, t := range c.targets {
-		switch {
-		case t.rec == nil:
-		case t.looking:
+	for t, rank := range c.chosen() {
+		if t.looking {
 			return // the fabric is judged across all ranks
-		default:
-			r := *t.rec
-			reached[r.Nonce] = r.Addr
-			if r.Rank < 0 {
-				r.Addr = t.said
-			}
-			r.Uptime = 0 // of the registration
-			records = append(records, r)
 		}
+		r := *t.rec
+		reached[r.Nonce] = r.Addr
+		if r.Rank = rank; rank < 0 {
+			r.Addr = t.said
+		}
+		r.Uptime = 0 // of the registration
+		records = append(records, r)
 	}
-	if c.awaitsNotes() {
+	if c.awaitsNotes() || c.isFenced() {
 		return
 	}
-	members, err := assign(records, c.n.cfg.Size)
+	members, err := assign(records, c.ranks())
 	if err != nil {
 		c.n.setGathered(&ConflictError{err})
 		return
@@ -150,7 +147,7 @@ func (c *coordinator) onAckTimeout(epoch uint64) {
 
 // tryLaunch commits once every rank holds the roster. It happens once.
 func (c *coordinator) tryLaunch() {
-	if c.acks < c.registered {
+	if c.acks < len(c.n.roster.Members)-1 {
 		return
 	}
 	if !c.n.enter(Running) {
@@ -164,6 +161,7 @@ func (c *coordinator) tryLaunch() {
 		}
 	}
 	c.n.calls.resume()
+	c.tellSpares()
 	// The first ranks must know of the launch, because a restarted rank 0 learns of it from them.
 	c.sendGo(1, 1+witnesses)
 	if c.n.cfg.GoDelay <= 0 || len(c.n.roster.Members) <= 1+witnesses {

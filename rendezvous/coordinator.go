@@ -29,11 +29,15 @@ type coordinator struct {
 	changed        chan struct{}      // closed and replaced when a connection comes, ends, or is given up
 	barriers       map[string]barrier // by name
 	judging        bool               // judgeSurplus is waiting for answers
+	spareDue       time.Time          // when a spare may take a place that is free
 	due            time.Time          // from then on the launch no longer waits for silent addresses
 	lingers        bool               // every missing rank has another secret or job, and has time to find the same
 	notesDue       time.Time          // until then the launch waits for the facts of the ranks
 	notesOf        int                // registrations when notesDue was set
 	registrations  int                // of all starts of all ranks
+
+	// Until then processes of the last generation may run: of its rank 0, and of ranks that have not outlived it.
+	zeroOver, restOver, fenced time.Time
 
 	at     map[netip.AddrPort]string // nonces of known containers that answered at other addresses
 	ctx    context.Context
@@ -70,9 +74,11 @@ type target struct {
 	rival     bool           // it answers, but follows another coordinator
 	since     time.Time      // when its connection was lost
 	gone      bool           // after the launch: it cannot come back
+	leaves    bool           // it ends with this generation
 	successor *Record        // next start of its container, after it was lost
 	doneAck   bool
 	endSent   time.Time // when the outcome was sent over link
+	works     bool      // its command runs, or has ended
 	ended     bool      // its command has ended
 	// The last question for its clock, see Node.Align.
 	clockCall  uint64
@@ -83,10 +89,12 @@ type target struct {
 	// incompatible is the last ErrOtherSecret or ErrOtherVersion, until another container answers. The container may
 	// have left since: it finds the same when it calls rank 0, and ends.
 	incompatible error
+	request      string // start and signal of the last request to end the job
 	foreign      foreign
 	events       Times
 	noted        string // nonce of the start whose facts are here
 	preflight    bool   // its preflight has begun
+	survives     bool   // it has outlived the last rank 0
 
 	failed  time.Time // when the last attempt had failed
 	dialled attempts
@@ -146,6 +154,10 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		w.abort()
 		return
 	}
+	if (m.Type == stop || m.Type == ended) && t.link == w && c.isSpare(t) {
+		c.onSpareLeaves(t, w, m)
+		return
+	}
 	switch m.Type {
 	case register:
 		c.onRegister(t, w, m)
@@ -155,6 +167,10 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 		c.n.answered(w, true)
 	case refuse:
 		switch {
+		case m.Generation > c.n.Generation() && c.n.phase == Running:
+			c.onOvertaken(t, w, m.Reason)
+		case m.Last && c.n.phase == Gathering:
+			c.onOutrun(t, m.Reason)
 		case m.Record != nil && m.Record.Nonce == c.n.self.Nonce:
 			c.sameAs(t, c.n.self.Nonce) // a seed's address that is our own
 		case c.rivals(m.Record):
@@ -194,8 +210,14 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
 		}
 	case stop:
+		is := fmt.Sprint(m.Name, " ", m.Signal)
+		if is == t.request {
+			return
+		}
+		t.request = is
 		s := Stop{Name: c.nameOf(t), Signal: m.Signal, Reason: m.Reason}
 		if c.n.phase == Running {
+			t.leaves = c.n.cfg.Rejoin && s.Leaves()
 			offer(c.n.stops, s) // sixteen may wait
 			return
 		}
@@ -210,6 +232,8 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		} else {
 			c.onEnded(t, m)
 		}
+	case works:
+		t.works = true
 	case cleared:
 		c.onCleared(t, m)
 	case clock:
@@ -225,7 +249,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 	case released:
 		delete(t.released, m.Call)
 	case announce:
-		c.n.onAnnounce(nil, m.Record)
+		c.n.onAnnounce(nil, m)
 	case doneAck:
 		t.doneAck = true
 		noteFirst(&t.events.Ended)
@@ -268,9 +292,13 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	case c.n.phase == Running || c.n.phase == Ended:
 		c.onReturn(t, w, m)
 		return
+	case c.mayFindOut(t, w, m):
+		return
 	case m.State == Running, m.State == Ended:
-		reason := fmt.Sprintf("%s runs a launch of an earlier rank 0, which is gone", r.display())
-		c.n.setGathered(&EndedError{Outcome{Status: c.n.cfg.Status.Retry, Reason: reason}})
+		c.n.setGathered(&EndedError{c.earlier(r)})
+		return
+	case m.generation() != c.n.Generation() || m.Fence != nil && w.greeted != c.n.Generation():
+		c.onOtherGeneration(t, w, m)
 		return
 	case m.Size != 0 && m.Size != c.n.cfg.Size:
 		c.n.setGathered(&ConflictError{fmt.Errorf("%s at %v was told that the job has %d ranks, %s that it has %d",
@@ -278,6 +306,9 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 		if t.link == nil {
 			t.link = w // it is told how the job ends
 		}
+		return
+	case t.rec == nil && r.Rank < 0 && c.isEarly():
+		c.putOff(w)
 		return
 	case t.rec == nil && c.present() >= c.n.cfg.Size && r.Rank < 0:
 		c.onSpare(t, w, m)
@@ -301,12 +332,13 @@ func (c *coordinator) onRegister(t *target, w *wire, m message) {
 	t.foreign = foreign{}
 	t.looking = m.Looking
 	t.noteRegistered(r)
+	c.noteFence(t, m.Fence)
 	if first {
 		c.registered++
 		c.n.log.Debug("heard of a rank", "phase", "gather", "peer", r.display(), "addr", r.Addr,
 			"present", c.present(), "size", c.n.cfg.Size, "elapsed", time.Since(c.n.begin).Round(time.Microsecond))
 	}
-	if c.n.phase == Prepared {
+	if c.n.phase == Prepared && !c.isAside(t) {
 		c.n.enter(Gathering) // the current roster holds an earlier start of this rank
 	}
 	c.tryPrepare()
@@ -320,6 +352,10 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		t.dropLink(w)
 		t.link = w
 		c.tellEnd(t)
+	case m.generation() > c.n.Generation():
+		c.onOvertaken(t, w, "it goes on without this rank 0")
+	case !ok && c.n.cfg.Spares > 0:
+		c.keepSpare(t, w, m.Record)
 	case !ok && c.mayRejoin():
 		c.putOff(w)
 	case !ok:
@@ -336,6 +372,11 @@ func (c *coordinator) onReturn(t *target, w *wire, m message) {
 		}
 		if m.Record.Addr == member.Addr { // the first start would have answered there
 			replace()
+			return
+		}
+		if t.leaves && t.link != nil {
+			c.keepSuccessor(t, m.Record)
+			c.putOff(w)
 			return
 		}
 		c.contest(t, member.Record, m.Record, w.send, replace)
@@ -413,8 +454,11 @@ func (c *coordinator) unregister(t *target, w *wire, reason error) {
 		c.registered--
 	}
 	t.begun, t.tried = time.Now(), false
+	aside := c.isAside(t)
 	t.link, t.rec, t.acked, t.changed = nil, nil, 0, time.Now()
-	c.n.enter(Gathering)
+	if !aside {
+		c.n.enter(Gathering)
+	}
 }
 
 // leading returns the coordinator for callers outside the loop; nil = another rank leads, or the node is closed.

@@ -250,9 +250,11 @@ func isGone(err error) bool {
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// checkForeign ends the wait when every missing rank is foreign, after a pause in which they can find the same.
+// checkForeign ends the wait when every missing rank is foreign, after a pause in which they can find the same. In a
+// later generation the ranks have shared a secret and a job: a container of another job may have got the address of a
+// lost rank, whose next start is still to come.
 func (c *coordinator) checkForeign(lingered bool) {
-	if c.n.phase != Gathering || c.n.isGathered() {
+	if c.n.phase != Gathering || c.n.isGathered() || c.n.Generation() > 1 {
 		return
 	}
 	e := &MissingError{Present: c.present(), Size: c.n.cfg.Size, Missing: c.n.missing()}

@@ -192,7 +192,7 @@ func (f *finder) announce() (over bool) {
 			if !connected {
 				addrs, err := zero.addrs(f.n) // resolving its name may take long
 				for _, a := range addrs {
-					err = errors.Join(err, f.tell(a, message{Type: announce, Record: &f.n.self}))
+					err = errors.Join(err, f.tell(a, f.n.announcement()))
 				}
 				if err != nil {
 					f.n.log.Debug("announcing this rank to rank 0", "addrs", addrs, "err", err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -50,7 +49,8 @@ func (p *Peer) display() string { return Display(p.Own, p.ID) }
 func (c *coordinator) gaps(count int) (out []Missing) {
 	self := &c.n.current
 	taken := map[int]bool{}
-	stem, number, counts := cutNumber(self.Own)
+	own, counts := cutNumber(self.Own)
+	counts = counts && strings.ContainsAny(own.stem[len(own.stem)-1:], "-_") // else it may be a random hostname
 	sole := func(r *Record) bool { return r.Rank >= 0 && r.Role == self.Role && r.Index == r.Rank }
 	if count <= 0 || !sole(self) {
 		return nil
@@ -64,8 +64,7 @@ func (c *coordinator) gaps(count int) (out []Missing) {
 			return nil
 		}
 		taken[t.rec.Rank] = true
-		s, n, ok := cutNumber(t.rec.Own)
-		counts = counts && ok && s == stem && n-t.rec.Rank == number-self.Rank
+		counts = counts && own.write(t.rec.Rank-self.Rank, t.rec.Rank-self.Rank) == t.rec.Own
 	}
 	if c.n.cfg.Size-len(taken) != count {
 		return nil
@@ -76,7 +75,7 @@ func (c *coordinator) gaps(count int) (out []Missing) {
 		}
 		m := Missing{Rank: rank, alias: MakeID(self.Role, rank, ""), Reason: c.n.find.seedReason()}
 		if counts {
-			m.own = stem + strconv.Itoa(rank+number-self.Rank)
+			m.own = own.write(rank-self.Rank, rank-self.Rank)
 		}
 		m.Name = Display(m.own, m.alias)
 		out = append(out, m)

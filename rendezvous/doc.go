@@ -61,9 +61,9 @@
 // A stop ends the job during this as at any other time. A lost rank counts as cleared when its address refuses or
 // another container answers there, and at the latest 25 s after the order, because a rank that cannot reach rank 0 has
 // ended its command by then (fenceTime): ranks that clear do not tell it that rank 0 is alive. Between two generations
-// the ranks wait 20 s for each other, or as long as the caller sets. Where the job may restart (Config.Rejoin), the
-// next start of a lost rank begins with the first generation, learns the current one from the greeting, and takes the
-// place.
+// the ranks wait for each other as long as the caller sets. Where the job may restart (Config.Rejoin), the next start
+// of a lost rank begins with the first generation, learns the current one from the greeting, and takes the place. The
+// next start of a lost rank 0 learns it from the ranks that have outlived the last one (succession.go).
 //
 // A rank registers before it knows everything about itself, and registers again when it knows more. The version of
 // its launcher is in the roster if it comes in time. The summary of its fabric is in every roster: a registration says
@@ -95,8 +95,9 @@
 // After go no rank is given up on one view alone. Rank 0 dials again when a control connection ends. If it does not
 // come back within the grace, or the port refuses, or another container answers there, rank 0 asks up to three other
 // ranks to look (look, seen), and the rank is lost only if none of them sees it. A process that is stopped for a
-// while keeps its connections. A rank that has lost rank 0 asks in the same way, and so learns the outcome from a rank
-// that was told it. Gossip ends with the launch: no timer runs beside the job.
+// while keeps its connections. When it goes on, it may ask over them whether its generation does (Node.Confirm). A rank
+// that has lost rank 0 asks in the same way, and so learns the outcome from a rank that was told it. Gossip ends with
+// the launch: no timer runs beside the job.
 //
 // # Starts
 //
@@ -150,8 +151,9 @@
 //
 // # The port
 //
-// Port carries everything on one number: SSH and gossip streams on TCP, told apart by their first byte whenever it
-// comes, and gossip packets on UDP. A silent client is sent the SSH identification meanwhile; our gossip skips it.
+// Port carries everything on one number: SSH, gossip streams and, if it is wanted, HTTP on TCP, told apart by their
+// first byte whenever it comes, and gossip packets on UDP. A silent client is sent the SSH identification meanwhile;
+// our gossip skips it, and a request that comes later goes to the SSH server.
 // Where UDP is blocked the rendezvous completes all the same. Until a connection proves that its client knows the
 // secret, it costs a bounded number of files, bytes and seconds.
 package rendezvous

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"weak"
 )
 
 // A job that starts again in place runs through generations. A generation is one commit, by one Node on every rank;
@@ -33,10 +34,6 @@ import (
 // 0 may not have read it: the caller requests it again from the next node.
 var ErrNext = errors.New("the next generation begins")
 
-// regatherTimeout is how long the ranks wait for each other between two generations. All were connected a moment ago: a
-// rank that does not come is frozen, cut off, or gone.
-const regatherTimeout = 20 * time.Second
-
 // Cleared says how another rank has ended the processes of a generation.
 type Cleared struct {
 	Rank  int
@@ -53,8 +50,8 @@ type clearing struct {
 	clears chan []byte   // receives the text of the order, once
 	proven chan struct{} // on rank 0: closed when every rank has answered
 	by     map[string]Cleared
-	after  chan struct{} // closed when next is set
-	next   *Node
+	after  chan struct{}      // closed when next is set
+	next   weak.Pointer[Node] // else whoever holds the node of the first generation would keep those of all
 }
 
 func newClearing() clearing {
@@ -159,13 +156,12 @@ func (n *Node) Next() {
 }
 
 // Following returns the configuration of the next generation, in which every container keeps its rank and its address.
-// It is valid once Gather has returned the roster. Its Timeout ends a job that loses a container between two
-// generations.
+// It is valid once Gather has returned the roster. The caller sets its Timeout, which ends a job that has lost a
+// container for good.
 func (n *Node) Following() Config {
 	cfg := n.cfg
 	cfg.Generation = n.Generation() + 1
 	cfg.Peers, cfg.Seeds, cfg.AskAfter = nil, nil, 0
-	cfg.Timeout = cfg.scaled(regatherTimeout)
 	cfg.Fabric, cfg.Unfit = nil, nil
 	n.ask(func() {
 		if cfg.NoteWait > 0 {
@@ -191,7 +187,16 @@ func (n *Node) Following() Config {
 			}
 			cfg.Peers = append(cfg.Peers, p)
 		}
-		cfg.Size = len(n.roster.Members)
+		cfg.Size = len(n.roster.Members) + n.cfg.Spares
+		if n.lead == nil {
+			cfg.Size += n.up.spares
+		} else {
+			cfg.Peers = n.lead.markLost(cfg.Peers)
+		}
+		if n.lead != nil && n.cfg.Spares > 0 {
+			cfg.Peers = append(cfg.Peers, n.lead.spares()...)
+		}
+		cfg.last = n.succession()
 	})
 	return cfg
 }
@@ -201,8 +206,8 @@ func (n *Node) Following() Config {
 func (n *Node) Succeed(next *Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.clearing.next == nil {
-		n.clearing.next = next
+	if !isClosed(n.clearing.after) {
+		n.clearing.next = weak.Make(next)
 		close(n.clearing.after)
 	}
 }
@@ -210,13 +215,14 @@ func (n *Node) Succeed(next *Node) {
 // Generation returns the number of this generation, from 1 on. It is that of the job once Gather has returned.
 func (n *Node) Generation() uint64 { return n.generation.Load() }
 
-// Told returns the text with which rank 0 has greeted this rank, nil in the first generation.
+// Told returns the text with which rank 0 has greeted this rank, nil if there was none.
 func (n *Node) Told() (text []byte) {
 	n.ask(func() { text = n.up.text })
 	return text
 }
 
-// Successor returns the node of the next generation, once it has started; nil = it will not come, or ctx has ended.
+// Successor returns the node of the next generation, once it has started; nil = it will not come, or is over already,
+// or ctx has ended.
 func (n *Node) Successor(ctx context.Context) *Node {
 	select {
 	case <-n.clearing.after:
@@ -225,7 +231,7 @@ func (n *Node) Successor(ctx context.Context) *Node {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.clearing.next
+	return n.clearing.next.Value()
 }
 
 // Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
@@ -233,43 +239,80 @@ func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Ad
 	w := newWire(rwc, nil)
 	defer w.close()
 	defer context.AfterFunc(ctx, w.abort)()
+	var bound binding
+	bound.to(n, w)
+	defer bound.end()
 	serving := n
-	unbind := context.AfterFunc(n.ctx, w.abort)
-	defer func() { unbind() }()
 	err := w.read(func(m message) error {
-		for m.Type == hello && m.generation() > serving.Generation() {
+		for {
 			late, g := false, m.generation()
-			serving.ask(func() { late = serving.up.onLaterGeneration(g) })
-			if !late {
-				break
+			if m.Type == hello && g > serving.Generation() {
+				serving.ask(func() { late = serving.up.onLaterGeneration(g, m.Record) })
 			}
-			unbind()
-			next := serving.Successor(ctx)
-			if next == nil {
+			at := serving
+			if !late && at.post(func() { at.onMessage(w, m, remote) }) {
+				return nil
+			}
+			if serving = at.Successor(ctx); serving == nil {
 				return errEnded
 			}
-			serving, unbind = next, context.AfterFunc(next.ctx, w.abort)
 		}
-		at := serving
-		if !at.post(func() { at.onMessage(w, m, remote) }) {
-			return errEnded
-		}
-		return nil
 	})
-	serving.post(func() { serving.up.onLost(w, err) })
+	if serving != nil {
+		serving.post(func() { serving.up.onLost(w, err) })
+	}
+}
+
+// binding ends a connection with the last of the nodes that succeed each other. A connection that comes while one gives
+// way to the next would end otherwise, and rank 0 would call again only after a pause.
+type binding struct {
+	mu   sync.Mutex
+	stop func() bool
+	over bool
+}
+
+func (b *binding) to(n *Node, w *wire) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return
+	}
+	b.stop = context.AfterFunc(n.ctx, func() {
+		if next := n.Successor(n.ctx); next != nil {
+			b.to(next, w)
+		} else {
+			w.abort()
+		}
+	})
+}
+
+func (b *binding) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	b.stop()
 }
 
 // generation returns the generation of a greeting.
 func (m *message) generation() uint64 { return max(m.Generation, 1) }
 
-// isOver refuses a greeting of another generation. It reports false for another start of rank 0 while this rank holds
-// a roster: every start begins with generation 1, and learns from the answer that it is too late.
+// isOver refuses a greeting of another generation, or of a rank 0 that this rank has given up. It reports false for
+// another start of rank 0 while this rank holds a roster: every start begins with generation 1, and learns from the
+// answer that it is too late.
 func (u *uplink) isOver(w *wire, m message) bool {
 	own, holds := u.n.Generation(), u.n.phase != Gathering && len(u.n.roster.Members) > 0
+	if u.n.restarts() && u.n.hasLost() {
+		w.send(message{Type: refuse, Generation: own + 1, Reason: "it has lost rank 0, and goes on without it"})
+		return true
+	}
 	if m.generation() == own || holds && m.Record != nil && m.Record.Nonce != u.n.roster.Members[0].Nonce {
 		return false
 	}
-	w.send(message{Type: refuse, Reason: fmt.Sprintf("this is generation %d, and not %d", own, m.generation())})
+	if u.maySucceed(m) {
+		return false
+	}
+	reason := fmt.Sprintf("this is generation %d, and not %d", own, m.generation())
+	w.send(message{Type: refuse, Generation: own, Reason: reason})
 	return true
 }
 
@@ -296,7 +339,10 @@ func (u *uplink) onNext() {
 // onLaterGeneration handles a greeting of rank 0 in a later generation. A container that was started since joins that
 // one. For a rank that has cleared, this generation is over; then onLaterGeneration reports that the next node must
 // handle the greeting.
-func (u *uplink) onLaterGeneration(g uint64) (next bool) {
+func (u *uplink) onLaterGeneration(g uint64, leader *Record) (next bool) {
+	if u.wire != nil && u.leader != nil && leader != nil && u.leader.Nonce != leader.Nonce {
+		return false // its own rank 0 is in this generation
+	}
 	if u.n.phase == Gathering && u.n.lead == nil && !u.n.isGathered() && u.n.clearing.order == nil {
 		u.n.generation.Store(g)
 		return false
@@ -384,10 +430,10 @@ func (c *coordinator) checkCleared() {
 	close(k.proven)
 }
 
-// keepSuccessor notes the next start of a rank that is lost: the next generation dials it.
+// keepSuccessor notes the next start of a rank that is lost or leaves: the next generation dials it.
 func (c *coordinator) keepSuccessor(t *target, r *Record) {
 	if t.successor == nil || t.successor.Nonce != r.Nonce {
-		c.n.log.Info("the container of a lost rank has started again", "peer", r.display(), "addr", r.Addr)
+		c.n.log.Info("the container of a rank has started again", "peer", r.display(), "addr", r.Addr)
 	}
 	t.successor = r
 }

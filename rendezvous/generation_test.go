@@ -114,7 +114,11 @@ func TestClearOverALostConnection(t *testing.T) {
 				for i := 1; i < 3; i++ {
 					n := nodes[i]
 					wg.Go(func() {
-						<-n.Clears()
+						select {
+						case <-n.Clears():
+						case <-time.After(2 * time.Minute):
+							return
+						}
 						if i == 1 && when == "while clearing" {
 							w.cut(addrOf(1))
 						}
@@ -129,7 +133,10 @@ func TestClearOverALostConnection(t *testing.T) {
 						nodes[i] = w.follow(n)
 					})
 				}
-				_, err := nodes[0].Clear(t.Context(), nil)
+				defer wg.Wait()
+				soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := nodes[0].Clear(soon, nil)
 				require.NoError(t, err)
 				if when == "at next" {
 					w.cut(addrOf(1))
@@ -160,14 +167,17 @@ func TestALostRankIsReplaced(t *testing.T) {
 		moves   bool
 		unnamed bool // its environment does not tell its rank
 		fence   time.Duration
+		foreign error // what a container of another job answers at its old address, until its next start
 	}{
-		"running":               {},
-		"clearing":              {while: "clearing"},
-		"elsewhere":             {moves: true},
-		"its host is lost":      {block: syscall.ETIMEDOUT, moves: true, fence: fenceTime},
-		"its host, clearing":    {block: syscall.ETIMEDOUT, moves: true, while: "clearing", fence: fenceTime},
-		"agreed rank":           {unnamed: true},
-		"agreed rank, clearing": {unnamed: true, while: "clearing"},
+		"running":                     {},
+		"its address, another secret": {foreign: fmt.Errorf("x: %w", ErrOtherSecret)},
+		"its address, another job":    {foreign: fmt.Errorf("x: %w", ErrOtherJob)},
+		"clearing":                    {while: "clearing"},
+		"elsewhere":                   {moves: true},
+		"its host is lost":            {block: syscall.ETIMEDOUT, moves: true, fence: fenceTime},
+		"its host, clearing":          {block: syscall.ETIMEDOUT, moves: true, while: "clearing", fence: fenceTime},
+		"agreed rank":                 {unnamed: true},
+		"agreed rank, clearing":       {unnamed: true, while: "clearing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -215,7 +225,12 @@ func TestALostRankIsReplaced(t *testing.T) {
 				assert.NoError(t, nodes[0].Close())
 				nodes[0] = next
 				wg.Wait()
-				time.Sleep(3 * time.Second) // it comes late
+				late := 3 * time.Second
+				if tt.foreign != nil {
+					w.set(nodes[1].self.Addr, nil, tt.foreign)
+					late += 2 * jobProofTime
+				}
+				time.Sleep(late)
 				cfg = config(1)
 				if tt.moves {
 					cfg.Self.Addr = addrOf(9)
@@ -245,6 +260,11 @@ func TestTheNextStartOfALostRankWaits(t *testing.T) {
 					return cfg
 				}
 				nodes := []*Node{w.start(config(0)), w.start(config(1)), w.start(config(2))}
+				defer func() {
+					if t.Failed() { // their timers would keep the test alive
+						w.close(nodes...)
+					}
+				}()
 				gatherSame(t, nodes)
 				w.crash(nodes[1], nil)
 				cfg := config(1)
@@ -252,7 +272,11 @@ func TestTheNextStartOfALostRankWaits(t *testing.T) {
 					cfg.Self.Addr = addrOf(9)
 				}
 				nodes[1] = w.start(cfg)
-				l := <-nodes[0].Losses()
+				var l Loss
+				select {
+				case l = <-nodes[0].Losses():
+				case <-time.After(time.Minute):
+				}
 				require.Equal(t, Loss{1, "worker-1", "its container was started again"}, l)
 				var wg sync.WaitGroup
 				wg.Go(func() {
@@ -260,7 +284,9 @@ func TestTheNextStartOfALostRankWaits(t *testing.T) {
 					assert.NoError(t, err)
 					nodes[2] = next
 				})
-				_, err := nodes[0].Clear(t.Context(), nil)
+				soon, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := nodes[0].Clear(soon, nil)
 				require.NoError(t, err)
 				nodes[0].Next()
 				nodes[0] = w.follow(nodes[0])
@@ -268,6 +294,61 @@ func TestTheNextStartOfALostRankWaits(t *testing.T) {
 				begin := time.Now()
 				gatherSame(t, nodes)
 				require.Less(t, time.Since(begin), time.Second, "its address was told")
+				w.close(nodes...)
+			})
+		})
+	}
+}
+
+// TestALeavingRankIsReplaced: a scheduler may start the next container while the first one still saves its work.
+func TestALeavingRankIsReplaced(t *testing.T) {
+	for _, signal := range []int{15, 2} {
+		t.Run(fmt.Sprint("signal=", signal), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				config := func(i int) Config {
+					cfg := w.config(i, 3)
+					cfg.Rejoin = true
+					return cfg
+				}
+				nodes := []*Node{w.start(config(0)), w.start(config(1)), w.start(config(2))}
+				gatherSame(t, nodes)
+				require.True(t, nodes[1].RequestStop(signal, "stopped"))
+				require.Equal(t, signal == 15, (<-nodes[0].Stops()).Leaves())
+				cfg := config(1)
+				cfg.Self.Addr = addrOf(9)
+				next := w.start(cfg)
+				if signal != 15 {
+					_, err := next.Gather(t.Context())
+					require.ErrorContains(t, err, "worker-1 is taken")
+					w.close(append(nodes, next)...)
+					return
+				}
+				time.Sleep(5 * time.Second)
+				require.False(t, next.isGathered())
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					<-nodes[1].Clears()
+					nodes[1].Cleared(1, 0)
+					_, err := nodes[1].Wait(t.Context())
+					assert.ErrorIs(t, err, ErrNext)
+					w.crash(nodes[1], nil)
+				})
+				wg.Go(func() {
+					following, _, err := w.obey(nodes[2], 0)
+					assert.NoError(t, err)
+					nodes[2] = following
+				})
+				_, err := nodes[0].Clear(t.Context(), nil)
+				require.NoError(t, err)
+				nodes[0].Next()
+				nodes[0] = w.follow(nodes[0])
+				wg.Wait()
+				nodes[1] = next
+				begin := time.Now()
+				gatherSame(t, nodes)
+				require.Less(t, time.Since(begin), 2*time.Second)
+				require.Empty(t, nodes[0].Losses())
 				w.close(nodes...)
 			})
 		})
@@ -479,6 +560,23 @@ func TestRankZeroIsStartedAgainInALaterGeneration(t *testing.T) {
 	})
 }
 
+// TestAPreparedRankStaysInItsGeneration: if rank 0 has gone on without it, that generation was launched, and this rank
+// must not take part in the next one with the roster of that one.
+func TestAPreparedRankStaysInItsGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, one := p.record(0), p.record(1)
+		n := p.start(one, 2)
+		l := p.prepared(n, &zero, rosterOf(t, 1, zero, one))
+		later := p.call(n, &zero)
+		later.w.send(message{Type: hello, Record: &zero, Generation: 2})
+		require.Equal(t, "this is generation 1, and not 2", later.want(refuse).Reason)
+		l.launched(1)
+		require.Equal(t, uint64(1), n.Generation())
+		p.end(n, l, later)
+	})
+}
+
 // TestANewContainerLeavesAGeneration: rank 0 of a later generation dies before the launch, and its next start begins
 // with the first one.
 func TestANewContainerLeavesAGeneration(t *testing.T) {
@@ -520,4 +618,68 @@ func TestAThawedContainerReadsBeforeItGivesUp(t *testing.T) {
 		wg.Wait()
 		p.end(n, l)
 	})
+}
+
+// TestAGreetingAcrossGenerations: rank 0 has connected to the node of the last generation, and greets the next one.
+func TestAGreetingAcrossGenerations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, one := p.record(0), p.record(1)
+		n := p.start(one, 2)
+		l := p.prepared(n, &zero, rosterOf(t, 1, zero, one))
+		l.launched(1)
+		early := p.call(n, &zero)
+		l.w.send(message{Type: again})
+		<-n.Clears()
+		n.Cleared(0, 0)
+		l.w.send(message{Type: next})
+		_, err := n.Wait(t.Context())
+		require.ErrorIs(t, err, ErrNext)
+		following, err := Start(n.Following())
+		require.NoError(t, err)
+		n.Succeed(following)
+		require.NoError(t, n.Close())
+		synctest.Wait()
+		early.w.send(message{Type: hello, Record: &zero, Generation: 2})
+		early.want(register)
+		p.end(following, l, early)
+	})
+}
+
+// TestANewContainerWaitsForTheRanks: a container without a rank from the environment gets that of a lost container, and
+// no other.
+func TestANewContainerWaitsForTheRanks(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			p.listen(1, true)
+			p.listen(9, true)
+			zero, one, other := p.agreed(0), p.agreed(1), p.agreed(9)
+			zero.Rank, one.Rank = 0, 1
+			n, err := Start(Config{
+				Status: testStatuses, Self: zero, Size: 2, Dial: p.dial, Generation: 2, Rejoin: true,
+				Timeout: time.Hour,
+				Peers: []Peer{{
+					ID: one.ID, Rank: 1, Host: addrOf(1).Addr().String(), Port: 12345, At: addrOf(1), lost: lost,
+				}},
+			})
+			require.NoError(t, err)
+			asks := p.call(n, nil)
+			asks.w.send(message{Type: announce, Record: &other})
+			l := p.called(9)
+			l.want(hello)
+			l.w.send(message{Type: register, Record: &other, Generation: 2})
+			if !lost {
+				l.quiet(putOffTime / 2)
+				rank := p.called(1)
+				rank.want(hello)
+				rank.w.send(message{Type: register, Record: &one, Generation: 2})
+				rank.want(prepare)
+				p.end(n, asks, l, rank)
+				return
+			}
+			l.want(prepare)
+			p.end(n, asks, l)
+		})
+	}
 }

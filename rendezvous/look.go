@@ -74,7 +74,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 	}
 	results := make([][]found, len(places))
 	var wg sync.WaitGroup
-	question := message{Type: announce, Record: &u.n.self}
+	question := u.n.announcement()
 	for i, p := range places {
 		wg.Go(func() {
 			addrs, err := p.addrs(u.n)
@@ -167,7 +167,7 @@ func (u *uplink) lookOnce() (reached bool, hopeless error) {
 		case outcome != nil:
 			u.n.end(*outcome)
 			u.n.setFinished(*outcome, nil)
-		case u.foreign.proven:
+		case u.foreign.proven && u.n.Generation() == 1: // else the next start of rank 0 is still to come
 			err := u.foreign.proof()
 			m := Missing{Rank: 0, Name: "rank 0", Reason: explain(err), incompatible: err, proof: err}
 			e := MissingError{Present: 1 + len(u.n.find.heard), Size: u.n.cfg.Size, Missing: []Missing{m}}

@@ -29,7 +29,13 @@ func (c *coordinator) onLost(t *target, w *wire, err error) {
 		c.dropArrivals(t)
 		t.link, t.since, t.err = nil, time.Now(), err
 		t.changed = t.since
-		if m, ok := c.memberOf(t); ok && c.n.cfg.Rejoin { // its name may already lead to its next start
+		m, ok := c.memberOf(t)
+		if !ok && c.n.cfg.Spares > 0 {
+			t.rec = nil
+			c.n.log.Info("a spare is out of reach", "peer", c.nameOf(t), "reason", explain(err))
+			return
+		}
+		if ok && c.n.cfg.Rejoin { // its name may already lead to its next start
 			t.moveTo(m.Addr)
 		}
 		c.wakeAbsentWaiters()

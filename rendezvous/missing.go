@@ -190,37 +190,43 @@ func FoldNames(names []string) (out []string) {
 // as a range: "worker-[3-5]", and with the container's own name "train-[3-5] (worker-[3-5])".
 func sequence(name string) (nth func(first, last int) string, ok bool) {
 	own, alias, paired := strings.Cut(strings.TrimSuffix(name, ")"), " (")
-	stem, number, ok := cutNumber(own)
-	if !ok {
-		return nil, false
+	n, ok := cutNumber(own)
+	if !ok || !paired {
+		return n.write, ok
 	}
-	write := func(stem string, first, last int) string {
-		if first == last {
-			return stem + strconv.Itoa(first)
-		}
-		return fmt.Sprintf("%s[%d-%d]", stem, first, last)
-	}
-	if !paired {
-		return func(first, last int) string { return write(stem, number+first, number+last) }, true
-	}
-	aliasStem, aliasNumber, ok := cutNumber(alias)
-	return func(first, last int) string {
-		return write(stem, number+first, number+last) + " (" +
-			write(aliasStem, aliasNumber+first, aliasNumber+last) + ")"
-	}, ok
+	other, ok := cutNumber(alias)
+	return func(first, last int) string { return n.write(first, last) + " (" + other.write(first, last) + ")" }, ok
 }
 
-// cutNumber cuts the number from the end of a name; stem ends in "-", or in "_", as docker-compose 1 writes it.
-func cutNumber(name string) (stem string, num int, ok bool) {
-	i := strings.LastIndexAny(name, "-_") + 1
-	if i <= 1 {
-		return "", 0, false
+// numbered is a name that ends with a number, such as worker-3 or node007.
+type numbered struct {
+	stem  string
+	from  int
+	width int // of the number with its zeros; 0 = it has none in front
+}
+
+// write writes the names from the first to the last, counted from the name itself.
+func (n numbered) write(first, last int) string {
+	number := func(i int) string { return fmt.Sprintf("%0*d", n.width, n.from+i) }
+	if first == last {
+		return n.stem + number(first)
 	}
-	num, err := strconv.Atoi(name[i:])
-	if err != nil || num < 0 || strconv.Itoa(num) != name[i:] {
-		return "", 0, false
+	return fmt.Sprintf("%s[%s-%s]", n.stem, number(first), number(last))
+}
+
+// cutNumber cuts the number from the end of a name. An address does not end with a number in this sense.
+func cutNumber(name string) (n numbered, ok bool) {
+	n.stem = strings.TrimRight(name, "0123456789")
+	digits := name[len(n.stem):]
+	if n.stem == "" || strings.ContainsAny(n.stem[len(n.stem)-1:], ".:]") || len(digits) > 9 {
+		return n, false
 	}
-	return name[:i], num, true
+	if strings.HasPrefix(digits, "0") && len(digits) > 1 {
+		n.width = len(digits)
+	}
+	var err error
+	n.from, err = strconv.Atoi(digits)
+	return n, err == nil
 }
 
 var errSilent = errors.New("rank 0 answers, but has not connected back to this container")
@@ -238,6 +244,9 @@ func (n *Node) missing() []Missing {
 
 // missing lists the ranks that are not registered.
 func (c *coordinator) missing() []Missing {
+	if c.fills() {
+		return c.vacant()
+	}
 	var out []Missing
 	for _, p := range c.n.cfg.Peers {
 		if t := c.targets[p.ID]; t != nil && t.rec == nil {
@@ -344,6 +353,13 @@ func (n *Node) missingError() *MissingError {
 	case n.lead != nil:
 		late := n.lead.lookers()
 		e.Present, e.Missing = n.lead.present()-len(late), append(e.Missing, late...)
+		if n.lead.fills() {
+			e.Size = n.lead.ranks()
+			e.Present = e.Size - len(e.Missing)
+		}
+		if len(e.Missing) == 0 {
+			e.Missing = n.lead.unproven()
+		}
 	case n.up.wire != nil && n.up.told != nil:
 		e.Present = n.up.told.Present
 	default:

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -29,6 +31,7 @@ type Outcome struct {
 	Stopped bool `json:"stopped,omitempty"`
 	// Verdict says that Status is the caller's own, and not that of a command.
 	Verdict bool `json:"verdict,omitempty"`
+	Hung    bool `json:"hung,omitempty"` // the command made no progress
 }
 
 // Statuses are the exit statuses of outcomes that the rendezvous itself decides.
@@ -47,6 +50,7 @@ type Peer struct {
 	Slots   int            // of the roster, if Decided
 	Decided bool           // a host list of rank 0's scheduler gives Slots; else the rank's own record does
 	At      netip.AddrPort // where it was last; invalid = unknown
+	lost    bool           // it was not there at the end of the last generation
 }
 
 // Seed is a name with several addresses, at which containers may be found that the environment does not list. It is
@@ -64,6 +68,10 @@ type Stop struct {
 	Reason string
 }
 
+// Leaves reports whether only the container that asks for the end must end, in a job that may go on in a later
+// generation. Schedulers end a container that they replace, for example on a node that is drained, with SIGTERM.
+func (s Stop) Leaves() bool { return s.Signal == int(syscall.SIGTERM) }
+
 // Loss is a rank that was lost while the job ran.
 type Loss struct {
 	Rank   int
@@ -80,8 +88,18 @@ type Config struct {
 	// Generation counts the launches of the job in place, from 1 on; 0 = 1. A later generation does not gossip.
 	// Node.Following returns the configuration of one.
 	Generation uint64
-	// Text reaches the other ranks of a later generation with the greeting (Node.Told).
+	// Text reaches the other ranks with rank 0's greeting (Node.Told), and the next start of rank 0 from the ranks that
+	// have outlived the last one. Nil = the job cannot restart, as far as this container knows.
 	Text []byte
+	// Adopt is called on the next start of rank 0, in the loop, with the text of a rank that has outlived the last one.
+	// It returns the text for the greetings, and how long to wait at least for the ranks of that generation. Nil = that
+	// text, and Timeout.
+	Adopt func(text []byte) (own []byte, wait time.Duration, err error)
+	// Spares is how many of the Size containers have no rank at first: from the second generation on they take the
+	// places of lost ones. Rank 0 alone knows it. The environment must tell the ranks; those of the spares come last.
+	Spares int
+	// SpareAfter is how long a lost container may take to come back before a spare takes its place.
+	SpareAfter time.Duration
 	// Rejoin says that the job may go on in a later generation. Rank 0 then keeps the next start of a lost rank.
 	Rejoin bool
 
@@ -141,6 +159,9 @@ type Config struct {
 	// does not wait.
 	NoteWait time.Duration
 
+	// Everyone says that every rank runs a command, and tells so by Node.CommandRuns. Otherwise rank 0 alone runs one.
+	Everyone bool
+
 	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
 	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
 	GoDelay time.Duration
@@ -152,6 +173,7 @@ type Config struct {
 	Status Statuses // of the outcomes that this package decides
 
 	notes map[string][]byte // of this container, as of the last generation
+	last  *succession       // nil = a first generation, or ranks that were agreed
 
 	// For tests.
 	starTable int                     // 0 = the constant
@@ -219,6 +241,8 @@ type Node struct {
 
 	// Only the loop touches the fields below.
 	course
+	limit     time.Time     // when this container gives up waiting for ranks; zero = never
+	moved     chan struct{} // closed and replaced when limit changes
 	gaveUp    *MissingError // the missing ranks at the deadline: the same for every caller of Gather
 	reported  lastReport
 	find      finder
@@ -227,6 +251,7 @@ type Node struct {
 	current   Record       // self, and what this container has learned of itself since
 	looking   bool         // cfg.Fabric has not come yet
 	ownTimes  Times
+	command   command            // of this rank
 	own       *message           // report to rank 0 on how this rank's command ended
 	order     *message           // rank 0's first order to end every command
 	calls     calls              // pending questions to rank 0
@@ -266,6 +291,9 @@ type seedState struct {
 
 // Start begins to look for the other ranks. The caller hands incoming control connections to Accept.
 func Start(cfg Config) (*Node, error) {
+	if cfg.Spares < 0 || cfg.Spares > 0 && cfg.Spares > cfg.Size-2 {
+		return nil, fmt.Errorf("%d spares among %d containers", cfg.Spares, cfg.Size)
+	}
 	if cfg.Size < 0 || cfg.Size == 0 && cfg.Self.Rank < 1 {
 		return nil, fmt.Errorf("size is %d, rank %d", cfg.Size, cfg.Self.Rank)
 	}
@@ -306,11 +334,15 @@ func Start(cfg Config) (*Node, error) {
 		losses: make(chan Loss, 16),
 		ends:   make(chan End, cfg.Size), // one from each rank, so that the loop never waits
 		loop:   loop{over: make(chan struct{})},
-		course: course{phase: Gathering, gathered: make(chan struct{}), finished: make(chan struct{})},
+		course: course{
+			phase: Gathering, entered: time.Now(), gathered: make(chan struct{}), finished: make(chan struct{}),
+		},
 
 		clearing: newClearing(),
 	}
 	n.resetGeneration()
+	n.moved = make(chan struct{})
+	n.extend(cfg.Timeout)
 	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
 	n.find = finder{
 		n: n, heard: make(map[string]Record), seeds: make([]seedState, len(cfg.Seeds)),
@@ -393,26 +425,34 @@ func (n *Node) Close() error {
 // Gather waits until every rank holds the same roster and has been told to go, or the job ended before that. Its errors
 // are *MissingError, *ConflictError, *EndedError, *LostError, *BugError, or the context's.
 func (n *Node) Gather(ctx context.Context) (Roster, error) {
-	var deadline <-chan time.Time
-	if n.cfg.Timeout > 0 {
-		deadline = time.After(time.Until(n.begin.Add(n.cfg.Timeout)))
-	}
 	late := false // a second ago
-	for {
+	for pause := time.Duration(0); ; {
+		var left time.Duration
+		var moved chan struct{}
+		n.ask(func() { left, moved = max(n.left(), pause), n.moved })
 		select {
 		case <-n.gathered:
 			return n.roster, n.gatherErr
 		case <-ctx.Done():
 			return Roster{}, fmt.Errorf("gathering: %w", context.Cause(ctx))
-		case <-deadline:
+		case <-moved:
+		case <-n.over:
+			if n.isGathered() {
+				return n.roster, n.gatherErr
+			}
+			return Roster{}, fmt.Errorf("gathering: %w", net.ErrClosed)
+		case <-time.After(left):
 			var missing *MissingError
 			if !n.ask(func() {
+				if n.left() > 0 {
+					return
+				}
 				// Rank 0 has the same timeout, and its answer makes all ranks report the same. After the
 				// acknowledgement the commit or the loss of rank 0 decides, within seconds.
 				others := n.lead == nil && n.up.wire != nil || n.phase != Gathering
 				// A container that was frozen until now first reads what rank 0 has sent meanwhile.
 				wasLate := late
-				late = time.Since(n.begin) >= 2*n.cfg.Timeout+ackTimeout
+				late = time.Since(n.limit) >= n.cfg.Timeout+ackTimeout
 				if n.gaveUp == nil && (!others || wasLate) {
 					n.gaveUp = n.atDeadline()
 				}
@@ -423,9 +463,34 @@ func (n *Node) Gather(ctx context.Context) (Roster, error) {
 			if missing != nil {
 				return Roster{}, missing
 			}
-			deadline = time.After(time.Second)
+			pause = time.Second
 		}
 	}
+}
+
+// extend has this container wait for other ranks for at least d from now on; 0 = without end.
+func (n *Node) extend(d time.Duration) {
+	switch at := time.Now().Add(d); {
+	case n.cfg.Timeout <= 0:
+	case d <= 0:
+		n.moveLimit(time.Time{})
+	case at.After(n.limit):
+		n.moveLimit(at)
+	}
+}
+
+func (n *Node) moveLimit(at time.Time) {
+	n.limit = at
+	close(n.moved)
+	n.moved = make(chan struct{})
+}
+
+// left returns how long this container still waits for ranks.
+func (n *Node) left() time.Duration {
+	if n.limit.IsZero() {
+		return math.MaxInt64
+	}
+	return time.Until(n.limit)
 }
 
 // ConflictError reports that the containers contradict each other: a retry does not help.
@@ -470,7 +535,12 @@ func (n *Node) Losses() <-chan Loss { return n.losses }
 
 // RequestStop asks rank 0 to end the job on all ranks. It reports false if rank 0 is not connected.
 func (n *Node) RequestStop(signal int, reason string) (told bool) {
-	return n.ask(func() { told = n.up.send(message{Type: stop, Signal: signal, Reason: reason}) }) && told
+	m := message{Type: stop, Signal: signal, Reason: reason, Name: n.self.Nonce}
+	return n.ask(func() {
+		if told = n.up.send(m); told && n.phase == Gathering {
+			n.up.request = &m
+		}
+	}) && told
 }
 
 // loop is the goroutine that owns the state of a node. Its queue is unbounded: memberlist's callbacks run under

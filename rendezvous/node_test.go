@@ -33,7 +33,13 @@ type world struct {
 	block map[netip.AddrPort]error // what a dial to that address ends with
 	conns map[netip.AddrPort][]net.Conn
 	wg    sync.WaitGroup
+
+	instant time.Time // of the last dial
+	dials   int       // at that instant
 }
+
+// mostDials is how many dials one instant of virtual time may have; no test needs a tenth of them.
+const mostDials = 10_000
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, nodes: map[netip.AddrPort]*Node{}, block: map[netip.AddrPort]error{},
@@ -47,6 +53,7 @@ func addrOf(i int) netip.AddrPort {
 func (w *world) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.ReadWriteCloser, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.countDial(addr)
 	if err := w.block[addr]; err != nil {
 		return nil, err
 	}
@@ -58,6 +65,18 @@ func (w *world) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.Rea
 	w.conns[addr] = append(w.conns[addr], a, b)
 	w.wg.Go(func() { n.Accept(context.Background(), b, nil) })
 	return a, nil
+}
+
+// countDial ends the test binary if the nodes dial each other without end. Virtual time then stands still, so that no
+// timeout of the test would end it.
+func (w *world) countDial(addr netip.AddrPort) {
+	if now := time.Now(); !now.Equal(w.instant) {
+		w.instant, w.dials = now, 0
+	}
+	if w.dials++; w.dials > mostDials {
+		panic(fmt.Sprintf("%s: livelock: more than %d dials at one instant, the last one to %v", w.t.Name(),
+			mostDials, addr))
+	}
 }
 
 func (w *world) set(addr netip.AddrPort, n *Node, block error) {

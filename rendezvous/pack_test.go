@@ -89,7 +89,7 @@ func TestMessagesTravel(t *testing.T) {
 			require.Error(t, w.read(func(message) error { return errors.New("a message") }))
 		}
 	}
-	require.NoError(t, roster.verify(&self))
+	require.NoError(t, roster.verify(&self, false))
 }
 
 type rwc struct{ io.Reader }
@@ -109,7 +109,7 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeMessage(b, &r)
 		if err == nil && m.Roster != nil {
-			_ = m.Roster.verify(&r)
+			_ = m.Roster.verify(&r, false)
 		}
 	})
 }

@@ -1,6 +1,9 @@
 package rendezvous
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Phase is the state of a rank in the protocol.
 type Phase string
@@ -34,6 +37,7 @@ func (e *BugError) Error() string { return "a bug in the rendezvous: " + e.Reaso
 // course is the progress of this rank. Other goroutines than the loop wait until gathered or finished is closed.
 type course struct {
 	phase      Phase
+	entered    time.Time     // phase
 	gathered   chan struct{} // closed when roster and gatherErr are set
 	roster     Roster
 	gatherErr  error
@@ -48,7 +52,7 @@ func (s *course) enter(next Phase) bool {
 	switch {
 	case next == s.phase:
 	case s.phase.mayBecome(next):
-		s.phase = next
+		s.phase, s.entered = next, time.Now()
 	default:
 		s.setFinished(Outcome{}, &BugError{fmt.Sprintf("a rank that is %s cannot become %s", s.phase, next)})
 		return false

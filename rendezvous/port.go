@@ -25,9 +25,15 @@ const (
 	// SSH identification strings begin with "SSH-" (RFC 4253, section 4.2).
 	gossipByte = 244
 
+	// Methods of HTTP/1 begin with a capital letter. This one is SSH's: no method that is answered has it.
+	sshByte = 'S'
+
 	// A connection that has sent nothing for this long may be an SSH client that waits for our identification, and gets
 	// it. It may also be a slow gossip stream: the first byte still decides, and our gossip skips the identification.
 	silence = 200 * time.Millisecond
+
+	// The same where the port answers HTTP: the client that sends an HTTP request must not read the identification.
+	silenceHTTP = 2 * time.Second
 
 	// A connection that has sent nothing after this time goes to the SSH server and its login deadline.
 	maxSilence = 10 * time.Second
@@ -38,7 +44,8 @@ const (
 	portTries = 64
 )
 
-// Port is the one port of a container: SSH and gossip streams on TCP, gossip packets on UDP with the same number.
+// Port is the one port of a container: SSH, gossip streams and, where it is wanted, HTTP on TCP; gossip packets on UDP
+// with the same number.
 type Port struct {
 	tcp     net.Listener
 	udp     net.PacketConn // nil = UDP is not available
@@ -50,6 +57,7 @@ type Port struct {
 	once    sync.Once
 
 	ssh     chan net.Conn
+	http    chan net.Conn
 	streams chan net.Conn
 	packets chan *memberlist.Packet
 
@@ -64,6 +72,7 @@ type Port struct {
 	silence    time.Duration // until the identification is sent
 	maxSilence time.Duration // until the connection goes to the SSH server
 	greeting   string        // the identification; "" = only the SSH server sends it
+	speaksHTTP bool
 }
 
 // Listen opens the port on all addresses, IPv6 and IPv4. If the number is taken on TCP or UDP, it takes the next free
@@ -80,9 +89,37 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 			allowed[a.Unmap()] = true
 		}
 	}
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+	tcp, udp, err := bindNext(ctx, host, port, true)
+	if err != nil {
+		return nil, err
 	}
+	return newPort(tcp, udp, (&net.Dialer{}).DialContext, allowed, logger), nil
+}
+
+// ListenHTTP opens the port of a container that is the whole job, and needs it for HTTP alone: TCP, as Listen does. It
+// closes every other connection.
+func ListenHTTP(ctx context.Context, port int, logger *slog.Logger) (*Port, net.Listener, error) {
+	tcp, _, err := bindNext(ctx, "", port, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := newPort(tcp, nil, nil, nil, logger)
+	p.mute()
+	p.wg.Go(func() {
+		for {
+			select {
+			case conn := <-p.ssh:
+				_ = conn.Close()
+			case <-p.done:
+				return
+			}
+		}
+	})
+	return p, p.HTTP(), nil
+}
+
+// bindNext takes the port, or the next free one.
+func bindNext(ctx context.Context, host string, port int, gossips bool) (net.Listener, net.PacketConn, error) {
 	var first error
 	for try := range portTries {
 		n := port
@@ -92,28 +129,32 @@ func listen(ctx context.Context, host string, port int, only []netip.Addr, logge
 		if n > 65535 {
 			break
 		}
-		tcp, udp, err := bind(ctx, host, n)
+		tcp, udp, err := bind(ctx, host, n, gossips)
 		if err == nil {
-			return newPort(tcp, udp, (&net.Dialer{}).DialContext, allowed, logger), nil
+			return tcp, udp, nil
 		}
 		first = cmp.Or(first, err)
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("listening on port %d: %w", port, first)
+	return nil, nil, fmt.Errorf("listening on port %d: %w", port, first)
 }
 
 func newPort(
 	tcp net.Listener, udp net.PacketConn, dial func(context.Context, string, string) (net.Conn, error),
 	allowed map[netip.Addr]bool, logger *slog.Logger,
 ) *Port {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
 	files := openFiles()
 	p := &Port{
 		tcp: tcp, udp: udp, dial: dial, log: logger, allowed: allowed, refused: repeats{log: logger},
 		done:      make(chan struct{}),
 		admission: newAdmission(files),
 		ssh:       make(chan net.Conn),
+		http:      make(chan net.Conn),
 		streams:   make(chan net.Conn),
 		packets:   make(chan *memberlist.Packet, 256),
 		undecided: min(maxUndecided, files/8), silence: silence, maxSilence: maxSilence,
@@ -134,11 +175,11 @@ func openFiles() int {
 	return int(max(64, min(limit.Cur, 1<<20)))
 }
 
-func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketConn, error) {
+func bind(ctx context.Context, host string, port int, gossips bool) (net.Listener, net.PacketConn, error) {
 	var lc net.ListenConfig
 	tcp, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		return nil, nil, err
+	if err != nil || !gossips {
+		return tcp, nil, err
 	}
 	port = tcp.Addr().(*net.TCPAddr).Port
 	udp, err := lc.ListenPacket(ctx, "udp", net.JoinHostPort(host, strconv.Itoa(port)))
@@ -155,15 +196,27 @@ func bind(ctx context.Context, host string, port int) (net.Listener, net.PacketC
 // Number returns the port that was taken.
 func (p *Port) Number() int { return p.tcp.Addr().(*net.TCPAddr).Port }
 
-// SSH returns the listener of the connections that are not gossip; closing it closes only the listener. greeting is
-// the identification that the SSH server writes first: the port sends it to a client that waits for it, and drops it
-// from what the server writes. With "" the server gets every connection that is silent at first.
+// SSH returns the listener of the connections that are neither gossip nor HTTP; closing it closes only the listener.
+// greeting is the identification that the SSH server writes first: the port sends it to a client that waits for it, and
+// drops it from what the server writes. With "" the server gets every connection that is silent at first.
 func (p *Port) SSH(greeting string) net.Listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.greeting = greeting
-	return &sshListener{port: p, closed: make(chan struct{})}
+	return &portListener{port: p, conns: p.ssh, closed: make(chan struct{})}
 }
+
+// HTTP has the port tell HTTP from SSH, and returns the listener of these connections; closing it closes only the
+// listener. Without a call of HTTP they go to the SSH server.
+func (p *Port) HTTP() net.Listener {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.speaksHTTP, p.silence = true, silenceHTTP
+	return &portListener{port: p, conns: p.http, closed: make(chan struct{})}
+}
+
+// isHTTP reports whether a connection whose first byte is this one is HTTP.
+func isHTTP(first byte) bool { return 'A' <= first && first <= 'Z' && first != sshByte }
 
 func (p *Port) mayCome(from net.Addr) bool {
 	if p.allowed == nil {
@@ -255,13 +308,17 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 
 	p.mu.Lock()
 	p.waits.Remove(place) // it may be gone already
+	speaksHTTP := p.speaksHTTP
 	p.mu.Unlock()
 	_ = conn.SetReadDeadline(time.Time{})
 
+	to := p.ssh
 	switch {
 	case n == 1 && first[0] == gossipByte:
 		p.passStream(&peeked{Conn: conn, first: first[:]})
 		return
+	case n == 1 && speaksHTTP && isHTTP(first[0]) && sent == "":
+		to, conn = p.http, &peeked{Conn: conn, first: first[:]}
 	case n == 1, isTimeout(err):
 		conn = &peeked{Conn: conn, first: first[:n], sent: sent}
 	default:
@@ -269,7 +326,7 @@ func (p *Port) decide(conn net.Conn, place *list.Element) {
 		return
 	}
 	select {
-	case p.ssh <- conn:
+	case to <- conn:
 	case <-p.done:
 		_ = conn.Close()
 	}
@@ -377,15 +434,17 @@ func (c *peeked) SyscallConn() (syscall.RawConn, error) {
 	return sc.SyscallConn()
 }
 
-type sshListener struct {
+// portListener is the listener of one protocol on the port.
+type portListener struct {
 	port   *Port
+	conns  <-chan net.Conn
 	once   sync.Once
 	closed chan struct{}
 }
 
-func (l *sshListener) Accept() (net.Conn, error) {
+func (l *portListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-l.port.ssh:
+	case c := <-l.conns:
 		return c, nil
 	case <-l.closed:
 	case <-l.port.done:
@@ -393,12 +452,12 @@ func (l *sshListener) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-func (l *sshListener) Close() error {
+func (l *portListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-func (l *sshListener) Addr() net.Addr { return l.port.tcp.Addr() }
+func (l *portListener) Addr() net.Addr { return l.port.tcp.Addr() }
 
 // transport is memberlist's view of the port.
 type transport struct {

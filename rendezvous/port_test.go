@@ -307,6 +307,110 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	defer held.Close()
 }
 
+// TestPortTellsHTTP: with HTTP the first byte decides between three protocols; a client that is silent for a while is
+// not greeted, and a client that was greeted speaks SSH.
+func TestPortTellsHTTP(t *testing.T) {
+	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
+	p.admission.begin(2, nil)
+	ssh, probes := p.SSH(greeting), p.HTTP()
+	require.Equal(t, silenceHTTP, p.silence)
+	dial := func(first string) net.Conn {
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = io.WriteString(c, first)
+		require.NoError(t, err)
+		return c
+	}
+	reads := func(ln net.Listener, want string) net.Conn {
+		c, err := ln.Accept()
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		b := make([]byte, len(want))
+		_, err = io.ReadFull(c, b)
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+		return c
+	}
+	for _, request := range []string{"GET / HTTP/1.1\r\n", "HEAD / HTTP/1.1\r\n", "POST / HTTP/1.1\r\n", "Z"} {
+		dial(request)
+		reads(probes, request)
+	}
+	for _, other := range []string{
+		"SSH-2.0-x\r\n", "SEARCH / HTTP/1.1\r\n", "get / HTTP/1.1\r\n", "\x16\x03\x01", "\n",
+	} {
+		dial(other)
+		reads(ssh, other)
+	}
+	dial(string([]byte{gossipByte, 1}))
+	require.NoError(t, (<-p.streams).Close())
+
+	slow := dial("")
+	time.Sleep(2 * silence) // a slow probe
+	_, err = io.WriteString(slow, "GET /livez")
+	require.NoError(t, err)
+	_, err = io.WriteString(reads(probes, "GET /livez"), "HTTP/1.1 200 OK")
+	require.NoError(t, err)
+	b := make([]byte, 15)
+	_, err = io.ReadFull(slow, b)
+	require.NoError(t, err)
+	require.Equal(t, "HTTP/1.1 200 OK", string(b))
+
+	p.mu.Lock()
+	p.silence = time.Millisecond
+	p.mu.Unlock()
+	late := dial("")
+	b = make([]byte, len(greeting))
+	_, err = io.ReadFull(late, b)
+	require.NoError(t, err)
+	require.Equal(t, greeting, string(b))
+	_, err = io.WriteString(late, "GET /livez")
+	require.NoError(t, err)
+	reads(ssh, "GET /livez")
+
+	require.NoError(t, probes.Close())
+	_, err = probes.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// TestPortForHTTPAlone closes everything else, and reads no packets.
+func TestPortForHTTPAlone(t *testing.T) {
+	p, ln, err := ListenHTTP(t.Context(), 0, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	require.Nil(t, p.udp)
+	p.mu.Lock()
+	p.silence = time.Millisecond
+	p.mu.Unlock()
+	dial := func(first string) net.Conn {
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = io.WriteString(c, first)
+		require.NoError(t, err)
+		return c
+	}
+	for _, first := range []string{"SSH-2.0-x\r\n", "", "\x16\x03\x01", string([]byte{gossipByte, 1, 'x'})} {
+		c := dial(first)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, err := c.Read(make([]byte, 1))
+		require.Error(t, err, "%q", first)
+		require.False(t, isTimeout(err), "%q", first)
+	}
+	dial("GET / HTTP/1.1\r\n")
+	c, err := ln.Accept()
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+
+	next, _, err := ListenHTTP(t.Context(), p.Number(), nil)
+	require.NoError(t, err)
+	require.Greater(t, next.Number(), p.Number())
+	require.NoError(t, next.Close())
+}
+
 // On a slow machine the first byte of a stream may come after the port has taken the silence for an SSH client: the
 // byte decides all the same.
 func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
@@ -561,18 +665,28 @@ func TestAloneReadsNoGossip(t *testing.T) {
 	require.False(t, isTimeout(err), "%v", err)
 }
 
-// FuzzFirstBytes: what a client sends reaches gossip or SSH whole, as its first byte decides, and never both.
+// FuzzFirstBytes: what a client sends reaches gossip, HTTP or SSH whole, as its first byte decides, and one of them.
 func FuzzFirstBytes(f *testing.F) {
 	for _, s := range []string{
-		"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n",
+		"SSH-2.0-x\r\n", "\x00", "\xf4", "\xf4\x01x\x0a\x00\x00", "\xf5\xf4", "GET / HTTP/1.1\r\n\r\n", "@", "[", "Z",
 	} {
-		f.Add([]byte(s))
+		f.Add([]byte(s), false)
+		f.Add([]byte(s), true)
 	}
-	p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)
-	require.NoError(f, err)
-	f.Cleanup(func() { require.NoError(f, p.Close()) })
-	p.admission.begin(2, nil)
-	f.Fuzz(func(t *testing.T, b []byte) {
+	open := func() *Port {
+		p, err := listen(f.Context(), "127.0.0.1", 0, nil, nil)
+		require.NoError(f, err)
+		f.Cleanup(func() { require.NoError(f, p.Close()) })
+		p.admission.begin(2, nil)
+		return p
+	}
+	plain, probed := open(), open()
+	probed.HTTP()
+	f.Fuzz(func(t *testing.T, b []byte, speaksHTTP bool) {
+		p := plain
+		if speaksHTTP {
+			p = probed
+		}
 		if len(b) == 0 || len(b) > 16<<10 { // it is in the buffers of the kernel before it is read
 			return
 		}
@@ -586,8 +700,11 @@ func FuzzFirstBytes(f *testing.F) {
 		select {
 		case got = <-p.streams:
 			require.Equal(t, byte(gossipByte), b[0])
+		case got = <-p.http:
+			require.True(t, speaksHTTP && isHTTP(b[0]))
 		case got = <-p.ssh:
 			require.NotEqual(t, byte(gossipByte), b[0])
+			require.False(t, speaksHTTP && isHTTP(b[0]))
 		}
 		defer got.Close()
 		all, err := io.ReadAll(got)

@@ -130,7 +130,7 @@ func TestVerifyRefusesARosterThatIsNotOurs(t *testing.T) {
 		return Roster{Epoch: 1, Hash: hashMembers(members), Members: members}
 	}
 	good := make2(zero, self)
-	require.NoError(t, good.verify(&self))
+	require.NoError(t, good.verify(&self, false))
 
 	bad := good
 	bad.Hash = "00"
@@ -140,12 +140,12 @@ func TestVerifyRefusesARosterThatIsNotOurs(t *testing.T) {
 	older := self
 	older.Nonce = "0000000000000009"
 	r := make2(zero, older)
-	require.ErrorContains(t, r.verify(&self), "does not hold this start")
+	require.ErrorContains(t, r.verify(&self, false), "does not hold this start")
 
 	moved := self
 	moved.Rank = 2
 	r = make2(zero, self)
-	require.ErrorContains(t, r.verify(&moved), "but its environment says 2")
+	require.ErrorContains(t, r.verify(&moved, false), "but its environment says 2")
 }
 
 func TestFold(t *testing.T) {
@@ -178,6 +178,11 @@ func TestFold(t *testing.T) {
 		{"p_worker_[2-3] (worker-[1-2]) (x)", []Missing{
 			{Name: "p_worker_2 (worker-1)", Reason: "x"}, {Name: "p_worker_3 (worker-2)", Reason: "x"}}},
 		{"a-1 (b),a-2 (b) (x)", []Missing{{Name: "a-1 (b)", Reason: "x"}, {Name: "a-2 (b)", Reason: "x"}}},
+		{"node[098-100],node1,10.0.0.1,10.0.0.2 (x)", []Missing{
+			{Name: "node098", Reason: "x"}, {Name: "node099", Reason: "x"}, {Name: "node100", Reason: "x"},
+			{Name: "node1", Reason: "x"}, {Name: "10.0.0.1", Reason: "x"}, {Name: "10.0.0.2", Reason: "x"}}},
+		{"v[8-10] (worker-[8-10]) (x)", []Missing{{Name: "v8 (worker-8)", Reason: "x"},
+			{Name: "v9 (worker-9)", Reason: "x"}, {Name: "v10 (worker-10)", Reason: "x"}}},
 		{"a-01,a-2 (x)", []Missing{{Name: "a-01", Reason: "x"}, {Name: "a-2", Reason: "x"}}},
 	} {
 		require.Equal(t, tt.want, Fold(tt.in))

@@ -20,7 +20,7 @@ type Roster struct {
 	Epoch   uint64 // counts rank 0's attempts to agree; 1 is the first
 	Hash    string // SHA-256 over the members, in hex
 	Members []Member
-	Arrival Arrival // only on rank 0
+	Arrival Arrival // differs between ranks
 }
 
 // Self returns the member with the given nonce.
@@ -33,6 +33,11 @@ func (r *Roster) find(is func(Member) bool) (m Member, ok bool) {
 		return r.Members[i], true
 	}
 	return Member{}, false
+}
+
+func (r *Roster) holds(id string) bool {
+	_, ok := r.find(func(m Member) bool { return m.ID == id })
+	return ok
 }
 
 // assign gives every record a rank: declared ranks stay, the other records fill the gaps in the order of before. The
@@ -104,7 +109,7 @@ func hashMembers(members []Member) string {
 }
 
 // verify checks a roster of rank 0 before this rank acknowledges it. The unpacker has checked the hash.
-func (r *Roster) verify(self *Record) error {
+func (r *Roster) verify(self *Record, spares bool) error {
 	for i, m := range r.Members {
 		if m.Rank != i {
 			return fmt.Errorf("roster of epoch %d has rank %d at place %d", r.Epoch, m.Rank, i)
@@ -114,7 +119,7 @@ func (r *Roster) verify(self *Record) error {
 	if !ok {
 		return fmt.Errorf("roster of epoch %d does not hold this start of %s (nonce %s)", r.Epoch, self.ID, self.Nonce)
 	}
-	if self.Rank >= 0 && m.Rank != self.Rank {
+	if self.Rank >= 0 && m.Rank != self.Rank && !spares {
 		return fmt.Errorf("roster of epoch %d makes %s rank %d, but its environment says %d",
 			r.Epoch, self.ID, m.Rank, self.Rank)
 	}

@@ -16,6 +16,7 @@ const (
 	Present Standing = "present" // rank 0 holds a control connection to it
 	Heard   Standing = "heard"   // gossip tells of it; only a rank that is not connected to rank 0 says so
 	Absent  Standing = "missing" // it has not come yet
+	Spare   Standing = "spare"   // the job runs without it, and rank 0 holds a control connection to it
 	Lost    Standing = "lost"    // it was present at the launch, and its control connection has ended
 )
 
@@ -38,13 +39,18 @@ type RankStatus struct {
 
 // Status is the state of the rendezvous.
 type Status struct {
-	Phase Phase  // of this container
-	Epoch uint64 // of the roster that this container holds; 0 = none
+	Phase Phase     // of this container
+	Since time.Time // of Phase
+	Epoch uint64    // of the roster that this container holds; 0 = none
 	Hash  string
-	Ranks []RankStatus // by rank; unknown ranks come last
+	Ranks []RankStatus // by rank; unknown ranks and spares come last
+	Leads bool         // this container is rank 0, or coordinates the launch: it knows the state of all ranks
 	// Deadline is when rank 0 gives up waiting for ranks; zero = never, or all are present.
 	Deadline time.Time
 	Outcome  *Outcome // of the job; nil = it has not ended, or this container does not know how
+	Spare    bool     // the job runs without this container, which waits until it is needed
+	// Unready is why the job is not ready, as Node.Unready returns it; "" = it is ready, or only rank 0 knows.
+	Unready string
 }
 
 // statusTimeout is how long Status waits for rank 0 before it returns what this rank knows.
@@ -54,8 +60,11 @@ const statusTimeout = 2 * time.Second
 func (n *Node) View() (s Status) {
 	n.ask(func() {
 		s = Status{
-			Phase: n.phase, Epoch: n.roster.Epoch, Hash: n.roster.Hash, Ranks: n.ranks(), Deadline: n.deadline(),
+			Phase: n.phase, Since: n.entered, Leads: n.lead != nil,
+			Epoch: n.roster.Epoch, Hash: n.roster.Hash, Ranks: n.ranks(), Deadline: n.deadline(),
+			Spare: n.up.idle && n.phase == Gathering,
 		}
+		s.Unready, _ = n.unready()
 		if n.phase == Ended && n.outcomeErr == nil {
 			s.Outcome = new(n.outcome)
 		}
@@ -70,17 +79,17 @@ func (n *Node) Status(ctx context.Context) Status {
 		return s
 	}
 	if a, ok := n.calls.inquire(ctx, message{}); ok {
-		s.Ranks, s.Deadline = a.Ranks, a.Deadline
+		s.Ranks, s.Deadline, s.Unready = a.Ranks, a.Deadline, a.Reason
 	}
 	return s
 }
 
 // deadline returns when this container gives up waiting for ranks; zero = it does not.
 func (n *Node) deadline() time.Time {
-	if n.phase != Gathering || n.cfg.Timeout <= 0 {
+	if n.phase != Gathering {
 		return time.Time{}
 	}
-	return n.begin.Add(n.cfg.Timeout)
+	return n.limit
 }
 
 // inquire asks rank 0 a question, see inquiry; false = no answer in time.
@@ -117,6 +126,13 @@ func (n *Node) ranks() []RankStatus {
 	case n.lead != nil && n.phase != Gathering && len(n.roster.Members) > 0:
 		for _, m := range n.roster.Members {
 			out = append(out, n.lead.memberStatus(m))
+		}
+		for _, t := range n.lead.targets {
+			if t.rec != nil && n.lead.isSpare(t) {
+				s := recordStatus(t.rec, t.rec.statusAlias(), Spare, t.changed)
+				s.Rank, s.RTT = -1, t.link.roundTrip()
+				out = append(out, s)
+			}
 		}
 	case n.phase == Running || n.phase == Ended:
 		for _, m := range n.roster.Members {
@@ -219,7 +235,10 @@ func (c *coordinator) onInquiry(w *wire, m message) {
 	case m.Timed:
 		a.Times, a.Now = c.n.times(), time.Now()
 	case m.Name == "":
-		a.Ranks, a.Deadline, a.Now = c.n.ranks(), c.n.deadline(), time.Now()
+		if a.Reason, _ = c.n.unready(); !m.Brief {
+			a.Ranks, a.Deadline, a.Now = c.n.ranks(), c.n.deadline(), time.Now()
+		}
+		a.Ready = a.Reason == ""
 	default:
 		a.Missing = c.notAt(m.Name)
 	}

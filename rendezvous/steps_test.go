@@ -1207,6 +1207,31 @@ func TestACoordinatorThatEndsTheJobDoesNotStepDown(t *testing.T) {
 	}
 }
 
+// TestARepeatedRequestCountsOnce: a rank repeats its request when rank 0 may not have read it. A new start of the rank,
+// or another signal, is a new request.
+func TestARepeatedRequestCountsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, lines, r := p.launch(2)
+		first, second := r.Members[1].Nonce, NewNonce()
+		for _, m := range []message{
+			{Name: first, Signal: 15}, {Name: first, Signal: 15}, {Name: first, Signal: 2}, {Name: first, Signal: 2},
+			{Name: second, Signal: 2},
+		} {
+			m.Type = stop
+			lines[1].w.send(m)
+		}
+		var got []int
+		for range 3 {
+			got = append(got, (<-zero.Stops()).Signal)
+		}
+		require.Equal(t, []int{15, 2, 2}, got)
+		synctest.Wait()
+		require.Empty(t, zero.Stops())
+		p.end(zero, lines[1])
+	})
+}
+
 // Once the job has ended before its launch, the last awaited acknowledgement launches nothing.
 func TestAnEndedJobIsNotLaunched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1240,5 +1265,76 @@ func TestAnEndedJobIsNotLaunched(t *testing.T) {
 		}
 		require.NoError(t, <-left)
 		p.end(zero)
+	})
+}
+
+// TestARequestIsRepeated before the launch: rank 0 may not have read it.
+func TestARequestIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, one := p.record(0), p.record(1)
+		n := p.start(one, 2)
+		l := p.greet(n, &zero)
+		l.want(register)
+		require.True(t, n.RequestStop(15, "stopped"))
+		require.Equal(t, one.Nonce, l.want(stop).Name)
+		again := p.greet(n, &zero)
+		again.want(register)
+		require.Equal(t, 15, again.want(stop).Signal)
+		p.end(n, l, again)
+	})
+}
+
+// TestALossVoidsARosterThatTheRankHasAcknowledged: the others do not complete it.
+func TestALossVoidsARosterThatTheRankHasAcknowledged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		p.listen(2, true)
+		n := p.start(p.record(0), 3)
+		var lines []*line
+		for i := 1; i < 3; i++ {
+			r, l := p.record(i), p.called(i)
+			l.want(hello)
+			l.w.send(message{Type: register, Record: &r})
+			lines = append(lines, l)
+		}
+		first := lines[0].want(prepare)
+		lines[0].w.send(message{Type: ack, Epoch: first.Epoch, Hash: first.Roster.Hash})
+		lines[1].want(prepare)
+		synctest.Wait()
+		lines[0].w.abort()
+		synctest.Wait()
+		lines[1].w.send(message{Type: ack, Epoch: first.Epoch, Hash: first.Roster.Hash})
+		synctest.Wait()
+		require.Equal(t, Gathering, n.View().Phase)
+		p.end(n, lines...)
+	})
+}
+
+// TestALateTableOfAnEarlierRoster does not replace the roster that this rank has acknowledged since.
+func TestALateTableOfAnEarlierRoster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.listen(1, true)
+		zero, one, two := p.record(0), p.record(1), p.record(2)
+		r := rosterOf(t, 1, zero, one, two)
+		n := p.start(two, 3)
+		l := p.greet(n, &zero)
+		l.want(register)
+		parent := &parentRank{one.ID, one.Addr}
+		l.w.send(message{Type: prepare, Epoch: 1, Hash: r.Hash, Parent: parent})
+		early := p.called(1)
+		early.want(fetch)
+		l.w.send(message{Type: waiting})
+		l.w.send(message{Type: prepare, Epoch: 2, Hash: r.Hash, Parent: parent})
+		late := p.called(1)
+		late.want(fetch)
+		late.w.send(message{Type: table, Roster: r})
+		require.Equal(t, uint64(2), l.want(ack).Epoch)
+		early.w.send(message{Type: table, Roster: r})
+		l.quiet(time.Second)
+		l.launched(2)
+		p.end(n, l, early, late)
 	})
 }

@@ -108,9 +108,9 @@ func (c *coordinator) greet(t *target, w *wire) {
 }
 
 func (c *coordinator) hello() message {
-	m := message{Type: hello, Record: &c.n.self, Epoch: uint64(c.n.cfg.Size)}
-	if g := c.n.Generation(); g > 1 {
-		m.Generation, m.Text = g, c.n.cfg.Text
+	m := message{Type: hello, Record: &c.n.self, Epoch: uint64(c.n.cfg.Size), Spares: c.n.cfg.Spares}
+	if m.Text = c.n.cfg.Text; c.n.Generation() > 1 {
+		m.Generation = c.n.Generation()
 	}
 	return m
 }

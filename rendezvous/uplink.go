@@ -16,6 +16,9 @@ type uplink struct {
 	wire    *wire
 	leader  *Record
 	text    []byte   // of rank 0's greeting
+	spares  int      // containers without a rank, by the greeting
+	idle    bool     // this is one of them, and the job runs
+	request *message // to end the job, before the launch
 	told    *message // which ranks are missing, by rank 0; nil = it has not told yet
 	lookErr error    // of the last call to rank 0
 	dialled attempts // calls to rank 0
@@ -25,13 +28,16 @@ type uplink struct {
 	// refused connection resets foreign, but not this: the other container may exit before it was dialled twice.
 	incompatible error
 
-	lost     time.Time // when the connection ended
+	lost       time.Time // when the connection ended
+	leaderGone bool      // the process of rank 0 has ended
+
 	promised time.Time // when rank 0 acknowledged an announcement
 	// What rank 0 said last of its dials to this container.
 	blocked   error
 	blockedAt time.Time
 
-	children []func() // answers to ranks that wait for the roster
+	announced uint64   // epoch of the last roster
+	children  []func() // answers to ranks that wait for the roster
 }
 
 // send sends a message to rank 0. It reports false if rank 0 is not connected.
@@ -49,7 +55,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case hello:
 		n.up.greeted(w, m, remote)
 	case announce:
-		n.onAnnounce(w, m.Record)
+		n.onAnnounce(w, m)
 	case look:
 		n.onLook(w, m)
 	case fetch:
@@ -78,7 +84,10 @@ func (u *uplink) onMessage(w *wire, m message) {
 			u.n.enter(Gathering) // the roster is void: rank 0 waits for a rank again
 			u.n.find.elect()
 		}
+	case idle:
+		u.onIdle(m)
 	case prepare:
+		u.wanted()
 		u.onPrepare(w, m)
 	case launched:
 		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
@@ -147,6 +156,9 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 		return
 	}
 	r, first := m.Record, u.leader
+	if u.isOutrun(w, r) {
+		return
+	}
 	if u.n.self.Rank == 0 {
 		first = &u.n.self
 	}
@@ -213,6 +225,10 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 			return
 		}
 		u.giveUp(u.leaderLost("its container was started again"))
+		if u.n.restarts() {
+			u.isOver(w, m) // rank 0 waits for the next start of this container
+			return
+		}
 	}
 	if (u.n.phase == Running || u.n.phase == Ended && len(u.n.roster.Members) > 0) &&
 		u.n.roster.Members[0].Nonce != r.Nonce {
@@ -227,15 +243,26 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 		u.n.log.Debug("rank 0 is connected", "peer", r.display(), "remote", remote,
 			"elapsed", time.Since(u.n.begin).Round(time.Microsecond))
 	}
+	if u.n.phase == Gathering && m.generation() < u.n.Generation() {
+		u.n.resetGeneration() // this rank had adopted the generation of another start of rank 0
+	}
 	u.wire, u.leader, u.incompatible, u.text = w, r, nil, m.Text
+	u.spares = m.Spares
+	u.wanted()
 	answer := u.registration(r)
 	if m.Epoch != uint64(u.n.cfg.Size) {
 		answer.Size = u.n.cfg.Size // 0 = not known to this rank
 	}
 	answer.Looking = answer.Looking || u.n.notes[Preflight] != nil
 	w.send(answer)
+	if u.n.command.runs {
+		w.send(message{Type: works})
+	}
 	if u.n.own != nil {
 		u.n.sendOwn()
+	}
+	if u.request != nil && u.n.phase == Gathering { // it may have been lost with the connection
+		w.send(*u.request)
 	}
 	u.sendNotes(r)
 	for _, f := range u.n.withdrawn {
@@ -247,13 +274,16 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 func (u *uplink) registration(greeting *Record) message {
 	current := u.n.current
 	current.Uptime = u.n.cfg.uptime()
-	return message{
+	m := message{
 		Type: register, ref: greeting, Record: &current, Looking: u.n.looking,
 		State: u.n.phase, Epoch: u.n.roster.Epoch,
 	}
+	u.addSuccession(&m, greeting)
+	return m
 }
 
 func (u *uplink) onPrepare(w *wire, m message) {
+	u.announced = m.Epoch
 	switch {
 	case u.n.phase == Running || u.n.phase == Ended:
 		return
@@ -270,7 +300,7 @@ func (u *uplink) onPrepare(w *wire, m message) {
 	if r == nil {
 		r = &u.n.roster
 	}
-	if err := r.verify(&u.n.self); err != nil {
+	if err := r.verify(&u.n.self, u.spares > 0); err != nil {
 		w.send(message{Type: refuse, Reason: err.Error()})
 		return
 	}
@@ -281,6 +311,7 @@ func (u *uplink) onPrepare(w *wire, m message) {
 		return
 	}
 	u.n.roster = *r
+	u.n.roster.Arrival = Arrival{Wait: time.Since(u.n.begin)}
 	w.send(message{Type: ack, Epoch: u.n.roster.Epoch, Hash: u.n.roster.Hash})
 	for _, answer := range u.children {
 		answer()
@@ -294,9 +325,9 @@ func (u *uplink) fetchTable(w *wire, m message) {
 	answer, err := u.n.exchangeWithin(fetchTimeout, m.Parent.ID, m.Parent.Addr, question)
 	u.n.post(func() {
 		switch {
-		case u.wire != w:
+		case u.wire != w || u.announced != m.Epoch: // rank 0 has announced another one since
 		case err == nil && answer.Type == table && answer.Roster != nil && answer.Roster.Hash == m.Hash &&
-			answer.Roster.verify(&u.n.self) == nil:
+			answer.Roster.verify(&u.n.self, u.spares > 0) == nil:
 			answer.Roster.Epoch = m.Epoch
 			u.onPrepare(w, message{Type: prepare, Epoch: m.Epoch, Roster: answer.Roster})
 		default:
@@ -325,6 +356,7 @@ func (u *uplink) onLost(w *wire, err error) {
 	switch u.n.phase {
 	case Gathering:
 		u.n.resetGeneration()
+		u.wanted()
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
 		u.n.wg.Go(func() { u.awaitReturn(err) })
@@ -357,7 +389,7 @@ func (u *uplink) awaitReturn(cause error) {
 			u.n.wg.Go(func() { heard <- u.n.askOthers(u.n.ctx, leader, askTimeout) })
 			asked = heard
 		}
-		question := message{Type: announce, Record: &u.n.self}
+		question := u.n.announcement()
 		answer, err := u.n.exchangeWithin(lookTimeout, leader.ID, leader.Addr, question)
 		if err != nil {
 			cause = err
@@ -371,7 +403,7 @@ func (u *uplink) awaitReturn(cause error) {
 			(answer.Record == nil || answer.Record.Nonce != leader.Nonce)
 		if answer.Record != nil && answer.Record.Nonce != leader.Nonce { // its next start
 			refused += 2
-			cause = errors.New("its container was started again")
+			cause = errStartedAgain
 		}
 		known := peerView{Alive: true}
 		switch {
@@ -388,7 +420,9 @@ func (u *uplink) awaitReturn(cause error) {
 				known = u.verdict(leader, known.Outcome)
 			}
 		}
+		gone := refused > 0 && answer.Name != leader.Nonce
 		u.n.post(func() {
+			u.leaderGone = gone
 			if void && u.wire == nil && u.n.phase == Prepared && u.n.roster.Members[0].Nonce == leader.Nonce {
 				u.n.enter(Gathering) // it has not launched
 				u.n.resetGeneration()

@@ -30,7 +30,7 @@ func (n *Node) report() {
 }
 
 func (n *Node) sayWaiting() {
-	if n.phase == Running || n.phase == Ended || n.isGathered() {
+	if n.phase == Running || n.phase == Ended || n.isGathered() || n.up.idle {
 		return
 	}
 	e := n.waitingError()
@@ -44,8 +44,8 @@ func (n *Node) sayWaiting() {
 	n.reported = lastReport{missing, time.Now()}
 	attrs := []any{"phase", "gather", "present", e.Present, "size", e.Size, "missing", missing}
 	left := ""
-	if n.cfg.Timeout > 0 {
-		d := max(time.Until(n.begin.Add(n.cfg.Timeout)).Round(time.Second), 0)
+	if !n.limit.IsZero() {
+		d := max(time.Until(n.limit).Round(time.Second), 0)
 		attrs = append(attrs, "left", d)
 		left = fmt.Sprintf(", %s left", joblog.Seconds(d))
 	}

@@ -347,7 +347,9 @@ func TestArrival(t *testing.T) {
 			}
 			a := g.roster.Arrival
 			if i > 0 {
-				require.Zero(t, a)
+				require.Empty(t, a.Last)
+				require.Zero(t, a.Started)
+				require.WithinDuration(t, nodes[0].begin.Add(40*time.Second), nodes[i].begin.Add(a.Wait), time.Second)
 				require.Equal(t, "all 4 present after 5 s", g.roster.Arrived(5*time.Second))
 				continue
 			}

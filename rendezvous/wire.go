@@ -45,10 +45,14 @@ type message struct {
 	Alive bool    `json:"alive,omitempty"`
 	Last  bool    `json:"last,omitempty"`
 	Timed bool    `json:"timed,omitempty"` // an inquiry for Times
+	Brief bool    `json:"brief,omitempty"` // an inquiry for Ready alone
+	Ready bool    `json:"ready,omitempty"` // else Reason says why not
 	Times []Times `json:"times,omitempty"`
 	Size  int     `json:"size,omitempty"` // of the job, in register if it differs from rank 0's
 
 	Generation uint64 `json:"generation,omitempty"`
+	Spares     int    `json:"spares,omitempty"`
+	Fence      *fence `json:"fence,omitempty"`
 
 	ref    *Record // a record that both sides know: Record is packed as the difference to it
 	packed []byte  // Roster, packed once for many ranks
@@ -68,9 +72,14 @@ const (
 	_ kind = iota
 
 	// The registration, on a connection that rank 0 has dialled.
-	hello    // rank 0 greets: Record; Epoch = size of the job; Generation, unless it is the first
-	register // a rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one
-	refuse   // either side ends the connection: Reason; Record = the sender's, if another one leads
+	// Rank 0 greets: Record; Epoch = containers of the job; Spares; Generation, unless it is the first; Text.
+	hello
+	// A rank answers: Record, Looking, State, Epoch of its roster, Size if it was told another one; Generation, unless
+	// it is the first; Fence and Text, if it has outlived the last rank 0.
+	register
+	// Either side ends the connection: Reason; Record = the sender's, if another one leads; Generation = the sender's,
+	// if that is why; Last = the receiver, a rank 0, has lost its place to its next start.
+	refuse
 
 	// The commit.
 	waiting  // rank 0 says which ranks are missing: Missing, Present; a roster that was acknowledged is void
@@ -80,7 +89,8 @@ const (
 	started  // a rank has acted on go: Epoch
 
 	// The end.
-	// Either side: rank 0 shall end the job, or another rank its command: Signal, Reason.
+	// Either side: rank 0 shall end the job, or another rank its command: Signal, Reason; Name = nonce of a rank that
+	// asks, which repeats it before the launch.
 	stop
 	// A rank: its command has ended: Outcome, After, Clock, Stopped. Before the launch, the rank leaves: Outcome;
 	// Record = the leaving rank's, if another rank passes it on.
@@ -89,8 +99,12 @@ const (
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
-	inquiry  // a rank asks for all ranks, or, with Name, for the ranks that are absent at a barrier, or for Times: Call
-	answer   // rank 0: Call, and Ranks with Now and Deadline, or Times with Now, or Missing
+	// A rank asks for all ranks, or, with Name, for the ranks that are absent at a barrier, or for Times, or with Brief
+	// whether the job is ready: Call.
+	inquiry
+	// Rank 0: Call, and Ranks with Now, Deadline and Ready, or Times with Now, or Missing, or Ready alone. Reason says
+	// why the job is not ready.
+	answer
 	arrive   // a rank calls a barrier: Call, Name
 	leave    // a rank takes a call back: Call, Name
 	release  // rank 0: every rank has called: Call
@@ -99,12 +113,15 @@ const (
 	bye // rank 0: every rank knows the end: leave
 
 	// Questions over connections that are dialled for them, to any rank.
-	announce // a rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record
+	// A rank waits for rank 0 to dial it; a rank other than 0 passes it on: Record; Generation, if it has outlived the
+	// last rank 0.
+	announce
 	// The answer: Record of rank 0, if known; Name = nonce of the sender, unless it is rank 0; Reason = why rank 0
 	// cannot connect to the rank that waits.
 	lead
 	// A rank asks whether the receiver sees another one: Record; Generation as in hello. Last asks for the verdict on a
-	// lost rank 0, with Outcome if the sender knows it.
+	// lost rank 0, with Outcome if the sender knows it. With Name, a nonce, the question is only whether the receiver
+	// is that start, and has a part in Generation.
 	look
 	seen  // the answer: Alive or Reason, State, Hash, Outcome if known; Name = nonce of the sender
 	fetch // a rank wants a roster: Hash
@@ -120,6 +137,10 @@ const (
 	again   // rank 0: end the processes of this generation: Text
 	cleared // a rank: none is left: Kills = processes that it has ended, After = nanoseconds that this took
 	next    // rank 0: every rank has cleared, the next generation begins
+
+	idle // rank 0: the job runs, without this container: Size = ranks
+
+	works // a rank: its command runs
 )
 
 // A roster of 4,000 ranks takes about 200 KB; the JSON of their status 1 MB.
@@ -138,6 +159,8 @@ type wire struct {
 
 	local netip.Addr     // address of this container on the connection; invalid = unknown
 	said  netip.AddrPort // the address that the other side believes to have; only the loop touches it
+
+	greeted uint64 // the last generation of a repeated greeting; only the loop touches it
 }
 
 // newWire takes over a connection; ref is the record that is sent in the greeting.

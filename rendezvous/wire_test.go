@@ -171,5 +171,9 @@ func goldenMessages(t *testing.T) []goldenMessage {
 		{"cleared", message{Type: cleared, Kills: 3, After: 41000000}},
 		{"cleared-nothing", message{Type: cleared}},
 		{"next", message{Type: next}},
+		{"works", message{Type: works}},
+		{"inquiry-brief", message{Type: inquiry, Call: 9, Brief: true}},
+		{"answer-ready", message{Type: answer, Call: 9, Ready: true}},
+		{"answer-unready", message{Type: answer, Call: 9, Reason: "running: the job is being ended"}},
 	}
 }

@@ -241,7 +241,16 @@ func (n *Node) onLook(w *wire, m message) {
 		return
 	}
 	a := message{Type: seen, Name: n.self.Nonce, State: n.phase, Hash: n.roster.Hash}
+	if m.generation() < n.Generation() {
+		a.State = Ended // Gathering would say that the generation of the question was not launched
+	}
+	if m.Name != "" { // asks for this start, and for nothing that it would have to look at
+		a.Alive = m.Name == n.self.Nonce && !n.hasLeft(m.generation())
+		w.send(a)
+		return
+	}
 	over := r.Rank == 0 && n.isOver(m.generation())
+	asks := n.restarts()
 	switch {
 	case n.phase == Ended && !errors.Is(n.outcomeErr, ErrNext):
 		n.tellEnd(&a)
@@ -268,20 +277,35 @@ func (n *Node) onLook(w *wire, m message) {
 	n.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(n.ctx, lookTimeout)
 		defer cancel()
-		err := n.cfg.try(ctx, r)
+		err := n.sees(ctx, r, m.Generation, asks)
 		if a.Alive = err == nil; !a.Alive {
 			a.Reason = explain(err)
 			if m.Last {
-				n.ask(func() { n.up.settle(r, &a) })
+				n.ask(func() {
+					if n.up.follows(r) {
+						n.up.leaderGone = provesGone(err)
+					}
+					n.up.settle(r, &a)
+				})
 			}
 		}
 		w.send(a)
 	})
 }
 
+// announcement asks rank 0 to dial this container.
+func (n *Node) announcement() message {
+	m := message{Type: announce, Record: &n.self}
+	if n.cfg.last != nil {
+		m.Generation = n.cfg.Generation
+	}
+	return m
+}
+
 // onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w
 // is nil if another rank has passed it on.
-func (n *Node) onAnnounce(w *wire, r *Record) {
+func (n *Node) onAnnounce(w *wire, m message) {
+	r := m.Record
 	if r == nil || r.validate() != nil {
 		return
 	}
@@ -291,7 +315,7 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 	}
 	if n.lead == nil {
 		if w != nil && n.phase != Ended {
-			n.up.send(message{Type: announce, Record: r})
+			n.up.send(message{Type: announce, Record: r, Generation: m.Generation})
 		}
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
 		return
@@ -311,6 +335,9 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			}
 			break
 		}
+		if m.Generation > 1 {
+			n.lead.preferSurvivor(r, m.Generation)
+		}
 		if n.lead.addStart(r, reply) {
 			return
 		}
@@ -327,10 +354,16 @@ func (n *Node) onAnnounce(w *wire, r *Record) {
 			m, ok = n.lead.memberOf(t)
 		}
 		switch {
+		case !ok && n.cfg.Spares > 0:
+			if n.lead.addStart(r, reply) {
+				return
+			}
 		case !ok && n.lead.mayRejoin():
 		case !ok:
 			reply(n.noPlace())
 			return
+		case m.Nonce != r.Nonce && t.leaves && t.link != nil:
+			n.lead.keepSuccessor(t, r)
 		case m.Nonce != r.Nonce:
 			n.lead.contest(t, m.Record, r, reply, func() {
 				answer := n.tooLate()

@@ -16,10 +16,11 @@ import (
 type Switch struct {
 	terminal bool
 
-	set  chan func(os.Signal)
-	done chan struct{}
-	loop sync.WaitGroup
-	seen atomic.Bool
+	set   chan func(os.Signal)
+	done  chan struct{}
+	loop  sync.WaitGroup
+	seen  atomic.Bool
+	asked atomic.Bool
 }
 
 // Watch begins to take signals from in. At a terminal a person may press Ctrl-C.
@@ -40,6 +41,9 @@ func (s *Switch) run(in <-chan os.Signal) {
 	var kept []os.Signal
 	var interrupted time.Time
 	take := func(sig os.Signal) {
+		if Terminating(sig) > 0 {
+			s.asked.Store(true)
+		}
 		switch {
 		case handle != nil:
 			handle(sig)
@@ -76,6 +80,9 @@ func (s *Switch) To(f func(os.Signal)) { s.set <- f }
 
 // First reports whether this is its first call.
 func (s *Switch) First() bool { return !s.seen.Swap(true) }
+
+// Asked reports whether a signal has asked to end.
+func (s *Switch) Asked() bool { return s.asked.Load() }
 
 // Close ends the Switch.
 func (s *Switch) Close() {

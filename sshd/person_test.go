@@ -400,7 +400,7 @@ func FuzzSFTP(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if bytes.Contains(data, []byte("/")) || bytes.Contains(data, []byte("..")) {
-			t.Skip("another directory")
+			return // it may name another directory
 		}
 		dir := t.TempDir()
 		defer func() { _ = os.Chmod(dir, 0o700) }() // it may not exist

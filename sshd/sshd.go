@@ -517,6 +517,13 @@ func (s *Server) leave() {
 	s.shrunk()
 }
 
+// Sessions counts the sessions with a command, from the request until the client confirms the end.
+func (s *Server) Sessions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.running)
+}
+
 // AwaitStarts returns once Config.OnCommand got every command that runs now. A command may call back into this process
 // before OnCommand gets its start.
 func (s *Server) AwaitStarts() {

@@ -158,9 +158,6 @@ func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
 }
 
 func TestSixHundredSessionsLoseNoStatus(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short")
-	}
 	client := sshdtest.Start(t, sshd.Config{}).Dial(t)
 	var group sync.WaitGroup
 	for worker := range 60 { // near the limit: a place must be free when the client knows of the end

@@ -124,7 +124,7 @@ func (d *Dir) open(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	if err := d.reserve(cfg.Owner.Size); err != nil {
+	if err := d.Reserve(cfg.Owner.Size); err != nil {
 		return fmt.Errorf("%s: no room for the host lists: %w", d.Path, err)
 	}
 	for _, name := range cfg.Links {
@@ -259,8 +259,8 @@ const (
 	reserveMin  = 64 << 10
 )
 
-// reserve reserves space for the files that are written later. A job of one rank writes them at once.
-func (d *Dir) reserve(size int) error {
+// Reserve reserves space for the files that are written later. A job of one rank writes them at once.
+func (d *Dir) Reserve(size int) error {
 	if size == 1 {
 		return nil
 	}

@@ -138,6 +138,26 @@ func TestStateOfAnEarlierStartIsGone(t *testing.T) {
 	require.Len(t, entries, 8, "those, bin, tmp and lock: %v", entries)
 }
 
+// TestReserve: the space for the host lists can be released and taken again, for the next generation.
+func TestReserve(t *testing.T) {
+	d, err := openDir(t, t.TempDir(), Identity{Size: 4})
+	require.NoError(t, err)
+	defer d.Close()
+	reserved := func() int64 {
+		info, err := os.Stat(d.File("reserved"))
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	require.Equal(t, int64(72<<10), reserved())
+	require.NoError(t, d.FreeReserve())
+	require.NoError(t, d.FreeReserve())
+	require.Zero(t, reserved())
+	require.NoError(t, d.Reserve(2))
+	require.Equal(t, int64(68<<10), reserved())
+}
+
 // Open refuses another user's directory, a link and a file in place of the directory, and does not change them.
 func TestStatePlaces(t *testing.T) {
 	own := Identity{Role: "worker", Size: 1}

@@ -15,13 +15,13 @@ import (
 	"github.com/paiinit/paiinit/sshd"
 )
 
-// isAlone reports whether this container is the whole job and admits no login from outside. It then opens no port, and
-// derives keys only when it needs them.
+// isAlone reports whether this container is the whole job and admits no login from outside. It then derives keys only
+// when it needs them, and opens no port; with --http it opens a port for probes.
 func (id *identity) isAlone() bool { return id.job.Size == 1 && id.keysFile == "" }
 
 // listenAlone replaces listen for a job of one rank. It answers the commands that ask, and starts the server for
 // `paiinit rsh` and `paiinit each` at their first use.
-func (c *container) listenAlone() error {
+func (c *container) listenAlone(ctx context.Context) error {
 	serving, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	cfg := c.rendezvousConfig(rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce))
@@ -40,11 +40,21 @@ func (c *container) listenAlone() error {
 	if err != nil {
 		return err
 	}
-	c.current.Store(node)
+	c.current.Store(newGeneration(node))
 	c.serve.Go(c.logged("paiinit rsh and paiinit each do not work in this container",
 		func() error { return c.serveOwnHost(serving) }))
 	c.tellLauncher(serving)
 	answers{c}.serve(serving)
+	if c.http {
+		var probes net.Listener
+		if c.port, probes, err = rendezvous.ListenHTTP(ctx, c.job.Port, c.log); err != nil {
+			return err
+		}
+		answers{c}.serveProbes(serving, probes)
+		if c.port.Number() != c.job.Port {
+			c.serve.Go(func() { c.sayPortTaken(serving, c.port.Number()) })
+		}
+	}
 	c.log.Debug("ready", "phase", "listen", "addr", c.node().Self().Addr.Addr(), "state", c.state.Path,
 		"elapsed", c.elapsed())
 	return nil

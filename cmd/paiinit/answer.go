@@ -44,7 +44,8 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 	out := &localapi.Status{
 		Phase: localapi.Phase(s.Phase), Rank: a.c.job.Rank, Size: a.c.job.Size, Epoch: s.Epoch, Hash: s.Hash,
 		Ranks: []localapi.Rank{}, Timings: map[string]float64{}, Name: a.c.job.Name, Deadline: s.Deadline,
-		Generation: a.c.generation(), Restarts: a.restarts(),
+		Generation: a.c.generation(), Restarts: a.restarts(), Spare: s.Spare,
+		NotReady: s.Unready,
 	}
 	if s.Outcome != nil {
 		out.Outcome = &localapi.Outcome{Status: s.Outcome.Status, Reason: s.Outcome.Reason}
@@ -54,6 +55,14 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 	}
 	if roster := a.c.agreed().roster; len(roster.Members) > 0 {
 		out.Rank, out.Size = a.c.agreed().self().Rank, len(roster.Members)
+	}
+	if s.Spare {
+		out.Rank, out.Size = -1, 0
+		for _, r := range s.Ranks {
+			if r.Rank >= 0 {
+				out.Size++
+			}
+		}
 	}
 	for _, r := range s.Ranks {
 		row := localapi.Rank{
@@ -76,9 +85,11 @@ func (a answers) status(s rendezvous.Status) *localapi.Status {
 func missing(s *localapi.Status) *rendezvous.MissingError {
 	e := &rendezvous.MissingError{Size: s.Size}
 	for _, r := range s.Ranks {
-		if (r.State == localapi.Present || r.State == localapi.Heard) && r.Reason == "" {
+		switch {
+		case r.State == localapi.Spare:
+		case (r.State == localapi.Present || r.State == localapi.Heard) && r.Reason == "":
 			e.Present++
-		} else {
+		default:
 			name := rendezvous.Display(r.Name, r.Alias)
 			e.Missing = append(e.Missing, rendezvous.Missing{Rank: r.Rank, Name: name, Reason: r.Reason})
 		}

@@ -62,6 +62,9 @@ func (id *identity) nextAfter(o rendezvous.Outcome, ooms []launch.OOM, lost ...r
 	if o.Status == 0 || o.Stopped {
 		return ""
 	}
+	if o.Hung {
+		return hangAdvice(id.display())
+	}
 	_, docker := os.Stat("/.dockerenv")
 	here := launch.Container{
 		Environ: id.agent.Environ, Host: id.host, Own: id.job.Own(), Display: id.display(), Docker: docker == nil,

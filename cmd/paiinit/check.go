@@ -13,6 +13,9 @@ func checkCommand(environ []string) *cli.Command {
 		Description: "Takes the flags of run. Exits with 0 if nothing fails, else with the status\nof run.\n\n" +
 			cmdline.Examples("docker run IMAGE paiinit check", "paiinit check --exec all -- python3 train.py"),
 	}, func(c *cli.Context, s settings) error {
+		if err := s.checkArguments(); err != nil {
+			return err
+		}
 		r := identify.Check(c.Context, identify.Launch{
 			Environ: environ, Flags: s.job, Command: s.command, Dir: s.dir, SecretFile: s.secretFile,
 			Insecure: s.insecure, StateDir: s.stateDir, LoginsIn: s.keysFile != "", ExecAll: s.exec == execAll,

@@ -140,6 +140,8 @@ func TestTwins(t *testing.T) {
 				`--insecure (PAIINIT_INSECURE) is "no": want true or false` + "\n" +
 				`--grace (PAIINIT_GRACE) is "x": want a time such as 90s or 10m`},
 		{"", "--until chief a", `--until (PAIINIT_UNTIL) is "chief": it needs --exec all`},
+		{"PAIINIT_EXEC=leader", "--until chief a",
+			`--until (PAIINIT_UNTIL) is "chief": with --exec leader the job ends with rank 0's command`},
 		{"PAIINIT_UNTIL=ps", "a", `--until (PAIINIT_UNTIL) is "ps": it needs --exec all`},
 	} {
 		app := newApp(strings.Fields(row.variables), func(context.Context, settings) error { return errors.New("ran") })

@@ -40,12 +40,16 @@ type container struct {
 	signals   *signals.Switch
 	oomKills  func() int // of this container in this generation
 	restarts  restarts
-	stopped   atomic.Pointer[stoppedError] // by this container's first signal
+	stopped   atomic.Pointer[stoppedError]    // by this container's first signal
+	request   atomic.Pointer[rendezvous.Stop] // the first request of another rank to end this generation
 	devices   *rdma.Search
+	runtime   tuning.Runtime
 	unfit     *rendezvous.Outcome // why it cannot take part in a launch; nil = it can
 	people    sshd.PersonSessions
 	agreement atomic.Pointer[agreement]
-	timings   sync.Map // phase: seconds from begin to its end
+	pulse     *pulse
+	frozen    atomic.Bool // this generation is not confirmed since a freeze
+	timings   sync.Map    // phase: seconds from begin to its end
 }
 
 // newContainer returns this container before it knows its name.
@@ -126,12 +130,15 @@ func (c *container) identify(ctx context.Context) error {
 }
 
 // stoppable returns a context that a signal ends. If rank 0 is connected, the first signal goes to rank 0, which ends
-// the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly.
-func (c *container) stoppable(ctx context.Context) (context.Context, func()) {
+// the job on all ranks. Otherwise, and if the signal came twice, it ends the context directly. A container that leaves
+// between two generations ends alone.
+func (c *container) stoppable(ctx context.Context, gathering bool) (context.Context, func()) {
 	return c.signals.Context(ctx, func(sig os.Signal) error {
 		err := &stoppedError{signal: signals.Terminating(sig), name: c.display()}
 		if sig == syscall.SIGKILL {
 			err.signal = int(syscall.SIGINT)
+		} else if gathering && c.mayLeave() && c.leaves(err) {
+			return err
 		} else if c.requestStop(err) {
 			return nil
 		}
@@ -153,12 +160,12 @@ func (c *container) untilStopped(ctx context.Context) (context.Context, func()) 
 
 // gather waits until all ranks have agreed on a roster.
 func (c *container) gather(ctx context.Context) (*agreement, error) {
-	ctx, end := c.stoppable(ctx)
+	ctx, end := c.stoppable(ctx, true)
 	defer end()
-	defer tuning.Gathering{
+	defer c.runtime.Start(ctx, &c.serve, tuning.Gathering{
 		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
 		Busy: deferUntilLaunched, Launch: postLaunchDelay,
-	}.Start(ctx, &c.serve)()
+	})()
 	preflight, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first := c.generation() == 1
@@ -171,7 +178,7 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 	}
 	begin := time.Now()
 	roster, err := c.node().Gather(ctx)
-	if told := c.node().Told(); err == nil && first && told != nil { // this container takes the place of a lost one
+	if told := c.node().Told(); err == nil && told != nil { // rank 0 may have been started again
 		err = c.restarts.Hear(told)
 	}
 	c.signals.To(nil)
@@ -193,9 +200,12 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		c.watchOthers()
 	}
 	c.mark("gather")
-	c.sayResumed(time.Since(begin))
+	c.sayResumed(roster.Arrival.Wait, time.Since(begin))
 	if c.policy.Restarts != 0 && first {
 		c.restarts.listFiles()
+		if self.Rank == 0 {
+			c.restarts.First = c.progress(ctx)
+		}
 	}
 	if !first {
 		return a, nil
@@ -247,6 +257,9 @@ const notifyTimeout = 5 * time.Second
 func (c *container) giveUp(err error) (int, error) {
 	o := c.failure(err)
 	o.After = c.elapsed()
+	if stopped, ok := errors.AsType[*stoppedError](err); ok && c.mayLeave() && c.leaves(stopped) {
+		return c.leave(stopped), nil
+	}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
 	if is[*stoppedError](err) {
@@ -273,7 +286,7 @@ func (c *container) giveUp(err error) (int, error) {
 // launcher's ranks in this container.
 func (c *container) wait(ctx context.Context) (int, error) {
 	c.agent.Settle()
-	ctx, end := c.stoppable(ctx)
+	ctx, end := c.stoppable(ctx, false)
 	defer end()
 	if err := c.agreed().writeHosts(); err != nil {
 		c.log.Warn("this rank has no host list", "phase", "wait", "err", err)
@@ -296,6 +309,9 @@ func (c *container) wait(ctx context.Context) (int, error) {
 	o, err := c.node().Wait(ctx)
 	over()
 	obeying.Wait()
+	if c.mayOutlive(err) {
+		err = c.outlive(ctx)
+	}
 	if err != nil {
 		return statusOf(err), err
 	}

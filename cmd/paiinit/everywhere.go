@@ -19,8 +19,9 @@ import (
 
 // The ranks that run the command (--exec).
 const (
-	execRank0 = "rank0"
-	execAll   = "all"
+	execRank0  = "rank0"
+	execAll    = "all"
+	execLeader = "leader" // all, until rank 0's command has ended
 )
 
 // everywhere runs the command on every rank. Each rank reports to rank 0 how its command ended, and rank 0 decides.
@@ -29,19 +30,31 @@ func (c *container) everywhere(ctx context.Context, a *agreement) (int, error) {
 	if a.self().Rank != 0 {
 		return c.obey(ctx, t)
 	}
-	return c.conclude(ctx, c.conduct(ctx, t, a))
+	e := c.conduct(ctx, t, a)
+	t.endFirst() // after the commands of all ranks, which use what it has started
+	return c.conclude(ctx, e)
 }
 
 // task is the command of this rank while it runs.
 type task struct {
 	pass func(os.Signal)
 	end  <-chan rendezvous.End // receives one value: how the command ended
+	// first receives the command of --first before end receives, if it still runs then.
+	first chan *firstCommand
+}
+
+func (t task) endFirst() {
+	select {
+	case f := <-t.first:
+		f.end()
+	default:
+	}
 }
 
 func (c *container) startTask(ctx context.Context, a *agreement) task {
 	self := a.self()
 	end := make(chan rendezvous.End, 1)
-	t := task{pass: func(os.Signal) {}, end: end}
+	t := task{pass: func(os.Signal) {}, end: end, first: make(chan *firstCommand, 1)}
 	failed := func(err error) {
 		o := c.failure(err)
 		o.Verdict = true
@@ -53,14 +66,37 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 		failed(err)
 		return t
 	}
-	t.pass = pass
-	cmd.Started = c.agent.Settle
-	c.reservedPort.Release()
+	starting, cancel := context.WithCancel(ctx) // ends when the command must end, or has ended
+	t.pass = func(sig os.Signal) {
+		if signals.Terminating(sig) > 0 {
+			cancel()
+		}
+		pass(sig)
+	}
+	cmd.Started = func() {
+		c.agent.Settle()
+		c.node().CommandRuns()
+	}
+	if self.Rank == 0 && a.inOrder() {
+		c.node().CommandAwaits(c.awaits("not started yet"))
+	}
+	cmd.Hang.Found = func() bool {
+		t.pass(syscall.SIGTERM)
+		return true
+	}
 	go func() {
-		result, err := c.runCommand(ctx, cmd, "", "rank", self.Rank, "size", len(a.roster.Members))
+		defer cancel()
+		if err := c.awaitLeader(starting, a); err != nil {
+			o := rendezvous.Outcome{Reason: fmt.Sprintf("rank %d's command was not started", self.Rank)}
+			end <- rendezvous.End{Rank: self.Rank, Name: self.Display(), Outcome: o, At: time.Now(), Stopped: true}
+			return
+		}
+		c.reservedPort.Release()
+		name, result, err := c.runTask(ctx, starting, a, cmd, t)
+		c.node().CommandEnded()
 		status := result.JobStatus(launch.Spawns(cmd.Args))
 		c.log.Debug("the command has ended", "phase", "wait",
-			"command", cmd.Args[0], "status", status, "elapsed", c.elapsed())
+			"command", name, "status", status, "elapsed", c.elapsed())
 		if err != nil {
 			failed(err)
 			return
@@ -70,12 +106,15 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 		if n := c.oomKills(); n > 0 {
 			ooms = []launch.OOM{{Place: scene.Place, Kills: n}}
 		}
-		o := rendezvous.Outcome(scene.Outcome(cmd.Args[0], result, ooms))
+		o := rendezvous.Outcome(scene.Outcome(name, result, ooms))
+		e := rendezvous.End{Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0}
 		o.Status = status
-		o.Next = c.nextAfter(o, ooms)
-		end <- rendezvous.End{
-			Rank: self.Rank, Name: self.Display(), At: result.At, Stopped: result.Forwarded != 0, Outcome: o,
+		if o.Hung { // no other cause has ended this command
+			o.Status, e.At, e.Stopped = statusRetry, result.Hung.At, false
 		}
+		o.Next = c.nextAfter(o, ooms)
+		e.Outcome = o
+		end <- e
 	}()
 	return t
 }
@@ -92,7 +131,10 @@ func (id *identity) warnServerPort() {
 
 // tasks returns the ranks as frameworks without a launcher need them.
 func (a *agreement) tasks() launch.Tasks {
-	t := launch.Tasks{Job: a.job.ID, Self: a.self().Rank, Spawns: launch.Spawns(a.settings.command)}
+	t := launch.Tasks{
+		Job: a.job.ID, Self: a.self().Rank,
+		Spawns: launch.Spawns(a.settings.command), Cluster: a.startsCluster(),
+	}
 	for _, m := range a.roster.Members {
 		task := launch.Task{Role: m.Role, Addr: m.Addr.Addr().String(), Port: m.Task, Slots: m.Slots}
 		t.Ranks = append(t.Ranks, task)
@@ -115,6 +157,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	defer c.signals.To(nil)
 	var o rendezvous.Outcome
 	var err error
+	again, outlived := false, make(chan error, 1)
 	over := make(chan struct{})
 	clearing, cancel := context.WithCancel(ctx)
 	var clearer sync.WaitGroup
@@ -136,8 +179,15 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 			c.node().Report(e)
 		case <-waiting:
 			waiting = nil
-			t.pass(syscall.SIGTERM) // without an order: rank 0 is gone
+			if again = c.mayOutlive(err); again {
+				clearer.Go(func() { outlived <- c.outlive(ctx) }) // it ends the command
+			} else {
+				t.pass(syscall.SIGTERM) // without an order: rank 0 is gone
+			}
 		}
+	}
+	if again {
+		err = <-outlived
 	}
 	if err != nil {
 		return statusOf(err), err
@@ -165,7 +215,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) ending {
 	defer cancel()
 
 	job := launch.Conductor{
-		Verdict: launch.Verdict{Ranks: a.ranksToJudge(), LostStatus: statusRetry},
+		Verdict: launch.Verdict{Ranks: a.ranksToJudge(), Leader: a.hasLeader(), LostStatus: statusRetry},
 		Grace:   c.grace, Log: c.log, Order: c.node().Order, Pass: t.pass, First: c.signals.First,
 	}
 	if c.restarts.Left(c.policy) {
@@ -187,6 +237,7 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) ending {
 			stopped := stoppedError{signals.Terminating(sig), c.display()}
 			job.Signal(launch.Stop{Name: stopped.name, Signal: stopped.signal, Reason: stopped.Error()})
 		case s := <-c.node().Stops():
+			c.noteRequest(s)
 			job.Stop(launch.Stop(s))
 		case e := <-t.end:
 			ended(e)
@@ -216,8 +267,11 @@ func (c *container) conduct(ctx context.Context, t task, a *agreement) ending {
 	e := ending{Outcome: o, own: o.Verdict, kind: restart.Failed, rank: restart.NoRank}
 	if blamed, lost := job.Verdict.Blamed(); blamed >= 0 {
 		e.rank, e.name = blamed, a.roster.Members[blamed].Display()
-		if lost {
+		switch {
+		case lost:
 			e.own, e.kind = true, restart.Lost
+		case o.Hung:
+			e.own, e.kind = true, restart.Hung
 		}
 	}
 	return e

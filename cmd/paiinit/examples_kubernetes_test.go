@@ -35,13 +35,25 @@ type (
 			MountPath string `yaml:"mountPath"`
 			ReadOnly  bool   `yaml:"readOnly"`
 		} `yaml:"volumeMounts"`
+		Ports []struct {
+			Name          string
+			ContainerPort int `yaml:"containerPort"`
+		}
+		StartupProbe   *kubeProbe `yaml:"startupProbe"`
+		LivenessProbe  *kubeProbe `yaml:"livenessProbe"`
+		ReadinessProbe *kubeProbe `yaml:"readinessProbe"`
+	}
+	kubeProbe struct {
+		HTTPGet          struct{ Path, Port string } `yaml:"httpGet"`
+		PeriodSeconds    int                         `yaml:"periodSeconds"`
+		FailureThreshold int                         `yaml:"failureThreshold"`
 	}
 	kubeVolume struct {
 		Name   string
 		Secret struct {
 			SecretName string `yaml:"secretName"`
 		}
-		EmptyDir *struct{} `yaml:"emptyDir"`
+		EmptyDir *struct{ Medium string } `yaml:"emptyDir"`
 		Image    struct{ Reference string }
 	}
 	podTemplate struct {
@@ -63,6 +75,7 @@ type (
 		ClusterIP string `yaml:"clusterIP"`
 		NotReady  bool   `yaml:"publishNotReadyAddresses"`
 		Selector  map[string]string
+		Ports     []struct{ Port int }
 	}
 	jobSpec struct {
 		CompletionMode           string `yaml:"completionMode"`
@@ -88,12 +101,25 @@ func pod(t *testing.T, p podTemplate, fields map[string]string, environ ...strin
 		mounts[m.MountPath] = true
 		i := slices.IndexFunc(p.Spec.Volumes, func(v kubeVolume) bool { return v.Name == m.Name })
 		require.GreaterOrEqual(t, i, 0, "no volume %s", m.Name)
-		if v := p.Spec.Volumes[i]; v.Secret.SecretName == "" {
+		switch v := p.Spec.Volumes[i]; {
+		case v.EmptyDir != nil && v.EmptyDir.Medium == "Memory":
+			require.Equal(t, "/dev/shm", m.MountPath)
+		case v.Secret.SecretName == "":
 			require.Equal(t, programOn(t, p, v, m.MountPath), s.argv[0])
 			require.True(t, m.ReadOnly)
 		}
 	}
 	require.True(t, s.argv[0] == "paiinit" || len(mounts) > 1, "%s is on no volume", s.argv[0])
+	for want, probe := range map[string]*kubeProbe{
+		"startup /livez": c.StartupProbe, "liveness /livez": c.LivenessProbe, "readiness /readyz": c.ReadinessProbe,
+	} {
+		if _, path, _ := strings.Cut(want, " "); probe != nil {
+			require.Equal(t, path, probe.HTTPGet.Path)
+			require.Equal(t, c.Ports[0].Name, probe.HTTPGet.Port)
+			require.Equal(t, 12345, c.Ports[0].ContainerPort)
+			require.Contains(t, c.Env, envVar{Name: "PAIINIT_HTTP", Value: "1"})
+		}
+	}
 	for _, v := range c.Env {
 		switch {
 		case v.ValueFrom.FieldRef.FieldPath != "":
@@ -153,6 +179,10 @@ func kubernetesExample(t *testing.T, file string) []started {
 		switch o.APIVersion + " " + o.Kind {
 		case "v1 Service":
 			s := strictYAML[serviceSpec](t, spec)[0]
+			if len(s.Ports) > 0 { // for clients, who need ready pods
+				require.False(t, s.NotReady)
+				continue
+			}
 			require.Equal(t, "None", s.ClusterIP)
 			require.True(t, s.NotReady)
 			services[name] = s.Selector
@@ -273,15 +303,23 @@ func kubernetesExample(t *testing.T, file string) []started {
 			}
 		case "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet":
 			set := strictYAML[struct {
-				Replicas int
-				Template struct {
+				Replicas      int
+				StartupPolicy string `yaml:"startupPolicy"`
+				Template      struct {
 					Size          int
-					RestartPolicy string      `yaml:"restartPolicy"`
-					Worker        podTemplate `yaml:"workerTemplate"`
+					RestartPolicy string       `yaml:"restartPolicy"`
+					Leader        *podTemplate `yaml:"leaderTemplate"`
+					Worker        podTemplate  `yaml:"workerTemplate"`
 				} `yaml:"leaderWorkerTemplate"`
 			}](t, spec)[0]
+			// With LeaderReady, the other pods are created when the leader is ready, and the leader waits for them.
+			require.Contains(t, []string{"", "LeaderCreated"}, set.StartupPolicy)
 			for i := range set.Template.Size { // one group
-				list = append(list, pod(t, set.Template.Worker, nil, vars("LWS_LEADER_ADDRESS",
+				template := set.Template.Worker
+				if i == 0 && set.Template.Leader != nil {
+					template = *set.Template.Leader
+				}
+				list = append(list, pod(t, template, nil, vars("LWS_LEADER_ADDRESS",
 					name+"-0."+name+".default", "LWS_GROUP_SIZE", set.Template.Size,
 					"LWS_WORKER_INDEX", i)...))
 			}

@@ -64,7 +64,14 @@ func TestExamples(t *testing.T) {
 		"azureml/tensorflow-ps.yml":      {"azure", azureMLExample, 6},
 		"azure-batch/task.json":          {"azure", azureBatchExample, 0},
 		"kubernetes/indexed-job.yaml":    {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/restarts.yaml":       {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/probes.yaml":         {"kubernetes-indexed-job", kubernetesExample, 0},
 		"kubernetes/init-container.yaml": {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/ray.yaml":            {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/dask.yaml":           {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/torchrun.yaml":       {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/accelerate.yaml":     {"kubernetes-indexed-job", kubernetesExample, 0},
+		"kubernetes/deepspeed.yaml":      {"kubernetes-indexed-job", kubernetesExample, 0},
 		"kubernetes/image-volume.yaml":   {"kubernetes-indexed-job", kubernetesExample, 0},
 		"kubernetes/jobset.yaml":         {"jobset", kubernetesExample, 0},
 		"kubernetes/statefulset.yaml":    {"kubernetes-statefulset", kubernetesExample, 0},
@@ -77,6 +84,9 @@ func TestExamples(t *testing.T) {
 		"kubeflow/openmpi.sh":            {"mpijob", kubeflowOpenMPIExample, 5},
 		"kubeflow/trainjob.yaml":         {"trainjob", kubernetesExample, 0},
 		"leaderworkerset/lws.yaml":       {"leaderworkerset", kubernetesExample, 0},
+		"leaderworkerset/vllm.yaml":      {"leaderworkerset", kubernetesExample, 2},
+		"leaderworkerset/vllm-ray.yaml":  {"leaderworkerset", kubernetesExample, 2},
+		"leaderworkerset/sglang.yaml":    {"leaderworkerset", kubernetesExample, 2},
 		"volcano/job.yaml":               {"volcano", kubernetesExample, 0},
 		"slurm/job.sh":                   {"slurm", slurmExample, 0},
 		"slurm/torchrun.sh":              {"slurm", slurmExample, 0},
@@ -87,6 +97,14 @@ func TestExamples(t *testing.T) {
 		"skypilot/task.yaml":             {"skypilot", skyPilotExample, 0},
 		"runpod/start.sh":                {"runpod", runPodExample, 0},
 		"compose/compose.yaml":           {"compose", composeExample, 0},
+		"compose/vllm.yaml":              {"compose", composeExample, 2},
+		"compose/vllm-ray.yaml":          {"compose", composeExample, 2},
+		"compose/sglang.yaml":            {"compose", composeExample, 2},
+		"compose/ray.yaml":               {"compose", composeExample, 0},
+		"compose/dask.yaml":              {"compose", composeExample, 0},
+		"compose/torchrun.yaml":          {"compose", composeExample, 0},
+		"compose/accelerate.yaml":        {"compose", composeExample, 0},
+		"compose/deepspeed.yaml":         {"compose", composeExample, 0},
 		"swarm/stack.yaml":               {"compose", composeExample, 0},
 		"hosts/run.sh":                   {"explicit", hostsExample, 0},
 		"hosts/shared.sh":                {"explicit", hostsExample, 0},
@@ -644,15 +662,17 @@ func composeExample(t *testing.T, file string) []started {
 		Version  string
 		X        map[string]any `yaml:",inline"`
 		Services map[string]struct {
-			Image       string
-			Build       any
-			Init        bool
-			Secrets     []string
-			Volumes     []string
-			Environment map[string]string
-			Command     []string
-			Scale       int
-			Deploy      struct {
+			Image          string
+			Build          any
+			Init           bool
+			Runtime        string
+			Memory         string `yaml:"shm_size"`
+			Secrets, Ports []string
+			Volumes        []string
+			Environment    map[string]string
+			Command        []string
+			Scale          int
+			Deploy         struct {
 				Replicas int
 				Restart  any `yaml:"restart_policy"`
 			}
@@ -661,7 +681,9 @@ func composeExample(t *testing.T, file string) []started {
 	}](t, readExample(t, file))[0]
 	names := nameServer{}
 	var list []started
-	for _, name := range []string{"launcher", "worker"} {
+	peers := stack.Services["worker"].Environment["PAIINIT_PEERS"]
+	for _, name := range strings.Split(strings.NewReplacer("dns:", "", "tasks.", "").Replace(peers), ",") {
+		require.Contains(t, stack.Services, name)
 		service, form := stack.Services[name], "app-%s-%d.app_default."
 		n := max(1, service.Scale)
 		if strings.HasPrefix(file, "swarm/") {
@@ -694,7 +716,7 @@ func compose(t *testing.T, args ...string) {
 		t.Skip(err)
 	}
 	cmd := exec.Command(command[0], append(command[1:], args...)...)
-	cmd.Env = append(os.Environ(), "PAIINIT_SECRET_FILE=/etc/hostname")
+	cmd.Env = append(os.Environ(), "PAIINIT_SECRET_FILE=/etc/hostname", "PAIINIT_IMAGE=my/image")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
@@ -878,6 +900,31 @@ func TestSchedulerPages(t *testing.T) {
 	require.NoError(t, err)
 	for _, file := range files {
 		require.True(t, seen[file] || seen[filepath.Dir(file)], "no page refers to %s", file)
+	}
+}
+
+// TestRecipePages asserts that every recipe is in their list, with the files that its page has.
+func TestRecipePages(t *testing.T) {
+	const dir = "../../docs/recipes"
+	pages, err := filepath.Glob(dir + "/*.md")
+	require.NoError(t, err)
+	index, err := os.ReadFile(dir + "/README.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		if filepath.Base(page) == "README.md" {
+			continue
+		}
+		require.Contains(t, string(index), "("+filepath.Base(page))
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		files := 0
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.HasSuffix(m[1], ".yaml") {
+				files++
+				require.Contains(t, string(index), "("+m[1]+")", page)
+			}
+		}
+		require.GreaterOrEqual(t, files, 2, page)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/paiinit/paiinit/cmdline"
 	"github.com/paiinit/paiinit/envspec"
 	"github.com/paiinit/paiinit/identify"
 	"github.com/paiinit/paiinit/jobkey"
@@ -78,8 +79,12 @@ func (id *identity) deriveKeys(log *slog.Logger) (source string, err error) {
 	return "", &secretError{fmt.Errorf("the job has %s ranks and no secret", known(id.job.Size, "several"))}
 }
 
-// findCommand finds the path of the command. It fails if this container is rank 0 and has no command.
+// findCommand finds the path of the command. It fails if flags do not fit the job, or if this container is rank 0 and
+// has no command.
 func (id *identity) findCommand() error {
+	if err := id.checkSpares(); err != nil {
+		return err
+	}
 	if len(id.job.Peers) == id.job.Size { // otherwise rank 0 checks once all roles are known
 		var roles []string
 		for _, p := range id.job.Peers {
@@ -94,7 +99,7 @@ func (id *identity) findCommand() error {
 			return &usageError{Err: errors.New("this container is rank 0 and has no COMMAND to run")}
 		}
 		if id.exec == execAll {
-			return &usageError{Err: errors.New("with --exec all every rank needs a COMMAND, and this one has none")}
+			return cmdline.Errorf("with --exec %s every rank needs a COMMAND, and this one has none", id.whoRuns())
 		}
 		return nil
 	}

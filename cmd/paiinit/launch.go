@@ -54,6 +54,7 @@ func (c *container) launch(ctx context.Context, a *agreement) ending {
 	}
 	cmd.Started = func() {
 		c.node().Launched()
+		c.node().CommandRuns()
 		c.agent.Settle()
 		c.watchOthers()
 	}
@@ -68,6 +69,7 @@ func (c *container) launch(ctx context.Context, a *agreement) ending {
 		Launchers: func() []int { return launch.RankLaunchers(c.jobMembers()) },
 	}
 	c.signals.To(stop.Own)
+	cmd.Hang.Found = func() bool { return stop.AbortFirst(syscall.SIGTERM) }
 
 	ctx, cancel := context.WithCancel(ctx)
 	s := c.supervisor(a, cmd.Environ, &stop)
@@ -75,7 +77,7 @@ func (c *container) launch(ctx context.Context, a *agreement) ending {
 	watched := make(chan launch.Interruption, 1)
 	go func() { watched <- s.Watch(ctx) }()
 	var looking sync.WaitGroup
-	looking.Go(func() { supervise(ctx, c.node(), s) })
+	looking.Go(func() { c.supervise(ctx, s) })
 	if len(a.roster.Members) > 1 {
 		if c.ssh == sshImage || launch.FillNamed(cmd.Args[0]) == nil { // else our program in bin/ reports the hosts
 			looking.Go(func() { c.asks().Note(ctx, cmd.Args, cmd.Dir) }) // resolves names while it runs
@@ -90,6 +92,7 @@ func (c *container) launch(ctx context.Context, a *agreement) ending {
 		where, note = append(where, "script", cmd.Args[0]), "; "+cmd.Args[0]+" runs on rank 0 alone"
 	}
 	result, err := c.runCommand(ctx, cmd, note, where...)
+	c.node().CommandEnded()
 	c.signals.To(nil) // a signal after the command's end shortens finish
 	cancel()
 	why := <-watched
@@ -123,7 +126,10 @@ func (c *container) launch(ctx context.Context, a *agreement) ending {
 	}
 	o.Next = c.nextAfter(o, ooms, lost...)
 	e := ending{Outcome: o, kind: restart.Failed, rank: restart.NoRank}
-	if (o.Status == statusRetry || o.Status == statusUnmendable) && o.Status != result.JobStatus(launcher) {
+	switch {
+	case o.Hung:
+		e.own, e.kind, e.rank, e.name = true, restart.Hung, a.self().Rank, c.display()
+	case (o.Status == statusRetry || o.Status == statusUnmendable) && o.Status != result.JobStatus(launcher):
 		e.own, e.kind = true, restart.Lost
 		if len(lost) > 0 {
 			e.rank, e.name = lost[0].Rank, lost[0].Name
@@ -158,17 +164,16 @@ func (a *agreement) jobCommand(more []launch.Var) (cmd launch.Command, pass func
 		path = here // the bin directory of the state may have a program of this name
 	}
 	in := make(signals.Queue, 64)
-	args, replaced := launch.ExpandAzureWords(a.settings.command, environ, len(a.roster.Members))
-	for _, v := range replaced {
-		a.log.Debug("replaced a word of the Azure ML job specification with its value",
-			"phase", "launch", "word", v.Name, "value", v.Value)
+	args, err := a.commandLine(environ)
+	if err != nil {
+		return cmd, nil, err
 	}
 	return launch.Command{
 		Path: path, Args: args, Environ: environ, Dir: a.dir,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Grace: a.grace, TailLines: keptLines(),
 		TailHosts: slices.Concat(a.book().Both()...), Signals: in, Fork: a.agent.StartWithSlack,
 		WholeGroup: a.signal == signalGroup || launch.IsLauncher(a.settings.command[0]), Processes: a.jobMembers,
-		RestGrace: a.restGrace(),
+		RestGrace: a.restGrace(), Hang: a.watching(),
 	}, in.Put, nil
 }
 
@@ -194,7 +199,7 @@ func (a *agreement) launcherEnviron(more []launch.Var) ([]string, error) {
 	files.Go(a.writeSSHFiles) // concurrently: it derives a host key for each rank
 	defer files.Wait()
 	if err := a.writeHosts(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", a.display(), err)
 	}
 	n := a.reachedOver()
 	l := a.setup(n)

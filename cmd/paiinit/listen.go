@@ -35,7 +35,7 @@ import (
 type opened struct {
 	reservedPort *netif.HeldPort // reserved for the command
 	port         *rendezvous.Port
-	current      atomic.Pointer[rendezvous.Node] // of this generation
+	current      atomic.Pointer[generation]
 	server       *sshd.Server
 	pool         *rsh.Pool
 	checks       *inspect.Comparison
@@ -57,7 +57,7 @@ func (c *container) listen(ctx context.Context) error {
 		c.log.Warn("no port could be reserved for the command", "phase", "listen", "err", err)
 	}
 	if c.isAlone() {
-		return c.listenAlone()
+		return c.listenAlone(ctx)
 	}
 	var only []netip.Addr
 	if c.open {
@@ -106,8 +106,11 @@ func (c *container) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.current.Store(node)
+	c.current.Store(newGeneration(node))
 	close(started)
+	if c.http {
+		answers{c}.serveProbes(serving, c.port.HTTP())
+	}
 	// The server admits logins once this check has proved that it refuses logins without the job's key. Clients may
 	// connect and authenticate meanwhile. A job of one rank checks at its first login, which most likely never comes.
 	if c.job.Size != 1 {
@@ -139,7 +142,12 @@ func (c *container) listen(ctx context.Context) error {
 }
 
 // node returns the rendezvous of the present generation; nil before listen.
-func (o *opened) node() *rendezvous.Node { return o.current.Load() }
+func (o *opened) node() *rendezvous.Node {
+	if g := o.current.Load(); g != nil {
+		return g.node
+	}
+	return nil
+}
 
 // logged returns a function that runs a service and logs its failure.
 func (id *identity) logged(failure string, service func() error) func() {
@@ -159,7 +167,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		SFTP:           []string{"/proc/self/exe", sftpServer},
 		Hidden:         c.hidden(),
 		Environ:        c.agent.Environ,
-		Extra:          func() []string { return c.agreed().sessionVars() },
+		Extra:          c.sessionVars,
 		StartWithSlack: c.agent.StartWithSlack,
 		OnCommand:      c.people.Note,
 		Grace:          time.Second,
@@ -222,11 +230,15 @@ func (a answers) serve(ctx context.Context) {
 	c.mark("listen")
 }
 
-// sayPortTaken logs which program has the port that the other ranks try first.
+// sayPortTaken logs which program has the port that the other ranks and probes try first.
 func (id *identity) sayPortTaken(ctx context.Context, instead int) {
+	label := "" // a job of one rank has none
+	if id.keys != nil {
+		label = id.keys.Label()
+	}
 	local := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(id.job.Port))
 	id.log.Warn("the port is taken, using another one", "phase", "listen", "port", id.job.Port,
-		"instead", instead, "owner", rsh.Owner(ctx, local, id.keys.Label()))
+		"instead", instead, "owner", rsh.Owner(ctx, local, label))
 }
 
 func (c *container) rendezvousConfig(id string) rendezvous.Config {
@@ -239,8 +251,9 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 			Task: c.reservedPort.Number(), Exec: c.whoRuns(), Launch: c.ownLauncher(id),
 		},
 		Size: max(c.job.Size, 0), Port: c.port,
-		Known:  func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
-		Rejoin: c.policy.Restarts != 0, Unfit: c.unfit, Dial: c.dialControl, Verify: c.check,
+		Known:    func(addr netip.Addr) bool { return c.agreed().isPeer(addr) },
+		Everyone: c.exec == execAll,
+		Rejoin:   c.policy.Restarts != 0, Unfit: c.unfit, Dial: c.dialControl, Verify: c.check,
 		Timeout: c.timeout, Logger: c.log,
 		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
@@ -258,6 +271,12 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 	}
 	if c.job.First {
 		cfg.Self.Rank = 0
+	}
+	if c.policy.Restarts != 0 && c.job.Rank == 0 { // where ranks are agreed, the job ends with its rank 0
+		if c.checkSpares() == nil { // otherwise the other ranks are only told
+			cfg.Spares, cfg.SpareAfter = c.spares, c.spareAfter
+		}
+		cfg.Text, cfg.Adopt = c.restarts.Tell(c.policy, c.restartGrace, c.rejoin), c.restarts.Adopt
 	}
 	if c.exec == execRank0 {
 		cfg.GoDelay = goDelay
@@ -328,6 +347,9 @@ func (c *container) release(about func(what string)) {
 	if c.cancelSelfCheck != nil {
 		c.cancelSelfCheck()
 	}
+	if g := c.current.Load(); g != nil {
+		g.agree() // no session waits any longer
+	}
 	if c.server != nil {
 		c.shutDown(c.server)
 	}
@@ -376,7 +398,7 @@ func (id *identity) shutDown(server *sshd.Server) {
 // watchOthers shortens the keepalive of every connection. Rank 0 does so after the start of the command, which need not
 // wait for the system calls.
 func (o *opened) watchOthers() {
-	if o.port == nil { // a job of one rank has no connections
+	if o.pool == nil { // a job of one rank has no connections
 		return
 	}
 	o.pool.Watch(ackTimeout, keepaliveInterval)

@@ -70,13 +70,18 @@ func launchJob(ctx context.Context, c *container) (status int, err error) {
 		return 0, err
 	}
 	for {
+		c.pulse = startPulse(ctx)
 		agreed, err := c.gather(ctx) // every rank is present, accepts logins, agrees, and has passed the checks
 		if err != nil {
+			c.pulse.end()
 			return c.giveUp(err)
 		}
 		status, err := c.runGeneration(ctx, agreed)
 		if !errors.Is(err, rendezvous.ErrNext) {
 			return status, err
+		}
+		if stopped := c.stopped.Load(); c.leaves(stopped) {
+			return c.leave(stopped), nil
 		}
 		if err := c.nextGeneration(); err != nil { // it has failed, no process is left, and it starts again
 			return 0, err
@@ -87,7 +92,11 @@ func launchJob(ctx context.Context, c *container) (status int, err error) {
 // runGeneration runs the command once, on rank 0 or on all ranks, and returns the exit status of the container, or
 // rendezvous.ErrNext if the job starts again.
 func (c *container) runGeneration(ctx context.Context, agreed *agreement) (int, error) {
+	end, err := c.guard(ctx)
+	defer end()
 	switch {
+	case err != nil: // this rank runs nothing, and waits for the end
+		return c.wait(ctx)
 	case c.exec == execAll: // every rank runs the command
 		return c.everywhere(ctx, agreed)
 	case agreed.self().Rank != 0:

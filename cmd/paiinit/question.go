@@ -53,7 +53,9 @@ func questions(environ []string) []*cli.Command {
 			&cli.BoolFlag{Name: "all", Aliases: []string{"v"}, Usage: "also print one row for each rank"},
 			cmdline.Optional(new(string), "timeline", "print what each rank did, and when; "+
 				"`[=trace]`: JSON for ui.perfetto.dev", "text", "trace"),
-			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"}),
+			&cli.StringFlag{Name: "html", Usage: "write a page about ranks and timeline to `FILE`"},
+			&cli.BoolFlag{Name: "ready", Usage: "exit with 0 if all ranks run their command, else 1, and say why"},
+			&cli.BoolFlag{Name: "live", Usage: "exit with 0 if paiinit answers, else 1"}),
 		command("wait", "", "wait until all ranks are present",
 			"paiinit wait && ./start.sh\npaiinit wait --timeout 5m", awaitAll, timeout),
 		command("barrier", "NAME", "wait until every rank has called it with the same NAME",
@@ -130,6 +132,9 @@ func showHostfile(c *cli.Context, ask localapi.Client) error {
 }
 
 func showStatus(c *cli.Context, ask localapi.Client) error {
+	if c.Bool("ready") || c.Bool("live") {
+		return showProbe(c, ask)
+	}
 	if c.String("timeline") != "" || c.String("html") != "" {
 		return showTimeline(c, ask)
 	}

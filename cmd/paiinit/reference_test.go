@@ -86,7 +86,7 @@ func TestDocFlagsExist(t *testing.T) {
 	mixed := []string{"compare.md", "launchers.md", "rdma.md"} // and the pages of jobs and schedulers
 	others := []string{
 		"--timout", "--generate-bash-completion", // a typo that a page shows, and what completions call
-		"--tag-output", "--tee", "--sysctl", "--ip-permissions", "--entrypoint", // other programs'
+		"--tag-output", "--tee", "--sysctl", "--ip-permissions", "--entrypoint", "--seed", // other programs'
 	}
 	inline, flag := regexp.MustCompile("`([^`\\n]+)`"), regexp.MustCompile(`^--[a-z][A-Za-z0-9_-]*`)
 	var files []string

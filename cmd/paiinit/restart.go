@@ -8,11 +8,14 @@ import (
 	"io/fs"
 	mathrand "math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/paiinit/paiinit/cmdline"
+	"github.com/paiinit/paiinit/joblog"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/localapi"
 	"github.com/paiinit/paiinit/netif"
@@ -29,11 +32,14 @@ type restartSettings struct {
 	rejoin       time.Duration
 	restartGrace time.Duration
 	restartReset time.Duration
+	spareText    string
 	policy       restart.Policy
+	spares       int           // containers without a rank at first
+	spareAfter   time.Duration // how long a lost container may take to return before a spare takes its place
 }
 
 // complete sets what the flags do not set by themselves.
-func (s *restartSettings) complete() (err error) {
+func (s *restartSettings) complete(given func(flag string) bool) (err error) {
 	p := restart.Defaults()
 	if p.Restarts, err = restart.ParseRestarts(cmp.Or(s.restarts, "0")); err != nil {
 		return cmdline.Errorf("--restarts (%s): %w", cmdline.Twin("restarts"), err)
@@ -43,6 +49,30 @@ func (s *restartSettings) complete() (err error) {
 	}
 	p.Reset, p.On = s.restartReset, restart.Causes(s.restartOn)
 	s.policy = p
+	spares, err := strconv.ParseUint(cmp.Or(s.spareText, "0"), 10, 16)
+	switch {
+	case err != nil:
+		return cmdline.Errorf("--spares (%s) is %q: it must be a number", cmdline.Twin("spares"), s.spareText)
+	case spares > 0 && p.Restarts == 0:
+		return cmdline.Errorf("--spares (%s) is %d: it needs --restarts", cmdline.Twin("spares"), spares)
+	}
+	if s.spares = int(spares); given("rejoin") {
+		s.spareAfter = s.rejoin
+	}
+	return nil
+}
+
+// checkSpares refuses spares that the job cannot have. Rank 0 alone has them.
+func (id *identity) checkSpares() error {
+	spares := fmt.Sprintf("--spares (%s) is %d", cmdline.Twin("spares"), id.spares)
+	switch {
+	case id.spares == 0 || id.job.Rank > 0:
+		return nil
+	case id.job.Rank < 0:
+		return &usageError{Err: fmt.Errorf("%s: the environment must tell every container its rank", spares)}
+	case id.spares > id.job.Size-2:
+		return &usageError{Err: fmt.Errorf("%s: of %d containers at least two need a rank", spares, id.job.Size)}
+	}
 	return nil
 }
 
@@ -57,16 +87,17 @@ func (c *container) sayRestarting() {
 	c.log.Warn("restarting the job", append([]any{"phase", "clear"}, c.restarts.RestartingAttrs()...)...)
 }
 
-// sayResumed logs that the job runs again. gathered is how long the ranks took to agree.
-func (c *container) sayResumed(gathered time.Duration) {
-	if attrs := c.restarts.Begun(c.generation(), gathered, time.Now()); attrs != nil {
+// sayResumed logs that the job runs again. present is the time until all ranks were present, gathered the time until
+// they had agreed.
+func (c *container) sayResumed(present, gathered time.Duration) {
+	if attrs := c.restarts.Begun(c.generation(), present, gathered, time.Now()); attrs != nil {
 		c.log.Info("the job runs again", append([]any{"phase", "gather"}, attrs...)...)
 	}
 }
 
 // restartVars returns the variables by which the command learns of restarts.
 func (c *container) restartVars() (vars []launch.Var) {
-	oneProcess := c.exec == execAll && !launch.Spawns(c.settings.command)
+	oneProcess := c.exec == execAll && !launch.Spawns(c.settings.command) && !c.startsCluster()
 	for _, v := range c.restarts.Variables(c.policy, c.generation(), oneProcess) {
 		vars = append(vars, launch.Var{Name: v.Name, Value: v.Value})
 	}
@@ -93,10 +124,18 @@ type ending struct {
 // conclude ends the job on all ranks, or only the generation: then it returns rendezvous.ErrNext.
 func (c *container) conclude(ctx context.Context, e ending) (int, error) {
 	o := e.Outcome
-	if d := c.restarts.Ended(c.policy, restart.End{
+	end := restart.End{
 		Generation: c.generation(), Status: e.Status, Rank: e.rank, Name: e.name, Cause: e.Reason, Kind: e.kind,
 		Stopped: e.Stopped, Own: e.own,
-	}, time.Now()); d.Again {
+	}
+	if c.policy.Restarts != 0 {
+		end.Progress = c.progress(ctx)
+	}
+	if s := c.request.Load(); s != nil && s.Leaves() && e.Stopped && !c.signals.Asked() {
+		end.Stopped, end.Kind, end.Cause, end.Name = false, restart.Lost, s.Reason, s.Name
+		end.Status = cmp.Or(end.Status, 128+s.Signal) // a command that has saved its work may have ended with 0
+	}
+	if d := c.restarts.Ended(c.policy, end, time.Now()); d.Again {
 		c.sayRestarting()
 		failed := c.clearAll(ctx, d.Delay)
 		if failed == nil {
@@ -153,7 +192,9 @@ func (c *container) clearAll(ctx context.Context, delay time.Duration) *rendezvo
 
 // clearTimeout is how long after --restart-grace all ranks may take to end their processes: 10 s to prove it, and 25 s
 // until a rank that is lost cannot run its command any more.
-const clearTimeout = 35 * time.Second
+const clearTimeout = proveTimeout + 25*time.Second
+
+const proveTimeout = 10 * time.Second
 
 // lostError says that a rank was lost, or could not end its processes, between two generations.
 type lostError struct{ reason string }
@@ -162,15 +203,44 @@ func (e *lostError) Error() string { return e.reason }
 
 // interruption waits for what ends the job between two generations.
 func (c *container) interruption(ctx context.Context) error {
-	select {
-	case s := <-c.node().Stops():
-		if s.Signal > 0 {
-			return &stoppedError{signal: s.Signal, name: s.Name}
+	for {
+		select {
+		case s := <-c.node().Stops():
+			if s.Leaves() {
+				continue // after it has ended its processes
+			}
+			if s.Signal > 0 {
+				return &stoppedError{signal: s.Signal, name: s.Name}
+			}
+			return &lostError{s.Reason}
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		return &lostError{s.Reason}
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
+}
+
+// noteRequest remembers the first request to end the job: if its container leaves, the job may go on with the next
+// start of that container.
+func (c *container) noteRequest(s rendezvous.Stop) { c.request.CompareAndSwap(nil, &s) }
+
+// leaves reports whether this container, stopped by a signal, ends alone, while the job goes on with its next start.
+func (c *container) leaves(stopped *stoppedError) bool {
+	zero := c.job.Rank == 0 || c.job.First
+	if a := c.agreement.Load(); a != nil {
+		zero = a.self().Rank == 0
+	}
+	return stopped != nil && stopped.signal == int(syscall.SIGTERM) && !zero
+}
+
+// mayLeave reports whether the job goes on if a container ends that is gathering.
+func (c *container) mayLeave() bool { return c.generation() > 1 || c.node().View().Spare }
+
+// leave says that this container ends alone, and returns its exit status.
+func (c *container) leave(stopped *stoppedError) int {
+	status := 128 + stopped.signal
+	c.log.Info("this container leaves the job", "phase", "exit", "status", status, "reason", stopped.Error(),
+		"elapsed", c.elapsed(), joblog.Text(stopped.Error()+"; the job goes on with its next start"))
+	return status
 }
 
 // clearOnOrder ends the processes of this generation when rank 0 orders it.
@@ -198,17 +268,58 @@ func (c *container) clearOnOrder(ctx context.Context) {
 	c.node().Cleared(done.Ended, done.Took)
 }
 
-// clear ends every process of this generation in this container.
+// mayOutlive reports whether an error is the loss of a rank 0 that the job may outlive. It notes how the generation
+// ended.
+func (c *container) mayOutlive(err error) bool {
+	order, text := c.restarts.Told()
+	if !is[*rendezvous.LostError](err) || text == nil || c.job.Rank < 1 || c.stopped.Load() != nil ||
+		c.node().Spares() > 0 {
+		return false
+	}
+	zero := c.agreed().roster.Members[0]
+	c.restarts.Ended(order.Policy, restart.End{
+		Generation: c.generation(), Status: statusRetry, Rank: 0, Name: zero.Display(), Cause: err.Error(),
+		Kind: restart.Lost, Own: true,
+	}, time.Now())
+	return true
+}
+
+// outlive ends the processes of this generation after the loss of rank 0. It returns rendezvous.ErrNext if the job goes
+// on with the next start of rank 0.
+func (c *container) outlive(ctx context.Context) error {
+	order, _ := c.restarts.Told()
+	d := c.restarts.Decision()
+	if d.Again {
+		c.sayRestarting()
+	}
+	due := time.After(d.Delay)
+	limited, cancel := context.WithTimeout(ctx, order.Grace+proveTimeout)
+	defer cancel()
+	done, err := c.clear(limited, order.Grace)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return &lostError{c.display() + ": " + err.Error()}
+	case !d.Again:
+		return &lostError{c.restarts.Final(statusRetry, "")}
+	}
+	c.restarts.Cleared(done.Took)
+	select {
+	case <-due:
+		return rendezvous.ErrNext
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// clear ends every process of this generation in this container. After a freeze they get no grace, because the next
+// generation may run already.
 func (c *container) clear(ctx context.Context, grace time.Duration) (launch.Cleared, error) {
-	done, err := launch.Clear(ctx, launch.Clearing{
-		First: c.first, Deadline: time.Now().Add(grace),
-		Spared: func() []int {
-			if c.server != nil {
-				c.server.AwaitStarts() // a session that is starting is not noted yet
-			}
-			return c.people.Leaders()
-		},
-	})
+	if c.frozen.Load() {
+		grace = 0
+	}
+	done, err := launch.Clear(ctx, c.clearing(grace))
 	if err != nil {
 		return done, err
 	}
@@ -216,6 +327,19 @@ func (c *container) clear(ctx context.Context, grace time.Duration) (launch.Clea
 		"killed", done.Killed, "elapsed", done.Took)
 	c.sayLeftFiles()
 	return done, nil
+}
+
+// clearing says which processes belong to this generation.
+func (c *container) clearing(grace time.Duration) launch.Clearing {
+	return launch.Clearing{
+		First: c.first, Deadline: time.Now().Add(grace),
+		Spared: func() []int {
+			if c.server != nil {
+				c.server.AwaitStarts() // a session that is starting is not noted yet
+			}
+			return c.people.Leaders()
+		},
+	}
 }
 
 // sharedDirs are where files outlive the processes that made them, and take memory or disturb the next launch.
@@ -262,6 +386,7 @@ const (
 
 // nextGeneration begins the next generation over the same port, SSH server and connections.
 func (c *container) nextGeneration() error {
+	c.request.Store(nil)
 	last := c.node()
 	cfg := last.Following()
 	order, text := c.restarts.Told()
@@ -279,7 +404,7 @@ func (c *container) nextGeneration() error {
 	if err != nil {
 		return err
 	}
-	c.current.Store(next)
+	c.current.Store(newGeneration(next))
 	last.Succeed(next)
 	c.serve.Go(func() {
 		if err := last.Close(); err != nil {
@@ -312,11 +437,12 @@ func (o *opened) generation() int {
 func (o *opened) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 	for n := o.node(); ; {
 		outcome, err := n.Wait(ctx)
-		if !errors.Is(err, rendezvous.ErrNext) {
+		if !errors.Is(err, rendezvous.ErrNext) && !is[*rendezvous.LostError](err) {
 			return outcome, err
 		}
-		next := n.Successor(ctx)
-		if next == nil {
+		n.Successor(ctx) // it may be over already
+		next := o.node()
+		if next == n {
 			return outcome, fmt.Errorf("waiting for the next generation: %w", cmp.Or(context.Cause(ctx), err))
 		}
 		n = next

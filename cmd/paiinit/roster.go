@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -50,7 +51,54 @@ func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agree
 	if last := c.agreement.Swap(a); last != nil {
 		a.unlinkHostfile = last.unlinkHostfile
 	}
+	if g := c.current.Load(); g != nil {
+		g.agree()
+	}
 	return a
+}
+
+// generation is a launch of the job, as this rank takes part in it.
+type generation struct {
+	node   *rendezvous.Node
+	phase  func() rendezvous.Phase
+	agree  func()          // closes agreed
+	agreed <-chan struct{} // closed once the container has the agreement of this generation, or ends
+}
+
+func newGeneration(node *rendezvous.Node) *generation {
+	agreed := make(chan struct{})
+	return &generation{
+		node: node, phase: func() rendezvous.Phase { return node.View().Phase },
+		agree: sync.OnceFunc(func() { close(agreed) }), agreed: agreed,
+	}
+}
+
+// agreementTimeout is how long a session waits for the agreement.
+const agreementTimeout = 10 * time.Second
+
+// awaitAgreement waits for the agreement while the ranks commit it: rank 0's launcher may log in before this rank hears
+// that all have agreed. Before, a session is a person's, and does not wait.
+func (g *generation) awaitAgreement() {
+	select {
+	case <-g.agreed:
+		return
+	default:
+	}
+	if p := g.phase(); p != rendezvous.Prepared && p != rendezvous.Running {
+		return
+	}
+	select {
+	case <-g.agreed:
+	case <-time.After(agreementTimeout):
+	}
+}
+
+// sessionVars returns the variables of a session, those of this generation if it is a launcher's.
+func (c *container) sessionVars() []string {
+	if g := c.current.Load(); g != nil {
+		g.awaitAgreement()
+	}
+	return c.agreed().sessionVars()
 }
 
 func (c *container) newAgreement(roster rendezvous.Roster, fabric launch.Fabric) *agreement {

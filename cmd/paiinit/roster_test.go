@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
@@ -23,4 +25,37 @@ func TestNoSSHFilesAfterTheJob(t *testing.T) {
 		return nil
 	}
 	require.ErrorIs(t, agreed.writeSSH(over, hostKey), context.Canceled)
+}
+
+// TestAwaitAgreement: a session that comes while the ranks commit gets what they have agreed on, not what held before.
+func TestAwaitAgreement(t *testing.T) {
+	for phase, waits := range map[rendezvous.Phase]bool{
+		rendezvous.Gathering: false, rendezvous.Prepared: true, rendezvous.Running: true, rendezvous.Ended: false,
+	} {
+		took := func(limit time.Duration) time.Duration {
+			if waits {
+				return limit
+			}
+			return 0
+		}
+		synctest.Test(t, func(t *testing.T) {
+			g := newGeneration(nil)
+			g.phase = func() rendezvous.Phase { return phase }
+			begin := time.Now()
+			go func() {
+				time.Sleep(time.Second)
+				g.agree()
+			}()
+			g.awaitAgreement()
+			require.Equal(t, took(time.Second), time.Since(begin), phase)
+			<-g.agreed
+			g.awaitAgreement()
+
+			g = newGeneration(nil)
+			g.phase = func() rendezvous.Phase { return phase }
+			begin = time.Now()
+			g.awaitAgreement()
+			require.Equal(t, took(agreementTimeout), time.Since(begin), phase)
+		})
+	}
 }

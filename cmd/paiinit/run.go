@@ -44,6 +44,9 @@ func run(args []string, agent pid1.Agent) int {
 		if len(args) == 1 && isSingle(ctx, agent.Environ) {
 			return &bareError{}
 		}
+		if err := errors.Join(s.checkHang(), s.checkArguments(), s.checkHTTP()); err != nil {
+			return err
+		}
 		s.stderr = stderr
 		c = newContainer(s, agent, stderr.Logger(s.logTo(agent.Environ)))
 		var err error
@@ -131,7 +134,7 @@ func statusOf(err error) int {
 		return ended.Outcome.Status
 	case is[*rendezvous.BugError](err):
 		return statusBug
-	case is[*rendezvous.LostError](err), is[*absentError](err), is[*localapi.TimeoutError](err),
+	case is[*rendezvous.LostError](err), is[*lostError](err), is[*absentError](err), is[*localapi.TimeoutError](err),
 		is[*localapi.ClosedError](err):
 		return statusRetry
 	case errors.As(err, &stopped):

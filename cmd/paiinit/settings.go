@@ -56,11 +56,12 @@ type settings struct {
 	stderr    *stderrlog.Log
 }
 
-// loginSettings say who may log in to this container, and with which keys.
+// loginSettings say who may log in to this container, with which keys, and whether its port answers probes.
 type loginSettings struct {
 	secretFile string
 	keysFile   string
 	insecure   bool
+	http       bool
 	people     string
 }
 
@@ -77,7 +78,9 @@ type commandSettings struct {
 	ssh          string
 	compare      string // --check
 	preflight    string
+	argumentSettings
 	restartSettings
+	hangSettings
 }
 
 // usageError is a mistake on the command line.
@@ -103,16 +106,24 @@ func jobFlags() []cli.Flag {
 // ownFlags returns the flags of run about paiinit itself, which set s. An empty twin means the default.
 func ownFlags(s *settings) []cli.Flag {
 	return slices.Concat(cmdline.In(cmdline.What,
-		cmdline.Choice(&s.exec, "exec", "RANKS", "who runs COMMAND: rank0 or all", execRank0, execAll),
+		cmdline.Choice(&s.exec, "exec", "RANKS", "who runs COMMAND: rank0, all, leader",
+			execRank0, execAll, execLeader),
 		cmdline.Duration(&s.timeout, "timeout", "wait for all ranks, 0 = forever", 10*time.Minute, "10m"),
 		cmdline.Bool(&s.sameLauncher, "require-same-launcher", "refuse ranks with different versions of mpirun"),
 		cmdline.Choice(&s.compare, "check", "MODE", "differences: warn, require or off",
 			inspect.CheckWarn, inspect.CheckRequire, inspect.CheckOff),
 		cmdline.Text(&s.preflight, "preflight", "COMMAND", "shell command that must succeed on all ranks", ""),
 		cmdline.Choice(&s.ssh, "ssh", "WHICH", "first ssh in PATH: own or image", sshOwn, sshImage),
+	), cmdline.In(cmdline.Leader,
+		cmdline.Bool(&s.template, "template", "replace words such as {rank} in arguments"),
+		cmdline.Text(&s.leaderArgs, "leader-args", "ARGS", "more arguments of COMMAND on rank 0", ""),
+		cmdline.Text(&s.workerArgs, "worker-args", "ARGS", "more arguments of COMMAND on other ranks", ""),
+		cmdline.Text(&s.ready, "ready", "CHECK", "start others after tcp:, http: or file: of rank 0", ""),
+		cmdline.Text(&s.firstLine, "first", "COMMAND", "shell command on rank 0 before the others", ""),
 	), cmdline.In(cmdline.Network,
 		cmdline.Text(&s.secretFile, "secret-file", "FILE", "file with the job's secret (or PAIINIT_SECRET)", ""),
 		cmdline.Bool(&s.insecure, "insecure", "no secret: every host that reaches the port can join"),
+		cmdline.Bool(&s.http, "http", "the port also answers /livez, /readyz and /metrics"),
 		cmdline.Text(&s.keysFile, "authorized-keys", "FILE", "keys of people who may log in from outside", ""),
 		cmdline.Choice(&s.people, "people", "WHERE", "where they may run: job or local", peopleJob, peopleLocal),
 		cmdline.Choice(&s.networkHints, "network-hints", "MODE", "set launchers' network: auto or off",
@@ -124,12 +135,16 @@ func ownFlags(s *settings) []cli.Flag {
 		cmdline.Text(&s.until, "until", "ROLES", "roles that end the job (with --exec all), or rank0", ""),
 		cmdline.Bool(&s.allowPartial, "allow-partial", "accept a launcher that used too few hosts"),
 		cmdline.Text(&s.restarts, "restarts", "NUMBER", "in-place restarts, or unlimited", "0"),
+	), cmdline.In(cmdline.Restart,
 		cmdline.Choice(&s.restartOn, "restart-on", "CAUSES", "restart on any failure or on lost", "any", "lost"),
 		cmdline.Text(&s.noRestartOn, "no-restart-on", "STATUSES", "no restart after these, such as 2,93", ""),
 		cmdline.Duration(&s.restartGrace, "restart-grace", "SIGTERM to SIGKILL before a restart", 2*time.Second, "2s"),
+		cmdline.Duration(&s.hang, "hang", "fail after so long without progress", 0, "never"),
 		cmdline.Duration(&s.rejoin, "rejoin", "time for a lost container to return", 10*time.Minute, "10m"),
+		cmdline.Text(&s.spareText, "spares", "NUMBER", "last containers, which replace lost ones", "0"),
 		cmdline.Duration(&s.restartReset, "restart-reset", "a run this long renews the restarts",
 			10*time.Minute, "10m"),
+		cmdline.Text(&s.progressFile, "progress-file", "FILE", "file whose change is progress, too", ""),
 	), cmdline.In(cmdline.Log,
 		cmdline.Choice(&s.logFormat, "log-format", "FORMAT", "text, logfmt or json", "text", "logfmt", "json"),
 		cmdline.Choice(new(string), "log-level", "LEVEL", "info, debug, warn or error",
@@ -153,13 +168,11 @@ func (s *settings) complete(c *cli.Context) error {
 	s.command, s.job = c.Args().Slice(), givenJobFlags(c)
 	s.dir, _ = os.Getwd() // a caller that needs it reports the error
 	s.keysFile, s.stateDir = s.absolute(s.keysFile), s.absolute(s.stateDir)
-	s.report = s.absolute(s.report)
-	until := s.until
-	s.until = launch.ParseUntil(until)
-	if s.until != "" && s.until != launch.UntilRank0 && s.exec != execAll {
-		return cmdline.Errorf("--until (%s) is %q: it needs --exec all", cmdline.Twin("until"), until)
+	s.report, s.progressFile = s.absolute(s.report), s.absolute(s.progressFile)
+	if err := s.completeUntil(); err != nil {
+		return err
 	}
-	if err := s.restartSettings.complete(); err != nil {
+	if err := s.restartSettings.complete(c.IsSet); err != nil {
 		return err
 	}
 	return s.logLevel.UnmarshalText([]byte(c.String("log-level")))

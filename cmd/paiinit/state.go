@@ -49,6 +49,11 @@ func (a *agreement) writeHosts() error {
 	if err := writeHostfiles(a.state, hosts); err != nil {
 		return err
 	}
+	if a.policy.Restarts != 0 { // the job may fill the file system before the next generation needs its lists
+		if err := a.state.Reserve(len(members)); err != nil {
+			a.log.Debug("no room for the host lists of a restart", "phase", "launch", "err", err)
+		}
+	}
 	if len(members) > 1 {
 		for _, reader := range launch.HostfileReaders(a.settings.command, a.exec == execAll) {
 			a.linkHostfile(reader.Program, reader.Hostfile)
@@ -79,7 +84,7 @@ func (a *agreement) linkHostfile(launcher, name string) {
 // writeHostfiles writes the host lists in each launcher's format.
 func writeHostfiles(d *statedir.Dir, hosts []hostfile.Host) error {
 	if err := d.FreeReserve(); err != nil {
-		return err
+		return fmt.Errorf("writing the host list: %w", err)
 	}
 	for name, dialect := range map[string]hostfile.Dialect{
 		statedir.Hostfile: hostfile.OpenMPI, statedir.CountedHostfile: hostfile.Hydra,

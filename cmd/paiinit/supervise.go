@@ -9,7 +9,6 @@ import (
 
 	"github.com/paiinit/paiinit/hostfile"
 	"github.com/paiinit/paiinit/launch"
-	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -26,14 +25,15 @@ func (c *container) supervisor(a *agreement, environ []string, stop *launch.Stop
 }
 
 // supervise tells the supervisor about requests to stop and lost ranks until ctx ends.
-func supervise(ctx context.Context, node *rendezvous.Node, s *launch.Supervisor) {
+func (c *container) supervise(ctx context.Context, s *launch.Supervisor) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case want := <-node.Stops():
+		case want := <-c.node().Stops():
+			c.noteRequest(want)
 			s.Stop(launch.Stop(want))
-		case l := <-node.Losses():
+		case l := <-c.node().Losses():
 			s.Lost(launch.Loss(l))
 		}
 	}

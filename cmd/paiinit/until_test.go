@@ -1,9 +1,11 @@
 package main
 
 import (
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +49,44 @@ func TestCheckUntil(t *testing.T) {
 	}
 }
 
+// --exec leader and --exec all --until rank0 are the same job.
+func TestExecLeader(t *testing.T) {
+	for _, tt := range []struct{ exec, until, runs, says string }{
+		{execRank0, "", "rank0", ""},
+		{execAll, "", "all", ""},
+		{execAll, "Chief", "all --until chief", ""},
+		{execAll, "rank0", "leader", ""},
+		{execLeader, "", "leader", ""},
+		{execLeader, "rank0", "leader", ""},
+		{execLeader, "chief", "",
+			`--until (PAIINIT_UNTIL) is "chief": with --exec leader the job ends with rank 0's command`},
+	} {
+		s := commandSettings{exec: tt.exec, until: tt.until}
+		err := s.completeUntil()
+		if tt.says != "" {
+			require.EqualError(t, err, tt.says)
+			require.Equal(t, statusUsage, statusOf(err))
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, tt.runs, s.whoRuns())
+		require.Equal(t, tt.runs == execLeader, s.hasLeader())
+		require.NotEqual(t, execLeader, s.exec)
+	}
+}
+
+func TestLeaderAloneIsWatched(t *testing.T) {
+	for until, watched := range map[string][]bool{"": {true, true}, "rank0": {true, false}} {
+		r := rendezvous.Roster{Members: membersOf("worker", "worker")}
+		for rank := range r.Members {
+			r.Members[rank].Nonce = strconv.Itoa(rank)
+			id := identity{settings: *everyRank(until), nonce: strconv.Itoa(rank), log: slog.New(slog.DiscardHandler)}
+			id.hang = time.Minute
+			require.Equal(t, watched[rank], (&agreement{identity: &id, roster: r}).watching().After > 0, "%q", until)
+		}
+	}
+}
+
 func TestUntilMustBeAgreed(t *testing.T) {
 	said := func(values ...string) *rendezvous.Outcome {
 		r := rendezvous.Roster{Members: membersOf("chief", "worker")}
@@ -57,6 +97,8 @@ func TestUntilMustBeAgreed(t *testing.T) {
 	}
 	require.Nil(t, said("", ""))
 	require.Nil(t, said("chief,worker", "Worker, chief"))
+	require.Nil(t, said("rank0", "Rank0"))
+	require.Contains(t, said("rank0", "").Reason, "chief-0 has --exec leader, worker-0 has --exec all")
 	o := said("", "chief")
 	require.Equal(t, statusConfig, o.Status)
 	require.Contains(t, o.Reason, "chief-0 has --exec all, worker-0 has --exec all --until chief")

@@ -43,7 +43,7 @@ func Man(app *cli.App, page, date string) (string, error) {
 	m.line(".SH OPTIONS")
 	m.text("Each flag of `run` has an environment variable, which is named here after the flag. A flag wins over " +
 		"its variable, and both win over the scheduler. All commands accept `--help`.")
-	for _, group := range []string{cmdline.What, cmdline.Who, cmdline.Network, cmdline.End, cmdline.Log} {
+	for _, group := range cmdline.Groups() {
 		m.line(".SS " + group)
 		for _, r := range named(all, run).rows {
 			if r.Group == group {

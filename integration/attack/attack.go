@@ -1,5 +1,5 @@
 // Package attack attacks the port of a container without a key: it opens many connections that send nothing, little,
-// garbage or too much to the SSH server or to gossip.
+// garbage or too much to the SSH server, to gossip or to the server for probes.
 package attack
 
 import (
@@ -26,6 +26,7 @@ type Attack struct {
 	Name        string
 	Connections int  // number of connections at the same time
 	Gossip      bool // sends gossip, which only a container that waits for others reads
+	HTTP        bool // sends requests, which only a container with --http answers
 
 	rank    bool                     // connects from the address of a rank
 	sources int                      // number of addresses to connect from, without rank
@@ -60,6 +61,26 @@ func All() []Attack {
 		{Name: "gossip from a rank", Connections: 100, Gossip: true, rank: true, again: true, say: gossip},
 		{Name: "silent gossip", Connections: 1100, Gossip: true, sources: 5, say: send([]byte{gossipByte})},
 		{Name: "gossip to a container without gossip", Connections: 1100, sources: 5, say: send([]byte{gossipByte})},
+		// The server for probes keeps 128 connections, 32 from one address.
+		{Name: "1,000 probes a second", Connections: 70, HTTP: true, sources: 10, again: true,
+			say: later(70*time.Millisecond, request+"\r\n")},
+		{Name: "half requests", Connections: 140, HTTP: true, sources: 5, again: true, say: send([]byte(request))},
+		{Name: "slow requests", Connections: 35, HTTP: true, sources: 1, again: true,
+			say: slowly([]byte(request+"\r\n"), 100*time.Millisecond)},
+	}
+}
+
+// request is a probe, but for the empty line at its end.
+const request = "GET /readyz HTTP/1.1\r\nHost: x\r\n"
+
+// later sends the data after a while, so that connections that are opened again have a rate.
+func later(pause time.Duration, data string) func(*Running, net.Conn) {
+	return func(r *Running, nc net.Conn) {
+		select {
+		case <-r.ctx.Done():
+		case <-time.After(pause):
+			_, _ = nc.Write([]byte(data)) // fails if the server closed it
+		}
 	}
 }
 

@@ -122,7 +122,7 @@ func rendezvousPairs(ctx context.Context, builds [2]string, rounds int) (_ []*pa
 	err = byTurns(rounds, func(build int, warm bool) error {
 		c.binary = builds[build]
 		var took series
-		if err := c.measureOurs(ctx, jobSecret, &took, false); err != nil {
+		if err := c.measureOurs(ctx, ours{secret: jobSecret, into: &took}); err != nil {
 			return errors.Join(err, c.end(ctx, true))
 		}
 		if !warm {

@@ -2,8 +2,10 @@
 // that load on the machine slows each of them equally. It prints a table, and writes it as a section of a Markdown
 // file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | burst |
-// fabric | rsh | launchers | sshd | builds
+// usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | scale |
+// fabric | restarts | rsh | launchers | sshd | builds | plots
+//
+// "plots" measures nothing: it draws the plots of the Markdown file from its tables.
 package main
 
 import (
@@ -46,14 +48,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	binary := flags.String("bin", "bin/paiinit", "binary to measure")
 	old := flags.String("old", "", "earlier build of the binary, for builds")
 	file := flags.String("o", "", "Markdown file in which to replace or add the section")
-	sizes := flags.String("sizes", "64,128,256,512", "job sizes for burst")
-	logs := flags.String("logs", "", "directory for the logs of the containers of burst")
+	sizes := flags.String("sizes", "64,256,512,1000", "job sizes for scale")
+	logs := flags.String("logs", "", "directory for the logs of the containers of scale")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if flags.NArg() == 1 && flags.Arg(0) == "plots" && *file != "" {
+		return drawPlots(*file)
+	}
 	if flags.NArg() != 1 || *rounds < 1 {
 		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
-			"init | rendezvous | burst | fabric | rsh | launchers | sshd | builds")
+			"init | rendezvous | scale | fabric | restarts | rsh | launchers | sshd | builds | plots")
 	}
 	var r report
 	var err error
@@ -62,13 +67,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		r, err = measureInits(ctx, *binary, *rounds)
 	case "rendezvous":
 		r, err = measureRendezvous(ctx, *binary, *rounds)
-	case "burst":
+	case "scale":
 		var jobs []int
 		if jobs, err = numbers(*sizes); err == nil {
-			r, err = measureBurst(ctx, *binary, jobs, *rounds, *logs)
+			r, err = measureScale(ctx, *binary, jobs, *rounds, *logs)
 		}
 	case "fabric":
 		r, err = measureFabric(ctx, *binary, *rounds)
+	case "restarts":
+		r, err = measureRestarts(ctx, *binary, *rounds)
 	case "rsh":
 		r, err = measureShell(ctx, *binary, *rounds)
 	case "launchers":
@@ -82,6 +89,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if err != nil {
 		return err
+	}
+	r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit %s", *rounds, flags.Arg(0))
+	if flags.Arg(0) == "scale" {
+		r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit -sizes %s scale", *rounds, *sizes)
 	}
 	if _, err := io.WriteString(out, r.text()); err != nil || *file == "" {
 		return err

@@ -43,6 +43,7 @@ type cluster struct {
 	containers     []*lab.Container
 	ours, ssh, tcp series // ms
 	short          series // ms; like ours, with a short secret
+	http, probed   series // ms; like ours, with --http, and with probes as well
 	barrier, noise series
 	cpu            series
 }
@@ -61,18 +62,22 @@ func measureRendezvous(ctx context.Context, binary string, rounds int) (report, 
 	c := &cluster{inside: filepath.Join(dir, "inside"), stamp: filepath.Join(dir, "stamp"),
 		key: filepath.Join(dir, "key")}
 	defer func() { _ = c.close() }()
-	if err := c.open(ctx, binary, jobSize); err != nil {
+	if err := c.open(ctx, binary, jobSize+1); err != nil { // the last one is for probes
 		return report{}, err
 	}
 	if out, err := exec.CommandContext(ctx, c.inside, "key", "user", c.key).CombinedOutput(); err != nil {
 		return report{}, fmt.Errorf("making a key: %w: %s", err, out)
 	}
 	for round := range rounds {
-		if err := c.measureOurs(ctx, jobSecret, &c.ours, round == 0); err != nil {
-			return report{}, fmt.Errorf("paiinit: %w", errors.Join(err, c.end(ctx, true)))
-		}
-		if err := c.measureOurs(ctx, shortSecret, &c.short, false); err != nil {
-			return report{}, fmt.Errorf("paiinit with a short secret: %w", errors.Join(err, c.end(ctx, true)))
+		for _, o := range []ours{
+			{what: "paiinit", secret: jobSecret, into: &c.ours, watch: round == 0},
+			{what: "paiinit with a short secret", secret: shortSecret, into: &c.short},
+			{what: "paiinit --http", secret: jobSecret, into: &c.http, http: true},
+			{what: "paiinit that is probed", secret: jobSecret, into: &c.probed, http: true, rate: probeRate},
+		} {
+			if err := c.measureOurs(ctx, o); err != nil {
+				return report{}, fmt.Errorf("%s: %w", o.what, errors.Join(err, c.end(ctx, true)))
+			}
 		}
 		if round%slowRounds != 0 {
 			continue
@@ -191,10 +196,25 @@ func (s *series) since(
 	return err
 }
 
-func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, watch bool) error {
+// probeRate is how many probes a second come to a job that is probed.
+const probeRate = 1000
+
+// ours is a measurement of paiinit's launch.
+type ours struct {
+	what, secret string
+	into         *series
+	http         bool
+	rate         int  // of probes, 1/s
+	watch        bool // measure the barrier and the noise of the running job, too
+}
+
+func (c *cluster) measureOurs(ctx context.Context, o ours) error {
 	// The line that counts the ranks is logfmt or JSON in all builds; sentences have come later.
-	env := []string{"PAIINIT_SECRET=" + secret, "PAIINIT_ROLE=worker", "PAIINIT_PEERS=" + strings.Join(c.addrs, ","),
-		"PAIINIT_LOG_FORMAT=json"}
+	env := []string{"PAIINIT_SECRET=" + o.secret, "PAIINIT_ROLE=worker",
+		"PAIINIT_PEERS=" + strings.Join(c.addrs[:jobSize], ","), "PAIINIT_LOG_FORMAT=json"}
+	if o.http {
+		env = append(env, "PAIINIT_HTTP=1")
+	}
 	start := func(i int) (*lab.Container, error) {
 		return c.start(i, append(env, "PAIINIT_INDEX="+strconv.Itoa(i)),
 			"/run/bin/paiinit", "--", "/run/bin/stamp", "launched", "/bin/sleep", "1000")
@@ -210,15 +230,30 @@ func (c *cluster) measureOurs(ctx context.Context, secret string, into *series, 
 	if _, err := zero.WaitLine(waiting, fmt.Sprintf(`"present":%d,`, jobSize-1)); err != nil {
 		return err
 	}
+	if o.rate > 0 {
+		probes, err := c.start(jobSize, nil, append([]string{"/run/bin/inside", "probe", strconv.Itoa(o.rate)},
+			c.addrs[:jobSize]...)...)
+		if err != nil {
+			return err
+		}
+		c.containers = c.containers[:jobSize-1] // it does not end with the job
+		defer func() {
+			probes.Kill()
+			<-probes.Ended()
+		}()
+		if _, err := probes.WaitLine(waiting, "answers"); err != nil {
+			return err
+		}
+	}
 	settleDown(ctx)
 	last, err := start(jobSize - 1)
 	if err == nil {
-		err = into.since(ctx, last, "start", zero, "launched")
+		err = o.into.since(ctx, last, "start", zero, "launched")
 	}
 	if err != nil {
 		return err
 	}
-	if watch {
+	if o.watch {
 		if err := c.measureBarrier(ctx); err != nil {
 			return err
 		}
@@ -269,51 +304,64 @@ func (c *cluster) measureBarrier(ctx context.Context) error {
 	return nil
 }
 
-// measureNoise watches PID 1 and the agent of every container while the job runs.
+// measureNoise watches every container while the job runs.
 func (c *cluster) measureNoise(ctx context.Context) error {
 	settleDown(ctx)
+	noise, err := c.watch(ctx, noiseTime)
+	c.noise, c.cpu = append(c.noise, noise.switches...), append(c.cpu, noise.cpu...)
+	return err
+}
+
+// noise is what PID 1 and the agent of each container do.
+type noise struct {
+	switches series // 1/s
+	cpu      series // %
+}
+
+// watch watches all containers.
+func (c *cluster) watch(ctx context.Context, watched time.Duration) (n noise, err error) {
 	type usage struct {
 		switches float64
 		cpu      time.Duration
 	}
 	look := func(p *lab.Container) (u usage, err error) {
-		processes, err := p.Processes()
-		for _, q := range processes {
-			if err != nil || len(q.Args) == 0 || !strings.HasSuffix(q.Args[0], "paiinit") {
-				continue
+		agents, err := agentsOf(p)
+		for _, pid := range append(agents, p.PID()) {
+			if err != nil {
+				break
 			}
 			var n float64
 			var d time.Duration
-			if n, err = voluntary(q.PID); err == nil {
-				d, err = cpuTime(q.PID)
+			if n, err = voluntary(pid); err == nil {
+				d, err = cpuTime(pid)
 			}
 			u.switches, u.cpu = u.switches+n, u.cpu+d
 		}
 		return u, err
 	}
 	before := make([]usage, len(c.containers))
-	begin := time.Now()
+	begin := make([]time.Time, len(c.containers))
 	for i, p := range c.containers {
-		var err error
+		begin[i] = time.Now()
 		if before[i], err = look(p); err != nil {
-			return err
+			return n, err
 		}
 	}
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(noiseTime):
+		return n, ctx.Err()
+	case <-time.After(watched):
 	}
 	for i, p := range c.containers {
+		seconds := time.Since(begin[i]).Seconds()
 		after, err := look(p)
 		if err != nil {
-			return err
+			return n, err
 		}
-		seconds := time.Since(begin).Seconds()
-		c.noise = append(c.noise, (after.switches-before[i].switches)/seconds)
-		c.cpu = append(c.cpu, 100*(after.cpu-before[i].cpu).Seconds()/seconds)
+		n.switches = append(n.switches, (after.switches-before[i].switches)/seconds)
+		n.cpu = append(n.cpu, 100*(after.cpu-before[i].cpu).Seconds()/seconds)
 	}
-	return nil
+	return n, nil
 }
 
 // Loops that people write. The hosts are their arguments.
@@ -345,7 +393,7 @@ func (c *cluster) measureLoop(ctx context.Context, script string, into *series) 
 			return err
 		}
 	}
-	zero, err := c.start(0, nil, append([]string{"/bin/bash", "-c", script, "loop"}, c.addrs[1:]...)...)
+	zero, err := c.start(0, nil, append([]string{"/bin/bash", "-c", script, "loop"}, c.addrs[1:jobSize]...)...)
 	if err != nil {
 		return err
 	}
@@ -394,6 +442,8 @@ func (c *cluster) report(rounds int) report {
 	}
 	row("last host to launch, ms", "%.1f", c.ours, c.ssh, c.tcp)
 	row("the same with a secret of fewer than 32 bytes, ms", "%.1f", c.short)
+	row("the same with --http, ms", "%.1f", c.http)
+	row(fmt.Sprintf("the same, and %d probes a second to its ranks, ms", probeRate), "%.1f", c.probed)
 	row("barrier, ms", "%.1f", c.barrier)
 	row("voluntary context switches of a container, 1/s", "%.1f", c.noise)
 	row("CPU of a container, %", "%.3f", c.cpu)

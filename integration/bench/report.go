@@ -15,8 +15,10 @@ type report struct {
 	name    string // marks the section in the file's comments
 	title   string
 	intro   []string // paragraphs above the table
+	plot    string   // what an image of the section's name in the directory plots shows; "" = no image
 	columns []string
 	rows    [][]string
+	command string // makes the section again
 }
 
 // text formats the report for a terminal.
@@ -37,9 +39,15 @@ func (r report) markdown() string {
 	for _, paragraph := range r.intro {
 		fmt.Fprintf(&b, "%s\n\n", paragraph)
 	}
+	if r.plot != "" {
+		fmt.Fprintf(&b, "![%s](plots/%s.svg)\n\n", r.plot, r.name)
+	}
 	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(r.columns, " | "), strings.Repeat("---:|", len(r.columns)))
 	for _, row := range r.rows {
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+	}
+	if r.command != "" {
+		fmt.Fprintf(&b, "\nMade by `%s`.\n", r.command)
 	}
 	fmt.Fprintf(&b, "%s\n", r.end())
 	return b.String()

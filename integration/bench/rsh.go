@@ -265,6 +265,7 @@ func measureShell(ctx context.Context, binary string, rounds int) (r report, err
 	r = report{
 		name:  "rsh",
 		title: "The remote shell",
+		plot:  "Time of a command on another host, with paiinit, OpenSSH, dropbear and without a network",
 		intro: []string{
 			fmt.Sprintf("Start to end of a remote shell that runs `true` on another host; the hosts are network "+
 				"namespaces of one machine, %d rounds by turns on %d CPUs, Linux %s, %s. "+nineOfTen+

@@ -49,6 +49,7 @@ type daemon struct {
 	bulk    bool // measure its throughput
 	abuse   bool // attack it
 	waits   bool // it waits for another rank; only attack it
+	probed  bool // it answers probes; attack it with requests
 
 	refused, login, memory series
 	down, up               [2]series         // MB/s, by cipher
@@ -112,12 +113,16 @@ func measureSSHD(ctx context.Context, binary string, rounds int) (report, error)
 		cmd.Path, cmd.Args = "/bin/sh", append(limited, cmd.Args[1:]...)
 		return cmd
 	}
+	alone := func(flags ...string) func(int) *exec.Cmd {
+		return func(port int) *exec.Cmd {
+			args := append(flags, "--size=1", "--port="+strconv.Itoa(port), "--authorized-keys="+b.path("authorized"),
+				"--state-dir="+b.path("state"), "--log-level=error", "--", "sleep", "1000")
+			return exec.Command(binary, args...)
+		}
+	}
 	daemons := []*daemon{
-		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: func(port int) *exec.Cmd {
-			return exec.Command(binary, "--size=1", "--port="+strconv.Itoa(port),
-				"--authorized-keys="+b.path("authorized"), "--state-dir="+b.path("state"), "--log-level=error",
-				"--", "sleep", "1000")
-		}},
+		{name: "paiinit", bulk: true, abuse: true, during: make(map[string]series), command: alone()},
+		{name: "paiinit --http", abuse: true, probed: true, during: make(map[string]series), command: alone("--http")},
 		{name: "paiinit, waiting for a rank", waits: true, command: waiting("waiting"),
 			during: make(map[string]series)},
 		{name: "the same with 1,024 files", waits: true, command: fewFiles, during: make(map[string]series)},
@@ -196,7 +201,7 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 		return nil
 	}
 	for _, a := range attack.All() {
-		if a.Gossip != d.waits {
+		if a.Gossip != d.waits || a.HTTP != d.probed {
 			continue
 		}
 		if err := b.attack(ctx, d, a.Name, cmd.Process.Pid, addr, a); err != nil {
@@ -449,8 +454,9 @@ func sshdReport(daemons []*daemon, rounds int) report {
 			"The attacks come from other addresses of the same machine and share its CPUs: 1,000 connections that " +
 				"send nothing (silent) or only the first line (half-open), 300 that send a byte now and then " +
 				"(slow), 30 that keep reconnecting with garbage, oversized input or wrong keys, and 10,000 at once " +
-				"(integration/attack). A container that waits for a rank also reads gossip. The time of a login " +
-				"ends with its command.",
+				"(integration/attack). With --http 100 connections send 1,000 probes a second, 1,000 send half a " +
+				"request, and 300 a byte now and then. A container that waits for a rank also reads gossip. The time " +
+				"of a login ends with its command.",
 		},
 	}
 	type row struct {

@@ -80,6 +80,7 @@ func sharedKeys(t *testing.T) string {
 // TestHorovodInDocker: Horovod in Docker on several machines, with the host's network, a shared directory with keys in
 // ~/.ssh, a list of host names, and the port of sshd in Open MPI's arguments.
 func TestHorovodInDocker(t *testing.T) {
+	t.Parallel()
 	done := "sum = 10, expected 10 (host1, host2, host3, host4)"
 	documented(t, done, openMPIFailure, func(t *testing.T, args string) (*job, []func()) {
 		s := newSite(t, horovodImage, "host1", "host2", "host3", "host4")
@@ -109,6 +110,7 @@ func TestHorovodInDocker(t *testing.T) {
 
 // TestHorovodInDockerAlone: Horovod in Docker on one machine, without a host list, secret or privilege.
 func TestHorovodInDockerAlone(t *testing.T) {
+	t.Parallel()
 	done := "allreduce over 4 ranks on 1 hosts: sum = 10, expected 10 (host1)"
 	for _, tt := range []struct {
 		name, args string
@@ -166,6 +168,7 @@ func atPrompt(t *testing.T) (*site, *terminal) {
 
 // TestHorovodInDockerShell: a user works in the shell of the first container. The others wait until that shell exits.
 func TestHorovodInDockerShell(t *testing.T) {
+	t.Parallel()
 	const done = "sum = 10, expected 10 (host1, host2, host3, host4)"
 	for _, status := range []int{0, 7} {
 		t.Run(fmt.Sprintf("exit %d", status), func(t *testing.T) {

@@ -108,6 +108,7 @@ func requireTrainedOn(t *testing.T, j *job, hosts ...int) {
 func statuses(status int) []int { return slices.Repeat([]int{status}, horovodRanks) }
 
 func TestHorovodrun(t *testing.T) {
+	t.Parallel()
 	for _, controller := range []string{"--mpi", "--gloo"} {
 		name := strings.TrimPrefix(controller, "--")
 		for _, tt := range []struct {

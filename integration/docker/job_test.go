@@ -56,7 +56,11 @@ var suites = map[string]func() (string, error){
 }
 
 func launcherImage(suite string) (string, error) {
-	return image("./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch")
+	recipe := []string{"./base.sh", suite, "openmpi-bin", "mpich", "python3", "python3-mpi4py", "python3-torch"}
+	if suite == "trixie" {
+		recipe = append(recipe, "python3-distributed")
+	}
+	return image(recipe...)
 }
 
 // binary builds paiinit as released, once for all tests.

@@ -161,6 +161,7 @@ func (p *prototype) signalAll(t *testing.T, name string) {
 }
 
 func TestKubeflowPrototype(t *testing.T) {
+	t.Parallel()
 	const (
 		train = "python /examples/train.py"
 		done  = "allreduce over 4 ranks on 4 hosts: sum = 10, expected 10 (openmpi-worker-0, openmpi-worker-1, " +

@@ -66,6 +66,7 @@ func logged(t *testing.T, log, text string) time.Time {
 func same(status int) []int { return slices.Repeat([]int{status}, ranks) }
 
 func TestLaunchers(t *testing.T) {
+	t.Parallel()
 	for _, l := range launchers {
 		program := func(args ...string) []string {
 			return append(append(slices.Clone(l.command), "python3", "/examples/allreduce.py"), args...)
@@ -167,6 +168,7 @@ func TestLaunchers(t *testing.T) {
 
 // TestWrongRankCount: Open MPI refuses to start more ranks than slots. MPICH starts several ranks on a slot.
 func TestWrongRankCount(t *testing.T) {
+	t.Parallel()
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
 			j := newJob(t, l.suite).withInput()
@@ -187,6 +189,7 @@ func TestWrongRankCount(t *testing.T) {
 // TestNamesOfTheNetwork: a host list from before paiinit may have names that only the network knows, here the names of
 // the containers.
 func TestNamesOfTheNetwork(t *testing.T) {
+	t.Parallel()
 	for _, l := range launchers {
 		t.Run(l.name, func(t *testing.T) {
 			j := newJob(t, l.suite).withInput()
@@ -218,6 +221,7 @@ func requireEqualNotZero(t *testing.T, statuses []int) {
 // ranks on one host, and ends with 0. The job removes the variables that paiinit adds, so that this happens here as
 // well.
 func TestSilentSingleHost(t *testing.T) {
+	t.Parallel()
 	for name, flags := range map[string][]string{"refused": nil, "accepted": {"--allow-partial"}} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, "trixie")
@@ -246,6 +250,7 @@ func TestSilentSingleHost(t *testing.T) {
 // TestNetworkThatTheImageExcludes: the image's configuration of Open MPI excludes an interface, as Horovod's does with
 // docker0, and the hosts have a second network.
 func TestNetworkThatTheImageExcludes(t *testing.T) {
+	t.Parallel()
 	const excluded = "btl_tcp_if_exclude is in /etc/openmpi/openmpi-mca-params.conf"
 	conf := filepath.Join(t.TempDir(), "conf")
 	require.NoError(t, os.WriteFile(conf, []byte("btl_tcp_if_exclude = lo,eth1\n"), 0o644))

@@ -281,6 +281,7 @@ var networkDirect = []string{"--device", "/dev/null:/dev/hvnd_rdma"}
 // images do, and OpenPAI starts it on the ssh port of each task. A stand-in replaces Intel MPI, see
 // testdata/intelmpi/mpiexec.hydra.
 func TestOpenPAIHorovod(t *testing.T) {
+	t.Parallel()
 	lay := func(t *testing.T, options ...string) *paiSite {
 		p := newPAISite(t, suites["trixie"], "horovod-rdma.json")
 		p.keys = p.jobKey(t)
@@ -329,6 +330,7 @@ for f in glob.glob("/proc/[0-9]*/comm"):
 // TestOpenPAITensorFlow: TensorFlow with parameter servers on OpenPAI 0.14. The image has no openssh-server, like
 // TensorFlow's images. integration/testdata/train.py stands in for the program, and a script for pip.
 func TestOpenPAITensorFlow(t *testing.T) {
+	t.Parallel()
 	lay := func(t *testing.T) *paiSite {
 		p := newPAISite(t, horovodSuites[false], "tensorflow.json")
 		// Start rank 0, which is a worker, first and a parameter server last.

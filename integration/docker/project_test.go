@@ -53,6 +53,8 @@ type project struct {
 	secret string
 	base   []string // the compose command with the options that choose this project
 	env    []string
+	alone  int           // the number of containers of a project that has the service worker only
+	size   int           // the number of containers of another one; 0 = four
 	within time.Duration // timeout of follow; 0 = three minutes
 }
 
@@ -68,17 +70,25 @@ type container struct {
 // newProject prepares a project whose containers have the image. override, if not empty, is a second compose file.
 func newProject(t *testing.T, image, override string) *project {
 	t.Helper()
+	return newProjectOf(t, "compose.yaml", image, override)
+}
+
+// newProjectOf prepares a project of a file in examples/compose.
+func newProjectOf(t *testing.T, file, image, override string) *project {
+	t.Helper()
+	t.Parallel()
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	p := &project{
-		name:   fmt.Sprintf("paiinit-test-%s-%s", runName, strings.ToLower(strings.TrimPrefix(t.Name(), "Test"))),
+		name: fmt.Sprintf("paiinit-test-%s-%s", runName, notInNames.ReplaceAllLiteralString(
+			strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-")),
 		secret: rand.Text(),
 		env:    append(os.Environ(), "PAIINIT_IMAGE="+image, "PAIINIT_SECRET_FILE="+secret),
 	}
 	require.NoError(t, os.WriteFile(secret, []byte(p.secret), 0o400))
 	require.NoError(t, os.Chmod(secret, 0o444)) // for containers of another user
 	p.base = append(composeCommand(t),
-		"--project-name", p.name, "--file", filepath.Join(root, "examples/compose/compose.yaml"))
+		"--project-name", p.name, "--file", filepath.Join(root, "examples/compose", file))
 	if override != "" {
 		file := filepath.Join(dir, "override.yaml")
 		require.NoError(t, os.WriteFile(file, []byte(override), 0o600))
@@ -94,13 +104,18 @@ func (p *project) up(t *testing.T) map[string]container {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	// Log an error only: versions of compose differ in their exit status after a container failed.
-	if out, err := p.compose(ctx, "up", "--no-build", "--scale", "worker=3"); err != nil {
+	if out, err := p.compose(ctx, "up", "--no-build", "--scale", p.workers()); err != nil {
 		t.Logf("%v\n%s", err, out)
 	}
 	return p.wait(ctx, t)
 }
 
-// wait returns the project's four containers when all have ended.
+// workers returns the scale of the service worker. The other service has one container.
+func (p *project) workers() string {
+	return fmt.Sprintf("worker=%d", cmp.Or(p.alone, cmp.Or(p.size, 4)-1))
+}
+
+// wait returns the project's containers when all have ended.
 func (p *project) wait(ctx context.Context, t *testing.T) map[string]container {
 	t.Helper()
 	ids := p.containers(t)
@@ -115,7 +130,7 @@ func (p *project) wait(ctx context.Context, t *testing.T) map[string]container {
 	for _, c := range all {
 		ended[strings.TrimLeft(c.Name, "/")] = c
 	}
-	require.Len(t, ended, 4)
+	require.Len(t, ended, cmp.Or(p.alone, p.size, 4))
 	return ended
 }
 

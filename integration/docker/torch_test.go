@@ -14,6 +14,7 @@ import (
 const torchTime = 10 * time.Minute // several processes import PyTorch, beside other tests
 
 func TestTorch(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, suite string
 		size        int

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is the timeout of one wait, long enough on a slow machine.
-const patience = 3 * time.Minute
+// waitTimeout is the timeout of one wait, long enough on a slow machine.
+const waitTimeout = 3 * time.Minute
 
 // program describes what runs in a container.
 type program struct {
@@ -108,7 +108,7 @@ func start(t *testing.T, d driver, p program) *container {
 			d.remove(c)
 			select {
 			case <-c.ended:
-			case <-time.After(patience):
+			case <-time.After(waitTimeout):
 				t.Error("the container was removed, but does not end")
 				_ = c.cmd.Process.Kill()
 				<-c.ended
@@ -164,7 +164,7 @@ func (c *container) wait() int {
 	c.t.Helper()
 	select {
 	case <-c.ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		require.FailNow(c.t, "the container does not end")
 	}
 	return c.status
@@ -223,7 +223,7 @@ func (o *output) has(c *container, text string) {
 // saidBy waits until the output contains text, or returns false at the end of the container.
 func (o *output) saidBy(c *container, text string) bool {
 	c.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(waitTimeout)
 	for ended := false; ; {
 		o.mu.Lock()
 		found, news := strings.Contains(o.buf.String(), text), o.news

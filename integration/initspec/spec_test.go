@@ -665,7 +665,7 @@ func sized(d driver, c *container, text string) {
 	c.t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(patience)
+	timeout := time.After(waitTimeout)
 	for isDocker(d) && !strings.Contains(c.stdout.String(), text) {
 		require.NoError(c.t, c.cmd.Process.Signal(unix.SIGWINCH))
 		select {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,9 +19,9 @@ import (
 )
 
 const (
-	size     = 4
-	patience = 3 * time.Minute
-	manifest = "../../examples/kubernetes/indexed-job.yaml"
+	size        = 4
+	waitTimeout = 3 * time.Minute
+	examples    = "../../examples/kubernetes/"
 )
 
 // job is the example's Job in a namespace of its own.
@@ -39,7 +40,9 @@ type pod struct {
 	Status struct {
 		Phase             string
 		ContainerStatuses []struct {
-			State struct {
+			ContainerID  string
+			RestartCount int
+			State        struct {
 				Running    *struct{}
 				Terminated *struct {
 					ExitCode        int
@@ -104,8 +107,15 @@ func start(t *testing.T, namespace string, command ...string) *job {
 // startChanged is start with a changed manifest.
 func startChanged(t *testing.T, namespace string, change func(manifest string) string, command ...string) *job {
 	t.Helper()
+	return startExample(t, "indexed-job.yaml", namespace, change, command...)
+}
+
+func startExample(
+	t *testing.T, name, namespace string, change func(manifest string) string, command ...string,
+) *job {
+	t.Helper()
 	j := &job{c: theCluster, namespace: namespace}
-	yaml, err := os.ReadFile(manifest)
+	yaml, err := os.ReadFile(filepath.Join(examples, name))
 	require.NoError(t, err)
 	text := change(replace(t, string(yaml), "my/image", jobImage))
 	if len(command) > 0 {
@@ -147,7 +157,7 @@ func (j *job) command(ctx context.Context, args ...string) *exec.Cmd {
 
 func (j *job) kubectl(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 	defer cancel()
 	return output(j.command(ctx, args...))
 }
@@ -155,7 +165,7 @@ func (j *job) kubectl(t *testing.T, args ...string) (string, error) {
 // watch follows the pods until done returns true, and returns them by name, including the last state of deleted pods.
 func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	pods := make(map[string]pod)
 	err := watch(ctx, j.c, func(event string, p pod) bool {
@@ -174,7 +184,7 @@ func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod
 // condition waits until the job has ended, and returns its conditions.
 func (j *job) condition(t *testing.T) (types []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	type object struct {
 		Status struct {
@@ -239,7 +249,7 @@ func (s *transcript) text() string {
 // find waits until the expression matches n times, and returns the matches with their groups.
 func (s *transcript) find(t *testing.T, expression string, n int) [][]string {
 	t.Helper()
-	e, timeout := regexp.MustCompile(expression), time.After(patience)
+	e, timeout := regexp.MustCompile(expression), time.After(waitTimeout)
 	for {
 		s.mu.Lock()
 		grown, text := s.grown, s.all.String()

@@ -69,6 +69,9 @@ type Container struct {
 	env  []string
 	done chan struct{} // closed when PID 1 is reaped and its output is read
 
+	stderr unread
+	groups groups
+
 	left      Left // valid once done is closed
 	leftKnown bool
 
@@ -130,6 +133,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 	files.close(plan, fail, left, stdoutIn, stderrIn)
 
 	files.keep(stdout, stderr, leftOut)
+	c.stderr.init(stderr)
 	var readers sync.WaitGroup
 	readers.Go(func() { c.read(stdout, false) })
 	readers.Go(func() { c.read(stderr, true) })
@@ -175,10 +179,16 @@ func (l *Lab) adopt(c *Container) bool {
 
 func (c *Container) read(r *os.File, isStderr bool) {
 	defer func() { _ = r.Close() }()
+	if isStderr {
+		defer c.stderr.end()
+	}
 	in := bufio.NewReader(r)
 	for {
+		if isStderr {
+			c.stderr.await()
+		}
 		text, err := in.ReadString('\n')
-		if text != "" {
+		if text != "" && (!isStderr || text != filler) {
 			c.line(Line{time.Now(), c.Name, isStderr, strings.TrimSuffix(text, "\n")})
 		}
 		if err != nil {
@@ -310,11 +320,25 @@ func (c *Container) Pause() error {
 				fresh++
 				stopped[p.PID] = true
 				_ = unix.Kill(p.PID, unix.SIGSTOP) // fails if the process has ended
+				awaitStop(p.PID)
 			}
 		}
 		if fresh == 0 {
 			return nil
 		}
+	}
+}
+
+// awaitStop waits until a process has stopped or ended. On a busy machine its other threads may go on until the thread
+// runs that takes the signal.
+func awaitStop(pid int) {
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		state := stat[min(bytes.LastIndexByte(stat, ')')+2, len(stat)):]
+		if err != nil || len(state) == 0 || bytes.IndexByte([]byte("TtZX"), state[0]) >= 0 {
+			return
+		}
+		<-time.After(time.Millisecond)
 	}
 }
 

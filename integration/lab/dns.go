@@ -19,9 +19,10 @@ type nameServer struct {
 	conn *net.UDPConn
 	work sync.WaitGroup
 
-	mu    sync.Mutex
-	addrs map[string][]netip.Addr // by lower-case name without the final dot
-	ptrs  map[string]string       // by name in in-addr.arpa
+	mu     sync.Mutex
+	silent bool                    // answers nothing
+	addrs  map[string][]netip.Addr // by lower-case name without the final dot
+	ptrs   map[string]string       // by name in in-addr.arpa
 }
 
 // maxAnswer is the size in bytes that every client accepts (RFC 1035, 4.2.1): about 28 addresses of one name.
@@ -49,6 +50,24 @@ func (s *nameServer) add(name string, addr netip.Addr) {
 	}
 }
 
+func (s *nameServer) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.addrs, canonical(name))
+}
+
+func (s *nameServer) mute(silent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = silent
+}
+
+func (s *nameServer) muted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.silent
+}
+
 func (s *nameServer) reverse(addr netip.Addr, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +87,7 @@ func (s *nameServer) serve() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil {
+		if err != nil || s.muted() {
 			continue
 		}
 		if answer, err := s.answer(buf[:n]); err == nil {

@@ -121,6 +121,12 @@ func (l *Lab) makeSwitch() (err error) {
 // does.
 func (l *Lab) Name(name string, addr netip.Addr) { l.names.add(name, addr) }
 
+// Forget removes all addresses of name: the lab's name server then answers that the name does not exist.
+func (l *Lab) Forget(name string) { l.names.forget(name) }
+
+// MuteNames makes the lab's name server answer nothing, or answer again.
+func (l *Lab) MuteNames(silent bool) { l.names.mute(silent) }
+
 // Reverse makes the lab's name server resolve addr to name.
 func (l *Lab) Reverse(addr netip.Addr, name string) { l.names.reverse(addr, name) }
 
@@ -138,9 +144,12 @@ func (l *Lab) Close() error {
 
 	for _, c := range containers {
 		c.Kill()
+		_ = c.Thaw() // the kernel does not end a frozen process
+		c.ReadStderr()
 	}
 	for _, c := range containers {
 		<-c.done
+		c.groups.remove()
 	}
 	for _, m := range machines {
 		m.close()

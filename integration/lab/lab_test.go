@@ -287,18 +287,90 @@ func TestProgramsThatCannotStart(t *testing.T) {
 	require.ErrorIs(t, err, lab.ErrClosed)
 }
 
-func TestPause(t *testing.T) {
-	m := newMachine(t, newLab(t), "alpha")
+// counting is a container of two processes that write without end.
+func counting(t *testing.T, m *lab.Machine) *lab.Container {
+	t.Helper()
 	c := start(t, m, sh("(while :; do sleep 0.02; echo child; done) & while :; do sleep 0.02; echo parent; done"))
 	waitLine(t, c, "child")
 	waitLine(t, c, "parent")
-	require.NoError(t, c.Pause())
+	return c
+}
+
+// requireStill requires that a container of counting writes nothing from stop until resume.
+func requireStill(t *testing.T, c *lab.Container, stop, resume func() error) {
+	t.Helper()
+	require.NoError(t, stop())
 	time.Sleep(100 * time.Millisecond) // earlier output must arrive first
 	before := len(c.Lines())
 	time.Sleep(200 * time.Millisecond)
 	require.Len(t, c.Lines(), before)
-	require.NoError(t, c.Resume())
+	require.NoError(t, resume())
 	require.Eventually(t, func() bool { return len(c.Lines()) > before+2 }, 10*time.Second, 10*time.Millisecond)
+}
+
+func TestPause(t *testing.T) {
+	c := counting(t, newMachine(t, newLab(t), "alpha"))
+	requireStill(t, c, c.Pause, c.Resume)
+}
+
+// TestFreeze: a frozen container writes nothing, and can be killed.
+func TestFreeze(t *testing.T) {
+	l := newLab(t)
+	requireCgroups(t)
+	c := counting(t, newMachine(t, l, "alpha"))
+	for range 2 {
+		requireStill(t, c, c.Freeze, c.Thaw)
+	}
+	require.NoError(t, c.Freeze()) // Close ends it nevertheless
+}
+
+// TestLimitMemory: the kernel kills the process that takes too much.
+func TestLimitMemory(t *testing.T) {
+	l := newLab(t)
+	requireCgroups(t)
+	c := start(t, newMachine(t, l, "alpha"), sh(`echo up; until [ -e /tmp/go ]; do sleep 0.01; done
+		head -c 200000000 /dev/zero | tail >/dev/null; echo ended with $?`))
+	waitLine(t, c, "up")
+	require.NoError(t, c.LimitMemory(20<<20))
+	_, err := c.Exec(t.Context(), "sh", "-c", "echo >/tmp/go")
+	require.NoError(t, err)
+	waitLine(t, c, "ended with 137")
+}
+
+func requireCgroups(t *testing.T) {
+	t.Helper()
+	if err := lab.Cgroups(); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+}
+
+// TestBlockStderr: while nothing reads the standard error, what writes to it blocks, and nothing is lost.
+func TestBlockStderr(t *testing.T) {
+	m := newMachine(t, newLab(t), "alpha")
+	c := start(t, m, sh(`echo first >&2; echo up; until [ -e /tmp/go ]; do sleep 0.01; done
+		(echo second >&2; echo written) & sleep 0.3; echo slept; wait; exit 4`))
+	waitLine(t, c, "first")
+	waitLine(t, c, "up")
+	require.NoError(t, c.BlockStderr())
+	_, err := c.Exec(t.Context(), "sh", "-c", "echo >/tmp/go")
+	require.NoError(t, err)
+	waitLine(t, c, "slept")
+	require.NotContains(t, c.Output(), "written")
+	c.ReadStderr()
+	status, err := c.Wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 4, status)
+	var log []string
+	for _, l := range c.Lines() {
+		if l.Stderr {
+			log = append(log, l.Text)
+		}
+	}
+	require.Equal(t, []string{"first", "second"}, log)
+	require.Contains(t, c.Output(), "written")
 }
 
 func TestExec(t *testing.T) {
@@ -406,6 +478,25 @@ lookup nobody on 10.77.0.1:53: no such host
 		getent hosts 10.77.0.12`))
 	require.Zero(t, wait(t, c))
 	require.Equal(t, "4\n1\n10.77.0.12      app-worker-2.app_default\n", c.Output())
+	l.Forget("worker")
+	c = start(t, machines[0], sh("getent ahostsv4 worker; echo $?; getent ahostsv4 m0 | grep -c STREAM"))
+	require.Zero(t, wait(t, c))
+	require.Equal(t, "2\n1\n", c.Output())
+}
+
+// TestMuteNames: a muted name server knows no name, until it answers again.
+func TestMuteNames(t *testing.T) {
+	l := newLab(t)
+	m := newMachine(t, l, "alpha")
+	l.Name("worker", m.Addr)
+	l.MuteNames(true)
+	c := start(t, m, sh("export RES_OPTIONS='timeout:1 attempts:1'; getent ahostsv4 worker; echo $?"))
+	require.Zero(t, wait(t, c))
+	require.Equal(t, "2\n", c.Output())
+	l.MuteNames(false)
+	c = start(t, m, sh("getent ahostsv4 worker | grep -c STREAM"))
+	require.Zero(t, wait(t, c))
+	require.Equal(t, "1\n", c.Output())
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
@@ -484,6 +575,9 @@ func TestDeathOfTheMakerLeavesNothing(t *testing.T) {
 func TestOrdinaryUser(t *testing.T) {
 	newLab(t)
 	if os.Getuid() != 0 {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal("only root can start tests as another user")
+		}
 		t.Skip("this process already runs as an ordinary user")
 	}
 	exe, err := os.ReadFile("/proc/self/exe")

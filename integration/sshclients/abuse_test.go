@@ -2,7 +2,9 @@ package sshclients
 
 import (
 	"fmt"
+	"net/http"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -15,8 +17,9 @@ import (
 )
 
 // TestAbuse: during each attack, and during all at once, logins from other addresses succeed, and the container's
-// memory stays below 200 MB. Attacks with many connections run again with a small RLIMIT_NOFILE. Limits above 16,384
-// make no difference: a quarter of it exceeds the maximum of the SSH server, and an eighth that of the port.
+// memory stays below 200 MB. During those with requests, probes from other addresses are answered. Attacks with many
+// connections run again with a small RLIMIT_NOFILE. Limits above 16,384 make no difference: a quarter of it exceeds the
+// maximum of the SSH server, and an eighth that of the port.
 func TestAbuse(t *testing.T) {
 	const few = 1024
 	for _, a := range attack.All() {
@@ -31,7 +34,7 @@ func TestAbuse(t *testing.T) {
 
 // abuse attacks a container whose RLIMIT_NOFILE is files; 0 = the limit of this process.
 func abuse(t *testing.T, files int, attacks ...attack.Attack) {
-	connections, gossip := 500, false
+	connections, gossip, probed := 500, false, len(attacks) == 1 && attacks[0].HTTP
 	for _, a := range attacks {
 		connections += a.Connections
 		gossip = gossip || a.Gossip
@@ -41,6 +44,9 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	s := startWith(t, filesIn(dir), "", func(s *server, cmd *exec.Cmd) {
 		if gossip {
 			waiting(s, cmd)
+		}
+		if probed {
+			cmd.Args = slices.Insert(cmd.Args, 1, "--http")
 		}
 		if files > 0 {
 			limited(cmd, files)
@@ -54,6 +60,14 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 		require.NoError(t, short(client, n))
 		require.NoError(t, client.Close())
 		took := time.Since(begin)
+		if probed {
+			for _, path := range []string{"livez", "readyz"} {
+				answer, err := http.Get("http://" + s.addr() + "/" + path)
+				require.NoError(t, err)
+				require.NoError(t, answer.Body.Close())
+				require.Equal(t, http.StatusOK, answer.StatusCode)
+			}
+		}
 		memory = max(memory, s.pss(t))
 		return took
 	}

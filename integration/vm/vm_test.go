@@ -18,8 +18,8 @@ import (
 	"github.com/paiinit/paiinit/integration/vm/wire"
 )
 
-// patience is the timeout of one step, long enough for emulation on a busy machine.
-const patience = 3 * time.Minute
+// waitTimeout is the timeout of one step, long enough for emulation on a busy machine.
+const waitTimeout = 3 * time.Minute
 
 // programs are the programs of this host that the tests need, with their Debian packages.
 var programs = map[string]string{
@@ -135,7 +135,7 @@ func boot(t *testing.T, k kit, change func(*Config)) machine {
 	if change != nil {
 		change(&c)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	began := time.Now()
 	m, err := Boot(ctx, c)
@@ -148,7 +148,7 @@ func boot(t *testing.T, k kit, change func(*Config)) machine {
 // run runs a command, which may fail.
 func (m machine) run(c wire.Command) wire.Result {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	r, err := m.Run(ctx, c)
 	require.NoError(m.t, err)

@@ -15,6 +15,9 @@ func TestOf(t *testing.T) {
 	}
 	require.Equal(t, "v1.2.3", Of("v1.2.3", recorded("v0.1.0")))
 	require.Equal(t, "v0.1.0", Of(Unset, recorded("v0.1.0")))
+	require.Equal(t, "v0.1.0-rc1", Of(Unset, recorded("v0.1.0-rc1")))
+	require.Equal(t, "0123456789ab+dirty", Of(Unset, recorded("v0.1.1-0.20260102030405-0123456789ab+dirty")))
+	require.Equal(t, "0123456789ab", Of(Unset, recorded("v0.0.0-20260102030405-0123456789ab")))
 	require.Equal(t, Unset, Of(Unset, recorded("(devel)")))
 	require.Equal(t, Unset, Of(Unset, recorded("")))
 }

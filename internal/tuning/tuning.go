@@ -18,18 +18,31 @@ type Gathering struct {
 	Busy, Launch time.Duration
 }
 
-// Start tunes the runtime for the wait and the launch. The function that it returns restores the settings after
+// Runtime has the settings of this process's runtime outside of a launch. The zero value is ready for use. A job that
+// starts again may wait for its ranks before the settings of the last launch were restored.
+type Runtime struct {
+	mu             sync.Mutex
+	launches       int // the usual settings are known from the first one on
+	percent, procs int
+	limit          int64
+}
+
+// Start tunes the runtime for the wait and the launch. The function that it returns restores the usual settings after
 // g.Launch. serve is for its goroutine, which ends with ctx.
-func (g Gathering) Start(ctx context.Context, serve *sync.WaitGroup) (restore func()) {
+func (r *Runtime) Start(ctx context.Context, serve *sync.WaitGroup, g Gathering) (restore func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.launches++
+	launch := r.launches
 	// A collection of a few MB of garbage would often coincide with the launch, above all on rank 0.
-	percent := debug.SetGCPercent(gcPercent(g.Size))
-	limit := debug.SetMemoryLimit(memoryLimit(g.Size))
-	most := 0
+	percent, limit := debug.SetGCPercent(gcPercent(g.Size)), debug.SetMemoryLimit(memoryLimit(g.Size))
+	if launch == 1 {
+		r.percent, r.limit, r.procs = percent, limit, runtime.GOMAXPROCS(0)
+	}
 	if g.Rank > 0 {
 		// A waiting rank wakes up for little work. Go would wake threads on other processors to look for more, which
 		// costs several times as much where containers share processors and all wake up at once. The search for
 		// devices is real work.
-		most = runtime.GOMAXPROCS(0)
 		serve.Go(func() {
 			select {
 			case <-ctx.Done():
@@ -43,15 +56,19 @@ func (g Gathering) Start(ctx context.Context, serve *sync.WaitGroup) (restore fu
 			}
 		})
 	}
-	return func() {
-		time.AfterFunc(g.Launch, func() {
-			debug.SetGCPercent(percent)
-			debug.SetMemoryLimit(limit)
-			if most > 0 {
-				runtime.GOMAXPROCS(most)
-			}
-		})
+	return func() { time.AfterFunc(g.Launch, func() { r.restore(launch) }) }
+}
+
+// restore restores the usual settings, unless another launch has begun since.
+func (r *Runtime) restore(launch int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.launches != launch {
+		return
 	}
+	debug.SetGCPercent(r.percent)
+	debug.SetMemoryLimit(r.limit)
+	runtime.GOMAXPROCS(r.procs)
 }
 
 // gcPercent returns how much garbage the heap may hold until the launch, in percent of the memory in use

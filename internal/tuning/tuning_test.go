@@ -29,7 +29,8 @@ func TestStart(t *testing.T) {
 	}
 	devices := make(chan struct{})
 	var serve sync.WaitGroup
-	restore := Gathering{Size: 128, Rank: 1, Devices: devices}.Start(t.Context(), &serve)
+	var r Runtime
+	restore := r.Start(t.Context(), &serve, Gathering{Size: 128, Rank: 1, Devices: devices})
 	require.Equal(t, []int64{200, memoryLimit(128), 2}, settings(), "the search for devices still runs")
 	close(devices)
 	serve.Wait()
@@ -40,8 +41,30 @@ func TestStart(t *testing.T) {
 
 	over, end := context.WithCancel(t.Context())
 	end()
-	_ = Gathering{Size: 128, Rank: 1, Devices: make(chan struct{}), Busy: time.Hour}.Start(over, &serve)
+	_ = r.Start(over, &serve, Gathering{Size: 128, Rank: 1, Devices: make(chan struct{}), Busy: time.Hour})
 	serve.Wait()
 	require.Equal(t, []int64{200, memoryLimit(128), 2}, settings())
 	debug.SetMemoryLimit(limit)
+}
+
+// TestStartAgain: a launch that begins before the settings were restored leaves the usual ones behind.
+func TestStartAgain(t *testing.T) {
+	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
+	defer debug.SetGCPercent(percent)
+	most := runtime.GOMAXPROCS(2)
+	defer runtime.GOMAXPROCS(most)
+	none := make(chan struct{})
+	close(none)
+	var r Runtime
+	var serve sync.WaitGroup
+	for range 3 {
+		restore := r.Start(t.Context(), &serve, Gathering{Size: 64, Rank: 1, Devices: none, Launch: time.Hour})
+		serve.Wait()
+		restore()
+	}
+	require.Equal(t, 1, runtime.GOMAXPROCS(0))
+	r.Start(t.Context(), &serve, Gathering{Size: 64, Rank: 1, Devices: none})()
+	require.Eventually(t, func() bool { return runtime.GOMAXPROCS(0) == 2 }, time.Minute, time.Millisecond)
+	require.Equal(t, 100, debug.SetGCPercent(100))
+	require.Equal(t, limit, debug.SetMemoryLimit(-1))
 }

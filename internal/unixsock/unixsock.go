@@ -21,7 +21,7 @@ import (
 // it.
 func Listen(path string) (*net.UnixListener, error) {
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, &os.PathError{Op: "remove", Path: path, Err: err}
+		return nil, fmt.Errorf("listening on %s: removing what is there: %w", path, err)
 	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -72,7 +72,7 @@ func TestListen(t *testing.T) {
 		require.NoError(t, ln.Close())
 	}
 	_, err := unixsock.Listen(filepath.Dir(path))
-	require.ErrorContains(t, err, "remove "+filepath.Dir(path))
+	require.ErrorContains(t, err, "listening on "+filepath.Dir(path)+": removing what is there: ")
 	_, err = unixsock.Listen(filepath.Join(path, "below a file"))
 	require.Error(t, err)
 }

@@ -2,17 +2,23 @@
 //
 //	inside sshd HOST-SEED USER-SEED        serves SSH on port 12345, with keys derived from the seeds
 //	inside key USER-SEED FILE              writes the user's private key in the format of ssh(1)
+//	inside probe RATE ADDR...              asks /readyz at port 12345 of the addresses in turn, RATE times a second,
+//	                                       and prints a line after each RATE answers
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
-
-	"crypto/ed25519"
-	"crypto/sha256"
+	"strconv"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -37,7 +43,14 @@ func run(args []string) error {
 		}
 		return os.WriteFile(args[2], pem.EncodeToMemory(block), 0o600)
 	}
-	return errors.New("usage: inside sshd HOST-SEED USER-SEED | key USER-SEED FILE")
+	if len(args) > 2 && args[0] == "probe" {
+		rate, err := strconv.Atoi(args[1])
+		if err != nil || rate < 1 {
+			return fmt.Errorf("probe %s: not a number above 0", args[1])
+		}
+		return probe(rate, args[2:])
+	}
+	return errors.New("usage: inside sshd HOST-SEED USER-SEED | key USER-SEED FILE | probe RATE ADDR ... (of IP)")
 }
 
 func key(seed string) ed25519.PrivateKey {
@@ -65,4 +78,26 @@ func serve(host, user string) error {
 		return err
 	}
 	return s.Serve(ln)
+}
+
+// probe asks as the kubelets of a cluster do: each time over a new connection.
+func probe(rate int, addrs []string) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	var answers atomic.Int64
+	tick := time.NewTicker(time.Second / time.Duration(rate))
+	for i := 0; ; i++ {
+		<-tick.C
+		addr := net.JoinHostPort(addrs[i%len(addrs)], "12345")
+		go func() { // ends with the program
+			resp, err := client.Get("http://" + addr + "/readyz")
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			if answers.Add(1)%int64(rate) == 0 {
+				_, _ = fmt.Fprintln(os.Stdout, rate, "answers")
+			}
+		}()
+	}
 }

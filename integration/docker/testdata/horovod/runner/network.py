@@ -60,6 +60,8 @@ class Service:
 
     def __init__(self, name, key, methods):
         class Handler(socketserver.StreamRequestHandler):
+            timeout = 20
+
             def handle(self):
                 method, args = read(self.rfile, key)
                 if method == "ping":
@@ -69,7 +71,8 @@ class Service:
                 write(self.wfile, key, answer)
 
         self.server = socketserver.ThreadingTCPServer(("", 0), Handler)
-        self.server.daemon_threads = True
+        # Otherwise close does not wait for the answers, and the process may end before it has sent the last one.
+        self.server.daemon_threads = False
         self.port = self.server.socket.getsockname()[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
