@@ -1111,6 +1111,36 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			p.end(n, up, late)
 		})
 	})
+	t.Run("the second one is told first, because the first one ends this rank", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			zero, other := p.record(0), p.record(0)
+			n := p.start(p.record(1), 3)
+			up := p.greet(n, &zero)
+			up.want(register)
+			a, b := net.Pipe() // a write ends when the other side reads
+			p.wg.Go(func() { n.Accept(context.Background(), b, nil) })
+			w, reads := newWire(a, &other), make(chan struct{})
+			w.send(message{Type: hello, Record: &other})
+			up.want(ping)
+			up.w.send(message{Type: pong})
+			p.wg.Go(func() {
+				defer w.close()
+				_ = w.read(func(m message) error {
+					if m.Type == ping {
+						w.send(message{Type: pong})
+						<-reads
+					}
+					return nil
+				})
+			})
+			up.quiet(time.Second)
+			close(reads)
+			require.Equal(t, other.Nonce, up.want(announce).Record.Nonce)
+			w.abort()
+			p.end(n, up)
+		})
+	})
 	t.Run("a greeting of a dead rank 0 says nothing", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPlay(t)

@@ -173,12 +173,19 @@ func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
 			return
 		}
 		w.send(message{Type: refuse, Record: first, Reason: bothClaim(first, r).Error()})
-		switch {
-		case u.n.self.Rank == 0:
+		if u.n.self.Rank == 0 {
 			u.n.lead.onRival(r)
-		case u.n.phase != Running && u.n.phase != Ended:
-			u.send(message{Type: announce, Record: r})
+			return
 		}
+		// The first rank 0 ends this rank as soon as it knows, and no other rank tells the second one.
+		u.n.wg.Go(func() {
+			w.flush()
+			u.n.post(func() {
+				if u.n.phase != Running && u.n.phase != Ended {
+					u.send(message{Type: announce, Record: r})
+				}
+			})
+		})
 	}
 	if u.n.self.Rank == 0 {
 		u.n.probe(w, both)
