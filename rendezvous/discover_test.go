@@ -445,8 +445,24 @@ func TestPace(t *testing.T) {
 			took()
 		}
 		require.Equal(t, time.Second, took())
+		rested := func() time.Duration {
+			begin := time.Now()
+			require.True(t, p.rest(t.Context(), never, time.Second))
+			return time.Since(begin)
+		}
+		require.Equal(t, time.Second, rested())
+		delay += 80 * time.Millisecond
+		require.Equal(t, time.Second+(800+400+200)*time.Millisecond, rested(), "until it is less than lateEnough")
+		delay += time.Minute
+		require.Equal(t, 3*time.Second, rested(), "of a quarter of the limit")
+		for range 20 {
+			took()
+		}
+		p.delay, p.limit = func() time.Duration { delay += time.Second; return delay }, 0
+		require.Equal(t, time.Second+longestExtra, rested())
 		p.delay = nil
 		require.Equal(t, time.Second, took())
+		require.Equal(t, time.Second, rested())
 
 		over := make(chan struct{})
 		close(over)

@@ -215,6 +215,33 @@ func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	}
 }
 
+// rest waits for d, and on until this process no longer waits for processors, in all for d and most() at the most. It
+// returns false if ctx or over ended first.
+func (p *pace) rest(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
+	if !sleep(ctx, over, d) {
+		return false
+	}
+	for left := p.most(); left > 0; {
+		extra := min(p.extra(lateFactor), left)
+		if extra == 0 {
+			return true
+		}
+		if !sleep(ctx, over, extra) {
+			return false
+		}
+		left -= extra
+	}
+	return true
+}
+
+// most returns how much longer work that is not urgent waits at the most.
+func (p *pace) most() time.Duration {
+	if p.limit > 0 {
+		return min(longestExtra, p.limit/4)
+	}
+	return longestExtra
+}
+
 // extra returns how much longer work that is not urgent waits.
 func (p *pace) extra(factor int) time.Duration {
 	if p.delay == nil {
@@ -227,9 +254,5 @@ func (p *pace) extra(factor int) time.Duration {
 	if p.late < lateEnough {
 		return 0
 	}
-	extra := min(time.Duration(factor)*p.late, longestExtra)
-	if p.limit > 0 {
-		extra = min(extra, p.limit/4)
-	}
-	return extra
+	return min(time.Duration(factor)*p.late, p.most())
 }

@@ -406,8 +406,14 @@ func (n *Node) SetLaunch(launcher string) {
 	})
 }
 
-// Rest waits for d, and longer if this process had to wait for a processor (Config.Delay); false = ctx ended first.
-func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.sleep(ctx, nil, d) }
+// Rest waits for d, and then, for 30 s or a quarter of Config.Timeout at most, until this process gets a processor when
+// it wants one (Config.Delay): all ranks may share the processors and begin at once. false = ctx ended first.
+func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.rest(ctx, nil, d) }
+
+// RestInGather is Rest, and also returns false as soon as Gather has a result.
+func (n *Node) RestInGather(ctx context.Context, d time.Duration) bool {
+	return n.pace.rest(ctx, n.gathered, d)
+}
 
 // Close leaves without telling the other ranks, and waits for every goroutine. It does not close the port.
 func (n *Node) Close() error {

@@ -157,8 +157,12 @@ func (n *Node) ranks() []RankStatus {
 				out = append(out, recordStatus(&r, r.statusAlias(), Heard, n.begin))
 			}
 		}
+		peers := make(map[string]*Peer, len(n.cfg.Peers))
+		for i := range n.cfg.Peers {
+			peers[n.cfg.Peers[i].display()] = &n.cfg.Peers[i]
+		}
 		for _, m := range n.missing() {
-			out = append(out, n.missingStatus(m))
+			out = append(out, n.missingStatus(m, peers[m.Name]))
 		}
 	}
 	slices.SortFunc(out, func(a, b RankStatus) int { // by rank; -1, unknown, comes last
@@ -206,16 +210,15 @@ func (c *coordinator) memberStatus(m Member) RankStatus {
 	return s
 }
 
-func (n *Node) missingStatus(m Missing) RankStatus {
+// missingStatus describes a missing rank. p is what the environment says of it; nil = nothing.
+func (n *Node) missingStatus(m Missing, p *Peer) RankStatus {
 	s := RankStatus{Rank: m.Rank, Alias: m.Name, Standing: Absent, Reason: m.Reason, Slots: -1, GPUs: -1}
 	s.Since = n.begin
 	if m.alias != "" {
 		s.Alias, s.Own = m.alias, m.own
 	}
-	for _, p := range n.cfg.Peers {
-		if p.display() == m.Name {
-			s.Alias, s.Own, s.Host, s.Port = p.ID, p.Own, p.Host, p.Port
-		}
+	if p != nil {
+		s.Alias, s.Own, s.Host, s.Port = p.ID, p.Own, p.Host, p.Port
 	}
 	if n.lead != nil {
 		if t, ok := n.lead.targets[s.Alias]; ok && !t.changed.IsZero() {

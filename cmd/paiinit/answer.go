@@ -172,7 +172,8 @@ func (c *container) mark(phase string) { c.timings.Store(phase, time.Since(c.beg
 const statusInterval = 10 * time.Second
 
 // keepStatusFile writes status.json, which stays readable after exit. It writes the file shortly after the wait begins,
-// every statusInterval while ranks are missing, after the launch, and at the end.
+// every statusInterval while ranks are missing, after the launch, and at the end. The first two come later where
+// processors are short.
 func (a answers) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
@@ -184,13 +185,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	for interval := deferUntilLaunched; ; interval = statusInterval {
-		soon, cancel := context.WithTimeout(ctx, interval)
-		_, err := a.c.node().Gather(soon)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			break
-		}
+	for interval := deferUntilLaunched; a.c.node().RestInGather(ctx, interval); interval = statusInterval {
 		write()
 	}
 	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
