@@ -110,11 +110,18 @@ test-screenshots: ## the page of a launch in Debian's chromium (124 MB to load, 
 	$(MAKE) deps PACKAGES=chromium
 	go test -tags screenshots -count=1 -timeout 10m -v -run '^TestScreenshots$$' ./timeline
 
-.PHONY: test-kubernetes
-test-kubernetes: ## jobs on a real Kubernetes of one node; the first time that is built, for about seven minutes
+.PHONY: cluster
+cluster:
 	$(MAKE) deps PACKAGES="$(PACKAGES) containernetworking-plugins $$(command -v containerd >/dev/null || echo containerd)"
 	$(MAKE) image $(KUBERNETES)
+
+.PHONY: test-kubernetes
+test-kubernetes: cluster ## jobs on a real Kubernetes of one node; the first time that is built, for about seven minutes
 	go test -tags kubernetes -count=1 -timeout 15m -v ./integration/kubernetes
+
+.PHONY: soak-kubernetes
+soak-kubernetes: cluster ## SOAK=1h of jobs of Open MPI on that Kubernetes, with random faults; SEED=N for the first
+	go test -tags kubernetes -count=1 -timeout 0 -v -run '^TestSoak$$' ./integration/kubernetes -soak $(SOAK) $(if $(SEED),-soak-seed $(SEED))
 
 $(KUBERNETES): $(wildcard integration/kubernetes/cluster/*.sh integration/kubernetes/cluster/*/*.*)
 	integration/kubernetes/cluster/build.sh $(CURDIR)/$(@D)

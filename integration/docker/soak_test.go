@@ -18,8 +18,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/paiinit/paiinit/integration/training"
 )
 
 var (
@@ -307,30 +305,14 @@ func (j *soakJob) inject(f planned) (hit bool) {
 // settle waits until all ranks train, in a new launch or beyond the step of this moment.
 func (j *soakJob) settle(after string) {
 	begin, first := time.Now(), j.log(j.t)
-	for deadline := time.Now().Add(cmp.Or(j.within, settleLimit)); ; time.Sleep(100 * time.Millisecond) {
-		log := j.log(j.t)
-		last := log.Last()
-		from := last.Resumed
-		if last.ID == first.Last().ID && len(first.Launches) > 0 {
-			from = most(first.Last())
-		}
-		// A process that was just killed cannot take part in five more steps.
-		if log.Slowest(ranks) >= from+5 {
-			break
-		}
+	for deadline := time.Now().Add(cmp.Or(j.within, settleLimit)); !j.log(j.t).Trains(first, ranks); {
 		if time.Now().After(deadline) {
-			require.Fail(j.t, "the job hangs", "after %q: %+v", after, log.Launches)
+			require.Fail(j.t, "the job hangs", "after %q: %+v", after, j.log(j.t).Launches)
 		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	j.t.Logf("%6.1f s: the ranks train, %v after %q, in generation %d", time.Since(j.began).Seconds(),
 		time.Since(begin).Round(100*time.Millisecond), after, j.log(j.t).Last().Generation)
-}
-
-func most(l training.Launch) (step int) {
-	for _, s := range l.Steps {
-		step = max(step, s)
-	}
-	return step
 }
 
 // engine calls docker.

@@ -59,6 +59,20 @@ func (l Log) Slowest(ranks int) int {
 	return slowest
 }
 
+// Trains reports whether all ranks have begun to train since an earlier moment, in a new launch or beyond the step of
+// that moment.
+func (l Log) Trains(since Log, ranks int) bool {
+	last := l.Last()
+	from := last.Resumed
+	if before := since.Last(); len(since.Launches) > 0 && last.ID == before.ID {
+		for _, step := range before.Steps {
+			from = max(from, step)
+		}
+	}
+	const more = 5 // a process that was just killed cannot take part in so many
+	return l.Slowest(ranks) >= from+more
+}
+
 // Read returns what a log says, and an error for each line that shows a mistake: a launch that begins twice on a rank,
 // goes on beside a later one, finds processes of an earlier one, or loses or repeats a step beyond its checkpoint.
 // Generations grow, unless the whole job begins anew with generation 1. A generation that is lost before its processes

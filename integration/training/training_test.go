@@ -1,6 +1,7 @@
 package training_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -52,4 +53,29 @@ func TestRead(t *testing.T) {
 	require.True(t, log.Complete(1))
 	require.False(t, log.Complete(2))
 	require.Zero(t, training.Log{}.Last())
+}
+
+func TestTrains(t *testing.T) {
+	read := func(log string) training.Log {
+		l, err := training.Read(strings.ReplaceAll(log, ";", "\n"))
+		require.NoError(t, err)
+		return l
+	}
+	const begin = "begin a 1 0 0;begin a 1 1 0;"
+	steps := func(from, to int, launch string) (log string) {
+		for step := from; step <= to; step++ {
+			log += fmt.Sprintf("step %[1]s 0 %[2]d;step %[1]s 1 %[2]d;", launch, step)
+		}
+		return log
+	}
+	since := read(begin + steps(1, 3, "a 1"))
+	require.False(t, since.Trains(since, 2))
+	require.False(t, read(begin+steps(1, 7, "a 1")).Trains(since, 2))
+	require.True(t, read(begin+steps(1, 8, "a 1")).Trains(since, 2))
+	require.False(t, read(begin+steps(1, 8, "a 1")).Trains(since, 3), "a rank is missing")
+	again := begin + steps(1, 3, "a 1") + "begin b 2 0 0;begin b 2 1 0;"
+	require.False(t, read(again+steps(1, 4, "b 2")).Trains(since, 2))
+	require.True(t, read(again+steps(1, 5, "b 2")).Trains(since, 2))
+	require.False(t, read("").Trains(read(""), 2))
+	require.True(t, read(begin+steps(1, 5, "a 1")).Trains(read(""), 2))
 }
