@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +17,9 @@ import (
 
 // manyRestarts is more in make soak.
 var manyRestarts = flag.Int("restarts", 800, "number of restarts in a row, above 20")
+
+// restartLimit bounds the mean of a restart, which takes 50 ms on free processors.
+const restartLimit = 500 * time.Millisecond
 
 // manyCommand fails at once, and leaves processes that hold a lock of their generation and rank. Each generation looks
 // on each rank whether a lock of the last one is held on any. Two statuses by turns are no crash loop.
@@ -51,7 +55,10 @@ func TestManyRestarts(t *testing.T) {
 	began := time.Now()
 	measure := func(generation int) (all []resources) {
 		for _, c := range containers {
-			waitLine(t, c, fmt.Sprintf("paused in %d", generation))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(generation)*restartLimit)
+			_, err := c.WaitLine(ctx, fmt.Sprintf("paused in %d", generation))
+			cancel()
+			require.NoError(t, err)
 		}
 		for _, c := range containers {
 			for _, pid := range []int{c.PID(), agentPID(t, c)} {

@@ -172,8 +172,8 @@ func (c *container) mark(phase string) { c.timings.Store(phase, time.Since(c.beg
 const statusInterval = 10 * time.Second
 
 // keepStatusFile writes status.json, which stays readable after exit. It writes the file shortly after the wait begins,
-// every statusInterval while ranks are missing, after the launch, and at the end. The first two come later where
-// processors are short.
+// every statusInterval while ranks are missing, and less often where processors are short, after the launch, and at the
+// end.
 func (a answers) keepStatusFile(ctx context.Context) {
 	write := func() {
 		var b bytes.Buffer
@@ -185,11 +185,17 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			a.c.log.Debug("status.json cannot be written", "err", err)
 		}
 	}
-	for interval := deferUntilLaunched; a.c.node().RestInGather(ctx, interval); interval = statusInterval {
+	soon, cancel := context.WithTimeout(ctx, deferUntilLaunched)
+	_, err := a.c.node().Gather(soon)
+	cancel()
+	for errors.Is(err, context.DeadlineExceeded) {
 		write()
+		if !a.c.node().RestInGather(ctx, statusInterval) {
+			break
+		}
 	}
-	soon, cancel := context.WithTimeout(ctx, postLaunchDelay)
-	_, err := a.c.node().Wait(soon)
+	soon, cancel = context.WithTimeout(ctx, postLaunchDelay)
+	_, err = a.c.node().Wait(soon)
 	cancel()
 	if err != nil {
 		a.c.agreed().writeSSHFiles()
