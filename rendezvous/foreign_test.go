@@ -255,3 +255,23 @@ func TestARankThatLeavesEarly(t *testing.T) {
 		})
 	}
 }
+
+// A rank that has to wait for processors ends its proof all the same before rank 0, which may find the same, has left.
+func TestForeignToAnOverloadedRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.others = ErrOtherJob
+		begin := time.Now()
+		n, err := Start(Config{
+			Status: testStatuses, Self: p.record(1), Size: 2, Dial: p.dial, Timeout: 2 * time.Minute,
+			Peers: []Peer{{ID: MakeID("worker", 0, ""), Rank: 0, Host: addrOf(0).Addr().String(), Port: 12345}},
+			Delay: func() time.Duration { return time.Since(begin) * 4 / 5 },
+		})
+		require.NoError(t, err)
+		_, err = n.Gather(t.Context())
+		var conflict *ConflictError
+		require.ErrorAs(t, err, &conflict)
+		require.Less(t, time.Since(begin), 2*jobProofTime)
+		p.end(n)
+	})
+}

@@ -34,10 +34,11 @@ const promiseTime = 5 * time.Second
 func (u *uplink) lookForLeader() {
 	const first, again = 250 * time.Millisecond, time.Second
 	b := backoff{next: again, most: 8 * again}
-	pause := max(first, u.n.cfg.AskAfter)
+	pause, factor := max(first, u.n.cfg.AskAfter), lateFactor
 	for {
 		// All ranks may be waiting for the same rank 0: together they call it at most about 200 times a second.
-		if !u.n.pace.sleep(u.n.ctx, u.n.gathered, pause+rand.N(time.Duration(u.n.cfg.Size+1)*5*time.Millisecond)) {
+		share := rand.N(time.Duration(u.n.cfg.Size+1) * 5 * time.Millisecond)
+		if !u.n.pace.sleepFor(u.n.ctx, u.n.gathered, pause+share, factor) {
 			return
 		}
 		pause = again
@@ -57,6 +58,12 @@ func (u *uplink) lookForLeader() {
 		} else {
 			b.next = again
 		}
+		factor = lateFactor
+		u.n.ask(func() {
+			if !u.foreign.since.IsZero() { // rank 0 may find the same, and leaves soon after
+				factor = 1
+			}
+		})
 	}
 }
 
