@@ -83,7 +83,9 @@ var soakFaults = []soakFault{
 	}},
 	{
 		name: "deletion without grace", codes: []int{128 + 9, 128 + 15}, stops: true,
-		do: func(j *soakJob, p planned) error { return j.delete(p.rank, "--grace-period=0", "--force") },
+		do: func(j *soakJob, p planned) error {
+			return j.delete(p.rank, "--grace-period=0", "--force", "--wait=false")
+		},
 	},
 	{name: "freeze", lasts: 5 * time.Second, do: func(j *soakJob, p planned) error {
 		c, err := j.container(p.rank)
