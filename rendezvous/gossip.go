@@ -215,13 +215,14 @@ func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// rest waits for d, and on until this process no longer waits for processors, in all for d and most() at the most. It
+// rest waits for d, and on until this process no longer waits for processors, at the most for d and a quarter of
+// Config.Timeout (30 s without one): a thousand ranks that share two processors need 30 s for their starts alone. It
 // returns false if ctx or over ended first.
 func (p *pace) rest(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
 	if !sleep(ctx, over, d) {
 		return false
 	}
-	for left := p.most(); left > 0; {
+	for left := cmp.Or(p.limit/4, longestExtra); left > 0; {
 		extra := min(p.extra(lateFactor), left)
 		if extra == 0 {
 			return true

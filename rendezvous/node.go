@@ -406,8 +406,9 @@ func (n *Node) SetLaunch(launcher string) {
 	})
 }
 
-// Rest waits for d, and then, for 30 s or a quarter of Config.Timeout at most, until this process gets a processor when
-// it wants one (Config.Delay): all ranks may share the processors and begin at once. false = ctx ended first.
+// Rest waits for d, and then, for a quarter of Config.Timeout at most (30 s without one), until this process gets a
+// processor when it wants one (Config.Delay): all ranks may share the processors and begin at once. false = ctx ended
+// first.
 func (n *Node) Rest(ctx context.Context, d time.Duration) bool { return n.pace.rest(ctx, nil, d) }
 
 // RestInGather is Rest, and also returns false as soon as Gather has a result.

@@ -198,8 +198,10 @@ func (a answers) keepStatusFile(ctx context.Context) {
 	_, err = a.c.node().Wait(soon)
 	cancel()
 	if err != nil {
-		a.c.agreed().writeSSHFiles()
 		write()
+		if a.c.node().Rest(ctx, 0) { // each rank derives the keys of all
+			a.c.agreed().writeSSHFiles()
+		}
 		_, _ = a.c.node().Wait(ctx) // the outcome is in status.json
 	}
 	write()

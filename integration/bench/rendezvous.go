@@ -110,7 +110,7 @@ func (c *cluster) open(ctx context.Context, binary string, hosts int) (err error
 	if c.binary, err = filepath.Abs(binary); err != nil {
 		return err
 	}
-	if c.lab, err = lab.New(lab.Config{}); err != nil {
+	if c.lab, err = lab.New(lab.Config{FixedNeighbours: true}); err != nil {
 		return err
 	}
 	for i := range hosts {

@@ -39,11 +39,16 @@ type Config struct {
 	// OnLine, if set, is called for each line that a container writes, one call at a time, in the order of arrival. It
 	// must not block for long.
 	OnLine func(Line)
+	// FixedNeighbours gives the switch and the machines each other's hardware addresses, so that they fill no place of
+	// the kernel's neighbour table. Labs of more than 500 machines need it. A machine that is cut off is then never
+	// reported as unreachable.
+	FixedNeighbours bool
 }
 
 // Lab is a switch with machines on it, and a name server. Its methods may be called from several goroutines.
 type Lab struct {
-	onLine func(Line)
+	onLine          func(Line)
+	fixedNeighbours bool
 
 	calls    chan call // to thread
 	quit     chan struct{}
@@ -63,12 +68,18 @@ type Lab struct {
 // The switch has the first address of the subnet; it is the name server, and the machines' gateway to each other. The
 // machines follow from .0.10 on. The switch forwards packets, not frames, because 32 machines that know each other's
 // hardware addresses would fill the kernel's neighbour table: all namespaces share its 1,024 entries (arp(7),
-// gc_thresh3).
+// gc_thresh3), of which the switch and each machine use one for each other.
 var (
 	subnet       = netip.MustParsePrefix("10.77.0.0/16")
 	switchAddr   = netip.MustParseAddr("10.77.0.1")
 	firstMachine = netip.MustParseAddr("10.77.0.10")
 )
+
+// hardware returns the hardware address of the interface with an address of the subnet.
+func hardware(addr netip.Addr) string {
+	a := addr.As4()
+	return fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3])
+}
 
 // New creates an empty lab. It needs iproute2's `ip` and root, which Main gets from a user namespace if it can. Missing
 // lists what people have to install.
@@ -78,7 +89,10 @@ func New(cfg Config) (*Lab, error) {
 		return nil, fmt.Errorf("lab: opening the network namespace: %w", err)
 	}
 	l := &Lab{
-		onLine:  cfg.OnLine,
+		onLine: cfg.OnLine,
+
+		fixedNeighbours: cfg.FixedNeighbours,
+
 		calls:   make(chan call),
 		quit:    make(chan struct{}),
 		stopped: make(chan struct{}),
@@ -99,7 +113,7 @@ func (l *Lab) makeSwitch() (err error) {
 	}
 	return l.in(l.switched, func() error {
 		err := ip("link set lo up",
-			"link add br0 address 02:00:00:00:00:01 type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
+			fmt.Sprintf("link add br0 address %s type bridge forward_delay 0 stp_state 0 mcast_snooping 0", hardware(switchAddr)),
 			fmt.Sprintf("addr add %s/%d dev br0", switchAddr, subnet.Bits()),
 			"link set br0 up")
 		if err != nil {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -40,8 +41,8 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 	}
 	err = l.in(m.network, func() error {
 		return ip("link set lo up",
-			fmt.Sprintf("link add eth0 index %d type veth peer name %s netns /proc/%d/fd/%d", ethIndex, m.port,
-				os.Getpid(), l.switched.Fd()),
+			fmt.Sprintf("link add eth0 index %d address %s type veth peer name %s netns /proc/%d/fd/%d", ethIndex,
+				hardware(m.Addr), m.port, os.Getpid(), l.switched.Fd()),
 			fmt.Sprintf("addr add %s/32 dev eth0", m.Addr),
 			"link set eth0 up",
 			fmt.Sprintf("route add %s dev eth0", switchAddr),
@@ -49,6 +50,15 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 	})
 	if err == nil {
 		err = l.in(l.switched, func() error { return ip(fmt.Sprintf("link set %s master br0 up", m.port)) })
+	}
+	if err == nil && l.fixedNeighbours {
+		err = errors.Join(
+			l.in(m.network, func() error {
+				return ip(fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", switchAddr, hardware(switchAddr)))
+			}),
+			l.in(l.switched, func() error {
+				return ip(fmt.Sprintf("neigh add %s lladdr %s dev br0 nud permanent", m.Addr, hardware(m.Addr)))
+			}))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab: connecting machine %q: %w", name, err)
