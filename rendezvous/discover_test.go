@@ -460,7 +460,9 @@ func TestPace(t *testing.T) {
 		}
 		p.delay, p.limit = func() time.Duration { delay += time.Second; return delay }, 0
 		require.Equal(t, time.Second+longestExtra, rested())
-		p.delay = nil
+		p.limit = 10 * time.Minute
+		require.Equal(t, time.Second+p.limit/4, rested(), "a thousand starts last longer than longestExtra")
+		p.delay, p.limit = nil, 0
 		require.Equal(t, time.Second, took())
 		require.Equal(t, time.Second, rested())
 

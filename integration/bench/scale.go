@@ -311,7 +311,7 @@ func scaleReport(scales []scale, rounds int) report {
 		plot:  "Time to the launch by the number of containers",
 		intro: []string{
 			fmt.Sprintf("Jobs in namespaces of one machine with %d CPUs, Linux %s, %s. All containers share its CPUs, "+
-				"which stands in for a slow cluster. The command is a stand-in for mpirun. %d rounds. "+nineOfTen,
+				"which stands in for a slow cluster. The command is a stand-in for mpirun. Rounds: %d. "+nineOfTen,
 				runtime.NumCPU(), release(), runtime.Version(), rounds),
 			"First all containers execute paiinit at the same moment; the launch is when rank 0 executes its " +
 				"command. The end is from SIGTERM to rank 0 until the last container has ended.",

@@ -113,7 +113,8 @@ func (l *Lab) makeSwitch() (err error) {
 	}
 	return l.in(l.switched, func() error {
 		err := ip("link set lo up",
-			fmt.Sprintf("link add br0 address %s type bridge forward_delay 0 stp_state 0 mcast_snooping 0", hardware(switchAddr)),
+			fmt.Sprintf("link add br0 address %s type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
+				hardware(switchAddr)),
 			fmt.Sprintf("addr add %s/%d dev br0", switchAddr, subnet.Bits()),
 			"link set br0 up")
 		if err != nil {

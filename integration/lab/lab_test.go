@@ -44,6 +44,11 @@ const shPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()
+	return configuredLab(t, lab.Config{})
+}
+
+func configuredLab(t *testing.T, cfg lab.Config) *lab.Lab {
+	t.Helper()
 	if missing := lab.Missing(); len(missing) > 0 {
 		why := strings.Join(missing, "; ")
 		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
@@ -51,7 +56,8 @@ func newLab(t *testing.T) *lab.Lab {
 		}
 		t.Skip(why)
 	}
-	l, err := lab.New(lab.Config{OnLine: func(l lab.Line) { t.Logf("%s: %s", l.Container, l.Text) }})
+	cfg.OnLine = func(l lab.Line) { t.Logf("%s: %s", l.Container, l.Text) }
+	l, err := lab.New(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
@@ -428,6 +434,22 @@ func TestCutOff(t *testing.T) {
 	refused := start(t, beta, helper(t, "ping", alpha.Addr.String()+":7001", "1", "1"))
 	require.Equal(t, 1, wait(t, refused))
 	require.Contains(t, refused.Output(), "connection refused")
+}
+
+// The kernel counts no permanent entry against the size of its neighbour table.
+func TestFixedNeighbours(t *testing.T) {
+	l := configuredLab(t, lab.Config{FixedNeighbours: true})
+	alpha, beta := newMachine(t, l, "alpha"), newMachine(t, l, "beta")
+	waitLine(t, start(t, alpha, helper(t, "echo", "7000")), "listening")
+	client := start(t, beta, sh("cat /proc/net/arp; sleep 1000"))
+	waitLine(t, client, "10.77.0.1 ")
+	require.Zero(t, wait(t, start(t, beta, helper(t, "ping", alpha.Addr.String()+":7000", "1", "1"))))
+	out, err := client.Exec(t.Context(), "cat", "/proc/net/arp")
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Len(t, lines, 2, "a header and the switch")
+	const completePermanent = "0x6" // ATF_COM and ATF_PERM of arp(7)
+	require.Equal(t, []string{"10.77.0.1", "0x1", completePermanent}, strings.Fields(lines[1])[:3])
 }
 
 func TestSlow(t *testing.T) {

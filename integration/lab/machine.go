@@ -52,13 +52,11 @@ func (l *Lab) Machine(name string) (*Machine, error) {
 		err = l.in(l.switched, func() error { return ip(fmt.Sprintf("link set %s master br0 up", m.port)) })
 	}
 	if err == nil && l.fixedNeighbours {
+		const known = "neigh add %s lladdr %s dev %s nud permanent"
+		toSwitch := fmt.Sprintf(known, switchAddr, hardware(switchAddr), "eth0")
+		back := fmt.Sprintf(known, m.Addr, hardware(m.Addr), "br0")
 		err = errors.Join(
-			l.in(m.network, func() error {
-				return ip(fmt.Sprintf("neigh add %s lladdr %s dev eth0 nud permanent", switchAddr, hardware(switchAddr)))
-			}),
-			l.in(l.switched, func() error {
-				return ip(fmt.Sprintf("neigh add %s lladdr %s dev br0 nud permanent", m.Addr, hardware(m.Addr)))
-			}))
+			l.in(m.network, func() error { return ip(toSwitch) }), l.in(l.switched, func() error { return ip(back) }))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lab: connecting machine %q: %w", name, err)
