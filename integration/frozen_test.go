@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 // TestFrozenRank: a rank whose processes are all stopped, as by docker pause, does not delay the end of the other
@@ -65,6 +67,36 @@ func TestThawedRank(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestThawedLauncher: a freeze while mpirun starts its daemons does not end it. Open MPI 4's, stopped and continued
+// there, ends with 0 and has run nothing.
+func TestThawedLauncher(t *testing.T) {
+	hosts := peersHosts(t, newLab(t), 3)
+	if err := lab.Cgroups(); err != nil {
+		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1")
+	}
+	open := gate(t, hosts)
+	daemon := filepath.Join(hosts[0].binds["/run/gate"], "daemon")
+	script := "#!/bin/sh\necho daemon waits >&2; " + awaitGate + "; exec orted \"$@\"\n"
+	require.NoError(t, os.WriteFile(daemon, []byte(script), 0o755)) //nolint:gosec // a program
+	containers := startAll(t, hosts, "mpirun", "--mca", "orte_launch_agent", "/run/gate/daemon", "-npernode", "1",
+		"echo", "has run")
+	c := containers[0]
+	waitLine(t, c, "daemon waits")
+	require.NoError(t, c.Freeze())
+	time.Sleep(5 * time.Second) // a freeze
+	require.NoError(t, c.Thaw())
+	waitLine(t, c, `msg="the command goes on after a freeze"`)
+	open()
+	require.Equal(t, same(3, 0), statuses(t, containers))
+	require.Equal(t, strings.Repeat("has run\n", 3), stdout(c))
 }
 
 // TestThawedRankOfAnEarlierGeneration: a machine is frozen for so long that the job goes on elsewhere. When it thaws,

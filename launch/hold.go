@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // Held are the processes of the job that Hold has stopped.
@@ -21,8 +23,9 @@ const (
 
 // Hold sends SIGSTOP to the processes that Clear would end, until ctx ends. It looks for them repeatedly, because a
 // process may start others before it stops, and because the end of a freeze may continue processes one by one. Hold
-// does not touch processes that are stopped already. The caller then continues the processes with Release, or ends them
-// with Clear. After an error the processes that Hold has found so far are stopped.
+// does not touch processes that are stopped already, nor those that catch SIGCONT: Open MPI's mpirun forwards it, and
+// if it still starts its daemons, it ends with 0 and has run nothing (4.1.4). The caller then continues the processes
+// with Release, or ends them with Clear. After an error the processes that Hold has found so far are stopped.
 func Hold(ctx context.Context, c Clearing) (*Held, error) {
 	h := &Held{c: newClear(c), stopped: make(map[identity]bool)}
 	for pause := shortestHold; ; pause = min(2*pause, longestHold) {
@@ -48,7 +51,7 @@ func (h *Held) stop() (more bool, err error) {
 		return false, err
 	}
 	for _, p := range found.job {
-		if p.State == 'T' || p.State == 't' {
+		if p.State == 'T' || p.State == 't' || proc.Catches(h.c.fsys, p.PID, unix.SIGCONT) {
 			continue
 		}
 		id := identityOf(p)

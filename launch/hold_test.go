@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -66,5 +67,46 @@ func TestHold(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, still, "it was stopped before")
+	clearAll(t, 0)
+}
+
+// TestHoldSparesHandlers: what catches SIGCONT is neither stopped nor gets it, but the processes that it starts are
+// stopped.
+func TestHoldSparesHandlers(t *testing.T) {
+	if !insidePlaces(t, rootPlace, subreaperPlace) {
+		return
+	}
+	handler := startJob(t, 1, script("trap 'exit 9' CONT; up; sleep 1000 & wait; exit 3"))
+	plain := startJob(t, 1, script("up; exec sleep 1000"))
+	ctx, cancel := context.WithCancel(t.Context())
+	held := make(chan *Held, 1)
+	go func() {
+		h, err := Hold(ctx, Clearing{First: os.Getppid()})
+		if err != nil {
+			t.Error(err)
+		}
+		held <- h
+	}()
+	isStopped := func(p proc.Process) bool { return p.State == 'T' }
+	awaitState(t, plain.Process.Pid, isStopped)
+	fsys, child := os.DirFS("/proc"), 0
+	require.Eventually(t, func() bool {
+		for _, pid := range proc.ReadAll(fsys, os.Getpid()).Below(handler.Process.Pid) {
+			if p, err := proc.Read(fsys, pid); err == nil && p.Name == "sleep" && isStopped(p) {
+				child = pid
+			}
+		}
+		return child != 0
+	}, long, time.Millisecond)
+	p, err := proc.Read(fsys, handler.Process.Pid)
+	require.NoError(t, err)
+	require.False(t, isStopped(p))
+	cancel()
+	(<-held).Release()
+	awaitState(t, plain.Process.Pid, func(p proc.Process) bool { return !isStopped(p) })
+	require.NoError(t, unix.Kill(child, unix.SIGKILL))
+	var exit *exec.ExitError
+	require.ErrorAs(t, handler.Wait(), &exit)
+	require.Equal(t, 3, exit.ExitCode(), "it has got no SIGCONT")
 	clearAll(t, 0)
 }

@@ -245,6 +245,27 @@ func Environ(proc fs.FS, pid int) []string {
 	return readWords(proc, pid, "environ")
 }
 
+// Catches reports whether a process has a handler for a signal (SigCgt in /proc/PID/status, proc_pid_status(5)).
+func Catches(proc fs.FS, pid int, signal syscall.Signal) bool {
+	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/status")
+	if err != nil {
+		return false
+	}
+	const field = "SigCgt:\t"
+	for len(b) > 0 {
+		end := slices.Index(b, '\n')
+		if end < 0 {
+			end = len(b) - 1
+		}
+		if line := string(b[:end]); len(line) > len(field) && line[:len(field)] == field {
+			mask, err := strconv.ParseUint(line[len(field):], 16, 64)
+			return err == nil && signal > 0 && mask>>(signal-1)&1 == 1
+		}
+		b = b[end+1:]
+	}
+	return false
+}
+
 // readWords reads a file in which a NUL ends each word.
 func readWords(proc fs.FS, pid int, file string) (words []string) {
 	b, err := fs.ReadFile(proc, strconv.Itoa(pid)+"/"+file)

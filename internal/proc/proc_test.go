@@ -124,6 +124,22 @@ func (f tree) add(pid, parent int, name string) {
 	f.MapFS[dir+"/environ"] = &fstest.MapFile{Data: []byte("A=1\x00\x00B=x y\x00")}
 }
 
+func TestCatches(t *testing.T) {
+	f := fstest.MapFS{
+		"1/status": {Data: []byte(
+			"Name:\tx\\nSigCgt:\t0\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000167cb7ef3\nCapInh:\t0\n")},
+		"2/status": {Data: []byte("Name:\tx\nSigIgn:\tffffffffffffffff\nSigCgt:\t0000000000006206")}, // cut
+		"3/status": {Data: []byte("Name:\tx\nSigCgt:\t\n")},
+		"4/status": {Data: []byte("SigCgt:\tffffffffffffffffff\n")},
+	}
+	require.True(t, proc.Catches(f, 1, syscall.SIGCONT))
+	require.False(t, proc.Catches(f, 1, syscall.SIGQUIT))
+	for pid := 2; pid <= 5; pid++ {
+		require.False(t, proc.Catches(f, pid, syscall.SIGCONT), pid)
+	}
+	require.False(t, proc.Catches(f, 1, 0))
+}
+
 func TestTable(t *testing.T) {
 	f := newTree(7)
 	f.add(1, 0, "paiinit")
