@@ -99,12 +99,17 @@ var missing = sync.OnceValue(func() []string {
 func requireLab(t *testing.T) {
 	t.Helper()
 	if missing := missing(); len(missing) > 0 {
-		why := strings.Join(missing, "; ")
-		if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
-			t.Fatal(why)
-		}
-		t.Skip(why)
+		skip(t, strings.Join(missing, "; "))
 	}
+}
+
+// skip skips the test because something is missing, or fails it if PAIINIT_TEST_REQUIRE is set.
+func skip(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv("PAIINIT_TEST_REQUIRE") != "" {
+		t.Fatal(why)
+	}
+	t.Skip(why)
 }
 
 // newLab creates an empty lab, and logs the output of its containers if the test fails.

@@ -89,10 +89,7 @@ func New(cfg Config) (*Lab, error) {
 		return nil, fmt.Errorf("lab: opening the network namespace: %w", err)
 	}
 	l := &Lab{
-		onLine: cfg.OnLine,
-
-		fixedNeighbours: cfg.FixedNeighbours,
-
+		onLine: cfg.OnLine, fixedNeighbours: cfg.FixedNeighbours,
 		calls:   make(chan call),
 		quit:    make(chan struct{}),
 		stopped: make(chan struct{}),

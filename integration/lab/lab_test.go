@@ -436,15 +436,18 @@ func TestCutOff(t *testing.T) {
 	require.Contains(t, refused.Output(), "connection refused")
 }
 
-// The kernel counts no permanent entry against the size of its neighbour table.
+// The switch and the machines never ask for each other's hardware addresses: the kernel counts no permanent entry
+// against the size of its neighbour table.
 func TestFixedNeighbours(t *testing.T) {
 	l := configuredLab(t, lab.Config{FixedNeighbours: true})
 	alpha, beta := newMachine(t, l, "alpha"), newMachine(t, l, "beta")
-	waitLine(t, start(t, alpha, helper(t, "echo", "7000")), "listening")
-	client := start(t, beta, sh("cat /proc/net/arp; sleep 1000"))
-	waitLine(t, client, "10.77.0.1 ")
+	deaf := start(t, alpha, sh("echo 8 >/proc/sys/net/ipv4/conf/eth0/arp_ignore && echo deaf; sleep 1000"))
+	waitLine(t, deaf, "deaf") // to the switch's questions
+	server := helper(t, "echo", "7000")
+	server.Name = "server"
+	waitLine(t, start(t, alpha, server), "listening")
 	require.Zero(t, wait(t, start(t, beta, helper(t, "ping", alpha.Addr.String()+":7000", "1", "1"))))
-	out, err := client.Exec(t.Context(), "cat", "/proc/net/arp")
+	out, err := deaf.Exec(t.Context(), "cat", "/proc/net/arp")
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	require.Len(t, lines, 2, "a header and the switch")
