@@ -23,6 +23,7 @@ type Gathering struct {
 type Runtime struct {
 	mu             sync.Mutex
 	launches       int // the usual settings are known from the first one on
+	restored       int // the last launch whose settings are gone
 	percent, procs int
 	limit          int64
 }
@@ -52,11 +53,20 @@ func (r *Runtime) Start(ctx context.Context, serve *sync.WaitGroup, g Gathering)
 			select {
 			case <-ctx.Done():
 			case <-g.Devices:
-				runtime.GOMAXPROCS(1)
+				r.useOneProcessor(launch)
 			}
 		})
 	}
 	return func() { time.AfterFunc(g.Launch, func() { r.restore(launch) }) }
+}
+
+// useOneProcessor has no effect after the launch: a search for devices may last longer.
+func (r *Runtime) useOneProcessor(launch int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.restored < launch {
+		runtime.GOMAXPROCS(1)
+	}
 }
 
 // restore restores the usual settings, unless another launch has begun since.
@@ -66,6 +76,7 @@ func (r *Runtime) restore(launch int) {
 	if r.launches != launch {
 		return
 	}
+	r.restored = launch
 	debug.SetGCPercent(r.percent)
 	debug.SetMemoryLimit(r.limit)
 	runtime.GOMAXPROCS(r.procs)

@@ -47,6 +47,22 @@ func TestStart(t *testing.T) {
 	debug.SetMemoryLimit(limit)
 }
 
+// TestSlowDevices: a search for devices that ends after the launch changes nothing more.
+func TestSlowDevices(t *testing.T) {
+	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
+	defer debug.SetGCPercent(percent)
+	most := runtime.GOMAXPROCS(2)
+	defer runtime.GOMAXPROCS(most)
+	devices := make(chan struct{})
+	var serve sync.WaitGroup
+	var r Runtime
+	r.Start(t.Context(), &serve, Gathering{Size: 64, Rank: 1, Devices: devices})()
+	require.Eventually(t, func() bool { return debug.SetMemoryLimit(-1) == limit }, time.Minute, time.Millisecond)
+	close(devices)
+	serve.Wait()
+	require.Equal(t, 2, runtime.GOMAXPROCS(0))
+}
+
 // TestStartAgain: a launch that begins before the settings were restored leaves the usual ones behind.
 func TestStartAgain(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(-1)
