@@ -74,6 +74,9 @@ func (c *coordinator) onEnded(t *target, m message) {
 	}
 	if c.n.phase != Running {
 		o := *m.Outcome
+		if c.letGo(t, t.link, o) {
+			return
+		}
 		o.Reason = fmt.Sprintf("%s: %s", c.nameOf(t), o.Reason)
 		c.n.setGathered(&EndedError{o})
 		return

@@ -225,10 +225,15 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 		if s.Signal > 0 {
 			status = 128 + s.Signal
 		}
-		c.n.setGathered(&EndedError{Outcome{Status: status, Reason: fmt.Sprintf("%s: %s", s.Name, s.Reason)}})
+		o := Outcome{Status: status, Reason: s.Reason, Stopped: s.Signal > 0}
+		if c.letGo(t, w, o) {
+			return
+		}
+		o.Reason = fmt.Sprintf("%s: %s", s.Name, s.Reason)
+		c.n.setGathered(&EndedError{o})
 	case ended:
 		if m.Record != nil {
-			c.n.onWithdrawal(w, m)
+			c.n.onWithdrawal(m)
 		} else {
 			c.onEnded(t, m)
 		}

@@ -198,23 +198,28 @@ func TestARankThatLeavesEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				one := w.start(w.config(1, 4))
+				config := func(i int) Config {
+					cfg := w.config(i, 4)
+					cfg.Rejoin = true // changes nothing before the first launch
+					return cfg
+				}
+				one := w.start(config(1))
 				w.set(addrOf(2), nil, syscall.ECONNREFUSED)
 				var two *Node
 				if !tt.late {
-					two = w.start(w.config(2, 4))
+					two = w.start(config(2))
 				}
 				time.Sleep(time.Second)
 				leaving, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				left := make(chan bool, 1)
 				go func() {
-					told := one.Withdraw(leaving, Outcome{Status: 143, Reason: "it was stopped"})
+					told, _ := one.Withdraw(leaving, Outcome{Status: 143, Reason: "it was stopped", Stopped: true})
 					left <- told
 				}()
 				if tt.late {
 					time.Sleep(2 * time.Second)
-					two = w.start(w.config(2, 4))
+					two = w.start(config(2))
 				}
 				nodes := []*Node{two}
 				if tt.stays {
@@ -225,9 +230,9 @@ func TestARankThatLeavesEarly(t *testing.T) {
 					w.set(addrOf(1), nil, syscall.ECONNREFUSED)
 				}
 				if tt.again {
-					one = w.start(w.config(1, 4))
+					one = w.start(config(1))
 				}
-				zero := w.start(w.config(0, 4))
+				zero := w.start(config(0))
 				nodes = append(nodes, zero)
 				if tt.stays || tt.again {
 					nodes = append(nodes, one)
@@ -235,7 +240,7 @@ func TestARankThatLeavesEarly(t *testing.T) {
 				begin := time.Now()
 				if tt.again { // the last rank comes when the withdrawal would have ended the job
 					time.Sleep(withdrawDelay + time.Second)
-					nodes = append(nodes, w.start(w.config(3, 4)))
+					nodes = append(nodes, w.start(config(3)))
 				}
 				_, err := zero.Gather(t.Context())
 				if tt.ends {

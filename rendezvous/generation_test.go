@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -349,6 +350,130 @@ func TestALeavingRankIsReplaced(t *testing.T) {
 				gatherSame(t, nodes)
 				require.Less(t, time.Since(begin), 2*time.Second)
 				require.Empty(t, nodes[0].Losses())
+				w.close(nodes...)
+			})
+		})
+	}
+}
+
+// TestAStartLeavesBetweenLaunches: the next start of a lost container gets a signal while the other ranks wait for it.
+// With SIGTERM it leaves alone, and the one after it takes part.
+func TestAStartLeavesBetweenLaunches(t *testing.T) {
+	for name, tt := range map[string]struct {
+		blocked []int // whose addresses cannot be reached, 9 is the start that leaves
+		asks    bool  // it asks rank 0 to end the job, before it knows the generation
+		signal  int
+	}{
+		"rank 0 knows it":                 {signal: 15},
+		"it has asked rank 0":             {signal: 15, asks: true},
+		"rank 0 does not reach it":        {signal: 15, blocked: []int{9}},
+		"only another rank is reached":    {signal: 15, blocked: []int{9, 0}},
+		"another signal ends the job":     {signal: 2},
+		"so does one that rank 0 is told": {signal: 2, asks: true},
+		"or that another rank is told":    {signal: 2, blocked: []int{9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				nodes := make([]*Node, 4)
+				config := func(i int) Config {
+					cfg := w.config(i, len(nodes))
+					cfg.Rejoin, cfg.Timeout, cfg.Text = true, time.Hour, []byte("restarts")
+					return cfg
+				}
+				for i := range nodes {
+					nodes[i] = w.start(config(i))
+				}
+				gatherSame(t, nodes)
+				w.crash(nodes[1], nil)
+				w.crash(nodes[3], nil) // it comes back last, so that the launch waits
+				<-nodes[0].Losses()
+				<-nodes[0].Losses()
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					following, _, err := w.obey(nodes[2], 0)
+					assert.NoError(t, err)
+					nodes[2] = following
+				})
+				_, err := nodes[0].Clear(t.Context(), nil)
+				require.NoError(t, err)
+				nodes[0].Next()
+				nodes[0] = w.follow(nodes[0])
+				wg.Wait()
+
+				cfg := config(1)
+				cfg.Self.Addr = addrOf(9)
+				leaver, err := Start(cfg)
+				require.NoError(t, err)
+				w.set(addrOf(9), leaver, nil)
+				for _, i := range tt.blocked {
+					w.set(addrOf(i), map[int]*Node{0: nodes[0], 9: leaver}[i], syscall.EHOSTUNREACH)
+				}
+				var results []chan gathered
+				gather := func(n *Node) {
+					out := make(chan gathered, 1)
+					results = append(results, out)
+					wg.Go(func() {
+						r, err := n.Gather(t.Context())
+						out <- gathered{r, err}
+						if ended, ok := errors.AsType[*EndedError](err); ok {
+							assert.NoError(t, n.Finish(t.Context(), ended.Outcome, 0))
+						}
+					})
+				}
+				gather(nodes[0])
+				gather(nodes[2])
+				if tt.blocked == nil {
+					require.Eventually(t, func() bool { return leaver.Generation() == 2 }, time.Minute, time.Millisecond)
+				}
+				stopped := Outcome{Status: 128 + tt.signal, Reason: "stopped", Stopped: true}
+				begin := time.Now()
+				switch {
+				case tt.asks:
+					require.True(t, leaver.RequestStop(tt.signal, "stopped"))
+					_, err = leaver.Gather(t.Context())
+					var ended *EndedError
+					require.ErrorAs(t, err, &ended)
+					if tt.signal != 15 {
+						stopped.Reason = "worker-1: stopped"
+					}
+					require.Equal(t, stopped, ended.Outcome)
+				default:
+					leaving, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					told, alone := leaver.Withdraw(leaving, stopped)
+					cancel()
+					require.Equal(t, tt.signal == 15, alone)
+					require.True(t, told)
+				}
+				if tt.signal == 15 {
+					require.Less(t, time.Since(begin), time.Second)
+				}
+				if tt.signal == 15 && tt.blocked == nil {
+					synctest.Wait()
+					require.Equal(t, Absent, nodes[0].View().Ranks[1].Standing)
+				}
+				w.crash(leaver, nil)
+				if tt.signal != 15 {
+					var ended *EndedError
+					require.ErrorAs(t, (<-results[0]).err, &ended)
+					require.Equal(t, "worker-1: stopped", ended.Outcome.Reason)
+					wg.Wait()
+					w.close(nodes[0], nodes[2])
+					return
+				}
+				time.Sleep(10 * time.Second) // longer than withdrawDelay
+				for _, i := range tt.blocked {
+					w.set(addrOf(i), map[int]*Node{0: nodes[0]}[i], nil)
+				}
+				for _, i := range []int{1, 3} {
+					nodes[i] = w.start(config(i))
+					gather(nodes[i])
+				}
+				for _, out := range results {
+					g := <-out
+					require.NoError(t, g.err)
+					require.Equal(t, nodes[1].self.Nonce, g.roster.Members[1].Nonce)
+				}
 				w.close(nodes...)
 			})
 		})

@@ -836,7 +836,7 @@ func (s *sim) inflict(f fault) {
 		switch {
 		case c == nil:
 		case f.generation == 0:
-			s.nodeOf(c).RequestStop(15, "stopped")
+			s.nodeOf(c).RequestStop(2, "stopped")
 		default:
 			s.stop(c)
 		}

@@ -322,11 +322,11 @@ func (s *sim) gather(ctx context.Context, c *simInst) (*simAct, *Outcome) {
 		r, err = n.Gather(gathering)
 	}
 	if err != nil && isClosed(c.stop) {
-		stopped := Outcome{Status: 143, Reason: "stopped"}
+		stopped := Outcome{Status: 130, Reason: "stopped"}
 		leaving, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		s.net.meet("a stopped rank withdraws from the next generation")
-		n.Withdraw(leaving, stopped)
+		_, _ = n.Withdraw(leaving, stopped)
 		_ = n.Finish(ctx, stopped, 5*time.Second)
 		return nil, &stopped
 	}
@@ -385,8 +385,8 @@ func (s *sim) gather(ctx context.Context, c *simInst) (*simAct, *Outcome) {
 
 var errStopped = errors.New("stopped")
 
-// stop ends the job as a signal to a container does. If rank 0 cannot be told, the container tells it before the next
-// launch.
+// stop ends the job as SIGINT in a container does: with SIGTERM only the container might leave. If rank 0 cannot be told,
+// the container tells it before the next launch.
 func (s *sim) stop(c *simInst) {
 	s.mu.Lock()
 	n, zero := c.node, c.rank == 0 && s.who != elected
@@ -397,7 +397,7 @@ func (s *sim) stop(c *simInst) {
 	if zero {
 		s.net.meet("fault: stop of rank 0")
 	}
-	if told := n.RequestStop(15, "stopped"); !told {
+	if told := n.RequestStop(2, "stopped"); !told {
 		s.cancel(c)
 	}
 }
@@ -560,7 +560,7 @@ func (s *sim) watch(ctx context.Context, c *simInst, n *Node, d time.Duration, l
 	case st := <-n.Stops():
 		return &Outcome{Status: 128 + st.Signal, Reason: st.Reason}, false
 	case <-c.stop:
-		return &Outcome{Status: 143, Reason: "stopped"}, false
+		return &Outcome{Status: 130, Reason: "stopped"}, false
 	case <-ctx.Done():
 		return &Outcome{Status: s.status}, false
 	}

@@ -61,7 +61,7 @@ func (n *Node) onMessage(w *wire, m message, remote net.Addr) {
 	case fetch:
 		n.up.onFetch(w, m)
 	case ended: // a rank leaves
-		n.onWithdrawal(w, m)
+		n.answerWithdrawal(w, m)
 	case ping:
 		w.send(message{Type: pong})
 	case pong:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -18,6 +19,9 @@ import (
 //	                                                                       registers within 2 s
 //
 // The message is about one start of a container: a later start has another nonce, which makes it void.
+//
+// In a later generation, a container that gets SIGTERM leaves alone, and the other ranks wait for its next start. One that
+// does not know yet that it is in a later generation sends ended as above, and gets done with its own outcome.
 
 // withdrawFan is how many other ranks a leaving rank tells.
 const withdrawFan = 8
@@ -26,8 +30,9 @@ const withdrawFan = 8
 const withdrawDelay = 2 * time.Second
 
 // Withdraw leaves the job before its launch. It stays until rank 0, which may not have come yet, has ended the job for
-// all ranks, or ctx ends. It reports false if rank 0 was not told.
-func (n *Node) Withdraw(ctx context.Context, o Outcome) bool {
+// all ranks, or ctx ends. It reports whether rank 0 was told; and, if the job only starts again and a SIGTERM ended this
+// container, that this container ends alone: the others wait for its next start.
+func (n *Node) Withdraw(ctx context.Context, o Outcome) (told, alone bool) {
 	var others []Peer
 	early := false
 	if !n.ask(func() {
@@ -48,10 +53,12 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) bool {
 			}
 		}
 	}) || !early {
-		return false
+		return false, false
 	}
 	telling, cancel := context.WithCancel(ctx)
 	said := message{Type: ended, Record: &n.self, Outcome: &o}
+	leaves := make(chan struct{})
+	var once sync.Once
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -60,9 +67,15 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) bool {
 			for b := (backoff{}); ; { // the other rank may be about to start
 				addrs, err := to.addrs(n)
 				for _, a := range addrs {
-					if _, err = n.exchange(telling, to.ID, a, said); err == nil {
-						return
+					var answer message
+					answer, err = n.exchange(telling, to.ID, a, said)
+					switch {
+					case err != nil:
+						continue
+					case answer.Type == done:
+						once.Do(func() { close(leaves) })
 					}
+					return
 				}
 				n.log.Debug("telling another rank that this one leaves", "peer", to.ID, "addrs", addrs, "err", err)
 				if !sleep(telling, nil, b.wait()) {
@@ -73,20 +86,40 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) bool {
 	}
 	select {
 	case <-n.finished:
-		return n.outcomeErr == nil
+		return n.outcomeErr == nil, n.outcomeErr == nil && n.outcome == o
+	case <-leaves:
+		return true, true
 	case <-ctx.Done():
 	case <-n.ctx.Done():
 	}
-	return false
+	return false, false
+}
+
+// leaves reports whether SIGTERM has ended the container, as a scheduler ends one that it replaces.
+func (o *Outcome) leaves() bool { return o.Stopped && o.Status == 128+int(syscall.SIGTERM) }
+
+// goesOnWithout reports whether only the container ends that leaves before a launch with this outcome. The job has been
+// launched before.
+func (n *Node) goesOnWithout(o *Outcome) bool {
+	return n.restarts() && (n.Generation() > 1 || n.phase == Running) && n.phase != Ended && o.leaves()
+}
+
+// answerWithdrawal answers a rank that leaves before the launch.
+func (n *Node) answerWithdrawal(w *wire, m message) {
+	if m.Outcome != nil && n.goesOnWithout(m.Outcome) {
+		w.send(message{Type: done, Last: true, Outcome: m.Outcome})
+		return
+	}
+	n.onWithdrawal(m)
+	w.send(message{Type: doneAck})
 }
 
 // onWithdrawal notes that a rank leaves before the launch: the rank itself says so, or another rank passes it on.
-func (n *Node) onWithdrawal(w *wire, m message) {
+func (n *Node) onWithdrawal(m message) {
 	r := m.Record
-	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == n.self.Nonce {
+	if r == nil || m.Outcome == nil || r.validate() != nil || r.Nonce == n.self.Nonce || n.goesOnWithout(m.Outcome) {
 		return
 	}
-	w.send(message{Type: doneAck})
 	h, ok := n.find.heard[r.ID]
 	if ok && h.Nonce != r.Nonce || n.phase != Gathering && n.phase != Prepared || n.isGathered() {
 		return
@@ -99,7 +132,7 @@ func (n *Node) onWithdrawal(w *wire, m message) {
 	o := *m.Outcome
 	o.Reason = fmt.Sprintf("%s: %s", r.display(), o.Reason)
 	n.after(n.cfg.scaled(withdrawDelay), func() {
-		if n.lead == nil || n.phase != Gathering && n.phase != Prepared {
+		if n.lead == nil || n.phase != Gathering && n.phase != Prepared || n.goesOnWithout(m.Outcome) {
 			return
 		}
 		if t := n.lead.targets[r.ID]; t != nil && t.rec != nil && t.rec.Nonce != r.Nonce {
@@ -107,4 +140,18 @@ func (n *Node) onWithdrawal(w *wire, m message) {
 		}
 		n.setGathered(&EndedError{o})
 	})
+}
+
+// letGo lets a rank that was stopped between two launches end alone, and waits for its next start. It reports false if
+// the job must end.
+func (c *coordinator) letGo(t *target, w *wire, o Outcome) bool {
+	if !c.n.goesOnWithout(&o) {
+		return false
+	}
+	c.n.log.Info("a rank leaves before the launch", "peer", c.nameOf(t), "reason", o.Reason)
+	w.send(message{Type: done, Last: true, Outcome: &o})
+	c.n.after(c.n.cfg.scaled(doneAckTimeout), w.abort) // it may be frozen
+	c.unregister(t, w, fmt.Errorf("its next start has not come: %s", o.Reason))
+	c.admit()
+	return true
 }

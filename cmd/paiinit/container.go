@@ -257,18 +257,25 @@ const notifyTimeout = 5 * time.Second
 func (c *container) giveUp(err error) (int, error) {
 	o := c.failure(err)
 	o.After = c.elapsed()
-	if stopped, ok := errors.AsType[*stoppedError](err); ok && c.mayLeave() && c.leaves(stopped) {
+	stopped, ok := errors.AsType[*stoppedError](err)
+	if ok && c.mayLeave() && c.leaves(stopped) {
 		return c.leave(stopped), nil
 	}
 	ctx, end := c.untilStopped(context.Background())
 	defer end()
-	if is[*stoppedError](err) {
+	if ok {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
-		c.node().Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
+		_, alone := c.node().Withdraw(leaving, o) // tells rank 0, or ranks that will tell it
 		cancel()
+		if alone { // the job runs in a later generation, which this container did not know
+			return c.leave(stopped), nil
+		}
 	}
 	if ended, ok := errors.AsType[*rendezvous.EndedError](err); ok {
 		o = ended.Outcome
+		if s := c.stopped.Load(); s != nil && o.Reason == s.Error() { // rank 0 ends only this container
+			return c.leave(s), nil
+		}
 	}
 	// Rank 0 waits for ranks that start now, which would otherwise look for a rank 0 that has ended. After --timeout it
 	// waits only for ranks with another secret or version, because these ranks exist.
