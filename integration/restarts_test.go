@@ -282,6 +282,37 @@ func TestLeavingContainer(t *testing.T) {
 	}
 }
 
+// TestLeavingStarts: SIGTERM ends the next starts of a lost container, each at another moment, while the ranks gather
+// again. Each leaves alone, and the last one takes part.
+func TestLeavingStarts(t *testing.T) {
+	hosts := everywhere(withInput(peersHosts(t, newLab(t), 3)))
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--restart-grace", "0s")
+	}
+	command := []string{"sh", "-c", `[ "$PAIINIT_GENERATION" = 2 ] && exit 0; echo up; exec sleep 1000`}
+	containers := startAll(t, hosts, command...)
+	for _, c := range containers {
+		waitLine(t, c, "up")
+	}
+	for _, c := range containers[1:] { // the ranks wait for rank 1 all the time
+		require.NoError(t, c.Signal(syscall.SIGKILL))
+	}
+	_ = statuses(t, containers[1:])
+	waitLine(t, containers[0], "restarting the job")
+	for i, after := range []time.Duration{20, 30, 45, 70, 100, 150, 300, 600, 1200} {
+		hosts[2].name = fmt.Sprint("leaves", i)
+		leaves := hosts[2].start(t, command...)
+		time.Sleep(after * time.Millisecond)
+		require.NoError(t, leaves.Signal(syscall.SIGTERM))
+		require.Equal(t, []int{143}, statuses(t, []*lab.Container{leaves}), "%d ms: %s", after, stderr(leaves))
+	}
+	for i := 1; i < 3; i++ {
+		hosts[i].name = fmt.Sprint("again", i)
+		containers[i] = hosts[i].start(t, command...)
+	}
+	require.Equal(t, same(3, 0), statuses(t, containers), stderr(containers[0]))
+}
+
 // TestStoppedJob: a scheduler that ends the whole job signals every container. Restarts do not keep it.
 func TestStoppedJob(t *testing.T) {
 	hosts := everywhere(peersHosts(t, newLab(t), 3))
