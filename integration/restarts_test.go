@@ -246,6 +246,10 @@ func TestLeavingContainer(t *testing.T) {
 			for i := range hosts {
 				hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--restart-grace", "1s")
 			}
+			state := t.TempDir()
+			require.NoError(t, os.Chmod(state, 0o700))
+			hosts[1].binds["/run/state"] = state
+			hosts[1].flags = append(hosts[1].flags, "--state-dir", "/run/state")
 			if name == "all" {
 				hosts = everywhere(hosts)
 			}
@@ -278,6 +282,10 @@ func TestLeavingContainer(t *testing.T) {
 			require.Equal(t, 3, strings.Count(out, "saved\n"), out)
 			require.Equal(t, 3, strings.Count(out, "generation=2 reason=lost status=143\n"), out)
 			require.Contains(t, stderr(containers[0]), "waiting=worker-2")
+			last, err := os.ReadFile(filepath.Join(state, "status.json"))
+			require.NoError(t, err)
+			require.Contains(t, string(last), `"phase": "ended"`)
+			require.Contains(t, string(last), `"generation": 2`)
 		})
 	}
 }

@@ -424,7 +424,8 @@ func TestAStartLeavesBetweenLaunches(t *testing.T) {
 				gather(nodes[0])
 				gather(nodes[2])
 				if tt.blocked == nil {
-					require.Eventually(t, func() bool { return leaver.Generation() == 2 }, time.Minute, time.Millisecond)
+					knows := func() bool { return leaver.Generation() == 2 }
+					require.Eventually(t, knows, time.Minute, time.Millisecond)
 				}
 				stopped := Outcome{Status: 128 + tt.signal, Reason: "stopped", Stopped: true}
 				begin := time.Now()

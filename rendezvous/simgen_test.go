@@ -385,8 +385,8 @@ func (s *sim) gather(ctx context.Context, c *simInst) (*simAct, *Outcome) {
 
 var errStopped = errors.New("stopped")
 
-// stop ends the job as SIGINT in a container does: with SIGTERM only the container might leave. If rank 0 cannot be told,
-// the container tells it before the next launch.
+// stop ends the job as SIGINT in a container does: with SIGTERM only the container might leave. If rank 0 cannot be
+// told, the container tells it before the next launch.
 func (s *sim) stop(c *simInst) {
 	s.mu.Lock()
 	n, zero := c.node, c.rank == 0 && s.who != elected

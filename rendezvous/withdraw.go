@@ -20,8 +20,8 @@ import (
 //
 // The message is about one start of a container: a later start has another nonce, which makes it void.
 //
-// In a later generation, a container that gets SIGTERM leaves alone, and the other ranks wait for its next start. One that
-// does not know yet that it is in a later generation sends ended as above, and gets done with its own outcome.
+// In a later generation, a container that gets SIGTERM leaves alone, and the other ranks wait for its next start. One
+// that does not know yet that it is in a later generation sends ended as above, and gets done with its own outcome.
 
 // withdrawFan is how many other ranks a leaving rank tells.
 const withdrawFan = 8
@@ -30,8 +30,8 @@ const withdrawFan = 8
 const withdrawDelay = 2 * time.Second
 
 // Withdraw leaves the job before its launch. It stays until rank 0, which may not have come yet, has ended the job for
-// all ranks, or ctx ends. It reports whether rank 0 was told; and, if the job only starts again and a SIGTERM ended this
-// container, that this container ends alone: the others wait for its next start.
+// all ranks, or ctx ends. It reports whether rank 0 was told; and whether this container, which SIGTERM has ended, leaves
+// alone, because the job has been launched before and waits for its next start.
 func (n *Node) Withdraw(ctx context.Context, o Outcome) (told, alone bool) {
 	var others []Peer
 	early := false

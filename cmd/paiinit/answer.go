@@ -171,38 +171,42 @@ func (c *container) mark(phase string) { c.timings.Store(phase, time.Since(c.beg
 // statusInterval is the time between two writes of status.json while ranks are missing.
 const statusInterval = 10 * time.Second
 
-// keepStatusFile writes status.json, which stays readable after exit. It writes the file shortly after the wait begins,
-// every statusInterval while ranks are missing, and less often where processors are short, after the launch, and at the
-// end.
+// keepStatusFile writes status.json, which stays readable after exit. In each generation it writes the file shortly
+// after the wait begins, every statusInterval while ranks are missing, and less often where processors are short, after
+// the launch, and at the end.
 func (a answers) keepStatusFile(ctx context.Context) {
-	write := func() {
-		var b bytes.Buffer
-		err := printJSON(&b, a.status(a.c.node().View()))
-		if err == nil {
-			err = a.c.state.WriteFile(statedir.StatusFile, b.Bytes())
+	for n := a.c.node(); n != nil; {
+		soon, cancel := context.WithTimeout(ctx, deferUntilLaunched)
+		_, err := n.Gather(soon)
+		cancel()
+		for errors.Is(err, context.DeadlineExceeded) {
+			a.writeStatusFile()
+			if !n.RestInGather(ctx, statusInterval) {
+				break
+			}
 		}
-		if err != nil {
-			a.c.log.Debug("status.json cannot be written", "err", err)
+		soon, cancel = context.WithTimeout(ctx, postLaunchDelay)
+		_, err = n.Wait(soon)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			a.writeStatusFile()
+			if n.Rest(ctx, 0) { // each rank derives the keys of all
+				a.c.agreed().writeSSHFiles()
+			}
+			_, err = n.Wait(ctx) // the outcome is in status.json
 		}
+		a.writeStatusFile()
+		n = a.c.nodeAfter(ctx, n, err)
 	}
-	soon, cancel := context.WithTimeout(ctx, deferUntilLaunched)
-	_, err := a.c.node().Gather(soon)
-	cancel()
-	for errors.Is(err, context.DeadlineExceeded) {
-		write()
-		if !a.c.node().RestInGather(ctx, statusInterval) {
-			break
-		}
+}
+
+func (a answers) writeStatusFile() {
+	var b bytes.Buffer
+	err := printJSON(&b, a.status(a.c.node().View()))
+	if err == nil {
+		err = a.c.state.WriteFile(statedir.StatusFile, b.Bytes())
 	}
-	soon, cancel = context.WithTimeout(ctx, postLaunchDelay)
-	_, err = a.c.node().Wait(soon)
-	cancel()
 	if err != nil {
-		write()
-		if a.c.node().Rest(ctx, 0) { // each rank derives the keys of all
-			a.c.agreed().writeSSHFiles()
-		}
-		_, _ = a.c.node().Wait(ctx) // the outcome is in status.json
+		a.c.log.Debug("status.json cannot be written", "err", err)
 	}
-	write()
 }

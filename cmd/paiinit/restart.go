@@ -437,14 +437,31 @@ func (o *opened) generation() int {
 func (o *opened) awaitEnd(ctx context.Context) (rendezvous.Outcome, error) {
 	for n := o.node(); ; {
 		outcome, err := n.Wait(ctx)
-		if !errors.Is(err, rendezvous.ErrNext) && !is[*rendezvous.LostError](err) {
+		next := o.nodeAfter(ctx, n, err)
+		switch {
+		case next != nil:
+			n = next
+		case continues(err):
+			return outcome, fmt.Errorf("waiting for the next generation: %w", cmp.Or(context.Cause(ctx), err))
+		default:
 			return outcome, err
 		}
-		n.Successor(ctx) // it may be over already
-		next := o.node()
-		if next == n {
-			return outcome, fmt.Errorf("waiting for the next generation: %w", cmp.Or(context.Cause(ctx), err))
-		}
-		n = next
 	}
+}
+
+// nodeAfter waits for the node of the next generation. err is with what a generation has ended; nil = it was the last.
+func (o *opened) nodeAfter(ctx context.Context, n *rendezvous.Node, err error) *rendezvous.Node {
+	if !continues(err) {
+		return nil
+	}
+	n.Successor(ctx) // it may be over already
+	if next := o.node(); next != n {
+		return next
+	}
+	return nil
+}
+
+// continues reports whether a job goes on, or may go on, after the end of a generation.
+func continues(err error) bool {
+	return errors.Is(err, rendezvous.ErrNext) || is[*rendezvous.LostError](err)
 }
