@@ -30,8 +30,8 @@ const withdrawFan = 8
 const withdrawDelay = 2 * time.Second
 
 // Withdraw leaves the job before its launch. It stays until rank 0, which may not have come yet, has ended the job for
-// all ranks, or ctx ends. It reports whether rank 0 was told; and whether this container, which SIGTERM has ended, leaves
-// alone, because the job has been launched before and waits for its next start.
+// all ranks, or ctx ends. It reports whether rank 0 was told, and whether this container, which SIGTERM has ended,
+// leaves alone, because the job has been launched before and waits for its next start.
 func (n *Node) Withdraw(ctx context.Context, o Outcome) (told, alone bool) {
 	var others []Peer
 	early := false
