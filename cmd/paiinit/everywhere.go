@@ -75,6 +75,7 @@ func (c *container) startTask(ctx context.Context, a *agreement) task {
 	}
 	cmd.Started = func() {
 		c.agent.Settle()
+		c.node().Launched()
 		c.node().CommandRuns()
 	}
 	if self.Rank == 0 && a.inOrder() {

@@ -278,9 +278,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		}
 		cfg.Text, cfg.Adopt = c.restarts.Tell(c.policy, c.restartGrace, c.rejoin), c.restarts.Adopt
 	}
-	if c.exec == execRank0 {
-		cfg.GoDelay = goDelay
-	}
+	cfg.GoDelay = goDelay
 	if c.first == 1 { // otherwise the container ran something else before
 		cfg.Started = c.begin
 	}
