@@ -95,7 +95,9 @@ const (
 	// A rank: its command has ended: Outcome, After, Clock, Stopped. Before the launch, the rank leaves: Outcome;
 	// Record = the leaving rank's, if another rank passes it on.
 	ended
-	done    // rank 0: the job has ended: Outcome; Last = no bye follows; Record = rank 0's in the answer to announce
+	// Rank 0: the job has ended: Outcome; Last = no bye follows; Record = rank 0's in the answer to announce. Any rank
+	// answers ended so, with the same Outcome, if the receiver leaves alone.
+	done
 	doneAck // a rank knows the end; or keeps the message of a rank that leaves
 
 	// Questions of a rank to rank 0, and barriers. The rank chooses Call, and the answer repeats it.
