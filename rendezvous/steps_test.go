@@ -1157,6 +1157,20 @@ func TestTwoThatClaimRankZero(t *testing.T) {
 			p.end(n, up)
 		})
 	})
+	t.Run("an announcement of a rank 0 that may be dead is not passed on", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			zero, other := p.record(0), p.record(0)
+			n := p.start(p.record(1), 3)
+			up := p.greet(n, &zero)
+			up.want(register)
+			late := p.call(n, &other)
+			late.w.send(message{Type: announce, Record: &other})
+			require.Equal(t, zero.Nonce, late.want(lead).Record.Nonce)
+			up.quiet(time.Minute)
+			p.end(n, up, late)
+		})
+	})
 	for name, tell := range map[string]func(p *play, zero *Node, other *Record, one *line){
 		"another rank passes it on": func(_ *play, _ *Node, other *Record, one *line) {
 			one.w.send(message{Type: announce, Record: other})

@@ -303,7 +303,8 @@ func (n *Node) announcement() message {
 }
 
 // onAnnounce handles an announcement: rank 0 dials its sender, any other rank passes it on and says where rank 0 is. w
-// is nil if another rank has passed it on.
+// is nil if another rank has passed it on. A rank that claims to be rank 0 may have died since it announced itself, so
+// it is passed on only when it has greeted and been asked (greeted).
 func (n *Node) onAnnounce(w *wire, m message) {
 	r := m.Record
 	if r == nil || r.validate() != nil {
@@ -314,7 +315,7 @@ func (n *Node) onAnnounce(w *wire, m message) {
 		reply = w.send
 	}
 	if n.lead == nil {
-		if w != nil && n.phase != Ended {
+		if w != nil && n.phase != Ended && r.Rank != 0 {
 			n.up.send(message{Type: announce, Record: r, Generation: m.Generation})
 		}
 		reply(message{Type: lead, Record: n.up.leader, Name: n.self.Nonce})
