@@ -152,7 +152,7 @@ func (c *call) descends(conn int) bool {
 	if own := syscall.Geteuid(); agent.Uid != 0 && int(agent.Uid) != own && own != 0 {
 		return false
 	}
-	return proc.Generations(os.DirFS("/proc"), c.parent, int(agent.Pid)) >= 0
+	return proc.Generations(proc.System{}, c.parent, int(agent.Pid)) >= 0
 }
 
 // wait ends the process with the exit status of the command. It returns, and sets answer, if the agent sent anything

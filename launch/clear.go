@@ -63,7 +63,7 @@ func Clear(ctx context.Context, c Clearing) (Cleared, error) {
 
 func newClear(c Clearing) *clearing {
 	return &clearing{
-		Clearing: c, self: os.Getpid(), fsys: os.DirFS("/proc"), timeout: clearTimeout,
+		Clearing: c, self: os.Getpid(), fsys: proc.System{}, timeout: clearTimeout,
 		open: unix.PidfdOpen, signal: unix.PidfdSendSignal, kill: unix.Kill,
 		targets: make(map[identity]*target), spared: make(map[identity]bool),
 	}

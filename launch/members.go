@@ -34,7 +34,7 @@ func ReadProcesses(first int) []Process {
 	if os.Getppid() != first {
 		first = self
 	}
-	all := processesBelow(os.DirFS("/proc"), self, first)
+	all := processesBelow(proc.System{}, self, first)
 	return slices.DeleteFunc(all, func(p Process) bool { return p.PID == self })
 }
 

@@ -207,12 +207,13 @@ func (v *Verdict) success() string {
 	return fmt.Sprintf("the commands of all ranks of %s ended with status 0", strings.Join(slices.Compact(roles), ", "))
 }
 
-// Unclear returns the ranks whose order of ending decides the outcome: the caller compares their clocks for Align.
+// Unclear returns the ranks whose order of ending decides the outcome: the caller compares their clocks for Align. A
+// command that was told to end is not among them: it still ran when it was told, and so ended after the order.
 func (v *Verdict) Unclear() (ranks []int) {
 	_, well := v.succeeded()
 	failed := false
 	for _, e := range v.ends {
-		bad := e.Outcome.Status != 0
+		bad := e.Outcome.Status != 0 && v.own(e)
 		if bad || well {
 			ranks = append(ranks, e.Rank)
 		}

@@ -319,6 +319,17 @@ func TestUnclearEnds(t *testing.T) {
 		stopped.stop = &Stop{}
 		require.Empty(t, stopped.Unclear())
 	}
+	begin := time.Now()
+	later := func(rank, status int) End {
+		return End{Rank: rank, Outcome: Outcome{Status: status}, At: begin.Add(time.Second), Stopped: true}
+	}
+	v = Verdict{Ranks: withServer()}
+	v.Ended(End{Rank: 2, Outcome: Outcome{Status: 137}, At: begin}, begin)
+	v.Ended(later(0, 143), begin)
+	v.Ended(later(1, 143), begin)
+	require.Empty(t, v.Unclear(), "they ended because they were told")
+	v.ends[1].Stopped = false
+	require.Equal(t, []int{2, 0}, v.Unclear())
 }
 
 // Only the first event that ends the job returns an order, and the verdict is about its consequences.

@@ -264,7 +264,7 @@ func (p *process) killAll() {
 		_ = syscall.Kill(-1, syscall.SIGKILL)
 		return
 	}
-	for _, pid := range proc.ReadAll(os.DirFS("/proc"), os.Getpid()).Below(os.Getpid()) {
+	for _, pid := range proc.ReadAll(proc.System{}, os.Getpid()).Below(os.Getpid()) {
 		// The number may belong to a new process only if another descendant reaped the old one and all other numbers
 		// were used meanwhile.
 		_ = syscall.Kill(pid, syscall.SIGKILL)

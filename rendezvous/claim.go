@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 )
 
 // Two containers may claim the same rank: a restarted one whose predecessor is not known to be dead, or one too many by
@@ -52,8 +53,7 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 		case !alive:
 			succeed()
 		default:
-			c.n.refused.warn(r.ID+" "+r.Addr.Addr().String(), "a second container claims a rank that is present",
-				"peer", r.display(), "addr", r.Addr, "first", first.Addr)
+			c.warnSecond(r, first.Addr)
 			t.mu.Lock()
 			t.announced = first.Addr
 			t.mu.Unlock()
@@ -69,6 +69,12 @@ func (c *coordinator) contest(t *target, first Record, r *Record, reply func(mes
 		a, err := c.n.exchangeWithin(lookTimeout, first.ID, first.Addr, message{Type: announce, Record: &c.n.self})
 		c.n.post(func() { decide(err == nil && a.Type == lead && a.Name == first.Nonce) })
 	})
+}
+
+// warnSecond logs that the container r is refused, because the one at first has its rank and answers.
+func (c *coordinator) warnSecond(r *Record, first netip.AddrPort) {
+	c.n.refused.warn(r.ID+" "+r.Addr.Addr().String(), "a second container claims a rank that is present",
+		"peer", r.display(), "addr", r.Addr, "first", first)
 }
 
 // noReply is the reply to a container that was announced by gossip or by another rank: there is no connection to it.
@@ -103,6 +109,11 @@ func (c *coordinator) rivals(r *Record) bool {
 }
 
 // onRival ends the job before its launch: one rank is missing and will not come, because its container claims rank 0.
+// In a later generation this container is rank 0, whatever the other one says, and the other one alone ends.
 func (c *coordinator) onRival(r *Record) {
+	if c.n.continues() {
+		c.warnSecond(r, c.n.self.Addr)
+		return
+	}
 	c.n.setGathered(&ConflictError{bothClaim(&c.n.self, r)})
 }

@@ -47,6 +47,7 @@ func (n *Node) Order(signal int, reason string) {
 		if n.lead == nil || n.phase != Running {
 			return
 		}
+		n.lead.tellGo() // a rank that was not told go would ignore the order, and run its command afterwards
 		order := message{Type: stop, Signal: signal, Reason: reason}
 		if n.order == nil {
 			n.order = &order

@@ -111,6 +111,7 @@ func (n *Node) becomeCoordinator() {
 		targets: make(map[string]*target), barriers: make(map[string]barrier), at: make(map[netip.AddrPort]string),
 	}
 	n.lead = lead
+	n.pace.lead()
 	if n.up.wire != nil {
 		n.up.wire.abort() // a coordinator that comes later in the order: it will follow this one
 		n.up.wire = nil
@@ -173,7 +174,7 @@ func (c *coordinator) onTarget(t *target, w *wire, m message) {
 			c.onOutrun(t, m.Reason)
 		case m.Record != nil && m.Record.Nonce == c.n.self.Nonce:
 			c.sameAs(t, c.n.self.Nonce) // a seed's address that is our own
-		case c.rivals(m.Record):
+		case c.rivals(m.Record) && !c.n.continues():
 			c.onRival(m.Record)
 		default:
 			c.unregister(t, w, errors.New(m.Reason))

@@ -424,11 +424,20 @@ func TestAnAcknowledgedAnnouncementIsLeftToRankZero(t *testing.T) {
 	})
 }
 
+// What a process has waited for a processor in the last generation does not delay the next one.
+func TestPaceOfALaterGeneration(t *testing.T) {
+	delay := time.Minute
+	p := pace{delay: func() time.Duration { return delay }}
+	require.Zero(t, p.extra(lateFactor))
+	delay += 100 * time.Millisecond
+	require.Equal(t, time.Second, p.extra(lateFactor))
+}
+
 // Work that is not urgent waits longer if the process has had to wait for a processor.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		delay := 300 * time.Millisecond
-		p := pace{delay: func() time.Duration { return delay }}
+		p := pace{delay: func() time.Duration { return delay }, known: true}
 		never := make(chan struct{})
 		took := func() time.Duration {
 			begin := time.Now()

@@ -50,6 +50,7 @@ type clearing struct {
 	clears chan []byte   // receives the text of the order, once
 	proven chan struct{} // on rank 0: closed when every rank has answered
 	by     map[string]Cleared
+	told   []*wire            // that next was sent over
 	after  chan struct{}      // closed when next is set
 	next   weak.Pointer[Node] // else whoever holds the node of the first generation would keep those of all
 }
@@ -127,10 +128,9 @@ func (n *Node) Cleared(ended int, took time.Duration) {
 	})
 }
 
-// Next tells every other rank, after Clear, that the next generation begins. It returns when that is sent, after a
-// second at the latest; a rank that did not get it learns it from the greeting of the next generation.
+// Next tells every other rank, after Clear, that the next generation begins. Close waits until that is sent, for a
+// second at the most; a rank that did not get it learns it from the greeting of the next generation.
 func (n *Node) Next() {
-	var links []*wire
 	n.ask(func() {
 		if n.lead == nil || !isClosed(n.clearing.proven) {
 			return
@@ -138,13 +138,19 @@ func (n *Node) Next() {
 		for _, t := range n.lead.targets {
 			if t.link != nil {
 				t.link.send(message{Type: next})
-				links = append(links, t.link)
+				n.clearing.told = append(n.clearing.told, t.link)
 			}
 		}
 		n.setFinished(Outcome{}, ErrNext)
 	})
+}
+
+// awaitNext waits until next is sent.
+func (n *Node) awaitNext() {
 	ctx, cancel := context.WithTimeout(n.ctx, time.Second)
 	defer cancel()
+	var links []*wire
+	n.ask(func() { links = n.clearing.told })
 	var wg sync.WaitGroup
 	for _, w := range links {
 		wg.Go(func() {
@@ -163,6 +169,10 @@ func (n *Node) Following() Config {
 	cfg.Generation = n.Generation() + 1
 	cfg.Peers, cfg.Seeds, cfg.AskAfter = nil, nil, 0
 	cfg.Fabric, cfg.Unfit = nil, nil
+	hosts := make(map[string]*Peer) // a name may resolve to another address by now
+	for i, p := range n.cfg.Peers {
+		hosts[p.ID] = &n.cfg.Peers[i]
+	}
 	n.ask(func() {
 		if cfg.NoteWait > 0 {
 			cfg.notes = maps.Clone(n.notes)
@@ -170,14 +180,15 @@ func (n *Node) Following() Config {
 		cfg.Self = n.current
 		for _, m := range n.roster.Members {
 			if m.Nonce == n.self.Nonce {
-				cfg.Self.Rank, cfg.Self.Addr = m.Rank, m.Addr
+				if cfg.Self.Rank = m.Rank; cfg.Self.Addr.Addr() != m.Addr.Addr() {
+					cfg.Self.Network = ""
+				}
+				cfg.Self.Addr = m.Addr
 				continue
 			}
 			p := Peer{ID: m.ID, Own: m.Own, Rank: m.Rank, Slots: m.Slots, Decided: true, At: m.Addr}
-			for _, known := range n.cfg.Peers {
-				if known.ID == m.ID { // its name may resolve to another address by now
-					p.Host, p.Port = known.Host, known.Port
-				}
+			if known := hosts[m.ID]; known != nil {
+				p.Host, p.Port = known.Host, known.Port
 			}
 			if n.lead != nil && n.lead.targets[m.ID] != nil && n.lead.targets[m.ID].successor != nil {
 				p.At = n.lead.targets[m.ID].successor.Addr
@@ -395,6 +406,9 @@ func (n *Node) isOver(g uint64) bool {
 	own := n.Generation()
 	return g < own || g == own && n.clearing.order != nil
 }
+
+// continues reports whether this process was in the job's last generation.
+func (n *Node) continues() bool { return n.cfg.Generation > 1 }
 
 // asksFor returns the generation in which this rank looks for rank 0. After it has cleared that is the next one.
 func (n *Node) asksFor() uint64 {

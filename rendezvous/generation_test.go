@@ -169,8 +169,10 @@ func TestALostRankIsReplaced(t *testing.T) {
 		unnamed bool // its environment does not tell its rank
 		fence   time.Duration
 		foreign error // what a container of another job answers at its old address, until its next start
+		rival   bool  // meanwhile another container claims rank 0, and ends alone
 	}{
 		"running":                     {},
+		"another rank 0 comes":        {rival: true},
 		"its address, another secret": {foreign: fmt.Errorf("x: %w", ErrOtherSecret)},
 		"its address, another job":    {foreign: fmt.Errorf("x: %w", ErrOtherJob)},
 		"clearing":                    {while: "clearing"},
@@ -232,6 +234,16 @@ func TestALostRankIsReplaced(t *testing.T) {
 					late += 2 * jobProofTime
 				}
 				time.Sleep(late)
+				if tt.rival {
+					cfg := config(0)
+					cfg.Self.Addr = addrOf(8)
+					n := w.start(cfg)
+					_, err := n.Gather(t.Context())
+					var conflict *ConflictError
+					require.ErrorAs(t, err, &conflict)
+					require.NoError(t, n.Finish(t.Context(), Outcome{Status: 78}, 0))
+					require.NoError(t, n.Close())
+				}
 				cfg = config(1)
 				if tt.moves {
 					cfg.Self.Addr = addrOf(9)

@@ -181,8 +181,12 @@ type pace struct {
 	limit time.Duration        // Config.Timeout, by which every search must have an answer; 0 = forever
 
 	mu   sync.Mutex
-	seen time.Duration // delay at the last call
-	late time.Duration // recent growth of delay
+	from time.Duration // delay when this container began to lead
+	// seen is delay at the last call, in the first generation from the start of the process on. known is false in a
+	// later one before its first call: what was waited in the last generation does not count.
+	seen  time.Duration
+	known bool
+	late  time.Duration // recent growth of delay
 }
 
 const (
@@ -190,6 +194,21 @@ const (
 	lateFactor   = 10                    // how many times the delay of this process it waits for other processes
 	longestExtra = 30 * time.Second
 )
+
+// lead notes from when on waited counts.
+func (p *pace) lead() {
+	if p.delay != nil {
+		p.from = p.delay()
+	}
+}
+
+// waited returns how long this process has waited for processors since it began to lead.
+func (p *pace) waited() time.Duration {
+	if p.delay == nil {
+		return 0
+	}
+	return p.delay() - p.from
+}
 
 // sleep waits for d, and longer if this process waits for processors; false = ctx or over ended first.
 func (p *pace) sleep(ctx context.Context, over <-chan struct{}, d time.Duration) bool {
@@ -251,6 +270,9 @@ func (p *pace) extra(factor int) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.delay()
+	if !p.known {
+		p.seen, p.known = now, true
+	}
 	p.late, p.seen = max(now-p.seen, p.late/2), now
 	if p.late < lateEnough {
 		return 0

@@ -318,7 +318,7 @@ func Start(cfg Config) (*Node, error) {
 		}
 		self.Addr = netip.AddrPortFrom(addr.Unmap(), uint16(cfg.Port.Number()))
 	}
-	if cfg.Network != nil && cfg.Size != 1 {
+	if cfg.Network != nil && cfg.Size != 1 && self.Network == "" {
 		self.Network = cfg.Network(self.Addr.Addr())
 	}
 	if err := self.validate(); err != nil {
@@ -343,7 +343,7 @@ func Start(cfg Config) (*Node, error) {
 	n.resetGeneration()
 	n.moved = make(chan struct{})
 	n.extend(cfg.Timeout)
-	n.pace.delay, n.pace.limit = cfg.Delay, cfg.Timeout
+	n.pace.delay, n.pace.limit, n.pace.known = cfg.Delay, cfg.Timeout, n.Generation() == 1
 	n.find = finder{
 		n: n, heard: make(map[string]Record), seeds: make([]seedState, len(cfg.Seeds)),
 		names: names{
@@ -418,6 +418,7 @@ func (n *Node) RestInGather(ctx context.Context, d time.Duration) bool {
 
 // Close leaves without telling the other ranks, and waits for every goroutine. It does not close the port.
 func (n *Node) Close() error {
+	n.awaitNext()
 	n.cancel()
 	var err error
 	if n.find.gossip != nil {

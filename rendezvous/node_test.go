@@ -676,14 +676,20 @@ func TestFinishOnAnyRankWithAnEndedContext(t *testing.T) {
 func TestRankZeroHasAHeadStart(t *testing.T) {
 	const size, head = 3 + witnesses, time.Second
 	for name, tt := range map[string]struct {
-		say  func(*Node)
-		told time.Duration // how long the last ranks wait at most
+		say    func(*Node)
+		waited time.Duration // for processors, since rank 0 leads
+		told   time.Duration // how long the last ranks wait at most
 	}{
-		"it says that it has started": {(*Node).Launched, 0},
+		"it says that it has started": {(*Node).Launched, lateEnough - 1, 0},
 		"it ends at once": {func(n *Node) {
 			go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }()
-		}, 0},
-		"it says nothing": {func(*Node) {}, head},
+		}, 0, 0},
+		"it says nothing":                          {func(*Node) {}, 0, head},
+		"it has started, and processors are short": {(*Node).Launched, lateEnough, head / 5},
+		"it ends at once although processors are short": {func(n *Node) {
+			n.Launched()
+			go func() { _ = n.Finish(context.Background(), Outcome{Status: 3}, 0) }()
+		}, lateEnough, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -692,6 +698,8 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 				for i := range size {
 					cfg := w.config(i, size)
 					cfg.GoDelay = head
+					delay := time.Hour - tt.waited // of this process before
+					cfg.Delay = func() time.Duration { delay += tt.waited; return delay }
 					nodes = append(nodes, w.start(cfg))
 				}
 				_, err := nodes[0].Gather(t.Context())
@@ -718,6 +726,27 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An order to end that rank 0 gives before all ranks have been told to go reaches all of them.
+func TestAnOrderEndsTheHeadStart(t *testing.T) {
+	const size = 3 + witnesses
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var nodes []*Node
+		for i := range size {
+			cfg := w.config(i, size)
+			cfg.GoDelay = time.Hour
+			nodes = append(nodes, w.start(cfg))
+		}
+		_, err := nodes[0].Gather(t.Context())
+		require.NoError(t, err)
+		nodes[0].Order(15, "it fails at once")
+		for _, n := range nodes[1:] {
+			require.Equal(t, Stop{Signal: 15, Reason: "it fails at once"}, <-n.Orders())
+		}
+		w.close(nodes...)
+	})
 }
 
 // The next start of a rank 0 that was lost when only the first ranks had been told to go does not launch again.

@@ -159,7 +159,7 @@ func nearest(dirs []string) (best string) {
 	least := math.MaxInt
 	for _, dir := range dirs {
 		if agent, err := server(dir); err == nil {
-			if n := proc.Generations(os.DirFS("/proc"), os.Getpid(), agent); n >= 0 && n < least {
+			if n := proc.Generations(proc.System{}, os.Getpid(), agent); n >= 0 && n < least {
 				best, least = dir, n
 			}
 		}

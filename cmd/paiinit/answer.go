@@ -195,7 +195,9 @@ func (a answers) keepStatusFile(ctx context.Context) {
 			}
 			_, err = n.Wait(ctx) // the outcome is in status.json
 		}
-		a.writeStatusFile()
+		if !errors.Is(err, rendezvous.ErrNext) { // else the next generation writes it
+			a.writeStatusFile()
+		}
 		n = a.c.nodeAfter(ctx, n, err)
 	}
 }

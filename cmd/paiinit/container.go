@@ -162,10 +162,7 @@ func (c *container) untilStopped(ctx context.Context) (context.Context, func()) 
 func (c *container) gather(ctx context.Context) (*agreement, error) {
 	ctx, end := c.stoppable(ctx, true)
 	defer end()
-	defer c.runtime.Start(ctx, &c.serve, tuning.Gathering{
-		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(),
-		Busy: deferUntilLaunched, Launch: postLaunchDelay,
-	})()
+	defer c.tuneRuntime(ctx)()
 	preflight, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first := c.generation() == 1
@@ -216,6 +213,17 @@ func (c *container) gather(ctx context.Context) (*agreement, error) {
 		joblog.Text(fmt.Sprintf("%s; this is rank %d; %s", roster.Arrived(c.elapsed()), self.Rank, verdict)),
 	}, roster.Arrival.Attrs()...)...)
 	return a, nil
+}
+
+// tuneRuntime tunes the Go runtime for the wait and the launch, and before a restart also for the end of a generation.
+func (c *container) tuneRuntime(ctx context.Context) (restore func()) {
+	g := tuning.Gathering{
+		Size: c.job.Size, Rank: c.job.Rank, Devices: c.devices.Done(), Launch: postLaunchDelay,
+	}
+	if c.generation() == 1 && len(c.agreed().roster.Members) == 0 {
+		g.Busy = deferUntilLaunched
+	}
+	return c.runtime.Start(ctx, &c.serve, g)
 }
 
 // stoppedError says that a signal stopped this container.

@@ -172,6 +172,7 @@ func (c *container) obey(ctx context.Context, t task) (int, error) {
 	for running, waiting := true, over; running || waiting != nil; {
 		select {
 		case s := <-c.node().Orders():
+			c.tuneRuntime(ctx)
 			reason, _, _ := strings.Cut(s.Reason, "\n")
 			c.log.Info("ending the command of this rank", "phase", "wait", "reason", reason)
 			t.pass(launch.EndSignal(s.Signal))

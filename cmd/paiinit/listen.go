@@ -186,7 +186,7 @@ func (a answers) personBehind(pid int) (string, error) {
 	if a.c.server != nil { // without a server, no person can log in
 		a.c.server.AwaitStarts()
 	}
-	name := a.c.people.Behind(os.DirFS("/proc"), pid)
+	name := a.c.people.Behind(proc.System{}, pid)
 	if name != "" && a.c.settings.people == peopleLocal {
 		return "", fmt.Errorf("%s may run commands only in this container (--people local)", name)
 	}
@@ -255,7 +255,7 @@ func (c *container) rendezvousConfig(id string) rendezvous.Config {
 		Everyone: c.exec == execAll,
 		Rejoin:   c.policy.Restarts != 0, Unfit: c.unfit, Dial: c.dialControl, Verify: c.check,
 		Timeout: c.timeout, Logger: c.log,
-		Delay:   func() time.Duration { return proc.RunDelay(os.DirFS("/proc")) },
+		Delay:   func() time.Duration { return proc.RunDelay(proc.System{}) },
 		Network: func(addr netip.Addr) string { return netif.Of(addr).Name },
 		Late:    c.hearLate, Kills: c.oomKills, Noted: c.checks.Put, NoteWait: c.checks.Wait(),
 		NameOf: func(ctx context.Context, addr netip.Addr) string {

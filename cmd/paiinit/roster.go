@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,13 +49,23 @@ func (c *container) agreed() *agreement {
 func (c *container) agree(roster rendezvous.Roster, fabric launch.Fabric) *agreement {
 	a := c.newAgreement(roster, fabric)
 	a.restarted = c.restartVars()
-	if last := c.agreement.Swap(a); last != nil {
+	if last := c.agreement.Load(); last != nil {
 		a.unlinkHostfile = last.unlinkHostfile
+		if slices.EqualFunc(last.roster.Members, roster.Members, sameHost) {
+			a.book, a.writeSSHFiles = last.book, last.writeSSHFiles
+		}
 	}
+	c.agreement.Store(a)
 	if g := c.current.Load(); g != nil {
 		g.agree()
 	}
 	return a
+}
+
+// sameHost reports whether bookOf and the files for ssh clients say the same of two members.
+func sameHost(a, b rendezvous.Member) bool {
+	return a.ID == b.ID && a.Addr == b.Addr && a.Alias == b.Alias && a.Host == b.Host && a.Own == b.Own &&
+		a.Role == b.Role && a.Index == b.Index
 }
 
 // generation is a launch of the job, as this rank takes part in it.
