@@ -180,10 +180,10 @@ func (n *Node) Following() Config {
 		cfg.Self = n.current
 		for _, m := range n.roster.Members {
 			if m.Nonce == n.self.Nonce {
-				if cfg.Self.Rank = m.Rank; cfg.Self.Addr.Addr() != m.Addr.Addr() {
-					cfg.Self.Network = ""
+				if cfg.Self.Addr.Addr() != m.Addr.Addr() {
+					cfg.Self.Network = "" // it belongs to another address
 				}
-				cfg.Self.Addr = m.Addr
+				cfg.Self.Rank, cfg.Self.Addr = m.Rank, m.Addr
 				continue
 			}
 			p := Peer{ID: m.ID, Own: m.Own, Rank: m.Rank, Slots: m.Slots, Decided: true, At: m.Addr}

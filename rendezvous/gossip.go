@@ -179,9 +179,9 @@ func (b *backoff) reset() { b.next = 0 }
 type pace struct {
 	delay func() time.Duration // Config.Delay; nil = unknown
 	limit time.Duration        // Config.Timeout, by which every search must have an answer; 0 = forever
+	from  time.Duration        // delay when this container began to lead; only the loop touches it
 
-	mu   sync.Mutex
-	from time.Duration // delay when this container began to lead
+	mu sync.Mutex
 	// seen is delay at the last call, in the first generation from the start of the process on. known is false in a
 	// later one before its first call: what was waited in the last generation does not count.
 	seen  time.Duration

@@ -163,7 +163,8 @@ type Config struct {
 	Everyone bool
 
 	// GoDelay is how long rank 0 may act on the roster before all other ranks are told to go, until Node.Launched is
-	// called: woken all at once, they would take processors from rank 0's starting command. 0 = they are told at once.
+	// called: woken all at once, they would take processors from rank 0's starting command. Where rank 0 has had to
+	// wait for processors, they are told a fifth of GoDelay after Launched. 0 = they are told at once.
 	GoDelay time.Duration
 
 	Started time.Time     // of the container, by its own clock; zero = unknown

@@ -728,19 +728,26 @@ func TestRankZeroHasAHeadStart(t *testing.T) {
 	}
 }
 
+// startAhead starts a job of which rank 0 and the first ranks know that it has been launched, and the others do not.
+func (w *world) startAhead(size int) (nodes []*Node) {
+	for i := range size {
+		cfg := w.config(i, size)
+		cfg.GoDelay = time.Hour
+		nodes = append(nodes, w.start(cfg))
+	}
+	_, err := nodes[0].Gather(w.t.Context())
+	require.NoError(w.t, err)
+	synctest.Wait()
+	require.False(w.t, nodes[size-1].isGathered())
+	return nodes
+}
+
 // An order to end that rank 0 gives before all ranks have been told to go reaches all of them.
 func TestAnOrderEndsTheHeadStart(t *testing.T) {
 	const size = 3 + witnesses
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		var nodes []*Node
-		for i := range size {
-			cfg := w.config(i, size)
-			cfg.GoDelay = time.Hour
-			nodes = append(nodes, w.start(cfg))
-		}
-		_, err := nodes[0].Gather(t.Context())
-		require.NoError(t, err)
+		nodes := w.startAhead(size)
 		nodes[0].Order(15, "it fails at once")
 		for _, n := range nodes[1:] {
 			require.Equal(t, Stop{Signal: 15, Reason: "it fails at once"}, <-n.Orders())
@@ -754,21 +761,12 @@ func TestNoSecondLaunchAfterAHeadStart(t *testing.T) {
 	const size = 3 + witnesses
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		var nodes []*Node
-		for i := range size {
-			cfg := w.config(i, size)
-			cfg.GoDelay = time.Hour
-			nodes = append(nodes, w.start(cfg))
-		}
-		_, err := nodes[0].Gather(t.Context())
-		require.NoError(t, err)
-		synctest.Wait()
-		require.False(t, nodes[size-1].isGathered())
+		nodes := w.startAhead(size)
 		w.set(addrOf(0), nil, syscall.ECONNREFUSED)
 		require.NoError(t, nodes[0].Close())
 		w.cut(addrOf(0))
 		nodes[0] = w.start(w.config(0, size))
-		_, err = nodes[0].Gather(t.Context())
+		_, err := nodes[0].Gather(t.Context())
 		var e *EndedError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 75, e.Outcome.Status)
