@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/hosts"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/rendezvous"
@@ -25,6 +28,34 @@ func TestNoSSHFilesAfterTheJob(t *testing.T) {
 		return nil
 	}
 	require.ErrorIs(t, agreed.writeSSH(over, hostKey), context.Canceled)
+}
+
+// TestHostsOfTheNextGeneration: what all ranks say of the hosts is made anew if a host has changed, and only then.
+func TestHostsOfTheNextGeneration(t *testing.T) {
+	c := &container{identity: identity{log: slog.New(slog.DiscardHandler)}}
+	agree := func(change func(m *rendezvous.Member)) *hosts.Book {
+		all := members("a", "b")
+		change(&all[1])
+		return c.agree(rendezvous.Roster{Members: all}, launch.Fabric{}).book()
+	}
+	last := agree(func(*rendezvous.Member) {})
+	require.Same(t, last, agree(func(m *rendezvous.Member) { m.Nonce, m.Task = "another start", 1234 }))
+	for name, change := range map[string]func(m *rendezvous.Member){
+		"address":   func(m *rendezvous.Member) { m.Addr = netip.MustParseAddrPort("10.0.0.9:12345") },
+		"port":      func(m *rendezvous.Member) { m.Addr = netip.AddrPortFrom(m.Addr.Addr(), 1) },
+		"id":        func(m *rendezvous.Member) { m.ID = "x" },
+		"alias":     func(m *rendezvous.Member) { m.Alias = "x" },
+		"host name": func(m *rendezvous.Member) { m.Host = "x" },
+		"own name":  func(m *rendezvous.Member) { m.Own = "x" },
+		"role":      func(m *rendezvous.Member) { m.Role = "x" },
+		"index":     func(m *rendezvous.Member) { m.Index = 7 },
+	} {
+		changed := agree(change)
+		require.NotSame(t, last, changed, name)
+		require.NotEqual(t, last.Hosts[1], changed.Hosts[1], name)
+		last = agree(func(*rendezvous.Member) {})
+		require.NotSame(t, changed, last, name)
+	}
 }
 
 // TestAwaitAgreement: a session that comes while the ranks commit gets what they have agreed on, not what held before.
