@@ -79,7 +79,7 @@ func (c cell) expect() expectation {
 	case guest, rival:
 		e.why = "the job goes on, the other container is refused"
 		e.guest, e.says, e.by = f.status, f.names, visitor
-		if f.effect == rival && c.role.rank == 0 && (c.before() || p == rejoin) {
+		if f.effect == rival && c.role.rank == 0 && c.before() {
 			e.why = "two containers that claim rank 0 before a launch contradict each other, and the job ends"
 			e.status, e.ends = f.status, true
 		}

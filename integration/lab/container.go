@@ -275,7 +275,12 @@ func (c *Container) Wait(ctx context.Context) (int, error) {
 	case <-c.done:
 		return c.status(), nil
 	case <-ctx.Done():
-		return -1, fmt.Errorf("lab: waiting for container %q: %w", c.Name, ctx.Err())
+		select {
+		case <-c.done: // both may be ready
+			return c.status(), nil
+		default:
+			return -1, fmt.Errorf("lab: waiting for container %q: %w", c.Name, ctx.Err())
+		}
 	}
 }
 
