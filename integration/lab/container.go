@@ -273,14 +273,13 @@ func (c *Container) written() int {
 func (c *Container) Wait(ctx context.Context) (int, error) {
 	select {
 	case <-c.done:
-		return c.status(), nil
 	case <-ctx.Done():
-		select {
-		case <-c.done: // both may be ready
-			return c.status(), nil
-		default:
-			return -1, fmt.Errorf("lab: waiting for container %q: %w", c.Name, ctx.Err())
-		}
+	}
+	select { // both may be ready
+	case <-c.done:
+		return c.status(), nil
+	default:
+		return -1, fmt.Errorf("lab: waiting for container %q: %w", c.Name, ctx.Err())
 	}
 }
 

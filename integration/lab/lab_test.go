@@ -99,6 +99,12 @@ func wait(t *testing.T, c *lab.Container) int {
 	defer cancel()
 	status, err := c.Wait(ctx)
 	require.NoError(t, err)
+	cancel()
+	for range 20 { // an end is never taken for the end of ctx
+		again, err := c.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, status, again)
+	}
 	return status
 }
 
