@@ -139,6 +139,10 @@ bench: deps build ## measure beside what others use, into docs/benchmarks.md, an
 	go run ./integration/bench -o docs/benchmarks.md plots
 	go test -run '^$$' -bench . -benchmem ./jobkey ./rdma ./rsh ./sshd
 
+.PHONY: bench-horovod
+bench-horovod: deps build ## measure horovodrun with paiinit and with OpenSSH, into docs/benchmarks.md; builds Horovod from HOROVOD=DIR, the first time for minutes
+	go run ./integration/bench -n 7 -bin bin/paiinit -horovod '$(HOROVOD)' -o docs/benchmarks.md horovodrun
+
 .PHONY: compare
 compare: deps build ## measure bin/paiinit beside OLD=FILE, an earlier build of it, by turns
 	go run ./integration/bench -old $(OLD) -bin bin/paiinit builds

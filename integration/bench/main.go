@@ -2,10 +2,11 @@
 // that load on the machine slows each of them equally. It prints a table, and writes it as a section of a Markdown
 // file.
 //
-// usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] init | rendezvous | scale |
-// fabric | restarts | rsh | launchers | sshd | builds | plots
+// usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] [-horovod DIR] init |
+// rendezvous | scale | fabric | restarts | rsh | launchers | horovodrun | sshd | builds | plots
 //
-// "plots" measures nothing: it draws the plots of the Markdown file from its tables.
+// "horovodrun" builds Horovod from its source (horovod.sh) and runs it on the Docker engine. "plots" measures nothing:
+// it draws the plots of the Markdown file from its tables.
 package main
 
 import (
@@ -50,6 +51,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	file := flags.String("o", "", "Markdown file in which to replace or add the section")
 	sizes := flags.String("sizes", "64,256,512,1000", "job sizes for scale")
 	logs := flags.String("logs", "", "directory for the logs of the containers of scale")
+	source := flags.String("horovod", "", "directory of Horovod's source, for horovodrun")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -58,7 +60,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
 		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
-			"init | rendezvous | scale | fabric | restarts | rsh | launchers | sshd | builds | plots")
+			"[-horovod DIR] init | rendezvous | scale | fabric | restarts | rsh | launchers | horovodrun | sshd | " +
+			"builds | plots")
 	}
 	var r report
 	var err error
@@ -80,6 +83,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		r, err = measureShell(ctx, *binary, *rounds)
 	case "launchers":
 		r, err = measureLaunchers(ctx, *binary, *rounds)
+	case "horovodrun":
+		r, err = measureHorovod(ctx, *binary, *source, *rounds)
 	case "sshd":
 		r, err = measureSSHD(ctx, *binary, *rounds)
 	case "builds":
@@ -91,8 +96,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit %s", *rounds, flags.Arg(0))
-	if flags.Arg(0) == "scale" {
+	switch flags.Arg(0) {
+	case "scale":
 		r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit -sizes %s scale", *rounds, *sizes)
+	case "horovodrun":
+		r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit -horovod DIR horovodrun", *rounds)
 	}
 	if _, err := io.WriteString(out, r.text()); err != nil || *file == "" {
 		return err
