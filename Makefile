@@ -131,6 +131,7 @@ bench: deps build ## measure beside what others use, into docs/benchmarks.md, an
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md init
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rendezvous
 	go run ./integration/bench -n 3 -bin bin/paiinit -o docs/benchmarks.md scale
+	go run ./integration/bench -o docs/benchmarks.md virtual
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md fabric
 	go run ./integration/bench -n 11 -bin bin/paiinit -o docs/benchmarks.md restarts
 	go run ./integration/bench -bin bin/paiinit -o docs/benchmarks.md rsh

@@ -37,7 +37,7 @@ func (n *Node) sendOwn() {
 	n.up.send(report)
 }
 
-// Ends returns, on rank 0, how the commands of the other ranks ended, each once.
+// Ends returns, on rank 0, how the commands of the other ranks ended, each once. On another rank it never delivers.
 func (n *Node) Ends() <-chan End { return n.ends }
 
 // Order orders every other rank to end its command. A rank that is not connected gets the first order when it is back;

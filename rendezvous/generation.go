@@ -248,6 +248,7 @@ func (n *Node) Successor(ctx context.Context) *Node {
 // Accept serves an incoming control connection to its end. Rank 0 reaches this container through it.
 func (n *Node) Accept(ctx context.Context, rwc io.ReadWriteCloser, remote net.Addr) {
 	w := newWire(rwc, nil)
+	w.share = n.cfg.share
 	defer w.close()
 	defer context.AfterFunc(ctx, w.abort)()
 	var bound binding

@@ -236,7 +236,7 @@ type Node struct {
 	orders  chan Stop
 	refused repeats
 	losses  chan Loss
-	ends    chan End
+	ends    chan End // nil = another rank is rank 0
 
 	loop
 
@@ -333,13 +333,15 @@ func Start(cfg Config) (*Node, error) {
 		stops:  make(chan Stop, 16),
 		orders: make(chan Stop, 16),
 		losses: make(chan Loss, 16),
-		ends:   make(chan End, cfg.Size), // one from each rank, so that the loop never waits
 		loop:   loop{over: make(chan struct{})},
 		course: course{
 			phase: Gathering, entered: time.Now(), gathered: make(chan struct{}), finished: make(chan struct{}),
 		},
 
 		clearing: newClearing(),
+	}
+	if self.Rank <= 0 { // only rank 0 sends on it, and a container without a rank may become rank 0
+		n.ends = make(chan End, cfg.Size) // one from each rank, so that the loop never waits
 	}
 	n.resetGeneration()
 	n.moved = make(chan struct{})

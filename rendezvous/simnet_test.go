@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -33,6 +35,7 @@ type simNet struct {
 	wg    sync.WaitGroup
 
 	bytes, messages map[netip.AddrPort]int // sent and received, by host
+	table           []byte                 // the last long segment
 
 	udpLoss float64 // of packets; one in ten of the rest comes twice, and any may be overtaken
 	met     tally
@@ -60,7 +63,8 @@ type simHost struct {
 	streams chan net.Conn // of gossip; nil = it does not gossip
 	packets []packet      // that have arrived
 	arrived sync.Cond
-	deaf    bool // to packets
+	deaf    bool      // to packets
+	sent    time.Time // its last long segment
 
 	work   []*simWork    // for the processors; under their lock
 	ready  time.Time     // since when it waits for its turn
@@ -378,6 +382,10 @@ type simConn struct {
 	write  time.Time
 }
 
+// longSegment is the least length of a segment with the table of a large job. Thousands of copies of it at one moment
+// would fill the memory.
+const longSegment = 64 << 10
+
 type segment struct {
 	at  time.Time
 	b   []byte
@@ -405,13 +413,31 @@ func (c *simConn) Write(b []byte) (int, error) {
 		s.bytes[a] += len(b)
 		s.messages[a]++
 	}
-	c.push(segment{b: append([]byte(nil), b...)})
+	c.push(segment{b: s.copyOf(b)})
 	return len(b), nil
+}
+
+// copyOf returns a copy of what was written. Thousands of ranks get the same table at one moment: they share its copy.
+func (s *simNet) copyOf(b []byte) []byte {
+	if len(b) < longSegment {
+		return bytes.Clone(b)
+	}
+	if !bytes.Equal(b, s.table) {
+		s.table = bytes.Clone(b)
+	}
+	return s.table
 }
 
 // push sends a segment; the net's lock is held.
 func (c *simConn) push(g segment) {
-	g.at = time.Now().Add(c.net.wayLocked())
+	sent := time.Now()
+	if len(g.b) >= longSegment { // a host sends them one after the other, so that few ranks unpack one at a time
+		if last := c.host.sent; !sent.After(last) {
+			sent = last.Add(time.Nanosecond)
+		}
+		c.host.sent = sent
+	}
+	g.at = sent.Add(c.net.wayLocked())
 	if g.at.Before(c.last) {
 		g.at = c.last
 	}
@@ -438,7 +464,11 @@ func (c *simConn) pump() {
 			c.fail(syscall.ECONNRESET)
 		default:
 			c.tell(c.net.came, g.b)
-			p.in = append(p.in, g.b...)
+			if len(p.in) == 0 {
+				p.in = slices.Clip(g.b) // without a copy
+			} else {
+				p.in = append(p.in, g.b...)
+			}
 		}
 		p.cond.Broadcast()
 	}

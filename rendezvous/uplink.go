@@ -38,6 +38,7 @@ type uplink struct {
 
 	announced uint64   // epoch of the last roster
 	children  []func() // answers to ranks that wait for the roster
+	table     []byte   // the encoded answer to them; nil = not encoded yet
 }
 
 // send sends a message to rank 0. It reports false if rank 0 is not connected.
@@ -94,6 +95,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 			u.n.enter(Running)
 			u.n.find.end()
 			u.n.setGathered(nil)
+			u.table = nil // every rank has the roster
 		}
 		if u.n.phase == Running && m.Epoch == u.n.roster.Epoch {
 			w.send(message{Type: started, Epoch: m.Epoch})
@@ -311,13 +313,10 @@ func (u *uplink) onPrepare(w *wire, m message) {
 		w.send(message{Type: refuse, Reason: err.Error()})
 		return
 	}
-	if u.n.cfg.share != nil {
-		r.Members = u.n.cfg.share(r.Members)
-	}
 	if !u.n.enter(Prepared) {
 		return
 	}
-	u.n.roster = *r
+	u.n.roster, u.table = *r, nil
 	u.n.roster.Arrival = Arrival{Wait: time.Since(u.n.begin)}
 	w.send(message{Type: ack, Epoch: u.n.roster.Epoch, Hash: u.n.roster.Hash})
 	for _, answer := range u.children {
@@ -348,7 +347,11 @@ func (u *uplink) fetchTable(w *wire, m message) {
 func (u *uplink) onFetch(w *wire, m message) {
 	switch {
 	case m.Hash == u.n.roster.Hash && m.Hash != "":
-		w.send(message{Type: table, packed: u.n.roster.pack()})
+		if u.table == nil { // up to tableFan ranks ask at the same moment
+			m := message{Type: table, Roster: &u.n.roster}
+			u.table, _ = m.encode() // cannot fail: the message holds only a roster
+		}
+		w.send(message{Type: table, whole: u.table})
 	case u.n.phase == Gathering || u.n.phase == Prepared:
 		u.children = append(u.children[max(0, len(u.children)-2*tableFan):], func() { u.onFetch(w, m) })
 	}

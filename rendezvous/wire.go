@@ -159,6 +159,8 @@ type wire struct {
 	wg   sync.WaitGroup
 	ref  *Record // reference of the records that answer a greeting
 
+	share func([]Member) []Member // Config.share; nil = every roster is a copy
+
 	local netip.Addr     // address of this container on the connection; invalid = unknown
 	said  netip.AddrPort // the address that the other side believes to have; only the loop touches it
 
@@ -262,6 +264,9 @@ func (w *wire) read(handle func(message) error) error {
 		m, err := decodeMessage(b, w.ref)
 		if err != nil {
 			return fmt.Errorf("control connection: %w", err)
+		}
+		if w.share != nil && m.Roster != nil {
+			m.Roster.Members = w.share(m.Roster.Members)
 		}
 		if err := handle(m); err != nil {
 			return err

@@ -216,6 +216,7 @@ func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m m
 		return message{}, err
 	}
 	w := newWire(rwc, nil)
+	w.share = n.cfg.share
 	defer w.close()
 	defer context.AfterFunc(ctx, w.abort)()
 	w.send(m)

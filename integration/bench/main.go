@@ -3,8 +3,9 @@
 // file.
 //
 // usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] [-horovod DIR] init |
-// rendezvous | scale | fabric | restarts | rsh | launchers | horovodrun | sshd | builds | plots
+// rendezvous | scale | virtual | fabric | restarts | rsh | launchers | horovodrun | sshd | builds | plots
 //
+// "virtual" runs no binary: it takes its figures from TestScale of the package rendezvous, which simulates the ranks.
 // "horovodrun" builds Horovod from its source (horovod.sh) and runs it on the Docker engine. "plots" measures nothing:
 // it draws the plots of the Markdown file from its tables.
 package main
@@ -60,8 +61,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if flags.NArg() != 1 || *rounds < 1 {
 		return errors.New("usage: bench [-n ROUNDS] [-bin FILE] [-old FILE] [-o FILE] [-sizes N,...] [-logs DIR] " +
-			"[-horovod DIR] init | rendezvous | scale | fabric | restarts | rsh | launchers | horovodrun | sshd | " +
-			"builds | plots")
+			"[-horovod DIR] init | rendezvous | scale | virtual | fabric | restarts | rsh | launchers | horovodrun | " +
+			"sshd | builds | plots")
 	}
 	var r report
 	var err error
@@ -75,6 +76,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if jobs, err = numbers(*sizes); err == nil {
 			r, err = measureScale(ctx, *binary, jobs, *rounds, *logs)
 		}
+	case "virtual":
+		r, err = measureVirtual(ctx)
 	case "fabric":
 		r, err = measureFabric(ctx, *binary, *rounds)
 	case "restarts":
@@ -99,6 +102,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch flags.Arg(0) {
 	case "scale":
 		r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit -sizes %s scale", *rounds, *sizes)
+	case "virtual":
+		r.command = "go run ./integration/bench virtual"
 	case "horovodrun":
 		r.command = fmt.Sprintf("go run ./integration/bench -n %d -bin bin/paiinit -horovod DIR horovodrun", *rounds)
 	}
