@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/lab"
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
@@ -121,9 +122,13 @@ func newLab(t *testing.T) *lab.Lab {
 	l, err := lab.New(lab.Config{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
+		running := ""
+		if t.Failed() {
+			running = l.Running()
+		}
 		require.NoError(t, l.Close())
 		if t.Failed() {
-			t.Log(transcript(l, begin))
+			t.Log(transcript(l, begin) + "\n" + running)
 		}
 	})
 	return l
@@ -190,7 +195,7 @@ func (h host) start(t *testing.T, command ...string) *lab.Container {
 func (h host) program(command ...string) lab.Program {
 	env := []string{"HOME=/tmp"}
 	// Tests read single attributes, and wait for steps that a healthy launch does not show by default.
-	for _, kv := range []string{path, "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug"} {
+	for _, kv := range []string{path, "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug", hang.Variable} {
 		if name, _, _ := strings.Cut(kv, "="); h.env[name] == "" {
 			env = append(env, kv)
 		}

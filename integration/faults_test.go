@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -290,8 +289,6 @@ func all(err error, steps ...func() error) error {
 func (j *faultyJob) start(i int) error {
 	h := j.hosts[i]
 	h.flags = append(slices.Clone(h.flags), j.flags...)
-	h.env = maps.Clone(h.env)
-	h.env["GOTRACEBACK"] = "all"
 	p := h.program("sh", "-c", faultCommand, fmt.Sprint(j.sleep))
 	p.Parent = j.child
 	c, err := h.machine.Start(p)
@@ -500,7 +497,8 @@ func runFault(ctx context.Context, t *testing.T, f fault, seed uint64) (r result
 	}
 	defer func() {
 		if err != nil || *faultKeep {
-			text = dumpRunning(l) + transcript(l, begin)
+			running := l.Running()
+			text = running + transcript(l, begin)
 		}
 		err = errors.Join(err, l.Close())
 	}()
@@ -519,32 +517,6 @@ func runFault(ctx context.Context, t *testing.T, f fault, seed uint64) (r result
 	r, err = j.check(f)
 	r.begun = begun
 	return r, "", err
-}
-
-// dumpRunning lists the processes of containers that have not ended, and makes a few of them log the stacks of their
-// goroutines, as the Go runtime does on SIGSEGV.
-func dumpRunning(l *lab.Lab) string {
-	var b strings.Builder
-	for i, c := range l.Containers() {
-		processes, err := c.Processes()
-		if err != nil || len(processes) == 0 {
-			continue
-		}
-		fmt.Fprintf(&b, "%s has not ended:\n", c.Name)
-		for _, p := range processes {
-			wchan, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", p.PID))
-			fmt.Fprintf(&b, "  %d, child of %d, in %s: %s\n", p.PID, p.Parent, wchan, strings.Join(p.Args, " "))
-		}
-		if agent, err := agentOf(c); err == nil && (i < 4 || len(processes) > 3) {
-			_ = syscall.Kill(agent, syscall.SIGCONT)
-			_ = syscall.Kill(agent, syscall.SIGSEGV)
-			select {
-			case <-c.Ended():
-			case <-time.After(5 * time.Second):
-			}
-		}
-	}
-	return b.String()
 }
 
 // TestFaults runs real jobs with faults, half of them with paiinit as PID 1. It logs each run on one line; for a failed

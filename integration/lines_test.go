@@ -18,12 +18,14 @@ func asByDefault(h host) host {
 	return h
 }
 
-// linesOfLog returns the lines on standard error. It leaves out what a rank says while it waits: a busy machine starts
-// containers seconds apart.
+// linesOfLog returns the lines on standard error. It leaves out those that only a busy machine has: what a rank says
+// while it waits for containers that start seconds apart, and Open MPI's warning that its remote shell program ran
+// before it had set the process group, which the program has done itself (orte/mca/plm/rsh/plm_rsh_module.c, 4.1).
 func linesOfLog(c *lab.Container) []string {
+	busy := regexp.MustCompile(`: waiting for ranks|^\[[^]]*\] plm:rsh: Warning: setpgid\(`)
 	var lines []string
 	for line := range strings.Lines(stderr(c)) {
-		if !strings.Contains(line, ": waiting for ranks") {
+		if !busy.MatchString(line) {
 			lines = append(lines, strings.TrimSuffix(line, "\n"))
 		}
 	}

@@ -13,7 +13,8 @@
 //
 // Signals travel through a pipe, not by kill(2): none is lost before the agent is ready, their order is kept, and the
 // agent sees Ctrl-C, which the terminal sends to both processes, once. The agent ignores signals that are sent to it
-// directly, except SIGKILL and SIGSTOP, even signals that would crash it (QUIT, ABRT, SEGV and others).
+// directly, except SIGKILL and SIGSTOP, even signals that would crash it (QUIT, ABRT, SEGV and others). Where
+// GOTRACEBACK is set (package runtime), SIGSEGV and other faults crash it, which prints the stacks of its goroutines.
 //
 // The agent inherits what the first process was started with: open files, directory (the first process changes to /),
 // umask, limits (os/exec and package syscall restore RLIMIT_NOFILE, which the Go runtime raises), controlling terminal,

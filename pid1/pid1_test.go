@@ -213,6 +213,19 @@ func TestCommandsKeepTheirStatus(t *testing.T) {
 	})
 }
 
+// TestStacks: an agent that was started with GOTRACEBACK prints the stacks of its goroutines if it is asked to.
+func TestStacks(t *testing.T) {
+	each(t, places, func(t *testing.T, where place) {
+		r := where.start(t, preparation{Environ: []string{"GOTRACEBACK=all"}}, "hold", "true", "0")
+		require.Equal(t, "ready 0", r.line())
+		r.onlyTheAgentIsLeft()
+		require.NoError(t, unix.Kill(r.children()[0], unix.SIGSEGV))
+		status, _ := r.end()
+		require.Equal(t, pid1.StatusCrash, status)
+		require.Contains(t, r.stderr.String(), "pid1.second(")
+	})
+}
+
 func TestNothingIsLeft(t *testing.T) {
 	ends := []struct {
 		how    string

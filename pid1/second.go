@@ -19,7 +19,9 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 		notify(make(chan os.Signal, 1), deadly) // never read: only signals from the first process count
 	})
 
-	faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the agent starts before these are caught
+	if os.Getenv("GOTRACEBACK") == "" {
+		faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the agent starts before these are caught
+	}
 	for _, fd := range h.files() {
 		syscall.CloseOnExec(fd)
 	}

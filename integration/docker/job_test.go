@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/hang"
 )
 
 const secret = "correct horse battery staple"
@@ -122,6 +124,7 @@ func (j *job) start(t *testing.T, n, size int, flags []string, command ...string
 			"--label", "paiinit-test=yes", "--entrypoint", "paiinit",
 			"--volume", file + ":/usr/local/bin/paiinit:ro", "--volume", examples + ":/examples:ro",
 			"--env", "PAIINIT_LOG_FORMAT=logfmt", "--env", "PAIINIT_LOG_LEVEL=debug",
+			"--env", hang.Variable,
 			"--env", "PAIINIT_SECRET=" + secret, "--env", "PAIINIT_PEERS=" + strings.Join(peers, ","),
 			"--env", fmt.Sprintf("PAIINIT_RANK=%d", rank), "--env", fmt.Sprintf("PAIINIT_SLOTS=%d", j.slots)}
 		args = append(args, j.options...)
@@ -176,6 +179,7 @@ func (j *job) follow(t *testing.T, rank int, text string, n int) {
 
 func (j *job) remove(t *testing.T) {
 	if t.Failed() {
+		t.Log(running(t, j.containers))
 		for i := range j.containers {
 			out, errs := j.output(t, i)
 			t.Logf("--- rank %d\n%s%s", i, out, errs)

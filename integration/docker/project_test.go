@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/sweep"
 )
 
@@ -183,6 +184,23 @@ func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n i
 	<-ended
 }
 
+// running returns what hang.Report says of the containers. Their output then ends with the stacks of their goroutines.
+func running(t *testing.T, containers []string) string {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	var left []hang.Container
+	for _, id := range containers {
+		_, _ = docker(ctx, "update", "--restart", "no", id)
+		_, _ = docker(ctx, "unpause", id)
+		out, err := docker(ctx, "inspect", "--format", "{{.Name}} {{.State.Pid}}", id)
+		var c hang.Container
+		if _, scanned := fmt.Sscan(out, &c.Name, &c.First); err == nil && scanned == nil && c.First != 0 {
+			left = append(left, c)
+		}
+	}
+	return hang.Report(left...)
+}
+
 // logs returns the output of all containers, each after its name.
 func (p *project) logs(t *testing.T) string {
 	t.Helper()
@@ -203,6 +221,7 @@ func (p *project) logs(t *testing.T) string {
 // remove removes the project, and logs the output of its containers if the test has failed.
 func (p *project) remove(t *testing.T) {
 	if t.Failed() {
+		t.Log(running(t, p.containers(t)))
 		t.Log("\n" + p.logs(t))
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)

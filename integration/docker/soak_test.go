@@ -212,7 +212,6 @@ func soak(t *testing.T, p soakPlan) {
 	for range ranks {
 		j.codes = append(j.codes, map[int]bool{0: true})
 	}
-	j.env = append(j.env, "GOTRACEBACK=all")
 	if p.restarts {
 		j.withRestarts(p)
 	} else {
@@ -409,32 +408,13 @@ func (j *soakJob) deaths() (all []death) {
 	return all
 }
 
-// dumpIfFailed makes the agents that still run log the stacks of their goroutines, as the Go runtime does on SIGABRT.
+// dumpIfFailed logs how far the training came, and what the containers do that still run.
 func (j *soakJob) dumpIfFailed() {
 	if !j.t.Failed() {
 		return
 	}
 	text, _ := os.ReadFile(filepath.Join(j.dir, "log"))
 	j.t.Logf("the training:\n%s", text[max(0, len(text)-4000):])
-	ctx := context.WithoutCancel(j.t.Context())
-	for rank, id := range j.containers {
-		_, _ = docker(ctx, "update", "--restart", "no", id)
-		out, err := docker(ctx, "top", id, "-eo", "pid,ppid,wchan:20,args")
-		if err != nil {
-			continue
-		}
-		j.t.Logf("rank %d still runs:\n%s", rank, out)
-		for _, p := range parseTop(out) {
-			if p.parent == j.first(rank) {
-				_ = syscall.Kill(p.pid, syscall.SIGABRT)
-			}
-		}
-	}
-	if len(j.containers) > 0 {
-		ended, cancel := context.WithTimeout(ctx, 10*time.Second)
-		defer cancel()
-		_, _ = docker(ended, append([]string{"wait"}, j.containers...)...)
-	}
 }
 
 // processesIn returns the processes of this machine that are in the cgroups of containers.

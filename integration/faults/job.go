@@ -172,6 +172,7 @@ func (t *trial) environment(rank int) map[string]string {
 		"PAIINIT_LOG_FORMAT": "text",
 		"PAIINIT_LOG_LEVEL":  "debug", // shows the steps that a trial waits for
 		"MATRIX_PHASE":       t.phase.name,
+		"GOTRACEBACK":        "all", // for lab.Running
 	}
 }
 

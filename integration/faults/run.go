@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/paiinit/paiinit/integration/lab"
@@ -46,10 +45,11 @@ func runCell(ctx context.Context, c cell, bin binaries, slack int) (r result) {
 	if err = t.do(ctx, e); err == nil {
 		err = t.watch(ctx, e, &r)
 	}
+	running := ""
 	if err != nil {
-		t.stacks()
+		running = t.lab.Running()
 	}
-	r.log = t.transcript()
+	r.log = t.transcript() + running
 	r.err = errors.Join(err, t.close())
 	return r
 }
@@ -214,28 +214,6 @@ func (t *trial) line(e expectation) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s has not printed a line with %q", c.Name, e.says)
-}
-
-// stacks makes the agents of containers that have not ended log the stacks of their goroutines, as the Go runtime does
-// on SIGSEGV.
-func (t *trial) stacks() {
-	for _, c := range t.lab.Containers() {
-		select {
-		case <-c.Ended():
-			continue
-		default:
-		}
-		_ = c.Thaw()
-		c.ReadStderr()
-		if agent, err := agentOf(c); err == nil {
-			_ = syscall.Kill(agent.PID, syscall.SIGCONT)
-			_ = syscall.Kill(agent.PID, syscall.SIGSEGV)
-			select {
-			case <-c.Ended():
-			case <-time.After(2 * time.Second):
-			}
-		}
-	}
 }
 
 // transcript returns the output of all containers in the order of time.

@@ -14,6 +14,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/hang"
 )
 
 // waitTimeout is the timeout of one wait, long enough on a slow machine.
@@ -105,6 +107,9 @@ func start(t *testing.T, d driver, p program) *container {
 		select {
 		case <-c.ended:
 		default:
+			if t.Failed() {
+				t.Log(hang.Report(hang.Container{Name: "the container", First: d.first(c)}))
+			}
 			d.remove(c)
 			select {
 			case <-c.ended:

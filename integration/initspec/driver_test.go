@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/initspec/stage"
 )
 
@@ -26,6 +27,7 @@ type driver interface {
 	enter(c *container, args ...string) *exec.Cmd
 	// remove kills a running container.
 	remove(c *container)
+	first(c *container) int // PID of its first process on this machine; 0 = none
 }
 
 // need skips the test if something is missing, or fails it if PAIINIT_TEST_REQUIRE is set.
@@ -67,7 +69,7 @@ func (n namespaces) missing() string {
 
 // baseEnviron has what every container gets: a job of one rank logs its steps at level debug.
 func baseEnviron() []string {
-	return []string{"PATH=/bin:/sbin", "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug"}
+	return []string{"PATH=/bin:/sbin", "PAIINIT_LOG_FORMAT=logfmt", "PAIINIT_LOG_LEVEL=debug", hang.Variable}
 }
 
 func (n namespaces) prepare(c *container, p program) {
@@ -92,6 +94,8 @@ func (n namespaces) enter(c *container, args ...string) *exec.Cmd {
 }
 
 func (n namespaces) remove(c *container) { _ = c.cmd.Process.Kill() }
+
+func (n namespaces) first(c *container) int { return c.cmd.Process.Pid }
 
 // docker creates containers with the Docker engine.
 type docker struct {
@@ -148,6 +152,12 @@ func (d docker) remove(c *container) {
 	if err != nil && !ending {
 		c.t.Errorf("docker rm: %v: %s", err, out)
 	}
+}
+
+func (d docker) first(c *container) int {
+	out, _ := exec.Command("docker", "inspect", "--format", "{{.State.Pid}}", c.name).Output()
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(out)))
+	return pid
 }
 
 // drivers lists all drivers.

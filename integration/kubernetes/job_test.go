@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/hang"
 )
 
 const (
@@ -205,12 +207,26 @@ func (j *job) condition(t *testing.T) (types []string) {
 func (j *job) remove(t *testing.T) {
 	if t.Failed() {
 		state, err := j.kubectl(t, "get", "pods,events", "--output=wide")
-		t.Logf("%v\n%s\n%s\n%s", err, state, j.logs.text(), j.c.logs())
+		t.Logf("%v\n%s\n%s", err, state, j.running(t))
+		logs, _ := j.kubectl(t, "logs", "--selector=job-name", "--prefix", "--tail=400")
+		t.Logf("%s\n%s\n%s", logs, j.logs.text(), j.c.logs())
 	}
 	if _, err := j.kubectl(t, "delete", "namespace", j.namespace, "--wait"); err != nil {
 		t.Error(err)
 	}
 	j.logs.wait()
+}
+
+// running returns what hang.Report says of the containers. Their output then ends with the stacks of their goroutines.
+func (j *job) running(t *testing.T) string {
+	ids, _ := j.kubectl(t, "get", "pods", "--output=jsonpath={.items[*].status.containerStatuses[*].containerID}")
+	var left []hang.Container
+	for id := range strings.FieldsSeq(ids) {
+		if c, err := inspect(id); err == nil && c.first != 0 {
+			left = append(left, hang.Container{Name: id, First: c.first})
+		}
+	}
+	return hang.Report(left...)
 }
 
 // transcript collects the output of a command.

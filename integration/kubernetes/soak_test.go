@@ -3,7 +3,6 @@
 package kubernetes
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -425,25 +424,11 @@ func (j *soakJob) requireNothingLeft() {
 	}
 }
 
-// dumpIfFailed makes the agents that still run log the stacks of their goroutines, as the Go runtime does on SIGABRT.
+// dumpIfFailed logs how far the training came.
 func (j *soakJob) dumpIfFailed() {
 	if !j.t.Failed() || j.job == nil {
 		return
 	}
 	text, _ := os.ReadFile(filepath.Join(j.dir, "log"))
 	j.t.Logf("the training:\n%s", text[max(0, len(text)-4000):])
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.t.Context()), waitTimeout)
-	defer cancel()
-	for rank := range size {
-		c, err := j.container(rank)
-		if err != nil {
-			continue
-		}
-		j.t.Logf("rank %d still runs: %+v", rank, c.processes)
-		if agent := c.agent(); agent != 0 {
-			_ = syscall.Kill(agent, syscall.SIGABRT)
-		}
-	}
-	out, _ := output(j.command(ctx, "logs", "--selector=job-name=allreduce", "--prefix", "--tail=400"))
-	j.t.Logf("%s", out)
 }

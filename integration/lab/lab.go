@@ -29,6 +29,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/paiinit/paiinit/integration/hang"
 )
 
 // ErrClosed is the error of every operation on a closed lab.
@@ -266,6 +268,22 @@ func lookSbin(name string) (string, error) {
 		}
 	}
 	return "", err
+}
+
+// Running returns what hang.Report says of the containers that have not ended. Their output then ends with the stacks
+// of their goroutines. It lets those go on that are frozen, or whose standard error is not read.
+func (l *Lab) Running() string {
+	var left []hang.Container
+	for _, c := range l.Containers() {
+		select {
+		case <-c.Ended():
+		default:
+			_ = c.Thaw()
+			c.ReadStderr()
+			left = append(left, hang.Container{Name: c.Name, First: c.PID()})
+		}
+	}
+	return hang.Report(left...)
 }
 
 // Containers returns the containers of the lab in the order of their starts.

@@ -325,6 +325,20 @@ func TestPause(t *testing.T) {
 	requireStill(t, c, c.Pause, c.Resume)
 }
 
+// TestRunning: what has not ended is shown, also where it is frozen.
+func TestRunning(t *testing.T) {
+	l := newLab(t)
+	m := newMachine(t, l, "alpha")
+	ended := start(t, m, sh("exit 0"))
+	require.Equal(t, 0, wait(t, ended))
+	require.Empty(t, l.Running())
+	c := counting(t, m)
+	require.NoError(t, c.Freeze())
+	require.Regexp(t, `^alpha has not ended:\n( +\d+ +\d+ \w .*\n){2,}$`, l.Running())
+	before := len(c.Lines())
+	require.Eventually(t, func() bool { return len(c.Lines()) > before+2 }, 10*time.Second, 10*time.Millisecond)
+}
+
 // TestFreeze: a frozen container writes nothing, and can be killed.
 func TestFreeze(t *testing.T) {
 	l := newLab(t)

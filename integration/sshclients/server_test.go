@@ -27,6 +27,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/testsignals"
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/sshd/sshdtest"
@@ -153,7 +154,7 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 		"--secret-file", secretFile, "--authorized-keys", keys, "--state-dir", filepath.Join(own, "state"),
 		"--log-level", "debug", "--", "sleep", "1000")
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.home, "SHELL=/bin/sh",
-		"PAIINIT_LOG_FORMAT=logfmt"}
+		"PAIINIT_LOG_FORMAT=logfmt", hang.Variable}
 	s.cmd.Stderr = s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM} // it ends if the test is killed
 	if wrap != nil {
@@ -162,7 +163,10 @@ func startWith(t testing.TB, f files, options string, wrap func(*server, *exec.C
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Signal(syscall.SIGTERM)
-		late := time.AfterFunc(20*time.Second, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
+		late := time.AfterFunc(20*time.Second, func() {
+			t.Log(hang.Report(hang.Container{Name: "the server", First: s.cmd.Process.Pid}))
+			_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		})
 		defer late.Stop()
 		_ = s.cmd.Wait()
 		if status := s.cmd.ProcessState.ExitCode(); status != 143 {

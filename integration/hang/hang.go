@@ -1,0 +1,97 @@
+// Package hang shows what the containers do that a test has waited for in vain.
+package hang
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
+)
+
+// traceTime bounds how long a program takes to write its stacks.
+const traceTime = 2 * time.Second
+
+// Variable in a container's environment lets its paiinit print the stacks of its goroutines (package pid1).
+const Variable = "GOTRACEBACK=all"
+
+// Container is a container by the id of its first process on this machine.
+type Container struct {
+	Name  string
+	First int
+}
+
+// Report returns a line for each process of the containers, by its id on this machine: its state as proc_pid_stat(5)
+// has it, where it waits in the kernel, and its command line. It leaves out containers that have ended.
+//
+// What runs the same program as the first process, as the agent and the remote shells of a container do, then prints the
+// stacks of its goroutines and ends: so answers the Go runtime to SIGSEGV. Report waits until these have ended, but for
+// two seconds at most.
+func Report(containers ...Container) string {
+	var b strings.Builder
+	var traced []int
+	for _, c := range containers {
+		program := programOf(c.First)
+		for i, p := range below(c.First) {
+			if i == 0 {
+				fmt.Fprintf(&b, "%s has not ended:\n", c.Name)
+			}
+			fmt.Fprintf(&b, "%7d %7d %c %-20s %s\n", p.PID, p.Parent, p.State, waitsIn(p.PID),
+				strings.Join(proc.CommandLine(proc.System{}, p.PID), " "))
+			if p.PID != c.First && program != "" && programOf(p.PID) == program {
+				traced = append(traced, p.PID)
+			}
+		}
+	}
+	for _, pid := range traced {
+		_ = syscall.Kill(pid, syscall.SIGSEGV)
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+	}
+	running := func(pid int) bool {
+		p, err := proc.Read(proc.System{}, pid)
+		return err == nil && !p.Ended()
+	}
+	for end := time.Now().Add(traceTime); slices.ContainsFunc(traced, running) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return b.String()
+}
+
+// below returns a process and its descendants, in the order of their ids.
+func below(root int) (tree []proc.Process) {
+	entries, _ := os.ReadDir("/proc")
+	children := make(map[int][]proc.Process)
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, err := proc.Read(proc.System{}, pid); err == nil { // it may have ended
+			children[p.Parent] = append(children[p.Parent], p)
+			if pid == root {
+				tree = append(tree, p)
+			}
+		}
+	}
+	for i := 0; i < len(tree); i++ {
+		tree = append(tree, children[tree[i].PID]...)
+	}
+	slices.SortFunc(tree, func(a, b proc.Process) int { return a.PID - b.PID })
+	return tree
+}
+
+// programOf returns the path of a process's program, "" if it has ended.
+func programOf(pid int) string {
+	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return path
+}
+
+// waitsIn returns the kernel's function in which a process sleeps (proc_pid_wchan(5)), "0" if it runs.
+func waitsIn(pid int) string {
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+	return string(name)
+}
