@@ -321,6 +321,42 @@ func TestLeavingStarts(t *testing.T) {
 	require.Equal(t, same(3, 0), statuses(t, containers), stderr(containers[0]))
 }
 
+// TestLeavingAndLostRankZero: a container that was told to end while the job runs leaves it with 143, also if rank 0 is
+// lost before its command has ended.
+func TestLeavingAndLostRankZero(t *testing.T) {
+	t.Parallel()
+	const job = `r=$OMPI_COMM_WORLD_RANK; r=${r:-$RANK}; trap 'echo ends $r; sleep 2; echo saved; exit 0' TERM; ` +
+		`echo up $r; while :; do sleep 0.1; done`
+	for name, command := range map[string][]string{
+		"openmpi": {"mpirun", "-npernode", "1", "sh", "-c", job},
+		"all":     {"sh", "-c", job},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hosts := withInput(peersHosts(t, newLab(t), 3))
+			for i := range hosts {
+				hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--restart-grace", "4s")
+			}
+			if name == "all" {
+				hosts = everywhere(hosts)
+			}
+			containers := startAll(t, hosts, command...)
+			for rank, c := range containers {
+				says := c
+				if name == "openmpi" {
+					says = containers[0]
+				}
+				waitLine(t, says, fmt.Sprint("up ", rank))
+			}
+			require.NoError(t, containers[1].Signal(syscall.SIGTERM))
+			waitLine(t, containers[0], "ends 0")
+			containers[0].Kill()
+			require.Equal(t, []int{143}, statuses(t, containers[1:2]))
+			require.Contains(t, stderr(containers[1]), `msg="this container leaves the job"`)
+			waitLine(t, containers[2], `msg="restarting the job"`)
+		})
+	}
+}
+
 // TestStoppedJob: a scheduler that ends the whole job signals every container. Restarts do not keep it.
 func TestStoppedJob(t *testing.T) {
 	hosts := everywhere(peersHosts(t, newLab(t), 3))

@@ -268,11 +268,12 @@ func (c *container) clearOnOrder(ctx context.Context) {
 	c.node().Cleared(done.Ended, done.Took)
 }
 
-// mayOutlive reports whether an error is the loss of a rank 0 that the job may outlive. It notes how the generation
-// ended.
+// mayOutlive reports whether an error is the loss of a rank 0 that the job may outlive, with this container's next start
+// if it leaves. It notes how the generation ended.
 func (c *container) mayOutlive(err error) bool {
 	order, text := c.restarts.Told()
-	if !is[*rendezvous.LostError](err) || text == nil || c.job.Rank < 1 || c.stopped.Load() != nil ||
+	stopped := c.stopped.Load()
+	if !is[*rendezvous.LostError](err) || text == nil || c.job.Rank < 1 || stopped != nil && !c.leaves(stopped) ||
 		c.node().Spares() > 0 {
 		return false
 	}
@@ -305,6 +306,9 @@ func (c *container) outlive(ctx context.Context) error {
 		return &lostError{c.restarts.Final(statusRetry, "")}
 	}
 	c.restarts.Cleared(done.Took)
+	if c.leaves(c.stopped.Load()) {
+		return rendezvous.ErrNext // the others wait for its next start
+	}
 	select {
 	case <-due:
 		return rendezvous.ErrNext
