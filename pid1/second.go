@@ -19,7 +19,7 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 		notify(make(chan os.Signal, 1), deadly) // never read: only signals from the first process count
 	})
 
-	if os.Getenv("GOTRACEBACK") == "" {
+	if traceback, _ := take(environ, "GOTRACEBACK"); traceback == nil {
 		faulty.Go(func() { notify(make(chan os.Signal, 1), faults) }) // the agent starts before these are caught
 	}
 	for _, fd := range h.files() {

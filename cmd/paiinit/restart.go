@@ -268,8 +268,8 @@ func (c *container) clearOnOrder(ctx context.Context) {
 	c.node().Cleared(done.Ended, done.Took)
 }
 
-// mayOutlive reports whether an error is the loss of a rank 0 that the job may outlive, with this container's next start
-// if it leaves. It notes how the generation ended.
+// mayOutlive reports whether an error is the loss of a rank 0 that the job may outlive, with this container's next
+// start if it leaves. It notes how the generation ended.
 func (c *container) mayOutlive(err error) bool {
 	order, text := c.restarts.Told()
 	stopped := c.stopped.Load()

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/paiinit/paiinit/internal/proc"
 )
@@ -28,9 +29,9 @@ type Container struct {
 // Report returns a line for each process of the containers, by its id on this machine: its state as proc_pid_stat(5)
 // has it, where it waits in the kernel, and its command line. It leaves out containers that have ended.
 //
-// What runs the same program as the first process, as the agent and the remote shells of a container do, then prints the
-// stacks of its goroutines and ends: so answers the Go runtime to SIGSEGV. Report waits until these have ended, but for
-// two seconds at most.
+// What runs the same program as the first process, as the agent and the remote shells of a container do, then prints
+// the stacks of its goroutines and ends: so answers the Go runtime to SIGSEGV. Report waits until these have ended, but
+// for two seconds at most.
 func Report(containers ...Container) string {
 	var b strings.Builder
 	var traced []int
@@ -47,16 +48,18 @@ func Report(containers ...Container) string {
 			}
 		}
 	}
+	var dying []unix.PollFd
 	for _, pid := range traced {
-		_ = syscall.Kill(pid, syscall.SIGSEGV)
-		_ = syscall.Kill(pid, syscall.SIGCONT)
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil { // it may have ended
+			dying = append(dying, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		}
+		_ = unix.Kill(pid, unix.SIGSEGV)
+		_ = unix.Kill(pid, unix.SIGCONT)
 	}
-	running := func(pid int) bool {
-		p, err := proc.Read(proc.System{}, pid)
-		return err == nil && !p.Ended()
-	}
-	for end := time.Now().Add(traceTime); slices.ContainsFunc(traced, running) && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
+	end := time.Now().Add(traceTime)
+	for i, p := range dying {
+		_, _ = unix.Poll(dying[i:i+1], int(max(0, time.Until(end)).Milliseconds()))
+		_ = unix.Close(int(p.Fd))
 	}
 	return b.String()
 }
