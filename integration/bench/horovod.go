@@ -292,8 +292,8 @@ func horovodReport(columns []*trainers, version string, rounds int) report {
 				"Horovod's page about Docker; with paiinit the lines have neither. Cold means without ~/.horovod, in " +
 				"which horovodrun keeps for an hour that it could log in to all hosts, and the network interfaces " +
 				"over which they reach each other. To find these, horovodrun starts a Python program on each host. " +
-				"paiinit saves that: it makes the command line `horovodrun --network-interface eth0 ...`. In the last " +
-				"column the user of OpenSSH has done the same.",
+				"paiinit saves that: it makes the command line `horovodrun --network-interface eth0 ...`. In the " +
+				"last column the user of OpenSSH has done the same.",
 			"The last four rows are a part of the first four: until all ranks run the first line of the program. The " +
 				"rest is the same work in all columns: importing PyTorch and Horovod, hvd.init() and the allreduce.",
 		},
