@@ -169,8 +169,15 @@ func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	pods := make(map[string]pod)
-	err := watch(ctx, j.c, func(event string, p pod) bool {
+	pods, err := j.follow(ctx, done)
+	require.NoError(t, err, "%+v", pods)
+	return pods
+}
+
+// follow is watch until ctx ends.
+func (j *job) follow(ctx context.Context, done func(map[string]pod) bool) (pods map[string]pod, err error) {
+	pods = make(map[string]pod)
+	err = watch(ctx, j.c, func(event string, p pod) bool {
 		p.deleted = event == "DELETED"
 		p.ended = pods[p.Metadata.Name].ended
 		if p.ended.IsZero() && (p.deleted || p.status() >= 0) {
@@ -179,8 +186,7 @@ func (j *job) watch(t *testing.T, done func(map[string]pod) bool) map[string]pod
 		pods[p.Metadata.Name] = p
 		return done(pods)
 	}, "--namespace", j.namespace, "pods")
-	require.NoError(t, err, "%+v", pods)
-	return pods
+	return pods, err
 }
 
 // condition waits until the job has ended, and returns its conditions.

@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -225,11 +226,20 @@ func (j *soakJob) withRestarts(seed uint64, faults []planned) {
 // once runs a job that does not start again, with one fault at any moment of its life.
 func (j *soakJob) once(seed uint64, f planned) {
 	j.train(seed, "indexed-job.yaml", 20, func(manifest string) string { return manifest })
+	ctx, cancel := context.WithTimeout(j.t.Context(), 2*waitTimeout)
+	defer cancel()
+	var pods map[string]pod
+	watched := make(chan error, 1)
+	go func() { // from now on: a Job that fails deletes pods that still run
+		var err error
+		pods, err = j.follow(ctx, func(pods map[string]pod) bool {
+			return len(pods) >= size && count(pods, func(p pod) bool { return p.ended.IsZero() }) == 0
+		})
+		watched <- err
+	}()
 	time.Sleep(f.after)
 	j.inject(f)
-	pods := j.watch(j.t, func(pods map[string]pod) bool {
-		return len(pods) >= size && count(pods, func(p pod) bool { return p.ended.IsZero() }) == 0
-	})
+	require.NoError(j.t, <-watched, "%+v", pods)
 	complete := j.log().Complete(size)
 	condition := j.condition(j.t)
 	j.t.Logf("statuses %v, complete %v, the Job is %v", statuses(pods), complete, condition)
