@@ -18,9 +18,9 @@ func asByDefault(h host) host {
 	return h
 }
 
-// linesOfLog returns the lines on standard error. It leaves out those that only a busy machine has: what a rank says
-// while it waits for containers that start seconds apart, and Open MPI's warning that its remote shell program ran
-// before it had set the process group, which the program has done itself (orte/mca/plm/rsh/plm_rsh_module.c, 4.1).
+// linesOfLog returns the lines on standard error. Two kinds of lines appear only on a busy machine, and are left out:
+// progress while a rank waits for containers that start seconds apart, and Open MPI's warning that its remote shell
+// program was faster than its own setpgid, which is harmless (orte/mca/plm/rsh/plm_rsh_module.c, 4.1).
 func linesOfLog(c *lab.Container) []string {
 	busy := regexp.MustCompile(`: waiting for ranks|^\[[^]]*\] plm:rsh: Warning: setpgid\(`)
 	var lines []string

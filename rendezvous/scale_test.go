@@ -88,7 +88,11 @@ func TestScale(t *testing.T) {
 		if size <= starTable {
 			perRank -= table
 		}
-		require.LessOrEqual(t, perRank, 305, "bytes at rank 0 per rank, besides the table; %d ranks", size)
+		most := 300
+		if size > 10_000 {
+			most += 5 // names have a fifth digit
+		}
+		require.LessOrEqual(t, perRank, most, "bytes at rank 0 per rank, besides the table; %d ranks", size)
 		require.LessOrEqual(t, messages, 8*size)
 	}
 }

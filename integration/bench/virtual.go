@@ -84,9 +84,9 @@ func virtualReport(jobs []virtual) report {
 				"round trip takes 0.2 ms. The figures are the protocol's own: logins and bandwidth are not "+
 				"simulated. One run on a machine with %d CPUs, Linux %s, %s.",
 				runtime.NumCPU(), release(), runtime.Version()),
-			"The agreement is when Gather has returned on every rank. Messages and bytes are those that rank 0 sends " +
-				"and receives, divided by the number of other ranks. The table lists all ranks: rank 0 sends it " +
-				"itself to up to 1,000 ranks; in a larger job the ranks pass it on. The heap is that of the whole " +
+			"The ranks agree when Gather has returned on all of them. The rows of messages and bytes count what rank " +
+				"0 sends and receives, divided by the number of other ranks. The table lists all ranks: rank 0 sends " +
+				"it itself to up to 1,000 ranks; in a larger job the ranks pass it on. The heap is that of the whole " +
 				"process; its ranks share one unpacked table.",
 		},
 		rows: [][]string{{"start to agreement, ms"}, {"the same in round trips"}, {"messages at rank 0, per rank"},

@@ -184,7 +184,7 @@ func (p *project) follow(ctx context.Context, t *testing.T, id, text string, n i
 	<-ended
 }
 
-// running returns what hang.Report says of the containers. Their output then ends with the stacks of their goroutines.
+// running returns hang.Report of the containers that run. Their output then ends with the stacks of their goroutines.
 func running(t *testing.T, containers []string) string {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -410,7 +410,7 @@ func (j *soakJob) deaths() (all []death) {
 	return all
 }
 
-// dumpIfFailed logs how far the training came, and what the containers do that still run.
+// dumpIfFailed logs how far the training came. The job logs its containers.
 func (j *soakJob) dumpIfFailed() {
 	if !j.t.Failed() {
 		return

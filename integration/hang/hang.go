@@ -1,4 +1,4 @@
-// Package hang shows what the containers do that a test has waited for in vain.
+// Package hang shows the processes and goroutines of containers that have not ended in time.
 package hang
 
 import (
@@ -29,9 +29,9 @@ type Container struct {
 // Report returns a line for each process of the containers, by its id on this machine: its state as proc_pid_stat(5)
 // has it, where it waits in the kernel, and its command line. It leaves out containers that have ended.
 //
-// What runs the same program as the first process, as the agent and the remote shells of a container do, then prints
-// the stacks of its goroutines and ends: so answers the Go runtime to SIGSEGV. Report waits until these have ended, but
-// for two seconds at most.
+// Report then sends SIGSEGV to every other process that runs the first process's program: the agent and the remote
+// shells. The Go runtime prints the stacks of their goroutines and ends them. Report waits for that, for two seconds at
+// most.
 func Report(containers ...Container) string {
 	var b strings.Builder
 	var traced []int

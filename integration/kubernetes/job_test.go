@@ -223,7 +223,7 @@ func (j *job) remove(t *testing.T) {
 	j.logs.wait()
 }
 
-// running returns what hang.Report says of the containers. Their output then ends with the stacks of their goroutines.
+// running returns hang.Report of the containers that run. Their output then ends with the stacks of their goroutines.
 func (j *job) running(t *testing.T) string {
 	ids, _ := j.kubectl(t, "get", "pods", "--output=jsonpath={.items[*].status.containerStatuses[*].containerID}")
 	var left []hang.Container

@@ -270,8 +270,8 @@ func lookSbin(name string) (string, error) {
 	return "", err
 }
 
-// Running returns what hang.Report says of the containers that have not ended. Their output then ends with the stacks
-// of their goroutines. It lets those go on that are frozen, or whose standard error is not read.
+// Running returns hang.Report of the containers that have not ended. Their output then ends with the stacks of their
+// goroutines. It first thaws frozen containers and reads their standard error again.
 func (l *Lab) Running() string {
 	var left []hang.Container
 	for _, c := range l.Containers() {
