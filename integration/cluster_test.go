@@ -249,6 +249,25 @@ func statuses(t *testing.T, containers []*lab.Container) []int {
 	return all
 }
 
+// tookUntil returns the time from begin until the last of the containers logged the end of the job, as paiinit noted
+// it: on a busy machine this process may read that line seconds later.
+func tookUntil(t *testing.T, begin time.Time, containers []*lab.Container) time.Duration {
+	t.Helper()
+	var last time.Time
+	for _, c := range containers {
+		for line := range strings.Lines(stderr(c)) {
+			if text, ok := strings.CutPrefix(line, "time="); ok && strings.Contains(line, `msg="the job has ended"`) {
+				text, _, _ = strings.Cut(text, " ")
+				logged, err := time.Parse(time.RFC3339Nano, text)
+				require.NoError(t, err)
+				last = slices.MaxFunc([]time.Time{last, logged}, time.Time.Compare)
+			}
+		}
+	}
+	require.False(t, last.IsZero(), "no container has logged the end of the job")
+	return last.Sub(begin.Round(0))
+}
+
 func waitLine(t *testing.T, c *lab.Container, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)

@@ -39,8 +39,13 @@ const readyTimeout = 500 * time.Millisecond
 
 // Unready returns why the job is not ready, on one line that begins with the phase; "" = it is ready.
 func (n *Node) Unready(ctx context.Context) string {
-	why, known := "the rendezvous is closed", true
-	n.ask(func() { why, known = n.unready() })
+	why, known, phase := "the rendezvous is closed", true, "gathering"
+	n.ask(func() {
+		why, known = n.unready()
+		if n.phase == Running {
+			phase = "running"
+		}
+	})
 	if known {
 		return why
 	}
@@ -48,7 +53,7 @@ func (n *Node) Unready(ctx context.Context) string {
 	defer cancel()
 	switch a, ok := n.calls.inquire(ctx, message{Brief: true}); {
 	case !ok:
-		return string(Running) + ": rank 0 does not answer"
+		return phase + ": rank 0 does not answer"
 	case a.Ready:
 		return ""
 	default:

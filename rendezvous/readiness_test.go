@@ -100,20 +100,26 @@ func TestUnreadyWithOneCommand(t *testing.T) {
 	})
 }
 
-// TestUnreadyWithoutAnswer: a rank 0 that is frozen does not hold up a probe.
+// TestUnreadyWithoutAnswer: a rank 0 that is frozen does not hold up a probe, before and after the launch.
 func TestUnreadyWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		nodes := []*Node{w.start(w.config(0, 2)), w.start(w.config(1, 2))}
+		nodes := []*Node{w.start(w.config(0, 3)), w.start(w.config(1, 3))}
+		frozen := func(want string) {
+			thaw := make(chan struct{})
+			nodes[0].post(func() { <-thaw })
+			begin := time.Now()
+			require.Equal(t, want+": rank 0 does not answer", nodes[1].Unready(t.Context()))
+			require.Equal(t, readyTimeout, time.Since(begin))
+			close(thaw)
+		}
+		time.Sleep(time.Second)
+		frozen("gathering")
+		nodes = append(nodes, w.start(w.config(2, 3)))
 		for _, g := range gatherAll(t.Context(), nodes) {
 			require.NoError(t, g.err)
 		}
-		thaw := make(chan struct{})
-		nodes[0].post(func() { <-thaw })
-		begin := time.Now()
-		require.Equal(t, "running: rank 0 does not answer", nodes[1].Unready(t.Context()))
-		require.Equal(t, readyTimeout, time.Since(begin))
-		close(thaw)
+		frozen("running")
 		w.close(nodes...)
 	})
 }

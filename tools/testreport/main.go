@@ -1,5 +1,6 @@
 // Command testreport converts the output of go test -json on its standard input back to the lines that go test prints,
-// and adds a line for each skipped test with the reason, which go test does not print.
+// and adds a line for each skipped test with the reason, which go test does not print. Last comes what each failed test
+// reported first, because its other output may be long.
 //
 // It exits with status 1 if a test or a build failed.
 package main
@@ -11,6 +12,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -48,7 +50,7 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 	type test struct{ pkg, name string }
 	output := make(map[test][]string)
 	var order []test // tests in the order of their first output
-	var skipped []string
+	var skipped, causes []string
 	end := func(t test) []string {
 		lines := output[t]
 		delete(output, t)
@@ -80,7 +82,11 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 			failed = true
 		case e.Action == "fail" && e.Test != "":
 			failed = true
-			write(end(t)...)
+			lines := end(t)
+			write(lines...)
+			if c := cause(lines); len(c) > 0 {
+				causes = append(append(causes, fmt.Sprintf("failed: %s %s:\n", e.Package, e.Test)), c...)
+			}
 		case e.Action == "fail":
 			failed = true
 			// A panic or the timeout has ended the package in the middle of these tests.
@@ -98,7 +104,40 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 		}
 	}
 	write(skipped...)
+	write(causes...)
 	return failed, in.Err()
+}
+
+// maxCause is the number of lines that say why a test failed.
+const maxCause = 20
+
+// cause returns the first failed assertion of testify in the output of a test, or else its first message.
+func cause(lines []string) []string {
+	var first, message []string
+	add := func() []string {
+		if first == nil {
+			first = message
+		}
+		if slices.ContainsFunc(message, func(line string) bool { return strings.Contains(line, "Error Trace:") }) {
+			return message
+		}
+		return nil
+	}
+	for _, line := range lines {
+		switch {
+		case logged.MatchString(line):
+			if found := add(); found != nil {
+				return found
+			}
+			message = []string{line}
+		case len(message) > 0 && len(message) < maxCause && !strings.HasPrefix(strings.TrimSpace(line), "--- "):
+			message = append(message, line)
+		}
+	}
+	if found := add(); found != nil {
+		return found
+	}
+	return first
 }
 
 // reason returns what the test gave to t.Skip, on one line.

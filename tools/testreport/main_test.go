@@ -46,7 +46,28 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
 {"Action":"fail","Package":"p"}
 `,
-			want:   "    a_test.go:9: bad\nFAIL\tp\t0.003s\n",
+			want:   "    a_test.go:9: bad\nFAIL\tp\t0.003s\nfailed: p TestB:\n    a_test.go:9: bad\n",
+			failed: true,
+		},
+		{
+			name: "the failed assertion comes last, without the other output",
+			in: `{"Action":"output","Package":"p","Test":"TestA/b","Output":"    a_test.go:5: took 3 s\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"    a_test.go:9: \n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"        \tError Trace:\ta_test.go:9\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"        \tError:      \tShould be true\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"    a_test.go:11: transcript\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"--- FAIL: TestA/b (0.00s)\n"}
+{"Action":"fail","Package":"p","Test":"TestA/b"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- FAIL: TestA (0.00s)\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
+{"Action":"fail","Package":"p"}
+`,
+			want: "    a_test.go:5: took 3 s\n    a_test.go:9: \n        \tError Trace:\ta_test.go:9\n" +
+				"        \tError:      \tShould be true\n    a_test.go:11: transcript\n--- FAIL: TestA/b (0.00s)\n" +
+				"--- FAIL: TestA (0.00s)\nFAIL\tp\t0.003s\n" +
+				"failed: p TestA/b:\n    a_test.go:9: \n        \tError Trace:\ta_test.go:9\n" +
+				"        \tError:      \tShould be true\n",
 			failed: true,
 		},
 		{
