@@ -9,6 +9,7 @@ HOSTS    ?= 64
 RESTARTS ?= 1000
 T        ?= 60s
 SOAK     ?= 1h
+SAMPLE   := $(shell date +%s)
 VERSION  := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 # urfave_cli_no_docs leaves out the library's writers of documents: 260 kB, and 0.3 ms of each start.
 GOBUILD  := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags "-s -w -X main.version=$(VERSION)"
@@ -58,7 +59,11 @@ release: cross ## dist/: binaries, Debian packages, an image, licences and check
 	cat dist/SHA256SUMS
 
 .PHONY: test
-test: deps build cross ## all tests that this machine can run; says what was skipped and why
+test: export PAIINIT_TEST_SAMPLE = $(SAMPLE)
+test: test-all ## all quick tests, and a random part of the slow ones (SAMPLE=NUMBER: that part again); says what was skipped and why
+
+.PHONY: test-all
+test-all: deps build cross ## all tests that this machine can run; says what was skipped and why
 	go test -race -count=1 -timeout 60m -json ./... | go run ./tools/testreport
 	go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 

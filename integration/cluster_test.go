@@ -3,16 +3,13 @@ package integration
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +20,7 @@ import (
 
 	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/lab"
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
 
@@ -39,7 +37,7 @@ var paiinit, root string
 func TestMain(m *testing.M) {
 	lab.Main()
 	testsignals.Default()
-	err := waitTogether()
+	err := sample.WaitTogether()
 	dir := ""
 	if err == nil {
 		dir, err = os.MkdirTemp("", "paiinit-integration-")
@@ -55,17 +53,6 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(dir)
 		os.Exit(status)
 	}))
-}
-
-// waitTogether runs twice as many tests at the same time as there are processors: most of them wait for time limits.
-func waitTogether() error {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if given {
-		return nil
-	}
-	return flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
 }
 
 // build builds the binary as released: static and without the race detector.
@@ -116,6 +103,7 @@ func skip(t *testing.T, why string) {
 // newLab creates an empty lab, and logs the output of its containers if the test fails.
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()
+	sample.OneIn(t, 4)
 	t.Parallel()
 	requireLab(t)
 	begin := time.Now()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/testnetwork"
 	"github.com/paiinit/paiinit/integration/testsignals"
 )
@@ -30,6 +31,10 @@ type scripts struct{ tests *testing.M }
 
 func (s scripts) Run() int {
 	testsignals.Default()
+	if err := sample.WaitTogether(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return s.tests.Run()
 }
 

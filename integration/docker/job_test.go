@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/integration/hang"
+	"github.com/paiinit/paiinit/integration/sample"
 )
 
 const secret = "correct horse battery staple"
@@ -86,6 +87,7 @@ func newJob(t *testing.T, suite string) *job {
 
 func newJobOf(t *testing.T, image func() (string, error)) *job {
 	t.Helper()
+	sample.OneIn(t, 6)
 	t.Parallel()
 	needEngine(t)
 	tag, err := image()

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/paiinit/paiinit/integration/hang"
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/sweep"
 )
 
@@ -77,6 +78,7 @@ func newProject(t *testing.T, image, override string) *project {
 // newProjectOf prepares a project of a file in examples/compose.
 func newProjectOf(t *testing.T, file, image, override string) *project {
 	t.Helper()
+	sample.OneIn(t, 6)
 	t.Parallel()
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

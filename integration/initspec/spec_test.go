@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/screens"
 )
 
@@ -109,6 +110,7 @@ func TestSpecification(t *testing.T) {
 					continue
 				}
 				t.Run(strings.ReplaceAll(row.name, "/", ""), func(t *testing.T) {
+					sample.OneIn(t, 3)
 					t.Parallel()
 					row.test(t, d.driver)
 				})

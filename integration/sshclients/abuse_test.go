@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/paiinit/paiinit/integration/attack"
+	"github.com/paiinit/paiinit/integration/sample"
 )
 
 // TestAbuse: during each attack, and during all at once, logins from other addresses succeed, and the container's
@@ -34,6 +35,7 @@ func TestAbuse(t *testing.T) {
 
 // abuse attacks a container whose RLIMIT_NOFILE is files; 0 = the limit of this process.
 func abuse(t *testing.T, files int, attacks ...attack.Attack) {
+	sample.OneIn(t, 6)
 	connections, gossip, probed := 500, false, len(attacks) == 1 && attacks[0].HTTP
 	for _, a := range attacks {
 		connections += a.Connections

@@ -1,6 +1,7 @@
 // Command testreport converts the output of go test -json on its standard input back to the lines that go test prints,
-// and adds a line for each skipped test with the reason, which go test does not print. Last comes what each failed test
-// reported first, because its other output may be long.
+// and adds a line for each skipped test with the reason, which go test does not print. It only counts the tests that do
+// not belong to the sample of this run. Last comes what each failed test reported first, because its other output may
+// be long.
 //
 // It exits with status 1 if a test or a build failed.
 package main
@@ -30,6 +31,9 @@ var frame = regexp.MustCompile(`^\s*=== (RUN|PAUSE|CONT|NAME)\s`)
 // logged matches a line of t.Log, t.Skip or t.Error.
 var logged = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
+// notInSample begins the reason of a test that integration/sample skips. The name of the sample follows.
+const notInSample = "not in the sample "
+
 func main() {
 	failed, err := report(os.Stdin, os.Stdout)
 	if err != nil {
@@ -51,6 +55,7 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 	output := make(map[test][]string)
 	var order []test // tests in the order of their first output
 	var skipped, causes []string
+	left := make(map[string]int) // tests that are not in a sample, by its name
 	end := func(t test) []string {
 		lines := output[t]
 		delete(output, t)
@@ -97,13 +102,21 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 			}
 			out.Flush()
 		case e.Action == "skip" && e.Test != "":
-			skipped = append(skipped, fmt.Sprintf("skipped: %s %s: %s\n", e.Package, e.Test, reason(end(t))))
+			why := reason(end(t))
+			if name, ok := strings.CutPrefix(why, notInSample); ok {
+				left[name]++
+				continue
+			}
+			skipped = append(skipped, fmt.Sprintf("skipped: %s %s: %s\n", e.Package, e.Test, why))
 		case e.Action == "pass":
 			end(t)
 			out.Flush()
 		}
 	}
 	write(skipped...)
+	for name, tests := range left {
+		write(fmt.Sprintf("skipped: %d tests that are %s%s\n", tests, notInSample, name))
+	}
 	write(causes...)
 	return failed, in.Err()
 }

@@ -38,6 +38,17 @@ func TestReport(t *testing.T) {
 			want: "ok  \tp\t0.003s\nskipped: p TestA: no engine: cannot connect\n",
 		},
 		{
+			name: "tests that are not in the sample are counted",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: not in the sample 7\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:6: not in the sample 7\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Output":"ok  \tp\t0.003s\n"}
+{"Action":"pass","Package":"p"}
+`,
+			want: "ok  \tp\t0.003s\nskipped: 2 tests that are not in the sample 7\n",
+		},
+		{
 			name: "only the log of a failed test is printed",
 			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: fine\n"}
 {"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:9: bad\n"}
