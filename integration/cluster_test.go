@@ -103,7 +103,7 @@ func skip(t *testing.T, why string) {
 // newLab creates an empty lab, and logs the output of its containers if the test fails.
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()
-	sample.OneIn(t, 4)
+	sample.OneIn(t, 5)
 	t.Parallel()
 	requireLab(t)
 	begin := time.Now()

@@ -38,6 +38,14 @@ func (s scripts) Run() int {
 	return s.tests.Run()
 }
 
+// script is the test of a script.
+type script struct {
+	testscript.T
+	name string
+}
+
+func (s script) Name() string { return s.name }
+
 // told runs a script's background command and prints its status on stdout. It kills the command when it is interrupted
 // or killed itself: a script that fails interrupts its background processes, then waits until all have closed their
 // output pipes.
@@ -72,6 +80,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"screen": screen},
 		Setup: func(e *testscript.Env) error {
+			sample.OneIn(script{e.T(), filepath.Base(e.WorkDir)}, 3)
 			// Short, because the path of a socket in it has at most 107 bytes (unix(7)).
 			e.Setenv("PAIINIT_LOG_FORMAT", "logfmt")
 			e.Setenv("PAIINIT_STATE_DIR", filepath.Join(e.WorkDir, "s"))

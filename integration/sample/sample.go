@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"testing"
 )
 
 // Variable names a sample: any text, of which the choice follows. If it is empty or unset, all tests run.
@@ -19,9 +18,14 @@ const Variable = "PAIINIT_TEST_SAMPLE"
 // Reason begins the reason with which tests that do not belong to the sample are skipped. tools/testreport knows it.
 const Reason = "not in the sample "
 
+// Test is a *testing.T, or a test of a library with another name.
+type Test interface {
+	Name() string
+	Skip(args ...any)
+}
+
 // OneIn skips the test if it does not belong to the sample. One in n tests does.
-func OneIn(t testing.TB, n uint64) {
-	t.Helper()
+func OneIn(t Test, n uint64) {
 	if name := os.Getenv(Variable); name != "" && !has(name, t.Name(), n) {
 		t.Skip(Reason + name)
 	}

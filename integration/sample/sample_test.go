@@ -8,12 +8,8 @@ import (
 )
 
 // fake is a test with a name that notes why it is skipped.
-type fake struct {
-	testing.TB
-	name, skipped string
-}
+type fake struct{ name, skipped string }
 
-func (f *fake) Helper()          {}
 func (f *fake) Name() string     { return f.name }
 func (f *fake) Skip(args ...any) { f.skipped = fmt.Sprint(args...) }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/vm/wire"
 	"github.com/paiinit/paiinit/rdma"
 )
@@ -34,6 +35,7 @@ func whats(r rdma.Report) string {
 
 // TestDevice checks the report on a verbs device of a real kernel. All subtests share one machine.
 func TestDevice(t *testing.T) {
+	sample.OneIn(t, 2)
 	m := boot(t, requireKit(t), nil)
 	m.must(`
 		ip link set lo up

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/sample"
 	"github.com/paiinit/paiinit/integration/vm/wire"
 )
 
@@ -54,6 +55,7 @@ func launch(t *testing.T, ms [2]machine, policy string, command ...string) [2]wi
 
 // TestVerdict runs jobs on two hosts: first only one of them has a device, then both.
 func TestVerdict(t *testing.T) {
+	sample.OneIn(t, 2)
 	ms := pair(t)
 	ms[0].must("rdma link add rxe0 type rxe netdev eth0")
 
