@@ -87,7 +87,7 @@ func newJob(t *testing.T, suite string) *job {
 
 func newJobOf(t *testing.T, image func() (string, error)) *job {
 	t.Helper()
-	sample.OneIn(t, 6)
+	sample.OneIn(t, 8)
 	t.Parallel()
 	needEngine(t)
 	tag, err := image()

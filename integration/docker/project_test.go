@@ -78,7 +78,7 @@ func newProject(t *testing.T, image, override string) *project {
 // newProjectOf prepares a project of a file in examples/compose.
 func newProjectOf(t *testing.T, file, image, override string) *project {
 	t.Helper()
-	sample.OneIn(t, 6)
+	sample.OneIn(t, 8)
 	t.Parallel()
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")

@@ -110,7 +110,7 @@ func TestSpecification(t *testing.T) {
 					continue
 				}
 				t.Run(strings.ReplaceAll(row.name, "/", ""), func(t *testing.T) {
-					sample.OneIn(t, 3)
+					sample.OneIn(t, 4)
 					t.Parallel()
 					row.test(t, d.driver)
 				})

@@ -35,7 +35,7 @@ func TestAbuse(t *testing.T) {
 
 // abuse attacks a container whose RLIMIT_NOFILE is files; 0 = the limit of this process.
 func abuse(t *testing.T, files int, attacks ...attack.Attack) {
-	sample.OneIn(t, 6)
+	sample.OneIn(t, 8)
 	connections, gossip, probed := 500, false, len(attacks) == 1 && attacks[0].HTTP
 	for _, a := range attacks {
 		connections += a.Connections
