@@ -2,7 +2,11 @@ package integration
 
 import (
 	"crypto/rand"
+	"fmt"
 	"os"
+	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +22,8 @@ var launchers = map[string][]string{
 	"mpich":   {"mpiexec.hydra"},
 }
 
-// environments makes four hosts with two slots each, under each scheduler.
+// environments makes four hosts with two slots each, under each scheduler. Where the scheduler names no slots, a host has
+// as many as CPUs: two at most (twoCPUs), one on a machine with one.
 var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 	"peers":   func(t *testing.T, l *lab.Lab) []host { return peersHosts(t, l, 4) },
 	"compose": func(t *testing.T, l *lab.Lab) []host { return composeHosts(t, l, 4) },
@@ -43,6 +48,9 @@ var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 	},
 }
 
+// identifiedSlots matches the first line of paiinit's log.
+var identifiedSlots = regexp.MustCompile(`msg="this container is identified" .* slots=(\d+)`)
+
 func TestSum(t *testing.T) {
 	t.Parallel()
 	for environment, hosts := range environments {
@@ -51,12 +59,22 @@ func TestSum(t *testing.T) {
 				containers := startAll(t, hosts(t, newLab(t)), append(command, "python3", allreduce)...)
 				require.Equal(t, same(4, 0), statuses(t, containers))
 				var out strings.Builder
+				ranks := 0
 				for _, c := range containers {
+					slots := identifiedSlots.FindStringSubmatch(stderr(c))
+					require.NotNil(t, slots)
+					n, err := strconv.Atoi(slots[1])
+					require.NoError(t, err)
+					ranks += n
 					out.WriteString(stdout(c)) // paiinit itself writes nothing to stdout
 				}
+				if runtime.NumCPU() > 1 || ranks != 4 {
+					require.Equal(t, 8, ranks)
+				}
 				// [24] because containers that share a machine share its host name.
-				const sum = `^allreduce over 8 ranks on [24] hosts: sum = 36, expected 36 \(\S+, .*\)\n$`
-				require.Regexp(t, sum, out.String())
+				sum := ranks * (ranks + 1) / 2
+				require.Regexp(t, fmt.Sprintf(`^allreduce over %d ranks on [24] hosts: sum = %d, expected %d \(\S+, .*\)\n$`,
+					ranks, sum, sum), out.String())
 				require.NotContains(t, out.String()[:len(out.String())-1], "\n")
 			})
 		}
