@@ -22,8 +22,8 @@ var launchers = map[string][]string{
 	"mpich":   {"mpiexec.hydra"},
 }
 
-// environments makes four hosts with two slots each, under each scheduler. Where the scheduler names no slots, a host has
-// as many as CPUs: two at most (twoCPUs), one on a machine with one.
+// environments makes four hosts with two slots each, under each scheduler. Where the scheduler names no slots, a host
+// has as many as CPUs: two at most (twoCPUs), one on a machine with one.
 var environments = map[string]func(t *testing.T, l *lab.Lab) []host{
 	"peers":   func(t *testing.T, l *lab.Lab) []host { return peersHosts(t, l, 4) },
 	"compose": func(t *testing.T, l *lab.Lab) []host { return composeHosts(t, l, 4) },
@@ -73,8 +73,9 @@ func TestSum(t *testing.T) {
 				}
 				// [24] because containers that share a machine share its host name.
 				sum := ranks * (ranks + 1) / 2
-				require.Regexp(t, fmt.Sprintf(`^allreduce over %d ranks on [24] hosts: sum = %d, expected %d \(\S+, .*\)\n$`,
-					ranks, sum, sum), out.String())
+				want := fmt.Sprintf(`^allreduce over %d ranks on [24] hosts: sum = %d, expected %d \(\S+, .*\)\n$`,
+					ranks, sum, sum)
+				require.Regexp(t, want, out.String())
 				require.NotContains(t, out.String()[:len(out.String())-1], "\n")
 			})
 		}
