@@ -61,12 +61,12 @@ release: cross ## dist/: binaries, Debian packages, an image, licences and check
 .PHONY: test
 test: export PAIINIT_TEST_SAMPLE = $(SAMPLE)
 # A sample has fewer tests that keep the processors busy while others wait.
-test: export GOFLAGS = -p=$(shell expr 2 '*' $$(nproc))
+test: AT_ONCE = -p $(shell expr 2 '*' $$(nproc))
 test: test-all ## all quick tests, and a random part of the slow ones (SAMPLE=NUMBER: that part again); says what was skipped and why
 
 .PHONY: test-all
 test-all: deps build cross ## all tests that this machine can run; says what was skipped and why
-	go test -race -count=1 -timeout 60m -json ./... | go run ./tools/testreport
+	go test -race -count=1 $(AT_ONCE) -timeout 60m -json ./... | go run ./tools/testreport
 	[ -n "$${PAIINIT_TEST_SAMPLE-}" ] || go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 
 .PHONY: soak

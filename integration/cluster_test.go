@@ -55,14 +55,15 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build builds the binary as released: static and without the race detector.
+// build builds the binary as released: static and without the race detector. Its version is devel also where Go could
+// read another one from the checkout.
 func build(dir string) (err error) {
 	if root, err = filepath.Abs(".."); err != nil {
 		return err
 	}
 	paiinit = filepath.Join(dir, "paiinit")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w",
-		"-o", paiinit, "./cmd/paiinit")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags", "urfave_cli_no_docs",
+		"-ldflags", "-s -w", "-o", paiinit, "./cmd/paiinit")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
