@@ -124,8 +124,13 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 // maxCause is the number of lines that say why a test failed.
 const maxCause = 20
 
-// cause returns the first failed assertion of testify in the output of a test, or else its first message.
+// cause returns the end of a failed script of testscript, or the first failed assertion of testify in the output of a
+// test, or else its first message.
 func cause(lines []string) []string {
+	script := func(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "FAIL: ") }
+	if i := slices.IndexFunc(lines, script); i >= 0 {
+		return lines[max(0, i+1-maxCause) : i+1]
+	}
 	var first, message []string
 	add := func() []string {
 		if first == nil {

@@ -82,6 +82,19 @@ func TestReport(t *testing.T) {
 			failed: true,
 		},
 		{
+			name: "of a script comes the line that failed",
+			in: `{"Action":"output","Package":"p","Test":"TestA/b","Output":"    testscript.go:609: WORK=$WORK\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"        > stdout up\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"        FAIL: b.txtar:1: no match\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"        [stderr]\n"}
+{"Action":"fail","Package":"p","Test":"TestA/b"}
+`,
+			want: "    testscript.go:609: WORK=$WORK\n        > stdout up\n        FAIL: b.txtar:1: no match\n" +
+				"        [stderr]\nfailed: p TestA/b:\n    testscript.go:609: WORK=$WORK\n        > stdout up\n" +
+				"        FAIL: b.txtar:1: no match\n",
+			failed: true,
+		},
+		{
 			name: "the log of a test is printed if its package ends in the middle of the test",
 			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"panic: test timed out\n"}
 {"Action":"output","Package":"p","Output":"FAIL\tp\t0.003s\n"}
