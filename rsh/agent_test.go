@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,10 +174,16 @@ func TestClient(t *testing.T) {
 			if tt.stdin != "" {
 				cmd.Stdin = strings.NewReader(tt.stdin)
 			}
-			require.Equal(t, tt.want, run1(t, cmd))
+			got := run1(t, cmd)
+			got.err = reset.ReplaceAllString(got.err, "EOF")
+			require.Equal(t, tt.want, got)
 		})
 	}
 }
+
+// reset matches what a client reads instead of EOF if the peer had not read everything when it closed the connection
+// (RFC 1122, section 4.2.2.13).
+var reset = regexp.MustCompile(`read tcp \S+: read: connection reset by peer`)
 
 // Another ssh may reach a host outside the job, unless the command is a launcher's daemon.
 func TestForeignHost(t *testing.T) {
