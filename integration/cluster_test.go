@@ -239,17 +239,20 @@ func statuses(t *testing.T, containers []*lab.Container) []int {
 }
 
 // tookUntil returns the time from begin until the last of the containers logged the end of the job, as paiinit noted
-// it: on a busy machine this process may read that line seconds later.
+// it: on a busy machine this process may read that line seconds later. After that line paiinit must leave soon. This
+// process measures it from the arrival of the line, because it reads both ends equally late.
 func tookUntil(t *testing.T, begin time.Time, containers []*lab.Container) time.Duration {
 	t.Helper()
 	var last time.Time
 	for _, c := range containers {
-		for line := range strings.Lines(stderr(c)) {
-			if text, ok := strings.CutPrefix(line, "time="); ok && strings.Contains(line, `msg="the job has ended"`) {
+		for _, line := range c.Lines() {
+			text, ok := strings.CutPrefix(line.Text, "time=")
+			if ok && line.Stderr && strings.Contains(text, `msg="the job has ended"`) {
 				text, _, _ = strings.Cut(text, " ")
 				logged, err := time.Parse(time.RFC3339Nano, text)
 				require.NoError(t, err)
 				last = slices.MaxFunc([]time.Time{last, logged}, time.Time.Compare)
+				require.Less(t, c.EndedAt().Sub(line.Time), 5*time.Second, "%s stays after the end of the job", c.Name)
 			}
 		}
 	}

@@ -72,7 +72,9 @@ type Container struct {
 	stderr unread
 	groups groups
 
-	left      Left // valid once done is closed
+	// These are valid once done is closed.
+	ended     time.Time
+	left      Left
 	leftKnown bool
 
 	mu    sync.Mutex
@@ -144,6 +146,7 @@ func (m *Machine) start(p Program) (*Container, error) {
 	go func() {
 		readers.Wait()
 		_ = c.cmd.Wait() // cmd.ProcessState has the status
+		c.ended = time.Now()
 		close(c.done)
 		c.mu.Lock()
 		close(c.more)
@@ -293,6 +296,9 @@ func (c *Container) status() int {
 
 // Ended is closed when Wait would return at once.
 func (c *Container) Ended() <-chan struct{} { return c.done }
+
+// EndedAt returns the time when Ended was closed. It may be called after that.
+func (c *Container) EndedAt() time.Time { return c.ended }
 
 // PID returns the process id of PID 1 on this host.
 func (c *Container) PID() int { return c.cmd.Process.Pid }
