@@ -93,8 +93,10 @@ func watchReady(t *testing.T, h host) *lab.Container {
 // probeExec runs paiinit status as an exec probe, until the answer comes from rank 0, which may be busy.
 func probeExec(t *testing.T, c *lab.Container, flag string) string {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	defer cancel()
 	for {
-		out, err := c.Exec(t.Context(), "sh", "-c", "/run/bin/paiinit status "+flag+"; echo status $?")
+		out, err := c.Exec(ctx, "sh", "-c", "/run/bin/paiinit status "+flag+"; echo status $?")
 		require.NoError(t, err)
 		if !strings.Contains(string(out), "rank 0 does not answer") {
 			return string(out)
