@@ -64,9 +64,12 @@ test: export PAIINIT_TEST_SAMPLE = $(SAMPLE)
 test: AT_ONCE = -p $(shell expr 2 '*' $$(nproc))
 test: test-all ## all quick tests, and a random part of the slow ones (SAMPLE=NUMBER: that part again); says what was skipped and why
 
+# These start first: each alone takes longer than the rest of the packages after it in the alphabet.
+LONGEST := ./rendezvous ./integration/docker
+
 .PHONY: test-all
 test-all: deps build cross ## all tests that this machine can run; says what was skipped and why
-	go test -race -count=1 $(AT_ONCE) -timeout 60m -json ./... | go run ./tools/testreport
+	go test -race -count=1 $(AT_ONCE) -timeout 60m -json $(LONGEST) ./... | go run ./tools/testreport
 	[ -n "$${PAIINIT_TEST_SAMPLE-}" ] || go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 
 .PHONY: soak
