@@ -243,7 +243,7 @@ func TestBlockedPort(t *testing.T) {
 			waitLine(t, containers[2], "worker-0 (rank 0 cannot connect to 12345/tcp of this container: "+tt.why)
 			require.Contains(t, stderr(containers[2]), "is the port open here?")
 			require.Equal(t, same(3, 75), statuses(t, containers))
-			require.Regexp(t, `gave up after [0-9ms ]+: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
+			require.Regexp(t, `gave up after [0-9.ms ]+: 2 of 3 ranks are present; missing: worker-2 \([0-9.]+\): `+
 				`it reaches rank 0, but rank 0 cannot connect to it: dialled \d+ times? in [0-9.ms ]+, last: `,
 				stderr(containers[0]))
 		})
