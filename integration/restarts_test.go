@@ -307,9 +307,12 @@ func TestLeavingStarts(t *testing.T) {
 	}
 	_ = statuses(t, containers[1:])
 	waitLine(t, containers[0], "restarting the job")
-	for i, after := range []time.Duration{20, 30, 45, 70, 100, 150, 300, 600, 1200} {
+	for i, after := range []time.Duration{0, 10, 25, 50, 80, 130, 280, 600, 1200} {
 		hosts[2].name = fmt.Sprint("leaves", i)
 		leaves := hosts[2].start(t, command...)
+		// Before it has handlers PID 1 ends otherwise (docs/init.md, Limits; TestSpecification).
+		agent := func() bool { processes, _ := leaves.Processes(); return len(processes) > 1 }
+		require.Eventually(t, agent, waitTimeout, time.Millisecond)
 		time.Sleep(after * time.Millisecond)
 		require.NoError(t, leaves.Signal(syscall.SIGTERM))
 		require.Equal(t, []int{143}, statuses(t, []*lab.Container{leaves}), "%d ms: %s", after, stderr(leaves))
