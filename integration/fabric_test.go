@@ -187,7 +187,7 @@ func TestLateFabric(t *testing.T) {
 		}
 	})
 	t.Run("the kernel never answers", func(t *testing.T) {
-		containers, _ := start(t, "--timeout", "1s")
+		containers, _ := start(t, "--timeout", "10s")
 		require.Equal(t, same(2, 75), statuses(t, containers))
 		for _, c := range containers {
 			require.Contains(t, stderr(c),
@@ -212,7 +212,7 @@ func TestOpenMPIWithoutDevices(t *testing.T) {
 	containers := startAll(t, hosts, "mpirun", "python3", allreduce)
 	require.Equal(t, same(2, 0), statuses(t, containers))
 	for _, c := range containers {
-		for line := range strings.Lines(stderr(c)) {
+		for _, line := range linesOfLog(c) {
 			require.Regexp(t, `^time=\S+ level=INFO `, line, "only paiinit writes to stderr")
 		}
 	}

@@ -78,7 +78,7 @@ var faults = []fault{
 			func() error { return j.kill(victim) },
 			func() error { return j.start(last) })
 	}, []int{75}, false},
-	{"worker killed at the launch", false, 3, func(j *faultyJob) error {
+	{"worker killed at the launch", false, 60, func(j *faultyJob) error {
 		return all(j.startAll(),
 			func() error { return j.say(0, "all ranks are present") },
 			j.moment,
@@ -142,7 +142,7 @@ var faults = []fault{
 			func() error { return j.kill(0) },
 			func() error { return j.start(last) })
 	}, []int{75}, false},
-	{"rank 0 killed at the launch", false, 3, func(j *faultyJob) error {
+	{"rank 0 killed at the launch", false, 60, func(j *faultyJob) error {
 		j.setTimeout()
 		return all(j.startAll(),
 			func() error { return j.say(0, "present=%d ", len(j.hosts)) },
@@ -274,7 +274,7 @@ type faultyJob struct {
 
 // setTimeout sets a short --timeout, in which all ranks can still start on a busy machine.
 func (j *faultyJob) setTimeout() {
-	j.flags = []string{"--timeout", fmt.Sprintf("%ds", 6+len(j.hosts)/2)}
+	j.flags = []string{"--timeout", fmt.Sprintf("%ds", 15+len(j.hosts)/2)}
 }
 
 func all(err error, steps ...func() error) error {

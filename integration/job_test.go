@@ -168,7 +168,7 @@ func TestMissingHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hosts := peersHosts(t, newLab(t), 4)
 			for i := range hosts {
-				hosts[i].flags = append(hosts[i].flags, "--timeout", "5s")
+				hosts[i].flags = append(hosts[i].flags, "--timeout", "15s")
 			}
 			require.NoError(t, c.prepare(hosts[3].machine))
 			containers := startAll(t, hosts[:3], "mpirun", "python3", allreduce)
@@ -185,7 +185,7 @@ func TestMissingHost(t *testing.T) {
 func TestOtherSecret(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 4)
 	for i := range hosts {
-		hosts[i].flags = append(hosts[i].flags, "--timeout", "10s")
+		hosts[i].flags = append(hosts[i].flags, "--timeout", "1m")
 	}
 	hosts[2].env["PAIINIT_SECRET"] = "another secret, as long as it has to be"
 	containers := startAll(t, hosts, "mpirun", "python3", allreduce)

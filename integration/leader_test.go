@@ -26,7 +26,7 @@ if rank == 0:
         print("by" "e", flush=True)
         os._exit(0) # the kernel closes the connections
     signal.pause()
-for _ in range(1000):
+while True:
     try:
         head = socket.create_connection(place)
         break

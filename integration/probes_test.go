@@ -45,6 +45,9 @@ while True:
         said = r.status, r.read().decode().strip()
     except (OSError, http.client.HTTPException):
         said = 0, "no answer"
+    if "rank 0 does not answer" in said[1]: # it may be busy
+        time.sleep(0.01)
+        continue
     if last is None or said[0] != last[0]:
         counts[said[0]] = counts.get(said[0], 0) + 1
     if said != last:

@@ -356,7 +356,7 @@ func TestClusterRecipes(t *testing.T) {
 
 // TestClusterRecipesWait: while the head does not listen, the others wait, and the log says for what.
 func TestClusterRecipesWait(t *testing.T) {
-	containers := readRecipe(t, "compose/ray.yaml").start(t, newLab(t), map[string]string{"LATE": "4"})
+	containers := readRecipe(t, "compose/ray.yaml").start(t, newLab(t), map[string]string{"LATE": "10"})
 	waitLine(t, containers[0], "the command is not ready yet")
 	for _, c := range containers[1:] {
 		waitLine(t, c, "waiting until rank 0's command is ready")

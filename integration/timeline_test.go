@@ -24,13 +24,14 @@ func TestTimeline(t *testing.T) {
 		" /run/bin/paiinit status --timeline=trace > /run/report/trace &&" +
 		" /run/bin/paiinit status --html /run/report/now.html"
 	containers := startAll(t, hosts[:3], "sh", "-c", command)
+	waitLine(t, containers[0], "present=3")
 	time.Sleep(2 * time.Second) // a slow host
 	containers = append(containers, hosts[3].start(t, "sh", "-c", command))
 	require.Equal(t, same(4, 0), statuses(t, containers))
 
 	out := stdout(containers[0])
 	require.Regexp(t, `(?s)4 ranks, from .*: launched after .*\nworker-3 was last: its container started \d.* s after`+
-		` the first.*\nworker-3 +[2-9].*S.*4 ranks, from .*worker-3 was last: its container started`, out)
+		` the first.*\nworker-3 +(?:[2-9]|\d\d).*S.*4 ranks, from .*worker-3 was last: its container started`, out)
 	for name, content := range map[string]string{
 		"report.html": "succeeded", "timeline.json": `"critical_path":"worker-3 was last`,
 		"status.json": `"phase": "ended"`, "trace": "traceEvents", "now.html": "worker-3 was last",
@@ -50,7 +51,7 @@ func TestReportOfAFailure(t *testing.T) {
 	hosts := peersHosts(t, newLab(t), 3)
 	dir := t.TempDir()
 	for i := range hosts {
-		hosts[i].flags = append(hosts[i].flags, "--timeout", "2s")
+		hosts[i].flags = append(hosts[i].flags, "--timeout", "8s")
 	}
 	hosts[0].flags = append(hosts[0].flags, "--report", "/run/report")
 	hosts[0].binds = map[string]string{"/run/report": dir}

@@ -255,6 +255,13 @@ func TestTakenPortTakesTheNext(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
 }
 
+// waitFor sets how long the port waits for the first byte of the connections that it accepts from now on.
+func (p *Port) waitFor(silence time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silence = silence
+}
+
 func TestPortTellsSSHFromGossip(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
@@ -292,6 +299,7 @@ func TestPortTellsSSHFromGossip(t *testing.T) {
 	_ = silent.Close()
 
 	p.admission.begin(2, nil)
+	p.waitFor(time.Minute) // a busy machine may send the first byte late
 	stream := dial(string([]byte{gossipByte, 1, 'x'}))
 	got = <-p.streams
 	b := make([]byte, 3)
@@ -317,6 +325,7 @@ func TestPortTellsHTTP(t *testing.T) {
 	p.admission.begin(2, nil)
 	ssh, probes := p.SSH(greeting), p.HTTP()
 	require.Equal(t, silenceHTTP, p.silence)
+	p.waitFor(time.Minute) // a busy machine may send the first byte late
 	dial := func(first string) net.Conn {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
 		require.NoError(t, err)
@@ -359,9 +368,7 @@ func TestPortTellsHTTP(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "HTTP/1.1 200 OK", string(b))
 
-	p.mu.Lock()
-	p.silence = time.Millisecond
-	p.mu.Unlock()
+	p.waitFor(time.Millisecond)
 	late := dial("")
 	b = make([]byte, len(greeting))
 	_, err = io.ReadFull(late, b)
@@ -382,9 +389,7 @@ func TestPortForHTTPAlone(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	require.Nil(t, p.udp)
-	p.mu.Lock()
-	p.silence = time.Millisecond
-	p.mu.Unlock()
+	p.waitFor(time.Millisecond)
 	dial := func(first string) net.Conn {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
 		require.NoError(t, err)
@@ -400,6 +405,7 @@ func TestPortForHTTPAlone(t *testing.T) {
 		require.Error(t, err, "%q", first)
 		require.False(t, isTimeout(err), "%q", first)
 	}
+	p.waitFor(time.Minute) // a busy machine may send it late
 	dial("GET / HTTP/1.1\r\n")
 	c, err := ln.Accept()
 	require.NoError(t, err)
@@ -417,9 +423,7 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
-	p.mu.Lock()
-	p.silence = time.Millisecond
-	p.mu.Unlock()
+	p.waitFor(time.Millisecond)
 	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
 	ln := p.SSH(greeting)
 	tr := &transport{ctx: t.Context(), port: p}
@@ -500,9 +504,7 @@ func TestPortIsNotBlockedBySilence(t *testing.T) {
 	p, err := listen(t.Context(), "127.0.0.1", 0, nil, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
-	p.mu.Lock()
-	p.silence = time.Hour
-	p.mu.Unlock()
+	p.waitFor(time.Hour)
 	ln := p.SSH("")
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number())))
@@ -589,6 +591,7 @@ func TestGossipEndsWithTheLaunch(t *testing.T) {
 	requireSameRoster(t, []*host{zero, one}, 2)
 	for _, h := range []*host{zero, one} {
 		<-h.port.gossip.Done()
+		h.port.waitFor(time.Minute) // a busy machine may send the first byte late
 		c, err := net.Dial("tcp", h.node.Self().Addr.String())
 		require.NoError(t, err)
 		_, err = c.Write([]byte{gossipByte})
