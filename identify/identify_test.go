@@ -64,5 +64,10 @@ func TestCheck(t *testing.T) {
 	l.Command = nil
 	require.Zero(t, Check(t.Context(), l).Status)
 	l.Environ = []string{path, "PAIINIT_SIZE=2", "PAIINIT_RANK=0", "PAIINIT_PEERS=localhost,127.0.0.2"}
-	require.Equal(t, 77, Check(t.Context(), l).Status, "--insecure needs addresses")
+	for range 20 { // a busy machine may not know the job in time, which is only a warning
+		if r = Check(t.Context(), l); r.Status != 0 {
+			break
+		}
+	}
+	require.Equal(t, 77, r.Status, "--insecure needs addresses")
 }

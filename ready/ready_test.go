@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -175,10 +174,23 @@ func TestSilentServer(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, server.Close()) }()
 	at := server.Addr().(*net.TCPAddr).AddrPort()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		conn, err := server.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Read(make([]byte, 1)) // the request is there
+		cancel()
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	}()
 	err = Check{kind: "http", path: "/", port: at.Port()}.ask(ctx, at)
 	require.EqualError(t, err, at.String()+": no answer to GET /")
+	<-served
 
 	_, result, stop := awaited(t, Check{kind: "http", path: "/", port: at.Port()}.Watch(local))
 	over := errors.New("over")

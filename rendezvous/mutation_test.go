@@ -130,7 +130,8 @@ func (m *mutation) red(t *testing.T, mutated string) string {
 // realSockets are the tests whose outcome may depend on the load of the machine: they must not be what makes a mutation
 // red.
 const realSockets = "TestGossip.*|TestUnknownRanksAreAgreed|TestSeeds.*|TestWithoutUDP|TestTaken.*|TestPort.*|" +
-	"TestOtherKey.*|TestRestricted.*|TestMany.*"
+	"TestOtherKey.*|TestRestricted.*|TestMany.*|TestTheFirstByte.*|TestAnUnfitRankOfAnAgreed.*|TestFlood.*|" +
+	"TestAlone.*|FuzzFirstBytes"
 
 var plainFailure = regexp.MustCompile(`^\S*_test\.go:\d+: \S`) // and not the place of an assertion
 

@@ -111,7 +111,7 @@ func TestGossipTellsRankZeroWhoIsThere(t *testing.T) {
 		}))
 	}
 	requireSameRoster(t, hosts, 4)
-	require.NoError(t, zero.node.Finish(t.Context(), Outcome{Status: 7}, 0))
+	require.NoError(t, zero.node.Finish(t.Context(), Outcome{Status: 7}, time.Minute))
 	for _, h := range hosts[1:] {
 		o, err := h.node.Wait(t.Context())
 		require.NoError(t, err)
@@ -424,6 +424,9 @@ func TestTheFirstByteDecidesWheneverItComes(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	p.waitFor(time.Millisecond)
+	p.mu.Lock()
+	p.maxSilence = time.Minute
+	p.mu.Unlock()
 	const greeting = "SSH-2.0-paiinit label worker-0\r\n"
 	ln := p.SSH(greeting)
 	tr := &transport{ctx: t.Context(), port: p}
@@ -633,6 +636,7 @@ func TestManyOnOneAddress(t *testing.T) {
 func TestFloodOfGossip(t *testing.T) {
 	zero := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 2, 0, 0 })
 	defer zero.close()
+	zero.port.waitFor(time.Minute)
 	const promised, buffers = 20 << 20, 12 << 20 // of the kernel, on both sides
 	c, err := net.Dial("tcp", zero.node.Self().Addr.String())
 	require.NoError(t, err)
@@ -657,6 +661,7 @@ func TestAloneReadsNoGossip(t *testing.T) {
 	one := startHost(t, "127.0.0.1", 0, func(c *Config) { c.Size, c.Self.Index, c.Self.Rank = 1, 0, 0 })
 	defer one.close()
 	require.Error(t, one.port.gossip.Err())
+	one.port.waitFor(time.Minute) // a busy machine may send the first byte late
 	c, err := net.Dial("tcp", one.node.Self().Addr.String())
 	require.NoError(t, err)
 	defer c.Close()
@@ -685,6 +690,8 @@ func FuzzFirstBytes(f *testing.F) {
 	}
 	plain, probed := open(), open()
 	probed.HTTP()
+	plain.waitFor(time.Minute) // a busy machine may send the first byte late
+	probed.waitFor(time.Minute)
 	f.Fuzz(func(t *testing.T, b []byte, speaksHTTP bool) {
 		p := plain
 		if speaksHTTP {
