@@ -317,7 +317,7 @@ func TestClearNamesWhatIsLeft(t *testing.T) {
 	}
 	done, err := c.run(t.Context())
 	require.ErrorContains(t, err, "ending the processes of the job: after ")
-	_, text, _ := strings.Cut(err.Error(), "ms: ")
+	_, text, _ := strings.Cut(err.Error(), "s: ")
 	require.Equal(t, "4 left: "+
 		"10 (python3, state D): the kernel cannot end it during a system call; "+
 		"11 (su, state S): it belongs to another user: operation not permitted; "+

@@ -163,6 +163,10 @@ func hangs(after time.Duration, c Command) Command {
 	return c
 }
 
+// attempts is how often a test may run a command that must be in time. A slow machine can be late in one attempt, but a
+// wrong program fails in every attempt.
+const attempts = 5
+
 // TestHungCommand: it is ended, and the result says why, wherever its output goes.
 func TestHungCommand(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -170,8 +174,18 @@ func TestHungCommand(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	pipe := readPipe(t)
 	for name, stdout := range map[string]*os.File{"/dev/null": nil, "file": file, "pipe": pipe} {
-		c := hangs(100*time.Millisecond, sh("echo out; echo err >&2; exec sleep 1000"))
-		c.Stdout = stdout
+		c := hangs(100*time.Millisecond, sh("echo out; echo err >&2; : >written; exec sleep 1000"))
+		c.Stdout, c.Dir = stdout, t.TempDir()
+		found := c.Hang.Found
+		c.Hang.Found = func() bool { // the shell may be late, and it must not be ended before it has written
+			for range 60_000 {
+				if FileState(filepath.Join(c.Dir, "written")) != "absent" {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return found()
+		}
 		r := run(t, c)
 		require.NotNil(t, r.Hung, name)
 		require.Equal(t, "no output", r.Hung.Tells)
@@ -208,14 +222,23 @@ func TestCommandThatGoesOn(t *testing.T) {
 		"standard error":  {slowly + "echo $i >&2; done", pipe},
 		"a progress file": {slowly + "echo $i >>progress; done", pipe},
 		"a link":          {slowly + "mkdir $i; ln -sfn $i progress; done", pipe},
-		"stopped":         {"(sleep 5; kill -CONT $$) & kill -STOP $$", pipe},
+		"stopped": {
+			`(until grep -q 'State:.T' /proc/$$/status; do sleep 0.1; done; sleep 5; kill -CONT $$) &
+			kill -STOP $$`, pipe,
+		},
 	} {
-		c := hangs(after, sh(tt.script))
-		c.Stdout, c.Dir, c.Processes = tt.stdout, t.TempDir(), processesHere
-		c.Hang.File = filepath.Join(c.Dir, "progress")
 		running.Go(func() {
-			r, err := Run(t.Context(), c)
-			assert.NoError(t, err, name)
+			var r Result
+			for range attempts {
+				c := hangs(after, sh(tt.script))
+				c.Stdout, c.Dir, c.Processes = tt.stdout, t.TempDir(), processesHere
+				c.Hang.File = filepath.Join(c.Dir, "progress")
+				var err error
+				r, err = Run(t.Context(), c)
+				if !assert.NoError(t, err, name) || r.Hung == nil {
+					break
+				}
+			}
 			assert.Nil(t, r.Hung, name)
 			assert.Zero(t, r.Status(), name)
 		})
@@ -225,24 +248,38 @@ func TestCommandThatGoesOn(t *testing.T) {
 
 // TestToldCommandDoesNotHang: the time of --grace is for it to save its work.
 func TestToldCommandDoesNotHang(t *testing.T) {
-	in := make(chan os.Signal, 1)
-	in <- syscall.SIGTERM
-	c := hangs(100*time.Millisecond, sh("trap 'sleep 1; exit 3' TERM; while :; do sleep 0.1; done"))
-	c.Signals = in
-	r := run(t, c)
+	var r Result
+	for range attempts {
+		c := hangs(time.Second, sh("trap 'sleep 2; exit 3' TERM; echo ready; while :; do sleep 0.1; done"))
+		s := beginAsIs(t, c)
+		require.Equal(t, "ready", s.line())
+		s.signals <- syscall.SIGTERM
+		if r = s.wait(); r.Hung == nil {
+			break
+		}
+	}
 	require.Nil(t, r.Hung)
+	require.Equal(t, 3, r.Code)
 }
 
 // TestUnreadOutputIsNoHang: the reader of the output has stopped, and with it the command.
 func TestUnreadOutputIsNoHang(t *testing.T) {
-	r, w, held := fullPipe(t)
-	c := hangs(200*time.Millisecond, sh("head -c 300000 /dev/zero"))
-	c.Stdout = w
-	go func() {
-		time.Sleep(time.Second)
-		_, _ = io.CopyN(io.Discard, r, int64(held)+300000)
-	}()
-	require.Nil(t, run(t, c).Hung)
+	var hung *Hung
+	for range attempts {
+		r, w, held := fullPipe(t)
+		c := hangs(time.Second, sh("head -c 300000 /dev/zero"))
+		c.Stdout = w
+		go func() {
+			time.Sleep(2 * time.Second)
+			_, _ = io.CopyN(io.Discard, r, int64(held)+300000)
+		}()
+		hung = run(t, c).Hung
+		require.NoError(t, w.Close()) // it ends the reading if the command was ended
+		if hung == nil {
+			break
+		}
+	}
+	require.Nil(t, hung)
 }
 
 func TestAnyStopped(t *testing.T) {

@@ -222,7 +222,7 @@ func (where place) command(t *testing.T, p preparation, args ...string) *running
 	if reflect.ValueOf(p).IsZero() {
 		stage = []byte("init")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	r := &running{Cmd: exec.CommandContext(ctx, binary(), args...), t: t}
 	t.Cleanup(func() {
 		if r.Process != nil && r.ProcessState == nil { // the test has failed

@@ -195,7 +195,7 @@ func TestOrphansAreReaped(t *testing.T) {
 // onlyTheAgentIsLeft waits until the init has no other children.
 func (r *running) onlyTheAgentIsLeft() {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return len(r.children()) == 1 }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(r.t, func() bool { return len(r.children()) == 1 }, time.Minute, 20*time.Millisecond)
 }
 
 func TestCommandsKeepTheirStatus(t *testing.T) {
@@ -255,7 +255,7 @@ func TestNothingIsLeft(t *testing.T) {
 					}
 				})
 				require.Equal(t, "ready 0", r.line())
-				require.Eventually(t, func() bool { return len(sleepers(t, word)) == 5 }, 20*time.Second,
+				require.Eventually(t, func() bool { return len(sleepers(t, word)) == 5 }, time.Minute,
 					20*time.Millisecond)
 
 				r.signal(unix.SIGTERM)
@@ -548,12 +548,12 @@ func TestProcessesKeepLittle(t *testing.T) {
 		require.Equal(t, own, directory(children[0]))
 		require.Eventually(t, func() bool { // shed runs later than the agent's start
 			return directory(r.Process.Pid) == "/" && files(r.Process.Pid) < files(children[0])*3/4
-		}, 20*time.Second, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0]))
+		}, time.Minute, 10*time.Millisecond, "%d kB, the agent %d kB", files(r.Process.Pid), files(children[0]))
 		before := files(children[0])
 		r.signal(unix.SIGUSR1)
 		require.Eventually(t, func() bool {
 			return directory(children[0]) == "/" && files(children[0]) < before*3/4
-		}, 20*time.Second, 10*time.Millisecond, "the agent had %d kB, now %d kB", before, files(children[0]))
+		}, time.Minute, 10*time.Millisecond, "the agent had %d kB, now %d kB", before, files(children[0]))
 		r.signal(unix.SIGTERM)
 		status, _ := r.end()
 		require.Equal(t, 0, status)

@@ -386,7 +386,7 @@ func testPool(t testing.TB, set func(*Config)) *Pool {
 
 // testCtx ends before the test's own timeout, so that a hang gives a message and not a panic.
 func testCtx(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -52,7 +52,7 @@ func container(t testing.TB, k *jobkey.Keys, id string) rsh.Target {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		require.NoError(t, s.Shutdown(ctx))
 		require.ErrorIs(t, <-served, sshd.ErrServerClosed)
@@ -71,7 +71,7 @@ func pool(t testing.TB, k *jobkey.Keys) *rsh.Pool {
 }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -192,7 +192,7 @@ func TestRealSignalsAndEnd(t *testing.T) {
 	require.NoError(t, syscall.Kill(pid, 0))
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
-	for end := time.Now().Add(10 * time.Second); !errors.Is(syscall.Kill(pid, 0),
+	for end := time.Now().Add(time.Minute); !errors.Is(syscall.Kill(pid, 0),
 		syscall.ESRCH); time.Sleep(5 * time.Millisecond) {
 		require.True(t, time.Now().Before(end), "the command still runs")
 	}

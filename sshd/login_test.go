@@ -289,41 +289,54 @@ func TestNewRefuses(t *testing.T) {
 }
 
 func TestLoginDeadlineIsAbsolute(t *testing.T) {
-	const deadline = 600 * time.Millisecond
+	const deadline = 3 * time.Second
 	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(deadline) })
-	logged := server.Dial(t)
-	for name, talk := range map[string]func(net.Conn){
-		"silent": func(net.Conn) {},
-		"identified": func(nc net.Conn) {
-			_, _ = nc.Write([]byte("SSH-2.0-x\r\n"))
-		},
-		"dripping": func(nc net.Conn) {
-			for _, b := range []byte("SSH-2.0-" + strings.Repeat("x", 200)) {
-				if _, err := nc.Write([]byte{b}); err != nil {
-					return
+	var logged *ssh.Client
+	require.Eventually(t, func() bool { // a login may miss the deadline on a busy machine
+		client, err := ssh.Dial("tcp", server.Addr.String(), server.ClientConfig())
+		if err != nil {
+			return false
+		}
+		logged = client
+		return true
+	}, testTimeout, 10*time.Millisecond)
+	defer func() { _ = logged.Close() }()
+	t.Run("late", func(t *testing.T) { // ends when all of them have ended
+		for name, talk := range map[string]func(net.Conn){
+			"silent": func(net.Conn) {},
+			"identified": func(nc net.Conn) {
+				_, _ = nc.Write([]byte("SSH-2.0-x\r\n"))
+			},
+			"dripping": func(nc net.Conn) {
+				for _, b := range []byte("SSH-2.0-" + strings.Repeat("x", 200)) {
+					if _, err := nc.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(deadline / 100) // the line would take twice the deadline
 				}
-				time.Sleep(20 * time.Millisecond)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			nc, err := net.Dial("tcp", server.Addr.String())
-			require.NoError(t, err)
-			defer func() { _ = nc.Close() }()
-			begin := time.Now()
-			done := make(chan struct{})
-			go func() { defer close(done); talk(nc) }()
-			closedByServer(t, nc, 5*time.Second)
-			require.Greater(t, time.Since(begin), deadline/2)
-			<-done
-			server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String(), `reason="no login within 600ms"`)
-		})
-	}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				begin := time.Now()
+				nc, err := net.Dial("tcp", server.Addr.String())
+				require.NoError(t, err)
+				defer func() { _ = nc.Close() }()
+				done := make(chan struct{})
+				go func() { defer close(done); talk(nc) }()
+				closedByServer(t, nc, testTimeout)
+				require.Greater(t, time.Since(begin), deadline/2)
+				<-done
+				server.Log.Wait(t, "ssh login refused", "remote="+nc.LocalAddr().String(),
+					fmt.Sprintf(`reason="no login within %v"`, deadline))
+			})
+		}
+	})
 	require.Zero(t, run(t, logged, "true", nil).status, "a session is not bound by the deadline")
 }
 
 func TestGarbageEndsOnlyItsConnection(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(2 * time.Second) })
+	server := sshdtest.Start(t, sshd.Config{})
 	noise := make([]byte, 1<<20)
 	_, _ = rand.Read(noise)
 	var silent string
@@ -347,13 +360,12 @@ func TestGarbageEndsOnlyItsConnection(t *testing.T) {
 			}
 			_, _ = nc.Write(data)
 			_ = nc.(*net.TCPConn).CloseWrite() // the server may have closed it already
-			closedByServer(t, nc, 10*time.Second)
+			closedByServer(t, nc, testTimeout)
 		})
 	}
 	require.Zero(t, run(t, server.Dial(t), "true", nil).status)
+	server.Log.Wait(t, `level=DEBUG msg="ssh login refused" remote=`+silent+" ") // that nothing was said is no news
 	require.NotContains(t, server.Log.String(), "panic")
-	require.Contains(t, server.Log.String(), "level=DEBUG msg=\"ssh login refused\" remote="+silent+" ",
-		"that nothing was said is no news")
 }
 
 func TestHandshakesQueueAndAreNotDropped(t *testing.T) {
@@ -384,7 +396,7 @@ func TestHandshakesQueueAndAreNotDropped(t *testing.T) {
 func TestKeepaliveEndsSilentConnections(t *testing.T) {
 	t.Parallel()
 	server := sshdtest.Start(t, sshd.Config{Grace: 20 * time.Millisecond},
-		func(s *sshd.Server) { s.SetKeepalive(time.Second) })
+		func(s *sshd.Server) { s.SetKeepalive(3 * time.Second) }) // on a busy machine, answers are late
 	answering := server.Dial(t)
 
 	nc, err := net.Dial("tcp", server.Addr.String())
@@ -397,7 +409,7 @@ func TestKeepaliveEndsSilentConnections(t *testing.T) {
 	require.True(t, c.ask(t, "exec", text("echo $$; sleep 1010")))
 	pid := c.pids(t, 1)[0]
 	require.Error(t, conn.Wait())
-	server.Log.Wait(t, "ssh connection lost", "no answer to a keepalive for 3s")
+	server.Log.Wait(t, "ssh connection lost", "no answer to a keepalive for 9s")
 	gone(t, pid)
 	require.Zero(t, run(t, answering, "true", nil).status)
 }

@@ -147,10 +147,8 @@ func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
 	require.Equal(t, "err\n", r.stderr)
 	require.True(t, alive(pid))
 
-	begin := time.Now()
-	busy := run(t, client, `(while echo busy; do :; done) & exit 4`, nil)
+	busy := run(t, client, `(while echo busy; do :; done) & exit 4`, nil) // fails if it does not end
 	require.Equal(t, 4, busy.status)
-	require.Less(t, time.Since(begin), 5*time.Second)
 
 	patient := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetDrain(10*time.Second, 15*time.Second) })
 	late := run(t, patient.Dial(t), `(sleep 0.02; echo late) & echo now`, nil)
@@ -362,7 +360,7 @@ func TestPanicEndsOnlyTheConnection(t *testing.T) {
 	require.Error(t, client.Wait())
 	server.Log.Wait(t, "ssh panic", "a bug in OnCommand")
 	require.Zero(t, run(t, other, "true", nil).status)
-	require.Eventually(t, func() bool { return !commandLine("unlucky") }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return !commandLine("unlucky") }, testTimeout, 10*time.Millisecond,
 		"the command lives on")
 }
 
@@ -396,7 +394,7 @@ func TestShutdownTellsClientsHowTheirCommandsEnded(t *testing.T) {
 			status = req.Payload
 		}
 	}()
-	require.NoError(t, server.Shutdown(soon(t, 10*time.Second)))
+	require.NoError(t, server.Shutdown(soon(t, testTimeout)))
 	<-told
 	require.Equal(t, "bye\n", output)
 	require.Equal(t, []byte{0, 0, 0, 21}, status)
@@ -407,7 +405,8 @@ func TestShutdownTellsClientsHowTheirCommandsEnded(t *testing.T) {
 }
 
 func TestShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{})
+	// The login deadline must not be what ends the handshakes.
+	server := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetLogin(time.Hour) })
 	silent, err := net.Dial("tcp", server.Addr.String())
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
@@ -424,11 +423,11 @@ func TestShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
 	err = server.Shutdown(soon(t, 200*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "1 commands did not end")
-	require.Less(t, time.Since(begin), 5*time.Second)
+	require.Less(t, time.Since(begin), testTimeout)
 	gone(t, session...)
 	require.True(t, alive(left))
-	closedByServer(t, silent, time.Second)
-	closedByServer(t, half, time.Second)
+	closedByServer(t, silent, testTimeout)
+	closedByServer(t, half, testTimeout)
 }
 
 func TestShutdownNamesWhatDoesNotEnd(t *testing.T) {
@@ -443,8 +442,11 @@ func TestShutdownNamesWhatDoesNotEnd(t *testing.T) {
 	require.NoError(t, err)
 	_, err = ch.Read(make([]byte, 1))
 	require.NoError(t, err)
-	require.ErrorContains(t, server.Shutdown(soon(t, time.Second)), "1 goroutines did not end")
+	// On a busy machine other goroutines of the connection may still be ending.
+	require.ErrorContains(t, server.Shutdown(soon(t, time.Second)), " goroutines did not end, 0 of them commands")
 	close(release)
+	require.Eventually(t, func() bool { return server.Shutdown(context.Background()) == nil }, testTimeout,
+		time.Millisecond, "the handler has returned")
 }
 
 func TestServeAfterShutdown(t *testing.T) {
