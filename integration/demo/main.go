@@ -44,7 +44,7 @@ var (
 	small   = []string{"sh", "-c", "echo rank $PAIINIT_RANK of $PAIINIT_SIZE, rank 0 is at $MASTER_ADDR"}
 )
 
-// lateness is how long the job that fails waits for its last host: long enough for the line that says so.
+// lateness is how long the job that fails waits for its last host, at least: usually enough for the line that says so.
 const lateness = 5 * time.Second
 
 // hidden lists OpenSSH's programs, to prove that the demo does not use them.
@@ -244,6 +244,9 @@ func launch(ctx context.Context, show *screen, starts []func() (started, error),
 			case <-time.After(lateness):
 			case <-ctx.Done():
 				return ctx.Err()
+			}
+			if _, err := containers[0].WaitLine(ctx, fmt.Sprintf("missing: worker-%d (", last)); err != nil {
+				return err
 			}
 		}
 		c, err := start()

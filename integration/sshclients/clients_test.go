@@ -289,7 +289,7 @@ func TestAnsible(t *testing.T) {
 	ansible := func(key string, words ...string) ended {
 		return run(t, nil, []string{
 			"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "LC_ALL=C.UTF-8", "ANSIBLE_PIPELINING=True",
-			"ANSIBLE_NOCOLOR=1",
+			"ANSIBLE_NOCOLOR=1", "ANSIBLE_TIMEOUT=60", // seconds; the default is too short for a slow machine
 			// The default would leave a ControlMaster behind.
 			"ANSIBLE_SSH_ARGS=" + strings.Join(s.openSSH(key, "-o", "ControlMaster=no"), " "),
 		}, append([]string{

@@ -12,7 +12,10 @@ client = paramiko.SSHClient()
 client.load_host_keys(known)
 client.set_missing_host_key_policy(paramiko.RejectPolicy())
 try:
-    client.connect("127.0.0.1", int(port), user, key_filename=key, allow_agent=False, look_for_keys=False, timeout=30)
+    # The default timeouts are too short for a slow machine.
+    client.connect(
+        "127.0.0.1", int(port), user, key_filename=key, allow_agent=False, look_for_keys=False,
+        timeout=60, banner_timeout=60, auth_timeout=60)
 except paramiko.AuthenticationException as e:
     print(e, file=sys.stderr)
     sys.exit(255)

@@ -128,7 +128,7 @@ func run(c wire.Command) wire.Result {
 	}
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{"stage", string(spec)}, c.Args...)...)
 	cmd.Env = slices.Concat([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}, c.Env)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 30 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if c.NewNetwork {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWNET
