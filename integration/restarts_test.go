@@ -148,7 +148,8 @@ func TestNoRestart(t *testing.T) {
 		"stopped":         {nil, "echo up; sleep 1000", true, 143, "was stopped by SIGTERM"},
 		"stopped while it waits for the next restart": {
 			[]string{"--restarts", "9", "--log-format", "text"},
-			"[ $PAIINIT_GENERATION = 1 ] || echo up; [ $PAIINIT_GENERATION -lt 3 ] || exec sleep 1000; exit 3", true, 143, "was stopped by SIGTERM",
+			"[ $PAIINIT_GENERATION = 1 ] || echo up; [ $PAIINIT_GENERATION -lt 3 ] || exec sleep 1000; exit 3",
+			true, 143, "was stopped by SIGTERM",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
