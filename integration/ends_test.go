@@ -48,8 +48,10 @@ func TestTwoClaimRankZero(t *testing.T) {
 	l := newLab(t)
 	hosts := peersHosts(t, l, 3)
 	hosts[1].env["PAIINIT_INDEX"] = "0"
+	begin := time.Now()
 	containers := startAll(t, hosts, "true")
 	require.Equal(t, same(3, 78), statuses(t, containers))
+	require.Less(t, tookUntil(t, begin, containers), 20*time.Second)
 	for _, c := range containers {
 		require.Contains(t, stderr(c), "both say that they are rank 0")
 		for _, h := range hosts[:2] { // both give the address that the list has for the rank

@@ -431,7 +431,7 @@ func TestHungCommandIsKilledAfterGrace(t *testing.T) {
 			require.Equal(t, 137, r.Status())
 			took := time.Since(asked)
 			require.GreaterOrEqual(t, took, c.Grace)
-			require.Less(t, took, c.Grace+time.Minute)
+			require.Less(t, took, c.Grace+5*time.Second)
 		})
 	}
 }
@@ -610,9 +610,7 @@ func TestStubbornLeftoversAreKilled(t *testing.T) {
 	require.Equal(t, Result{Code: 9}, s.wait())
 	for _, l := range lines {
 		if pid, err := strconv.Atoi(l); err == nil {
-			// Run does not wait long for the kernel to end it.
-			require.Eventually(t, func() bool { return gone(pid) }, time.Minute, time.Millisecond,
-				"process %d is still there", pid)
+			require.True(t, gone(pid), "process %d is still there", pid)
 		}
 	}
 }

@@ -147,8 +147,10 @@ func TestHeldOutputDoesNotDelayTheEnd(t *testing.T) {
 	require.Equal(t, "err\n", r.stderr)
 	require.True(t, alive(pid))
 
-	busy := run(t, client, `(while echo busy; do :; done) & exit 4`, nil) // fails if it does not end
+	begin := time.Now()
+	busy := run(t, client, `(while echo busy; do :; done) & exit 4`, nil)
 	require.Equal(t, 4, busy.status)
+	require.Less(t, time.Since(begin), 5*time.Second)
 
 	patient := sshdtest.Start(t, sshd.Config{}, func(s *sshd.Server) { s.SetDrain(10*time.Second, 15*time.Second) })
 	late := run(t, patient.Dial(t), `(sleep 0.02; echo late) & echo now`, nil)
@@ -423,11 +425,11 @@ func TestShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
 	err = server.Shutdown(soon(t, 200*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "1 commands did not end")
-	require.Less(t, time.Since(begin), testTimeout)
+	require.Less(t, time.Since(begin), 5*time.Second)
 	gone(t, session...)
 	require.True(t, alive(left))
-	closedByServer(t, silent, testTimeout)
-	closedByServer(t, half, testTimeout)
+	closedByServer(t, silent, time.Second)
+	closedByServer(t, half, time.Second)
 }
 
 func TestShutdownNamesWhatDoesNotEnd(t *testing.T) {
@@ -442,8 +444,7 @@ func TestShutdownNamesWhatDoesNotEnd(t *testing.T) {
 	require.NoError(t, err)
 	_, err = ch.Read(make([]byte, 1))
 	require.NoError(t, err)
-	// On a busy machine other goroutines of the connection may still be ending.
-	require.ErrorContains(t, server.Shutdown(soon(t, time.Second)), " goroutines did not end, 0 of them commands")
+	require.ErrorContains(t, server.Shutdown(soon(t, time.Second)), "1 goroutines did not end, 0 of them commands")
 	close(release)
 	require.Eventually(t, func() bool { return server.Shutdown(context.Background()) == nil }, testTimeout,
 		time.Millisecond, "the handler has returned")

@@ -705,7 +705,7 @@ var helpers = map[string]func(args []string) error{
 			go func() { _, _ = io.Copy(conn, conn) }()
 		}
 	},
-	// ping ADDR ROUNDS BYTES prints the shortest time of a round; it gives up after some seconds without progress.
+	// ping ADDR ROUNDS BYTES prints the median time of a round; it gives up after some seconds without progress.
 	"ping": func(args []string) error {
 		rounds, _ := strconv.Atoi(args[1])
 		size, _ := strconv.Atoi(args[2])
@@ -730,7 +730,8 @@ var helpers = map[string]func(args []string) error{
 			}
 			times = append(times, time.Since(begin))
 		}
-		fmt.Println(slices.Min(times))
+		slices.Sort(times)
+		fmt.Println(times[len(times)/2])
 		return nil
 	},
 	// lookup NAME ADDR UNKNOWN asks the name server.
