@@ -64,7 +64,7 @@ test: export PAIINIT_TEST_SAMPLE = $(SAMPLE)
 test: AT_ONCE = -p $(shell expr 2 '*' $$(nproc))
 test: test-all ## all quick tests, and a random part of the slow ones (SAMPLE=NUMBER: that part again); says what was skipped and why
 
-# These start first: each alone takes longer than the rest of the packages after it in the alphabet.
+# These take longest, so they start first.
 LONGEST := ./rendezvous ./integration/docker
 
 .PHONY: test-all

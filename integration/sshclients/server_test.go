@@ -263,7 +263,7 @@ type ended struct {
 // run runs a client. It fails the test if the client needs more than a minute, or longer with large -bytes.
 func run(t testing.TB, stdin []byte, environ []string, args ...string) ended {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(*bulkBytes/(5<<20))*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Duration(*bulkBytes/(5<<20))*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.WaitDelay = 10 * time.Second
