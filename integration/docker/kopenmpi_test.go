@@ -230,7 +230,8 @@ func TestKubeflowPrototype(t *testing.T) {
 		})
 	}
 	t.Run("no drivers", func(t *testing.T) {
-		p := startPrototype(t, "hostname", func(k *ksonnet) { k.initTimeout, k.ready = "20", 3 })
+		// On a busy machine, the start of five containers takes up to 40 s.
+		p := startPrototype(t, "hostname", func(k *ksonnet) { k.initTimeout, k.ready = "60", 3 })
 		require.Equal(t, []int{75, 75, 75, 75, 124}, p.wait(t, documentTime))
 		_, says := p.output(t, 0)
 		require.Contains(t, says, "worker-3")

@@ -14,6 +14,7 @@ type phase struct {
 	held     string   // for the page: what holds the job there
 	launcher bool     // COMMAND is mpirun
 	restarts bool     // the phase exists only with --restarts
+	over     string   // what the target logs when it ends the phase, whatever holds it; "" = it never does
 	closed   []string // gates
 	prepare  func(t *trial)
 	reach    func(ctx context.Context, t *trial) error // starts the containers, and returns when the phase is reached
@@ -146,7 +147,7 @@ var phases = []*phase{
 	},
 	{
 		name: exit, held: "COMMAND has ended, and rank 2, which is stopped, does not acknowledge it",
-		closed: []string{runGate},
+		over: "did not acknowledge the end of the job", closed: []string{runGate},
 		reach: func(ctx context.Context, t *trial) error {
 			if err := t.startAll(0, 1, 2); err != nil {
 				return err

@@ -12,8 +12,15 @@ import (
 	"github.com/paiinit/paiinit/integration/lab"
 )
 
-// reachTime bounds how long a phase may take to be reached.
-const reachTime = 60 * time.Second
+const (
+	// reachTime bounds how long a phase may take to be reached.
+	reachTime = 60 * time.Second
+	// tries is how often a cell is tried until the fault comes before the end of the phase.
+	tries = 4
+)
+
+// errLate: paiinit's own limit ended the phase, and the container, before the fault had happened.
+var errLate = errors.New("the phase was over before the fault had happened")
 
 // result is what was seen of a cell.
 type result struct {
@@ -35,6 +42,17 @@ func runCell(ctx context.Context, c cell, bin binaries, slack int) (r result) {
 			return r
 		}
 	}
+	for range tries {
+		r = runTrial(ctx, c, bin, slack)
+		if !errors.Is(r.err, errLate) {
+			break
+		}
+	}
+	return r
+}
+
+func runTrial(ctx context.Context, c cell, bin binaries, slack int) (r result) {
+	r.cell = c
 	t, err := newTrial(ctx, c, bin)
 	if err != nil {
 		r.err = err
@@ -69,7 +87,7 @@ func (t *trial) do(ctx context.Context, e expectation) error {
 	}
 	t.hit = t.now[t.role.rank]
 	if t.fault.inject != nil {
-		if err := t.fault.inject(reaching, t); err != nil {
+		if err := t.inject(reaching); err != nil {
 			return fmt.Errorf("doing %q: %w", t.fault.name, err)
 		}
 	}
@@ -103,6 +121,23 @@ func (t *trial) do(ctx context.Context, e expectation) error {
 		return t.replace(reaching, t.role.rank)
 	}
 	return nil
+}
+
+// inject lets the fault happen. On a busy machine the phase may end meanwhile, and with it the container.
+func (t *trial) inject(ctx context.Context) error {
+	err := t.fault.inject(ctx, t)
+	if t.phase.over == "" || err == nil && t.fault.effect != kills {
+		return err
+	}
+	select {
+	case <-t.hit.Ended():
+	case <-ctx.Done():
+		return err
+	}
+	if !strings.Contains(t.hit.Output(), t.phase.over) { // killed in time, or it left too early
+		return err
+	}
+	return errors.Join(errLate, err)
 }
 
 // watch waits for the end of all containers.

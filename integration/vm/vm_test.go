@@ -19,7 +19,7 @@ import (
 )
 
 // waitTimeout is the timeout of one step, long enough for emulation on a busy machine.
-const waitTimeout = 3 * time.Minute
+const waitTimeout = 10 * time.Minute
 
 // programs are the programs of this host that the tests need, with their Debian packages.
 var programs = map[string]string{
