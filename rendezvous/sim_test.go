@@ -1086,6 +1086,17 @@ func (s *sim) zeroWasAway() bool {
 	})
 }
 
+// resetInSilence reports whether a connection was reset while, or shortly before, its ends could not reach each other:
+// rank 0 is lost some time after the reset, and a dial that began in the silence may take as long.
+func (s *sim) resetInSilence() bool {
+	return slices.ContainsFunc(s.hits, func(r hit) bool {
+		return r.kind == "reset" && slices.ContainsFunc(s.hits, func(f hit) bool {
+			return slices.Contains([]string{"pause", "partition", "cut", "apart"}, f.kind) &&
+				f.at.Before(r.at.Add(dialTimeout)) && f.at.Add(f.lasts).After(r.at)
+		})
+	})
+}
+
 // statuses checks that all ranks that took part in a launch and lived to its end report the same status.
 func (s *sim) statuses() (out []string) {
 	for _, l := range s.launches {
@@ -1123,7 +1134,7 @@ func (s *sim) statuses() (out []string) {
 			continue // it ended before the next launch, and may have told some ranks only that there will be none
 		}
 		for _, c := range s.all {
-			if c.killed || c.actOn(&l) == nil || s.restarts != nil && s.slept(c) {
+			if c.killed || c.actOn(&l) == nil || s.restarts != nil && s.slept(c) || s.hasSuccessor(c) {
 				continue
 			}
 			if !seen {
@@ -1140,6 +1151,13 @@ func (s *sim) statuses() (out []string) {
 		}
 	}
 	return out
+}
+
+// hasSuccessor reports whether c is a start of rank 0 without which the others went on, in a later generation.
+func (s *sim) hasSuccessor(c *simInst) bool {
+	return c.rank == 0 && c.status == 75 && slices.ContainsFunc(s.launches, func(l simLaunch) bool {
+		return l.by != c && l.generation > c.lastAct()
+	})
 }
 
 // slow lists the ranks that were not told to go at once, or did not leave soon after a rank 0 that ended or was killed,
@@ -1216,7 +1234,7 @@ func (s *sim) mustLaunch() bool {
 		if len(c.acts) > 0 {
 			return false // a rank 0 that died right after it told a rank to go
 		}
-		if c.lost && s.zeroWasAway() {
+		if c.lost && (s.zeroWasAway() || s.resetInSilence()) {
 			return false // it had acknowledged the roster
 		}
 	}
