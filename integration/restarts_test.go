@@ -595,6 +595,26 @@ func TestSpare(t *testing.T) {
 	}
 }
 
+// TestSpareWaits: with --rejoin a lost container may come back first. It does not, and the job goes on with the spare.
+func TestSpareWaits(t *testing.T) {
+	const rejoin = 3 * time.Second
+	hosts := everywhere(peersHosts(t, newLab(t), 3))
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--spares", "1", "--rejoin", rejoin.String())
+	}
+	containers := startAll(t, hosts, "sh", "-c", `g=$PAIINIT_GENERATION; echo up $g; [ $g = 2 ] || sleep 1000`)
+	waitLine(t, containers[2], `msg="this container is a spare"`)
+	for _, c := range containers[:2] {
+		waitLine(t, c, "up 1")
+	}
+	killed := time.Now()
+	containers[1].Kill()
+	require.Equal(t, []int{0, 137, 0}, statuses(t, containers))
+	up, err := containers[2].WaitLine(t.Context(), "up 2")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, up.Time.Sub(killed), rejoin)
+}
+
 // steps is a training loop: its ranks meet after every step, and rank 0 writes a checkpoint after every fifth.
 const steps = `
 cd /run/steps

@@ -118,8 +118,15 @@ func later(a, b time.Time) time.Time {
 }
 
 // rejoinGap bounds the time from the end of a generation until a container that was not lost registers in the next one.
-// After that a spare may take its place.
+// After that a spare may take its place. A shorter Timeout, which is the time for lost containers, bounds it too.
 const rejoinGap = 10 * time.Second
+
+func (c *coordinator) rejoinGap() time.Duration {
+	if t := c.n.cfg.Timeout; t > 0 {
+		return min(t, rejoinGap)
+	}
+	return rejoinGap
+}
 
 // missedFrom returns when a container that is not here counts as lost.
 func (c *coordinator) missedFrom(t *target) time.Time {
@@ -127,9 +134,9 @@ func (c *coordinator) missedFrom(t *target) time.Time {
 		return c.n.begin
 	}
 	if t.changed.After(c.n.begin) {
-		return t.changed.Add(rejoinGap)
+		return t.changed.Add(c.rejoinGap())
 	}
-	return c.n.begin.Add(rejoinGap)
+	return c.n.begin.Add(c.rejoinGap())
 }
 
 // isEarly reports whether a container without a rank must wait, because the ranks of the last generation will come that
@@ -159,6 +166,7 @@ func (c *coordinator) isComplete() bool {
 	s := c.seating()
 	if !s.due.IsZero() && !s.due.Equal(c.spareDue) {
 		c.spareDue = s.due
+		c.n.extend(time.Until(s.due) + spareSettle) // --rejoin gives SpareAfter and Timeout the same value
 		c.n.after(time.Until(s.due), func() {
 			if c.n.lead == c {
 				c.tryPrepare()
@@ -313,10 +321,18 @@ func (u *uplink) onIdle(m message) {
 	u.n.moveLimit(time.Time{})
 }
 
-// wanted ends the wait of a spare without a deadline.
-func (u *uplink) wanted() {
-	if u.idle {
-		u.idle = false
+// wanted notes that the next generation gathers. How long it does, rank 0 alone knows, which tells this container the
+// end.
+func (u *uplink) wanted(m message) {
+	u.idle = false
+	if m.Spares > 0 && m.generation() > 1 && !u.n.continues() {
+		u.n.moveLimit(time.Time{})
+	}
+}
+
+// deserted gives a spare that has lost rank 0 its Timeout.
+func (u *uplink) deserted() {
+	if u.idle = false; u.n.limit.IsZero() {
 		u.n.extend(u.n.cfg.Timeout)
 	}
 }

@@ -220,6 +220,50 @@ func TestSpareWaitsForTheLostContainer(t *testing.T) {
 	}
 }
 
+// TestSpareWaitsAsLongAsTheJob: SpareAfter may be as long as the Timeout of a later generation, and a spare takes the
+// place also of a rank that has cleared, and whose host is lost then.
+func TestSpareWaitsAsLongAsTheJob(t *testing.T) {
+	for _, rejoin := range []time.Duration{time.Second, 3 * time.Second, 30 * time.Second, 10 * time.Minute} {
+		for _, clears := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				j := newSpareJob(t, 2, 1, func(cfg *Config) { cfg.SpareAfter = rejoin })
+				j.gather()
+				zero, one := j.nodes[0], j.nodes[1]
+				j.nodes[1] = nil
+				if !clears {
+					j.crash(one, nil)
+					<-zero.Losses()
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if clears {
+						<-one.Clears()
+						one.Cleared(1, 0)
+						_, err := one.Wait(t.Context())
+						assert.True(t, errors.Is(err, ErrNext))
+						j.crash(one, errors.New("no answer"))
+					}
+				})
+				_, err := zero.Clear(t.Context(), nil)
+				require.NoError(t, err)
+				zero.Next()
+				wg.Wait()
+				cfg := zero.Following()
+				cfg.Timeout = rejoin
+				next := j.start(cfg)
+				zero.Succeed(next)
+				require.NoError(t, zero.Close())
+				begin := time.Now()
+				j.follows(0, next)
+				require.Equal(t, []int{0, 2}, j.gather())
+				require.GreaterOrEqual(t, time.Since(begin), rejoin)
+				require.LessOrEqual(t, time.Since(begin), min(2*rejoin, rejoin+rejoinGap)+time.Second)
+				j.end()
+			})
+		}
+	}
+}
+
 // TestNoSpareForASlowRank: a rank that has cleared, and takes long to come again, keeps its place.
 func TestNoSpareForASlowRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -272,6 +316,31 @@ func TestSpareComesAndGoes(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, map[Standing]int{Present: 2}, j.standings())
 		j.end()
+	})
+}
+
+// TestDesertedSpare: a spare that has lost rank 0 waits for the next start of the job, for its own Timeout.
+func TestDesertedSpare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := newSpareJob(t, 2, 1, nil)
+		j.gather()
+		time.Sleep(10 * time.Minute)
+		begin := time.Now()
+		j.kill(0, nil)
+		select {
+		case g := <-j.waits[2]:
+			var missing *MissingError
+			require.ErrorAs(t, g.err, &missing)
+			require.InDelta(t, time.Minute.Seconds(), time.Since(begin).Seconds(), 1)
+		case <-time.After(5 * time.Minute):
+			require.Fail(t, "the spare still waits")
+		}
+		_, err := j.nodes[1].Wait(t.Context())
+		require.Error(t, err)
+		for _, n := range j.nodes[1:] {
+			require.NoError(t, n.Close())
+		}
+		j.wg.Wait()
 	})
 }
 

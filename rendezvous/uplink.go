@@ -88,7 +88,7 @@ func (u *uplink) onMessage(w *wire, m message) {
 	case idle:
 		u.onIdle(m)
 	case prepare:
-		u.wanted()
+		u.idle = false
 		u.onPrepare(w, m)
 	case launched:
 		if u.n.phase == Prepared && m.Epoch == u.n.roster.Epoch {
@@ -257,7 +257,7 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	}
 	u.wire, u.leader, u.incompatible, u.text = w, r, nil, m.Text
 	u.spares = m.Spares
-	u.wanted()
+	u.wanted(m)
 	answer := u.registration(r)
 	if m.Epoch != uint64(u.n.cfg.Size) {
 		answer.Size = u.n.cfg.Size // 0 = not known to this rank
@@ -366,7 +366,7 @@ func (u *uplink) onLost(w *wire, err error) {
 	switch u.n.phase {
 	case Gathering:
 		u.n.resetGeneration()
-		u.wanted()
+		u.deserted()
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
 		u.n.wg.Go(func() { u.awaitReturn(err) })
