@@ -168,13 +168,16 @@ func (a *agent) ssh(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// acceptTimeout only ends a test that hangs: a machine may stand still for a minute.
+const acceptTimeout = 5 * time.Minute
+
 // accept accepts one call.
 func (a *agent) accept(t *testing.T, want string) (conn *net.UnixConn, files [3]*os.File) {
-	require.NoError(t, a.ln.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, a.ln.SetDeadline(time.Now().Add(acceptTimeout)))
 	conn, err := a.ln.AcceptUnix()
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(acceptTimeout)))
 	buf, oob := make([]byte, len(want)+1), make([]byte, 256)
 	n, oobn, _, _, err := conn.ReadMsgUnix(buf, oob)
 	require.NoError(t, err)
