@@ -1086,12 +1086,13 @@ func (s *sim) zeroWasAway() bool {
 	})
 }
 
-// resetInSilence reports whether a connection was reset while, or shortly before, its ends could not reach each other:
-// rank 0 is lost some time after the reset, and a dial that began in the silence may take as long.
-func (s *sim) resetInSilence() bool {
+// resetInSilence reports whether the connection of c to rank 0 was reset while, or shortly before, the two could not
+// reach each other: c gives rank 0 up some time after the reset, and a dial that began in the silence may take as long.
+func (s *sim) resetInSilence(c *simInst) bool {
+	ofThem := func(f hit) bool { return s.who == elected || f.rank == 0 || f.rank == c.rank || f.other == c.rank }
 	return slices.ContainsFunc(s.hits, func(r hit) bool {
-		return r.kind == "reset" && slices.ContainsFunc(s.hits, func(f hit) bool {
-			return slices.Contains([]string{"pause", "partition", "cut", "apart"}, f.kind) &&
+		return r.kind == "reset" && ofThem(r) && slices.ContainsFunc(s.hits, func(f hit) bool {
+			return slices.Contains([]string{"pause", "partition", "cut", "apart"}, f.kind) && ofThem(f) &&
 				f.at.Before(r.at.Add(dialTimeout)) && f.at.Add(f.lasts).After(r.at)
 		})
 	})
@@ -1153,9 +1154,11 @@ func (s *sim) statuses() (out []string) {
 	return out
 }
 
-// hasSuccessor reports whether c is a start of rank 0 without which the others went on, in a later generation.
+// hasSuccessor reports whether c is one of two starts of rank 0 that live, and the others went on without it, in a later
+// generation.
 func (s *sim) hasSuccessor(c *simInst) bool {
-	return c.rank == 0 && c.status == 75 && slices.ContainsFunc(s.launches, func(l simLaunch) bool {
+	two := slices.ContainsFunc(s.hits, func(f hit) bool { return f.zero && f.kind != "crash" })
+	return two && c.rank == 0 && c.status == 75 && slices.ContainsFunc(s.launches, func(l simLaunch) bool {
 		return l.by != c && l.generation > c.lastAct()
 	})
 }
@@ -1234,7 +1237,7 @@ func (s *sim) mustLaunch() bool {
 		if len(c.acts) > 0 {
 			return false // a rank 0 that died right after it told a rank to go
 		}
-		if c.lost && (s.zeroWasAway() || s.resetInSilence()) {
+		if c.lost && (s.zeroWasAway() || s.resetInSilence(c)) {
 			return false // it had acknowledged the roster
 		}
 	}

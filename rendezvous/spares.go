@@ -330,9 +330,10 @@ func (u *uplink) wanted(m message) {
 	}
 }
 
-// deserted gives a spare that has lost rank 0 its Timeout.
+// deserted gives a spare that has lost rank 0 its Timeout, also if it is prepared: that launch may turn out to be void.
 func (u *uplink) deserted() {
-	if u.idle = false; u.n.limit.IsZero() {
+	u.idle = false
+	if u.n.limit.IsZero() {
 		u.n.extend(u.n.cfg.Timeout)
 	}
 }

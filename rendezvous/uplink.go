@@ -363,10 +363,10 @@ func (u *uplink) onLost(w *wire, err error) {
 		return
 	}
 	u.wire, u.lost = nil, time.Now()
+	u.deserted()
 	switch u.n.phase {
 	case Gathering:
 		u.n.resetGeneration()
-		u.deserted()
 	case Prepared, Running: // a rank that is prepared may have missed go
 		u.n.log.Warn("control connection to rank 0 lost", "reason", explain(err))
 		u.n.wg.Go(func() { u.awaitReturn(err) })

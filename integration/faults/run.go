@@ -36,10 +36,9 @@ type result struct {
 // runCell runs a cell and compares it with the oracle. On a busy machine, the job may take as many times the bound as
 // slack says.
 func runCell(ctx context.Context, c cell, bin binaries, slack int) (r result) {
-	r.cell = c
 	if c.fault.needs != nil {
-		if r.skipped = c.fault.needs(); r.skipped != nil {
-			return r
+		if why := c.fault.needs(); why != nil {
+			return result{cell: c, skipped: why}
 		}
 	}
 	for range tries {
@@ -51,6 +50,7 @@ func runCell(ctx context.Context, c cell, bin binaries, slack int) (r result) {
 	return r
 }
 
+// runTrial runs a job once.
 func runTrial(ctx context.Context, c cell, bin binaries, slack int) (r result) {
 	r.cell = c
 	t, err := newTrial(ctx, c, bin)
