@@ -916,6 +916,34 @@ func TestARosterIsVoidWhenAnotherHasNotAcknowledged(t *testing.T) {
 	})
 }
 
+// The same in a later generation with spares, in which rank 0 alone knows how long to wait: without it, the container
+// has its own Timeout.
+func TestAPreparedSpareWithoutRankZeroGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		self, zero, two := p.record(1), p.record(0), p.record(2)
+		n := p.start(self, 3)
+		up := p.call(n, &zero)
+		up.w.send(message{Type: hello, Record: &zero, Generation: 2, Spares: 1})
+		up.want(register)
+		r := rosterOf(t, 1, zero, self, two)
+		up.w.send(message{Type: prepare, Epoch: r.Epoch, Roster: r})
+		up.want(ack)
+		time.Sleep(time.Hour)
+		require.Equal(t, Prepared, n.View().Phase)
+		p.listen(2, true)
+		up.w.abort()
+		asked := p.called(2)
+		asked.want(look)
+		asked.w.send(message{Type: seen, Name: two.Nonce, State: Gathering})
+		asked.ended()
+		synctest.Wait()
+		require.Equal(t, Gathering, n.View().Phase)
+		require.InDelta(t, (10 * time.Minute).Seconds(), time.Until(n.View().Deadline).Seconds(), 10)
+		p.end(n)
+	})
+}
+
 // Rank 0 leaves last: it stays until the ranks that it told to leave are gone.
 func TestRankZeroLeavesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
