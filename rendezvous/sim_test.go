@@ -1154,7 +1154,7 @@ func (s *sim) statuses() (out []string) {
 	return out
 }
 
-// hasSuccessor reports whether c is one of two starts of rank 0 that live, and the others went on without it, in a later
+// hasSuccessor reports whether c is one of two starts of rank 0 that live, and the others went on without it in a later
 // generation.
 func (s *sim) hasSuccessor(c *simInst) bool {
 	two := slices.ContainsFunc(s.hits, func(f hit) bool { return f.zero && f.kind != "crash" })

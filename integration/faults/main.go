@@ -155,7 +155,11 @@ func (r result) text() string {
 	case r.skipped != nil:
 		return fmt.Sprintf("skip %s: %v\n", r.id(), r.skipped)
 	case r.err == nil:
-		return fmt.Sprintf("ok   %-55s %5.1f s  %s\n", r.id(), r.took.Seconds(), strings.TrimSpace(r.line))
+		line := strings.TrimSpace(r.line)
+		if r.late > 0 {
+			line += fmt.Sprintf(" (the fault came too late %d times before)", r.late)
+		}
+		return fmt.Sprintf("ok   %-55s %5.1f s  %s\n", r.id(), r.took.Seconds(), line)
 	}
 	e := r.expect()
 	return fmt.Sprintf("FAIL %-55s %5.1f s  %s\nexpected, because %s: %s\n%v\nlog: %s\n",

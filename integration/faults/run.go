@@ -31,6 +31,7 @@ type result struct {
 	skipped  error  // this host cannot do the fault
 	err      error  // it differs from the expectation
 	log      string // of a failed cell
+	late     int    // trials whose fault came too late
 }
 
 // runCell runs a cell and compares it with the oracle. On a busy machine, the job may take as many times the bound as
@@ -41,8 +42,9 @@ func runCell(ctx context.Context, c cell, bin binaries, slack int) (r result) {
 			return result{cell: c, skipped: why}
 		}
 	}
-	for range tries {
+	for late := range tries {
 		r = runTrial(ctx, c, bin, slack)
+		r.late = late
 		if !errors.Is(r.err, errLate) {
 			break
 		}
