@@ -97,4 +97,12 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        # As python3 -m mpi4py does: else MPI_Finalize, at the exit, may wait forever for ranks that wait for this one.
+        if "mpi4py" in sys.modules:
+            from mpi4py.run import set_abort_status
+
+            set_abort_status(1)
+        raise
