@@ -420,6 +420,38 @@ func TestLostContainerDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// TestNextStartsWaitForEachOther: two containers are lost. The next start of one waits for that of the other as long as
+// rank 0 does, although its own --timeout is over.
+func TestNextStartsWaitForEachOther(t *testing.T) {
+	hosts := everywhere(peersHosts(t, newLab(t), 3))
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--restarts", "1", "--rejoin", "5m")
+	}
+	command := []string{"sh", "-c", `echo up; [ "$PAIINIT_GENERATION" = 2 ] || sleep 1000`}
+	containers := startAll(t, hosts, command...)
+	for _, c := range containers {
+		waitLine(t, c, "up")
+	}
+	again := func(i int, flags ...string) {
+		hosts[i].name, hosts[i].flags = fmt.Sprint("again-", i), append(hosts[i].flags, flags...)
+		containers[i] = hosts[i].start(t, command...)
+	}
+	for _, c := range containers[1:] {
+		c.Kill()
+		<-c.Ended()
+	}
+	waitLine(t, containers[0], `msg="restarting the job"`)
+	again(1, "--timeout", "1s")
+	waitLine(t, containers[1], `msg="rank 0 is connected"`)
+	select {
+	case <-containers[1].Ended():
+		require.Fail(t, "the next start has given up", stderr(containers[1]))
+	case <-time.After(8 * time.Second): // more than its --timeout, twice, and 3 s for what rank 0 may have sent
+	}
+	again(2)
+	require.Equal(t, same(3, 0), statuses(t, containers))
+}
+
 // TestReplacedRankZero: the others clear and wait, and the next start of rank 0's container goes on with the job.
 func TestReplacedRankZero(t *testing.T) {
 	t.Parallel()

@@ -321,16 +321,17 @@ func (u *uplink) onIdle(m message) {
 	u.n.moveLimit(time.Time{})
 }
 
-// wanted notes that the next generation gathers. How long it does, rank 0 alone knows, which tells this container the
-// end.
+// wanted notes that a generation gathers. How long a later one does, rank 0 alone knows, which tells a container that was
+// not in the last one the end.
 func (u *uplink) wanted(m message) {
 	u.idle = false
-	if m.Spares > 0 && m.generation() > 1 && !u.n.continues() {
+	if m.generation() > 1 && !u.n.continues() {
 		u.n.moveLimit(time.Time{})
 	}
 }
 
-// deserted gives a spare that has lost rank 0 its Timeout, also if it is prepared: that launch may turn out to be void.
+// deserted gives a container that has lost rank 0 its Timeout, also if it is prepared: that launch may turn out to be
+// void.
 func (u *uplink) deserted() {
 	u.idle = false
 	if u.n.limit.IsZero() {

@@ -344,6 +344,67 @@ func TestDesertedSpare(t *testing.T) {
 	})
 }
 
+// TestNextStartWaitsAsLongAsTheJob: how long the job waits for a lost container does not depend on the Timeout of another
+// one that is back.
+func TestNextStartWaitsAsLongAsTheJob(t *testing.T) {
+	const short = time.Second
+	restarted := func(t *testing.T) *spareJob {
+		j := newSpareJob(t, 3, 0, nil)
+		j.gather()
+		for _, i := range []int{1, 2} {
+			j.kill(i, nil)
+			<-j.nodes[0].Losses()
+		}
+		j.again()
+		cfg := j.config(1, 3)
+		cfg.Timeout = short
+		j.follows(1, j.start(cfg))
+		return j
+	}
+	t.Run("both are back", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := restarted(t)
+			time.Sleep(50 * time.Second)
+			j.startContainer(2, 0, nil)
+			require.Equal(t, []int{0, 1, 2}, j.gather())
+			j.end()
+		})
+	})
+	t.Run("one is missing", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := restarted(t)
+			begin := time.Now()
+			g := <-j.waits[0]
+			var missing *MissingError
+			require.ErrorAs(t, g.err, &missing)
+			require.InDelta(t, time.Minute.Seconds(), time.Since(begin).Seconds(), 1)
+			require.NoError(t, j.nodes[0].Finish(t.Context(), Outcome{Status: 75}, 0))
+			g = <-j.waits[1]
+			var ended *EndedError
+			require.ErrorAs(t, g.err, &ended)
+			require.Equal(t, 75, ended.Outcome.Status)
+			for _, n := range j.nodes[:2] {
+				require.NoError(t, n.Close())
+			}
+			j.wg.Wait()
+		})
+	})
+	t.Run("rank 0 is lost", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			j := restarted(t)
+			time.Sleep(30 * time.Second)
+			begin := time.Now()
+			j.kill(0, nil)
+			g := <-j.waits[1]
+			var missing *MissingError
+			require.ErrorAs(t, g.err, &missing)
+			require.InDelta(t, short.Seconds(), time.Since(begin).Seconds(), 1)
+			require.NoError(t, j.nodes[1].Close())
+			j.wg.Wait()
+		})
+	})
+}
+
 // isIdle reports whether a job runs that has this container as a spare.
 func (n *Node) isIdle() (idle bool) {
 	n.ask(func() { idle = n.up.idle })
