@@ -82,6 +82,10 @@ func (c *coordinator) onEnded(t *target, m message) {
 		c.n.setGathered(&EndedError{o})
 		return
 	}
+	if m.Signal > 0 { // it was stopped, and does not know yet that the job runs
+		c.onStop(t, t.link, message{Name: m.Name, Signal: m.Signal, Reason: m.Outcome.Reason})
+		return
+	}
 	member, ok := c.memberOf(t)
 	if !ok {
 		return

@@ -211,27 +211,7 @@ func (c *coordinator) onLinked(t *target, w *wire, m message) {
 			w.send(message{Type: prepare, Epoch: c.n.roster.Epoch, whole: c.whole})
 		}
 	case stop:
-		is := fmt.Sprint(m.Name, " ", m.Signal)
-		if is == t.request {
-			return
-		}
-		t.request = is
-		s := Stop{Name: c.nameOf(t), Signal: m.Signal, Reason: m.Reason}
-		if c.n.phase == Running {
-			t.leaves = c.n.cfg.Rejoin && s.Leaves()
-			offer(c.n.stops, s) // sixteen may wait
-			return
-		}
-		status := c.n.cfg.Status.Retry
-		if s.Signal > 0 {
-			status = 128 + s.Signal
-		}
-		o := Outcome{Status: status, Reason: s.Reason, Stopped: s.Signal > 0}
-		if c.letGo(t, w, o) {
-			return
-		}
-		o.Reason = fmt.Sprintf("%s: %s", s.Name, s.Reason)
-		c.n.setGathered(&EndedError{o})
+		c.onStop(t, w, m)
 	case ended:
 		if m.Record != nil {
 			c.n.onWithdrawal(m)

@@ -322,7 +322,7 @@ func (s *sim) gather(ctx context.Context, c *simInst) (*simAct, *Outcome) {
 		r, err = n.Gather(gathering)
 	}
 	if err != nil && isClosed(c.stop) {
-		stopped := Outcome{Status: 130, Reason: "stopped"}
+		stopped := Outcome{Status: 130, Reason: "stopped", Stopped: true}
 		leaving, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		s.net.meet("a stopped rank withdraws from the next generation")

@@ -321,8 +321,8 @@ func (u *uplink) onIdle(m message) {
 	u.n.moveLimit(time.Time{})
 }
 
-// wanted notes that a generation gathers. How long a later one does, rank 0 alone knows, which tells a container that was
-// not in the last one the end.
+// wanted notes that a generation gathers. How long a later one does, rank 0 alone knows, which tells the end to a
+// container that was not in the last one.
 func (u *uplink) wanted(m message) {
 	u.idle = false
 	if m.generation() > 1 && !u.n.continues() {

@@ -344,8 +344,8 @@ func TestDesertedSpare(t *testing.T) {
 	})
 }
 
-// TestNextStartWaitsAsLongAsTheJob: how long the job waits for a lost container does not depend on the Timeout of another
-// one that is back.
+// TestNextStartWaitsAsLongAsTheJob: how long the job waits for a lost container does not depend on the Timeout of
+// another one that is back.
 func TestNextStartWaitsAsLongAsTheJob(t *testing.T) {
 	const short = time.Second
 	restarted := func(t *testing.T) *spareJob {

@@ -20,6 +20,8 @@ import (
 //
 // The message is about one start of a container: a later start has another nonce, which makes it void.
 //
+// If rank 0 has launched, and could not tell the rank yet, the message is a request to end the job.
+//
 // In a later generation, a container that gets SIGTERM leaves alone, and the other ranks wait for its next start. One
 // that does not know yet that it is in a later generation sends ended as above, and gets done with its own outcome.
 
@@ -40,7 +42,10 @@ func (n *Node) Withdraw(ctx context.Context, o Outcome) (told, alone bool) {
 			return
 		}
 		n.cfg.Unfit, n.looking = &o, true // where ranks are agreed, it may become the coordinator
-		n.own = &message{Type: ended, Outcome: &o}
+		n.own = &message{Type: ended, Name: n.self.Nonce, Outcome: &o}
+		if o.Stopped {
+			n.own.Signal = o.Status - 128
+		}
 		if n.up.send(*n.own) {
 			return
 		}
@@ -140,6 +145,31 @@ func (n *Node) onWithdrawal(m message) {
 		}
 		n.setGathered(&EndedError{o})
 	})
+}
+
+// onStop handles the request of a rank to end the job.
+func (c *coordinator) onStop(t *target, w *wire, m message) {
+	is := fmt.Sprint(m.Name, " ", m.Signal)
+	if is == t.request {
+		return
+	}
+	t.request = is
+	s := Stop{Name: c.nameOf(t), Signal: m.Signal, Reason: m.Reason}
+	if c.n.phase == Running {
+		t.leaves = c.n.cfg.Rejoin && s.Leaves()
+		offer(c.n.stops, s) // sixteen may wait
+		return
+	}
+	status := c.n.cfg.Status.Retry
+	if s.Signal > 0 {
+		status = 128 + s.Signal
+	}
+	o := Outcome{Status: status, Reason: s.Reason, Stopped: s.Signal > 0}
+	if c.letGo(t, w, o) {
+		return
+	}
+	o.Reason = fmt.Sprintf("%s: %s", s.Name, s.Reason)
+	c.n.setGathered(&EndedError{o})
 }
 
 // letGo lets a rank that was stopped between two launches end alone, and waits for its next start. It reports false if

@@ -31,11 +31,12 @@ var (
 )
 
 const (
-	// settleLimit bounds the time from the end of a fault until the ranks train again. The Job controller waits 10, 20
-	// and 40 s before it recreates the first pods that have failed.
+	// settleLimit bounds the time from the end of a fault until the ranks train again. The Job controller waits 10, 20,
+	// 40, 80 and 160 s before it recreates the first pods that have failed.
 	settleLimit = 4 * time.Minute
-	// maxSoakFaults is how many faults a job has: the fifth recreation would take longer than settleLimit.
-	maxSoakFaults = 3
+	// maxSoakFaults is how many faults a job has, and maxFailed how many pods they may end: after one more, the Job
+	// controller would wait for longer than settleLimit.
+	maxSoakFaults, maxFailed = 3, 5
 	// moreFiles is how many more descriptors an agent may have than before the faults. The number of connections that
 	// are just open varies; a leak grows with each restart.
 	moreFiles = 6
@@ -63,6 +64,14 @@ func (p planned) String() string {
 		text += fmt.Sprintf(" for %v", p.lasts)
 	}
 	return text
+}
+
+// ends returns how many pods the fault may end.
+func (p planned) ends() int {
+	if p.stops && p.rank == 0 {
+		return size
+	}
+	return 1
 }
 
 var soakFaults = []soakFault{
@@ -123,13 +132,17 @@ func planSoak(seed uint64) soakPlan {
 		return time.Duration(rnd.Int64N(most.Milliseconds()+1)) * time.Millisecond
 	}
 	p := soakPlan{restarts: rnd.IntN(3) > 0}
-	n := 1
+	n, failed := 1, 0
 	if p.restarts {
 		n += rnd.IntN(maxSoakFaults)
 	}
 	for range n {
 		f := soakFaults[rnd.IntN(len(soakFaults))]
-		p.faults = append(p.faults, planned{f, rnd.IntN(size), millis(8 * time.Second), millis(f.lasts)})
+		next := planned{f, rnd.IntN(size), millis(8 * time.Second), millis(f.lasts)}
+		if failed += next.ends(); failed > maxFailed {
+			break
+		}
+		p.faults = append(p.faults, next)
 	}
 	return p
 }
