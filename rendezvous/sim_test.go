@@ -1154,8 +1154,8 @@ func (s *sim) statuses() (out []string) {
 	return out
 }
 
-// hasSuccessor reports whether c is one of two starts of rank 0 that live, or was last launched by it, and others went on
-// without it, in a later generation.
+// hasSuccessor reports whether c is one of two starts of rank 0 that live, or was last launched by it, and others went
+// on without it, in a later generation.
 func (s *sim) hasSuccessor(c *simInst) bool {
 	zero := c
 	for _, l := range s.launches {
