@@ -350,12 +350,13 @@ func TestFreeze(t *testing.T) {
 	require.NoError(t, c.Freeze()) // Close ends it nevertheless
 }
 
-// TestLimitMemory: the kernel kills the process that takes too much.
+// TestLimitMemory: the kernel kills the process that takes too much. As long as that process's memory is not free, what
+// else allocates in the container may be killed too: head rather than the shell, by its oom_score_adj.
 func TestLimitMemory(t *testing.T) {
 	l := newLab(t)
 	requireCgroups(t)
 	c := start(t, newMachine(t, l, "alpha"), sh(`echo up; until [ -e /tmp/go ]; do sleep 0.01; done
-		head -c 200000000 /dev/zero | tail >/dev/null; echo ended with $?`))
+		(echo 1000 >/proc/self/oom_score_adj; head -c 200000000 /dev/zero | tail >/dev/null); echo ended with $?`))
 	waitLine(t, c, "up")
 	require.NoError(t, c.LimitMemory(20<<20))
 	_, err := c.Exec(t.Context(), "sh", "-c", "echo >/tmp/go")
