@@ -255,6 +255,10 @@ func (n *Node) onLook(w *wire, m message) {
 	switch {
 	case n.phase == Ended && !errors.Is(n.outcomeErr, ErrNext):
 		n.tellEnd(&a)
+	case m.Last && m.Outcome != nil && n.up.follows(r): // rank 0's outcome, passed on by another rank
+		n.end(*m.Outcome)
+		a.Outcome = m.Outcome
+		n.finishSoon(n.outcome, nil)
 	case over:
 		a.Reason = "rank 0 goes on without this container"
 	case n.phase == Ended: // rank 0 has begun the next generation
@@ -264,10 +268,6 @@ func (n *Node) onLook(w *wire, m message) {
 		a.Alive = t != nil && t.link != nil
 	case m.Last && !n.up.follows(r):
 		a.Alive = true // its next start has taken over
-	case m.Last && m.Outcome != nil: // rank 0's outcome, passed on by another rank
-		n.end(*m.Outcome)
-		a.Outcome = m.Outcome
-		n.finishSoon(n.outcome, nil)
 	default:
 		a.Alive = n.up.wire != nil && n.up.leader.Nonce == r.Nonce
 	}

@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -41,6 +43,51 @@ func TestRankZeroVanishesWhileItTellsTheEnd(t *testing.T) {
 				w.close(nodes[1:]...)
 			})
 		})
+	}
+}
+
+// TestRankZeroVanishesWhileItClears lets rank 0 die when it has ordered the ranks to clear and then told some of them, or
+// one, how the job ended.
+func TestRankZeroVanishesWhileItClears(t *testing.T) {
+	const size = 6
+	for told := range size {
+		for cleared := range size {
+			t.Run(fmt.Sprintf("%d told, %d cleared", told, cleared), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					nodes := w.startAll(size)
+					for _, g := range gatherAll(t.Context(), nodes) {
+						require.NoError(t, g.err)
+					}
+					ordered, cancel := context.WithCancel(t.Context())
+					var clear sync.WaitGroup
+					clear.Go(func() { _, _ = nodes[0].Clear(ordered, nil) })
+					for i, n := range nodes[1:] {
+						<-n.Clears()
+						if i < cleared {
+							n.Cleared(0, 0)
+						}
+					}
+					cancel()
+					clear.Wait()
+					for i := range told {
+						var link *wire
+						key := fmt.Sprintf("worker-%d", size-1-i)
+						require.True(t, nodes[0].ask(func() { link = nodes[0].lead.targets[key].link }))
+						link.send(message{Type: done, Outcome: &Outcome{Status: 3, Reason: "because"}})
+						link.flush()
+					}
+					w.crash(nodes[0], syscall.ECONNREFUSED)
+					ends := map[string]int{}
+					for _, n := range nodes[1:] {
+						o, err := n.Wait(t.Context())
+						ends[fmt.Sprintf("%d, lost %v", o.Status, err != nil)]++
+					}
+					require.Len(t, ends, 1, "%v", ends)
+					w.close(nodes[1:]...)
+				})
+			})
+		}
 	}
 }
 
