@@ -46,8 +46,8 @@ func TestRankZeroVanishesWhileItTellsTheEnd(t *testing.T) {
 	}
 }
 
-// TestRankZeroVanishesWhileItClears lets rank 0 die when it has ordered the ranks to clear and then told some of them, or
-// one, how the job ended.
+// TestRankZeroVanishesWhileItClears lets rank 0 die when it has ordered the ranks to clear, and has then told some of
+// them, or one, how the job ended.
 func TestRankZeroVanishesWhileItClears(t *testing.T) {
 	const size = 6
 	for told := range size {
