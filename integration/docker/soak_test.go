@@ -18,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/hang"
 )
 
 var (
@@ -241,7 +243,9 @@ func (j *soakJob) withRestarts(p soakPlan) {
 	j.settle(p.faults[len(p.faults)-1].name)
 	for rank, now := range j.agents() {
 		if now.pid == before[rank].pid {
-			assert.LessOrEqual(j.t, now.files, before[rank].files+moreFiles, "descriptors of rank %d's agent", rank)
+			assert.LessOrEqual(j.t, len(now.open), len(before[rank].open)+moreFiles,
+				"rank %d's agent had open\n%s\nand has\n%s", rank,
+				strings.Join(before[rank].open, "\n"), strings.Join(now.open, "\n"))
 		}
 	}
 	j.stop(j.t)
@@ -358,7 +362,10 @@ func (j *soakJob) kill(rank int, what string) error {
 }
 
 // agent is a paiinit of a container.
-type agent struct{ pid, files int }
+type agent struct {
+	pid  int
+	open []string
+}
 
 // agents returns the agents of all ranks.
 func (j *soakJob) agents() (all []agent) {
@@ -367,9 +374,9 @@ func (j *soakJob) agents() (all []agent) {
 		first := j.first(rank)
 		for _, p := range j.top(j.t, rank) {
 			if p.parent == first && strings.Contains(p.command, "paiinit") {
-				files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pid))
+				open, err := hang.Descriptors(p.pid)
 				require.NoError(j.t, err)
-				a = agent{p.pid, len(files)}
+				a = agent{p.pid, open}
 				break
 			}
 		}

@@ -1,4 +1,5 @@
-// Package hang shows the processes and goroutines of containers that have not ended in time.
+// Package hang shows the processes and goroutines of containers that have not ended in time, and what a process has
+// open.
 package hang
 
 import (
@@ -85,6 +86,34 @@ func below(root int) (tree []proc.Process) {
 	}
 	slices.SortFunc(tree, func(a, b proc.Process) int { return a.PID - b.PID })
 	return tree
+}
+
+// Descriptors returns a line for each open descriptor of a process, as its link in proc_pid_fd(5) has it. A TCP socket
+// has its local address, its remote one and its state too, as in proc_pid_net(5).
+func Descriptors(pid int) ([]string, error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sockets := make(map[string]string)
+	for _, name := range []string{"tcp", "tcp6"} {
+		table, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, name)) // its container may have ended
+		for line := range strings.Lines(string(table)) {
+			if f := strings.Fields(line); len(f) > 9 {
+				sockets["socket:["+f[9]+"]"] = fmt.Sprint(" ", name, " ", strings.Join(f[1:4], " "))
+			}
+		}
+	}
+	var open []string
+	for _, f := range files {
+		link, err := os.Readlink(dir + "/" + f.Name())
+		if err != nil { // closed since
+			link = err.Error()
+		}
+		open = append(open, f.Name()+" "+link+sockets[link])
+	}
+	return open, nil
 }
 
 // programOf returns the path of a process's program, "" if it has ended.

@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -84,4 +86,18 @@ func TestReportOfTheEnded(t *testing.T) {
 	ended := exec.Command("true")
 	require.NoError(t, ended.Run())
 	require.Empty(t, Report(Container{"alpha", ended.Process.Pid}))
+}
+
+func TestDescriptors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	open, err := Descriptors(os.Getpid())
+	require.NoError(t, err)
+	text := strings.Join(open, "\n")
+	require.Regexp(t, `(?m)^0 \S+`, text)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.Regexp(t, fmt.Sprintf(`(?m)^\d+ socket:\[\d+\] tcp 0100007F:%04X 00000000:0000 0A$`, port), text)
+	_, err = Descriptors(-1)
+	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/paiinit/paiinit/integration/hang"
 	"github.com/paiinit/paiinit/integration/training"
 )
 
@@ -46,7 +47,8 @@ const (
 type soakFault struct {
 	name  string
 	lasts time.Duration // at most
-	codes []int         // statuses with which the pod may end
+	codes []int         // statuses with which the pod may end; none = its rank is not lost
+	fails bool          // it ends a process of the job
 	stops bool          // on rank 0, it ends all pods of the job with 143, and all are recreated
 	do    func(j *soakJob, p planned) error
 }
@@ -74,11 +76,18 @@ func (p planned) ends() int {
 	return 1
 }
 
+// repeats reports whether the fault may end a generation as the last one did: both end a process of the job, or both
+// lose the same rank.
+func (p planned) repeats(last planned) bool {
+	loses, lost := len(p.codes) > 0, len(last.codes) > 0
+	return loses && lost && p.rank == last.rank || p.fails && last.fails
+}
+
 var soakFaults = []soakFault{
-	{name: "kill of the process", do: func(j *soakJob, p planned) error {
+	{name: "kill of the process", fails: true, do: func(j *soakJob, p planned) error {
 		return j.kill(p.rank, func(c container) int { return c.find(`^\S*python3\S* /train/resume\.py`) })
 	}},
-	{name: "kill of the launcher's daemon", do: func(j *soakJob, p planned) error {
+	{name: "kill of the launcher's daemon", fails: true, do: func(j *soakJob, p planned) error {
 		return j.kill(p.rank, func(c container) int { return c.find(`^\S*(orted|mpirun)\b`) })
 	}},
 	{name: "kill of the agent", codes: []int{128 + 9, 70, 75}, do: func(j *soakJob, p planned) error {
@@ -126,6 +135,7 @@ type soakPlan struct {
 	faults   []planned
 }
 
+// planSoak makes the plan of a job. The same end of three generations in a row would be a crash loop, and end the job.
 func planSoak(seed uint64) soakPlan {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	millis := func(most time.Duration) time.Duration {
@@ -136,15 +146,35 @@ func planSoak(seed uint64) soakPlan {
 	if p.restarts {
 		n += rnd.IntN(maxSoakFaults)
 	}
-	for range n {
+	for len(p.faults) < n {
 		f := soakFaults[rnd.IntN(len(soakFaults))]
 		next := planned{f, rnd.IntN(size), millis(8 * time.Second), millis(f.lasts)}
+		if len(p.faults) > 0 && next.repeats(p.faults[len(p.faults)-1]) {
+			continue
+		}
 		if failed += next.ends(); failed > maxFailed {
 			break
 		}
 		p.faults = append(p.faults, next)
 	}
 	return p
+}
+
+// TestSoakPlan: every fault is in some plan, and no plan is one that the job does not survive.
+func TestSoakPlan(t *testing.T) {
+	seen := make(map[string]int)
+	for seed := range uint64(1000) {
+		p := planSoak(seed)
+		failed := 0
+		for i, f := range p.faults {
+			seen[fmt.Sprint(f.name, p.restarts)]++
+			failed += f.ends()
+			require.False(t, i > 0 && f.repeats(p.faults[i-1]), "seed %d: %v", seed, p.faults)
+		}
+		require.NotEmpty(t, p.faults)
+		require.LessOrEqual(t, failed, maxFailed, "seed %d: %v", seed, p.faults)
+	}
+	require.Len(t, seen, 2*len(soakFaults))
 }
 
 // soakJob is a job of the soak.
@@ -220,9 +250,11 @@ func (j *soakJob) withRestarts(seed uint64, faults []planned) {
 		j.inject(f)
 		j.settle(f.name)
 	}
-	for id, files := range j.agents() {
+	for id, open := range j.agents() {
 		if was, survives := before[id]; survives {
-			assert.LessOrEqual(j.t, files, was+moreFiles, "descriptors of the agent in container %s", id)
+			assert.LessOrEqual(j.t, len(open), len(was)+moreFiles,
+				"the agent in container %s had open\n%s\nand has\n%s", id,
+				strings.Join(was, "\n"), strings.Join(open, "\n"))
 		}
 	}
 	require.NoError(j.t, os.WriteFile(filepath.Join(j.dir, "stop"), nil, 0o600))
@@ -423,15 +455,15 @@ func (j *soakJob) kill(rank int, which func(container) int) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// agents returns how many descriptors the agents have, by container.
-func (j *soakJob) agents() map[string]int {
-	all := make(map[string]int)
+// agents returns what the agents have open, by container.
+func (j *soakJob) agents() map[string][]string {
+	all := make(map[string][]string)
 	for rank := range size {
 		c, err := j.container(rank)
 		require.NoError(j.t, err)
-		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.agent()))
+		open, err := hang.Descriptors(c.agent())
 		require.NoError(j.t, err)
-		all[c.id] = len(files)
+		all[c.id] = open
 	}
 	return all
 }
