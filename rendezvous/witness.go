@@ -116,6 +116,9 @@ func (n *Node) reachable(members []Member) []bool {
 	out := make([]bool, len(members))
 	var wg sync.WaitGroup
 	for i, o := range members {
+		if o.Nonce == n.self.Nonce {
+			break // it asks neither itself nor the ranks after it
+		}
 		wg.Go(func() { out[i] = n.cfg.try(ctx, &o.Record) == nil })
 	}
 	wg.Wait()

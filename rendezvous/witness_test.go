@@ -23,13 +23,7 @@ func TestRankZeroVanishesWhileItTellsTheEnd(t *testing.T) {
 				for _, g := range gatherAll(t.Context(), nodes) {
 					require.NoError(t, g.err)
 				}
-				for i := range told {
-					var link *wire
-					key := fmt.Sprintf("worker-%d", size-1-i)
-					require.True(t, nodes[0].ask(func() { link = nodes[0].lead.targets[key].link }))
-					link.send(message{Type: done, Outcome: &Outcome{Status: 3, Reason: "because"}})
-					link.flush()
-				}
+				tellLast(t, nodes, told)
 				w.set(addrOf(0), nil, syscall.ECONNREFUSED)
 				begin := time.Now()
 				require.NoError(t, nodes[0].Close())
@@ -70,24 +64,32 @@ func TestRankZeroVanishesWhileItClears(t *testing.T) {
 					}
 					cancel()
 					clear.Wait()
-					for i := range told {
-						var link *wire
-						key := fmt.Sprintf("worker-%d", size-1-i)
-						require.True(t, nodes[0].ask(func() { link = nodes[0].lead.targets[key].link }))
-						link.send(message{Type: done, Outcome: &Outcome{Status: 3, Reason: "because"}})
-						link.flush()
-					}
+					tellLast(t, nodes, told)
 					w.crash(nodes[0], syscall.ECONNREFUSED)
 					ends := map[string]int{}
 					for _, n := range nodes[1:] {
 						o, err := n.Wait(t.Context())
 						ends[fmt.Sprintf("%d, lost %v", o.Status, err != nil)]++
 					}
-					require.Len(t, ends, 1, "%v", ends)
+					want := map[string]int{"3, lost false": size - 1}
+					if told == 0 {
+						want = map[string]int{"0, lost true": size - 1}
+					}
+					require.Equal(t, want, ends)
 					w.close(nodes[1:]...)
 				})
 			})
 		}
+	}
+}
+
+// tellLast lets rank 0 tell the last ranks, so many, that the job has ended with status 3.
+func tellLast(t *testing.T, nodes []*Node, told int) {
+	for _, n := range nodes[len(nodes)-told:] {
+		var link *wire
+		require.True(t, nodes[0].ask(func() { link = nodes[0].lead.targets[n.self.ID].link }))
+		link.send(message{Type: done, Outcome: &Outcome{Status: 3, Reason: "because"}})
+		link.flush()
 	}
 }
 
