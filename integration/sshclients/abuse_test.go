@@ -1,10 +1,12 @@
 package sshclients
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os/exec"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -54,21 +56,30 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 			limited(cmd, files)
 		}
 	})
-	memory := 0
-	login := func(n int64) time.Duration {
-		config := s.config(t, "root", s.person.signer)
+	spared := start(t, "") // nobody attacks it: its logins show what the machine leaves to any
+	login := func(to *server, config *ssh.ClientConfig, n int64) (time.Duration, error) {
+		const limit = 30 * time.Second // of the server and of the client, which a busy machine may exceed
 		begin := time.Now()
-		client, err := ssh.Dial("tcp", s.addr(), config)
-		// On a busy machine all attacks together leave a login less CPU than it needs within the server's limit.
-		for try := 1; err != nil && len(attacks) > 1 && time.Since(begin) >= 30*time.Second && try < 5; try++ {
+		client, err := ssh.Dial("tcp", to.addr(), config)
+		for try := time.Duration(1); err != nil && time.Since(begin) >= try*limit && try < 5; try++ {
 			t.Logf("login %d was late: %v", n, err)
-			begin = time.Now()
-			client, err = ssh.Dial("tcp", s.addr(), config)
+			client, err = ssh.Dial("tcp", to.addr(), config)
 		}
-		require.NoError(t, err)
-		require.NoError(t, short(client, n))
-		require.NoError(t, client.Close())
-		took := time.Since(begin)
+		if err == nil {
+			err = errors.Join(short(client, n), client.Close())
+		}
+		return time.Since(begin), err
+	}
+	memory := 0
+	logIn := func(n int64) (attacked, other time.Duration) {
+		configs := []*ssh.ClientConfig{s.config(t, "root", s.person.signer), spared.config(t, "root", spared.person.signer)}
+		var errs [2]error
+		var both sync.WaitGroup
+		both.Go(func() { attacked, errs[0] = login(s, configs[0], n) })
+		both.Go(func() { other, errs[1] = login(spared, configs[1], n) })
+		both.Wait()
+		require.NoError(t, errs[0])
+		require.NoError(t, errs[1], "the container that nobody attacks")
 		if probed {
 			for _, path := range []string{"livez", "readyz"} {
 				answer, err := http.Get("http://" + s.addr() + "/" + path)
@@ -78,9 +89,9 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 			}
 		}
 		memory = max(memory, s.pss(t))
-		return took
+		return attacked, other
 	}
-	alone := login(0)
+	alone, _ := logIn(0)
 	var running []*attack.Running
 	defer func() {
 		for _, r := range running {
@@ -96,22 +107,23 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	if len(attacks) > 1 {
 		logins = 2 // each takes as long as another test
 	}
-	var worst time.Duration
+	var worst, usual time.Duration
 	for i := range logins {
-		worst = max(worst, login(int64(1+i)))
+		attacked, other := logIn(int64(1 + i))
+		worst, usual = max(worst, attacked), max(usual, other)
 		time.Sleep(50 * time.Millisecond) // spread the logins over the attack
 	}
 	opened := 0
 	for _, r := range running {
 		opened += r.Opened()
 	}
-	t.Logf("%d connections; the slowest of %d logins took %v; %d MB",
-		opened, logins, worst.Round(time.Millisecond), memory>>20)
+	t.Logf("%d connections; the slowest of %d logins took %v, beside it %v where nobody attacks; %d MB",
+		opened, logins, worst.Round(time.Millisecond), usual.Round(time.Millisecond), memory>>20)
 	// docs/benchmarks.md has the usual times. A login that queues behind an attack takes half a minute or more; on a
-	// machine where a login alone takes a second, it takes longer for that reason. All attacks together leave a login
-	// too little CPU for a bound.
+	// machine where a login to any container takes a second, it takes longer for that reason. All attacks together leave
+	// a login too little CPU for a bound.
 	if len(attacks) == 1 {
-		require.Less(t, worst, max(20*time.Second, 40*alone))
+		require.Less(t, worst, max(20*time.Second, 40*max(alone, usual)))
 	}
 	require.Less(t, memory, 200<<20)
 }
