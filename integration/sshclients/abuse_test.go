@@ -72,11 +72,11 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	}
 	memory := 0
 	logIn := func(n int64) (attacked, other time.Duration) {
-		configs := []*ssh.ClientConfig{s.config(t, "root", s.person.signer), spared.config(t, "root", spared.person.signer)}
+		own, others := s.config(t, "root", s.person.signer), spared.config(t, "root", spared.person.signer)
 		var errs [2]error
 		var both sync.WaitGroup
-		both.Go(func() { attacked, errs[0] = login(s, configs[0], n) })
-		both.Go(func() { other, errs[1] = login(spared, configs[1], n) })
+		both.Go(func() { attacked, errs[0] = login(s, own, n) })
+		both.Go(func() { other, errs[1] = login(spared, others, n) })
 		both.Wait()
 		require.NoError(t, errs[0])
 		require.NoError(t, errs[1], "the container that nobody attacks")
@@ -120,8 +120,8 @@ func abuse(t *testing.T, files int, attacks ...attack.Attack) {
 	t.Logf("%d connections; the slowest of %d logins took %v, beside it %v where nobody attacks; %d MB",
 		opened, logins, worst.Round(time.Millisecond), usual.Round(time.Millisecond), memory>>20)
 	// docs/benchmarks.md has the usual times. A login that queues behind an attack takes half a minute or more; on a
-	// machine where a login to any container takes a second, it takes longer for that reason. All attacks together leave
-	// a login too little CPU for a bound.
+	// machine where a login to any container takes a second, it takes longer for that reason. All attacks together
+	// leave a login too little CPU for a bound.
 	if len(attacks) == 1 {
 		require.Less(t, worst, max(20*time.Second, 40*max(alone, usual)))
 	}
