@@ -415,7 +415,8 @@ func TestKeepaliveEndsSilentConnections(t *testing.T) {
 }
 
 func TestManyLoginsAtOnce(t *testing.T) {
-	server := sshdtest.Start(t, sshd.Config{})
+	server := sshdtest.Start(t, sshd.Config{},
+		func(s *sshd.Server) { s.SetLogin(3 * time.Minute) }) // 30 s may be too little on a busy machine
 	var group sync.WaitGroup
 	for i := range 200 {
 		group.Go(func() {
