@@ -208,6 +208,9 @@ func (n *Node) Following() Config {
 			cfg.Peers = append(cfg.Peers, n.lead.spares()...)
 		}
 		cfg.last = n.succession()
+		if cfg.leader = n.up.leader; n.hasLost() {
+			cfg.leader = nil
+		}
 	})
 	return cfg
 }
@@ -354,6 +357,9 @@ func (u *uplink) onNext() {
 func (u *uplink) onLaterGeneration(g uint64, leader *Record) (next bool) {
 	if u.wire != nil && u.leader != nil && leader != nil && u.leader.Nonce != leader.Nonce {
 		return false // its own rank 0 is in this generation
+	}
+	if u.mayBeRival(leader) {
+		return false
 	}
 	if u.n.phase == Gathering && u.n.lead == nil && !u.n.isGathered() && u.n.clearing.order == nil {
 		u.n.generation.Store(g)

@@ -175,6 +175,8 @@ type Config struct {
 
 	notes map[string][]byte // of this container, as of the last generation
 	last  *succession       // nil = a first generation, or ranks that were agreed
+	// leader is the rank 0 that has told this rank to go on. Nil = a first generation, or that rank 0 was lost.
+	leader *Record
 
 	// For tests.
 	starTable int                     // 0 = the constant

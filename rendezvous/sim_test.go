@@ -1154,20 +1154,13 @@ func (s *sim) statuses() (out []string) {
 	return out
 }
 
-// hasSuccessor reports whether c is one of two starts of rank 0 that live, or was last launched by it, and others went
-// on without it, in a later generation.
+// hasSuccessor reports whether c is one of two starts of rank 0 that live, and the others went on without it in a later
+// generation.
 func (s *sim) hasSuccessor(c *simInst) bool {
-	zero := c
-	for _, l := range s.launches {
-		if c.rank != 0 && l.generation == c.lastAct() && c.actOn(&l) != nil {
-			zero = l.by
-		}
-	}
 	two := slices.ContainsFunc(s.hits, func(f hit) bool { return f.zero && f.kind != "crash" })
-	return two && zero.rank == 0 && zero.status == 75 && c.status == 75 &&
-		slices.ContainsFunc(s.launches, func(l simLaunch) bool {
-			return l.by != zero && l.generation > zero.lastAct()
-		})
+	return two && c.rank == 0 && c.status == 75 && slices.ContainsFunc(s.launches, func(l simLaunch) bool {
+		return l.by != c && l.generation > c.lastAct()
+	})
 }
 
 // slow lists the ranks that were not told to go at once, or did not leave soon after a rank 0 that ended or was killed,

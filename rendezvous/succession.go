@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"syscall"
 	"time"
 
@@ -103,6 +104,40 @@ func (u *uplink) isOutrun(w *wire, r *Record) bool {
 	}
 	w.send(message{Type: refuse, Last: true, Reason: "the next start of rank 0 has its place"})
 	return true
+}
+
+// mayBeRival reports whether r is another start of rank 0 than the one that has told this rank to go on, and that has
+// not greeted it in this generation yet. If the last start was only cut off, both call every rank between two
+// generations. Each would get those that it calls first, and wait for the others until its timeout.
+func (u *uplink) mayBeRival(r *Record) bool {
+	leader := u.n.cfg.leader
+	return leader != nil && r != nil && r.Rank == 0 && r.Nonce != leader.Nonce && u.wire == nil &&
+		u.n.phase == Gathering && u.n.lead == nil
+}
+
+// preferLeader refuses another rank 0 while the one that has told this rank to go on answers. If that is gone, the
+// other one is heard, as long as its connection lives.
+func (u *uplink) preferLeader(w *wire, m message, remote net.Addr) {
+	leader, g := u.n.cfg.leader, u.n.Generation()
+	u.n.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
+		defer cancel()
+		err := u.n.sees(ctx, leader, g, true)
+		u.n.post(func() {
+			if err == nil {
+				w.send(message{Type: refuse, Generation: g, Reason: bothClaim(leader, m.Record).Error()})
+				return
+			}
+			if u.n.cfg.leader == leader {
+				u.n.cfg.leader = nil
+			}
+			u.n.probe(w, func(alive bool) {
+				if alive {
+					u.greeted(w, m, remote)
+				}
+			})
+		})
+	})
 }
 
 // addSuccession adds to a registration what the next start of rank 0 must know.

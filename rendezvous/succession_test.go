@@ -317,3 +317,98 @@ func TestASurvivorReturnsToItsOwnGeneration(t *testing.T) {
 		p.end(n, l, again)
 	})
 }
+
+// TestBetweenTwoGenerationsARankKeepsItsRankZero: another start of rank 0 that calls then is heard only if the one that
+// has told this rank to go on is gone, or does not answer.
+func TestBetweenTwoGenerationsARankKeepsItsRankZero(t *testing.T) {
+	for _, generation := range []uint64{1, 2, 4} {
+		for first, lives := range map[string]bool{
+			"lives": true, "is another start": false, "refuses": false, "is silent": false,
+		} {
+			t.Run(fmt.Sprintf("in generation %d, the first one %s", generation, first), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := newPlay(t)
+					zero, other, one := p.record(0), p.record(0), p.record(1)
+					other.Addr = addrOf(9)
+					n := p.cleared(zero, one)
+					begin := time.Now()
+					p.listen(0, lives || first == "is another start")
+					if first == "is silent" {
+						p.silent = addrOf(0)
+					}
+					l := p.call(n, &other)
+					greeting := message{Type: hello, Record: &other, Epoch: 2, Generation: generation}
+					l.w.send(greeting)
+					var asked []*line
+					if lives || first == "is another start" {
+						asks, question := p.called(0), message{}
+						for question = <-asks.got; question.Type == announce; question = <-asks.got {
+							asked = append(asked, asks) // it looks for its rank 0 too
+							asks = p.called(0)
+						}
+						require.Equal(t, look, question.Type)
+						require.Equal(t, zero.Nonce, question.Name)
+						require.Equal(t, uint64(2), question.Generation)
+						answer := message{Type: seen, Name: other.Nonce, Alive: true}
+						if lives {
+							answer.Name = zero.Nonce
+						}
+						asks.w.send(answer)
+						asked = append(asked, asks)
+					}
+					if lives {
+						got := l.want(refuse)
+						require.Equal(t, bothClaim(&zero, &other).Error(), got.Reason)
+						require.False(t, got.Last, "it may be the next start, which waits")
+						require.Nil(t, got.Record, "the job would end")
+						l = p.call(n, &zero)
+						l.w.send(message{Type: hello, Record: &zero, Epoch: 2, Generation: 2})
+						require.Equal(t, uint64(2), l.want(register).Generation)
+						p.end(n, append(asked, l)...)
+						return
+					}
+					l.want(ping)
+					l.w.send(message{Type: pong})
+					if generation > 2 {
+						require.Equal(t, uint64(2), l.want(refuse).Generation)
+						l.w.send(greeting)
+					}
+					require.Equal(t, max(2, generation), l.want(register).Generation)
+					if first != "is silent" {
+						require.Less(t, time.Since(begin), 100*time.Millisecond)
+					}
+					p.end(n, append(asked, l)...)
+				})
+			})
+		}
+	}
+}
+
+// cleared starts rank 1 of two, brings it through a generation of that rank 0, and returns its node of the next one.
+func (p *play) cleared(zero, one Record) *Node {
+	cfg := Config{
+		Status: testStatuses, Self: one, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute,
+		Peers: []Peer{{ID: zero.ID, Rank: 0, Host: addrOf(0).Addr().String(), Port: 12345}},
+	}
+	n, err := Start(cfg)
+	require.NoError(p.t, err)
+	l := p.call(n, &zero)
+	l.w.send(message{Type: hello, Record: &zero, Epoch: 2, Text: []byte("told")})
+	l.want(register)
+	l.w.send(message{Type: prepare, Epoch: 1, Roster: rosterOf(p.t, 1, zero, one)})
+	l.want(ack)
+	l.launched(1)
+	l.w.send(message{Type: again})
+	<-n.Clears()
+	n.Cleared(0, 0)
+	l.want(cleared)
+	l.w.send(message{Type: next})
+	_, err = n.Wait(p.t.Context())
+	require.ErrorIs(p.t, err, ErrNext)
+	l.w.abort()
+	next, err := Start(n.Following())
+	require.NoError(p.t, err)
+	n.Succeed(next)
+	require.NoError(p.t, n.Close())
+	return next
+}

@@ -154,6 +154,10 @@ func (u *uplink) depart(w *wire) {
 // greeted handles a greeting, which may be one of a second container that claims rank 0. It first asks the first rank 0
 // whether it still answers, then the second one, which may have died after it sent the greeting.
 func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
+	if u.mayBeRival(m.Record) {
+		u.preferLeader(w, m, remote)
+		return
+	}
 	if u.isOver(w, m) {
 		return
 	}
