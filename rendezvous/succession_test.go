@@ -341,10 +341,12 @@ func TestBetweenTwoGenerationsARankKeepsItsRankZero(t *testing.T) {
 					l.w.send(greeting)
 					var asked []*line
 					if lives || first == "is another start" {
-						asks, question := p.called(0), message{}
-						for question = <-asks.got; question.Type == announce; question = <-asks.got {
-							asked = append(asked, asks) // it looks for its rank 0 too
+						asks := p.called(0)
+						question := <-asks.got
+						for question.Type == announce { // it looks for its rank 0 too
+							asked = append(asked, asks)
 							asks = p.called(0)
+							question = <-asks.got
 						}
 						require.Equal(t, look, question.Type)
 						require.Equal(t, zero.Nonce, question.Name)
