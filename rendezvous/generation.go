@@ -168,7 +168,7 @@ func (n *Node) Following() Config {
 	cfg := n.cfg
 	cfg.Generation = n.Generation() + 1
 	cfg.Peers, cfg.Seeds, cfg.AskAfter = nil, nil, 0
-	cfg.Fabric, cfg.Unfit = nil, nil
+	cfg.Fabric, cfg.Unfit, cfg.leader = nil, nil, nil
 	hosts := make(map[string]*Peer) // a name may resolve to another address by now
 	for i, p := range n.cfg.Peers {
 		hosts[p.ID] = &n.cfg.Peers[i]
@@ -208,8 +208,8 @@ func (n *Node) Following() Config {
 			cfg.Peers = append(cfg.Peers, n.lead.spares()...)
 		}
 		cfg.last = n.succession()
-		if cfg.leader = n.up.leader; n.hasLost() {
-			cfg.leader = nil
+		if n.lead == nil && !n.hasLost() {
+			cfg.leader = n.up.leader
 		}
 	})
 	return cfg
@@ -358,8 +358,8 @@ func (u *uplink) onLaterGeneration(g uint64, leader *Record) (next bool) {
 	if u.wire != nil && u.leader != nil && leader != nil && u.leader.Nonce != leader.Nonce {
 		return false // its own rank 0 is in this generation
 	}
-	if u.mayBeRival(leader) {
-		return false
+	if u.contendsWithLast(leader) {
+		return false // greeted decides, and a refused rank 0 must not change the generation
 	}
 	if u.n.phase == Gathering && u.n.lead == nil && !u.n.isGathered() && u.n.clearing.order == nil {
 		u.n.generation.Store(g)

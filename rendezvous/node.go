@@ -175,7 +175,7 @@ type Config struct {
 
 	notes map[string][]byte // of this container, as of the last generation
 	last  *succession       // nil = a first generation, or ranks that were agreed
-	// leader is the rank 0 that has told this rank to go on. Nil = a first generation, or that rank 0 was lost.
+	// leader is rank 0 of the last generation. Nil = a first generation, or this rank has lost it, or is rank 0 itself.
 	leader *Record
 
 	// For tests.
@@ -356,7 +356,7 @@ func Start(cfg Config) (*Node, error) {
 			seen: make(map[netip.Addr]bool),
 		},
 	}
-	n.up.n = n
+	n.up.n, n.up.lastLeader = n, cfg.leader
 	n.current, n.looking = self, cfg.Fabric != nil || cfg.Unfit != nil
 	n.calls = calls{n: n, asked: make(map[uint64]chan message), waiting: make(map[uint64]*arrival)}
 	n.probes, n.withdrawn = make(map[*wire]*probe), make(map[string]message)

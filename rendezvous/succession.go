@@ -106,31 +106,28 @@ func (u *uplink) isOutrun(w *wire, r *Record) bool {
 	return true
 }
 
-// mayBeRival reports whether r is another start of rank 0 than the one that has told this rank to go on, and that has
-// not greeted it in this generation yet. If the last start was only cut off, both call every rank between two
-// generations. Each would get those that it calls first, and wait for the others until its timeout.
-func (u *uplink) mayBeRival(r *Record) bool {
-	leader := u.n.cfg.leader
-	return leader != nil && r != nil && r.Rank == 0 && r.Nonce != leader.Nonce && u.wire == nil &&
-		u.n.phase == Gathering && u.n.lead == nil
+// contendsWithLast reports whether r is another start of rank 0 than the last leader, and no rank 0 is connected yet in
+// this generation. When a rank 0 returns from a network partition, it and its next start both greet every rank between
+// two generations: if each rank followed the first greeting, both would wait for the other's ranks until the timeout.
+func (u *uplink) contendsWithLast(r *Record) bool {
+	return u.lastLeader != nil && r != nil && r.Rank == 0 && r.Nonce != u.lastLeader.Nonce && u.wire == nil &&
+		u.n.phase == Gathering
 }
 
-// preferLeader refuses another rank 0 while the one that has told this rank to go on answers. If that is gone, the
-// other one is heard, as long as its connection lives.
-func (u *uplink) preferLeader(w *wire, m message, remote net.Addr) {
-	leader, g := u.n.cfg.leader, u.n.Generation()
+// askLastLeader refuses the greeting of another start of rank 0 if the last leader answers a look. Otherwise it handles
+// the greeting once more, unless that connection has ended.
+func (u *uplink) askLastLeader(w *wire, m message, remote net.Addr) {
+	last, g := u.lastLeader, u.n.Generation()
 	u.n.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(u.n.ctx, lookTimeout)
 		defer cancel()
-		err := u.n.sees(ctx, leader, g, true)
+		err := u.n.sees(ctx, last, g, true)
 		u.n.post(func() {
 			if err == nil {
-				w.send(message{Type: refuse, Generation: g, Reason: bothClaim(leader, m.Record).Error()})
+				w.send(message{Type: refuse, Generation: g, Reason: bothClaim(last, m.Record).Error()})
 				return
 			}
-			if u.n.cfg.leader == leader {
-				u.n.cfg.leader = nil
-			}
+			u.lastLeader = nil
 			u.n.probe(w, func(alive bool) {
 				if alive {
 					u.greeted(w, m, remote)

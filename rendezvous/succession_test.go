@@ -318,99 +318,138 @@ func TestASurvivorReturnsToItsOwnGeneration(t *testing.T) {
 	})
 }
 
-// TestBetweenTwoGenerationsARankKeepsItsRankZero: another start of rank 0 that calls then is heard only if the one that
-// has told this rank to go on is gone, or does not answer.
-func TestBetweenTwoGenerationsARankKeepsItsRankZero(t *testing.T) {
+// TestARankPrefersTheLastLeader between two generations: it follows another start of rank 0 only if the last leader
+// does not answer.
+func TestARankPrefersTheLastLeader(t *testing.T) {
 	for _, generation := range []uint64{1, 2, 4} {
-		for first, lives := range map[string]bool{
-			"lives": true, "is another start": false, "refuses": false, "is silent": false,
-		} {
-			t.Run(fmt.Sprintf("in generation %d, the first one %s", generation, first), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					p := newPlay(t)
-					zero, other, one := p.record(0), p.record(0), p.record(1)
-					other.Addr = addrOf(9)
-					n := p.cleared(zero, one)
-					begin := time.Now()
-					p.listen(0, lives || first == "is another start")
-					if first == "is silent" {
-						p.silent = addrOf(0)
-					}
-					l := p.call(n, &other)
-					greeting := message{Type: hello, Record: &other, Epoch: 2, Generation: generation}
-					l.w.send(greeting)
-					var asked []*line
-					if lives || first == "is another start" {
-						asks := p.called(0)
-						question := <-asks.got
-						for question.Type == announce { // it looks for its rank 0 too
-							asked = append(asked, asks)
-							asks = p.called(0)
-							question = <-asks.got
-						}
-						require.Equal(t, look, question.Type)
-						require.Equal(t, zero.Nonce, question.Name)
-						require.Equal(t, uint64(2), question.Generation)
-						answer := message{Type: seen, Name: other.Nonce, Alive: true}
-						if lives {
-							answer.Name = zero.Nonce
-						}
-						asks.w.send(answer)
-						asked = append(asked, asks)
-					}
-					if lives {
-						got := l.want(refuse)
-						require.Equal(t, bothClaim(&zero, &other).Error(), got.Reason)
-						require.False(t, got.Last, "it may be the next start, which waits")
-						require.Nil(t, got.Record, "the job would end")
-						l = p.call(n, &zero)
-						l.w.send(message{Type: hello, Record: &zero, Epoch: 2, Generation: 2})
-						require.Equal(t, uint64(2), l.want(register).Generation)
-						p.end(n, append(asked, l)...)
-						return
-					}
-					l.want(ping)
-					l.w.send(message{Type: pong})
-					if generation > 2 {
-						require.Equal(t, uint64(2), l.want(refuse).Generation)
-						l.w.send(greeting)
-					}
-					require.Equal(t, max(2, generation), l.want(register).Generation)
-					if first != "is silent" {
-						require.Less(t, time.Since(begin), 100*time.Millisecond)
-					}
-					p.end(n, append(asked, l)...)
-				})
+		for _, last := range []string{"lives", "is another start", "refuses", "is silent"} {
+			t.Run(fmt.Sprintf("other in generation %d, last leader %s", generation, last), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testLastLeader(newPlay(t), generation, last) })
 			})
 		}
 	}
 }
 
-// cleared starts rank 1 of two, brings it through a generation of that rank 0, and returns its node of the next one.
-func (p *play) cleared(zero, one Record) *Node {
-	cfg := Config{
-		Status: testStatuses, Self: one, Size: 2, Dial: p.dial, Timeout: 10 * time.Minute,
-		Peers: []Peer{{ID: zero.ID, Rank: 0, Host: addrOf(0).Addr().String(), Port: 12345}},
+func testLastLeader(p *play, generation uint64, last string) {
+	t := p.t
+	zero, other, one := p.record(0), p.record(0), p.record(1)
+	other.Addr = addrOf(9)
+	n := p.cleared(zero, one)
+	answers := last == "lives" || last == "is another start"
+	p.listen(0, answers)
+	if last == "is silent" {
+		p.silent = addrOf(0)
 	}
-	n, err := Start(cfg)
-	require.NoError(p.t, err)
+	begin := time.Now()
+	l := p.call(n, &other)
+	greeting := message{Type: hello, Record: &other, Epoch: 2, Generation: generation}
+	l.w.send(greeting)
+	lines := []*line{l}
+	if answers {
+		asks := p.called(0)
+		question := <-asks.got
+		for question.Type == announce { // this rank also looks for rank 0
+			lines = append(lines, asks)
+			asks = p.called(0)
+			question = <-asks.got
+		}
+		lines = append(lines, asks)
+		require.Equal(t, look, question.Type)
+		require.Equal(t, zero.Nonce, question.Name)
+		require.Equal(t, uint64(2), question.Generation)
+		nonce := map[string]string{"lives": zero.Nonce, "is another start": other.Nonce}[last]
+		asks.w.send(message{Type: seen, Name: nonce, Alive: true})
+	}
+	if last == "lives" {
+		got := l.want(refuse)
+		require.Equal(t, bothClaim(&zero, &other).Error(), got.Reason)
+		require.False(t, got.Last, "it may be the next start, which waits")
+		require.Nil(t, got.Record, "the job would end")
+		back := p.call(n, &zero)
+		back.w.send(message{Type: hello, Record: &zero, Epoch: 2, Generation: 2})
+		require.Equal(t, uint64(2), back.want(register).Generation)
+		p.end(n, append(lines, back)...)
+		return
+	}
+	l.want(ping)
+	delay := map[string]time.Duration{"is silent": lookTimeout}[last]
+	require.InDelta(t, delay.Seconds(), time.Since(begin).Seconds(), 0.1)
+	l.w.send(message{Type: pong})
+	if generation > 2 {
+		require.Equal(t, uint64(2), l.want(refuse).Generation)
+		l.w.send(greeting)
+	}
+	require.Equal(t, max(2, generation), l.want(register).Generation)
+	p.end(n, lines...)
+}
+
+// TestARankDoesNotFollowAnEndedConnection: the other start of rank 0 has gone while this rank asked the last leader.
+func TestARankDoesNotFollowAnEndedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, other, one := p.record(0), p.record(0), p.record(1)
+		n := p.cleared(zero, one)
+		p.silent = addrOf(0)
+		l := p.call(n, &other)
+		l.w.send(message{Type: hello, Record: &other, Epoch: 2, Generation: 2})
+		time.Sleep(lookTimeout / 2)
+		l.w.abort()
+		time.Sleep(lookTimeout + probeTimeout)
+		n.ask(func() { require.Nil(t, n.up.wire) })
+		p.end(n)
+	})
+}
+
+// TestASurvivorDoesNotAskForTheLostRankZero, which may be cut off and still answer: it follows the next start at once.
+func TestASurvivorDoesNotAskForTheLostRankZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		zero, other, one := p.record(0), p.record(0), p.record(1)
+		n, first := p.running(zero, one)
+		first.w.abort()
+		_, err := n.Wait(t.Context())
+		var lost *LostError
+		require.ErrorAs(t, err, &lost)
+		next := p.follow(n)
+		p.listen(0, true)
+		l := p.call(next, &other)
+		l.w.send(message{Type: hello, Record: &other, Epoch: 2})
+		require.Equal(t, uint64(2), l.want(register).Generation)
+		p.end(next, l)
+	})
+}
+
+// cleared brings rank 1 of two through generation 1 of that rank 0, and returns its node of the next one.
+func (p *play) cleared(zero, one Record) *Node {
+	n, l := p.running(zero, one)
+	l.w.send(message{Type: again})
+	<-n.Clears()
+	n.Cleared(0, 0)
+	l.want(cleared)
+	l.w.send(message{Type: next})
+	_, err := n.Wait(p.t.Context())
+	require.ErrorIs(p.t, err, ErrNext)
+	l.w.abort()
+	return p.follow(n)
+}
+
+// running starts rank 1 of two, which may restart, in generation 1 of that rank 0.
+func (p *play) running(zero, one Record) (*Node, *line) {
+	n := p.start(one, 2)
 	l := p.call(n, &zero)
 	l.w.send(message{Type: hello, Record: &zero, Epoch: 2, Text: []byte("told")})
 	l.want(register)
 	l.w.send(message{Type: prepare, Epoch: 1, Roster: rosterOf(p.t, 1, zero, one)})
 	l.want(ack)
 	l.launched(1)
-	l.w.send(message{Type: again})
-	<-n.Clears()
-	n.Cleared(0, 0)
-	l.want(cleared)
-	l.w.send(message{Type: next})
-	_, err = n.Wait(p.t.Context())
-	require.ErrorIs(p.t, err, ErrNext)
-	l.w.abort()
-	next, err := Start(n.Following())
+	return n, l
+}
+
+// follow replaces the node of a generation that has ended.
+func (p *play) follow(n *Node) *Node {
+	following, err := Start(n.Following())
 	require.NoError(p.t, err)
-	n.Succeed(next)
+	n.Succeed(following)
 	require.NoError(p.t, n.Close())
-	return next
+	return following
 }

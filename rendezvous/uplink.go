@@ -30,6 +30,7 @@ type uplink struct {
 
 	lost       time.Time // when the connection ended
 	leaderGone bool      // the process of rank 0 has ended
+	lastLeader *Record   // rank 0 of the last generation; nil = there is none, or it did not answer
 
 	promised time.Time // when rank 0 acknowledged an announcement
 	// What rank 0 said last of its dials to this container.
@@ -154,8 +155,8 @@ func (u *uplink) depart(w *wire) {
 // greeted handles a greeting, which may be one of a second container that claims rank 0. It first asks the first rank 0
 // whether it still answers, then the second one, which may have died after it sent the greeting.
 func (u *uplink) greeted(w *wire, m message, remote net.Addr) {
-	if u.mayBeRival(m.Record) {
-		u.preferLeader(w, m, remote)
+	if u.contendsWithLast(m.Record) {
+		u.askLastLeader(w, m, remote)
 		return
 	}
 	if u.isOver(w, m) {
