@@ -65,7 +65,7 @@ func TestScreens(t *testing.T) {
 				}
 				return hosts
 			},
-			1, map[string]int{"mpi-traceback": 1}, []string{"mpirun", "python3", "/run/train.py"},
+			1, map[string]int{"mpi-traceback": 1}, []string{"mpirun", "-stdin", "2", "python3", "/run/train.py"},
 		},
 		"no launcher on a host": {
 			2, func(_ *testing.T, _ *lab.Lab, hosts []host) []host {

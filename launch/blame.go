@@ -114,9 +114,14 @@ func number(s string) int {
 // mostCause is the maximum length in bytes of a text of a launcher in a cause.
 const mostCause = 600
 
+// joined returns the words of lines, separated by blanks.
+func joined(lines []string) string {
+	return strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+}
+
 // oneLine joins lines by blanks, and shortens the result.
 func oneLine(lines []string) string {
-	text := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+	text := joined(lines)
 	if len(text) > mostCause {
 		text = strings.ToValidUTF8(text[:mostCause], "") + " ..."
 	}

@@ -83,6 +83,11 @@ signal 9 (Killed).
 		"signal on one line": {
 			"prterun noticed that process rank 4 with PID 43 on node h exited on signal 11 (Segmentation fault).", 139,
 		},
+		"status, behind much output": {strings.Repeat("a line of another rank, which fills the report\n", 16) + `thus
+causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-host-0-22@1,4]
+   Exit code:    3`, 3},
 		"nothing":   {"Traceback (most recent call last):\nValueError: signal 9 is what I wanted", 0},
 		"no status": {"   Exit code:    0\n   Exit code:    999\n   Exit code:    99999999999999999999", 0},
 		"no signal": {"exited on signal 99 (What)", 0},
@@ -90,6 +95,59 @@ signal 9 (Killed).
 		t.Run(name, func(t *testing.T) {
 			b := readBlame(newPrinted(strings.Split(tt.tail, "\n")))
 			require.Equal(t, tt.want, b.status())
+		})
+	}
+}
+
+// TestBlameBetweenHyphens: the lines of hyphens are those of Open MPI, of the job, or of both at once.
+func TestBlameBetweenHyphens(t *testing.T) {
+	hyphens := strings.Repeat("-", 74)
+	framed := func(text string) string { return hyphens + "\n" + text + "\n" + hyphens + "\n" }
+	const (
+		aborted = "Primary job  terminated normally, but 1 process returned\na non-zero exit code."
+		noRoute = "No network interface was found."
+		exited  = "The first process to do so was:\n\n  Process name: [[1,1],2]\n  Exit code:    3"
+		killed  = "mpirun noticed that process rank 1 with PID 5 on node h exited on signal 9 (Killed)."
+		missing = "ORTE was unable to reliably start one or more daemons."
+		gloo    = "RuntimeError: Horovod detected that one or more processes exited with non-zero status\n" +
+			"Process name: 5\nExit code: 1\n"
+		ofTheJob = "epoch 1, loss 0.3\n"
+
+		rank2, noRouteCause = "MPI rank 2", "Open MPI: No network interface was found"
+	)
+	shorter, longer, many := hyphens[:60]+"\n", hyphens+"------\n", strings.Repeat("b\n", 30)
+	for name, tt := range map[string]struct{ says, process, cause, rest string }{
+		"a report":                      {framed(aborted) + framed(exited), rank2, "", ""},
+		"two reports":                   {framed(exited) + framed(killed), rank2, "", ""},
+		"no second report":              {framed(aborted), "", unnamedRank, ""},
+		"a text before none":            {framed(noRoute) + framed(aborted), "", noRouteCause, ""},
+		"a text before a report":        {framed(noRoute) + framed(exited), rank2, noRouteCause, ""},
+		"a text behind a report":        {framed(exited) + framed(noRoute), rank2, "", noRoute},
+		"a text between reports":        {framed(exited) + framed(noRoute) + framed(killed), rank2, "", noRoute},
+		"a text behind Horovod's":       {gloo + framed(noRoute), "Horovod rank 5", "", noRoute},
+		"a text behind that of daemons": {framed(missing) + ofTheJob + framed(noRoute), "", noRouteCause, ofTheJob},
+		"an end and a report": {
+			ofTheJob + hyphens + "\n" + ofTheJob + framed(exited), rank2, "", ofTheJob + ofTheJob,
+		},
+		"an end and a text": {ofTheJob + hyphens + "\n" + framed(noRoute), "", noRouteCause, ofTheJob},
+		"a beginning":       {framed(exited) + hyphens + "\n" + ofTheJob, rank2, "", ofTheJob},
+		"behind half lines": {
+			"a" + framed(aborted) + "b " + framed(exited) + "c", rank2, "", "a" + hyphens + "\nb " + hyphens + "\nc",
+		},
+		"far behind a half line": {"a" + framed(exited) + many, rank2, "", "a" + hyphens + "\n" + many},
+		"a table":                {shorter + ofTheJob + shorter, "", "", shorter + ofTheJob + shorter},
+		"a table and a report": {
+			longer + ofTheJob + longer + framed(exited), rank2, "", longer + ofTheJob + longer,
+		},
+		"a line and a report":    {longer + ofTheJob + framed(exited), rank2, "", longer + ofTheJob},
+		"a beginning and a line": {hyphens + "\n" + ofTheJob + longer, "", "", ofTheJob + longer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPrinted(splitLines([]byte(tt.says), false))
+			b := readBlame(p)
+			require.Equal(t, tt.process, b.Process)
+			require.Equal(t, tt.cause, b.Cause)
+			require.Equal(t, strings.TrimSpace(tt.rest), strings.Join(p.withoutOwn(), "\n"))
 		})
 	}
 }

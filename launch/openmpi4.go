@@ -127,35 +127,13 @@ func openMPIHosts(command string) int {
 
 // openMPIBlames reads the reports of Open MPI 4 (orte/tools/orterun/help-orterun.txt, ompi/mpi/help/help-mpi-api.txt)
 // and Open MPI 5 (src/docs/show-help-files/help-prun.txt of PRRTE). Each stands between two lines of hyphens. Other
-// texts between such lines, such as those about a network or a missing host, are the cause if no process is reported.
+// texts between such lines, such as those about a network or a missing host, are the cause if no process is reported
+// before them.
 func openMPIBlames(p *printed, b *Blame) {
-	for begin := 0; begin < len(p.lines); begin++ {
-		if p.own[begin] || !isFrame(p.lines[begin]) {
-			continue
-		}
-		end := begin + 1
-		for end < len(p.lines) && !isFrame(p.lines[end]) {
-			end++
-		}
-		if end == len(p.lines) { // the text after a frame whose beginning has been lost
-			p.claim(begin, begin+1)
-			break
-		}
-		unknown := b.Process == "" && (b.Cause == "" || b.Cause == noDaemons)
-		switch text := oneLine(p.lines[begin+1 : end]); {
-		case openMPIReport(p.lines[begin+1:end], b):
-			p.claim(begin, end+1)
-		case unknown && len(text) < mostCause: // else the whole text stays in the last lines
-			b.Cause = "Open MPI: " + strings.TrimSuffix(text, ".")
-			p.claim(begin, end+1)
-		default:
-			p.claim(begin, begin+1)
-			p.claim(end, end+1)
-		}
-		begin = end
-	}
+	blamed, announced := openMPIReports(p, b)
+	openMPITexts(p, b, blamed)
 	if b.Process == "" { // a report of which the beginning or the end has been lost
-		openMPIReport(p.lines[max(0, len(p.lines)-20):], b)
+		openMPIReport(joined(p.lines[max(0, len(p.lines)-20):]), b)
 	}
 	p.claimAll(" total processes ", `^\d+ total processes (?:killed|failed to start)`)
 	p.claimAll(" sent help message ", `^\[[^]]+\] \d+ more process(?:es)? ha(?:s|ve) sent help message `)
@@ -173,11 +151,85 @@ func openMPIBlames(p *printed, b *Blame) {
 			b.Abort = ""
 		}
 	}
+	if announced && b.Process == "" && b.Cause == "" {
+		b.Cause = unnamedRank
+	}
+}
+
+// openMPIReports reads the reports that are understood, and claims them. It returns the line of the first one about a
+// process, and whether there was one that the report about a process follows.
+func openMPIReports(p *printed, b *Blame) (blamed int, announced bool) {
+	blamed = len(p.lines)
+	if b.Process != "" {
+		blamed = 0
+	}
+	begin := -1
+	for end, line := range p.lines {
+		if begin >= 0 && isFrame(line) {
+			if text := joined(p.lines[begin+1 : end]); openMPIReport(text, b) {
+				if isFrame(p.lines[begin]) {
+					p.claim(begin, begin+1)
+				}
+				p.claim(begin+1, end+1)
+				if b.Process != "" {
+					blamed = min(blamed, begin)
+				}
+				announced = announced || strings.HasPrefix(text, jobAborted)
+			}
+		}
+		if endsInFrame(line) {
+			begin = end
+		}
+	}
+	return blamed, announced
+}
+
+// openMPITexts takes the other text between two of Open MPI's lines of hyphens as the cause, if it comes before a line,
+// and claims such lines.
+func openMPITexts(p *printed, b *Blame, before int) {
+	for begin := 0; begin < len(p.lines); begin++ {
+		if p.own[begin] || !p.isOpenMPIFrame(begin) {
+			continue
+		}
+		end := p.frameAfter(begin)
+		text := joined(p.lines[begin+1 : end])
+		unknown := begin < before && (b.Cause == "" || b.Cause == noDaemons)
+		switch {
+		case text == "", end == len(p.lines), p.own[end],
+			strings.TrimSpace(p.lines[end]) != strings.TrimSpace(p.lines[begin]):
+			p.claim(begin, begin+1) // it ends a text whose beginning has been lost
+			continue
+		case unknown && len(text) < mostCause: // else the whole text stays in the last lines
+			b.Cause = "Open MPI: " + strings.TrimSuffix(text, ".")
+			p.claim(begin, end+1)
+		default:
+			p.claim(begin, begin+1)
+			p.claim(end, end+1)
+		}
+		begin = end
+	}
 }
 
 // noDaemons replaces 20 lines that Open MPI prints whenever it cannot start its daemons. They list possible reasons but
 // not the host, so any other cause tells more.
 const noDaemons = "Open MPI could not start its daemons on all hosts"
+
+// jobAborted begins the report that comes before that about the process.
+const jobAborted = "Primary job terminated normally, but "
+
+// unnamedRank is the cause where the report about the process is missing. mpirun prints it in the state into which the
+// failed rank has put the job, but then the news that all ranks have started makes the state "running" again
+// (orte/mca/errmgr/default_hnp/errmgr_default_hnp.c, orte/mca/plm/base/plm_base_launch_support.c, dump_aborted_procs in
+// orte/runtime/orte_quit.c). 4.1.4 did not name 10 of 100 ranks that failed as soon as they had started.
+const unnamedRank = "an MPI rank failed, but Open MPI did not say which: it may not while others are starting"
+
+// frameAfter returns the number of the next line of hyphens, or that of all lines.
+func (p *printed) frameAfter(line int) int {
+	for line++; line < len(p.lines) && !isFrame(p.lines[line]); {
+		line++
+	}
+	return line
+}
 
 // isFrame reports whether a line consists of at least 40 hyphens.
 func isFrame(line string) bool {
@@ -185,16 +237,30 @@ func isFrame(line string) bool {
 	return len(line) >= 40 && strings.Trim(line, "-") == ""
 }
 
+// isOpenMPIFrame reports whether a line is that of Open MPI, not of a table of the job: it has 74 hyphens
+// (opal/util/show_help.c), or 60 above one text (orte/mca/oob/tcp/oob_tcp_connection.c).
+func (p *printed) isOpenMPIFrame(line int) bool {
+	return isFrame(p.lines[line]) && (len(strings.TrimSpace(p.lines[line])) == 74 ||
+		line+1 < len(p.lines) && strings.HasPrefix(p.lines[line+1], "A process or daemon was unable to complete "))
+}
+
+// endsInFrame reports whether a report may begin after a line: a process may have written the beginning of the line of
+// hyphens, such as the first half of an error of the TCP transport.
+func endsInFrame(line string) bool {
+	line = strings.TrimRight(line, space)
+	return len(line)-len(strings.TrimRight(line, "-")) >= 40
+}
+
 // openMPIReport reads the text of one frame, and reports whether it was understood.
-func openMPIReport(lines []string, b *Blame) bool {
-	text := newPrinted([]string{oneLine(lines)})
+func openMPIReport(report string, b *Blame) bool {
+	text := newPrinted([]string{report})
 	match := func(part, expression string) (m []string) {
 		for _, m = range text.find(part, expression) {
 			return m
 		}
 		return nil
 	}
-	if text.lines[0] == "" || match("Primary job", `^Primary job +terminated normally, but `) != nil {
+	if strings.HasPrefix(report, jobAborted) {
 		return true
 	}
 	// Follows the loss of a daemon, and may name another host than that of the lost one.

@@ -47,8 +47,11 @@ echo daemon of $PAIINIT_RANK waits >&2
 exec /usr/bin/orted "$@"
 `
 
-// rankScript is what each rank of the job does under mpirun. MATRIX_* comes from the container.
+// rankScript is what each rank of the job does under mpirun. MATRIX_* comes from the container. mpirun passes its empty
+// stdin to rank 0 once it knows that all ranks have started (orte_plm_base_post_launch): if one fails before that, it
+// may not say which.
 const rankScript = `r=$OMPI_COMM_WORLD_RANK g=${PAIINIT_GENERATION:-1}
+[ $r != 0 ] || cat
 echo up $r in generation $g
 if [ "$MATRIX_PHASE $g" = "clear 1" ]; then
 	setsid sh -c 'trap "" TERM; echo >/run/ignores; : </run/gate/clear' >/dev/null 2>&1 &
