@@ -20,6 +20,7 @@ type Blame struct {
 	Abort   string         // the function by which it ended the job, such as MPI_Abort
 	Unsure  string         // why another process may have failed first
 	Cause   string         // what the launcher reports beside or instead of a process
+	Unnamed bool           // the launcher reports that a process failed, but not which
 }
 
 // set adds what another report tells; the first report counts.

@@ -50,7 +50,11 @@ func (s Scene) cause(name string, r Result, ooms []OOM) string {
 	}
 	var text string
 	if b.Process == "" {
-		return b.Cause + memory(ooms, "", false)
+		text = b.Cause
+		if b.Unnamed {
+			text += "; " + command
+		}
+		return text + memory(ooms, "", false)
 	}
 	place := ""
 	if b.Host != "" {

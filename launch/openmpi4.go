@@ -152,7 +152,7 @@ func openMPIBlames(p *printed, b *Blame) {
 		}
 	}
 	if announced && b.Process == "" && b.Cause == "" {
-		b.Cause = unnamedRank
+		b.Cause, b.Unnamed = unnamedRank, true
 	}
 }
 
