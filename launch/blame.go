@@ -26,6 +26,9 @@ type Blame struct {
 // set adds what another report tells; the first report counts.
 func (b *Blame) set(o Blame) {
 	cause := b.Cause
+	if b.Unnamed {
+		cause = ""
+	}
 	switch {
 	case b.Process == "":
 		*b = o

@@ -152,6 +152,16 @@ func TestBlameBetweenHyphens(t *testing.T) {
 	}
 }
 
+// TestBlameOnTheOtherStream: a process that is named there is not one that Open MPI did not name.
+func TestBlameOnTheOtherStream(t *testing.T) {
+	b, err := os.ReadFile("testdata/blame/openmpi-4.1.4-unnamed.txtar")
+	require.NoError(t, err)
+	unnamed := newPrinted(splitLines(txtar.Parse(b).Files[1].Data, false))
+	named := newPrinted([]string{"mpirun noticed that process rank 4 with PID 4 on node h exited on signal 9 (Kill)."})
+	require.Equal(t, Blame{Process: "MPI rank 4", Rank: "4", Host: "h", Signal: syscall.SIGKILL},
+		readBlame(unnamed, named))
+}
+
 func TestText(t *testing.T) {
 	long := Outcome{
 		Status: 1, Reason: "the first cause\nanother line \x1b[31m", After: 192 * 60e9, Own: true,
