@@ -30,9 +30,9 @@ bash -c 'set -m; sleep 1002 & echo $!; wait' &
 setsid sh -c 'echo $$; exec sleep 1003 </dev/null >/dev/null 2>&1' &
 `
 
-func startFamily(t *testing.T, ch channel, then string) (session []int, left int) {
+func startFamily(t *testing.T, ch channel, first, then string) (session []int, left int) {
 	t.Helper()
-	require.True(t, ch.ask(t, "exec", text(family+then)))
+	require.True(t, ch.ask(t, "exec", text(first+family+then)))
 	pids := ch.pids(t, 5)
 	groups := map[int]bool{}
 	for _, pid := range pids { // the last three may come in any order
@@ -56,7 +56,7 @@ func TestConnectionLostEndsTheWholeSession(t *testing.T) {
 	told := events(&cfg)
 	server := sshdtest.Start(t, cfg)
 	client := server.Dial(t)
-	session, left := startFamily(t, open(t, client), "wait")
+	session, left := startFamily(t, open(t, client), "", "wait")
 	require.NoError(t, client.Close())
 	gone(t, session...)
 	require.True(t, alive(left), "what left by setsid was killed")
@@ -69,7 +69,7 @@ func TestChannelClosedEndsOnlyItsSession(t *testing.T) {
 	server := sshdtest.Start(t, sshd.Config{Grace: 50 * time.Millisecond})
 	client := server.Dial(t)
 	one, two := open(t, client), open(t, client)
-	session, left := startFamily(t, one, "wait")
+	session, left := startFamily(t, one, "", "wait")
 	require.True(t, two.ask(t, "exec", text("echo $$; read x; echo got $x; exit 6")))
 	other := two.pids(t, 1)[0]
 	require.NoError(t, one.Close())
@@ -420,7 +420,8 @@ func TestShutdownEndsHandshakesAndStubbornCommands(t *testing.T) {
 	_, err = half.Read(make([]byte, 1)) // its handshake has begun
 	require.NoError(t, err)
 	client := server.Dial(t)
-	session, left := startFamily(t, open(t, client), "trap '' TERM HUP; wait; while :; do sleep 0.01; done")
+	// Before its children print: the first signal may come as soon as all have, and must not end the leader.
+	session, left := startFamily(t, open(t, client), "trap '' TERM HUP", "wait; while :; do sleep 0.01; done")
 	begin := time.Now()
 	err = server.Shutdown(soon(t, 200*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
