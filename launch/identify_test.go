@@ -53,8 +53,8 @@ func TestIdentify(t *testing.T) {
 	script("mpirun", "exit 1")
 	require.Equal(t, "mpirun=? mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), nil, environ, true))
 
-	// Without hurry it gets the lowest priority; this one answers only then.
-	script("mpirun", `until [ "$(nice)" = 19 ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
+	// Without hurry it gets a low priority; this one answers only then.
+	script("mpirun", `until [ "$(nice)" = 10 ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
 	path := []string{"PATH=" + os.Getenv("PATH")}
 	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{mpirun}, path, false))
 }
