@@ -127,11 +127,11 @@ func start(t testing.TB, options string) *server {
 
 func filesIn(dir string) files { return files{dir, dir} }
 
-// waiting makes the container wait for a second rank.
+// waiting makes the container wait for a second rank, for as long as any attack takes.
 func waiting(s *server, cmd *exec.Cmd) {
 	s.waits = true
 	at := slices.Index(cmd.Args, "--size")
-	job := []string{"--rank", "0", "--peers", "127.0.0.1,127.0.0.1:1"}
+	job := []string{"--rank", "0", "--peers", "127.0.0.1,127.0.0.1:1", "--timeout", "1h"}
 	cmd.Args = slices.Concat(cmd.Args[:at], job, cmd.Args[at+2:])
 }
 
