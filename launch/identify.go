@@ -55,9 +55,9 @@ const versionTimeout = time.Minute
 // unknown stands for the version of a launcher that did not answer in time, or whose answer was not understood.
 const unknown = "?"
 
-// behind is the nice value (sched(7)) of a query that nobody waits for: it gets a tenth of the processor time of any
-// other process. A container ends only after its killed query has died, for which that needs processor time: beside 16
-// busy processes on 2 CPUs it took 2 s at 19, the lowest priority, and 0.2 s at 10.
+// behind is added to the nice value (sched(7)) of a query that nobody waits for, which then gets a tenth of the
+// processor time of any other process. It is not more, because a killed process needs processor time to die, and the
+// container ends after it: beside 16 busy processes on 2 CPUs that took 2 s at 19, the lowest priority, and 0.2 s at 10.
 const behind = 10
 
 // Identify asks launchers for their versions: the launcher that command is, or all that it may call. It returns
@@ -71,6 +71,8 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 	found := make([]string, len(names))
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // of the kernel, 20 - nice: getpriority(2)
+	low := err == nil && !hurry
 	// Names are grouped by program, because mpirun and mpiexec are often the same, and each start delays the launch.
 	programs := make(map[string][]int)
 	for i, name := range names {
@@ -93,8 +95,8 @@ func Identify(ctx context.Context, command, environ []string, hurry bool) string
 			if cmd.Start() != nil {
 				return
 			}
-			if !hurry {
-				_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, behind)
+			if low {
+				_ = unix.Setpriority(unix.PRIO_PROCESS, cmd.Process.Pid, 20-own+behind)
 			}
 			_ = cmd.Wait() // a launcher that fails may still have printed its version
 			v := identified(out.String())

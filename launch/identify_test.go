@@ -3,7 +3,10 @@ package launch
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,8 +56,12 @@ func TestIdentify(t *testing.T) {
 	script("mpirun", "exit 1")
 	require.Equal(t, "mpirun=? mpiexec.hydra=MPICH_4.0.2", Identify(t.Context(), nil, environ, true))
 
-	// Without hurry it gets a low priority; this one answers only then.
-	script("mpirun", `until [ "$(nice)" = 10 ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
+	// Without hurry it gets a low priority, of at most 19; this one answers only then.
+	out, err := exec.Command("nice").Output()
+	require.NoError(t, err)
+	own, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	require.NoError(t, err)
+	script("mpirun", `until [ "$(nice)" = `+strconv.Itoa(min(own+10, 19))+` ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
 	path := []string{"PATH=" + os.Getenv("PATH")}
 	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{mpirun}, path, false))
 }
