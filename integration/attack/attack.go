@@ -70,19 +70,6 @@ func All() []Attack {
 	}
 }
 
-// Together returns every attack, in the order in which they start at the same time: those that open each connection
-// once come first, because the others keep the processors so busy that opening takes long.
-func Together() (attacks []Attack) {
-	for _, again := range []bool{false, true} {
-		for _, a := range All() {
-			if a.again == again {
-				attacks = append(attacks, a)
-			}
-		}
-	}
-	return attacks
-}
-
 // request is a probe, but for the empty line at its end.
 const request = "GET /readyz HTTP/1.1\r\nHost: x\r\n"
 

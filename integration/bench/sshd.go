@@ -209,7 +209,7 @@ func (b *sshBench) measure(ctx context.Context, d *daemon) (err error) {
 		}
 	}
 	if d.waits {
-		return b.attack(ctx, d, allAtOnce, cmd.Process.Pid, addr, attack.Together()...)
+		return b.attack(ctx, d, allAtOnce, cmd.Process.Pid, addr, attack.All()...)
 	}
 	return nil
 }

@@ -31,8 +31,8 @@ func TestAbuse(t *testing.T) {
 			t.Run(a.Name+", few files", func(t *testing.T) { abuse(t, few, a) })
 		}
 	}
-	t.Run("all at once", func(t *testing.T) { abuse(t, 0, attack.Together()...) })
-	t.Run("all at once, few files", func(t *testing.T) { abuse(t, few, attack.Together()...) })
+	t.Run("all at once", func(t *testing.T) { abuse(t, 0, attack.All()...) })
+	t.Run("all at once, few files", func(t *testing.T) { abuse(t, few, attack.All()...) })
 }
 
 // abuse attacks a container whose RLIMIT_NOFILE is files; 0 = the limit of this process.
