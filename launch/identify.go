@@ -57,7 +57,7 @@ const unknown = "?"
 
 // behind is added to the nice value (sched(7)) of a query that nobody waits for, which then gets a tenth of the
 // processor time of any other process. It is not more, because a killed process needs processor time to die, and the
-// container ends after it: beside 16 busy processes on 2 CPUs that took 2 s at 19, the lowest priority, and 0.2 s at 10.
+// container ends after it: beside 16 busy processes on 2 CPUs it took 2 s at 19, the lowest priority, and 0.2 s at 10.
 const behind = 10
 
 // Identify asks launchers for their versions: the launcher that command is, or all that it may call. It returns

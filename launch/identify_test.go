@@ -61,7 +61,8 @@ func TestIdentify(t *testing.T) {
 	require.NoError(t, err)
 	own, err := strconv.Atoi(strings.TrimSpace(string(out)))
 	require.NoError(t, err)
-	script("mpirun", `until [ "$(nice)" = `+strconv.Itoa(min(own+10, 19))+` ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
+	low := strconv.Itoa(min(own+10, 19))
+	script("mpirun", `until [ "$(nice)" = `+low+` ]; do :; done; echo "mpirun (Open MPI) 5.0.7"`)
 	path := []string{"PATH=" + os.Getenv("PATH")}
 	require.Equal(t, "mpirun=Open_MPI_5.0.7", Identify(t.Context(), []string{mpirun}, path, false))
 }
