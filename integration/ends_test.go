@@ -124,8 +124,9 @@ func TestSurplusSetComesLate(t *testing.T) {
 var endings = []struct {
 	name    string
 	prepare func(hosts []host)
-	late    int // this rank starts a few seconds after the others; 0 = none, -1 = rank 0
-	stop    int // this rank gets SIGTERM once it listens and before the late one starts; 0 = none, -1 = rank 0
+	late    int    // this rank starts a few seconds after the others; 0 = none, -1 = rank 0
+	says    string // rank 1 says this before the late one starts
+	stop    int    // this rank gets SIGTERM once it listens and before the late one starts; 0 = none, -1 = rank 0
 	status  int
 }{
 	{
@@ -162,12 +163,16 @@ var endings = []struct {
 	},
 	{name: "a worker stops before rank 0 has started", late: -1, stop: 1, status: 143},
 	{name: "rank 0 stops before a worker has started", late: 2, stop: -1, status: 143},
-	{name: "a worker that cannot run its command waits for rank 0", late: -1, status: 127, prepare: func(h []host) {
-		for i := range h {
-			h[i].flags = append(h[i].flags, "--exec", "all")
-		}
-		h[1].env["PATH"] = "/nowhere"
-	}},
+	{
+		name: "a worker that cannot run its command waits for rank 0", late: -1, status: 127,
+		says: "this rank cannot run its command and waits for rank 0, to end the job",
+		prepare: func(h []host) {
+			for i := range h {
+				h[i].flags = append(h[i].flags, "--exec", "all")
+			}
+			h[1].env["PATH"] = "/nowhere"
+		},
+	},
 }
 
 const otherSecret = "another secret, as long as it has to be"
@@ -200,7 +205,11 @@ func TestEndsBeforeTheLaunch(t *testing.T) {
 				}
 				require.NoError(t, stopped.Signal(syscall.SIGTERM))
 			}
-			if tt.late != 0 {
+			switch {
+			case tt.says != "":
+				waitLine(t, containers[0], tt.says)
+				containers = append(containers, hosts[index(tt.late)].start(t, "true"))
+			case tt.late != 0:
 				wait := 7 * time.Second // longer than the 5 s for which an ending container still answers late ones
 				if tt.late > 0 {
 					wait = 2 * time.Second

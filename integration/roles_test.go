@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -120,6 +121,21 @@ func TestServersEndWithTheOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTypoOfEveryRank: the last rank starts after the others have ended. It detects the typo itself, so it does not
+// wait for rank 0 until the timeout.
+func TestTypoOfEveryRank(t *testing.T) {
+	hosts := roleHosts(t, newLab(t), "chief", "worker", "ps")
+	for i := range hosts {
+		hosts[i].flags = append(hosts[i].flags, "--until", "chef", "--timeout", sizedTimeout.String())
+	}
+	require.Equal(t, same(2, 64), statuses(t, startAll(t, hosts[:2], "true")))
+	begin := time.Now()
+	last := hosts[2].start(t, "true")
+	require.Equal(t, same(1, 64), statuses(t, []*lab.Container{last}))
+	require.Less(t, time.Since(begin), sizedTimeout*3/4)
+	require.Contains(t, stderr(last), "names chef, a role that no rank has; the roles are chief, ps, worker")
 }
 
 func TestUntilMustBeAgreed(t *testing.T) {

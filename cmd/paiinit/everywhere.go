@@ -302,8 +302,8 @@ func (a *agreement) ranksToJudge() (ranks []launch.Rank) {
 	return ranks
 }
 
-// withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment of this rank
-// contradicts itself, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
+// withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment or the command
+// line of this rank is wrong, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
@@ -311,11 +311,11 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	c.log.Debug(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
-	if is[*envspec.VarError](err) {
+	if is[*envspec.VarError](err) || is[*usageError](err) {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node().Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
-	} else if _, gerr := c.node().Gather(ctx); !is[*rendezvous.EndedError](gerr) {
+	} else if gerr := c.awaitRankZero(ctx, err); !is[*rendezvous.EndedError](gerr) {
 		c.log.Warn("rank 0 did not get the reason of this failure", "phase", "exit", "err", gerr)
 	}
 	// If the ranks are agreed and not given, this rank may have become rank 0, which tells the others.
@@ -323,6 +323,25 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 		c.log.Warn("not every rank got the outcome", "phase", "exit", "err", ferr)
 	}
 	return c.unfit.Status, err
+}
+
+// awaitRankZero registers with rank 0, which then ends the job because of cause. If rank 0 does not come soon, it logs
+// the cause, which would otherwise be in the log only at the end.
+func (c *container) awaitRankZero(ctx context.Context, cause error) error {
+	over := make(chan struct{})
+	var logging sync.WaitGroup
+	defer logging.Wait()
+	defer close(over)
+	logging.Go(func() {
+		select {
+		case <-over:
+		case <-time.After(notifyTimeout):
+			c.log.Warn("this rank cannot run its command and waits for rank 0, to end the job", "phase", "gather",
+				"err", cause)
+		}
+	})
+	_, err := c.node().Gather(ctx)
+	return err
 }
 
 // checkExec refuses ranks with different values of --exec or --until, and roles in --until that no rank has.

@@ -353,7 +353,7 @@ func TestOpenPAITensorFlow(t *testing.T) {
 	})
 	t.Run("failing pip", func(t *testing.T) {
 		p := lay(t)
-		p.JobEnvs["PAIINIT_TIMEOUT"] = "15s"
+		p.JobEnvs["PAIINIT_TIMEOUT"] = "30s"
 		for i, task := range p.tasks {
 			p.start(t, task, "", "--env", fmt.Sprintf("PIP=%d", i/3))
 		}
