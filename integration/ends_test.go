@@ -126,6 +126,7 @@ var endings = []struct {
 	prepare func(hosts []host)
 	late    int    // this rank starts a few seconds after the others; 0 = none, -1 = rank 0
 	says    string // rank 1 says this before the late one starts
+	bare    bool   // rank 1 has no COMMAND
 	stop    int    // this rank gets SIGTERM once it listens and before the late one starts; 0 = none, -1 = rank 0
 	status  int
 }{
@@ -167,11 +168,14 @@ var endings = []struct {
 		name: "a worker that cannot run its command waits for rank 0", late: -1, status: 127,
 		says: "this rank cannot run its command and waits for rank 0, to end the job",
 		prepare: func(h []host) {
-			for i := range h {
-				h[i].flags = append(h[i].flags, "--exec", "all")
-			}
+			everywhere(h)
 			h[1].env["PATH"] = "/nowhere"
 		},
+	},
+	{
+		name: "a worker without a command waits for rank 0", late: -1, status: 64, bare: true,
+		says:    "this rank cannot run its command and waits for rank 0, to end the job",
+		prepare: func(h []host) { everywhere(h) },
 	},
 }
 
@@ -193,7 +197,11 @@ func TestEndsBeforeTheLaunch(t *testing.T) {
 				if tt.late != 0 && i == index(tt.late) {
 					continue
 				}
-				c := h.start(t, "true")
+				command := []string{"true"}
+				if i == 1 && tt.bare {
+					command = nil
+				}
+				c := h.start(t, command...)
 				containers = append(containers, c)
 				if tt.stop != 0 && i == index(tt.stop) {
 					stopped = c
@@ -208,13 +216,12 @@ func TestEndsBeforeTheLaunch(t *testing.T) {
 			switch {
 			case tt.says != "":
 				waitLine(t, containers[0], tt.says)
-				containers = append(containers, hosts[index(tt.late)].start(t, "true"))
-			case tt.late != 0:
-				wait := 7 * time.Second // longer than the 5 s for which an ending container still answers late ones
-				if tt.late > 0 {
-					wait = 2 * time.Second
-				}
-				time.Sleep(wait)
+			case tt.late > 0:
+				time.Sleep(2 * time.Second)
+			case tt.late < 0: // longer than the 5 s for which an ending container still answers late ones
+				time.Sleep(7 * time.Second)
+			}
+			if tt.late != 0 {
 				containers = append(containers, hosts[index(tt.late)].start(t, "true"))
 			}
 			begin := time.Now()

@@ -302,8 +302,8 @@ func (a *agreement) ranksToJudge() (ranks []launch.Rank) {
 	return ranks
 }
 
-// withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment or the command
-// line of this rank is wrong, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
+// withdraw tells rank 0 that this rank cannot take part, and rank 0 ends the job. If the environment or the flags of
+// this rank are wrong, rank 0 may have failed for the same reason, so withdraw waits for at most notifyTimeout.
 func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	if lerr := c.listen(ctx); lerr != nil {
 		return 0, errors.Join(err, lerr)
@@ -311,7 +311,8 @@ func (c *container) withdraw(ctx context.Context, err error) (int, error) {
 	ctx, end := c.untilStopped(ctx)
 	defer end()
 	c.log.Debug(err.Error(), "phase", "identify", "status", c.unfit.Status, "hint", c.unfit.Next)
-	if is[*envspec.VarError](err) || is[*usageError](err) {
+	flags := is[*usageError](err) && len(c.settings.command) > 0 // only this rank may have no COMMAND
+	if is[*envspec.VarError](err) || flags {
 		leaving, cancel := context.WithTimeout(ctx, notifyTimeout)
 		c.node().Withdraw(leaving, *c.unfit) // rank 0, or ranks that will tell it
 		cancel()
