@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/paiinit/paiinit/integration/lab"
 )
 
 // saves takes longer to end than any launcher waits for its ranks by default.
@@ -20,10 +22,12 @@ func TestRanksSaveTheirWork(t *testing.T) {
 		// Kubernetes signals all pods of a deleted Job, in any order.
 		for where, told := range map[string][]int{"rank 0": {0}, "worker": {1}, "everywhere": {1, 0, 2}} {
 			t.Run(name+"/"+where, func(t *testing.T) {
-				containers := startAll(t, peersHosts(t, newLab(t), 3), append(command, "sh", "-c", saves)...)
+				l := newLab(t)
+				containers := startAll(t, peersHosts(t, l, 3), append(command, "sh", "-c", saves)...)
 				ready := func() bool { return strings.Count(stdout(containers[0]), "ready") == 6 }
 				require.Eventually(t, ready, waitTimeout, 10*time.Millisecond)
 				began := time.Now()
+				showProcesses(t, l, 7*time.Second) // after "saved", and before --grace ends the job
 				for _, rank := range told {
 					require.NoError(t, containers[rank].Signal(syscall.SIGTERM))
 				}
@@ -33,6 +37,20 @@ func TestRanksSaveTheirWork(t *testing.T) {
 			})
 		}
 	}
+}
+
+// showProcesses lets a test that fails show which processes its lab had some time later, if it still ran then.
+func showProcesses(t *testing.T, l *lab.Lab, later time.Duration) {
+	seen := make(chan string, 1)
+	timer := time.AfterFunc(later, func() { seen <- l.Processes() })
+	t.Cleanup(func() {
+		if timer.Stop() {
+			return
+		}
+		if processes := <-seen; t.Failed() {
+			t.Logf("%v after the signal:\n%s", later, processes)
+		}
+	})
 }
 
 // TestRanksDoNotListen: after --grace, paiinit kills ranks that ignore SIGTERM, together with their launcher.

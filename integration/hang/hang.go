@@ -27,8 +27,7 @@ type Container struct {
 	First int
 }
 
-// Report returns a line for each process of the containers, by its id on this machine: its state as proc_pid_stat(5)
-// has it, where it waits in the kernel, and its command line. It leaves out containers that have ended.
+// Report returns the lines of Processes, and above them one for each container that has not ended.
 //
 // Report then sends SIGSEGV to every other process that runs the first process's program: the agent and the remote
 // shells. The Go runtime prints the stacks of their goroutines and ends them. Report waits for that, for two seconds at
@@ -38,12 +37,12 @@ func Report(containers ...Container) string {
 	var traced []int
 	for _, c := range containers {
 		program := programOf(c.First)
-		for i, p := range below(c.First) {
-			if i == 0 {
-				fmt.Fprintf(&b, "%s has not ended:\n", c.Name)
-			}
-			fmt.Fprintf(&b, "%7d %7d %c %-20s %s\n", p.PID, p.Parent, p.State, waitsIn(p.PID),
-				strings.Join(proc.CommandLine(proc.System{}, p.PID), " "))
+		tree := below(c.First)
+		if len(tree) > 0 {
+			fmt.Fprintf(&b, "%s has not ended:\n", c.Name)
+		}
+		write(&b, tree)
+		for _, p := range tree {
 			if p.PID != c.First && program != "" && programOf(p.PID) == program {
 				traced = append(traced, p.PID)
 			}
@@ -63,6 +62,28 @@ func Report(containers ...Container) string {
 		_ = unix.Close(int(p.Fd))
 	}
 	return b.String()
+}
+
+// Processes returns a line for each process of the containers, by its id on this machine: its state as proc_pid_stat(5)
+// has it, where it waits in the kernel, how many nanoseconds its first thread has run and has waited for a CPU, as
+// Linux has them (Documentation/scheduler/sched-stats.rst; a wait that still lasts is not counted), and its command
+// line. It leaves out containers that have ended, and changes nothing.
+func Processes(containers ...Container) string {
+	var b strings.Builder
+	for _, c := range containers {
+		write(&b, below(c.First))
+	}
+	return b.String()
+}
+
+func write(b *strings.Builder, tree []proc.Process) {
+	for _, p := range tree {
+		times, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID)) // it may have ended
+		ran, waited := "?", "?"
+		_, _ = fmt.Sscan(string(times), &ran, &waited)
+		fmt.Fprintf(b, "%7d %7d %c %-20s ran %s waited %s: %s\n", p.PID, p.Parent, p.State, waitsIn(p.PID),
+			ran, waited, strings.Join(proc.CommandLine(proc.System{}, p.PID), " "))
+	}
 }
 
 // below returns a process and its descendants, in the order of their ids.

@@ -69,12 +69,17 @@ func TestReport(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(agent, syscall.SIGSTOP))
 
+	sleeps := fmt.Sprintf(`(?m)^ *%d +%d [RS] \S+ +ran \d+ waited \d+: sleep 1000$`, sleep, first.Process.Pid)
+	processes := Processes(Container{"alpha", first.Process.Pid})
+	require.Equal(t, 3, strings.Count(processes, "\n"))
+	require.Regexp(t, sleeps, processes)
+
 	report := Report(Container{"alpha", first.Process.Pid})
 
 	require.Regexp(t, `^alpha has not ended:\n`, report)
 	require.Regexp(t, fmt.Sprintf(`(?m)^ *%d +%d [RS] `, first.Process.Pid, os.Getpid()), report)
 	require.Regexp(t, fmt.Sprintf(`(?m)^ *%d +%d [RST] `, agent, first.Process.Pid), report)
-	require.Regexp(t, fmt.Sprintf(`(?m)^ *%d +%d [RS] \S+ +sleep 1000$`, sleep, first.Process.Pid), report)
+	require.Regexp(t, sleeps, report)
 	require.NoError(t, syscall.Kill(sleep, 0))
 	require.NoError(t, stdin.Close())
 	require.NoError(t, first.Wait())
@@ -86,6 +91,7 @@ func TestReportOfTheEnded(t *testing.T) {
 	ended := exec.Command("true")
 	require.NoError(t, ended.Run())
 	require.Empty(t, Report(Container{"alpha", ended.Process.Pid}))
+	require.Empty(t, Processes(Container{"alpha", ended.Process.Pid}))
 }
 
 func TestDescriptors(t *testing.T) {

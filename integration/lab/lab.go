@@ -274,16 +274,33 @@ func lookSbin(name string) (string, error) {
 // goroutines. It first thaws frozen containers and reads their standard error again.
 func (l *Lab) Running() string {
 	var left []hang.Container
-	for _, c := range l.Containers() {
-		select {
-		case <-c.Ended():
-		default:
-			_ = c.Thaw()
-			c.ReadStderr()
-			left = append(left, hang.Container{Name: c.Name, First: c.PID()})
-		}
+	for _, c := range l.left() {
+		_ = c.Thaw()
+		c.ReadStderr()
+		left = append(left, hang.Container{Name: c.Name, First: c.PID()})
 	}
 	return hang.Report(left...)
+}
+
+// Processes returns hang.Processes of the containers that have not ended.
+func (l *Lab) Processes() string {
+	var left []hang.Container
+	for _, c := range l.left() {
+		left = append(left, hang.Container{Name: c.Name, First: c.PID()})
+	}
+	return hang.Processes(left...)
+}
+
+// left returns the containers that have not ended.
+func (l *Lab) left() []*Container {
+	return slices.DeleteFunc(l.Containers(), func(c *Container) bool {
+		select {
+		case <-c.Ended():
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // Containers returns the containers of the lab in the order of their starts.
