@@ -138,7 +138,8 @@
 //	a rank's environment contradicts itself         as if it were stopped, with the caller's status
 //	rank 0 is stopped                               all that come within 5 s, with its status
 //	another size, two that claim rank 0             all, with ConflictError, at once
-//	more containers than ranks that are agreed      all that are connected, with ConflictError
+//	more containers than ranks that are agreed      all that are connected, with ConflictError, and one that
+//	                                                leads itself instead if it calls within 5 s
 //	another secret                                  the rank that finds it, with MissingError: see below
 //	another job                                     the rank that finds it, with ConflictError: see below
 //	a rank crashes                                  none: its next start takes its place

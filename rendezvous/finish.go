@@ -90,11 +90,18 @@ func (c *coordinator) pending(t *target) bool {
 	return member && t.rec != nil
 }
 
+// mayCall reports whether a container that was here, or that gossip has named, may not know the end. If there are more
+// containers than ranks, one that comes earlier in the order may have ended its connection to lead itself. It then
+// calls this coordinator (onHello).
+func (t *target) mayCall() bool {
+	return t.link == nil && !t.doneAck && !t.gone && (!t.endSent.IsZero() || !t.tried)
+}
+
 func (c *coordinator) checkEnd() {
 	if c.n.lead != c || !c.ending {
 		return
 	}
-	told := 0
+	told, mayCall := 0, false
 	for _, t := range c.targets {
 		if c.pending(t) {
 			return
@@ -102,8 +109,9 @@ func (c *coordinator) checkEnd() {
 		if t.doneAck {
 			told++
 		}
+		mayCall = mayCall || t.mayCall()
 	}
-	if c.tellsLateRanks && told < c.n.cfg.Size-1 {
+	if c.tellsLateRanks && (told < c.n.cfg.Size-1 || mayCall) {
 		return
 	}
 	c.sendBye()

@@ -307,6 +307,79 @@ func TestMoreThanTheSizeHaveACoordinator(t *testing.T) {
 	})
 }
 
+// A container that is one too many may come earlier in the order, and end its connection to lead itself before it reads
+// how the job ends. The coordinator stays to tell it, unless it is gone.
+func TestASurplusContainerThatLeadsIsTold(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		told, gone bool
+	}{{"told", true, false}, {"not told", false, false}, {"told, and gone", true, true}, {"gone", false, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.listen(0, true)
+				p.listen(2, true)
+				first, self, last := p.agreed(0), p.agreed(1), p.agreed(2)
+				first.Role, first.ID, self.Order, last.Order = "launcher", "launcher-0", 1, 1
+				n, err := Start(Config{Status: testStatuses, Self: self, Size: 2, Dial: p.dial,
+					Timeout: 10 * time.Minute, Seeds: []Seed{{Host: "launcher", Role: "launcher"}},
+					Lookup: func(_ context.Context, host string) ([]netip.Addr, error) {
+						return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+					}})
+				require.NoError(t, err)
+				n.post(func() { n.find.onGossip(last, true) })
+				two := p.called(2)
+				two.w.send(message{Type: register, ref: two.want(hello).Record, Record: &last, State: Gathering})
+				synctest.Wait()
+				n.post(func() { n.find.onGossip(first, true) })
+				zero := p.called(0)
+				zero.w.send(message{Type: register, ref: zero.want(hello).Record, Record: &first, State: Gathering})
+				for _, l := range []*line{two, zero} {
+					l.want(ping)
+					l.w.send(message{Type: pong})
+				}
+				_, err = n.Gather(t.Context())
+				require.ErrorContains(t, err, "the job has 2 ranks, but 3 containers are here")
+
+				p.listen(0, !test.gone)
+				if !test.told {
+					zero.w.abort()
+					zero.ended()
+					synctest.Wait()
+				}
+				left, begin := make(chan error, 1), time.Now()
+				over := Outcome{Status: 78, Reason: "too many"}
+				p.wg.Go(func() { left <- n.Finish(t.Context(), over, 5*time.Second) })
+				require.Equal(t, 78, two.want(done).Outcome.Status)
+				two.w.send(message{Type: doneAck})
+				if test.told {
+					require.Equal(t, 78, zero.want(done).Outcome.Status)
+					zero.w.abort()
+				}
+				if test.gone {
+					two.want(bye)
+					two.w.abort()
+					require.NoError(t, <-left)
+					require.Less(t, time.Since(begin), 2*time.Second)
+					p.end(n, two, zero)
+					return
+				}
+				two.quiet(2 * time.Second)
+				again := p.called(0) // it leads, and refuses
+				again.want(hello)
+				again.w.send(message{Type: refuse, Record: &first, Reason: "launcher-0 leads already"})
+				again.ended()
+				leads := p.greet(n, &first)
+				require.Equal(t, over, *leads.want(done).Outcome)
+				two.want(bye)
+				two.w.abort()
+				require.NoError(t, <-left)
+				p.end(n, two, zero, again, leads)
+			})
+		})
+	}
+}
+
 // A coordinator that was not there at the launch has no part in it; if rank 0 is lost, it may be its next start.
 func TestARunningRankSendsAnotherCoordinatorAway(t *testing.T) {
 	for _, alive := range []bool{true, false} {

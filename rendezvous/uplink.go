@@ -221,6 +221,10 @@ func (u *uplink) onHello(w *wire, m message, remote net.Addr) {
 	case r.Nonce == self.Nonce:
 		w.send(message{Type: refuse, Record: self, Reason: "this is the container itself"})
 		return
+	case self.Rank < 0 && r.Rank < 0 && u.n.lead != nil && u.n.lead.tellsLateRanks:
+		o := u.n.outcome // it leads, and so would refuse this coordinator
+		w.send(message{Type: done, Last: true, Outcome: &o})
+		return
 	case self.Rank == 0,
 		u.n.lead != nil && (u.n.lead.ending || u.n.isGathered() || self.before(*r) < 0 && r.Rank != 0):
 		w.send(message{Type: refuse, Record: self, Reason: fmt.Sprintf("%s leads already", self.ID)})
