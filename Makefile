@@ -69,7 +69,8 @@ LONGEST := ./rendezvous ./integration/docker
 
 .PHONY: test-all
 test-all: deps build cross ## all tests that this machine can run; says what was skipped and why
-	go test -race -count=1 $(AT_ONCE) -timeout 60m -json $(LONGEST) ./... | go run ./tools/testreport
+	go test -race -count=1 $(AT_ONCE) -timeout 60m -json $(LONGEST) ./... | \
+		go run ./tools/testreport -required "$${PAIINIT_TEST_REQUIRE-}" -sample "$${PAIINIT_TEST_SAMPLE-}"
 	[ -n "$${PAIINIT_TEST_SAMPLE-}" ] || go test -count=1 -run '^(TestScale|TestFaults)$$' ./rendezvous
 
 .PHONY: soak

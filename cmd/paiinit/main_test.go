@@ -79,6 +79,12 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"screen": screen},
+		Condition: func(name string) (bool, error) {
+			if name != "required" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return os.Getenv("PAIINIT_TEST_REQUIRE") != "", nil
+		},
 		Setup: func(e *testscript.Env) error {
 			sample.OneIn(script{e.T(), filepath.Base(e.WorkDir)}, 3)
 			// Short, because the path of a socket in it has at most 107 bytes (unix(7)).

@@ -3,12 +3,14 @@
 // not belong to the sample of this run. Last comes what each failed test reported first, because its other output may
 // be long.
 //
-// It exits with status 1 if a test or a build failed.
+// It exits with status 1 if a test or a build failed, or if all tests are required and one was skipped that belongs to
+// the sample of this run.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -35,7 +37,10 @@ var logged = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 const notInSample = "not in the sample "
 
 func main() {
-	failed, err := report(os.Stdin, os.Stdout)
+	required := flag.String("required", "", "if not empty, a skipped test is a failure (PAIINIT_TEST_REQUIRE)")
+	sample := flag.String("sample", "", "the sample of this run; empty: all tests (PAIINIT_TEST_SAMPLE)")
+	flag.Parse()
+	failed, err := report(os.Stdin, os.Stdout, run{required: *required != "", sample: *sample})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 	}
@@ -44,7 +49,13 @@ func main() {
 	}
 }
 
-func report(r io.Reader, w io.Writer) (failed bool, err error) {
+// run says which tests may be skipped.
+type run struct {
+	required bool   // only those that are not in the sample
+	sample   string // empty: all tests are in it
+}
+
+func report(r io.Reader, w io.Writer, this run) (failed bool, err error) {
 	out := bufio.NewWriter(w)
 	defer func() {
 		if flushed := out.Flush(); err == nil {
@@ -103,7 +114,8 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 			out.Flush()
 		case e.Action == "skip" && e.Test != "":
 			why := reason(end(t))
-			if name, ok := strings.CutPrefix(why, notInSample); ok {
+			name, ok := strings.CutPrefix(why, notInSample)
+			if ok && (!this.required || name != "" && name == this.sample) {
 				left[name]++
 				continue
 			}
@@ -118,6 +130,10 @@ func report(r io.Reader, w io.Writer) (failed bool, err error) {
 		write(fmt.Sprintf("skipped: %d tests that are %s%s\n", tests, notInSample, name))
 	}
 	write(causes...)
+	if this.required && len(skipped) > 0 {
+		failed = true
+		write(fmt.Sprintf("failed: PAIINIT_TEST_REQUIRE is set and %d tests were skipped\n", len(skipped)))
+	}
 	return failed, in.Err()
 }
 

@@ -11,6 +11,7 @@ func TestReport(t *testing.T) {
 	tests := []struct {
 		name   string
 		in     string
+		run    run
 		want   string
 		failed bool
 	}{
@@ -47,6 +48,37 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"p"}
 `,
 			want: "ok  \tp\t0.003s\nskipped: 2 tests that are not in the sample 7\n",
+		},
+		{
+			name: "a skipped test is a failure if tests are required",
+			in: `{"Action":"output","Package":"p","Test":"TestA/b","Output":"        > [!exec:git] skip 'no git'\n"}
+{"Action":"output","Package":"p","Test":"TestA/b","Output":"--- SKIP: TestA/b (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestA/b"}
+{"Action":"output","Package":"p","Output":"ok  \tp\t0.003s\n"}
+{"Action":"pass","Package":"p"}
+`,
+			run: run{required: true, sample: "7"},
+			want: "ok  \tp\t0.003s\nskipped: p TestA/b: > [!exec:git] skip 'no git'\n" +
+				"failed: PAIINIT_TEST_REQUIRE is set and 1 tests were skipped\n",
+			failed: true,
+		},
+		{
+			name: "required tests that are not in this run's sample",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: not in the sample 7\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+`,
+			run:  run{required: true, sample: "7"},
+			want: "skipped: 1 tests that are not in the sample 7\n",
+		},
+		{
+			name: "required tests that are not in the sample of a run without one",
+			in: `{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:5: not in the sample 7\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+`,
+			run: run{required: true},
+			want: "skipped: p TestA: not in the sample 7\n" +
+				"failed: PAIINIT_TEST_REQUIRE is set and 1 tests were skipped\n",
+			failed: true,
 		},
 		{
 			name: "only the log of a failed test is printed",
@@ -120,7 +152,7 @@ func TestReport(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var out strings.Builder
-			failed, err := report(strings.NewReader(test.in), &out)
+			failed, err := report(strings.NewReader(test.in), &out, test.run)
 			if err != nil {
 				t.Fatal(err)
 			}
