@@ -38,8 +38,12 @@ func (w *world) obey(n *Node, takes time.Duration) (*Node, Outcome, error) {
 	return nil, o, err
 }
 
+// gatherSame waits until all nodes know the same roster. No test waits for an hour: if one of them ends the job alone,
+// the timers of the others would go on without an end.
 func gatherSame(t *testing.T, nodes []*Node) Roster {
-	res := gatherAll(t.Context(), nodes)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	res := gatherAll(ctx, nodes)
 	for i, g := range res {
 		require.NoError(t, g.err, "rank %d", i)
 		require.Equal(t, res[0].roster.Hash, g.roster.Hash)
@@ -199,6 +203,11 @@ func TestALostRankIsReplaced(t *testing.T) {
 					return cfg
 				}
 				nodes := []*Node{w.start(config(0)), w.start(config(1)), w.start(config(2))}
+				defer func() {
+					if t.Failed() { // their timers would keep the test alive
+						w.close(nodes...)
+					}
+				}()
 				first := gatherSame(t, nodes)
 				var wg sync.WaitGroup
 				if tt.while == "" {
