@@ -70,7 +70,8 @@ func measureScale(ctx context.Context, binary string, sizes []int, rounds int, l
 				err = c.measureWait(ctx, s)
 			}
 			if err != nil {
-				return report{}, fmt.Errorf("%d containers: %w", size, errors.Join(err, c.end(ctx, true)))
+				return report{}, fmt.Errorf("%d containers: %w", size,
+					errors.Join(err, c.saveLogs(c.containers), c.end(ctx, true)))
 			}
 		}
 	}
@@ -270,7 +271,7 @@ func groupTime(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// endScaled ends the job by a signal to rank 0, or with SIGKILL if it was late, and saves the logs if -logs was given.
+// endScaled ends the job by a signal to rank 0, or with SIGKILL if it was late, and saves its logs.
 func (c *cluster) endScaled(ctx context.Context, s *scale, late bool) error {
 	began := time.Now()
 	if !late {
@@ -283,8 +284,13 @@ func (c *cluster) endScaled(ctx context.Context, s *scale, late bool) error {
 	if !late && err == nil {
 		s.gone = append(s.gone, time.Since(began).Seconds())
 	}
-	if err != nil || c.logs == "" {
-		return err
+	return errors.Join(err, c.saveLogs(containers))
+}
+
+// saveLogs writes what containers have logged to a new directory, if -logs was given.
+func (c *cluster) saveLogs(containers []*lab.Container) error {
+	if c.logs == "" {
+		return nil
 	}
 	dir, err := os.MkdirTemp(c.logs, fmt.Sprintf("%d-", len(containers)))
 	for _, p := range containers {
