@@ -22,6 +22,9 @@ const (
 	agentShedAfter = 5 * time.Second
 	// A wait that is this long is mostly a long one, of minutes.
 	waitingShedAfter = 10 * time.Second
+	// An agent that waited longer than shedLate for processors meanwhile waits once more, shedTries times at the most.
+	shedLate  = time.Second
+	shedTries = 12
 )
 
 // process is the first process.

@@ -92,12 +92,13 @@ func TestEnvironBlockOfForeignArguments(t *testing.T) {
 
 // TestShedWhenIdle: a long wait sheds once, and a job that runs sheds once more, whether or not the wait was long.
 func TestShedWhenIdle(t *testing.T) {
+	never := func() time.Duration { return 0 }
 	for _, wait := range []time.Duration{waitingShedAfter / 2, waitingShedAfter * 3} {
 		synctest.Test(t, func(t *testing.T) {
 			settled, stop := make(chan struct{}, 1), make(chan struct{})
 			var sheds atomic.Int32
 			var waiting sync.WaitGroup
-			waiting.Go(func() { shedWhenIdle(settled, stop, func() { sheds.Add(1) }) })
+			waiting.Go(func() { shedWhenIdle(settled, stop, never, func() { sheds.Add(1) }) })
 			time.Sleep(wait)
 			synctest.Wait()
 			want := int32(0)
@@ -114,6 +115,30 @@ func TestShedWhenIdle(t *testing.T) {
 			require.Equal(t, want+1, sheds.Load())
 			close(stop)
 			waiting.Wait()
+		})
+	}
+}
+
+// TestNoShedWhileProcessorsAreShort: an agent that waits for processors sheds as soon as it gets them, and anyway after
+// a while.
+func TestNoShedWhileProcessorsAreShort(t *testing.T) {
+	for name, busy := range map[string]time.Duration{"for a while": 25 * time.Second, "all the time": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				settled, stop := make(chan struct{}, 1), make(chan struct{})
+				begin := time.Now()
+				delay := func() time.Duration { return min(time.Since(begin), busy) * 9 / 10 }
+				shed := make(chan time.Time, 10)
+				var waiting sync.WaitGroup
+				waiting.Go(func() { shedWhenIdle(settled, stop, delay, func() { shed <- time.Now() }) })
+				want := min(busy.Truncate(waitingShedAfter)+2*waitingShedAfter, (shedTries+1)*waitingShedAfter)
+				require.Equal(t, want, (<-shed).Sub(begin))
+				settled <- struct{}{}
+				time.Sleep(waitingShedAfter * (shedTries + 1))
+				require.Len(t, shed, 1)
+				close(stop)
+				waiting.Wait()
+			})
 		})
 	}
 }

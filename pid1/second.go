@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/paiinit/paiinit/internal/proc"
 )
 
 // second implements Main in the agent.
@@ -51,7 +53,8 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(pipe, signals, stop, h.init) })
 	settled := make(chan struct{}, 1)
-	receiver.Go(func() { shedWhenIdle(settled, stop, shed) })
+	delay := func() time.Duration { return proc.RunDelay(proc.System{}) }
+	receiver.Go(func() { shedWhenIdle(settled, stop, delay, shed) })
 	settle := func() {
 		_ = syscall.Chdir("/") // a failure is harmless
 		select {
@@ -79,15 +82,24 @@ func second(h handover, environ, names []string, agent func(Agent) int) int {
 	return status
 }
 
-// shedWhenIdle sheds when the agent has waited for the other ranks for a while, and a moment after settled.
-func shedWhenIdle(settled, stop <-chan struct{}, shed func()) {
+// shedWhenIdle sheds when the agent has waited for the other ranks for a while, and a moment after settled. While the
+// agent waits for processors (delay) it is not idle: it would only load the same pages again.
+func shedWhenIdle(settled, stop <-chan struct{}, delay func() time.Duration, shed func()) {
 	idle := time.NewTimer(waitingShedAfter)
 	defer idle.Stop()
+	before, tries := time.Duration(0), 0
 	for {
 		select {
 		case <-idle.C:
+			now := delay()
+			if now-before > shedLate && tries < shedTries {
+				before, tries = now, tries+1
+				idle.Reset(waitingShedAfter)
+				continue
+			}
 			shed()
 		case <-settled:
+			before, tries = delay(), 0
 			idle.Reset(agentShedAfter)
 		case <-stop:
 			return
