@@ -67,7 +67,7 @@ func (a *admission) begin(n int, known func(netip.Addr) bool) {
 // memberlist also sends the ranks that it remembers as dead.
 func streamLimit(n int) int64 {
 	if n < 1 {
-		n = gossipMost
+		n = 1000
 	}
 	return int64(64<<10 + n<<10)
 }

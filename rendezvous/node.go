@@ -210,7 +210,7 @@ const (
 
 // gossipMost is the largest job whose ranks gossip although they know their ranks: above it, gossip would cost each
 // rank the roster many times over, and announcements are enough.
-const gossipMost = 1000
+const gossipMost = 256
 
 // NewNonce returns the nonce of one start of a container.
 func NewNonce() string {

@@ -52,6 +52,8 @@ type Config struct {
 	// Dial opens a stream to a peer; nil = TCP.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
+	Patience time.Duration // how much longer than usual a login may take, because many ranks log in at the same moment
+
 	Logger *slog.Logger // nil = discard
 }
 
@@ -110,7 +112,8 @@ var errClosed = errors.New("the pool is closed")
 // New returns a pool without connections. The caller closes it.
 func New(cfg Config) *Pool {
 	p := &Pool{
-		cfg: cfg, ackTimeout: ackTimeout, links: map[peer]*link{}, longestTurn: longestTurn, dialTimeout: dialTimeout,
+		cfg: cfg, ackTimeout: ackTimeout, links: map[peer]*link{}, longestTurn: longestTurn,
+		dialTimeout: dialTimeout + cfg.Patience,
 	}
 	if cfg.Logger == nil {
 		p.cfg.Logger = slog.New(slog.DiscardHandler)

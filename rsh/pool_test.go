@@ -295,6 +295,24 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestLoginPatience: where many ranks share few processors, a peer may need longer than usual to answer.
+func TestLoginPatience(t *testing.T) {
+	for _, patience := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			ours, theirs := net.Pipe() // never answered
+			p := New(Config{Patience: patience, Dial: func(context.Context, netip.AddrPort) (net.Conn, error) {
+				return ours, nil
+			}})
+			begin := time.Now()
+			_, err := p.Connect(t.Context(), Target{Name: "w", ID: "w", Addr: netip.MustParseAddrPort("10.0.0.1:1")})
+			require.ErrorContains(t, err, "no answer within "+(dialTimeout+patience).String())
+			require.Equal(t, dialTimeout+patience, time.Since(begin))
+			require.NoError(t, p.Close())
+			require.NoError(t, theirs.Close())
+		})
+	}
+}
+
 func TestConnectErrors(t *testing.T) {
 	p := testPool(t, nil)
 	addr := closedAddr(t)

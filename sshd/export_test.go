@@ -8,6 +8,9 @@ import (
 // SetLogin changes the login deadline.
 func (s *Server) SetLogin(d time.Duration) { s.limits.login = d }
 
+// Login returns the login deadline.
+func (s *Server) Login() time.Duration { return s.limits.login }
+
 // SetHandshakes changes how many handshakes run at once, and for how long each keeps its place.
 func (s *Server) SetHandshakes(n int, turn time.Duration) {
 	s.limits.handshakes, s.limits.turn = n, turn

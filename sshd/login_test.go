@@ -191,6 +191,11 @@ func TestSelfCheck(t *testing.T) {
 	require.NoError(t, slow.SelfCheck(t.Context()), "the check has no time limit of its own")
 }
 
+func TestPatience(t *testing.T) {
+	usual := sshdtest.Start(t, sshd.Config{}).Login()
+	require.Equal(t, usual+time.Minute, sshdtest.Start(t, sshd.Config{Patience: time.Minute}).Login())
+}
+
 func TestIdentityIsOfTheKeyThatLoggedIn(t *testing.T) {
 	cfg := sshd.Config{}
 	told := events(&cfg)

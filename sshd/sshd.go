@@ -103,6 +103,9 @@ type Config struct {
 	// be nil.
 	StartWithSlack func(start func() error) error
 
+	// Patience is how much longer than usual a login may take, because many ranks log in at the same moment.
+	Patience time.Duration
+
 	// Admit is called after authentication, before the client is told. It may block. An error closes the connection and
 	// is logged. SelfCheck does not call it. It may be nil.
 	Admit func() error
@@ -275,6 +278,7 @@ func New(cfg Config) (*Server, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil {
 		s.limits.pending = min(s.limits.pending, max(16, int(min(files.Cur, 1<<20))/4))
 	}
+	s.limits.login += cfg.Patience
 	s.admission = newAdmission(&s.limits)
 	s.freeTimer = time.AfterFunc(s.limits.freeDelay, s.freeMemory)
 	s.freeTimer.Stop()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
@@ -72,5 +73,13 @@ func TestWhoAnswers(t *testing.T) {
 			require.ErrorIs(t, err, tt.is)
 			require.EqualError(t, err, tt.text)
 		})
+	}
+}
+
+func TestLoginPatience(t *testing.T) {
+	for size, want := range map[int]time.Duration{
+		0: 0, 2: 0, 64: 3 * time.Second, 1000: 50 * time.Second, 100_000: time.Minute,
+	} {
+		require.Equal(t, want, loginPatience(size), size)
 	}
 }
