@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -205,9 +204,7 @@ func (a answers) keepStatusFile(ctx context.Context) {
 
 func (a answers) writeStatusFile() {
 	var b bytes.Buffer
-	// On one line: the ranks of a large job may write it on few processors at once, and to indent it takes most of the
-	// time.
-	err := json.NewEncoder(&b).Encode(a.status(a.c.node().View()))
+	err := printJSON(&b, a.status(a.c.node().View()))
 	if err == nil {
 		err = a.c.state.WriteFile(statedir.StatusFile, b.Bytes())
 	}
