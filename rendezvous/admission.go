@@ -64,7 +64,7 @@ func (a *admission) begin(n int, known func(netip.Addr) bool) {
 }
 
 // streamLimit returns the maximum length of a push/pull in a job of n ranks. A rank takes about 350 bytes, and
-// memberlist also sends the ranks that it remembers as dead.
+// memberlist also sends the ranks that it remembers as dead. An unknown n counts as 1,000.
 func streamLimit(n int) int64 {
 	if n < 1 {
 		n = 1000

@@ -162,8 +162,8 @@ func (id *identity) logged(failure string, service func() error) func() {
 
 // loginPatience returns how much longer than usual a login may take. If all ranks start at once and share few
 // processors, both sides of each login wait for a processor for seconds, several times. A login that is given up has
-// cost as much as one that succeeds, and begins anew: with a fixed limit, 1,000 ranks on two slow processors did nothing
-// else.
+// cost as much as one that succeeds, and begins anew: with a fixed limit, 1,000 ranks on two slow processors did
+// nothing else.
 func loginPatience(size int) time.Duration {
 	return min(time.Duration(size)*50*time.Millisecond, time.Minute).Truncate(time.Second)
 }
