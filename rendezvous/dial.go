@@ -75,12 +75,21 @@ func (c *coordinator) reach(t *target) (served bool, err error) {
 	return true, c.serve(t, rwc, addr)
 }
 
+// LoginPatience returns how much longer than usual a login to a container of a job of that size may take. If all ranks
+// start at once and share few processors, both sides of each login wait for a processor for seconds, several times. A
+// login that is given up has cost as much as one that succeeds, and begins anew: with a fixed limit, 1,000 ranks on two
+// slow processors did nothing else. An unknown size counts as 0.
+func LoginPatience(size int) time.Duration {
+	const ranks = 20 // that log in within a second, on slow processors
+	return min(time.Duration(max(size, 0)/ranks)*time.Second, time.Minute)
+}
+
 // dialAny dials the addresses in order, the next one as soon as one fails or stays silent: a container behind a NAT
 // announces an unreachable address, and the environment's address may be outdated. It dials an address that gossip
 // brings meanwhile at once, because an unrelated program may hold the port, accept, and stay silent for all of
 // callTimeout. If another program or a container of another job answers, the target may listen on the next port.
 func (c *coordinator) dialAny(t *target, addrs []netip.AddrPort) (io.ReadWriteCloser, netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+time.Duration(c.n.cfg.Size)*callShare)
+	ctx, cancel := context.WithTimeout(t.ctx, callTimeout+LoginPatience(c.n.cfg.Size))
 	defer cancel()
 	type result struct {
 		rwc  io.ReadWriteCloser

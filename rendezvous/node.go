@@ -192,7 +192,6 @@ const (
 	dialTimeout     = 5 * time.Second
 	// Of rank 0's dial: where packets are lost, a login takes many seconds, and dialling again would begin it anew.
 	callTimeout    = 20 * time.Second
-	callShare      = 50 * time.Millisecond   // more for each rank, because logins queue for processors
 	nextAddress    = 300 * time.Millisecond  // between dials to the addresses of one container
 	lookTimeout    = 2 * time.Second         // for one look at a rank that may be gone
 	askTimeout     = 3 * time.Second         // for a rank that may have to look itself

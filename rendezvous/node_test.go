@@ -67,6 +67,14 @@ func (w *world) dial(ctx context.Context, _ string, addr netip.AddrPort) (io.Rea
 	return a, nil
 }
 
+func TestLoginPatience(t *testing.T) {
+	for size, want := range map[int]time.Duration{
+		-1: 0, 0: 0, 2: 0, 64: 3 * time.Second, 1000: 50 * time.Second, 100_000: time.Minute,
+	} {
+		require.Equal(t, want, LoginPatience(size), size)
+	}
+}
+
 // countDial ends the test binary if the nodes dial each other without end. Virtual time then stands still, so that no
 // timeout of the test would end it.
 func (w *world) countDial(addr netip.AddrPort) {

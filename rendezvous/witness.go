@@ -211,7 +211,7 @@ func (n *Node) exchangeWithin(d time.Duration, id string, addr netip.AddrPort, m
 // exchange opens a control connection, sends one message and returns the first answer. No answer in time is an error; a
 // container of this job that closes the connection without an answer is not.
 func (n *Node) exchange(ctx context.Context, id string, addr netip.AddrPort, m message) (message, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout+time.Duration(n.cfg.Size)*callShare)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout+LoginPatience(n.cfg.Size))
 	defer cancel()
 	defer context.AfterFunc(n.ctx, cancel)()
 	rwc, err := n.cfg.Dial(ctx, id, addr)

@@ -421,11 +421,11 @@ func (p *Pool) link(ctx context.Context, t Target, lane int) (*link, error) {
 
 // dial connects a new link and then serves it until it is lost.
 func (p *Pool) dial(ctx context.Context, t Target, l *link) {
-	defer l.cancel()
 	c, err := p.handshake(ctx, t, l)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // says more than "use of closed network connection"
 	}
+	l.cancel() // its timer would wake this process while the job runs
 
 	p.mu.Lock()
 	if err == nil && (p.closed || p.links[l.keys[0]] != l) {

@@ -313,6 +313,14 @@ func TestLoginPatience(t *testing.T) {
 	}
 }
 
+// TestLimitEndsWithTheLogin: otherwise its timer would wake the agent while the job runs.
+func TestLimitEndsWithTheLogin(t *testing.T) {
+	p := testPool(t, nil)
+	l, err := p.link(testCtx(t), startPeer(t, "worker-1", nil).target, 0)
+	require.NoError(t, err)
+	require.False(t, l.limit.Stop(), "was the timer still running?")
+}
+
 func TestConnectErrors(t *testing.T) {
 	p := testPool(t, nil)
 	addr := closedAddr(t)

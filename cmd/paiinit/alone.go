@@ -71,7 +71,7 @@ func (c *container) serveOwnHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	connections := poolConfig(keys, c.log)
+	connections := poolConfig(keys, c.job.Size, c.log)
 	connections.Dial = func(context.Context, netip.AddrPort) (net.Conn, error) { return server.Connect() }
 	pool := rsh.New(connections)
 	err = pool.ServeAgent(ctx, c.state.Agent, answers{c}.remoteAgent())

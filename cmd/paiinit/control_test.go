@@ -16,6 +16,7 @@ import (
 	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/sshd"
+	"github.com/paiinit/paiinit/statedir"
 )
 
 // If a container answers in place of the called one, the rendezvous learns its name.
@@ -28,7 +29,7 @@ func TestWhoAnswers(t *testing.T) {
 	const secret = "a secret of a test"
 	log := slog.New(slog.DiscardHandler)
 	c := &container{identity: identity{log: log, keys: derive(secret, "1")}}
-	c.pool = rsh.New(poolConfig(c.keys, c.log))
+	c.pool = rsh.New(poolConfig(c.keys, 2, c.log))
 	defer func() { require.NoError(t, c.pool.Close()) }()
 	for name, tt := range map[string]struct {
 		keys *jobkey.Keys
@@ -76,10 +77,12 @@ func TestWhoAnswers(t *testing.T) {
 	}
 }
 
+// TestLoginPatience: client and server of a login wait for each other as long as the rendezvous waits for both.
 func TestLoginPatience(t *testing.T) {
-	for size, want := range map[int]time.Duration{
-		0: 0, 2: 0, 64: 3 * time.Second, 1000: 50 * time.Second, 100_000: time.Minute,
-	} {
-		require.Equal(t, want, loginPatience(size), size)
-	}
+	c := &container{identity: identity{
+		log: slog.New(slog.DiscardHandler), keys: jobkey.Insecure("job", ""), state: &statedir.Dir{},
+	}}
+	c.job.Size = 1000
+	require.Equal(t, 50*time.Second, poolConfig(c.keys, c.job.Size, c.log).Patience)
+	require.Equal(t, 50*time.Second, c.serverConfig(c.keys, "worker-1").Patience)
 }

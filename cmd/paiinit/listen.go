@@ -69,8 +69,7 @@ func (c *container) listen(ctx context.Context) error {
 		return err
 	}
 	id := rendezvous.MakeID(c.job.Role, c.job.Index, c.nonce)
-	connections := poolConfig(c.keys, c.log)
-	connections.Patience = loginPatience(c.job.Size)
+	connections := poolConfig(c.keys, c.job.Size, c.log)
 	c.pool, c.hostKey = rsh.New(connections), connections.Host
 	started := make(chan struct{}) // closed when the node exists; earlier connections wait
 	control := func(ctx context.Context, rwc io.ReadWriteCloser, from net.Addr) {
@@ -86,7 +85,6 @@ func (c *container) listen(ctx context.Context) error {
 	selfCheck := sync.OnceValue(func() error { return c.server.SelfCheck(checking) })
 	cfgServer := c.serverConfig(c.keys, id)
 	cfgServer.AuthorizedKeys, cfgServer.Admit = c.keysFile, selfCheck
-	cfgServer.Patience = connections.Patience
 	cfgServer.Known = func(addr netip.Addr) bool { return c.agreed().isPeer(addr) }
 	cfgServer.Channels = map[string]func(context.Context, io.ReadWriteCloser, net.Addr){controlChannel: control}
 	if c.server, err = sshd.New(cfgServer); err != nil {
@@ -160,14 +158,6 @@ func (id *identity) logged(failure string, service func() error) func() {
 	}
 }
 
-// loginPatience returns how much longer than usual a login may take. If all ranks start at once and share few
-// processors, both sides of each login wait for a processor for seconds, several times. A login that is given up has
-// cost as much as one that succeeds, and begins anew: with a fixed limit, 1,000 ranks on two slow processors did
-// nothing else.
-func loginPatience(size int) time.Duration {
-	return min(time.Duration(size)*50*time.Millisecond, time.Minute).Truncate(time.Second)
-}
-
 // serverConfig returns the settings of the SSH server: its keys, and what its sessions get.
 func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 	return sshd.Config{
@@ -178,6 +168,7 @@ func (c *container) serverConfig(keys *jobkey.Keys, id string) sshd.Config {
 		Hidden:         c.hidden(),
 		Environ:        c.agent.Environ,
 		Extra:          c.sessionVars,
+		Patience:       rendezvous.LoginPatience(c.job.Size),
 		StartWithSlack: c.agent.StartWithSlack,
 		OnCommand:      c.people.Note,
 		Grace:          time.Second,

@@ -13,6 +13,7 @@ import (
 	"github.com/paiinit/paiinit/jobkey"
 	"github.com/paiinit/paiinit/launch"
 	"github.com/paiinit/paiinit/netif"
+	"github.com/paiinit/paiinit/rendezvous"
 	"github.com/paiinit/paiinit/rsh"
 	"github.com/paiinit/paiinit/statedir"
 )
@@ -92,7 +93,7 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 		unknown := errors.New("the job's secret is unknown here; use --secret-file FILE")
 		return nil, rsh.Agent{}, cmp.Or(err, unknown)
 	}
-	pool := rsh.New(poolConfig(keys, slog.New(slog.NewTextHandler(os.Stderr, nil))))
+	pool := rsh.New(poolConfig(keys, job.Size, slog.New(slog.NewTextHandler(os.Stderr, nil))))
 	book := bookOf(nil, job)
 	return pool, rsh.Agent{Resolve: func(ctx context.Context, name string) (rsh.Target, bool) {
 		addr, ok := book.Locate(ctx, netif.Resolver{}, name, port, job.Port)
@@ -100,8 +101,11 @@ func direct(ctx context.Context, environ []string, secretFile string, port int) 
 	}}, nil
 }
 
-// poolConfig returns the settings of connections to other containers. They log in with the job's key and require a host
-// key of the job.
-func poolConfig(keys *jobkey.Keys, log *slog.Logger) rsh.Config {
-	return rsh.Config{User: keys.User(), Host: keys.HostKeys(), Label: keys.Label(), Logger: log}
+// poolConfig returns the settings of connections to other containers of a job with size ranks. They log in with the
+// job's key and require a host key of the job.
+func poolConfig(keys *jobkey.Keys, size int, log *slog.Logger) rsh.Config {
+	return rsh.Config{
+		User: keys.User(), Host: keys.HostKeys(), Label: keys.Label(), Logger: log,
+		Patience: rendezvous.LoginPatience(size),
+	}
 }
